@@ -1,0 +1,77 @@
+"""Floor 0: the error tree. One class per reason; every error carries a hint and an exit code.
+
+Only `cli` turns these into text and process exit codes; a failed *candidate* is never an error
+but a `MeasureStatus` (see `autotune.measure.result`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Documented process exit codes (see README)."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NO_VALID_SCHEDULE = 3
+    MISMATCH = 4
+    WRONG_NUMBERS = 5
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+class AutotuneError(Exception):
+    """Base of every error meant for a user: what was expected, what was found, and a hint."""
+
+    exit_code: ExitCode = ExitCode.FAILURE
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(AutotuneError):
+    """A wrong option, a missing file, a value out of range."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ModelError(AutotuneError):
+    """The model cannot be read: truncated, empty, or not ONNX."""
+
+
+class UnsupportedOperator(ModelError):
+    """The model uses an operator, attribute or type that has no definition here."""
+
+
+class DynamicShape(UsageError):
+    """A dimension of an input has no value."""
+
+
+class NoValidSchedule(AutotuneError):
+    """A task has no program that builds, runs and computes the right numbers."""
+
+    exit_code = ExitCode.NO_VALID_SCHEDULE
+
+
+class LogMismatch(AutotuneError):
+    """A log belongs to another model, another target, or is no log at all."""
+
+    exit_code = ExitCode.MISMATCH
+
+
+class WrongNumbers(AutotuneError):
+    """The output of a compiled program differs from the oracle."""
+
+    exit_code = ExitCode.WRONG_NUMBERS
+
+
+class ScheduleError(AutotuneError):
+    """A step cannot be applied to a state. Search treats it as an invalid candidate."""
+
+
+class CodegenError(AutotuneError):
+    """A loop program cannot be turned into machine code (too many registers, stack too large…)."""

@@ -1,0 +1,144 @@
+"""④ Loop IR: what a scheduled task is before it becomes machine code.
+
+    program = Program(buffers, packs, kernels)
+    kernel  = Kernel(name, extent, var, buffers, body)      -- runs `body` for begin ≤ var < end
+    stmt    = For(var, extent, kind, body)                   kind ∈ serial unroll vectorize
+            | If(cond, then, orelse) | Let(var, value) | Alloc(buffer, body)
+            | Store(buffer, indices, value) | Prefetch(buffer, indices)
+    body    = tuple of stmt
+
+Expressions are those of `autotune.te.expr`, where `Load(tensor, …)` refers to a buffer by the name of
+its tensor. A `Let` binds an index for the statements after it. Indices are per dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from autotune.te.expr import Axis, Expr, Tensor, dtype_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of a tensor.
+
+    `role`: `input`, `output`, `constant` (packed weights), `workspace` (shared between the kernels of
+    one program) or `local` (private to one iteration of the parallel range). `strides` are in
+    elements, outermost first.
+    """
+
+    tensor: Tensor
+    role: str
+    strides: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+        return self.tensor.name
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes from the first to one past the last element."""
+        last = sum((n - 1) * s for n, s in zip(self.tensor.shape, self.strides, strict=True))
+        return (last + 1) * dtype_bytes(self.tensor.dtype) if self.tensor.size else 0
+
+
+def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    return tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`body` for 0 ≤ var < extent."""
+
+    var: str
+    extent: int
+    kind: str
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """`then` where `cond` (a scalar bool), else `orelse`."""
+
+    cond: Expr
+    then: Body
+    orelse: Body = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """Bind index `var` to `value` for the following statements."""
+
+    var: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """A local buffer that lives during `body`; its contents are undefined at first."""
+
+    buffer: Buffer
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`buffer[indices] = value`."""
+
+    tensor: Tensor
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchLine:
+    """Ask for the cache line at `tensor[indices]` + `offset_bytes`; may lie past the end."""
+
+    tensor: Tensor
+    indices: tuple[Expr, ...]
+    offset_bytes: int
+
+
+Stmt: TypeAlias = For | If | Let | Alloc | Store | PrefetchLine
+Body: TypeAlias = tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How a constant is stored: `packed[axes] = source[indices]`, where `indices` use `axes`.
+
+    A point whose indices lie outside the source is stored as zero.
+    """
+
+    packed: Tensor
+    source: Tensor
+    axes: tuple[Axis, ...]
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One flat parallel loop. `buffers` are the pointer arguments in order, by buffer name."""
+
+    name: str
+    extent: int
+    var: str
+    buffers: tuple[str, ...]
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A lowered task: kernels to run one after another, a barrier between any two."""
+
+    buffers: tuple[Buffer, ...]
+    packs: tuple[Packing, ...]
+    kernels: tuple[Kernel, ...]
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer called `name`."""
+        return next(b for b in self.buffers if b.name == name)

@@ -1,0 +1,47 @@
+"""⑦ What measuring a candidate gives: a status, never an exception, never a sentinel number."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MeasureStatus(StrEnum):
+    """Why a candidate has times, or why it has none."""
+
+    OK = "ok"
+    SCHEDULE_ERROR = "schedule_error"
+    BUILD_ERROR = "build_error"
+    BUILD_TIMEOUT = "build_timeout"
+    RUN_ERROR = "run_error"
+    RUN_CRASH = "run_crash"
+    RUN_TIMEOUT = "run_timeout"
+    WRONG_ANSWER = "wrong_answer"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureResult:
+    """Outcome of one candidate. All times in seconds.
+
+    `times_s`: every repeat of one whole evaluation, weights cold, activations warm; empty unless the
+    status is OK. `error` is the full text of what went wrong. `max_error`: largest absolute
+    difference from the oracle over the largest oracle value.
+    """
+
+    status: MeasureStatus
+    times_s: tuple[float, ...] = ()
+    build_s: float = 0.0
+    run_s: float = 0.0
+    error: str = ""
+    max_error: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the candidate ran and computed the right numbers."""
+        return self.status is MeasureStatus.OK
+
+    @property
+    def latency_s(self) -> float | None:
+        """Median of the repeats, or None for a failed candidate."""
+        return statistics.median(self.times_s) if self.ok else None

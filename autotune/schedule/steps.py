@@ -1,0 +1,201 @@
+"""③ The transform steps: a schedule is a tuple of these, and nothing else.
+
+Every step is a frozen record with named JSON fields. `autotune.schedule.state.replay` is the only
+thing that gives them meaning. A field typed `Size` is an int in a concrete schedule; in a sketch it
+may be a `Hole`, and during population-wide analysis an integer array with one entry per candidate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import LogMismatch
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A parameter of a sketch that a candidate fills with a number."""
+
+    name: str
+
+
+Size: TypeAlias = int | Hole | NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Split a loop into an outer loop and `len(factors)` inner ones, outermost first.
+
+        for i in 1024:            ->  for i.0 in ⌈⌈1024/T⌉/M⌉:
+            S(i)                          for i.1 in M:
+                                              for i.2 in T:   S(…)      factors=(M, T)
+
+    `tail` says what happens where the innermost factor does not divide the extent: `shift` moves the
+    last tile inwards (it recomputes a few points), `split` runs a second, smaller tile. Outer
+    factors that do not divide the tile count always shift. Factors are clipped to the extent.
+    """
+
+    stage: str
+    iter: str
+    factors: tuple[Size, ...]
+    tail: str = "shift"
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """Put the loops of a stage into the given order, outermost first; `iters` names all of them."""
+
+    stage: str
+    iters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Fuse the outermost `n` loops of a root stage into the kernel's flat parallel range."""
+
+    stage: str
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Mark a loop `unroll` (expanded in full) or `vectorize` (one vector; extent = lanes)."""
+
+    stage: str
+    iter: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeInline:
+    """Substitute a pointwise stage into its readers."""
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAt:
+    """Compute what loop `iter` of stage `target` needs of `stage` inside that loop."""
+
+    stage: str
+    target: str
+    iter: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRead:
+    """Add a stage `name` that copies the part of `tensor` that `reader` reads.
+
+    reader[…] = f(tensor[…])   ->   name[…] = tensor[…];  reader[…] = f(name[…])
+    """
+
+    tensor: str
+    reader: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrite:
+    """Move the computation of `stage` into a new stage `name`, which `stage` then copies.
+
+    c[…] = e   ->   name[…] = e;  c[…] = name[…]
+    """
+
+    stage: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RFactor:
+    """Split the reduction of `stage` so that `factor` partial results can be computed side by side.
+
+    s = sum(x[k], k<K)   ->   name[r] = sum(x[o·R + r], o<K/R);  s = sum(name[r], r<R)
+
+    The last reduction axis is split; its extent must be a multiple of `factor`.
+    """
+
+    stage: str
+    factor: Size
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Store constant `tensor` in the order in which the loops of `stage` read it."""
+
+    tensor: str
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Prefetch packed `tensor` `distance` bytes ahead of where `stage` reads it (0: not at all)."""
+
+    tensor: str
+    stage: str
+    distance: Size
+
+
+Step: TypeAlias = (
+    Split
+    | Reorder
+    | Parallel
+    | Annotate
+    | ComputeInline
+    | ComputeAt
+    | CacheRead
+    | CacheWrite
+    | RFactor
+    | Pack
+    | Prefetch
+)
+Steps: TypeAlias = tuple[Step, ...]
+
+_KINDS: dict[str, type] = {
+    "split": Split,
+    "reorder": Reorder,
+    "parallel": Parallel,
+    "annotate": Annotate,
+    "compute_inline": ComputeInline,
+    "compute_at": ComputeAt,
+    "cache_read": CacheRead,
+    "cache_write": CacheWrite,
+    "rfactor": RFactor,
+    "pack": Pack,
+    "prefetch": Prefetch,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def steps_to_json(steps: Steps) -> list[dict[str, Any]]:
+    """Concrete steps as objects `{"step": "split", "stage": …}`."""
+    return [_to_json(s) for s in steps]
+
+
+def steps_from_json(data: list[dict[str, Any]]) -> Steps:
+    """Inverse of `steps_to_json`. Raises LogMismatch for an unknown step or field."""
+    return tuple(_from_json(item) for item in data)
+
+
+def _to_json(step: Step) -> dict[str, Any]:
+    out: dict[str, Any] = {"step": _NAMES[type(step)]}
+    for f in fields(step):
+        value = getattr(step, f.name)
+        out[f.name] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
+def _from_json(item: dict[str, Any]) -> Step:
+    rest = {k: tuple(v) if isinstance(v, list) else v for k, v in item.items() if k != "step"}
+    try:
+        step: Step = _KINDS[item["step"]](**rest)
+    except (KeyError, TypeError) as error:
+        raise LogMismatch(
+            f"the log holds a schedule step that this version does not know: {item}",
+            "use the version of autotune that wrote the log, or tune anew",
+        ) from error
+    return step

@@ -1,0 +1,127 @@
+"""Floor 0: what the search and the code generator may know about a CPU.
+
+A `Target` is plain data. Rules ask it for lanes, registers, caches and cores; nothing else in the
+package looks at the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from autotune.errors import UsageError
+
+_CPU_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A CPU as the compiler sees it.
+
+    `features` is LLVM's comma-separated feature string; sizes are bytes per core (`l3_bytes`: of
+    the whole cache); `vector_bits` is the widest float vector, `n_registers` how many of them.
+    """
+
+    cpu: str
+    features: str
+    vector_bits: int
+    n_registers: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    n_cores: int
+
+    @property
+    def lanes(self) -> int:
+        """Float32 elements in one vector register."""
+        return self.vector_bits // 32
+
+    @property
+    def key(self) -> str:
+        """Identity for records: two targets with one key run the same code at the same speed."""
+        text = json.dumps({k: v for k, v in asdict(self).items()}, sort_keys=True)
+        return f"{self.cpu}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def to_json(self) -> dict[str, object]:
+        """Named fields for the log header and the artifact manifest."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, object]) -> Target:
+        """Inverse of `to_json`."""
+        return Target(**data)  # type: ignore[arg-type]
+
+
+def host_target() -> Target:
+    """Describe the CPU this process runs on."""
+    features = llvm.get_host_cpu_features()
+    return _target(llvm.get_host_cpu_name(), features.flatten(), _widest(dict(features)))
+
+
+def parse_target(text: str) -> Target:
+    """Resolve `--target`: `native` or the name of an x86-64 CPU known to LLVM.
+
+    Raises `UsageError` for a name that has neither 8 nor 16 float lanes.
+    """
+    if text in ("native", "host", ""):
+        return host_target()
+    levels = {"x86-64-v3": 256, "haswell": 256, "znver3": 256, "x86-64-v4": 512}
+    wide = {"skylake-avx512": 512, "cascadelake": 512, "icelake-server": 512, "znver4": 512}
+    bits = (levels | wide).get(text)
+    if bits is None:
+        known = ", ".join(sorted(levels | wide))
+        raise UsageError(f"unknown target '{text}'", f"use 'native' or one of: {known}")
+    return _target(text, "", bits)
+
+
+def runs_here(target: Target) -> bool:
+    """Whether this CPU has every feature that code for `target` may use."""
+    host = dict(llvm.get_host_cpu_features())
+    if target.features:
+        needed = [f[1:] for f in target.features.split(",") if f.startswith("+")]
+        return all(host.get(name, False) for name in needed)
+    return _widest(host) >= target.vector_bits
+
+
+def _target(cpu: str, features: str, bits: int) -> Target:
+    l1, l2, l3 = (_cache_bytes(level) for level in (1, 2, 3))
+    return Target(
+        cpu=cpu,
+        features=features,
+        vector_bits=bits,
+        n_registers=32 if bits == 512 else 16,
+        l1_bytes=l1 or 32 << 10,
+        l2_bytes=l2 or 1 << 20,
+        l3_bytes=l3 or 16 << 20,
+        n_cores=len(os.sched_getaffinity(0)),
+    )
+
+
+def _widest(features: dict[str, bool]) -> int:
+    if features.get("avx512f") and features.get("avx512vl"):
+        return 512
+    if features.get("avx2") and features.get("fma"):
+        return 256
+    raise UsageError(
+        "this CPU has neither AVX2+FMA nor AVX-512", "autotune needs an x86-64-v3 processor"
+    )
+
+
+def _cache_bytes(level: int) -> int:
+    for index in sorted(_CPU_DIR.glob("index*")):
+        try:
+            kind = (index / "type").read_text().strip()
+            if int((index / "level").read_text()) != level or kind == "Instruction":
+                continue
+            size = re.match(r"(\d+)([KMG]?)", (index / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+        if size:
+            return int(size[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[size[2]]
+    return 0

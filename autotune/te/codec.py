@@ -1,0 +1,111 @@
+"""② JSON form of a ComputeDAG, so that a log can be read without its model.
+
+Expressions are prefix lists (`["add", a, b]`, `["load", "x", i, j]`, `["var", "i"]`); operations are
+objects with named fields. `dag_from_json(dag_to_json(d)) == d`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
+from autotune.te.expr import (
+    Axis,
+    Binary,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    Select,
+    Tensor,
+    Var,
+)
+
+_BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "and", "or"}
+_COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
+
+
+def dag_to_json(dag: ComputeDAG) -> dict[str, Any]:
+    """Named fields only; floats that JSON lacks are written as strings."""
+    return {"ops": [_op_to_json(op) for op in dag.ops], "outputs": list(dag.outputs)}
+
+
+def dag_from_json(data: dict[str, Any]) -> ComputeDAG:
+    """Inverse of `dag_to_json`. Raises ValueError or KeyError for anything else."""
+    tensors: dict[str, Tensor] = {}
+    ops = [_op_from_json(item, tensors) for item in data["ops"]]
+    return ComputeDAG(tuple(ops), tuple(data["outputs"]))
+
+
+def expr_to_json(e: Expr) -> list[Any]:
+    """Prefix list of an expression."""
+    match e:
+        case Const(value=value, dtype=dtype):
+            plain = str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            return ["const", plain, dtype]
+        case Var(name=name):
+            return ["var", name]
+        case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
+            return [op, expr_to_json(a), expr_to_json(b)]
+        case Call(fn=fn, args=args):
+            return ["call", fn, *map(expr_to_json, args)]
+        case Select(cond=cond, a=a, b=b):
+            return ["select", expr_to_json(cond), expr_to_json(a), expr_to_json(b)]
+        case Cast(dtype=dtype, a=a):
+            return ["cast", dtype, expr_to_json(a)]
+        case Load(tensor=tensor, indices=indices):
+            return ["load", tensor.name, *map(expr_to_json, indices)]
+        case Reduce(op=op, body=body, axes=axes):
+            return ["reduce", op, expr_to_json(body), [[a.name, a.extent] for a in axes]]
+
+
+def expr_from_json(data: list[Any], tensors: dict[str, Tensor]) -> Expr:
+    """Inverse of `expr_to_json`; loads refer to `tensors` by name."""
+
+    def sub(item: list[Any]) -> Expr:
+        return expr_from_json(item, tensors)
+
+    match data:
+        case ["const", value, dtype]:
+            return Const(float(value) if dtype.startswith("float") else value, dtype)
+        case ["var", name]:
+            return Var(name)
+        case ["call", fn, *args]:
+            return Call(fn, tuple(map(sub, args)))
+        case ["select", cond, a, b]:
+            return Select(sub(cond), sub(a), sub(b))
+        case ["cast", dtype, a]:
+            return Cast(dtype, sub(a))
+        case ["load", name, *indices]:
+            return Load(tensors[name], tuple(map(sub, indices)))
+        case ["reduce", op, body, axes]:
+            return Reduce(op, sub(body), tuple(Axis(n, e) for n, e in axes))
+        case [op, a, b] if op in _BINARY:
+            return Binary(op, sub(a), sub(b))
+        case [op, a, b] if op in _COMPARE:
+            return Compare(op, sub(a), sub(b))
+        case _:
+            raise ValueError(f"not an expression: {data!r}")
+
+
+def _op_to_json(op: Op) -> dict[str, Any]:
+    head = {"name": op.name, "shape": list(op.tensor.shape), "dtype": op.tensor.dtype}
+    if isinstance(op, Placeholder):
+        return {"kind": "placeholder", **head, "constant": op.constant}
+    axes = [[a.name, a.extent] for a in op.axes]
+    return {"kind": "compute", **head, "axes": axes, "body": expr_to_json(op.body)}
+
+
+def _op_from_json(item: dict[str, Any], tensors: dict[str, Tensor]) -> Op:
+    tensor = Tensor(item["name"], tuple(item["shape"]), item["dtype"])
+    if item["kind"] == "placeholder":
+        op: Op = Placeholder(tensor, item["constant"])
+    else:
+        axes = tuple(Axis(n, e) for n, e in item["axes"])
+        op = Compute(tensor, axes, expr_from_json(item["body"], tensors))
+    tensors[tensor.name] = tensor
+    return op

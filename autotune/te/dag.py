@@ -1,0 +1,246 @@
+"""② A subgraph as a DAG of placeholders and computations: what a task *is*.
+
+    n, m = Axis("i", 128), Axis("j", 64)
+    a, b = placeholder("a", (128, 32)), placeholder("b", (32, 64), constant=True)
+    k = Axis("k", 32)
+    c = compute("c", (n, m), Reduce("sum", mul(a.tensor[n, k], b.tensor[k, m]), (k,)))
+    dag = ComputeDAG((a, b, c), ("c",))
+
+Every Compute writes one element of its tensor per point of its axes; axis extents are the tensor's
+shape. `ComputeDAG.key` identifies the computation whatever its tensors and axes are called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from autotune.te.expr import (
+    Axis,
+    Binary,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    Select,
+    Tensor,
+    Var,
+    dtype_of,
+    loads,
+    map_expr,
+    walk,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """An input. `constant` inputs (weights) are known at compile time and may be packed."""
+
+    tensor: Tensor
+    constant: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+        return self.tensor.name
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """`tensor[axes] = body` for every point of `axes`; `body` may be a Reduce."""
+
+    tensor: Tensor
+    axes: tuple[Axis, ...]
+    body: Expr
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+        return self.tensor.name
+
+    @property
+    def reduce_axes(self) -> tuple[Axis, ...]:
+        """Axes that are reduced over; empty for a pointwise computation."""
+        return self.body.axes if isinstance(self.body, Reduce) else ()
+
+    @property
+    def reads(self) -> list[Load]:
+        """Every load of the body."""
+        return loads(self.body)
+
+
+Op = Placeholder | Compute
+
+
+def placeholder(
+    name: str, shape: Sequence[int], dtype: str = "float32", constant: bool = False
+) -> Placeholder:
+    """Declare an input tensor of static `shape`."""
+    return Placeholder(Tensor(name, tuple(shape), dtype), constant)
+
+
+def compute(name: str, axes: Sequence[Axis], body: Expr) -> Compute:
+    """Define a tensor whose shape is the extents of `axes`."""
+    shape = tuple(a.extent for a in axes)
+    return Compute(Tensor(name, shape, dtype_of(body)), tuple(axes), body)
+
+
+@dataclass(frozen=True)
+class ComputeDAG:
+    """Operations in topological order and the names of those that are results."""
+
+    ops: tuple[Op, ...]
+    outputs: tuple[str, ...]
+    _by_name: dict[str, Op] = field(init=False, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {op.name: op for op in self.ops})
+        self._check()
+
+    def _check(self) -> None:
+        if len(self._by_name) != len(self.ops):
+            raise ValueError("tensor names of a DAG must be unique")
+        seen: set[str] = set()
+        for op in self.computes:
+            for load in op.reads:
+                known = self._by_name.get(load.tensor.name)
+                if known is None or (isinstance(known, Compute) and known.name not in seen):
+                    raise ValueError(f"{op.name} reads {load.tensor.name} before it is defined")
+            seen.add(op.name)
+
+    def __getitem__(self, name: str) -> Op:
+        return self._by_name[name]
+
+    @property
+    def placeholders(self) -> tuple[Placeholder, ...]:
+        """Inputs in order, constants included."""
+        return tuple(op for op in self.ops if isinstance(op, Placeholder))
+
+    @property
+    def computes(self) -> tuple[Compute, ...]:
+        """Computations in topological order."""
+        return tuple(op for op in self.ops if isinstance(op, Compute))
+
+    def consumers(self, name: str) -> tuple[Compute, ...]:
+        """Computations that read tensor `name`."""
+        return tuple(c for c in self.computes if any(x.tensor.name == name for x in c.reads))
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations of one evaluation (a multiply-add counts two)."""
+        return sum(_flops(c) for c in self.computes)
+
+    @cached_property
+    def n_bytes(self) -> int:
+        """Bytes that must move at least: every input read and every output written once."""
+        out = sum(self[name].tensor.n_bytes for name in self.outputs)
+        return out + sum(p.tensor.n_bytes for p in self.placeholders)
+
+    @cached_property
+    def key(self) -> str:
+        """Structural identity: 16 hex digits, independent of names, complete in dtype and shape."""
+        return hashlib.sha256(print_dag(anonymous(self)).encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return print_dag(self)
+
+
+def anonymous(dag: ComputeDAG) -> ComputeDAG:
+    """The same DAG with tensors called t0, t1, … and axes i0, i1, … in order of appearance."""
+    tensors: dict[str, Tensor] = {}
+    ops: list[Op] = []
+    for n, op in enumerate(dag.ops):
+        tensor = Tensor(f"t{n}", op.tensor.shape, op.tensor.dtype)
+        if isinstance(op, Compute):
+            names = [a.name for a in op.axes + op.reduce_axes]
+            ops.append(rename(op, tensor, {a: f"i{k}" for k, a in enumerate(names)}, tensors))
+        else:
+            ops.append(Placeholder(tensor, op.constant))
+        tensors[op.name] = tensor
+    return ComputeDAG(tuple(ops), tuple(tensors[name].name for name in dag.outputs))
+
+
+def rename(op: Compute, tensor: Tensor, axes: dict[str, str], tensors: dict[str, Tensor]) -> Compute:
+    """Copy a computation with another result tensor, other axis names and other inputs."""
+
+    def one(e: Expr) -> Expr | None:
+        match e:
+            case Var(name=name):
+                return Var(axes.get(name, name))
+            case Load(tensor=t, indices=indices):
+                return Load(tensors.get(t.name, t), tuple(map_expr(i, one) for i in indices))
+            case Reduce(op=kind, body=body, axes=reduce_axes):
+                return Reduce(kind, map_expr(body, one), tuple(axis(a) for a in reduce_axes))
+            case _:
+                return None
+
+    def axis(a: Axis) -> Axis:
+        return Axis(axes.get(a.name, a.name), a.extent)
+
+    return Compute(tensor, tuple(axis(a) for a in op.axes), map_expr(op.body, one))
+
+
+# --- text -------------------------------------------------------------------------------------
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%"}
+_INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_INFIX |= {"and": "and", "or": "or"}
+
+
+def print_expr(e: Expr) -> str:
+    """Readable infix text of an expression."""
+    match e:
+        case Const(value=value, dtype=dtype):
+            return f"{value:g}" if dtype.startswith("float") else str(value)
+        case Var(name=name):
+            return name
+        case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
+            left, right = print_expr(a), print_expr(b)
+            return f"({left} {_INFIX[op]} {right})" if op in _INFIX else f"{op}({left}, {right})"
+        case Call(fn=fn, args=args):
+            return f"{fn}({', '.join(map(print_expr, args))})"
+        case Select(cond=cond, a=a, b=b):
+            return f"select({print_expr(cond)}, {print_expr(a)}, {print_expr(b)})"
+        case Cast(dtype=dtype, a=a):
+            return f"{dtype}({print_expr(a)})"
+        case Load(tensor=tensor, indices=indices):
+            return f"{tensor.name}[{', '.join(_bare(i) for i in indices)}]"
+        case Reduce(op=op, body=body, axes=axes):
+            return f"{op}({_bare(body)}, over {', '.join(f'{a.name}<{a.extent}' for a in axes)})"
+
+
+def _bare(e: Expr) -> str:
+    text = print_expr(e)
+    return text[1:-1] if isinstance(e, Binary | Compare) and e.op in _INFIX else text
+
+
+def print_dag(dag: ComputeDAG) -> str:
+    """One line per operation: `c[i<128, j<64] = sum(a[i, k] * b[k, j], over k<32)`."""
+    lines = []
+    for op in dag.ops:
+        dims = ", ".join(map(str, op.tensor.shape))
+        if isinstance(op, Placeholder):
+            kind = "constant" if op.constant else "input"
+            lines.append(f"{op.name} = {kind}({dims}) {op.tensor.dtype}")
+            continue
+        axes = ", ".join(f"{a.name}<{a.extent}" for a in op.axes)
+        mark = "output " if op.name in dag.outputs else ""
+        dtype = "" if op.tensor.dtype == "float32" else f" {op.tensor.dtype}"
+        lines.append(f"{mark}{op.name}[{axes}]{dtype} = {_bare(op.body)}")
+    return "\n".join(lines)
+
+
+def _flops(op: Compute) -> int:
+    points = math.prod(a.extent for a in op.axes + op.reduce_axes)
+    per_point = sum(
+        1
+        for e in walk(op.body)
+        if (isinstance(e, Binary | Call) and dtype_of(e).startswith("float"))
+    )
+    return points * (per_point + (1 if op.reduce_axes else 0))

@@ -1,0 +1,191 @@
+"""② The numeric oracle of a task: plain NumPy evaluation of a ComputeDAG.
+
+Sums of products of affine loads (convolution, matrix product) go through `einsum` on strided views
+in float64; everything else is evaluated point-parallel, one reduction point at a time. Slow is
+fine, wrong is not: nothing here is shared with lowering or code generation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from autotune.te.arith import linear
+from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.expr import (
+    REDUCE_BINARY,
+    Axis,
+    Binary,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    Select,
+    Var,
+    identity,
+)
+
+Array = NDArray[Any]
+Env = dict[str, Array]
+
+
+def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Values of all outputs, in the dtypes of their tensors.
+
+    Intermediate floats are kept in float64, so the result is the oracle's rounding of the exact
+    value, not of some order of summation. Raises KeyError for a missing input.
+    """
+    values: Env = {}
+    for p in dag.placeholders:
+        values[p.name] = _widen(np.asarray(inputs[p.name]).reshape(p.tensor.shape))
+    for op in dag.computes:
+        values[op.name] = _compute(op, values)
+    return {name: values[name].astype(dag[name].tensor.dtype) for name in dag.outputs}
+
+
+def _widen(a: Array) -> Array:
+    return a.astype(np.float64) if a.dtype.kind == "f" else a
+
+
+def _compute(op: Compute, values: Env) -> Array:
+    shape = op.tensor.shape
+    if not isinstance(op.body, Reduce):
+        return np.array(np.broadcast_to(_point(op.body, _grid(op.axes), values), shape))
+    product = _contraction(op, op.body, values)
+    return product if product is not None else _reduce(op, op.body, values)
+
+
+def _reduce(op: Compute, body: Reduce, values: Env) -> Array:
+    combine = _BINARY[REDUCE_BINARY[body.op]]
+    dtype = "float64" if op.tensor.dtype.startswith("float") else op.tensor.dtype
+    total = np.full(op.tensor.shape, identity(body.op).value, dtype)
+    grid = _grid(op.axes)
+    for point in itertools.product(*(range(a.extent) for a in body.axes)):
+        at = {a.name: np.asarray(i) for a, i in zip(body.axes, point, strict=True)}
+        total = combine(total, _point(body.body, grid | at, values))
+    return total
+
+
+def _grid(axes: tuple[Axis, ...]) -> Env:
+    out: Env = {}
+    for n, a in enumerate(axes):
+        shape = [1] * len(axes)
+        shape[n] = a.extent
+        out[a.name] = np.arange(a.extent).reshape(shape)
+    return out
+
+
+def _contraction(op: Compute, body: Reduce, values: Env) -> Array | None:
+    """Σ a·b of affine loads as one einsum, or None where the body is anything else."""
+    if body.op != "sum" or not isinstance(body.body, Binary) or body.body.op != "mul":
+        return None
+    axes = op.axes + body.axes
+    names = [a.name for a in axes]
+    operands: list[object] = []
+    for e in (body.body.a, body.body.b):
+        view = _strided(e, axes, values) if isinstance(e, Load) else None
+        if view is None:
+            return None
+        array, used = view
+        operands += [array, [names.index(u) for u in used]]
+    out = [names.index(a.name) for a in op.axes]
+    present = {i for dims in operands[1::2] for i in cast("list[int]", dims)}
+    if present != set(range(len(names))):
+        return None
+    return cast("Array", np.einsum(*operands, out, optimize=True))  # type: ignore[call-overload]
+
+
+def _strided(load: Load, axes: tuple[Axis, ...], values: Env) -> tuple[Array, list[str]] | None:
+    """View of a loaded tensor with one dimension per axis that its indices use."""
+    array = values[load.tensor.name]
+    strides = dict.fromkeys((a.name for a in axes), 0)
+    offset = 0
+    extents = {a.name: a.extent for a in axes}
+    for index, stride in zip(load.indices, array.strides, strict=True):
+        form = linear(index)
+        if any(not isinstance(atom, Var) or coef < 0 for atom, coef in form.terms):
+            return None
+        offset += form.const * stride
+        for atom, coef in form.terms:
+            strides[cast("Var", atom).name] += coef * stride
+    used = [n for n in strides if strides[n]]
+    start = np.frombuffer(array.data, np.uint8)[offset:].view(array.dtype)
+    return as_strided(start, [extents[n] for n in used], [strides[n] for n in used]), used
+
+
+def _point(e: Expr, env: Env, values: Env) -> Array:
+    match e:
+        case Const(value=value):
+            return np.asarray(value)
+        case Var(name=name):
+            return env[name]
+        case Binary(op=op, a=a, b=b):
+            return _BINARY[op](_point(a, env, values), _point(b, env, values))
+        case Compare(op=op, a=a, b=b):
+            return _COMPARE[op](_point(a, env, values), _point(b, env, values))
+        case Call(fn=fn, args=args):
+            return _CALLS[fn](_point(args[0], env, values))
+        case Select(cond=cond, a=a, b=b):
+            c = _point(cond, env, values)
+            return np.where(c, _point(a, env, values), _point(b, env, values))
+        case Cast(dtype=dtype, a=a):
+            return _widen(_point(a, env, values).astype(dtype))
+        case Load(tensor=tensor, indices=indices):
+            array = values[tensor.name]
+            at = [_point(i, env, values) for i in indices]
+            # an index that a Select guards may lie outside: clip it, its value is not used
+            clipped = [np.clip(i, 0, n - 1) for i, n in zip(at, array.shape, strict=True)]
+            return cast("Array", array[tuple(clipped)])
+        case Reduce():
+            raise ValueError("a reduction may only be the whole body of a computation")
+
+
+def _erf(x: Array) -> Array:
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
+_BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "min": np.minimum,
+    "max": np.maximum,
+    "pow": np.power,
+    "and": np.logical_and,
+    "or": np.logical_or,
+}
+_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+_CALLS: dict[str, Callable[[Array], Array]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "tanh": np.tanh,
+    "erf": _erf,
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "abs": np.abs,
+    "neg": np.negative,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.round,
+    "not": np.logical_not,
+}

@@ -1,0 +1,404 @@
+"""② Tensor expressions: the nodes of which every computation and every index is made.
+
+    expr = Const(value, dtype) | Var(name)                       -- Var: an int64 loop index
+         | Binary(op, a, b)    op ∈ add sub mul div floordiv mod min max pow and or
+         | Compare(op, a, b)   op ∈ lt le gt ge eq ne
+         | Call(fn, (a,))      fn ∈ exp log sqrt rsqrt tanh erf sigmoid abs neg floor ceil round not
+         | Select(cond, a, b)  -- `a` where cond holds, else `b`; a Load not selected is not made
+         | Cast(dtype, a)
+         | Load(tensor, indices)
+         | Reduce(op, body, axes)   op ∈ sum max min prod; only as the whole body of a Compute
+
+Nodes are frozen; the functions `add`, `mul`, … fold constants, the classes do not. Integer `div`
+does not exist: indices use `floordiv`/`mod`, which round towards minus infinity as in Python.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+FLOAT_DTYPES = ("float32", "float64", "float16")
+INDEX = "int64"
+BOOL = "bool"
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal."""
+
+    value: float | int | bool
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A loop index of type int64, identified by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """An arithmetic or logical operation on two operands of one type."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A comparison; its value is a bool."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A one-argument function."""
+
+    fn: str
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`a` where `cond`, else `b`."""
+
+    cond: Expr
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A conversion to `dtype`."""
+
+    dtype: str
+    a: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named array: identity for loads. Shapes are static."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes when stored densely."""
+        return self.size * dtype_bytes(self.dtype)
+
+    def __getitem__(self, indices: object) -> Load:
+        parts = indices if isinstance(indices, tuple) else (indices,)
+        if len(parts) != len(self.shape):
+            raise ValueError(f"{self.name} has {len(self.shape)} dimensions, got {len(parts)}")
+        return Load(self, tuple(as_index(p) for p in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One element of a tensor."""
+
+    tensor: Tensor
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An iteration dimension `0 ≤ name < extent` of a Compute."""
+
+    name: str
+    extent: int
+
+    @property
+    def var(self) -> Var:
+        """The index variable that ranges over this axis."""
+        return Var(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A commutative reduction of `body` over `axes`."""
+
+    op: str
+    body: Expr
+    axes: tuple[Axis, ...]
+
+
+Expr: TypeAlias = Const | Var | Binary | Compare | Call | Select | Cast | Load | Reduce
+
+_DTYPE_BYTES = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+_IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+REDUCE_BINARY = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Storage size of one element."""
+    return _DTYPE_BYTES[dtype]
+
+
+def identity(reduce_op: str, dtype: str = "float32") -> Const:
+    """The neutral element of a reduction."""
+    return Const(_IDENTITY[reduce_op], dtype)
+
+
+def as_index(x: object) -> Expr:
+    """Turn an int, an Axis or an expression into an index expression."""
+    if isinstance(x, Axis):
+        return x.var
+    if isinstance(x, bool) or not isinstance(x, int | _EXPR_TYPES):
+        raise TypeError(f"not an index: {x!r}")
+    return Const(x, INDEX) if isinstance(x, int) else x
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """Direct operands of a node."""
+    return _CHILDREN[type(e)](e)
+
+
+def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
+    """The node `e` with other operands; folds constants like the constructor functions."""
+    return _REBUILD[type(e)](e, parts)
+
+
+def map_expr(e: Expr, f: Callable[[Expr], Expr | None]) -> Expr:
+    """Rewrite top-down: where `f` gives an expression it replaces the node, else recurse."""
+    new = f(e)
+    if new is not None:
+        return new
+    old = children(e)
+    if not old:
+        return e
+    parts = tuple(map_expr(c, f) for c in old)
+    return e if all(p is c for p, c in zip(parts, old, strict=True)) else rebuild(e, parts)
+
+
+def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
+    """Replace variables by name."""
+
+    def one(x: Expr) -> Expr | None:
+        return values.get(x.name) if isinstance(x, Var) else None
+
+    return map_expr(e, one)
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """All nodes, parents before operands."""
+    yield e
+    for c in children(e):
+        yield from walk(c)
+
+
+def loads(e: Expr) -> list[Load]:
+    """Every load in `e`, in order of appearance."""
+    return [x for x in walk(e) if isinstance(x, Load)]
+
+
+def variables(e: Expr) -> set[str]:
+    """Names of the index variables in `e`."""
+    return {x.name for x in walk(e) if isinstance(x, Var)}
+
+
+def dtype_of(e: Expr) -> str:
+    """Element type of the value of `e`."""
+    match e:
+        case Const(dtype=dtype) | Cast(dtype=dtype):
+            return dtype
+        case Var():
+            return INDEX
+        case Compare():
+            return BOOL
+        case Load(tensor=tensor):
+            return tensor.dtype
+        case Select(a=a):
+            return dtype_of(a)
+        case Reduce(body=body):
+            return dtype_of(body)
+        case Binary(op=op, a=a):
+            return BOOL if op in ("and", "or") else dtype_of(a)
+        case Call(fn=fn, args=args):
+            return BOOL if fn == "not" else dtype_of(args[0])
+
+
+# --- constructors that fold ------------------------------------------------------------------
+
+
+def idx(value: int) -> Const:
+    """An integer index constant."""
+    return Const(value, INDEX)
+
+
+def f32(value: float) -> Const:
+    """A float32 constant."""
+    return Const(float(value), "float32")
+
+
+def binary(op: str, a: Expr, b: Expr) -> Expr:
+    """`a op b`, folded when both are index constants or one is neutral."""
+    if isinstance(a, Const) and isinstance(b, Const) and a.dtype in (INDEX, BOOL):
+        return Const(_FOLD[op](a.value, b.value), a.dtype)
+    if dtype_of(a) == INDEX:
+        return _simplify_index(op, a, b)
+    if dtype_of(a) == BOOL:
+        return _simplify_bool(op, a, b)
+    return Binary(op, a, b)
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """Sum."""
+    return binary("add", a, b)
+
+
+def sub(a: Expr, b: Expr) -> Expr:
+    """Difference."""
+    return binary("sub", a, b)
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    """Product."""
+    return binary("mul", a, b)
+
+
+def div(a: Expr, b: Expr) -> Expr:
+    """Float quotient."""
+    return binary("div", a, b)
+
+
+def floordiv(a: Expr, b: Expr) -> Expr:
+    """Index quotient, rounded down."""
+    return binary("floordiv", a, b)
+
+
+def mod(a: Expr, b: Expr) -> Expr:
+    """Index remainder with the sign of `b`."""
+    return binary("mod", a, b)
+
+
+def minimum(a: Expr, b: Expr) -> Expr:
+    """The smaller operand."""
+    return binary("min", a, b)
+
+
+def maximum(a: Expr, b: Expr) -> Expr:
+    """The larger operand. For floats: `b` when either is NaN, so relu is `maximum(0, x)`."""
+    return binary("max", a, b)
+
+
+def compare(op: str, a: Expr, b: Expr) -> Expr:
+    """`a op b`, folded when both are constants."""
+    if isinstance(a, Const) and isinstance(b, Const):
+        return Const(bool(_COMPARE[op](a.value, b.value)), BOOL)
+    return Compare(op, a, b)
+
+
+def both(a: Expr, b: Expr) -> Expr:
+    """Logical and."""
+    return binary("and", a, b)
+
+
+def call(fn: str, a: Expr) -> Expr:
+    """Apply a one-argument function."""
+    return Call(fn, (a,))
+
+
+def select(cond: Expr, a: Expr, b: Expr) -> Expr:
+    """`a` where `cond`, else `b`; folded when `cond` is constant."""
+    if isinstance(cond, Const):
+        return a if cond.value else b
+    return Select(cond, a, b)
+
+
+def _simplify_index(op: str, a: Expr, b: Expr) -> Expr:
+    zero_a = isinstance(a, Const) and a.value == 0
+    value_b = b.value if isinstance(b, Const) else None
+    match op:
+        case "add":
+            return b if zero_a else a if value_b == 0 else Binary(op, a, b)
+        case "sub":
+            return a if value_b == 0 else Binary(op, a, b)
+        case "mul":
+            if zero_a or value_b == 0:
+                return idx(0)
+            if isinstance(a, Const) and a.value == 1:
+                return b
+            return a if value_b == 1 else Binary(op, a, b)
+        case "floordiv":
+            return a if value_b == 1 else idx(0) if zero_a else Binary(op, a, b)
+        case "mod":
+            return idx(0) if value_b == 1 or zero_a else Binary(op, a, b)
+        case _:
+            return a if a == b else Binary(op, a, b)
+
+
+def _simplify_bool(op: str, a: Expr, b: Expr) -> Expr:
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Const):
+            if op == "and":
+                return y if x.value else x
+            if op == "or":
+                return x if x.value else y
+    return Binary(op, a, b)
+
+
+_FOLD: dict[str, Callable[[float, float], float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "and": lambda a, b: bool(a and b),
+    "or": lambda a, b: bool(a or b),
+}
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+_EXPR_TYPES = Const | Var | Binary | Compare | Call | Select | Cast | Load | Reduce
+_CHILDREN: dict[type, Callable[..., tuple[Expr, ...]]] = {
+    Const: lambda e: (),
+    Var: lambda e: (),
+    Binary: lambda e: (e.a, e.b),
+    Compare: lambda e: (e.a, e.b),
+    Call: lambda e: e.args,
+    Select: lambda e: (e.cond, e.a, e.b),
+    Cast: lambda e: (e.a,),
+    Load: lambda e: e.indices,
+    Reduce: lambda e: (e.body,),
+}
+_REBUILD: dict[type, Callable[..., Expr]] = {
+    Binary: lambda e, p: binary(e.op, *p),
+    Compare: lambda e, p: compare(e.op, *p),
+    Call: lambda e, p: Call(e.fn, p),
+    Select: lambda e, p: select(*p),
+    Cast: lambda e, p: Cast(e.dtype, p[0]),
+    Load: lambda e, p: Load(e.tensor, p),
+    Reduce: lambda e, p: Reduce(e.op, p[0], e.axes),
+}
