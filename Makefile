@@ -1,0 +1,62 @@
+# Everything works in a fresh clone with only Python (>= 3.11) and make: each target sets up what it needs.
+PYTHON ?= python3
+VENV ?= .venv
+MODEL ?=
+TIME ?= 10m
+ARGS ?=
+
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help tune test test-fast lint format types bench golden clean
+
+help:  ## Show this text
+	@echo 'usage: make [target] [MODEL=model.onnx] [TIME=10m] [ARGS="--threads 2"] [PYTHON=python3.12]'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+tune: $(RUN_STAMP)  ## Set up .venv and tune MODEL (default: the ResNet-50 that comes with onnx) for TIME
+	$(BIN)/autotune tune $(MODEL) --time $(TIME) $(ARGS)
+
+test: $(DEV_STAMP)  ## Set up .venv and run every test
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: $(DEV_STAMP)  ## Run the tests that are not marked slow
+	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+
+lint: $(DEV_STAMP)  ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(DEV_STAMP)  ## Format the code, and mend what can be mended
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+types: $(DEV_STAMP)  ## Check types, strictly
+	$(BIN)/mypy --strict autotune
+
+golden: $(DEV_STAMP)  ## Rewrite tests/golden from what the code prints now (read the diff!)
+	$(BIN)/python -m pytest -q --update-golden $(ARGS)
+
+bench: $(DEV_STAMP)  ## Best kernels found for GEMM and ResNet-50 convolutions, beside the FMA peak
+	$(BIN)/python -m tests.bench $(ARGS)
+
+clean:  ## Remove .venv and everything that tools left behind (logs stay)
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'error: Python 3.11 or newer is needed'; \
+	    echo 'hint: make PYTHON=python3.12 …'; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo 'hint: on Debian and Ubuntu, apt-get install python3-venv'; rm -rf $(VENV); exit 1; }
+
+$(RUN_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(RUN_STAMP)

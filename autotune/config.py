@@ -1,0 +1,139 @@
+"""Floor 0: the settings of a session, resolved once: defaults < preset file < options.
+
+Every value knows where it came from (`Resolved.sources`), so that a surprising one can be traced.
+Nothing below `cli` reads an option, a file of settings or the environment.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.units import parse_duration
+
+PRESETS = ("quick", "full", "ci")
+
+
+@dataclass(frozen=True, slots=True)
+class TuneConfig:
+    """What a session may spend, and how it searches and measures.
+
+    `trials` and `time_s` compose, the first reached wins; at least one is set. `threads` 0 stands
+    for all cores of the target. `patience`: trials of one task without gain after which it is
+    considered finished. Time-outs are seconds per candidate.
+    """
+
+    trials: int | None = None
+    time_s: float | None = None
+    threads: int = 0
+    seed: int = 0
+    target: str = "native"
+    batch: int = 16
+    patience: int = 96
+    build_timeout_s: float = 15.0
+    run_timeout_s: float = 10.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Named fields for the log header."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> TuneConfig:
+        """Inverse of `to_json`; fields that this version does not know are dropped."""
+        known = {f.name for f in fields(TuneConfig)}
+        return TuneConfig(**{k: v for k, v in data.items() if k in known})
+
+
+DEFAULT_TIME_S = 600.0
+
+# Where a setting stands in a preset file.
+_FILE_KEYS = {
+    ("budget", "trials"): "trials",
+    ("budget", "time"): "time_s",
+    ("search", "batch"): "batch",
+    ("search", "patience"): "patience",
+    ("search", "seed"): "seed",
+    ("measure", "threads"): "threads",
+    ("measure", "target"): "target",
+    ("measure", "build_timeout"): "build_timeout_s",
+    ("measure", "run_timeout"): "run_timeout_s",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings and, per field, the name of the source that set it."""
+
+    config: TuneConfig
+    sources: dict[str, str]
+
+
+def resolve(preset: str | None, options: Mapping[str, Any]) -> Resolved:
+    """Merge the sources. Options that are None were not given.
+
+    The default budget of ten minutes applies only where no source sets a budget at all.
+    Raises UsageError for an unknown preset, setting or value.
+    """
+    values: dict[str, Any] = {}
+    sources = {f.name: "default" for f in fields(TuneConfig)}
+    if preset is not None:
+        for name, value in read_preset(preset).items():
+            values[name], sources[name] = value, f"preset {preset}"
+    for name, value in options.items():
+        if value is not None:
+            values[name], sources[name] = value, f"--{name.removesuffix('_s')}"
+    if "trials" not in values and "time_s" not in values:
+        values["time_s"] = DEFAULT_TIME_S
+    _check(values, sources)
+    return Resolved(TuneConfig(**values), sources)
+
+
+def read_preset(preset: str) -> dict[str, Any]:
+    """Settings of a preset by name, or of a TOML file by path."""
+    path = preset_path(preset)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    return _flatten(data, path)
+
+
+def preset_path(preset: str) -> Path:
+    """The file of a preset: beside the package when installed, in `configs/` of a checkout."""
+    if preset not in PRESETS:
+        if Path(preset).is_file():
+            return Path(preset)
+        raise UsageError(
+            f"there is no preset '{preset}'", f"use {', '.join(PRESETS)} or the path of a TOML file"
+        )
+    package = Path(__file__).parent
+    installed = package / "presets" / f"{preset}.toml"
+    return installed if installed.exists() else package.parent / "configs" / f"{preset}.toml"
+
+
+def _flatten(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for section, table in data.items():
+        for key, value in table.items() if isinstance(table, dict) else [("", table)]:
+            name = _FILE_KEYS.get((section, key))
+            if name is None:
+                known = ", ".join(f"{s}.{k}" for s, k in _FILE_KEYS)
+                raise UsageError(f"{path}: unknown setting {section}.{key}", f"known: {known}")
+            values[name] = parse_duration(str(value)) if name.endswith("_s") else value
+    return values
+
+
+def _check(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+    at_least = {"trials": 1, "threads": 0, "seed": 0, "batch": 1, "patience": 1}
+    for name, low in at_least.items():
+        value = values.get(name, low)
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise UsageError(
+                f"{name} is {value!r} ({sources[name]})", f"it must be a whole number from {low}"
+            )
