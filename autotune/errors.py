@@ -63,6 +63,16 @@ class LogMismatch(AutotuneError):
     exit_code = ExitCode.MISMATCH
 
 
+class ArtifactError(AutotuneError):
+    """A compiled network cannot be used here: foreign, damaged, newer, or for another CPU."""
+
+    exit_code = ExitCode.MISMATCH
+
+
+class MissingDependency(AutotuneError):
+    """An optional package or a system library that the request needs is not installed."""
+
+
 class WrongNumbers(AutotuneError):
     """The output of a compiled program differs from the oracle."""
 

@@ -82,11 +82,16 @@ def parse_target(text: str) -> Target:
 
 def runs_here(target: Target) -> bool:
     """Whether this CPU has every feature that code for `target` may use."""
+    return not missing_features(target)
+
+
+def missing_features(target: Target) -> tuple[str, ...]:
+    """What code for `target` may use and this CPU does not have, by LLVM's names."""
     host = dict(llvm.get_host_cpu_features())
     if target.features:
         needed = [f[1:] for f in target.features.split(",") if f.startswith("+")]
-        return all(host.get(name, False) for name in needed)
-    return _widest(host) >= target.vector_bits
+        return tuple(name for name in needed if not host.get(name, False))
+    return () if _widest(host) >= target.vector_bits else ("avx512f", "avx512vl")
 
 
 def _target(cpu: str, features: str, bits: int) -> Target:
