@@ -73,6 +73,14 @@ class MissingDependency(AutotuneError):
     """An optional package or a system library that the request needs is not installed."""
 
 
+class LogBusy(AutotuneError):
+    """Another process is writing the log."""
+
+
+class OutputError(AutotuneError):
+    """A file cannot be written: disk full, or an input/output error."""
+
+
 class WrongNumbers(AutotuneError):
     """The output of a compiled program differs from the oracle."""
 

@@ -66,7 +66,7 @@ def gflops(flops: float, seconds: float | None) -> float | None:
 
 
 def _four_digits(value: float) -> str:
-    return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}" if value >= 1 else f"{value:.4g}"
+    return f"{value:.{max(0, 4 - len(str(int(value))))}f}"
 
 
 def _prefixed(value: float, base: int, units: tuple[str, ...]) -> str:

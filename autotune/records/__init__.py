@@ -1,0 +1,23 @@
+"""⑧ records: the log — what a line holds, how it is written, what is the best in it."""
+
+from __future__ import annotations
+
+from autotune.records.distill import best_for, best_records, distill
+from autotune.records.journal import Journal, read_log, write_log
+from autotune.records.record import End, Entry, Header, Log, MeasureRecord, Workload, steps_text
+
+__all__ = [
+    "End",
+    "Entry",
+    "Header",
+    "Journal",
+    "Log",
+    "MeasureRecord",
+    "Workload",
+    "best_for",
+    "best_records",
+    "distill",
+    "read_log",
+    "steps_text",
+    "write_log",
+]

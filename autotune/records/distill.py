@@ -1,0 +1,122 @@
+"""⑧ From measurements to decisions: the best valid record of every task.
+
+Repeated measurements of one schedule are pooled before schedules are compared, so that a winner
+was not merely lucky once. Records of different targets or thread counts never compete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from autotune.errors import LogMismatch
+from autotune.measure.result import MeasureStatus
+from autotune.records.journal import read_log
+from autotune.records.record import Header, Log, MeasureRecord, Workload
+
+_UNSAFE = (MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH)
+
+Group: TypeAlias = tuple[str, str, int]  # workload key, target key, threads
+
+
+def best_records(records: Iterable[MeasureRecord]) -> dict[Group, MeasureRecord]:
+    """The record with the lowest pooled median latency per workload, target and thread count.
+
+    Its result holds the repeats of every measurement of that schedule. A schedule that once crashed
+    or gave wrong numbers is out, whatever it did at other times.
+    """
+    pools: dict[tuple[Group, str], MeasureRecord] = {}
+    unsafe: set[tuple[Group, str]] = set()
+    for record in records:
+        slot = ((record.workload, record.target_key, record.n_threads), record.steps_json)
+        if record.result.status in _UNSAFE:
+            unsafe.add(slot)
+        if not record.result.latency_s:
+            continue
+        known = pools.get(slot)
+        pools[slot] = record if known is None else _pooled(known, record)
+    best: dict[Group, MeasureRecord] = {}
+    for slot, record in pools.items():
+        group = slot[0]
+        if slot not in unsafe and (group not in best or _latency(record) < _latency(best[group])):
+            best[group] = record
+    return best
+
+
+def best_for(log: Log, target_key: str, n_threads: int) -> dict[str, MeasureRecord]:
+    """Best record per workload key on one target.
+
+    A workload that was measured with other thread counts only takes the nearest of these.
+    Raises LogMismatch where the log holds no valid record of this target.
+    """
+    found: dict[str, MeasureRecord] = {}
+    for (workload, target, threads), record in best_records(log.records).items():
+        if target != target_key:
+            continue
+        known = found.get(workload)
+        if known is None or abs(threads - n_threads) < abs(known.n_threads - n_threads):
+            found[workload] = record
+    if not found:
+        raise _nothing_usable(log, target_key)
+    return found
+
+
+def distill(paths: Sequence[Path]) -> Log:
+    """One self-contained log with only the best record per workload, target and thread count.
+
+    Raises LogMismatch where no file holds a valid record.
+    """
+    logs = [read_log(path) for path in paths]
+    best = best_records(record for log in logs for record in log.records)
+    if not best:
+        raise LogMismatch("no log holds a valid measurement", "tune first: autotune tune MODEL")
+    runs = {record.run_id for record in best.values()}
+    return Log(
+        headers=_headers(logs, runs),
+        workloads=_workloads(logs, {group[0] for group in best}),
+        records=tuple(best.values()),
+        n_skipped=sum(log.n_skipped for log in logs),
+    )
+
+
+def _headers(logs: Sequence[Log], runs: set[str]) -> tuple[Header, ...]:
+    """Headers of the runs that won something, each once; resumed runs of a log share its first."""
+    found: dict[str, Header] = {}
+    for log in logs:
+        if log.headers and any(header.run_id in runs for header in log.headers):
+            found.setdefault(log.header.run_id, log.header)
+        for header in log.headers:
+            if header.run_id in runs:
+                found.setdefault(header.run_id, header)
+    return tuple(found.values())
+
+
+def _workloads(logs: Sequence[Log], keys: set[str]) -> dict[str, Workload]:
+    merged: dict[str, Workload] = {}
+    for log in logs:
+        merged |= {key: w for key, w in log.workloads.items() if key in keys}
+    return merged
+
+
+def _pooled(a: MeasureRecord, b: MeasureRecord) -> MeasureRecord:
+    times = a.result.times_s + b.result.times_s
+    return replace(b, result=replace(b.result, times_s=times))
+
+
+def _latency(record: MeasureRecord) -> float:
+    latency = record.result.latency_s
+    return float("inf") if latency is None else latency
+
+
+def _nothing_usable(log: Log, target_key: str) -> LogMismatch:
+    others: Mapping[str, None] = dict.fromkeys(r.target_key for r in log.records if r.result.ok)
+    if not others:
+        return LogMismatch(
+            "the log holds no valid measurement", "tune first, or compile without --log"
+        )
+    return LogMismatch(
+        f"the log was measured on {', '.join(others)}, not on {target_key}",
+        "tune on this machine, or name the other one with --target",
+    )

@@ -1,0 +1,244 @@
+"""⑧ The four kinds of lines of a log, and their JSON form: one object with named fields per line.
+
+    header     one per run: model, target, settings, tasks and weights
+    workload   one per task: the ComputeDAG, so that the log can be read without the model
+    measure    one per measured candidate
+    end        the last line of a run that was not killed
+
+Readers ignore fields that they do not know; `docs/log-format.md` documents those that they do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+from autotune.errors import LogMismatch
+from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.schedule.steps import Steps, steps_from_json, steps_to_json
+from autotune.target import Target
+from autotune.te.codec import dag_from_json, dag_to_json
+from autotune.te.dag import ComputeDAG
+
+FORMAT = "autotune-log"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a run is about. `tasks`: (workload key, occurrences in the model), in model order.
+
+    `created` is ISO 8601 with time zone; `model_path` is empty where a model was not a file.
+    """
+
+    run_id: str
+    created: str
+    model_path: str
+    model_hash: str
+    shapes: dict[str, tuple[int, ...]]
+    target: Target
+    n_threads: int
+    seed: int
+    config: dict[str, Any]
+    versions: dict[str, str]
+    tasks: tuple[tuple[str, int], ...]
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A task's computation under its structural key; `label` is for people."""
+
+    key: str
+    dag: ComputeDAG
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureRecord:
+    """One measured candidate. `elapsed_s`: session time spent when it was written.
+
+    The steps stay text until somebody asks for them, so that a log of 100,000 records loads fast
+    and two candidates are compared by comparing strings.
+    """
+
+    run_id: str
+    sequence: int
+    workload: str
+    target_key: str
+    n_threads: int
+    steps_json: str
+    result: MeasureResult
+    sketch: str = ""
+    elapsed_s: float = 0.0
+
+    @property
+    def steps(self) -> Steps:
+        """The schedule. Raises LogMismatch for a step that this version does not know."""
+        return steps_from_json(json.loads(self.steps_json))
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A run stopped in an orderly way, for `reason`, with these totals of the whole log."""
+
+    run_id: str
+    reason: str
+    n_trials: int
+    elapsed_s: float
+
+
+Entry: TypeAlias = Header | Workload | MeasureRecord | End
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Everything a log file holds. `torn`: its last line was cut off by a kill."""
+
+    headers: tuple[Header, ...] = ()
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    records: tuple[MeasureRecord, ...] = ()
+    ends: tuple[End, ...] = ()
+    n_skipped: int = 0
+    torn: bool = False
+
+    @property
+    def header(self) -> Header:
+        """The first header: what the log was started for."""
+        return self.headers[0]
+
+
+def steps_text(steps: Steps) -> str:
+    """Canonical JSON text of a schedule; equal texts are equal schedules."""
+    return _dumps(steps_to_json(steps))
+
+
+def encode(entry: Entry) -> str:
+    """One line of a log, without its newline."""
+    match entry:
+        case Header():
+            data = {"type": "header", "format": FORMAT, "version": entry.version}
+            data |= asdict(entry) | {"target": entry.target.to_json()}
+            return _dumps(data)
+        case Workload(key=key, dag=dag, label=label):
+            return _dumps({"type": "workload", "key": key, "label": label, "dag": dag_to_json(dag)})
+        case MeasureRecord():
+            return _encode_record(entry)
+        case End():
+            return _dumps({"type": "end"} | asdict(entry))
+
+
+def decode(line: str) -> Entry | None:
+    """The entry of a line, or None for a foreign or corrupt one.
+
+    Raises LogMismatch for a header of a later format version.
+    """
+    try:
+        data = json.loads(line)
+        if not isinstance(data, dict):
+            return None
+        match data.get("type"):
+            case "measure":
+                return _decode_record(data, line)
+            case "header":
+                return _decode_header(data)
+            case "workload":
+                return Workload(data["key"], dag_from_json(data["dag"]), data.get("label", ""))
+            case "end":
+                return End(data["run_id"], data["reason"], data["n_trials"], data["elapsed_s"])
+            case _:
+                return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+_STEPS = ',"steps":'
+
+
+def _encode_record(record: MeasureRecord) -> str:
+    head = {"type": "measure"} | {
+        "run_id": record.run_id,
+        "sequence": record.sequence,
+        "workload": record.workload,
+        "target_key": record.target_key,
+        "n_threads": record.n_threads,
+        "sketch": record.sketch,
+        "elapsed_s": round(record.elapsed_s, 3),
+        "result": _result_to_json(record.result),
+    }
+    return f"{_dumps(head)[:-1]}{_STEPS}{record.steps_json}}}"
+
+
+def _decode_record(data: dict[str, Any], line: str) -> MeasureRecord:
+    return MeasureRecord(
+        run_id=data["run_id"],
+        sequence=data["sequence"],
+        workload=data["workload"],
+        target_key=data["target_key"],
+        n_threads=data["n_threads"],
+        steps_json=_steps_of(data, line),
+        result=_result_from_json(data["result"]),
+        sketch=data.get("sketch", ""),
+        elapsed_s=data.get("elapsed_s", 0.0),
+    )
+
+
+def _steps_of(data: dict[str, Any], line: str) -> str:
+    """Text of the steps: cut out of the line where it stands last, as `encode` writes it."""
+    at = line.find(_STEPS)
+    if at >= 0 and next(reversed(data)) == "steps":
+        return line[at + len(_STEPS) : line.rindex("}")]
+    return _dumps(data["steps"])
+
+
+def _decode_header(data: dict[str, Any]) -> Header:
+    if data.get("format") != FORMAT:
+        raise ValueError("another format")
+    if data["version"] > VERSION:
+        raise LogMismatch(
+            f"the log has format version {data['version']}, this autotune reads up to {VERSION}",
+            "upgrade autotune",
+        )
+    return Header(
+        run_id=data["run_id"],
+        created=data["created"],
+        model_path=data["model_path"],
+        model_hash=data["model_hash"],
+        shapes={name: tuple(shape) for name, shape in data["shapes"].items()},
+        target=Target.from_json(data["target"]),
+        n_threads=data["n_threads"],
+        seed=data["seed"],
+        config=data["config"],
+        versions=data["versions"],
+        tasks=tuple((key, weight) for key, weight in data["tasks"]),
+        version=data["version"],
+    )
+
+
+def _result_to_json(result: MeasureResult) -> dict[str, Any]:
+    error = result.max_error
+    return {
+        "status": result.status.value,
+        "times_s": list(result.times_s),
+        "build_s": round(result.build_s, 6),
+        "run_s": round(result.run_s, 6),
+        "error": result.error,
+        "max_error": error if error is not None and math.isfinite(error) else None,
+    }
+
+
+def _result_from_json(data: dict[str, Any]) -> MeasureResult:
+    return MeasureResult(
+        status=MeasureStatus(data["status"]),
+        times_s=tuple(data["times_s"]),
+        build_s=data.get("build_s", 0.0),
+        run_s=data.get("run_s", 0.0),
+        error=data.get("error", ""),
+        max_error=data.get("max_error"),
+    )
+
+
+def _dumps(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
