@@ -14,7 +14,8 @@ its tensor. A `Let` binds an index for the statements after it. Indices are per 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from autotune.te.expr import Axis, Expr, Tensor, dtype_bytes
@@ -142,3 +143,11 @@ class Program:
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""
         return next(b for b in self.buffers if b.name == name)
+
+
+def with_strides(program: Program, strides: Mapping[str, tuple[int, ...]]) -> Program:
+    """The same program over windows: other strides, in elements, for some inputs or outputs."""
+    buffers = tuple(
+        replace(b, strides=strides[b.name]) if b.name in strides else b for b in program.buffers
+    )
+    return replace(program, buffers=buffers)

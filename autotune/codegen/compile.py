@@ -1,0 +1,59 @@
+"""⑤ LLVM IR to machine code: optimise and emit a relocatable object.
+
+LLVM's loop vectoriser, SLP vectoriser and unroller stay off: vectors and unrolling are decisions of
+the schedule. SROA, CSE, LICM and instruction selection do the rest.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import llvmlite.binding as llvm
+
+from autotune.codegen.emit import emit_program
+from autotune.errors import CodegenError
+from autotune.loopir.nodes import Program
+from autotune.target import Target
+
+
+def compile_program(program: Program, target: Target, prefix: str = "") -> bytes:
+    """Relocatable ELF object with one symbol `prefix + kernel.name` per kernel."""
+    module = optimised_module(program, target, prefix)
+    return bytes(_machine(target).emit_object(module))
+
+
+def assembly(program: Program, target: Target) -> str:
+    """Assembly text of a program, for people."""
+    return str(_machine(target).emit_assembly(optimised_module(program, target)))
+
+
+def optimised_module(program: Program, target: Target, prefix: str = "") -> llvm.ModuleRef:
+    """The LLVM module after all passes."""
+    machine = _machine(target)
+    text = str(emit_program(program, machine.triple, prefix))
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise CodegenError(f"LLVM refuses the generated code: {error}") from error
+    return optimise(module, target)
+
+
+def optimise(module: llvm.ModuleRef, target: Target) -> llvm.ModuleRef:
+    """Run the middle-end passes over `module` in place."""
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = False
+    options.slp_vectorization = False
+    options.loop_vectorization = False
+    builder = llvm.create_pass_builder(_machine(target), options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+@lru_cache(maxsize=4)
+def _machine(target: Target) -> llvm.TargetMachine:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="default"
+    )

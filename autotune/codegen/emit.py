@@ -1,0 +1,571 @@
+"""⑤ Loop IR to LLVM IR: one function per kernel, explicit vectors, addresses kept linear.
+
+Unrolled loops are expanded here; the one vectorised loop around a statement becomes the lanes of a
+vector type. Every address is Σ coefficient·loop + constant: the varying part is computed once per
+scope and shared, the constant goes into the instruction's displacement, so a register tile of any
+size costs one pointer per distinct row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd
+
+import llvmlite.ir as ir
+
+from autotune.codegen.math import CALLS, Math, declare, vector_suffix
+from autotune.errors import CodegenError
+from autotune.loopir.nodes import (
+    Alloc,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    PrefetchLine,
+    Program,
+    Stmt,
+    Store,
+)
+from autotune.loopir.visitor import statements
+from autotune.te.arith import Linear, linear
+from autotune.te.expr import (
+    Binary,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    Select,
+    Tensor,
+    Var,
+    dtype_bytes,
+    substitute,
+    variables,
+)
+from autotune.te.expr import (
+    idx as index_const,
+)
+
+I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+PTR, VOID = ir.PointerType(), ir.VoidType()
+_TYPES: dict[str, ir.Type] = {
+    "float32": ir.FloatType(),
+    "float64": ir.DoubleType(),
+    "int64": I64,
+    "int32": I32,
+    "int8": I8,
+    "uint8": I8,
+    "bool": I8,
+}
+_CACHE_LINE = 64
+
+
+def emit_program(program: Program, triple: str, prefix: str = "") -> ir.Module:
+    """A module with one function `void prefix+name(ptr…, i64 begin, i64 end)` per kernel."""
+    module = ir.Module("autotune")
+    module.triple = triple
+    zeros = ir.GlobalVariable(module, ir.ArrayType(I8, 256), f"{prefix}zeros")
+    zeros.initializer = ir.Constant(zeros.value_type, None)
+    zeros.global_constant, zeros.linkage, zeros.align = True, "internal", 64
+    for kernel in program.kernels:
+        _Function(module, program, kernel, prefix, zeros).emit()
+    return module
+
+
+class _Scope:
+    """Values computed in a region of straight-line code and valid to its end."""
+
+    def __init__(self, parent: _Scope | None, stored: frozenset[str]) -> None:
+        self.parent = parent
+        self.stored = stored
+        self.values: dict[object, ir.Value] = {}
+
+    def find(self, key: object, tensor: str = "") -> ir.Value | None:
+        scope: _Scope | None = self
+        while scope is not None:
+            if key in scope.values:
+                return scope.values[key]
+            if tensor in scope.stored:
+                return None
+            scope = scope.parent
+        return None
+
+
+class _Function:
+    """State while one kernel is emitted."""
+
+    def __init__(
+        self, module: ir.Module, program: Program, kernel: Kernel, prefix: str, zeros: ir.Value
+    ) -> None:
+        kinds = [PTR] * len(kernel.buffers) + [I64, I64]
+        self.kernel = kernel
+        self.fn = ir.Function(module, ir.FunctionType(VOID, kinds), prefix + kernel.name)
+        self.fn.attributes.add("nounwind")
+        self.entry = self.fn.append_basic_block("entry")
+        self.b = ir.IRBuilder(self.entry)
+        self.math = Math(self.b)
+        self.zeros = zeros
+        self.buffers: dict[str, Buffer] = {b.name: b for b in program.buffers}
+        self.pointers: dict[str, ir.Value] = {}
+        for name, arg in zip(kernel.buffers, self.fn.args, strict=False):
+            arg.add_attribute("noalias")
+            arg.name = name
+            self.pointers[name] = arg
+        self.env: dict[str, int | ir.Value] = {}
+        self.lanes: tuple[str, int] | None = None
+        self.scope = _Scope(None, frozenset())
+        self.forms: dict[int, tuple[object, Linear]] = {}
+
+    def emit(self) -> None:
+        begin, end = self.fn.args[-2:]
+        with self.b.if_then(self.b.icmp_signed("<", begin, end)):
+            self._counted_loop(self.kernel.var, begin, end, self.kernel.body)
+        self.b.ret_void()
+
+    # --- statements ---------------------------------------------------------------------------
+
+    def body(self, body: Body) -> None:
+        for stmt in body:
+            _STMTS[type(stmt)](self, stmt)
+
+    def _for(self, loop: For) -> None:
+        if loop.kind == "vectorize":
+            if self.lanes is not None:
+                raise CodegenError(f"loop {loop.var} is vectorised inside another vector loop")
+            self.lanes = (loop.var, loop.extent)
+            self.body(loop.body)
+            self.lanes = None
+        elif loop.kind == "unroll":
+            for value in range(loop.extent):
+                self.env[loop.var] = value
+                self.body(loop.body)
+            del self.env[loop.var]
+        else:
+            self._counted_loop(loop.var, I64(0), I64(loop.extent), loop.body)
+
+    def _counted_loop(self, var: str, begin: ir.Value, end: ir.Value, body: Body) -> None:
+        """A loop that is known to run at least once."""
+        before = self.b.block
+        head = self.fn.append_basic_block(var)
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        index = self.b.phi(I64, var)
+        index.add_incoming(begin, before)
+        self.env[var] = index
+        self._scoped(body)
+        step = self.b.add(index, I64(1), flags=["nsw"])
+        index.add_incoming(step, self.b.block)
+        after = self.fn.append_basic_block(f"{var}.end")
+        self.b.cbranch(self.b.icmp_signed("<", step, end), head, after)
+        self.b.position_at_end(after)
+        del self.env[var]
+
+    def _scoped(self, body: Body) -> None:
+        stored = frozenset(s.tensor.name for s in statements(body) if isinstance(s, Store))
+        self.scope = _Scope(self.scope, stored)
+        self.body(body)
+        parent = self.scope.parent
+        assert parent is not None
+        self.scope = parent
+
+    def _if(self, stmt: If) -> None:
+        cond = self._value(stmt.cond)
+        if not stmt.orelse:
+            with self.b.if_then(cond):
+                self._scoped(stmt.then)
+            return
+        with self.b.if_else(cond) as (then, orelse):
+            with then:
+                self._scoped(stmt.then)
+            with orelse:
+                self._scoped(stmt.orelse)
+
+    def _let(self, stmt: Let) -> None:
+        self.env[stmt.var] = self._value(stmt.value)
+
+    def _alloc(self, stmt: Alloc) -> None:
+        buffer = stmt.buffer
+        with self.b.goto_block(self.entry):
+            if self.entry.instructions:
+                self.b.position_before(self.entry.instructions[0])
+            size = ir.ArrayType(_TYPES[buffer.tensor.dtype], max(1, buffer.tensor.size))
+            memory = self.b.alloca(size, name=buffer.name)
+            memory.align, memory.type = _CACHE_LINE, PTR
+        hidden = self.buffers.get(buffer.name), self.pointers.get(buffer.name)
+        self.buffers[buffer.name], self.pointers[buffer.name] = buffer, memory
+        self._scoped(stmt.body)
+        if hidden[0] is not None and hidden[1] is not None:
+            self.buffers[buffer.name], self.pointers[buffer.name] = hidden[0], hidden[1]
+
+    def _store(self, stmt: Store) -> None:
+        value = self._value(stmt.value)
+        kind = _TYPES[stmt.tensor.dtype]
+        if stmt.tensor.dtype == "bool":
+            value = self.b.zext(value, _like(value.type, I8))
+        form = self._form(stmt, stmt.tensor, stmt.indices)
+        lane = self._lane_stride(form)
+        if self.lanes is None or lane == 1:
+            count = self.lanes[1] if self.lanes else 1
+            where, align = self._address(stmt.tensor, form, kind, count)
+            self.b.store(self._broadcast(value, count), where, align=align)
+        elif lane == 0 and not isinstance(value.type, ir.VectorType):
+            where, align = self._address(stmt.tensor, form, kind, 1)
+            self.b.store(value, where, align=align)
+        else:
+            self._scatter(stmt, value)
+        self._forget(stmt.tensor.name)
+
+    def _scatter(self, stmt: Store, value: ir.Value) -> None:
+        lanes = self.lanes
+        assert lanes is not None
+        vector = self._broadcast(value, lanes[1])
+        for n in range(lanes[1]):
+            where, align = self._lane_address(stmt.tensor, stmt.indices, n)
+            self.b.store(self.b.extract_element(vector, I32(n)), where, align=align)
+
+    def _forget(self, tensor: str) -> None:
+        """Loads of a tensor that was just stored to must be made anew."""
+        for key in [k for k in self.scope.values if isinstance(k, tuple) and k[0] == tensor]:
+            if key[1] == "load":
+                del self.scope.values[key]
+
+    def _prefetch(self, stmt: PrefetchLine) -> None:
+        form = self._form(stmt, stmt.tensor, stmt.indices)
+        where, _ = self._address(stmt.tensor, form, _TYPES[stmt.tensor.dtype], 1)
+        where = self.b.gep(where, [I64(stmt.offset_bytes)], source_etype=I8)
+        fn = declare(self.b.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
+        self.b.call(fn, [where, I32(0), I32(2), I32(1)])
+
+    # --- addresses ----------------------------------------------------------------------------
+
+    def _form(self, key: object, tensor: Tensor, indices: tuple[Expr, ...]) -> Linear:
+        """Element offset of an access, as a linear form over loops."""
+        found = self.forms.get(id(key))
+        if found is None or found[0] is not key:
+            strides = self.buffers[tensor.name].strides
+            total: Expr = index_const(0)
+            for i, s in zip(indices, strides, strict=True):
+                total = Binary("add", total, Binary("mul", i, index_const(s)))
+            found = (key, linear(total))
+            self.forms[id(key)] = found
+        return found[1]
+
+    def _lane_stride(self, form: Linear) -> int | None:
+        """Elements between neighbouring lanes; None when not constant."""
+        if self.lanes is None:
+            return 0
+        name = self.lanes[0]
+        return None if form.is_opaque_in(name) else form.coefficient(name)
+
+    def _address(
+        self, tensor: Tensor, form: Linear, kind: ir.Type, count: int
+    ) -> tuple[ir.Value, int]:
+        """Pointer to an element (lane 0) and its provable alignment in bytes."""
+        const, rest, unit = form.const, [], 0
+        for atom, coef in form.terms:
+            bound = self.env.get(atom.name) if isinstance(atom, Var) else None
+            if isinstance(bound, int):
+                const += bound * coef
+            elif not (self.lanes and isinstance(atom, Var) and atom.name == self.lanes[0]):
+                unit = gcd(unit, coef)
+                rest.append((atom, coef))
+        base = self._base(tensor, tuple(rest), kind)
+        size = dtype_bytes(tensor.dtype)
+        local = self.buffers[tensor.name].role in ("local", "constant")
+        align = gcd(gcd(unit, const) * size, _CACHE_LINE) if local else size
+        pointer = self.b.gep(base, [I64(const)], source_etype=kind) if const else base
+        return pointer, max(align or _CACHE_LINE, size)
+
+    def _base(
+        self, tensor: Tensor, terms: tuple[tuple[Expr, int], ...], kind: ir.Type
+    ) -> ir.Value:
+        key = (tensor.name, "address", terms, self._unrolled(terms))
+        found = self.scope.find(key)
+        if found is None:
+            found = self.pointers[tensor.name]
+            for atom, coef in terms:
+                step = self.b.mul(self._value(atom), I64(coef), flags=["nsw"])
+                found = self.b.gep(found, [step], source_etype=kind)
+            self.scope.values[key] = found
+        return found
+
+    def _unrolled(self, terms: tuple[tuple[Expr, int], ...]) -> tuple[tuple[str, int], ...]:
+        """Values of unrolled loops hidden in non-linear atoms: part of a cache key."""
+        opaque = [a for a, _ in terms if not isinstance(a, Var)]
+        names = sorted({v for a in opaque for v in variables(a)})
+        return tuple((n, v) for n in names if isinstance(v := self.env.get(n), int))
+
+    def _lane_address(
+        self, tensor: Tensor, indices: tuple[Expr, ...], lane: int
+    ) -> tuple[ir.Value, int]:
+        lanes, self.lanes = self.lanes, None
+        assert lanes is not None
+        at = {lanes[0]: index_const(lane)}
+        fixed = tuple(substitute(i, dict(at)) for i in indices)
+        form = self._form(object(), tensor, fixed)
+        where = self._address(tensor, form, _TYPES[tensor.dtype], 1)
+        self.lanes = lanes
+        return where
+
+    # --- expressions --------------------------------------------------------------------------
+
+    def _value(self, e: Expr, guard: ir.Value | None = None) -> ir.Value:
+        return _EXPRS[type(e)](self, e, guard)
+
+    def _const(self, e: Const, _: ir.Value | None) -> ir.Value:
+        kind = I1 if e.dtype == "bool" else _TYPES[e.dtype]
+        return ir.Constant(kind, float(e.value) if e.dtype.startswith("float") else int(e.value))
+
+    def _var(self, e: Var, _: ir.Value | None) -> ir.Value:
+        if self.lanes and e.name == self.lanes[0]:
+            return ir.Constant(ir.VectorType(I64, self.lanes[1]), list(range(self.lanes[1])))
+        value = self.env[e.name]
+        return I64(value) if isinstance(value, int) else value
+
+    def _binary(self, e: Binary, guard: ir.Value | None) -> ir.Value:
+        if e.op == "add" and _is_float_product(e.b):
+            return self._fma(e.b, e.a, guard)
+        if e.op == "add" and _is_float_product(e.a):
+            return self._fma(e.a, e.b, guard)
+        a, b = self._same(self._value(e.a, guard), self._value(e.b, guard))
+        table = _FLOAT_OPS if _is_float(a.type) else _INT_OPS
+        return table[e.op](self, a, b)
+
+    def _fma(self, product: Expr, addend: Expr, guard: ir.Value | None) -> ir.Value:
+        assert isinstance(product, Binary)
+        parts = [self._value(x, guard) for x in (product.a, product.b, addend)]
+        count = max(_width(p) for p in parts)
+        return self.math.fma(*(self._broadcast(p, count) for p in parts))
+
+    def _compare(self, e: Compare, guard: ir.Value | None) -> ir.Value:
+        a, b = self._same(self._value(e.a, guard), self._value(e.b, guard))
+        op = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}[e.op]
+        if _is_float(a.type):
+            return self.b.fcmp_ordered(op, a, b) if op != "!=" else self.b.fcmp_unordered(op, a, b)
+        return self.b.icmp_signed(op, a, b)
+
+    def _call(self, e: Call, guard: ir.Value | None) -> ir.Value:
+        value = self._value(e.args[0], guard)
+        if e.fn == "not":
+            return self.b.not_(value)
+        return CALLS[e.fn](self.math, value)
+
+    def _select(self, e: Select, guard: ir.Value | None) -> ir.Value:
+        cond = self._value(e.cond, guard)
+        yes = self._value(e.a, self._and(guard, cond))
+        no = self._value(e.b, guard)
+        yes, no = self._same(yes, no)
+        if isinstance(cond.type, ir.VectorType):
+            yes, no = (self._broadcast(x, cond.type.count) for x in (yes, no))
+        return self.b.select(cond, yes, no)
+
+    def _and(self, a: ir.Value | None, b: ir.Value) -> ir.Value:
+        if a is None:
+            return b
+        x, y = self._same(a, b)
+        return self.b.and_(x, y)
+
+    def _cast(self, e: Cast, guard: ir.Value | None) -> ir.Value:
+        value = self._value(e.a, guard)
+        if e.dtype == "bool":
+            return self.b.icmp_signed("!=", value, ir.Constant(value.type, None))
+        kind = _like(value.type, _TYPES[e.dtype])
+        if value.type == kind:
+            return value
+        source, goal = _is_float(value.type), _is_float(kind)
+        if source and goal:
+            wider = e.dtype == "float64"
+            return self.b.fpext(value, kind) if wider else self.b.fptrunc(value, kind)
+        if source:
+            return self.b.fptosi(value, kind)
+        if goal:
+            unsigned = _scalar(value.type).width == 1
+            return self.b.uitofp(value, kind) if unsigned else self.b.sitofp(value, kind)
+        return self._resize(value, kind)
+
+    def _resize(self, value: ir.Value, kind: ir.Type) -> ir.Value:
+        have, want = _scalar(value.type).width, _scalar(kind).width
+        if have == 1:
+            return self.b.zext(value, kind)
+        return self.b.sext(value, kind) if want > have else self.b.trunc(value, kind)
+
+    def _load(self, e: Load, guard: ir.Value | None) -> ir.Value:
+        form = self._form(e, e.tensor, e.indices)
+        lane = self._lane_stride(form)
+        kind = _TYPES[e.tensor.dtype]
+        masked = guard is not None and isinstance(guard.type, ir.VectorType)
+        if lane == 0 and not masked:
+            value = self._plain_load(e, form, kind, 1, guard)
+        elif lane == 1:
+            assert self.lanes is not None
+            value = self._plain_load(e, form, kind, self.lanes[1], guard)
+        else:
+            value = self._gather(e, guard)
+        return self.b.trunc(value, _like(value.type, I1)) if e.tensor.dtype == "bool" else value
+
+    def _plain_load(
+        self, e: Load, form: Linear, kind: ir.Type, count: int, guard: ir.Value | None
+    ) -> ir.Value:
+        key = (e.tensor.name, "load", self._position(form), count)
+        known = self.scope.find(key, e.tensor.name) if guard is None else None
+        if known is not None:
+            return known
+        where, align = self._address(e.tensor, form, kind, count)
+        shape = ir.VectorType(kind, count) if count > 1 else kind
+        if guard is not None and isinstance(guard.type, ir.VectorType):
+            return self._masked(where, shape, guard)
+        if guard is not None:
+            where = self.b.select(guard, where, self.zeros)
+            align = dtype_bytes(e.tensor.dtype)
+        value = self.b.load(where, typ=shape, align=align)
+        if guard is None:
+            self.scope.values[key] = value
+        return value
+
+    def _position(self, form: Linear) -> tuple[object, ...]:
+        """What an access depends on: constant offset and the terms that are not expanded."""
+        const, rest = form.const, []
+        for atom, coef in form.terms:
+            bound = self.env.get(atom.name) if isinstance(atom, Var) else None
+            if isinstance(bound, int):
+                const += bound * coef
+            else:
+                rest.append((atom, coef))
+        return (const, tuple(rest), self._unrolled(tuple(rest)))
+
+    def _masked(self, where: ir.Value, shape: ir.Type, mask: ir.Value) -> ir.Value:
+        name = f"llvm.masked.load.{vector_suffix(shape)}.p0"
+        fn = declare(self.b.module, name, shape, [PTR, I32, mask.type, shape])
+        return self.b.call(fn, [where, I32(4), mask, ir.Constant(shape, None)])
+
+    def _gather(self, e: Load, guard: ir.Value | None) -> ir.Value:
+        """Lane by lane: for strides other than 0 and 1."""
+        lanes = self.lanes
+        assert lanes is not None
+        kind = _TYPES[e.tensor.dtype]
+        vector: ir.Value = ir.Constant(ir.VectorType(kind, lanes[1]), ir.Undefined)
+        for n in range(lanes[1]):
+            where, align = self._lane_address(e.tensor, e.indices, n)
+            if guard is not None:
+                one = guard
+                if isinstance(guard.type, ir.VectorType):
+                    one = self.b.extract_element(guard, I32(n))
+                where = self.b.select(one, where, self.zeros)
+            value = self.b.load(where, typ=kind, align=align)
+            vector = self.b.insert_element(vector, value, I32(n))
+        return vector
+
+    def _reduce(self, e: Reduce, _: ir.Value | None) -> ir.Value:
+        raise CodegenError("a reduction reached code generation without being lowered")
+
+    def _same(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+        count = max(_width(a), _width(b))
+        return self._broadcast(a, count), self._broadcast(b, count)
+
+    def _broadcast(self, value: ir.Value, count: int) -> ir.Value:
+        if count == 1 or isinstance(value.type, ir.VectorType):
+            return value
+        if isinstance(value, ir.Constant):
+            return ir.Constant(ir.VectorType(value.type, count), [value.constant] * count)
+        key = (id(value), "splat", count)
+        found = self.scope.find(key)
+        if found is None:
+            vector = ir.VectorType(value.type, count)
+            undefined = ir.Constant(vector, ir.Undefined)
+            first = self.b.insert_element(undefined, value, I32(0))
+            zeros = ir.Constant(ir.VectorType(I32, count), [0] * count)
+            found = self.b.shuffle_vector(first, undefined, zeros)
+            self.scope.values[key] = found
+        return found
+
+
+def _width(value: ir.Value) -> int:
+    return int(value.type.count) if isinstance(value.type, ir.VectorType) else 1
+
+
+def _scalar(kind: ir.Type) -> ir.Type:
+    return kind.element if isinstance(kind, ir.VectorType) else kind
+
+
+def _like(shape: ir.Type, kind: ir.Type) -> ir.Type:
+    return ir.VectorType(kind, shape.count) if isinstance(shape, ir.VectorType) else kind
+
+
+def _is_float(kind: ir.Type) -> bool:
+    return isinstance(_scalar(kind), ir.FloatType | ir.DoubleType)
+
+
+def _is_float_product(e: Expr) -> bool:
+    from autotune.te.expr import dtype_of
+
+    return isinstance(e, Binary) and e.op == "mul" and dtype_of(e).startswith("float")
+
+
+def _floor_div(f: _Function, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Quotient rounded down; divisors are positive."""
+    if _power_of_two(b):
+        return f.b.ashr(a, b.type(b.constant.bit_length() - 1))
+    remainder = f.b.srem(a, b)
+    negative = f.b.sext(f.b.icmp_signed("<", remainder, b.type(0)), b.type)
+    return f.b.add(f.b.sdiv(a, b), negative)
+
+
+def _floor_mod(f: _Function, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Remainder in [0, b); divisors are positive."""
+    if _power_of_two(b):
+        return f.b.and_(a, b.type(b.constant - 1))
+    remainder = f.b.srem(a, b)
+    negative = f.b.icmp_signed("<", remainder, b.type(0))
+    return f.b.select(negative, f.b.add(remainder, b), remainder)
+
+
+def _power_of_two(b: ir.Value) -> bool:
+    if not isinstance(b, ir.Constant) or not isinstance(b.type, ir.IntType):
+        return False
+    return b.constant > 0 and b.constant & (b.constant - 1) == 0
+
+
+_Op = Callable[[_Function, ir.Value, ir.Value], ir.Value]
+_INT_OPS: dict[str, _Op] = {
+    "add": lambda f, a, b: f.b.add(a, b),
+    "sub": lambda f, a, b: f.b.sub(a, b),
+    "mul": lambda f, a, b: f.b.mul(a, b),
+    "floordiv": _floor_div,
+    "mod": _floor_mod,
+    "min": lambda f, a, b: f.b.select(f.b.icmp_signed("<", a, b), a, b),
+    "max": lambda f, a, b: f.b.select(f.b.icmp_signed(">", a, b), a, b),
+    "and": lambda f, a, b: f.b.and_(a, b),
+    "or": lambda f, a, b: f.b.or_(a, b),
+}
+_FLOAT_OPS: dict[str, _Op] = {
+    "add": lambda f, a, b: f.b.fadd(a, b),
+    "sub": lambda f, a, b: f.b.fsub(a, b),
+    "mul": lambda f, a, b: f.b.fmul(a, b),
+    "div": lambda f, a, b: f.b.fdiv(a, b),
+    "min": lambda f, a, b: f.math.minimum(a, b),
+    "max": lambda f, a, b: f.math.maximum(a, b),
+    "pow": lambda f, a, b: f.math.pow(a, b),
+}
+_STMTS: dict[type[Stmt], Callable[..., None]] = {
+    For: _Function._for,
+    If: _Function._if,
+    Let: _Function._let,
+    Alloc: _Function._alloc,
+    Store: _Function._store,
+    PrefetchLine: _Function._prefetch,
+}
+_EXPRS: dict[type[Expr], Callable[..., ir.Value]] = {
+    Const: _Function._const,
+    Var: _Function._var,
+    Binary: _Function._binary,
+    Compare: _Function._compare,
+    Call: _Function._call,
+    Select: _Function._select,
+    Cast: _Function._cast,
+    Load: _Function._load,
+    Reduce: _Function._reduce,
+}

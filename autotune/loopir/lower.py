@@ -1,0 +1,457 @@
+"""④ From a schedule to loop IR: `lower(dag, steps, target) -> Program`.
+
+Each root stage becomes a kernel. Loop nests are built inside out: the loops of a stage first, then,
+at the loop where a producer is attached, the region that the finished loops read of it is computed,
+allocated and filled in front of them.
+
+Three rules make the fast programs:
+- A reduction accumulates in a local tile of its innermost unrolled and vectorised loops, around
+  which all remaining reduction loops run; the tile is loaded and stored once.
+- `tail="split"` is versioned: where the number of the tile becomes known, an `If` chooses between
+  a copy of the loops with the full tile and one with the remainder, so extents stay constant.
+- `tail="shift"` moves the last tile inwards: `min(tile·T, E - T)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.errors import ScheduleError
+from autotune.loopir.nodes import (
+    Alloc,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    Program,
+    Store,
+    dense,
+)
+from autotune.loopir.packing import pack_constants
+from autotune.loopir.visitor import body_loads, loop_extents, rewrite_exprs, statements
+from autotune.schedule.region import UnboundedIndex, low, lowest, span
+from autotune.schedule.state import Iterator, SplitRelation, Stage, State, replay
+from autotune.schedule.steps import Steps
+from autotune.te.arith import linear, simplify
+from autotune.te.dag import ComputeDAG
+from autotune.te.expr import (
+    REDUCE_BINARY,
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    Tensor,
+    Var,
+    add,
+    binary,
+    both,
+    compare,
+    floordiv,
+    identity,
+    idx,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    sub,
+    substitute,
+)
+
+Ranges = dict[str, tuple[int, int]]
+MAX_LOCAL_BYTES = 1 << 20
+"""Local buffers live on the stack of a thread, of which the smallest common size is 2 MiB."""
+
+
+def lower(dag: ComputeDAG, steps: Steps) -> Program:
+    """Loop IR of a scheduled task. Raises ScheduleError when the schedule has no program."""
+    return lower_state(replay(dag, steps))
+
+
+def lower_state(state: State) -> Program:
+    """Loop IR of a state whose extents are all ints."""
+    buffers = [_placeholder_buffer(p.tensor, p.constant) for p in state.dag.placeholders]
+    kernels = []
+    for stage in state.stages.values():
+        if stage.attach is None:
+            role = "output" if stage.name in state.dag.outputs else "workspace"
+            buffers.append(Buffer(stage.op.tensor, role, dense(stage.op.tensor.shape)))
+            kernels.append(_Nest(state, stage).kernel(len(kernels)))
+    program = pack_constants(Program(tuple(buffers), (), tuple(kernels)), state)
+    return Program(program.buffers, program.packs, tuple(map(_with_arguments(program), program.kernels)))
+
+
+def _placeholder_buffer(tensor: Tensor, constant: bool) -> Buffer:
+    return Buffer(tensor, "constant" if constant else "input", dense(tensor.shape))
+
+
+def _with_arguments(program: Program) -> Callable[[Kernel], Kernel]:
+    order = [b.name for b in program.buffers]
+
+    def one(kernel: Kernel) -> Kernel:
+        used = {x.tensor.name for x in body_loads(kernel.body)}
+        used |= {s.tensor.name for s in statements(kernel.body) if isinstance(s, Store)}
+        names = tuple(n for n in order if n in used)
+        return Kernel(kernel.name, kernel.extent, kernel.var, names, kernel.body)
+
+    return one
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """A stage being emitted: start and extent of its region per axis; `local` when attached."""
+
+    stage: Stage
+    starts: tuple[Expr, ...]
+    extents: dict[str, int]
+    overrides: tuple[tuple[str, int], ...] = ()
+    versioned: frozenset[str] = frozenset()
+    local: bool = False
+
+    def sizes(self) -> dict[str, int]:
+        """Extent of every loop, split ones included, in this version."""
+        chosen = dict(self.overrides)
+        out = {a.name: self.extents[a.name] for a in self.stage.axes}
+        for rel in self.stage.splits:
+            extent = out[rel.parent]
+            for child, nominal in zip(rel.children[:0:-1], rel.factors[::-1], strict=True):
+                factor = min(int(nominal), extent)
+                out[child] = chosen.get(child, factor)
+                extent = -(-extent // factor)
+            out[rel.children[0]] = extent
+        return out
+
+
+class _Nest:
+    """Emits the loops of one root stage and everything attached inside them."""
+
+    def __init__(self, state: State, root: Stage) -> None:
+        self.state = state
+        self.root = root
+
+    def kernel(self, number: int) -> Kernel:
+        stage = self.root
+        extents = {a.name: a.extent for a in stage.axes}
+        inst = _Instance(stage, tuple(idx(0) for _ in stage.op.axes), extents)
+        sizes = inst.sizes()
+        lets, total, ranges = _decode(stage, sizes)
+        body = self._loops(inst, 0, ranges, self._store(inst))
+        _check_stack(stage.name, body)
+        return Kernel(f"k{number}_{_symbol(stage.name)}", total, "t", (), (*lets, *body))
+
+    # --- one stage ----------------------------------------------------------------------------
+
+    def _loops(self, inst: _Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+        """Loops `depth`… of a stage around `leaf`, with the stages attached inside them."""
+        stage = inst.stage
+        ready = _version_ready(inst, depth)
+        if ready is not None:
+            return self._versions(inst, ready, depth, ranges, leaf)
+        if depth == len(stage.iters):
+            return leaf(inst, ranges)
+        if stage.op.reduce_axes and depth == _tile_depth(stage) and not isinstance(leaf, _Update):
+            return self._accumulate(inst, depth, ranges)
+        it = stage.iters[depth]
+        extent = inst.sizes()[it.name]
+        name = _var(stage, it)
+        inside = ranges if extent == 1 else ranges | {name: (0, extent - 1)}
+        body = self._loops(inst, depth + 1, inside, leaf)
+        body = self._attach(inst.stage, it, body, inside)
+        if extent == 1 or depth < stage.n_parallel:
+            return body
+        return (For(name, extent, it.annotation or "serial", body),)
+
+    def _versions(
+        self, inst: _Instance, rel: SplitRelation, depth: int, ranges: Ranges, leaf: _Leaf
+    ) -> Body:
+        sizes = inst.sizes()
+        extent, factor = sizes[rel.parent], min(int(rel.factors[-1]), sizes[rel.parent])
+        tile = _tile_number(inst, rel, sizes)
+        done = inst.versioned | {rel.parent}
+        full = _Instance(
+            inst.stage, inst.starts, inst.extents, inst.overrides, done, inst.local
+        )
+        rest = (*inst.overrides, (rel.children[-1], extent % factor))
+        part = _Instance(inst.stage, inst.starts, inst.extents, rest, done, inst.local)
+        cond = simplify(compare("lt", tile, idx(extent // factor)), ranges)
+        if isinstance(cond, Const):
+            return self._loops(full if cond.value else part, depth, ranges, leaf)
+        then = self._loops(full, depth, ranges, leaf)
+        return (If(cond, then, self._loops(part, depth, ranges, leaf)),)
+
+    def _store(self, inst: _Instance) -> _Leaf:
+        return _Leaf(self._plain)
+
+    def _plain(self, inst: _Instance, ranges: Ranges) -> Body:
+        value = simplify(substitute(inst.stage.op.body, _axis_values(inst)), ranges)
+        tensor, where = _target(inst, ranges)
+        return (Store(tensor, where, value),)
+
+    def _accumulate(self, inst: _Instance, depth: int, ranges: Ranges) -> Body:
+        """acc = identity or what is there; reduction loops { acc ⊕= … }; store acc."""
+        stage, sizes = inst.stage, inst.sizes()
+        body = stage.op.body
+        if not isinstance(body, Reduce):
+            raise ScheduleError(f"{stage.name} does not reduce")
+        tile = [i for i in stage.iters[depth:] if i.kind == "spatial"]
+        outer = [i for i in stage.iters[:depth] if i.kind == "reduce" and sizes[i.name] > 1]
+        if outer and _has_overlap(inst):
+            raise ScheduleError(f"{stage.name}: blocked reduction with overlapping tiles")
+        direct = inst.local and not outer and _covers(inst, depth)
+        acc = Tensor(f"{stage.name}.acc", tuple(sizes[i.name] for i in tile), stage.op.tensor.dtype)
+        at = tuple(_loop_value(inst, i, sizes) for i in tile)
+        inside = ranges | {_var(stage, i): (0, sizes[i.name] - 1) for i in tile}
+        target, where = _target(inst, inside)
+        if direct:
+            acc, at = target, where
+        neutral = identity(body.op, stage.op.tensor.dtype)
+        start: Body = (Store(acc, at, neutral),)
+        init = _tile_loops(inst, tile, sizes, start)
+        if outer:
+            load = _tile_loops(inst, tile, sizes, (Store(acc, at, Load(target, where)),))
+            init = (If(_all_zero(inst, outer), init, load),)
+        update = self._loops(inst, depth, ranges, _Update(self._update(acc, at, body)))
+        if direct:
+            return (*init, *update)
+        final = _tile_loops(inst, tile, sizes, (Store(target, where, Load(acc, at)),))
+        buffer = Buffer(acc, "local", dense(acc.shape))
+        return (Alloc(buffer, (*init, *update, *final)),)
+
+    def _update(self, acc: Tensor, at: tuple[Expr, ...], reduce: Reduce) -> _Emit:
+        def emit(inst: _Instance, ranges: Ranges) -> Body:
+            value = simplify(substitute(reduce.body, _axis_values(inst)), ranges)
+            return (Store(acc, at, binary(REDUCE_BINARY[reduce.op], Load(acc, at), value)),)
+
+        return emit
+
+    # --- attached stages ----------------------------------------------------------------------
+
+    def _attach(self, target: Stage, it: Iterator, body: Body, ranges: Ranges) -> Body:
+        for producer in reversed(self.state.attached_at(target.name, it.name)):
+            body = self._produce(producer, body, ranges)
+        return body
+
+    def _produce(self, stage: Stage, body: Body, ranges: Ranges) -> Body:
+        """Fill a local buffer with what `body` reads of `stage`, in front of `body`."""
+        reads = [x for x in body_loads(body) if x.tensor.name == stage.name]
+        if not reads:
+            return body
+        inner = {v: e for v, e in loop_extents(body).items() if v not in ranges}
+        region = [_region(reads, d, inner, ranges) for d in range(len(stage.op.axes))]
+        starts = tuple(r[0] for r in region)
+        shape = tuple(r[1] for r in region)
+        local = Tensor(stage.name, shape, stage.op.tensor.dtype)
+        extents = dict(zip((a.name for a in stage.op.axes), shape, strict=True))
+        extents |= {a.name: a.extent for a in stage.op.reduce_axes}
+        inst = _Instance(stage, starts, extents, local=True)
+        fill = self._loops(inst, 0, ranges, _Leaf(self._plain))
+        known = ranges | {v: (0, e - 1) for v, e in inner.items()}
+
+        def one(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.tensor.name == stage.name:
+                shifted = (sub(i, s) for i, s in zip(e.indices, starts, strict=True))
+                return Load(local, tuple(simplify(i, known) for i in shifted))
+            return None
+
+        moved = rewrite_exprs(body, one)
+        return (Alloc(Buffer(local, "local", dense(shape)), (*fill, *moved)),)
+
+
+_Emit = Callable[[_Instance, Ranges], Body]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """What stands inside all loops of a stage."""
+
+    emit: _Emit
+
+    def __call__(self, inst: _Instance, ranges: Ranges) -> Body:
+        return self.emit(inst, ranges)
+
+
+class _Update(_Leaf):
+    """The leaf of a reduction whose accumulator is already in place."""
+
+
+def _var(stage: Stage, it: Iterator) -> str:
+    return f"{stage.name}.{it.name}"
+
+
+def _symbol(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _decode(stage: Stage, sizes: dict[str, int]) -> tuple[Body, int, Ranges]:
+    """Split the flat parallel index `t` into the outermost loops of a root stage."""
+    outer = [i for i in stage.iters[: stage.n_parallel] if sizes[i.name] > 1]
+    total, lets, ranges = 1, [], {}
+    for it in reversed(outer):
+        value = floordiv(Var("t"), idx(total))
+        extent = sizes[it.name]
+        if it is not outer[0]:
+            value = mod(value, idx(extent))
+        lets.append(Let(_var(stage, it), value))
+        ranges[_var(stage, it)] = (0, extent - 1)
+        total *= extent
+    return tuple(lets), total, ranges
+
+
+def _tile_depth(stage: Stage) -> int:
+    """Depth from which only reduction loops and unrolled or vectorised spatial loops follow."""
+    first = next(n for n, i in enumerate(stage.iters) if i.kind == "reduce")
+    depth = first
+    for n in range(first, len(stage.iters)):
+        it = stage.iters[n]
+        if it.kind == "spatial" and not it.annotation:
+            depth = n + 1
+    return depth
+
+
+def _version_ready(inst: _Instance, depth: int) -> SplitRelation | None:
+    """A split with a remainder whose tile number is known before loop `depth`."""
+    stage, sizes = inst.stage, None
+    for rel in stage.splits:
+        if rel.tail != "split" or rel.parent in inst.versioned:
+            continue
+        sizes = sizes or inst.sizes()
+        factor = min(int(rel.factors[-1]), sizes[rel.parent])
+        if sizes[rel.parent] % factor == 0:
+            continue
+        if all(stage.position(c) < depth for c in _leaves(stage, rel.children[:-1])):
+            return rel
+    return None
+
+
+def _leaves(stage: Stage, names: tuple[str, ...]) -> list[str]:
+    out = []
+    for name in names:
+        rel = next((r for r in stage.splits if r.parent == name), None)
+        out += _leaves(stage, rel.children) if rel else [name]
+    return out
+
+
+def _loop_value(inst: _Instance, it: Iterator, sizes: dict[str, int]) -> Expr:
+    return idx(0) if sizes[it.name] == 1 else Var(_var(inst.stage, it))
+
+
+def _value(inst: _Instance, name: str, sizes: dict[str, int]) -> Expr:
+    """Value of a loop or axis within the region, from the loops it was split into."""
+    rel = next((r for r in inst.stage.splits if r.parent == name), None)
+    if rel is None:
+        return _loop_value(inst, inst.stage.iter(name), sizes)
+    last = rel.children[-1]
+    extent = sizes[name]
+    factor = min(int(rel.factors[-1]), extent)
+    tile = _tile_number(inst, rel, sizes)
+    start = mul(tile, idx(factor))
+    if extent % factor and rel.tail == "shift":
+        _refuse_reduction(inst, name)
+        start = minimum(start, idx(extent - factor))
+    return add(start, _value(inst, last, sizes))
+
+
+def _tile_number(inst: _Instance, rel: SplitRelation, sizes: dict[str, int]) -> Expr:
+    """Which innermost tile of a split is being computed; outer levels shift inwards."""
+    count = -(-sizes[rel.parent] // min(int(rel.factors[-1]), sizes[rel.parent]))
+    counts = [count]
+    for nominal in rel.factors[-2::-1]:
+        counts.append(-(-counts[-1] // min(int(nominal), counts[-1])))
+    value = _value(inst, rel.children[0], sizes)
+    levels = zip(rel.children[1:-1], rel.factors[:-1], counts[-2::-1], strict=True)
+    for child, nominal, n in levels:
+        factor = min(int(nominal), n)
+        start = mul(value, idx(factor))
+        if n % factor:
+            _refuse_reduction(inst, rel.parent)
+            start = minimum(start, idx(n - factor))
+        value = add(start, _value(inst, child, sizes))
+    return value
+
+
+def _refuse_reduction(inst: _Instance, name: str) -> None:
+    if any(name == a.name or name.startswith(f"{a.name}.") for a in inst.stage.op.reduce_axes):
+        raise ScheduleError(f"{inst.stage.name}: a reduction over {name} must not overlap")
+
+
+def _has_overlap(inst: _Instance) -> bool:
+    """Whether some spatial point is computed by more than one tile."""
+    sizes = inst.sizes()
+    for rel in inst.stage.splits:
+        extent = sizes[rel.parent]
+        for level, nominal in enumerate(reversed(rel.factors)):
+            factor = min(int(nominal), extent)
+            if extent % factor and not (level == 0 and rel.tail == "split"):
+                return True
+            extent = -(-extent // factor)
+    return False
+
+
+def _covers(inst: _Instance, depth: int) -> bool:
+    """Whether the tile below `depth` is the whole region."""
+    sizes = inst.sizes()
+    return all(sizes[i.name] == 1 for i in inst.stage.iters[:depth] if i.kind == "spatial")
+
+
+def _local_values(inst: _Instance) -> dict[str, Expr]:
+    sizes = inst.sizes()
+    return {a.name: _value(inst, a.name, sizes) for a in inst.stage.axes}
+
+
+def _axis_values(inst: _Instance) -> dict[str, Expr]:
+    values = _local_values(inst)
+    for axis, start in zip(inst.stage.op.axes, inst.starts, strict=True):
+        values[axis.name] = add(start, values[axis.name])
+    return values
+
+
+def _target(inst: _Instance, ranges: Ranges) -> tuple[Tensor, tuple[Expr, ...]]:
+    """Where the stage stores: its own tensor, or a local one of the size of its region."""
+    op = inst.stage.op
+    values = _local_values(inst) if inst.local else _axis_values(inst)
+    where = tuple(simplify(values[a.name], ranges) for a in op.axes)
+    if not inst.local:
+        return op.tensor, where
+    shape = tuple(inst.extents[a.name] for a in op.axes)
+    return Tensor(op.name, shape, op.tensor.dtype), where
+
+
+def _tile_loops(inst: _Instance, tile: list[Iterator], sizes: dict[str, int], body: Body) -> Body:
+    for it in reversed(tile):
+        if sizes[it.name] > 1:
+            body = (For(_var(inst.stage, it), sizes[it.name], it.annotation or "serial", body),)
+    return body
+
+
+def _all_zero(inst: _Instance, loops: list[Iterator]) -> Expr:
+    cond: Expr = Const(True, "bool")
+    for it in loops:
+        cond = both(cond, compare("eq", Var(_var(inst.stage, it)), idx(0)))
+    return cond
+
+
+def _region(reads: list[Load], dim: int, inner: dict[str, int], ranges: Ranges) -> tuple[Expr, int]:
+    """Start and extent of what `reads` touch of dimension `dim` while `inner` loops run."""
+    size = max(x.tensor.shape[dim] for x in reads)
+    try:
+        spans = [int(span(x.indices[dim], inner)) for x in reads]
+        starts = [linear(low(x.indices[dim], inner), ranges) for x in reads]
+    except UnboundedIndex:
+        return idx(0), size
+    first = lowest(starts)
+    if first is None:
+        return idx(0), size
+    extent = max(s.const + n for s, n in zip(starts, spans, strict=True)) - first.const + 1
+    extent = min(extent, size)
+    start = minimum(maximum(first.expr, idx(0)), idx(size - extent))
+    return simplify(start, ranges), extent
+
+
+def _check_stack(name: str, body: Body) -> None:
+    total = sum(s.buffer.n_bytes for s in statements(body) if isinstance(s, Alloc))
+    if total > MAX_LOCAL_BYTES:
+        raise ScheduleError(f"{name}: local buffers need {total} bytes, more than the stack has")
+
+

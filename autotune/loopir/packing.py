@@ -1,0 +1,174 @@
+"""④ Store constants in the order in which kernels read them (Ansor's layout rewrite, made general).
+
+For every load `w[f(loops)]` of a constant that the schedule packs, the loops that occur in `f`,
+outermost first, become the dimensions of a new constant `w.packed`: it is read strictly in order,
+overlapping tiles repeat the elements they share, and no index arithmetic is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autotune.loopir.nodes import (
+    Alloc,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    Packing,
+    PrefetchLine,
+    Program,
+    Stmt,
+    Store,
+    dense,
+)
+from autotune.loopir.visitor import body_loads, rewrite_exprs
+from autotune.schedule.state import State
+from autotune.te.expr import Axis, Expr, Load, Tensor, Var, dtype_bytes, idx, substitute, variables
+
+Loops = tuple[tuple[str, int], ...]
+
+
+def pack_constants(program: Program, state: State) -> Program:
+    """Apply the `pack` and `prefetch` steps of all stages."""
+    wanted = {name for s in state.stages.values() for name in s.packs}
+    distance = {n: int(d) for s in state.stages.values() for n, d in s.prefetches}
+    packer = _Packer(wanted)
+    kernels = [packer.kernel(k) for k in program.kernels]
+    kernels = [_prefetch(k, packer, distance) for k in kernels]
+    packed = [Buffer(p.packed, "constant", dense(p.packed.shape)) for p in packer.packings]
+    used = {x.tensor.name for k in kernels for x in body_loads(k.body)}
+    kept = [b for b in program.buffers if b.role != "constant" or b.name in used]
+    return Program((*kept, *packed), tuple(packer.packings), tuple(kernels))
+
+
+class _Packer:
+    """Collects one packing per constant and reading order."""
+
+    def __init__(self, wanted: set[str]) -> None:
+        self.wanted = wanted
+        self.packings: list[Packing] = []
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        if not self.wanted:
+            return kernel
+        return replace(kernel, body=self._body(kernel.body, (), kernel.extent))
+
+    def _body(self, body: Body, loops: Loops, extent: int) -> Body:
+        out: list[Stmt] = []
+        lets: list[tuple[str, Expr]] = []
+        for stmt in body:
+            if isinstance(stmt, Let):
+                lets.append((stmt.var, stmt.value))
+                out.append(stmt)
+                continue
+            here = loops + tuple((n, _let_extent(v, extent)) for n, v in reversed(lets))
+            out.append(self._stmt(stmt, here, extent))
+        return tuple(out)
+
+    def _stmt(self, stmt: Stmt, loops: Loops, extent: int) -> Stmt:
+        match stmt:
+            case For(var=var, extent=n, body=body):
+                return replace(stmt, body=self._body(body, (*loops, (var, n)), extent))
+            case Alloc(body=body):
+                return replace(stmt, body=self._body(body, loops, extent))
+            case If(cond=cond, then=then, orelse=orelse):
+                return If(cond, self._body(then, loops, extent), self._body(orelse, loops, extent))
+            case Store():
+                return rewrite_exprs((stmt,), lambda e: self._load(e, loops))[0]
+            case _:
+                return stmt
+
+    def _load(self, e: Expr, loops: Loops) -> Expr | None:
+        if not isinstance(e, Load) or e.tensor.name not in self.wanted:
+            return None
+        used = {v for i in e.indices for v in variables(i)}
+        dims = [(n, size) for n, size in loops if n in used]
+        names = {n: Var(f"i{k}") for k, (n, _) in enumerate(dims)}
+        axes = tuple(Axis(f"i{k}", size) for k, (_, size) in enumerate(dims))
+        indices = tuple(substitute(i, dict(names)) for i in e.indices)
+        packing = self._packing(e.tensor, axes, indices)
+        return Load(packing.packed, tuple(Var(n) for n, _ in dims) or (idx(0),))
+
+    def _packing(
+        self, source: Tensor, axes: tuple[Axis, ...], indices: tuple[Expr, ...]
+    ) -> Packing:
+        axes = axes or (Axis("i0", 1),)
+        for p in self.packings:
+            if p.source.name == source.name and p.indices == indices and _holds(p.axes, axes):
+                return p
+        number = sum(p.source.name == source.name for p in self.packings)
+        shape = tuple(a.extent for a in axes)
+        packed = Tensor(f"{source.name}.packed{number or ''}", shape, source.dtype)
+        self.packings.append(Packing(packed, source, axes, indices))
+        return self.packings[-1]
+
+
+def _holds(big: tuple[Axis, ...], small: tuple[Axis, ...]) -> bool:
+    """Whether an array packed over `big` contains every point of `small`."""
+    return len(big) == len(small) and all(
+        a.extent >= b.extent for a, b in zip(big, small, strict=True)
+    )
+
+
+def _let_extent(value: Expr, total: int) -> int:
+    """Number of values of a decoded parallel index `t // a % b` (or `t // a`, or `t`)."""
+    from autotune.te.arith import bounds
+
+    return bounds(value, {"t": (0, total - 1)})[1] + 1
+
+
+def _prefetch(kernel: Kernel, packer: _Packer, distance: dict[str, int]) -> Kernel:
+    """In the innermost serial loop around a packed load, touch the lines `distance` bytes ahead."""
+    ahead = {p.packed.name: distance.get(p.source.name, 0) for p in packer.packings}
+    if not any(ahead.values()):
+        return kernel
+    return replace(kernel, body=_prefetch_body(kernel.body, ahead))
+
+
+def _prefetch_body(body: Body, ahead: dict[str, int]) -> Body:
+    return tuple(_prefetch_stmt(s, ahead) for s in body)
+
+
+def _prefetch_stmt(stmt: Stmt, ahead: dict[str, int]) -> Stmt:
+    match stmt:
+        case For(kind="serial", body=body) if not _has_serial_loop(body):
+            lines = _lines(body, ahead)
+            return replace(stmt, body=(*lines, *body))
+        case For(body=body) | Alloc(body=body):
+            return replace(stmt, body=_prefetch_body(body, ahead))
+        case If(cond=cond, then=then, orelse=orelse):
+            return If(cond, _prefetch_body(then, ahead), _prefetch_body(orelse, ahead))
+        case _:
+            return stmt
+
+
+def _has_serial_loop(body: Body) -> bool:
+    from autotune.loopir.visitor import statements
+
+    return any(isinstance(s, For) and s.kind == "serial" for s in statements(body))
+
+
+def _lines(body: Body, ahead: dict[str, int]) -> list[Stmt]:
+    from autotune.loopir.visitor import loop_extents
+
+    tile = loop_extents(body)
+    out: list[Stmt] = []
+    seen: set[str] = set()
+    for load in body_loads(body):
+        name = load.tensor.name
+        if not ahead.get(name) or name in seen:
+            continue
+        seen.add(name)
+        inner = [i for i in load.indices if variables(i) & set(tile)]
+        start = tuple(substitute(i, {v: idx(0) for v in tile}) for i in load.indices)
+        count = 1
+        for i in inner:
+            for v in variables(i) & set(tile):
+                count *= tile[v]
+        size = count * dtype_bytes(load.tensor.dtype)
+        for offset in range(0, size, 64):
+            out.append(PrefetchLine(load.tensor, start, ahead[name] + offset))
+    return out

@@ -1,0 +1,76 @@
+"""④ Walking and rewriting loop IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import assert_never
+
+from autotune.loopir.nodes import Alloc, Body, For, If, Let, PrefetchLine, Stmt, Store
+from autotune.te.expr import Expr, Load, loads, map_expr
+
+Rewrite = Callable[[Expr], Expr | None]
+
+
+def statements(body: Body) -> Iterator[Stmt]:
+    """Every statement, parents before children."""
+    for stmt in body:
+        yield stmt
+        match stmt:
+            case For(body=inner) | Alloc(body=inner):
+                yield from statements(inner)
+            case If(then=then, orelse=orelse):
+                yield from statements(then)
+                yield from statements(orelse)
+
+
+def expressions(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions that a statement itself holds, not those of its children."""
+    match stmt:
+        case If(cond=cond):
+            return (cond,)
+        case Let(value=value):
+            return (value,)
+        case Store(indices=indices, value=value):
+            return (*indices, value)
+        case PrefetchLine(indices=indices):
+            return indices
+        case For() | Alloc():
+            return ()
+        case _:
+            assert_never(stmt)
+
+
+def body_loads(body: Body) -> list[Load]:
+    """Every load anywhere in `body`."""
+    return [x for s in statements(body) for e in expressions(s) for x in loads(e)]
+
+
+def loop_extents(body: Body) -> dict[str, int]:
+    """Extent of every loop variable bound in `body`, the largest where versions differ."""
+    out: dict[str, int] = {}
+    for s in statements(body):
+        if isinstance(s, For):
+            out[s.var] = max(out.get(s.var, 0), s.extent)
+    return out
+
+
+def rewrite_exprs(body: Body, f: Rewrite) -> Body:
+    """Apply `map_expr(…, f)` to every expression in `body`."""
+    return tuple(_rewrite(s, f) for s in body)
+
+
+def _rewrite(stmt: Stmt, f: Rewrite) -> Stmt:
+    match stmt:
+        case For(body=body) | Alloc(body=body):
+            return replace(stmt, body=rewrite_exprs(body, f))
+        case If(cond=cond, then=then, orelse=orelse):
+            return If(map_expr(cond, f), rewrite_exprs(then, f), rewrite_exprs(orelse, f))
+        case Let(var=var, value=value):
+            return Let(var, map_expr(value, f))
+        case Store(tensor=tensor, indices=indices, value=value):
+            return Store(tensor, tuple(map_expr(i, f) for i in indices), map_expr(value, f))
+        case PrefetchLine(indices=indices):
+            return replace(stmt, indices=tuple(map_expr(i, f) for i in indices))
+        case _:
+            assert_never(stmt)

@@ -1,0 +1,103 @@
+"""③ How far an index reaches while some of its variables vary: the algebra behind `compute_at`.
+
+A reach is `(low, span)`: the index stays in `[low, low + span]`, where `low` is an expression of the
+variables held fixed. Spans are ints in a concrete schedule and arrays (one entry per candidate) when
+a whole population is analysed at once, so this module uses no comparison on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from autotune.te.arith import Linear, linear
+from autotune.te.expr import (
+    Binary,
+    Const,
+    Expr,
+    Var,
+    add,
+    floordiv,
+    idx,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    variables,
+)
+
+Extent = int | np.ndarray
+Spans = Mapping[str, Extent]
+
+
+class UnboundedIndex(Exception):
+    """The reach of an index cannot be told; the caller takes the whole dimension."""
+
+
+def span(e: Expr, inner: Spans) -> Extent:
+    """Largest difference of two values of `e` while each `inner[v]` varies over its extent - 1.
+
+    Raises UnboundedIndex for a form it does not know.
+    """
+    form = linear(e)
+    total: Extent = 0
+    for atom, coef in form.terms:
+        total = total + abs(coef) * _atom_span(atom, inner)
+    return total
+
+
+def low(e: Expr, inner: Mapping[str, int]) -> Expr:
+    """Smallest value of `e`, as an expression of the variables that are not in `inner`."""
+    form = linear(e)
+    result: Expr = idx(form.const)
+    for atom, coef in form.terms:
+        smallest = _atom_low(atom, inner)
+        if coef < 0:
+            smallest = add(smallest, idx(int(_atom_span(atom, inner))))
+        result = add(result, mul(smallest, idx(coef)))
+    return result
+
+
+def lowest(forms: list[Linear]) -> Linear | None:
+    """The smallest of several starting points, or None where they differ by more than a constant."""
+    first = forms[0]
+    if any(set(f.terms) != set(first.terms) for f in forms):
+        return None
+    return min(forms, key=lambda f: f.const)
+
+
+def _atom_span(atom: Expr, inner: Spans) -> Extent:
+    match atom:
+        case Var(name=name):
+            return inner[name] - 1 if name in inner else 0
+        case Binary(op="min" | "max", a=a, b=b):
+            return np.maximum(span(a, inner), span(b, inner))
+        case Binary(op="floordiv", a=a, b=Const(value=n)):
+            return (span(a, inner) + int(n) - 1) // int(n)
+        case Binary(op="mod", a=a, b=Const(value=n)):
+            return np.where(span(a, inner) == 0, 0, int(n) - 1)
+        case _ if not variables(atom) & set(inner):
+            return 0
+        case _:
+            raise UnboundedIndex(str(atom))
+
+
+def _atom_low(atom: Expr, inner: Mapping[str, int]) -> Expr:
+    match atom:
+        case Var(name=name):
+            return idx(0) if name in inner else atom
+        case Binary(op="min", a=a, b=b):
+            return minimum(low(a, inner), low(b, inner))
+        case Binary(op="max", a=a, b=b):
+            return maximum(low(a, inner), low(b, inner))
+        case Binary(op="floordiv", a=a, b=b):
+            return floordiv(low(a, inner), b)
+        case Binary(op="mod", a=a, b=b):
+            return mod(a, b) if int(span(a, inner)) == 0 else idx(0)
+        case _ if not variables(atom) & set(inner):
+            return atom
+        case _:
+            raise UnboundedIndex(str(atom))
+
+
