@@ -1,0 +1,61 @@
+"""⑤ Load relocatable objects into this process, without a linker."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from autotune.errors import CodegenError
+
+_LIBM = "libm.so.6"
+
+
+class Library:
+    """Machine code ready to be called; it lives as long as this object.
+
+    Symbols that the objects leave open are looked up in each other, in this process and in libm.
+    LLVM ends the process when one is nowhere to be found: whoever links a further library (libgomp)
+    loads it first.
+    """
+
+    def __init__(self, objects: Sequence[bytes]) -> None:
+        _initialise()
+        empty = llvm.parse_assembly(f'target triple = "{llvm.get_default_triple()}"')
+        machine = llvm.Target.from_default_triple().create_target_machine(codemodel="jitdefault")
+        self._engine = llvm.create_mcjit_compiler(empty, machine)
+        for data in objects:
+            self._engine.add_object_file(_object(data))
+        self._engine.finalize_object()
+
+    def address(self, symbol: str) -> int:
+        """Address of a function; raises CodegenError when no object defines it."""
+        found = int(self._engine.get_function_address(symbol))
+        if not found:
+            raise CodegenError(f"no object defines the symbol '{symbol}'")
+        return found
+
+    def function(self, symbol: str, n_buffers: int) -> Callable[..., None]:
+        """A kernel as a callable of `n_buffers` addresses, begin and end; it releases the GIL.
+
+        The callable does not keep the library alive.
+        """
+        pointers = [ctypes.c_void_p] * n_buffers
+        kind = ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64, ctypes.c_int64)
+        return kind(self.address(symbol))
+
+
+def _object(data: bytes) -> llvm.ObjectFileRef:
+    try:
+        return llvm.ObjectFileRef.from_data(data)
+    except Exception as error:
+        raise CodegenError(f"not an object file: {error}") from error
+
+
+@cache
+def _initialise() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.load_library_permanently(_LIBM)
