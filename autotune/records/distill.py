@@ -102,7 +102,7 @@ def _workloads(logs: Sequence[Log], keys: set[str]) -> dict[str, Workload]:
 
 def _pooled(a: MeasureRecord, b: MeasureRecord) -> MeasureRecord:
     times = a.result.times_s + b.result.times_s
-    return replace(b, result=replace(b.result, times_s=times))
+    return replace(a, result=replace(a.result, times_s=times))
 
 
 def _latency(record: MeasureRecord) -> float:

@@ -60,6 +60,8 @@ class Workload:
 class MeasureRecord:
     """One measured candidate. `elapsed_s`: session time spent when it was written.
 
+    `final`: not a trial of the search, but one more measurement of a finalist.
+
     The steps stay text until somebody asks for them, so that a log of 100,000 records loads fast
     and two candidates are compared by comparing strings.
     """
@@ -73,6 +75,7 @@ class MeasureRecord:
     result: MeasureResult
     sketch: str = ""
     elapsed_s: float = 0.0
+    final: bool = False
 
     @property
     def steps(self) -> Steps:
@@ -166,6 +169,7 @@ def _encode_record(record: MeasureRecord) -> str:
         "n_threads": record.n_threads,
         "sketch": record.sketch,
         "elapsed_s": round(record.elapsed_s, 3),
+        "final": record.final,
         "result": _result_to_json(record.result),
     }
     return f"{_dumps(head)[:-1]}{_STEPS}{record.steps_json}}}"
@@ -182,6 +186,7 @@ def _decode_record(data: dict[str, Any], line: str) -> MeasureRecord:
         result=_result_from_json(data["result"]),
         sketch=data.get("sketch", ""),
         elapsed_s=data.get("elapsed_s", 0.0),
+        final=data.get("final", False),
     )
 
 

@@ -1,0 +1,46 @@
+"""⑨ What a session may spend, and why it stopped."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class StopReason(StrEnum):
+    """Why a session ended; written to the log."""
+
+    TRIALS = "trials"
+    TIME = "time"
+    EXHAUSTED = "exhausted"
+    CONVERGED = "converged"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of a whole session, resumed parts included. None: no limit; the first reached wins."""
+
+    trials: int | None = None
+    time_s: float | None = None
+
+    def reached(self, n_trials: int, elapsed_s: float) -> StopReason | None:
+        """The limit that `n_trials` and `elapsed_s` have reached, if any."""
+        if self.trials is not None and n_trials >= self.trials:
+            return StopReason.TRIALS
+        if self.time_s is not None and elapsed_s >= self.time_s:
+            return StopReason.TIME
+        return None
+
+    def room(self, n_wanted: int, n_trials: int, elapsed_s: float, trial_s: float | None) -> int:
+        """How many of `n_wanted` trials fit, at `trial_s` seconds each where that is known.
+
+        At least 1: whoever asks has checked `reached`.
+        """
+        room = n_wanted
+        if self.trials is not None:
+            room = min(room, self.trials - n_trials)
+        if self.time_s is not None and trial_s:
+            room = min(room, math.ceil((self.time_s - elapsed_s) / trial_s))
+        return max(1, room)

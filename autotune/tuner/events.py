@@ -1,0 +1,116 @@
+"""⑨ What happens in a session, as data. The session yields these; `cli` renders them.
+
+Latencies are seconds of one evaluation of a task; `total_s` is Σ weight·latency over the tasks that
+have a valid program, `n_known` how many these are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from autotune.measure.result import MeasureResult
+from autotune.tuner.budget import Budget, StopReason
+from autotune.tuner.task import TuningTask
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStarted:
+    """Tuning begins, after `n_replayed` measurements of the log were taken over."""
+
+    run_id: str
+    tasks: tuple[TuningTask, ...]
+    budget: Budget
+    n_replayed: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSelected:
+    """The scheduler gives the next batch to a task, expecting to save `gain_s` per trial."""
+
+    task: str
+    gain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMeasured:
+    """A batch is measured and in the log. `best_s` and `n_trials` are the task's, after it."""
+
+    task: str
+    results: tuple[MeasureResult, ...]
+    best_s: float | None
+    n_trials: int
+    session_trials: int
+    elapsed_s: float
+    total_s: float
+    n_known: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskImproved:
+    """A task has a faster program; `before_s` is None for its first valid one."""
+
+    task: str
+    before_s: float | None
+    best_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished:
+    """A task gets no more trials: its space is exhausted, or nothing in it works."""
+
+    task: str
+    best_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFinished:
+    """The end. `seconds` is where the time went: search, measure, model, build, run.
+
+    `build` and `run` are sums over candidates (several are built at a time); the rest is wall clock
+    of this run. `start_s` is Σ weight·latency of every task's first valid program. `invalid`: tasks
+    without a valid program. `failures`: how often each status other than ok came up.
+    """
+
+    reason: StopReason
+    n_trials: int
+    elapsed_s: float
+    start_s: float
+    total_s: float
+    invalid: tuple[str, ...]
+    failures: dict[str, int]
+    seconds: dict[str, float]
+
+
+Event: TypeAlias = (
+    SessionStarted | TaskSelected | BatchMeasured | TaskImproved | TaskFinished | SessionFinished
+)
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """Named fields and `"event": "batch_measured"`; tasks by key, results by status and latency."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+    return {"event": name} | {f.name: _plain(getattr(event, f.name)) for f in fields(event)}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case TuningTask(key=key, weight=weight, label=label, bound_s=bound_s):
+            return {
+                "key": key,
+                "weight": weight,
+                "label": label,
+                "flops": value.flops,
+                "bound_s": bound_s,
+            }
+        case MeasureResult(status=status, error=error):
+            return {"status": status.value, "latency_s": value.latency_s, "error": error}
+        case Budget(trials=trials, time_s=time_s):
+            return {"trials": trials, "time_s": time_s}
+        case tuple():
+            return [_plain(item) for item in value]
+        case _:
+            return value

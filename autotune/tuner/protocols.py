@@ -1,0 +1,61 @@
+"""⑨ What a session needs of search and measurement: the only place where the two meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from autotune.measure.result import MeasureResult
+from autotune.records.record import Entry
+from autotune.schedule.steps import Steps
+from autotune.te.dag import ComputeDAG
+
+
+class Candidate(Protocol):
+    """A schedule that a policy proposes; policies may add what they need to know again."""
+
+    @property
+    def steps(self) -> Steps:
+        """The concrete schedule."""
+        ...
+
+    @property
+    def sketch(self) -> str:
+        """Name of the sketch it was made from."""
+        ...
+
+
+class Policy(Protocol):
+    """Proposes candidates of one task and learns from their results."""
+
+    def propose(self, n: int) -> Sequence[Candidate]:
+        """Up to `n` unmeasured candidates, the most promising first; none: space exhausted."""
+        ...
+
+    def observe(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
+        """Learn from measurements; a resumed session replays the log through this."""
+        ...
+
+
+class Measurer(Protocol):
+    """Builds, checks and times candidates. A failed one has a status; nothing is raised for it."""
+
+    def measure(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> Sequence[MeasureResult]:
+        """One result per candidate, in order."""
+        ...
+
+
+class ModelTrainer(Protocol):
+    """The model that the policies of a session share."""
+
+    def train(self) -> None:
+        """Learn from everything observed since the last call."""
+        ...
+
+
+class Sink(Protocol):
+    """Where records go; `records.Journal` in a real session."""
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Write entries so that they survive a kill."""
+        ...

@@ -1,0 +1,22 @@
+"""⑨ A measurer that has seen it all: results out of a log, for tests without a clock or a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.records.record import MeasureRecord, steps_text
+from autotune.schedule.steps import Steps
+from autotune.te.dag import ComputeDAG
+
+
+class ReplayMeasurer:
+    """Answers with the recorded result of a schedule; a run error for one never recorded."""
+
+    def __init__(self, records: Iterable[MeasureRecord]) -> None:
+        self._results = {(r.workload, r.steps_json): r.result for r in records}
+
+    def measure(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[MeasureResult]:
+        """One recorded result per candidate, in order."""
+        missing = MeasureResult(MeasureStatus.RUN_ERROR, error="not in the replayed log")
+        return [self._results.get((dag.key, steps_text(steps)), missing) for steps in candidates]

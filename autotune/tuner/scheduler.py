@@ -1,0 +1,148 @@
+"""⑨ Which task gets the next trials: the one where they lower Σ weight·latency most.
+
+After Ansor's task scheduler (Zheng et al., OSDI 2020, §6): the expected gain of a trial blends what
+the last trials brought with an optimistic guess of what the next may bring. Three things are
+different. The guess is limited by what is physically left, `best - bound`; it shrinks with every
+trial that brought nothing; and a task that is at its bound or has long stopped improving gets
+little, so that trials are not spent on tasks already at their limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from autotune.measure.result import MeasureResult
+from autotune.tuner.task import TuningTask
+
+_PAST_SHARE = 0.2  # Ansor's alpha: how much the past slope counts against the optimistic guess
+_AT_BOUND = 1.03  # within 3 % of the bound there is nothing left to find
+_LITTLE = 0.02  # factor on the gain of a task that seems finished
+_NOISE = 0.002  # an improvement below this share is not one
+_WINDOW = 3  # batches over which the past slope is taken
+_HOPELESS = 4  # batches without any valid program after which a task is given up
+_CONVERGED = 4  # times the patience without gain: the task is finished for good
+_PEER_HEADROOM = 2.0  # Ansor's beta: no task is expected to beat its best peer's rate by more
+
+
+@dataclass(slots=True)
+class TaskState:
+    """What is known of a task: a fold over its measurements, in log order.
+
+    `curve[t]` is the best latency after t trials (inf before the first valid one).
+    """
+
+    task: TuningTask
+    curve: list[float] = field(default_factory=lambda: [float("inf")])
+    first_s: float | None = None
+    last_gain: int = 0
+    exhausted: bool = False
+
+    @property
+    def n_trials(self) -> int:
+        """Measured candidates, failed ones included."""
+        return len(self.curve) - 1
+
+    @property
+    def best_s(self) -> float | None:
+        """Lowest latency so far."""
+        return self.curve[-1] if self.curve[-1] < float("inf") else None
+
+    @property
+    def stale(self) -> int:
+        """Trials since the last improvement."""
+        return self.n_trials - self.last_gain
+
+    @property
+    def at_bound(self) -> bool:
+        """Whether nothing is left to gain."""
+        bound, best = self.task.bound_s, self.best_s
+        return bound is not None and best is not None and best <= bound * _AT_BOUND
+
+    def add(self, result: MeasureResult) -> None:
+        """Take one measurement into account."""
+        latency, best = result.latency_s, self.curve[-1]
+        if latency is not None and latency > 0 and latency < best:
+            if latency < best * (1 - _NOISE):
+                self.last_gain = self.n_trials + 1
+            self.first_s = self.first_s or latency
+            best = latency
+        self.curve.append(best)
+
+
+class Scheduler:
+    """Chooses tasks. Its state depends on the measurements alone, so a replayed log restores it."""
+
+    def __init__(self, tasks: Sequence[TuningTask], batch: int, patience: int) -> None:
+        self.states = {task.key: TaskState(task) for task in tasks}
+        self._batch = batch
+        self._patience = patience
+
+    def next(self) -> TaskState | None:
+        """The task to work on; None when every task is finished.
+
+        Every task gets its first batch before any gets its second, the heaviest first.
+        """
+        open_states = [s for s in self.states.values() if not self.finished(s)]
+        untouched = [s for s in open_states if s.n_trials == 0]
+        if untouched:
+            return max(untouched, key=lambda s: s.task.weight * s.task.flops)
+        return max(open_states, key=self.gain_s, default=None)
+
+    def observe(self, key: str, results: Iterable[MeasureResult]) -> None:
+        """Take measurements of a task into account."""
+        for result in results:
+            self.states[key].add(result)
+
+    def exhaust(self, key: str) -> None:
+        """The space of a task has no unmeasured candidate left."""
+        self.states[key].exhausted = True
+
+    def finished(self, state: TaskState) -> bool:
+        """Whether a task gets no more trials."""
+        if state.best_s is None:
+            return state.exhausted or state.n_trials >= _HOPELESS * self._batch
+        return state.exhausted or state.stale >= _CONVERGED * self._patience
+
+    def gain_s(self, state: TaskState) -> float:
+        """Seconds of Σ weight·latency that one more trial is expected to save."""
+        best = state.best_s
+        if best is None:
+            return state.task.weight * self._guess_s(state.task) / max(1, state.n_trials)
+        past = self._past_slope(state, best)
+        left = max(0.0, best - self._floor_s(state.task))
+        future = left / (state.n_trials + state.stale)
+        gain = state.task.weight * min(left, _PAST_SHARE * past + (1 - _PAST_SHARE) * future)
+        return gain * _LITTLE if state.at_bound or state.stale >= self._patience else gain
+
+    def total_s(self) -> float:
+        """Σ weight·latency over the tasks that have a valid program."""
+        return sum(s.task.weight * s.best_s for s in self.states.values() if s.best_s is not None)
+
+    def start_s(self) -> float:
+        """Σ weight·latency of every task's first valid program."""
+        return sum(s.task.weight * s.first_s for s in self.states.values() if s.first_s is not None)
+
+    def n_known(self) -> int:
+        """Tasks that have a valid program."""
+        return sum(s.best_s is not None for s in self.states.values())
+
+    def _past_slope(self, state: TaskState, best: float) -> float:
+        """Seconds that a trial saved on average over the last batches."""
+        window = min(_WINDOW * self._batch, state.n_trials - 1)
+        before = state.curve[-1 - window] if window else best
+        if before == float("inf"):
+            before = state.first_s or best
+        return (before - best) / max(1, window)
+
+    def _floor_s(self, task: TuningTask) -> float:
+        """Seconds that a task may come down to: its bound, else what its best peer suggests."""
+        if task.bound_s is not None:
+            return task.bound_s
+        return self._guess_s(task) / _PEER_HEADROOM
+
+    def _guess_s(self, task: TuningTask) -> float:
+        """Seconds of a task that runs at the highest rate seen on any task."""
+        rates = [s.task.flops / s.best_s for s in self.states.values() if s.best_s is not None]
+        fastest = max(rates, default=1e9) or 1e9
+        return task.flops / fastest

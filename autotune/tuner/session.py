@@ -1,0 +1,270 @@
+"""⑨ The tuning loop: ask the scheduler and a policy, measure, journal, tell both.
+
+    propose -> measure -> journal -> observe
+
+A resumed session replays the records of its log through the same `observe`, and so continues in
+the state in which it was killed: nothing is measured twice, and the budget goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+
+from autotune.errors import AutotuneError
+from autotune.measure.result import MeasureResult
+from autotune.records.record import End, Log, MeasureRecord, steps_text
+from autotune.schedule.steps import Steps
+from autotune.tuner.budget import Budget, StopReason
+from autotune.tuner.events import (
+    BatchMeasured,
+    Event,
+    SessionFinished,
+    SessionStarted,
+    TaskFinished,
+    TaskImproved,
+    TaskSelected,
+)
+from autotune.tuner.ledger import Ledger
+from autotune.tuner.protocols import Candidate, Measurer, ModelTrainer, Policy, Sink
+from autotune.tuner.scheduler import Scheduler, TaskState
+from autotune.tuner.task import TuningTask
+
+_MAX_ASKS = 3  # proposals of nothing new after which a task's space counts as exhausted
+_FINAL_TIME = 0.04  # share of the time budget kept for measuring the finalists again
+_FINALISTS = 3
+_FINAL_MARGIN = 1.05  # who is within this factor of the best is a finalist
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A measured schedule out of the log, as a candidate for `observe`."""
+
+    steps: Steps
+    sketch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What every record of this run says about itself."""
+
+    run_id: str
+    target_key: str
+    n_threads: int
+
+
+@dataclass(slots=True)
+class Session:
+    """One run over all tasks of a model.
+
+    `policy_of` makes the policy of a task, once, when it is first needed. `clock` gives seconds
+    that only grow. `stop` is asked before every batch: true ends the session as interrupted, with
+    everything measured in the log. `finals`: at the end, measure the best few of every task again
+    before one of them is declared the winner.
+    """
+
+    run: Run
+    tasks: Sequence[TuningTask]
+    policy_of: Callable[[TuningTask], Policy]
+    measurer: Measurer
+    sink: Sink
+    budget: Budget
+    scheduler: Scheduler
+    clock: Callable[[], float]
+    trainer: ModelTrainer | None = None
+    stop: Callable[[], bool] = lambda: False
+    batch: int = 16
+    finals: bool = True
+    ledger: Ledger = field(default_factory=Ledger)
+    _policies: dict[str, Policy] = field(default_factory=dict)
+    _before_s: float = 0.0
+    _started_s: float | None = None
+
+    def replay(self, log: Log) -> None:
+        """Take over the records of this session's tasks, target and thread count."""
+        self.ledger.next_sequence = 1 + max((r.sequence for r in log.records), default=-1)
+        ends = [end.elapsed_s for end in log.ends]
+        self._before_s = max([r.elapsed_s for r in log.records] + ends, default=0.0)
+        ours = [r for r in log.records if self._is_ours(r)]
+        self.ledger.add(ours, live=False)
+        searched = [r for r in ours if not r.final]
+        for key, batch in groupby(searched, key=lambda r: r.workload):
+            pairs = [(Replayed(r.steps, r.sketch), r.result) for r in batch]
+            self._learn(self.scheduler.states[key], pairs)
+        self._train()
+
+    def events(self) -> Iterator[Event]:
+        """Tune until the budget ends. The caller iterates; nothing happens otherwise.
+
+        KeyboardInterrupt and errors go through, after the end of the run is in the log.
+        """
+        self._started_s = self.clock()
+        reason = StopReason.FAILED
+        try:
+            yield SessionStarted(
+                self.run.run_id,
+                tuple(self.tasks),
+                self.budget,
+                self.ledger.n_trials,
+                self.elapsed_s(),
+            )
+            reason = yield from self._search()
+            if self.finals and self.ledger.n_live and reason is not StopReason.INTERRUPTED:
+                self._measure_finals()
+        except (KeyboardInterrupt, GeneratorExit):
+            reason = StopReason.INTERRUPTED
+            raise
+        finally:
+            self._write_end(reason)
+        yield self._summary(reason)
+
+    def elapsed_s(self) -> float:
+        """Session time so far, the runs before this one included."""
+        now = 0.0 if self._started_s is None else self.clock() - self._started_s
+        return self._before_s + now
+
+    def _search(self) -> Generator[Event, None, StopReason]:
+        while True:
+            reason = self._stop_reason()
+            if reason is not None:
+                return reason
+            state = self.scheduler.next()
+            if state is None:
+                spent = all(s.exhausted for s in self.scheduler.states.values())
+                return StopReason.EXHAUSTED if spent else StopReason.CONVERGED
+            yield TaskSelected(state.task.key, self.scheduler.gain_s(state))
+            candidates = self._ask(state)
+            if candidates:
+                yield from self._round(state, candidates)
+            else:
+                self.scheduler.exhaust(state.task.key)
+            if self.scheduler.finished(state):
+                why = "exhausted" if state.exhausted else "no gain"
+                yield TaskFinished(state.task.key, state.best_s, why if state.best_s else "invalid")
+
+    def _stop_reason(self) -> StopReason | None:
+        if self.stop():
+            return StopReason.INTERRUPTED
+        return self._search_budget().reached(self.ledger.n_trials, self.elapsed_s())
+
+    def _search_budget(self) -> Budget:
+        if self.budget.time_s is None or not self.finals:
+            return self.budget
+        return Budget(self.budget.trials, self.budget.time_s * (1 - _FINAL_TIME))
+
+    def _ask(self, state: TaskState) -> list[Candidate]:
+        """New candidates of a task, as many as the budget has room for."""
+        begin = self.clock()
+        live = self.ledger.n_live
+        trial_s = (self.elapsed_s() - self._before_s) / live if live else None
+        n = self._search_budget().room(self.batch, self.ledger.n_trials, self.elapsed_s(), trial_s)
+        fresh: dict[str, Candidate] = {}
+        for _ in range(_MAX_ASKS):
+            proposed = self._policy(state.task).propose(n)
+            texts = [(steps_text(c.steps), c) for c in proposed]
+            fresh = {t: c for t, c in texts if not self.ledger.has(state.task.key, t)}
+            if fresh or not proposed:
+                break
+        self.ledger.seconds.search += self.clock() - begin
+        return list(fresh.values())[:n]
+
+    def _round(self, state: TaskState, candidates: Sequence[Candidate]) -> Iterator[Event]:
+        before = state.best_s
+        results = self._measure(state.task, candidates)
+        self._learn(state, list(zip(candidates, results, strict=True)))
+        self._train()
+        yield BatchMeasured(
+            task=state.task.key,
+            results=tuple(results),
+            best_s=state.best_s,
+            n_trials=state.n_trials,
+            session_trials=self.ledger.n_trials,
+            elapsed_s=self.elapsed_s(),
+            total_s=self.scheduler.total_s(),
+            n_known=self.scheduler.n_known(),
+        )
+        if state.best_s is not None and state.best_s != before:
+            yield TaskImproved(state.task.key, before, state.best_s)
+
+    def _measure(
+        self, task: TuningTask, candidates: Sequence[Candidate], final: bool = False
+    ) -> Sequence[MeasureResult]:
+        """Measure, and have it in the log before anybody learns of it."""
+        begin = self.clock()
+        results = self.measurer.measure(task.dag, [c.steps for c in candidates])
+        self.ledger.seconds.measure += self.clock() - begin
+        first, elapsed_s = self.ledger.next_sequence, self.elapsed_s()
+        records = [
+            MeasureRecord(
+                run_id=self.run.run_id,
+                sequence=first + i,
+                workload=task.key,
+                target_key=self.run.target_key,
+                n_threads=self.run.n_threads,
+                steps_json=steps_text(candidate.steps),
+                result=result,
+                sketch=candidate.sketch,
+                elapsed_s=elapsed_s,
+                final=final,
+            )
+            for i, (candidate, result) in enumerate(zip(candidates, results, strict=True))
+        ]
+        self.sink.append(records)
+        self.ledger.add(records, live=True)
+        return results
+
+    def _learn(self, state: TaskState, pairs: Sequence[tuple[Candidate, MeasureResult]]) -> None:
+        self.scheduler.observe(state.task.key, [result for _, result in pairs])
+        begin = self.clock()
+        self._policy(state.task).observe(pairs)
+        self.ledger.seconds.search += self.clock() - begin
+
+    def _train(self) -> None:
+        if self.trainer is not None:
+            begin = self.clock()
+            self.trainer.train()
+            self.ledger.seconds.model += self.clock() - begin
+
+    def _measure_finals(self) -> None:
+        """Measure the finalists of every task again, the most important task first."""
+        states = [s for s in self.scheduler.states.values() if s.best_s is not None]
+        for state in sorted(states, key=lambda s: -s.task.weight * (s.best_s or 0.0)):
+            ranking = self.ledger.ranking(state.task.key)[:_FINALISTS]
+            limit = _FINAL_MARGIN * (state.best_s or 0.0)
+            finalists = [r for r in ranking if (r.result.latency_s or 0.0) <= limit]
+            late = self.budget.time_s is not None and self.elapsed_s() >= self.budget.time_s
+            if late or self.stop():
+                return
+            if len(finalists) > 1:
+                again = [Replayed(r.steps, r.sketch) for r in finalists]
+                self._measure(state.task, again, final=True)
+
+    def _policy(self, task: TuningTask) -> Policy:
+        if task.key not in self._policies:
+            self._policies[task.key] = self.policy_of(task)
+        return self._policies[task.key]
+
+    def _is_ours(self, record: MeasureRecord) -> bool:
+        machine = (record.target_key, record.n_threads)
+        ours = (self.run.target_key, self.run.n_threads)
+        return machine == ours and record.workload in self.scheduler.states
+
+    def _write_end(self, reason: StopReason) -> None:
+        end = End(self.run.run_id, reason.value, self.ledger.n_trials, self.elapsed_s())
+        with contextlib.suppress(AutotuneError):  # a full disk has been reported already
+            self.sink.append([end])
+
+    def _summary(self, reason: StopReason) -> SessionFinished:
+        best = {task.key: self.ledger.best_s(task.key) for task in self.tasks}
+        return SessionFinished(
+            reason=reason,
+            n_trials=self.ledger.n_trials,
+            elapsed_s=self.elapsed_s(),
+            start_s=self.scheduler.start_s(),
+            total_s=sum(task.weight * (best[task.key] or 0.0) for task in self.tasks),
+            invalid=tuple(key for key, value in best.items() if value is None),
+            failures=self.ledger.failures,
+            seconds=asdict(self.ledger.seconds),
+        )

@@ -1,0 +1,61 @@
+"""Fixtures for every test: golden files, and small tasks that need no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.expr import Axis, Reduce, mul
+
+GOLDEN = Path(__file__).parent / "golden"
+ASSETS = Path(__file__).parent / "assets"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/golden from what is printed now"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("name.txt", text)` compares text with tests/golden/name.txt."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"{path} is missing; this is the text:\n{text}"
+        assert text == path.read_text(encoding="utf-8")
+
+    return check
+
+
+@pytest.fixture
+def assets() -> Path:
+    """Files that tests read and never write."""
+    return ASSETS
+
+
+@pytest.fixture
+def any_target() -> Target:
+    """A made-up CPU, the same on every machine."""
+    return Target("testcpu", "+avx2,+fma", 256, 16, 32 << 10, 1 << 20, 32 << 20, 4)
+
+
+@pytest.fixture
+def matmul_of() -> Callable[[int], ComputeDAG]:
+    """`matmul_of(n)`: the computation of an n x n matrix product with a constant operand."""
+
+    def make(n: int) -> ComputeDAG:
+        a, b = placeholder("a", (n, n)), placeholder("b", (n, n), constant=True)
+        i, j, k = Axis("i", n), Axis("j", n), Axis("k", n)
+        body = mul(a.tensor[i, k], b.tensor[k, j])
+        return ComputeDAG((a, b, compute("c", (i, j), Reduce("sum", body, (k,)))), ("c",))
+
+    return make
