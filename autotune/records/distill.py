@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,22 +28,20 @@ def best_records(records: Iterable[MeasureRecord]) -> dict[Group, MeasureRecord]
     Its result holds the repeats of every measurement of that schedule. A schedule that once crashed
     or gave wrong numbers is out, whatever it did at other times.
     """
-    pools: dict[tuple[Group, str], MeasureRecord] = {}
+    pools: dict[tuple[Group, str], list[MeasureRecord]] = {}
     unsafe: set[tuple[Group, str]] = set()
     for record in records:
         slot = ((record.workload, record.target_key, record.n_threads), record.steps_json)
         if record.result.status in _UNSAFE:
             unsafe.add(slot)
-        if not record.result.latency_s:
-            continue
-        known = pools.get(slot)
-        pools[slot] = record if known is None else _pooled(known, record)
+        if record.result.ok and record.result.latency_s:
+            pools.setdefault(slot, []).append(record)
     best: dict[Group, MeasureRecord] = {}
-    for slot, record in pools.items():
-        group = slot[0]
-        if slot not in unsafe and (group not in best or _latency(record) < _latency(best[group])):
-            best[group] = record
-    return best
+    for slot in pools.keys() - unsafe:
+        pooled, group = _pooled(pools[slot]), slot[0]
+        if group not in best or _order(pooled) < _order(best[group]):
+            best[group] = pooled
+    return dict(sorted(best.items(), key=lambda item: item[1].sequence))
 
 
 def best_for(log: Log, target_key: str, n_threads: int) -> dict[str, MeasureRecord]:
@@ -100,14 +99,16 @@ def _workloads(logs: Sequence[Log], keys: set[str]) -> dict[str, Workload]:
     return merged
 
 
-def _pooled(a: MeasureRecord, b: MeasureRecord) -> MeasureRecord:
-    times = a.result.times_s + b.result.times_s
-    return replace(a, result=replace(a.result, times_s=times))
+def _pooled(records: Sequence[MeasureRecord]) -> MeasureRecord:
+    """The first of several measurements of one schedule, with the repeats of all."""
+    if len(records) == 1:
+        return records[0]
+    times = tuple(chain.from_iterable(r.result.times_s for r in records))
+    return replace(records[0], result=replace(records[0].result, times_s=times))
 
 
-def _latency(record: MeasureRecord) -> float:
-    latency = record.result.latency_s
-    return float("inf") if latency is None else latency
+def _order(record: MeasureRecord) -> tuple[float, int]:
+    return record.result.latency_s or 0.0, record.sequence
 
 
 def _nothing_usable(log: Log, target_key: str) -> LogMismatch:
