@@ -1,0 +1,76 @@
+"""⑩ Which kernels may start before all threads have finished the one before.
+
+Two kernels need a barrier between them when one writes bytes that the other touches. Branches of a
+network are independent until they join, and often write side by side into one concatenated tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.te.expr import dtype_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a kernel touches of one buffer, in bytes from slot `base` of the address table.
+
+    All of it lies in [start, stop), in rows of `width` bytes that repeat with a multiple of `pitch`
+    (0: one row). `writes` when the kernel may write any of it.
+    """
+
+    base: int
+    start: int
+    stop: int
+    pitch: int
+    width: int
+    writes: bool
+
+    def conflicts(self, other: Access) -> bool:
+        """Whether both may touch a byte that one of them writes. May say yes too often."""
+        if self.base != other.base or not (self.writes or other.writes):
+            return False
+        if self.stop <= other.start or other.stop <= self.start:
+            return False
+        pitch = math.gcd(self.pitch, other.pitch)
+        if pitch == 0:
+            return True
+        ahead = (other.start - self.start) % pitch
+        return ahead < self.width or -ahead % pitch < other.width
+
+
+def access(
+    base: int,
+    start: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dtype: str,
+    writes: bool,
+) -> Access:
+    """Describe a strided window; `start` in bytes, `strides` in elements."""
+    size = dtype_bytes(dtype)
+    dims = sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1)
+    width, pitch = 1, 0
+    for stride, extent in dims:
+        if stride == width:
+            width *= extent
+        else:
+            pitch = math.gcd(pitch, stride)
+    last = sum(s * (n - 1) for s, n in dims)
+    return Access(base, start, start + (last + 1) * size, pitch * size, width * size, writes)
+
+
+def barriers(kernels: Sequence[Sequence[Access]]) -> list[bool]:
+    """For every kernel, whether all threads must meet before it.
+
+    They must when it conflicts with a kernel that came after the last meeting.
+    """
+    out: list[bool] = []
+    since: list[Access] = []
+    for accesses in kernels:
+        needed = any(a.conflicts(b) for a in accesses for b in since)
+        since = [*([] if needed else since), *accesses]
+        out.append(needed)
+    return out

@@ -1,0 +1,104 @@
+"""⑩ From a network and one schedule per task to an artifact.
+
+    lower every task → one variant per layout of its inputs and outputs → objects
+    pack the constants · plan the arena → addresses → the main function that calls all kernels
+
+Two calls with the same task and the same layouts share one object; equal constants are stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from autotune import __version__
+from autotune.codegen.compile import compile_program
+from autotune.errors import NoValidSchedule
+from autotune.graph.network import Call, Network
+from autotune.loopir.lower import lower
+from autotune.loopir.nodes import Program, dense, with_strides
+from autotune.network.artifact import Artifact
+from autotune.network.entry import compile_entry
+from autotune.network.layout import Layout, Unit, value_name
+from autotune.network.memory import fold_strides, place_of
+from autotune.schedule.steps import Steps
+from autotune.target import Target
+
+Strides = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def compile_network(
+    network: Network,
+    steps: Mapping[str, Steps],
+    target: Target,
+    n_threads: int = 1,
+    n_workers: int = 2,
+) -> Artifact:
+    """Compile `network` with the schedule `steps[key]` for every task.
+
+    `n_threads`: how many threads the schedules were chosen for, the default of whoever runs the
+    artifact. Raises NoValidSchedule for a task without steps, ScheduleError or CodegenError where
+    a schedule has no program.
+    """
+    units = _units(network, steps)
+    layout = Layout(network, units)
+    entry = compile_entry(layout.launches, layout.n_bases, target)
+    return Artifact(
+        name=network.name,
+        model_hash=network.model_hash,
+        target=target,
+        n_threads=n_threads,
+        inputs=tuple(layout.endpoint(p) for p in network.inputs),
+        outputs=tuple(layout.endpoint(p) for p in network.outputs),
+        kernels=layout.kernels,
+        arena_bytes=layout.plan.n_bytes,
+        n_bases=layout.n_bases,
+        objects=(*_compile(units, target, n_workers), entry),
+        constants=layout.constants.data(),
+        autotune_version=__version__,
+    )
+
+
+def _units(network: Network, steps: Mapping[str, Steps]) -> list[Unit]:
+    lowered: dict[str, Program] = {}
+    variants: dict[tuple[str, Strides], tuple[Program, str]] = {}
+    out: list[Unit] = []
+    for call in network.calls:
+        if call.task not in lowered:
+            lowered[call.task] = _lower(network, call, steps)
+        key = (call.task, _strides(network, call, lowered[call.task]))
+        if key not in variants:
+            program = with_strides(lowered[call.task], dict(key[1]))
+            variants[key] = (program, f"p{len(variants)}_")
+        out.append(Unit(call, *variants[key]))
+    return out
+
+
+def _lower(network: Network, call: Call, steps: Mapping[str, Steps]) -> Program:
+    if call.task not in steps:
+        raise NoValidSchedule(
+            f"task {call.task} ({call.label}) has no schedule", "tune it, or use its default"
+        )
+    return lower(network.tasks[call.task], steps[call.task])
+
+
+def _strides(network: Network, call: Call, program: Program) -> Strides:
+    """Strides of the inputs and outputs of a call that are windows, as its program sees them."""
+    out: list[tuple[str, tuple[int, ...]]] = []
+    for buffer in program.buffers:
+        name = value_name(call, buffer)
+        if name is None:
+            continue
+        place = place_of(network.values, name)
+        shape = buffer.tensor.shape
+        strides = fold_strides(place.shape, place.strides, shape)
+        if strides != dense(shape):
+            out.append((buffer.name, strides))
+    return tuple(out)
+
+
+def _compile(units: list[Unit], target: Target, n_workers: int) -> list[bytes]:
+    """One object per distinct program, in order of first use."""
+    programs = {unit.prefix: unit.program for unit in units}
+    with ThreadPoolExecutor(n_workers) as pool:
+        return list(pool.map(lambda p: compile_program(programs[p], target, p), programs))

@@ -1,0 +1,176 @@
+"""⑩ Addresses: the slot of the table and the bytes after it, for everything a kernel touches.
+
+Slots: the arena, the constants, then the user's own arrays where a port is the whole of a storage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.codegen.pack import aligned, pack
+from autotune.errors import CodegenError
+from autotune.graph.network import Call, Network, Port
+from autotune.loopir.nodes import Buffer, Kernel, Program
+from autotune.network.artifact import Endpoint, KernelInfo
+from autotune.network.barriers import Access, access, barriers
+from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer
+from autotune.network.memory import Place, align, live_blocks, place_of, plan_arena
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A call with its program; calls with equal programs have the same symbol prefix."""
+
+    call: Call
+    program: Program
+    prefix: str
+
+
+def value_name(call: Call, buffer: Buffer) -> str | None:
+    """The value behind an input or output buffer; None for other buffers and constants."""
+    match buffer.role:
+        case "output":
+            return call.outputs[buffer.name]
+        case "input":
+            return call.inputs.get(buffer.name)
+        case _:
+            return None
+
+
+@dataclass(slots=True)
+class ConstantPool:
+    """All constants one after another, aligned, each content once."""
+
+    _offsets: dict[bytes, int] = field(default_factory=dict)
+    _arrays: list[NDArray[Any]] = field(default_factory=list)
+    _end: int = 0
+
+    def add(self, array: NDArray[Any]) -> int:
+        """Byte offset of `array`, which is stored unless its bytes are there already."""
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        digest = hashlib.sha256(flat.data).digest()
+        if digest not in self._offsets:
+            self._offsets[digest] = self._end
+            self._arrays.append(flat)
+            self._end += align(flat.nbytes)
+        return self._offsets[digest]
+
+    def data(self) -> NDArray[np.uint8]:
+        """All bytes; the gaps are zero."""
+        out: NDArray[np.uint8] = aligned((self._end,), "uint8")
+        for start, flat in zip(self._offsets.values(), self._arrays, strict=True):
+            out[start : start + flat.nbytes] = flat
+        return out
+
+
+class Layout:
+    """The plan of one network: bound ports, arena, constants, and every kernel's addresses.
+
+    `slots`: storage → slot of the table, for those that the user's arrays replace.
+    """
+
+    def __init__(self, network: Network, units: Sequence[Unit]) -> None:
+        self.network = network
+        self.constants = ConstantPool()
+        self.owners = _bind(network)
+        self.slots = {root: FIRST_BOUND + n for n, root in enumerate(self.owners)}
+        self.n_bases = FIRST_BOUND + len(self.slots)
+        self.plan = plan_arena(live_blocks(network, _workspaces(units), self.slots))
+        self.kernels = tuple(
+            KernelInfo(u.call.task, u.call.label, u.prefix + k.name, k.extent)
+            for u, k in _kernels(units)
+        )
+        self.launches = self._launches(units)
+
+    def endpoint(self, port: Port) -> Endpoint:
+        """The port as an artifact describes it."""
+        place = place_of(self.network.values, port.value)
+        if place.dtype != port.dtype or place.n_elements != math.prod(port.shape):
+            raise CodegenError(f"internal: port '{port.name}' does not fit value '{port.value}'")
+        at = self._pointer(place)
+        window = None if self.owners.get(place.root) == port.name else (place.shape, place.strides)
+        return Endpoint(port.name, tuple(port.shape), port.dtype, at.base, at.offset, window)
+
+    def _pointer(self, place: Place) -> Pointer:
+        if place.root in self.slots:
+            return Pointer(self.slots[place.root], place.offset_bytes)
+        return Pointer(ARENA, self.plan.offsets[place.root] + place.offset_bytes)
+
+    def _launches(self, units: Sequence[Unit]) -> tuple[Launch, ...]:
+        touched: list[list[Access]] = []
+        pointers: list[tuple[Pointer, ...]] = []
+        for step, unit in enumerate(units):
+            at = {b.name: self._argument(step, unit, b) for b in unit.program.buffers}
+            for kernel in unit.program.kernels:
+                pointers.append(tuple(at[name][0] for name in kernel.buffers))
+                touched.append([at[name][1] for name in kernel.buffers])
+        return tuple(
+            Launch(kernel.symbol, kernel.extent, arguments, barrier)
+            for kernel, arguments, barrier in zip(
+                self.kernels, pointers, barriers(touched), strict=True
+            )
+        )
+
+    def _argument(self, step: int, unit: Unit, buffer: Buffer) -> tuple[Pointer, Access]:
+        at = self._address(step, unit, buffer)
+        writes = buffer.role in ("output", "workspace")
+        shape, dtype = buffer.tensor.shape, buffer.tensor.dtype
+        return at, access(at.base, at.offset, shape, buffer.strides, dtype, writes)
+
+    def _address(self, step: int, unit: Unit, buffer: Buffer) -> Pointer:
+        if buffer.role == "workspace":
+            return Pointer(ARENA, self.plan.offsets[_workspace(step, buffer)])
+        name = value_name(unit.call, buffer)
+        if name is not None:
+            return self._pointer(place_of(self.network.values, name))
+        return Pointer(CONSTANTS, self.constants.add(_constant(unit, buffer)))
+
+
+def _kernels(units: Sequence[Unit]) -> Iterator[tuple[Unit, Kernel]]:
+    return ((unit, kernel) for unit in units for kernel in unit.program.kernels)
+
+
+def _workspaces(units: Sequence[Unit]) -> list[dict[str, int]]:
+    return [
+        {_workspace(step, b): b.n_bytes for b in unit.program.buffers if b.role == "workspace"}
+        for step, unit in enumerate(units)
+    ]
+
+
+def _workspace(step: int, buffer: Buffer) -> str:
+    return f"call {step}: {buffer.name}"
+
+
+def _constant(unit: Unit, buffer: Buffer) -> NDArray[Any]:
+    """The array of a constant buffer, packed as the program wants it."""
+    packing = next((p for p in unit.program.packs if p.packed.name == buffer.name), None)
+    tensor = packing.source if packing else buffer.tensor
+    if tensor.name not in unit.call.constants:
+        raise CodegenError(f"internal: call {unit.call.label} has no value for '{tensor.name}'")
+    source = np.asarray(unit.call.constants[tensor.name], tensor.dtype).reshape(tensor.shape)
+    return pack(packing, source) if packing else source
+
+
+def _bind(network: Network) -> dict[str, str]:
+    """Storages that the user's arrays replace: root → name of the port.
+
+    A port is bound when it is the whole of a storage, inputs before outputs; a storage that holds
+    an input as well as an output is the input's, and the output is copied.
+    """
+    bound: dict[str, str] = {}
+    inputs = {place_of(network.values, p.value).root for p in network.inputs}
+    for port in (*network.inputs, *network.outputs):
+        place = place_of(network.values, port.value)
+        root = network.values[place.root]
+        taken = place.root in bound or (place.root in inputs and port not in network.inputs)
+        whole = place.is_dense and place.n_elements == math.prod(root.shape)
+        if whole and not taken:
+            bound[place.root] = port.name
+    return bound

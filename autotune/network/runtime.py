@@ -1,0 +1,169 @@
+"""⑩ Run an artifact on NumPy arrays.
+
+    model = load("resnet50.atn")
+    outputs = model.run({"input": array})
+
+Between input and output there is one call into machine code: no allocation, no Python. C-contiguous
+inputs are read in place. Outputs are fresh arrays, which the last kernels write in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from autotune.codegen.jit import Library
+from autotune.codegen.pack import aligned
+from autotune.errors import MissingDependency, UsageError
+from autotune.network.artifact import Artifact, Endpoint, KernelInfo
+from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
+from autotune.te.expr import dtype_bytes
+
+Array = NDArray[Any]
+
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """Seconds of one kernel in one inference, with the barrier before the next."""
+
+    kernel: KernelInfo
+    time_s: float
+
+
+def load(path: str | Path, n_threads: int | None = None) -> Model:
+    """Load a compiled network; `n_threads` as in `Model`. Raises as `Artifact.load` does."""
+    return Model(Artifact.load(path), n_threads)
+
+
+class Model:
+    """A network ready to run on `n_threads` threads (None: as many as it was tuned for, at most
+    one per core that this process may use).
+
+    Safe to call from several threads: a lock lets one inference run at a time, because all share
+    one arena. Every Python thread that calls `run` gets worker threads of its own from libgomp;
+    they do not survive a fork.
+    """
+
+    def __init__(self, artifact: Artifact, n_threads: int | None = None) -> None:
+        if n_threads is not None and n_threads < 1:
+            raise UsageError(f"cannot run on {n_threads} threads", "give 1 or more")
+        n_cores = len(os.sched_getaffinity(0))
+        self.n_threads = n_threads or min(artifact.n_threads, n_cores)
+        self.artifact = artifact
+        _load_libgomp()
+        self._library = Library(artifact.objects)
+        self._run = _ENTRY(self._library.address(RUN))
+        self._profile = _ENTRY(self._library.address(PROFILE))
+        self._arena = aligned((artifact.arena_bytes,), "uint8")
+        self._arena.fill(0)  # touch the pages now, not in the first inference
+        self._times = np.zeros(len(artifact.kernels) + 1, np.int64)
+        self._sync = aligned((SYNC_BYTES,), "uint8")
+        self._table = np.zeros(artifact.n_bases + 2, np.uintp)
+        self._table[[ARENA, CONSTANTS]] = self._arena.ctypes.data, artifact.constants.ctypes.data
+        self._table[-2:] = self._sync.ctypes.data, self._times.ctypes.data
+        self._table_address = self._table.ctypes.data
+        self._lock = threading.Lock()
+
+    @property
+    def input_info(self) -> tuple[Endpoint, ...]:
+        """Name, shape and dtype of every input."""
+        return self.artifact.inputs
+
+    @property
+    def output_info(self) -> tuple[Endpoint, ...]:
+        """Name, shape and dtype of every output."""
+        return self.artifact.outputs
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs of one inference by name; raises UsageError when `inputs` does not fit."""
+        return self._call(self._run, inputs)
+
+    def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
+        """Time every kernel of one inference, in order; run it a few times first to warm up."""
+        with self._lock:
+            self._call_locked(self._profile, self._check(inputs))
+            seconds = np.diff(self._times) * 1e-9
+        pairs = zip(self.artifact.kernels, seconds.tolist(), strict=True)
+        return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
+
+    def _call(self, entry: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        arrays = self._check(inputs)
+        with self._lock:
+            return self._call_locked(entry, arrays)
+
+    def _call_locked(self, entry: Any, inputs: list[Array]) -> dict[str, Array]:
+        slots: dict[int, Array] = {ARENA: self._arena}
+        for end, array in zip(self.artifact.inputs, inputs, strict=True):
+            if end.window is None:
+                slots[end.base] = array
+            else:
+                window = _window(slots[end.base], end)
+                window[...] = array.reshape(window.shape)
+        outputs = {end.name: aligned(end.shape, end.dtype) for end in self.artifact.outputs}
+        for end in self.artifact.outputs:
+            if end.window is None:
+                slots[end.base] = outputs[end.name]
+        for slot, array in slots.items():
+            self._table[slot] = array.ctypes.data
+        entry(self._table_address, self.n_threads)
+        for end in self.artifact.outputs:
+            if end.window is not None:
+                outputs[end.name][...] = _window(slots[end.base], end).reshape(end.shape)
+        return outputs
+
+    def _check(self, inputs: Mapping[str, Array]) -> list[Array]:
+        expected = self.artifact.inputs
+        if inputs.keys() != {end.name for end in expected}:
+            wanted = ", ".join(f"'{end.name}'" for end in expected)
+            given = ", ".join(f"'{name}'" for name in inputs) or "none"
+            raise UsageError(f"the inputs are {given}", f"the model's inputs are {wanted}")
+        return [_checked(end, inputs[end.name]) for end in expected]
+
+
+def _checked(end: Endpoint, array: Array) -> Array:
+    """`array` contiguous, if it has the shape and dtype of `end`."""
+    if not isinstance(array, np.ndarray):
+        raise UsageError(
+            f"input '{end.name}' is a {type(array).__name__}", "give a NumPy array (np.asarray)"
+        )
+    if array.dtype != np.dtype(end.dtype):
+        raise UsageError(
+            f"input '{end.name}' has dtype {array.dtype}, expected {end.dtype}",
+            f"convert it: array.astype('{end.dtype}')",
+        )
+    if array.shape != end.shape:
+        raise UsageError(
+            f"input '{end.name}' has shape {array.shape}, expected {end.shape}",
+            "shapes are fixed when the model is tuned; compile it for this one with --shape",
+        )
+    return np.require(array, requirements=["C", "A"])
+
+
+def _window(storage: Array, end: Endpoint) -> Array:
+    """The elements of `end` inside `storage`, in the shape in which they lie there."""
+    assert end.window is not None
+    shape, strides = end.window
+    start = storage.reshape(-1).view(np.uint8)[end.offset :]
+    size = dtype_bytes(end.dtype)
+    return as_strided(start[:size].view(end.dtype), shape, [s * size for s in strides])
+
+
+def _load_libgomp() -> None:
+    try:
+        llvm.load_library_permanently("libgomp.so.1")
+    except RuntimeError as error:
+        raise MissingDependency(
+            "libgomp.so.1 is not installed", "on Debian and Ubuntu: apt-get install libgomp1"
+        ) from error
