@@ -1,0 +1,44 @@
+"""⑨ tuner: which task next, what it may cost, and the loop that joins search to measurement."""
+
+from __future__ import annotations
+
+from autotune.tuner.budget import Budget, StopReason
+from autotune.tuner.events import (
+    BatchMeasured,
+    Event,
+    SessionFinished,
+    SessionStarted,
+    TaskFinished,
+    TaskImproved,
+    TaskSelected,
+    event_to_json,
+)
+from autotune.tuner.protocols import Candidate, Measurer, ModelTrainer, Policy, Sink
+from autotune.tuner.replay import ReplayMeasurer
+from autotune.tuner.scheduler import Scheduler, TaskState
+from autotune.tuner.session import Run, Session
+from autotune.tuner.task import TuningTask
+
+__all__ = [
+    "BatchMeasured",
+    "Budget",
+    "Candidate",
+    "Event",
+    "Measurer",
+    "ModelTrainer",
+    "Policy",
+    "ReplayMeasurer",
+    "Run",
+    "Scheduler",
+    "Session",
+    "SessionFinished",
+    "SessionStarted",
+    "Sink",
+    "StopReason",
+    "TaskFinished",
+    "TaskImproved",
+    "TaskSelected",
+    "TaskState",
+    "TuningTask",
+    "event_to_json",
+]

@@ -29,13 +29,15 @@ _PEER_HEADROOM = 2.0  # Ansor's beta: no task is expected to beat its best peer'
 class TaskState:
     """What is known of a task: a fold over its measurements, in log order.
 
-    `curve[t]` is the best latency after t trials (inf before the first valid one).
+    `curve[t]` is the best latency after t trials (inf before the first valid one). `last_gain` is
+    the trial of the last improvement, counted from `gained_s`: small ones add up to one.
     """
 
     task: TuningTask
     curve: list[float] = field(default_factory=lambda: [float("inf")])
     first_s: float | None = None
     last_gain: int = 0
+    gained_s: float = float("inf")
     exhausted: bool = False
 
     @property
@@ -63,8 +65,8 @@ class TaskState:
         """Take one measurement into account."""
         latency, best = result.latency_s, self.curve[-1]
         if latency is not None and latency > 0 and latency < best:
-            if latency < best * (1 - _NOISE):
-                self.last_gain = self.n_trials + 1
+            if latency < self.gained_s * (1 - _NOISE):
+                self.last_gain, self.gained_s = self.n_trials + 1, latency
             self.first_s = self.first_s or latency
             best = latency
         self.curve.append(best)

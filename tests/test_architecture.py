@@ -1,0 +1,130 @@
+"""Imports point down only: every package stands on a floor, and sees only floors below its own."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "autotune"
+
+FLOORS = {
+    "errors": 0,
+    "target": 0,
+    "config": 0,
+    "units": 0,
+    "te": 1,
+    "graph": 2,
+    "schedule": 2,
+    "loopir": 3,
+    "codegen": 4,
+    "search": 4,
+    "records": 4,
+    "measure": 5,
+    "tuner": 6,
+    "network": 7,
+    "cli": 8,
+    "__init__": 8,
+    "__main__": 8,
+}
+STRANGERS = {"codegen", "search", "records"}  # one floor, and they do not know one another
+# What a candidate's measurement is, as plain data, is vocabulary for everyone from floor 4 on.
+SHARED = {"autotune.measure.result": 4}
+# Only `cli` has a console, an environment, or a clock of its own.
+CLI_ONLY_CALLS = {"print", "input"}
+THIRD_PARTY_HOMES = {
+    "click": {"cli"},
+    "rich": {"cli"},
+    "lightgbm": {"search", "cli"},
+    "onnx": {"graph", "cli", "network"},
+    "onnxruntime": {"network", "cli"},
+    "llvmlite": {"codegen", "target", "measure", "cli"},
+}
+RUNTIME_DEPENDENCIES = {"click", "lightgbm", "llvmlite", "numpy", "onnx", "rich"}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(module: str) -> str:
+    """`autotune.te.dag` -> `te`; `autotune` itself -> `__init__`."""
+    return (module.split(".") + ["__init__"])[1]
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            yield node.lineno, node.module or ""
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_imports_point_down(path: Path) -> None:
+    here = part_of(name_of(path))
+    for line, module in imports(path):
+        if module.split(".")[0] != "autotune":
+            continue
+        there = part_of(module)
+        allowed = (
+            here == there
+            or FLOORS[there] < FLOORS[here]
+            or SHARED.get(module, 99) <= FLOORS[here]
+            or (here == "cli" and module == "autotune")
+            or (FLOORS[here] == FLOORS[there] and not {here, there} <= STRANGERS)
+        )
+        assert allowed, f"{path.relative_to(ROOT)}:{line}: {here} imports {module}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_libraries_stay_in_their_packages(path: Path) -> None:
+    here = part_of(name_of(path))
+    for line, module in imports(path):
+        homes = THIRD_PARTY_HOMES.get(module.split(".")[0])
+        assert homes is None or here in homes, f"{path.relative_to(ROOT)}:{line}: {module}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_only_cli_has_a_console_and_an_environment(path: Path) -> None:
+    if part_of(name_of(path)) == "cli":
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id=name)):
+                assert name not in CLI_ONLY_CALLS, f"{path}:{node.lineno}: {name}()"
+            case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "getenv"):
+                pytest.fail(f"{path}:{node.lineno}: reads the environment")
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_module_says_which_arrow_it_is(path: Path) -> None:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    if path.stat().st_size == 0 or name_of(path) == "autotune.__init__":
+        return
+    assert text[:1] in set("①②③④⑤⑥⑦⑧⑨⑩⑪") or text.startswith("Floor 0"), name_of(path)
+
+
+def test_every_package_is_on_a_floor_and_is_installed() -> None:
+    packages = {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
+    assert packages <= set(FLOORS)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    expected = {"autotune", "autotune.presets"} | {f"autotune.{name}" for name in packages}
+    assert set(project["tool"]["setuptools"]["packages"]) == expected
+
+
+def test_dependencies_are_these_and_have_ranges() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert all(">=" in d and "<" in d for d in project["dependencies"])
+    names = {d.split(">")[0] for d in project["dependencies"]}
+    assert names == RUNTIME_DEPENDENCIES

@@ -1,0 +1,477 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import OutputError
+from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.records import End, Entry, Header, Journal, Log, MeasureRecord, read_log
+from autotune.schedule.steps import Parallel, Steps
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+from autotune.tuner import (
+    BatchMeasured,
+    Budget,
+    Candidate,
+    ReplayMeasurer,
+    Run,
+    Scheduler,
+    Session,
+    SessionFinished,
+    SessionStarted,
+    StopReason,
+    TaskFinished,
+    TaskImproved,
+    TaskSelected,
+    TuningTask,
+    event_to_json,
+)
+
+RUN = Run("r1", "t1", 1)
+
+
+@dataclass(frozen=True)
+class Fake:
+    steps: Steps
+    sketch: str = "fake"
+
+
+@dataclass
+class FakePolicy:
+    """Walks through its space in order; `observed` is all that it knows."""
+
+    size: int
+    observed: list[tuple[Steps, MeasureResult]] = field(default_factory=list)
+
+    def propose(self, n: int) -> Sequence[Candidate]:
+        done = {steps for steps, _ in self.observed}
+        space = [(Parallel("c", i),) for i in range(self.size)]
+        return [Fake(steps) for steps in space if steps not in done][:n]
+
+    def observe(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
+        self.observed += [(c.steps, r) for c, r in results]
+
+
+def ok(latency: float) -> MeasureResult:
+    return MeasureResult(MeasureStatus.OK, (latency,) * 3, 0.1, 0.2)
+
+
+FAILED = MeasureResult(MeasureStatus.BUILD_ERROR, error="too large")
+
+
+@dataclass
+class FakeMeasurer:
+    """Latency of candidate i of a task is `curve(i)`; every trial takes one second."""
+
+    clock: list[float]
+    curve: Callable[[int], MeasureResult] = lambda i: ok(1e-3 / (1 + i))
+    calls: list[tuple[str, tuple[Steps, ...]]] = field(default_factory=list)
+
+    def measure(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[MeasureResult]:
+        self.calls.append((dag.key, tuple(candidates)))
+        self.clock[0] += len(candidates)
+        return [self.curve(s.n) for (s,) in candidates if isinstance(s, Parallel)]
+
+
+@dataclass
+class FakeTrainer:
+    n: int = 0
+
+    def train(self) -> None:
+        self.n += 1
+
+
+class Harness:
+    """A session over tasks of the given sizes with weight 1, and everything that it talks to."""
+
+    def __init__(
+        self,
+        matmul_of: Callable[[int], ComputeDAG],
+        sink: object,
+        budget: Budget,
+        sizes: Sequence[int] = (8, 16),
+        space: int = 10_000,
+    ) -> None:
+        dags = [matmul_of(n) for n in sizes]
+        self.tasks = [
+            TuningTask(dag.key, dag, 1, f"m{n}") for dag, n in zip(dags, sizes, strict=True)
+        ]
+        self.keys = [task.key for task in self.tasks]
+        self.clock = [100.0]
+        self.measurer = FakeMeasurer(self.clock)
+        self.policies = {task.key: FakePolicy(space) for task in self.tasks}
+        self.trainer = FakeTrainer()
+        self.session = Session(
+            run=RUN,
+            tasks=self.tasks,
+            policy_of=lambda task: self.policies[task.key],
+            measurer=self.measurer,
+            sink=sink,  # type: ignore[arg-type]
+            budget=budget,
+            scheduler=Scheduler(self.tasks, batch=4, patience=16),
+            clock=lambda: self.clock[0],
+            trainer=self.trainer,
+            batch=4,
+            finals=False,
+        )
+
+
+@dataclass
+class ListSink:
+    entries: list[Entry] = field(default_factory=list)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        self.entries += entries
+
+    @property
+    def records(self) -> list[MeasureRecord]:
+        return [e for e in self.entries if isinstance(e, MeasureRecord)]
+
+
+@pytest.fixture
+def harness(matmul_of: Callable[[int], ComputeDAG]) -> Callable[..., Harness]:
+    def make(budget: Budget, sink: object = None, **more: object) -> Harness:
+        return Harness(matmul_of, ListSink() if sink is None else sink, budget, **more)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def journal_header(any_target: Target) -> Header:
+    return Header("r1", "2026", "m.onnx", "h", {}, any_target, 1, 0, {}, {}, ())
+
+
+def test_the_trial_budget_is_met_exactly(harness: Callable[..., Harness]) -> None:
+    h = harness(Budget(trials=11))
+    *_, last = h.session.events()
+    assert isinstance(last, SessionFinished)
+    assert (last.reason, last.n_trials) == (StopReason.TRIALS, 11)
+    assert [len(steps) for _, steps in h.measurer.calls] == [4, 4, 3]
+    assert h.trainer.n == 3 + 0
+
+
+def test_the_time_budget_ends_the_session_close_to_its_limit(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(time_s=10.0))
+    *_, last = h.session.events()
+    assert isinstance(last, SessionFinished)
+    assert last.reason is StopReason.TIME
+    assert last.elapsed_s == 10.0  # 4 + 4 + 2: the last batch was cut to what fits
+
+
+def test_the_first_limit_reached_wins(harness: Callable[..., Harness]) -> None:
+    assert [
+        [*harness(Budget(trials, time_s)).session.events()][-1].reason  # type: ignore[union-attr]
+        for trials, time_s in ((4, 100.0), (100, 4.0))
+    ] == ["trials", "time"]
+
+
+def test_every_task_gets_a_first_batch_the_heaviest_first(harness: Callable[..., Harness]) -> None:
+    h = harness(Budget(trials=12), sizes=(8, 32, 16))
+    list(h.session.events())
+    assert [key for key, _ in h.measurer.calls] == [h.keys[1], h.keys[2], h.keys[0]]
+
+
+def test_events_tell_the_whole_story(harness: Callable[..., Harness]) -> None:
+    h = harness(Budget(trials=4), sizes=(8,))
+    events = list(h.session.events())
+    assert [type(e) for e in events] == [
+        SessionStarted,
+        TaskSelected,
+        BatchMeasured,
+        TaskImproved,
+        SessionFinished,
+    ]
+    _, _, batch, improved, last = events
+    assert isinstance(batch, BatchMeasured)
+    assert (batch.n_trials, batch.best_s, batch.n_known) == (4, 2.5e-4, 1)
+    assert isinstance(improved, TaskImproved)
+    assert (improved.before_s, improved.best_s) == (None, 2.5e-4)
+    assert isinstance(last, SessionFinished)
+    assert (last.start_s, last.total_s, last.invalid) == (1e-3, 2.5e-4, ())
+    assert last.seconds["measure"] == 4.0
+    assert last.seconds["build"] == pytest.approx(0.4)
+    assert event_to_json(batch)["event"] == "batch_measured"
+    assert event_to_json(batch)["results"][0] == {
+        "status": "ok",
+        "latency_s": 1e-3,
+        "error": "",
+    }
+
+
+def test_results_are_in_the_log_before_anybody_learns_of_them(
+    harness: Callable[..., Harness],
+) -> None:
+    class FullDisk:
+        def append(self, entries: Sequence[Entry]) -> None:
+            raise OutputError("disk full")
+
+    h = harness(Budget(trials=8), FullDisk())
+    with pytest.raises(OutputError):
+        list(h.session.events())
+    assert all(policy.observed == [] for policy in h.policies.values())
+
+
+def test_a_task_in_which_everything_fails_does_not_end_the_session(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(trials=200), sizes=(8, 16))
+    good = h.measurer.curve
+    bad_key = h.keys[1]
+
+    def measure(dag: ComputeDAG, candidates: Sequence[Steps]) -> list[MeasureResult]:
+        h.measurer.calls.append((dag.key, tuple(candidates)))
+        return [FAILED if dag.key == bad_key else good(s.n) for (s,) in candidates]  # type: ignore[union-attr]
+
+    h.measurer.measure = measure  # type: ignore[method-assign]
+    events = list(h.session.events())
+    last = events[-1]
+    assert isinstance(last, SessionFinished)
+    assert last.invalid == (bad_key,)
+    assert last.failures == {"build_error": 16}
+    assert TaskFinished(bad_key, None, "invalid") in events
+    assert last.n_trials == 200
+
+
+def test_an_exhausted_space_ends_its_task_and_the_last_one_the_session(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(trials=100), space=6)
+    events = list(h.session.events())
+    last = events[-1]
+    assert isinstance(last, SessionFinished)
+    assert (last.reason, last.n_trials) == (StopReason.EXHAUSTED, 12)
+    assert sum(isinstance(e, TaskFinished) and e.reason == "exhausted" for e in events) == 2
+
+
+def test_a_policy_that_only_repeats_itself_counts_as_exhausted(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(trials=100), sizes=(8,))
+    h.policies[h.keys[0]].propose = lambda n: [Fake((Parallel("c", i),)) for i in range(n)]  # type: ignore[method-assign]
+    *_, last = h.session.events()
+    assert isinstance(last, SessionFinished)
+    assert (last.reason, last.n_trials) == (StopReason.EXHAUSTED, 4)
+
+
+def test_no_improvement_for_long_ends_the_session(harness: Callable[..., Harness]) -> None:
+    h = harness(Budget(trials=10_000))
+    h.measurer.curve = lambda i: ok(1e-3)
+    *_, last = h.session.events()
+    assert isinstance(last, SessionFinished)
+    assert last.reason is StopReason.CONVERGED
+    assert last.n_trials < 200
+
+
+@pytest.mark.parametrize("n_before_kill", [4, 8, 12, 20, 37])
+def test_a_resumed_session_is_in_the_state_before_the_kill(
+    harness: Callable[..., Harness], tmp_path: Path, journal_header: Header, n_before_kill: int
+) -> None:
+    """Killed after n trials (possibly within a batch) and resumed, it goes on like one unkilled."""
+    whole = harness(Budget(trials=60))
+    list(whole.session.events())
+    reference = whole.session.sink
+    assert isinstance(reference, ListSink)
+
+    path = tmp_path / "log.jsonl"
+    with Journal.create(path, journal_header) as journal:
+        journal.append(reference.records[:n_before_kill])
+    with Journal.open(path) as journal:
+        resumed = harness(Budget(trials=60), journal)
+        resumed.session.replay(journal.log)
+        started, *_, last = resumed.session.events()
+    assert isinstance(started, SessionStarted)
+    assert started.n_replayed == n_before_kill
+    assert isinstance(last, SessionFinished)
+    assert last.n_trials == 60
+    log = read_log(path)
+    assert [r.sequence for r in log.records] == list(range(60))
+    assert len({(r.workload, r.steps_json) for r in log.records}) == 60
+    assert last.elapsed_s == 60.0 + (-n_before_kill % 4)  # time of what was not written is spent
+    if n_before_kill % 4 == 0:  # whole batches: then even the order of tasks is the same
+        assert [(r.workload, r.steps_json) for r in log.records] == [
+            (r.workload, r.steps_json) for r in reference.records
+        ]
+
+
+def test_replay_ignores_records_of_other_targets_threads_and_tasks(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(trials=8), sizes=(8,))
+    list(h.session.events())
+    assert isinstance(h.session.sink, ListSink)
+    one = h.session.sink.records[0]
+    others = [replace(one, target_key="t2"), replace(one, n_threads=7), replace(one, workload="w")]
+    fresh = harness(Budget(trials=8), sizes=(8,))
+    fresh.session.replay(Log(records=(*others, one)))
+    assert fresh.session.ledger.n_trials == 1
+
+
+def test_a_request_to_stop_ends_after_the_batch(harness: Callable[..., Harness]) -> None:
+    h = harness(Budget(trials=100))
+    h.session.stop = lambda: len(h.measurer.calls) == 2
+    *_, last = h.session.events()
+    assert isinstance(last, SessionFinished)
+    assert (last.reason, last.n_trials) == (StopReason.INTERRUPTED, 8)
+
+
+def test_an_interrupt_in_the_middle_of_a_batch_still_ends_the_log(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(trials=100))
+
+    def interrupted(dag: ComputeDAG, candidates: Sequence[Steps]) -> list[MeasureResult]:
+        raise KeyboardInterrupt
+
+    events = h.session.events()
+    for event in events:
+        if isinstance(event, BatchMeasured):
+            break
+    h.session.measurer.measure = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        list(events)
+    assert isinstance(h.session.sink, ListSink)
+    assert h.session.sink.entries[-1] == End("r1", "interrupted", 4, 4.0)
+
+
+def test_finalists_are_measured_again_and_are_no_trials(harness: Callable[..., Harness]) -> None:
+    h = harness(Budget(trials=8), sizes=(8,))
+    h.session.finals = True
+    latencies = [5.0, 1.0, 1.02, 1.04, 1.06, 1.0, 3.0, 9.0]
+    seen: list[int] = []
+
+    def curve(i: int) -> MeasureResult:
+        seen.append(i)
+        return ok(1.5e-3) if seen.count(1) > 1 and i == 1 else ok(latencies[i] * 1e-3)
+
+    h.measurer.curve = curve
+    *_, last = h.session.events()
+    assert seen[8:] == [1, 5, 2]
+    assert isinstance(h.session.sink, ListSink)
+    assert [r.final for r in h.session.sink.records] == [False] * 8 + [True] * 3
+    assert isinstance(last, SessionFinished)
+    assert last.n_trials == 8
+    assert last.total_s == 1.0e-3  # candidate 5 wins: 1 was lucky the first time
+
+
+def test_replayed_results_make_a_search_repeatable(harness: Callable[..., Harness]) -> None:
+    first = harness(Budget(trials=24))
+    list(first.session.events())
+    assert isinstance(first.session.sink, ListSink)
+    again = harness(Budget(trials=24))
+    again.session.measurer = ReplayMeasurer(first.session.sink.records)
+    list(again.session.events())
+    assert isinstance(again.session.sink, ListSink)
+
+    def story(h: Harness) -> list[tuple[str, str, float | None]]:
+        assert isinstance(h.session.sink, ListSink)
+        return [(r.workload, r.steps_json, r.result.latency_s) for r in h.session.sink.records]
+
+    assert story(again) == story(first)
+    unknown = ReplayMeasurer([]).measure(first.tasks[0].dag, [(Parallel("c", 1),)])
+    assert [r.status for r in unknown] == [MeasureStatus.RUN_ERROR]
+
+
+# --- scheduler --------------------------------------------------------------------------------
+
+
+def scheduler_of(
+    matmul_of: Callable[[int], ComputeDAG], *specs: tuple[int, int, float | None]
+) -> tuple[Scheduler, list[str]]:
+    """Tasks from (size, weight, bound)."""
+    dags = [matmul_of(n) for n, _, _ in specs]
+    tasks = [
+        TuningTask(dag.key, dag, weight, bound_s=bound)
+        for dag, (_, weight, bound) in zip(dags, specs, strict=True)
+    ]
+    return Scheduler(tasks, batch=4, patience=16), [task.key for task in tasks]
+
+
+def test_a_task_at_its_bound_gets_little(matmul_of: Callable[[int], ComputeDAG]) -> None:
+    scheduler, (a, b) = scheduler_of(matmul_of, (8, 100, 1e-3), (9, 1, 1e-4))
+    scheduler.observe(a, [ok(1.02e-3)] * 4)
+    scheduler.observe(b, [ok(1e-3)] * 4)
+    assert scheduler.states[a].at_bound
+    chosen = scheduler.next()
+    assert chosen is not None
+    assert chosen.task.key == b
+    assert scheduler.gain_s(scheduler.states[a]) < 0.1 * scheduler.gain_s(scheduler.states[b])
+
+
+def test_expected_gain_is_never_more_than_what_is_left(
+    matmul_of: Callable[[int], ComputeDAG],
+) -> None:
+    scheduler, (a,) = scheduler_of(matmul_of, (8, 3, 0.9e-3))
+    scheduler.observe(a, [ok(1.0), ok(1e-3)])
+    assert 0 < scheduler.gain_s(scheduler.states[a]) <= 3 * 0.1e-3 * 1.0001
+
+
+def test_staleness_lowers_the_gain_and_patience_ends_it(
+    matmul_of: Callable[[int], ComputeDAG],
+) -> None:
+    scheduler, (a,) = scheduler_of(matmul_of, (8, 1, 1e-4))
+    state = scheduler.states[a]
+    scheduler.observe(a, [ok(1e-3)] * 4)
+    gains = []
+    for _ in range(6):
+        scheduler.observe(a, [ok(1e-3)] * 4)
+        gains.append(scheduler.gain_s(state))
+    assert all(later < earlier for earlier, later in pairwise(gains))
+    assert gains[3] < gains[2] * 0.1  # beyond the patience of 16
+    assert not scheduler.finished(state)
+    scheduler.observe(a, [FAILED] * 64)
+    assert scheduler.finished(state)
+
+
+def test_noise_is_no_improvement_unless_it_adds_up(
+    matmul_of: Callable[[int], ComputeDAG],
+) -> None:
+    scheduler, (a,) = scheduler_of(matmul_of, (8, 1, None))
+    state = scheduler.states[a]
+    scheduler.observe(a, [ok(1e-3), ok(0.9990e-3)])
+    assert (state.stale, state.best_s) == (1, 0.9990e-3)
+    scheduler.observe(a, [ok(0.9970e-3)])
+    assert (state.stale, state.best_s) == (0, 0.9970e-3)
+
+
+def test_weight_decides_between_equal_tasks(matmul_of: Callable[[int], ComputeDAG]) -> None:
+    scheduler, (a, b) = scheduler_of(matmul_of, (8, 1, 1e-4), (9, 5, 1e-4))
+    for key in (a, b):
+        scheduler.observe(key, [ok(1e-3)] * 4)
+    chosen = scheduler.next()
+    assert chosen is not None
+    assert chosen.task.key == b
+
+
+def test_the_state_is_a_fold_over_results_whatever_the_batches(
+    matmul_of: Callable[[int], ComputeDAG],
+) -> None:
+    results = [FAILED, ok(2e-3), ok(1e-3), FAILED, ok(3e-3), ok(0.5e-3)]
+    one, (a, _) = scheduler_of(matmul_of, (8, 1, None), (9, 1, None))
+    two, _ = scheduler_of(matmul_of, (8, 1, None), (9, 1, None))
+    one.observe(a, results)
+    for result in results:
+        two.observe(a, [result])
+    assert one.states[a] == two.states[a]
+    assert one.gain_s(one.states[a]) == two.gain_s(two.states[a])
+    assert (one.total_s(), one.start_s(), one.n_known()) == (0.5e-3, 2e-3, 1)
+
+
+def test_spending_follows_the_weighted_headroom(harness: Callable[..., Harness]) -> None:
+    """Of two tasks the one with ten times the latency gets most of the trials."""
+    h = harness(Budget(trials=120), sizes=(8, 9))
+    slow = h.keys[0]
+
+    def measure(dag: ComputeDAG, candidates: Sequence[Steps]) -> list[MeasureResult]:
+        scale = 1e-2 if dag.key == slow else 1e-3
+        return [ok(scale * (0.5 + 1 / (1 + s.n))) for (s,) in candidates]  # type: ignore[union-attr]
+
+    h.measurer.measure = measure  # type: ignore[method-assign]
+    list(h.session.events())
+    trials = {key: state.n_trials for key, state in h.session.scheduler.states.items()}
+    assert trials[slow] > 3 * trials[h.keys[1]]
