@@ -43,6 +43,7 @@ from autotune.te.expr import (
     Tensor,
     Var,
     dtype_bytes,
+    dtype_of,
     substitute,
     variables,
 )
@@ -280,9 +281,7 @@ class _Function:
         pointer = self.b.gep(base, [I64(const)], source_etype=kind) if const else base
         return pointer, max(align or _CACHE_LINE, size)
 
-    def _base(
-        self, tensor: Tensor, terms: tuple[tuple[Expr, int], ...], kind: ir.Type
-    ) -> ir.Value:
+    def _base(self, tensor: Tensor, terms: tuple[tuple[Expr, int], ...], kind: ir.Type) -> ir.Value:
         key = (tensor.name, "address", terms, self._unrolled(terms))
         found = self.scope.find(key)
         if found is None:
@@ -500,8 +499,6 @@ def _is_float(kind: ir.Type) -> bool:
 
 
 def _is_float_product(e: Expr) -> bool:
-    from autotune.te.expr import dtype_of
-
     return isinstance(e, Binary) and e.op == "mul" and dtype_of(e).startswith("float")
 
 
@@ -526,7 +523,7 @@ def _floor_mod(f: _Function, a: ir.Value, b: ir.Value) -> ir.Value:
 def _power_of_two(b: ir.Value) -> bool:
     if not isinstance(b, ir.Constant) or not isinstance(b.type, ir.IntType):
         return False
-    return b.constant > 0 and b.constant & (b.constant - 1) == 0
+    return bool(b.constant > 0 and b.constant & (b.constant - 1) == 0)
 
 
 _Op = Callable[[_Function, ir.Value, ir.Value], ir.Value]

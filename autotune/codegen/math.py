@@ -12,27 +12,29 @@ are the largest seen against float64 over the stated range (checked by tests):
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
 import llvmlite.ir as ir
 
+_Floats: TypeAlias = tuple[float, ...]
 _I32 = ir.IntType(32)
-_TANH_P = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11)
+_TANH_P: _Floats = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11)
 _TANH_P += (5.12229709037114e-08, 1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03)
-_TANH_Q = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
-_ERF_P = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06)
+_TANH_Q: _Floats = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03)
+_TANH_Q += (4.89352518554385e-03,)
+_ERF_P: _Floats = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06)
 _ERF_P += (-5.69250639462346e-05, -7.34990630326855e-04, -2.95459980854025e-03)
 _ERF_P += (-1.60960333262415e-02,)
-_ERF_Q = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03)
+_ERF_Q: _Floats = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03)
 _ERF_Q += (-7.37332916720468e-03, -1.42647390514189e-02)
-_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1)
-_EXP += (5.0000001201e-1,)
-_LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1)
-_LOG += (-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
+_EXP: _Floats = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2)
+_EXP += (1.6666665459e-1, 5.0000001201e-1)
+_LOG: _Floats = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1)
+_LOG += (1.4249322787e-1, -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
 
 
-def declare(
-    module: ir.Module, name: str, result: ir.Type, arguments: list[ir.Type]
-) -> ir.Function:
+def declare(module: ir.Module, name: str, result: ir.Type, arguments: list[ir.Type]) -> ir.Function:
     """The external function `name`, declared once per module."""
     known = module.globals.get(name)
     if known is not None:
@@ -62,7 +64,9 @@ class Math:
     def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
         """Call `llvm.<name>` overloaded on the type of the first argument."""
         kind = args[0].type
-        fn = declare(self.b.module, f"llvm.{name}.{vector_suffix(kind)}", kind, [a.type for a in args])
+        fn = declare(
+            self.b.module, f"llvm.{name}.{vector_suffix(kind)}", kind, [a.type for a in args]
+        )
         return self.b.call(fn, args)
 
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
@@ -79,7 +83,7 @@ class Math:
 
     def exp(self, x: ir.Value) -> ir.Value:
         """e^x; 0 below -88, 2^128·… saturates at the largest finite result above 88.7."""
-        c = lambda v: self.const(x.type, v)  # noqa: E731
+        c = partial(self.const, x.type)
         x = self.minimum(c(88.72283), self.maximum(c(-87.33654), x))
         n = self.intrinsic("roundeven", self.b.fmul(x, c(1.44269504088896341)))
         r = self.fma(n, c(-0.693359375), x)
@@ -90,9 +94,9 @@ class Math:
 
     def log(self, x: ir.Value) -> ir.Value:
         """Natural logarithm of a positive normal number."""
-        c = lambda v: self.const(x.type, v)  # noqa: E731
+        c = partial(self.const, x.type)
         ints = self._int_type(x.type)
-        i = lambda v: self.const(ints, v)  # noqa: E731
+        i = partial(self.const, ints)
         bits = self.b.bitcast(x, ints)
         shifted = self.b.sub(bits, i(0x3F3504F3))
         exponent = self.b.ashr(shifted, i(23))
@@ -129,9 +133,7 @@ class Math:
     def _rational(
         self, x: ir.Value, limit: float, p: tuple[float, ...], q: tuple[float, ...]
     ) -> ir.Value:
-        x = self.minimum(
-            self.const(x.type, limit), self.maximum(self.const(x.type, -limit), x)
-        )
+        x = self.minimum(self.const(x.type, limit), self.maximum(self.const(x.type, -limit), x))
         z = self.b.fmul(x, x)
         return self.b.fdiv(self.b.fmul(x, self._horner(p, z)), self._horner(q, z))
 

@@ -1,4 +1,4 @@
-"""④ From a schedule to loop IR: `lower(dag, steps, target) -> Program`.
+"""④ From a schedule to loop IR: `lower(dag, steps) -> Program`.
 
 Each root stage becomes a kernel. Loop nests are built inside out: the loops of a stage first, then,
 at the loop where a producer is attached, the region that the finished loops read of it is computed,
@@ -73,14 +73,15 @@ def lower(dag: ComputeDAG, steps: Steps) -> Program:
 def lower_state(state: State) -> Program:
     """Loop IR of a state whose extents are all ints."""
     buffers = [_placeholder_buffer(p.tensor, p.constant) for p in state.dag.placeholders]
-    kernels = []
+    kernels: list[Kernel] = []
     for stage in state.stages.values():
         if stage.attach is None:
             role = "output" if stage.name in state.dag.outputs else "workspace"
             buffers.append(Buffer(stage.op.tensor, role, dense(stage.op.tensor.shape)))
             kernels.append(_Nest(state, stage).kernel(len(kernels)))
     program = pack_constants(Program(tuple(buffers), (), tuple(kernels)), state)
-    return Program(program.buffers, program.packs, tuple(map(_with_arguments(program), program.kernels)))
+    named = map(_with_arguments(program), program.kernels)
+    return Program(program.buffers, program.packs, tuple(named))
 
 
 def _placeholder_buffer(tensor: Tensor, constant: bool) -> Buffer:
@@ -137,7 +138,7 @@ class _Nest:
         inst = _Instance(stage, tuple(idx(0) for _ in stage.op.axes), extents)
         sizes = inst.sizes()
         lets, total, ranges = _decode(stage, sizes)
-        body = self._loops(inst, 0, ranges, self._store(inst))
+        body = self._loops(inst, 0, ranges, _Leaf(self._plain))
         _check_stack(stage.name, body)
         return Kernel(f"k{number}_{_symbol(stage.name)}", total, "t", (), (*lets, *body))
 
@@ -170,9 +171,7 @@ class _Nest:
         extent, factor = sizes[rel.parent], min(int(rel.factors[-1]), sizes[rel.parent])
         tile = _tile_number(inst, rel, sizes)
         done = inst.versioned | {rel.parent}
-        full = _Instance(
-            inst.stage, inst.starts, inst.extents, inst.overrides, done, inst.local
-        )
+        full = _Instance(inst.stage, inst.starts, inst.extents, inst.overrides, done, inst.local)
         rest = (*inst.overrides, (rel.children[-1], extent % factor))
         part = _Instance(inst.stage, inst.starts, inst.extents, rest, done, inst.local)
         cond = simplify(compare("lt", tile, idx(extent // factor)), ranges)
@@ -180,9 +179,6 @@ class _Nest:
             return self._loops(full if cond.value else part, depth, ranges, leaf)
         then = self._loops(full, depth, ranges, leaf)
         return (If(cond, then, self._loops(part, depth, ranges, leaf)),)
-
-    def _store(self, inst: _Instance) -> _Leaf:
-        return _Leaf(self._plain)
 
     def _plain(self, inst: _Instance, ranges: Ranges) -> Body:
         value = simplify(substitute(inst.stage.op.body, _axis_values(inst)), ranges)
@@ -453,5 +449,3 @@ def _check_stack(name: str, body: Body) -> None:
     total = sum(s.buffer.n_bytes for s in statements(body) if isinstance(s, Alloc))
     if total > MAX_LOCAL_BYTES:
         raise ScheduleError(f"{name}: local buffers need {total} bytes, more than the stack has")
-
-

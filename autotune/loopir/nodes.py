@@ -2,13 +2,13 @@
 
     program = Program(buffers, packs, kernels)
     kernel  = Kernel(name, extent, var, buffers, body)      -- runs `body` for begin ≤ var < end
-    stmt    = For(var, extent, kind, body)                   kind ∈ serial unroll vectorize
+    stmt    = For(var, extent, kind, body)                  kind ∈ serial unroll vectorize
             | If(cond, then, orelse) | Let(var, value) | Alloc(buffer, body)
-            | Store(buffer, indices, value) | Prefetch(buffer, indices)
+            | Store(tensor, indices, value) | PrefetchLine(tensor, indices, offset_bytes)
     body    = tuple of stmt
 
-Expressions are those of `autotune.te.expr`, where `Load(tensor, …)` refers to a buffer by the name of
-its tensor. A `Let` binds an index for the statements after it. Indices are per dimension.
+Expressions are those of `autotune.te.expr`, where `Load(tensor, …)` refers to a buffer by the name
+of its tensor. A `Let` binds an index for the statements after it. Indices are per dimension.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from autotune.te.expr import Axis, Expr, Tensor, dtype_bytes
 class Buffer:
     """Memory of a tensor.
 
-    `role`: `input`, `output`, `constant` (packed weights), `workspace` (shared between the kernels of
-    one program) or `local` (private to one iteration of the parallel range). `strides` are in
+    `role`: `input`, `output`, `constant` (packed weights), `workspace` (shared between the kernels
+    of one program) or `local` (private to one iteration of the parallel range). `strides` are in
     elements, outermost first.
     """
 

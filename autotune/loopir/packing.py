@@ -24,8 +24,9 @@ from autotune.loopir.nodes import (
     Store,
     dense,
 )
-from autotune.loopir.visitor import body_loads, rewrite_exprs
+from autotune.loopir.visitor import body_loads, loop_extents, rewrite_exprs, statements
 from autotune.schedule.state import State
+from autotune.te.arith import bounds
 from autotune.te.expr import Axis, Expr, Load, Tensor, Var, dtype_bytes, idx, substitute, variables
 
 Loops = tuple[tuple[str, int], ...]
@@ -115,8 +116,6 @@ def _holds(big: tuple[Axis, ...], small: tuple[Axis, ...]) -> bool:
 
 def _let_extent(value: Expr, total: int) -> int:
     """Number of values of a decoded parallel index `t // a % b` (or `t // a`, or `t`)."""
-    from autotune.te.arith import bounds
-
     return bounds(value, {"t": (0, total - 1)})[1] + 1
 
 
@@ -146,14 +145,10 @@ def _prefetch_stmt(stmt: Stmt, ahead: dict[str, int]) -> Stmt:
 
 
 def _has_serial_loop(body: Body) -> bool:
-    from autotune.loopir.visitor import statements
-
     return any(isinstance(s, For) and s.kind == "serial" for s in statements(body))
 
 
 def _lines(body: Body, ahead: dict[str, int]) -> list[Stmt]:
-    from autotune.loopir.visitor import loop_extents
-
     tile = loop_extents(body)
     out: list[Stmt] = []
     seen: set[str] = set()
@@ -169,6 +164,6 @@ def _lines(body: Body, ahead: dict[str, int]) -> list[Stmt]:
             for v in variables(i) & set(tile):
                 count *= tile[v]
         size = count * dtype_bytes(load.tensor.dtype)
-        for offset in range(0, size, 64):
-            out.append(PrefetchLine(load.tensor, start, ahead[name] + offset))
+        offsets = range(ahead[name], ahead[name] + size, 64)
+        out += [PrefetchLine(load.tensor, start, offset) for offset in offsets]
     return out

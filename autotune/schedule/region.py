@@ -1,8 +1,8 @@
 """③ How far an index reaches while some of its variables vary: the algebra behind `compute_at`.
 
-A reach is `(low, span)`: the index stays in `[low, low + span]`, where `low` is an expression of the
-variables held fixed. Spans are ints in a concrete schedule and arrays (one entry per candidate) when
-a whole population is analysed at once, so this module uses no comparison on them.
+A reach is `(low, span)`: the index stays in `[low, low + span]`, where `low` is an expression of
+the variables held fixed. Spans are ints in a concrete schedule and arrays (one entry per candidate)
+when a whole population is analysed at once, so this module uses no comparison on them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def low(e: Expr, inner: Mapping[str, int]) -> Expr:
 
 
 def lowest(forms: list[Linear]) -> Linear | None:
-    """The smallest of several starting points, or None where they differ by more than a constant."""
+    """The smallest of several starting points; None where they differ by more than a constant."""
     first = forms[0]
     if any(set(f.terms) != set(first.terms) for f in forms):
         return None
@@ -99,5 +99,3 @@ def _atom_low(atom: Expr, inner: Mapping[str, int]) -> Expr:
             return atom
         case _:
             raise UnboundedIndex(str(atom))
-
-

@@ -1,15 +1,16 @@
 """③ A schedule applied to a DAG: stages, their loops, and where they are computed.
 
-A `State` is a light loop structure, not a program: it is cheap to build, immutable, and made only by
-`replay(dag, steps)`. Printing it shows the loop nests. Extents are ints, or integer arrays with one
-entry per candidate when `replay` is given arrays for the holes of a sketch: the structure is then
-that of the whole population.
+A `State` is a light loop structure, not a program: it is cheap to build, immutable, and made only
+by `replay(dag, steps)`. Printing it shows the loop nests. Extents are ints, or integer arrays with
+one entry per candidate when `replay` is given arrays for the holes of a sketch: the structure is
+then that of the whole population.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,6 +195,10 @@ def _size(size: Size, holes: Holes) -> Extent:
     return holes[size.name] if isinstance(size, Hole) else size
 
 
+def _plain(extent: Extent) -> Extent:
+    return int(extent) if np.ndim(extent) == 0 else extent
+
+
 def _fresh(op: Compute, extents: tuple[Extent, ...] | None = None) -> Stage:
     axes = op.axes + op.reduce_axes
     sizes = extents or tuple(a.extent for a in axes)
@@ -216,10 +221,9 @@ def _split(state: State, step: Split, holes: Holes) -> State:
     factors: list[Extent] = []
     extent: Extent = old.extent
     for size in reversed(step.factors):
-        factor = np.minimum(np.maximum(_size(size, holes), 1), extent)
-        factors.insert(0, factor if isinstance(factor, np.ndarray) and factor.ndim else int(factor))
-        extent = -(-extent // factors[0])
-    sizes = [extent if isinstance(extent, np.ndarray) else int(extent), *factors]
+        factors.insert(0, _plain(np.minimum(np.maximum(_size(size, holes), 1), extent)))
+        extent = _plain(-(-extent // factors[0]))
+    sizes = [extent, *factors]
     children = tuple(f"{old.name}.{n}" for n in range(len(sizes)))
     new = tuple(replace(old, name=c, extent=e) for c, e in zip(children, sizes, strict=True))
     relation = SplitRelation(old.name, children, tuple(factors), step.tail)
@@ -255,9 +259,7 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
     if step.kind == "vectorize" and stage.iters[at].kind == "reduce":
         raise ScheduleError("a reduction loop is vectorised by rfactor, not by annotation")
     marked = replace(stage.iters[at], annotation=step.kind)
-    return _with(
-        state, replace(stage, iters=stage.iters[:at] + (marked,) + stage.iters[at + 1 :])
-    )
+    return _with(state, replace(stage, iters=(*stage.iters[:at], marked, *stage.iters[at + 1 :])))
 
 
 # --- location ---------------------------------------------------------------------------------
@@ -295,13 +297,10 @@ def required_extents(state: State, name: str, target: Stage, depth: int) -> tupl
                 except UnboundedIndex:
                     needed = op.tensor.shape[d]
                 spans[d] = np.minimum(np.maximum(spans[d], needed), op.tensor.shape[d])
-    plain = [s if isinstance(s, np.ndarray) and s.ndim else int(s) for s in spans]
-    return (*plain, *(a.extent for a in op.reduce_axes))
+    return (*map(_plain, spans), *(a.extent for a in op.reduce_axes))
 
 
-def _extents_inside(
-    state: State, reader: Stage, target: Stage, depth: int
-) -> dict[str, Extent]:
+def _extents_inside(state: State, reader: Stage, target: Stage, depth: int) -> dict[str, Extent]:
     if reader.name == target.name:
         return reader.inner_extents(depth)
     attach = reader.attach
@@ -327,8 +326,8 @@ def _compute_inline(state: State, step: ComputeInline, _: Holes) -> State:
     return _with_dag(state, ComputeDAG(tuple(ops), state.dag.outputs))
 
 
-def _map_body(op: Op, f: object) -> Op:
-    return replace(op, body=map_expr(op.body, f)) if isinstance(op, Compute) else op  # type: ignore[arg-type]
+def _map_body(op: Op, f: Callable[[Expr], Expr | None]) -> Op:
+    return replace(op, body=map_expr(op.body, f)) if isinstance(op, Compute) else op
 
 
 def _with_dag(state: State, dag: ComputeDAG) -> State:
@@ -357,9 +356,8 @@ def _cache_read(state: State, step: CacheRead, _: Holes) -> State:
     source = state.dag[step.tensor].tensor
     reader = state[step.reader].op
     axes = tuple(Axis(f"d{n}", e) for n, e in enumerate(source.shape))
-    copy = Compute(
-        Tensor(step.name, source.shape, source.dtype), axes, Load(source, tuple(a.var for a in axes))
-    )
+    everything = Load(source, tuple(a.var for a in axes))
+    copy = Compute(Tensor(step.name, source.shape, source.dtype), axes, everything)
 
     def one(e: Expr) -> Expr | None:
         if isinstance(e, Load) and e.tensor.name == source.name:
@@ -410,7 +408,7 @@ def _prefetch(state: State, step: Prefetch, holes: Holes) -> State:
     return _with(state, replace(stage, prefetches=(*stage.prefetches, entry)))
 
 
-_APPLY = {
+_APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     Split: _split,
     Reorder: _reorder,
     Parallel: _parallel,

@@ -34,8 +34,8 @@ class Split:
             S(i)                          for i.1 in M:
                                               for i.2 in T:   S(…)      factors=(M, T)
 
-    `tail` says what happens where the innermost factor does not divide the extent: `shift` moves the
-    last tile inwards (it recomputes a few points), `split` runs a second, smaller tile. Outer
+    `tail` says what happens where the innermost factor does not divide the extent: `shift` moves
+    the last tile inwards (it recomputes a few points), `split` runs a second, smaller tile. Outer
     factors that do not divide the tile count always shift. Factors are clipped to the extent.
     """
 
