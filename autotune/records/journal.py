@@ -1,8 +1,8 @@
 """⑧ The log file: append-only JSON Lines that survive a kill at any moment.
 
-One writer at a time (an exclusive lock that dies with its process); every batch is one write and
-one fsync; a last line that a kill cut off is removed on opening. Lines that are foreign or corrupt
-are counted and skipped, and never rewritten.
+One writer at a time (an exclusive lock that dies with its process). Every measurement is written as
+soon as it is there, every batch ends with an fsync, and a last line that a kill cut off is removed
+on opening. Lines that are foreign or corrupt are counted and skipped, and never rewritten.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Journal:
         _lock(file, path)
         journal = Journal(path, file, Log(headers=(header,)))
         journal.append([header, *workloads])
+        journal.sync()
         _sync_folder(path.parent)
         return journal
 
@@ -75,7 +76,7 @@ class Journal:
             raise
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Write entries and wait until the disk has them.
+        """Write entries; from now on they survive a kill of this process.
 
         Raises OutputError when the disk is full; the file then ends where it ended before.
         """
@@ -84,13 +85,19 @@ class Journal:
         try:
             self._file.seek(size)
             _write_all(self._file, data)
-            os.fsync(self._file.fileno())
         except OSError as error:
             os.ftruncate(self._file.fileno(), size)
             raise _cannot(self.path, error) from error
 
+    def sync(self) -> None:
+        """Wait until the disk has everything: it then survives a loss of power. Once per batch."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _cannot(self.path, error) from error
+
     def close(self) -> None:
-        """Give the lock back."""
+        """Give the lock back. Call `sync` first."""
         self._file.close()
 
     def __enter__(self) -> Journal:

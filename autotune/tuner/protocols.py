@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from autotune.measure.result import MeasureResult
@@ -40,8 +40,19 @@ class Policy(Protocol):
 class Measurer(Protocol):
     """Builds, checks and times candidates. A failed one has a status; nothing is raised for it."""
 
-    def measure(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> Sequence[MeasureResult]:
-        """One result per candidate, in order."""
+    def stream(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None
+    ) -> Iterable[MeasureResult]:
+        """One result per candidate, in order, each as soon as it is there.
+
+        `best_s`: the best latency so far, so that hopeless candidates can be given up early.
+        """
+        ...
+
+    def measure_interleaved(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
+    ) -> Sequence[MeasureResult]:
+        """Time finalists in turns, `rounds` repeats each; a crash of one may be that of all."""
         ...
 
 
@@ -57,5 +68,9 @@ class Sink(Protocol):
     """Where records go; `records.Journal` in a real session."""
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Write entries so that they survive a kill."""
+        """Write entries so that they survive the death of this process."""
+        ...
+
+    def sync(self) -> None:
+        """Wait until everything written survives the death of the machine."""
         ...

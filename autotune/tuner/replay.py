@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records.record import MeasureRecord, steps_text
@@ -16,7 +16,16 @@ class ReplayMeasurer:
     def __init__(self, records: Iterable[MeasureRecord]) -> None:
         self._results = {(r.workload, r.steps_json): r.result for r in records}
 
-    def measure(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[MeasureResult]:
+    def stream(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
+    ) -> Iterator[MeasureResult]:
         """One recorded result per candidate, in order."""
         missing = MeasureResult(MeasureStatus.RUN_ERROR, error="not in the replayed log")
-        return [self._results.get((dag.key, steps_text(steps)), missing) for steps in candidates]
+        for steps in candidates:
+            yield self._results.get((dag.key, steps_text(steps)), missing)
+
+    def measure_interleaved(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
+    ) -> list[MeasureResult]:
+        """The same results once more."""
+        return list(self.stream(dag, candidates))

@@ -35,6 +35,7 @@ from autotune.tuner.task import TuningTask
 _MAX_ASKS = 3  # proposals of nothing new after which a task's space counts as exhausted
 _FINAL_TIME = 0.04  # share of the time budget kept for measuring the finalists again
 _FINALISTS = 3
+_FINAL_ROUNDS = 10  # repeats of each
 _FINAL_MARGIN = 1.05  # who is within this factor of the best is a finalist
 
 
@@ -172,7 +173,7 @@ class Session:
 
     def _round(self, state: TaskState, candidates: Sequence[Candidate]) -> Iterator[Event]:
         before = state.best_s
-        results = self._measure(state.task, candidates)
+        results = self._measure(state, candidates)
         self._learn(state, list(zip(candidates, results, strict=True)))
         self._train()
         yield BatchMeasured(
@@ -188,32 +189,35 @@ class Session:
         if state.best_s is not None and state.best_s != before:
             yield TaskImproved(state.task.key, before, state.best_s)
 
-    def _measure(
-        self, task: TuningTask, candidates: Sequence[Candidate], final: bool = False
-    ) -> Sequence[MeasureResult]:
-        """Measure, and have it in the log before anybody learns of it."""
+    def _measure(self, state: TaskState, candidates: Sequence[Candidate]) -> list[MeasureResult]:
+        """Measure; every result is in the log before the next one, or anybody, knows of it."""
         begin = self.clock()
-        results = self.measurer.measure(task.dag, [c.steps for c in candidates])
+        steps = [c.steps for c in candidates]
+        results: list[MeasureResult] = []
+        for result in self.measurer.stream(state.task.dag, steps, state.best_s):
+            self._write(state.task, candidates[len(results)], result)
+            results.append(result)
+        self.sink.sync()
         self.ledger.seconds.measure += self.clock() - begin
-        first, elapsed_s = self.ledger.next_sequence, self.elapsed_s()
-        records = [
-            MeasureRecord(
-                run_id=self.run.run_id,
-                sequence=first + i,
-                workload=task.key,
-                target_key=self.run.target_key,
-                n_threads=self.run.n_threads,
-                steps_json=steps_text(candidate.steps),
-                result=result,
-                sketch=candidate.sketch,
-                elapsed_s=elapsed_s,
-                final=final,
-            )
-            for i, (candidate, result) in enumerate(zip(candidates, results, strict=True))
-        ]
-        self.sink.append(records)
-        self.ledger.add(records, live=True)
         return results
+
+    def _write(
+        self, task: TuningTask, candidate: Candidate, result: MeasureResult, final: bool = False
+    ) -> None:
+        record = MeasureRecord(
+            run_id=self.run.run_id,
+            sequence=self.ledger.next_sequence,
+            workload=task.key,
+            target_key=self.run.target_key,
+            n_threads=self.run.n_threads,
+            steps_json=steps_text(candidate.steps),
+            result=result,
+            sketch=candidate.sketch,
+            elapsed_s=self.elapsed_s(),
+            final=final,
+        )
+        self.sink.append([record])
+        self.ledger.add([record], live=True)
 
     def _learn(self, state: TaskState, pairs: Sequence[tuple[Candidate, MeasureResult]]) -> None:
         self.scheduler.observe(state.task.key, [result for _, result in pairs])
@@ -228,18 +232,31 @@ class Session:
             self.ledger.seconds.model += self.clock() - begin
 
     def _measure_finals(self) -> None:
-        """Measure the finalists of every task again, the most important task first."""
+        """Measure the finalists of every task against each other, the weightiest task first."""
+        begin = self.clock()
         states = [s for s in self.scheduler.states.values() if s.best_s is not None]
         for state in sorted(states, key=lambda s: -s.task.weight * (s.best_s or 0.0)):
-            ranking = self.ledger.ranking(state.task.key)[:_FINALISTS]
-            limit = _FINAL_MARGIN * (state.best_s or 0.0)
-            finalists = [r for r in ranking if (r.result.latency_s or 0.0) <= limit]
             late = self.budget.time_s is not None and self.elapsed_s() >= self.budget.time_s
             if late or self.stop():
-                return
-            if len(finalists) > 1:
-                again = [Replayed(r.steps, r.sketch) for r in finalists]
-                self._measure(state.task, again, final=True)
+                break
+            self._measure_final(state)
+        self.sink.sync()
+        self.ledger.seconds.measure += self.clock() - begin
+
+    def _measure_final(self, state: TaskState) -> None:
+        ranking = self.ledger.ranking(state.task.key)[:_FINALISTS]
+        limit = _FINAL_MARGIN * (state.best_s or 0.0)
+        again = [
+            Replayed(r.steps, r.sketch) for r in ranking if (r.result.latency_s or 0.0) <= limit
+        ]
+        if len(again) < 2:
+            return
+        steps = [c.steps for c in again]
+        results = self.measurer.measure_interleaved(state.task.dag, steps, _FINAL_ROUNDS)
+        if not all(r.ok for r in results):  # one crash hits all of them: ask one by one
+            results = list(self.measurer.stream(state.task.dag, steps, state.best_s))
+        for candidate, result in zip(again, results, strict=True):
+            self._write(state.task, candidate, result, final=True)
 
     def _policy(self, task: TuningTask) -> Policy:
         if task.key not in self._policies:
@@ -255,6 +272,7 @@ class Session:
         end = End(self.run.run_id, reason.value, self.ledger.n_trials, self.elapsed_s())
         with contextlib.suppress(AutotuneError):  # a full disk has been reported already
             self.sink.append([end])
+            self.sink.sync()
 
     def _summary(self, reason: StopReason) -> SessionFinished:
         best = {task.key: self.ledger.best_s(task.key) for task in self.tasks}

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -71,10 +71,19 @@ class FakeMeasurer:
     curve: Callable[[int], MeasureResult] = lambda i: ok(1e-3 / (1 + i))
     calls: list[tuple[str, tuple[Steps, ...]]] = field(default_factory=list)
 
-    def measure(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[MeasureResult]:
+    def stream(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
+    ) -> Iterator[MeasureResult]:
         self.calls.append((dag.key, tuple(candidates)))
-        self.clock[0] += len(candidates)
-        return [self.curve(s.n) for (s,) in candidates if isinstance(s, Parallel)]
+        for (step,) in candidates:
+            assert isinstance(step, Parallel)
+            self.clock[0] += 1
+            yield self.curve(step.n)
+
+    def measure_interleaved(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
+    ) -> list[MeasureResult]:
+        return list(self.stream(dag, candidates))
 
 
 @dataclass
@@ -126,6 +135,9 @@ class ListSink:
 
     def append(self, entries: Sequence[Entry]) -> None:
         self.entries += entries
+
+    def sync(self) -> None:
+        pass
 
     @property
     def records(self) -> list[MeasureRecord]:
@@ -224,11 +236,13 @@ def test_a_task_in_which_everything_fails_does_not_end_the_session(
     good = h.measurer.curve
     bad_key = h.keys[1]
 
-    def measure(dag: ComputeDAG, candidates: Sequence[Steps]) -> list[MeasureResult]:
+    def stream(
+        dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None
+    ) -> list[MeasureResult]:
         h.measurer.calls.append((dag.key, tuple(candidates)))
         return [FAILED if dag.key == bad_key else good(s.n) for (s,) in candidates]  # type: ignore[union-attr]
 
-    h.measurer.measure = measure  # type: ignore[method-assign]
+    h.measurer.stream = stream  # type: ignore[method-assign,assignment]
     events = list(h.session.events())
     last = events[-1]
     assert isinstance(last, SessionFinished)
@@ -292,7 +306,7 @@ def test_a_resumed_session_is_in_the_state_before_the_kill(
     log = read_log(path)
     assert [r.sequence for r in log.records] == list(range(60))
     assert len({(r.workload, r.steps_json) for r in log.records}) == 60
-    assert last.elapsed_s == 60.0 + (-n_before_kill % 4)  # time of what was not written is spent
+    assert last.elapsed_s == 60.0
     if n_before_kill % 4 == 0:  # whole batches: then even the order of tasks is the same
         assert [(r.workload, r.steps_json) for r in log.records] == [
             (r.workload, r.steps_json) for r in reference.records
@@ -320,23 +334,34 @@ def test_a_request_to_stop_ends_after_the_batch(harness: Callable[..., Harness])
     assert (last.reason, last.n_trials) == (StopReason.INTERRUPTED, 8)
 
 
-def test_an_interrupt_in_the_middle_of_a_batch_still_ends_the_log(
+def test_an_interrupt_in_the_middle_of_a_batch_keeps_what_was_measured(
     harness: Callable[..., Harness],
 ) -> None:
     h = harness(Budget(trials=100))
 
-    def interrupted(dag: ComputeDAG, candidates: Sequence[Steps]) -> list[MeasureResult]:
-        raise KeyboardInterrupt
+    def interrupted(i: int) -> MeasureResult:
+        if len(h.measurer.calls) == 2 and i == 2:
+            raise KeyboardInterrupt
+        return ok(1e-3)
 
-    events = h.session.events()
-    for event in events:
-        if isinstance(event, BatchMeasured):
-            break
-    h.session.measurer.measure = interrupted  # type: ignore[method-assign]
+    h.measurer.curve = interrupted
     with pytest.raises(KeyboardInterrupt):
-        list(events)
+        list(h.session.events())
     assert isinstance(h.session.sink, ListSink)
-    assert h.session.sink.entries[-1] == End("r1", "interrupted", 4, 4.0)
+    assert len(h.session.sink.records) == 6
+    assert h.session.sink.entries[-1] == End("r1", "interrupted", 6, 7.0)
+
+
+def test_a_crash_among_finalists_is_not_that_of_all(harness: Callable[..., Harness]) -> None:
+    h = harness(Budget(trials=4), sizes=(8,))
+    h.session.finals = True
+    crash = MeasureResult(MeasureStatus.RUN_CRASH)
+    h.measurer.curve = lambda i: crash if i == 2 and len(h.measurer.calls) > 1 else ok(1e-3)
+    h.measurer.measure_interleaved = lambda dag, steps, rounds: [crash] * 3  # type: ignore[method-assign]
+    list(h.session.events())
+    assert isinstance(h.session.sink, ListSink)
+    finals = [r.result.status for r in h.session.sink.records if r.final]
+    assert finals == ["ok", "ok", "run_crash"]
 
 
 def test_finalists_are_measured_again_and_are_no_trials(harness: Callable[..., Harness]) -> None:
@@ -373,7 +398,7 @@ def test_replayed_results_make_a_search_repeatable(harness: Callable[..., Harnes
         return [(r.workload, r.steps_json, r.result.latency_s) for r in h.session.sink.records]
 
     assert story(again) == story(first)
-    unknown = ReplayMeasurer([]).measure(first.tasks[0].dag, [(Parallel("c", 1),)])
+    unknown = ReplayMeasurer([]).stream(first.tasks[0].dag, [(Parallel("c", 1),)])
     assert [r.status for r in unknown] == [MeasureStatus.RUN_ERROR]
 
 
@@ -467,11 +492,13 @@ def test_spending_follows_the_weighted_headroom(harness: Callable[..., Harness])
     h = harness(Budget(trials=120), sizes=(8, 9))
     slow = h.keys[0]
 
-    def measure(dag: ComputeDAG, candidates: Sequence[Steps]) -> list[MeasureResult]:
+    def stream(
+        dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None
+    ) -> list[MeasureResult]:
         scale = 1e-2 if dag.key == slow else 1e-3
         return [ok(scale * (0.5 + 1 / (1 + s.n))) for (s,) in candidates]  # type: ignore[union-attr]
 
-    h.measurer.measure = measure  # type: ignore[method-assign]
+    h.measurer.stream = stream  # type: ignore[method-assign,assignment]
     list(h.session.events())
     trials = {key: state.n_trials for key, state in h.session.scheduler.states.items()}
     assert trials[slow] > 3 * trials[h.keys[1]]
