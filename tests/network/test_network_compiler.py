@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autotune.errors import CodegenError, NoValidSchedule, WrongNumbers
+from autotune.graph.network import Network
+from autotune.network import load
+from autotune.network.bench import random_inputs
+from autotune.network.check import check_network, evaluate_network, max_error
+from autotune.network.compiler import compile_network
+from autotune.network.runtime import Model
+from autotune.schedule.steps import Steps
+from autotune.target import host_target
+from tests.network.small_networks import branches, mlp, packed_steps, port, value, window
+
+TARGET = host_target()
+
+
+def untuned(network: Network) -> dict[str, Steps]:
+    return dict.fromkeys(network.tasks, ())
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@pytest.mark.parametrize("make", [mlp, branches])
+def test_networks_compute_what_their_tasks_say(make: object, n_threads: int) -> None:
+    network = make()  # type: ignore[operator]
+    model = Model(compile_network(network, untuned(network), TARGET), n_threads)
+    assert check_network(model, network) < 1e-5
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_schedules_with_packed_weights(n_threads: int) -> None:
+    network = mlp()
+    artifact = compile_network(network, dict.fromkeys(network.tasks, packed_steps()), TARGET)
+    assert any(k.extent > 1 for k in artifact.kernels)
+    assert check_network(Model(artifact, n_threads), network) < 1e-5
+
+
+def test_a_saved_network_gives_the_same_bits(tmp_path: Path) -> None:
+    network = branches()
+    artifact = compile_network(network, untuned(network), TARGET, n_threads=2)
+    artifact.save(tmp_path / "net.atn")
+    inputs = random_inputs(artifact.inputs)
+    before = Model(artifact).run(inputs)
+    after = load(tmp_path / "net.atn").run(inputs)
+    assert all(np.array_equal(before[name], after[name]) for name in ("y", "sum"))
+
+
+def test_compiling_twice_gives_equal_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        network = branches()
+        compile_network(network, untuned(network), TARGET).save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_equal_programs_are_compiled_once() -> None:
+    network = mlp()
+    artifact = compile_network(network, untuned(network), TARGET)
+    assert len(network.calls) == 3
+    assert len(artifact.objects) == 2 + 1  # one per task, and the main function
+    # two tasks; the convolutions differ in nothing, the sums in the layout of their operands
+    network = branches()
+    assert len(compile_network(network, untuned(network), TARGET).objects) == 3 + 1
+
+
+def test_equal_constants_are_stored_once() -> None:
+    network = mlp()
+    artifact = compile_network(network, untuned(network), TARGET)
+    # w of 12 × 20, one w of 20 × 20 for two calls, one b for all three, each a multiple of 64
+    assert artifact.constants.nbytes == 960 + 1600 + 128
+
+
+def test_kernels_carry_task_and_label() -> None:
+    network = mlp()
+    kernels = compile_network(network, untuned(network), TARGET).kernels
+    assert [(k.task, k.label) for k in kernels[:: len(kernels) // 3]] == [
+        ("first", "linear a"),
+        ("rest", "linear b"),
+        ("rest", "linear y"),
+    ]
+
+
+def test_a_task_without_a_schedule_is_named() -> None:
+    with pytest.raises(NoValidSchedule, match=r"rest \(linear b\)"):
+        compile_network(mlp(), {"first": ()}, TARGET)
+
+
+def test_a_window_that_the_task_cannot_express_is_an_internal_error() -> None:
+    network = branches()
+    # rows of 7 elements in a pitch of 16 cannot be seen as the 36 × 8 that the sum reads
+    broken = window("a", (1, 6, 6, 8), (576, 96, 15, 1), "join", 0)
+    with pytest.raises(CodegenError, match="internal"):
+        compile_network(
+            replace(network, values=network.values | {"a": broken}), untuned(network), TARGET
+        )
+
+
+def test_an_output_that_is_also_the_input() -> None:
+    network = mlp()
+    ports = (*network.outputs, port("same", (12,), "x"), port("again", (20,), "y"))
+    network = replace(network, outputs=ports)
+    model = Model(compile_network(network, untuned(network), TARGET), 2)
+    inputs = random_inputs(model.input_info)
+    outputs = model.run(inputs)
+    assert np.array_equal(outputs["same"], inputs["image"].reshape(12))
+    assert np.array_equal(outputs["again"], outputs["scores"])
+    assert not np.shares_memory(outputs["again"], outputs["scores"])
+
+
+def test_an_input_that_is_a_window() -> None:
+    network = branches()
+    outer = replace(
+        network.values["out"], name="outer", shape=(1, 6, 6, 8), strides=(288, 48, 8, 1)
+    )
+    x = window("x", (1, 6, 6, 4), (288, 48, 8, 1), "outer", 4)
+    network = replace(network, values=network.values | {"outer": outer, "x": x})
+    assert (
+        check_network(Model(compile_network(network, untuned(network), TARGET), 2), network) < 1e-5
+    )
+
+
+# --- the check --------------------------------------------------------------------------------
+
+
+def test_wrong_numbers_are_noticed() -> None:
+    network = mlp()
+    model = Model(compile_network(network, untuned(network), TARGET))
+    call = network.calls[0]
+    other = replace(call, constants={**call.constants, "b": call.constants["b"] + 1})
+    with pytest.raises(WrongNumbers, match="'scores'"):
+        check_network(model, replace(network, calls=(other, *network.calls[1:])))
+
+
+def test_evaluation_follows_windows() -> None:
+    network = branches()
+    x = random_inputs(Model(compile_network(network, untuned(network), TARGET)).input_info)["x"]
+    a, b = (np.maximum(0, x @ call.constants["f"][0, 0]) for call in network.calls[:2])
+    outputs = evaluate_network(network, {"x": x})
+    assert max_error(outputs["y"], np.concatenate([a + b, a], axis=3)) < 1e-6
+    assert max_error(outputs["sum"], (a + b).reshape(36, 8)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "error"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, 2.5], [1.0, 2.0], 0.25),
+        ([np.inf, 1.0], [np.inf, 1.0], 0.0),
+        ([np.nan, 1.0], [2.0, 1.0], np.inf),
+        ([np.inf, 1.0], [2.0, 1.0], np.inf),
+        ([0.5, 0.0], [0.0, 0.0], 0.5),
+        ([1.0], [1.0, 2.0], np.inf),
+    ],
+)
+def test_max_error(actual: list[float], expected: list[float], error: float) -> None:
+    assert max_error(np.array(actual), np.array(expected)) == error
