@@ -1,0 +1,71 @@
+"""① From a canonical ONNX model to the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx import AttributeProto, NodeProto, ValueInfoProto, helper, numpy_helper
+
+from autotune.errors import ModelError, UnsupportedOperator
+from autotune.graph.ir import Graph, Node, TensorType
+from autotune.graph.onnx_reader import Model, node_name
+
+
+def import_graph(model: Model) -> Graph:
+    """Nodes, constants and types of a model. Raises ModelError where a shape stays unknown."""
+    proto = model.proto.graph
+    constants = dict(model.weights)
+    constants |= {t.name: numpy_helper.to_array(t) for t in proto.initializer}
+    types = {n: TensorType(a.shape, str(a.dtype)) for n, a in constants.items()}
+    for value in (*proto.input, *proto.value_info, *proto.output):
+        types.setdefault(value.name, _type(value))
+    nodes = tuple(_node(n, model.opset) for n in proto.node)
+    _require_types(nodes, types)
+    return Graph(
+        inputs=tuple(i.name for i in proto.input if i.name not in constants),
+        outputs=tuple(o.name for o in proto.output),
+        nodes=nodes,
+        constants=constants,
+        types=types,
+        opset=model.opset,
+    )
+
+
+def _type(value: ValueInfoProto) -> TensorType:
+    tensor = value.type.tensor_type
+    shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
+    return TensorType(shape, str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
+
+
+def _node(node: NodeProto, opset: int) -> Node:
+    attrs = {a.name: _attribute(a, node, opset) for a in node.attribute}
+    return Node(node_name(node), node.op_type, tuple(node.input), tuple(node.output), attrs)
+
+
+def _attribute(attribute: AttributeProto, node: NodeProto, opset: int) -> Any:
+    if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+        raise UnsupportedOperator(
+            f"operator '{node.op_type}' (node '{node_name(node)}', opset {opset}) is not supported",
+            "models with control flow cannot be compiled ahead of time",
+        )
+    value = helper.get_attribute_value(attribute)
+    if attribute.type == AttributeProto.TENSOR:
+        return numpy_helper.to_array(value)
+    if attribute.type == AttributeProto.STRING:
+        return value.decode()
+    return tuple(value) if attribute.type in _LISTS else value
+
+
+_LISTS = (AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.STRINGS)
+
+
+def _require_types(nodes: tuple[Node, ...], types: dict[str, TensorType]) -> None:
+    for node in nodes:
+        for name in node.outputs:
+            if name and (name not in types or any(d < 0 for d in types[name].shape)):
+                raise ModelError(
+                    f"the shape of '{name}' (operator '{node.op}') depends on the data",
+                    "only models whose shapes are all static can be compiled",
+                )
+
+

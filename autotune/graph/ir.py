@@ -1,0 +1,146 @@
+"""① The graph: operators on named tensors of static shape, between reading ONNX and te.
+
+    graph = Graph(inputs, outputs, nodes, constants, types)     nodes in topological order
+    node  = Node(name, op, inputs, outputs, attrs)              "" stands for an absent optional input
+
+Passes are functions `Graph -> Graph`. Operators mean what ONNX opset 22 says, with a few that passes
+introduce: `MatMul` may have a bias as third input and `trans_a`/`trans_b`; `Reshape` has one input and
+takes its shape from the type of its output; after the layout pass, `Conv` and pooling read channels
+last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.te.expr import dtype_bytes
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Static shape and element type."""
+
+    shape: Shape
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator. `name` is the one the user sees in messages."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def output(self) -> str:
+        """The first output."""
+        return self.outputs[0]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A model or a part of it. `constants` holds every known tensor, `types` every tensor's type."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    constants: dict[str, Array]
+    types: dict[str, TensorType]
+    opset: int = 22
+
+    def shape(self, name: str) -> Shape:
+        """Shape of a tensor."""
+        return self.types[name].shape
+
+    def is_constant(self, name: str) -> bool:
+        """Whether the value of a tensor is known; absent inputs are not constants."""
+        return name in self.constants
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """Readers of every tensor, one entry per use."""
+        out: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.inputs:
+                out.setdefault(name, []).append(node)
+        return out
+
+    @property
+    def n_constant_bytes(self) -> int:
+        """Bytes of all constants."""
+        return sum(a.size * dtype_bytes(str(a.dtype)) for a in self.constants.values())
+
+
+class Editor:
+    """Collects the nodes of a rewritten graph. The original stays as it is."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.constants = dict(graph.constants)
+        self.types = dict(graph.types)
+        self._alias: dict[str, str] = {}
+
+    def resolve(self, name: str) -> str:
+        """The tensor that stands for `name` now."""
+        while name in self._alias:
+            name = self._alias[name]
+        return name
+
+    def updated(self, node: Node) -> Node:
+        """`node` reading the tensors that stand for its inputs now."""
+        return replace(node, inputs=tuple(self.resolve(name) for name in node.inputs))
+
+    def emit(self, node: Node) -> None:
+        """Append a node whose output types are known."""
+        self.nodes.append(node)
+
+    def alias(self, name: str, target: str) -> None:
+        """Let every later reader of `name` read `target`."""
+        self._alias[name] = self.resolve(target)
+
+    def new(self, stem: str, shape: Iterable[int], dtype: str = "float32") -> str:
+        """Declare a tensor with an unused name that begins with `stem`."""
+        name, n = stem, 0
+        while name in self.types:
+            n += 1
+            name = f"{stem}.{n}"
+        self.types[name] = TensorType(tuple(shape), dtype)
+        return name
+
+    def constant(self, stem: str, value: Array) -> str:
+        """Add a constant."""
+        name = self.new(stem, value.shape, str(value.dtype))
+        self.constants[name] = value
+        return name
+
+    def set_constant(self, name: str, value: Array) -> None:
+        """Make an existing tensor a constant."""
+        self.constants[name] = value
+        self.types[name] = TensorType(value.shape, str(value.dtype))
+
+    def build(self) -> Graph:
+        """The new graph. A graph output that became an alias or a constant gets an Identity."""
+        made = set(self.graph.inputs) | {o for n in self.nodes for o in n.outputs}
+        for name in self.graph.outputs:
+            if name not in made or name in self._alias:
+                source = self.resolve(name)
+                self.nodes.append(Node(name, "Identity", (source,), (name,)))
+        return replace(
+            self.graph, nodes=tuple(self.nodes), constants=self.constants, types=self.types
+        )
+
+
+def float_array(value: Array) -> Array:
+    """The value as a float32 array of its own shape."""
+    return np.asarray(value, np.float32)

@@ -1,0 +1,134 @@
+"""① The network as the rest of the compiler sees it: values, calls, and the tasks they call.
+
+    network = build_network("resnet50.onnx")
+    for call in network.calls: network.tasks[call.task]     # a ComputeDAG
+
+Equal subgraphs are one task, whatever their tensors are called; its weight is how often it is called.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from autotune.graph.importer import import_graph
+from autotune.graph.ir import Array, Graph, Shape, TensorType
+from autotune.graph.layout import channels_last
+from autotune.graph.onnx_reader import Shapes, load_model, model_hash
+from autotune.graph.partition import partition
+from autotune.graph.resolve import resolve_operands
+from autotune.graph.simplify import remove_dead, simplify
+from autotune.graph.storage import Value, plan_storage
+from autotune.graph.subgraph import Subgraph, build_subgraph
+from autotune.te.dag import ComputeDAG
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of the model as the user sees it.
+
+    `value` names a Value with the same elements in the same order.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One occurrence of a task: which values and arrays its placeholders and outputs are.
+
+    An array has the shape of its placeholder; a value may have another shape of as many elements.
+    """
+
+    task: str
+    inputs: dict[str, str]
+    constants: dict[str, Array]
+    outputs: dict[str, str]
+    label: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model as calls of tasks, in topological order."""
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    values: dict[str, Value]
+    calls: tuple[Call, ...]
+    tasks: dict[str, ComputeDAG]
+    model_hash: str
+
+    @cached_property
+    def weights(self) -> dict[str, int]:
+        """How often each task is called, by key, in order of first call."""
+        return dict(Counter(call.task for call in self.calls))
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Operators of each task, as in `Conv+Relu`, by key."""
+        return {call.task: call.label for call in reversed(self.calls)}
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations of one inference."""
+        return sum(self.tasks[key].flops * n for key, n in self.weights.items())
+
+    @cached_property
+    def n_constant_bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(a.nbytes for call in self.calls for a in call.constants.values())
+
+
+def build_network(path: str | Path, shapes: Shapes | None = None) -> Network:
+    """Read an ONNX model and split it into fused subgraphs.
+
+    `shapes` binds dynamic dimensions of inputs by name. Errors: see `onnx_reader.load_model`;
+    UnsupportedOperator names the operator, its node and the model's opset.
+    """
+    graph = import_graph(load_model(path, shapes))
+    return graph_network(graph, Path(path).stem, model_hash(path))
+
+
+def graph_network(graph: Graph, name: str, digest: str) -> Network:
+    """Compile a graph into a network: simplify, lay out, partition, place."""
+    stored = remove_dead(resolve_operands(channels_last(simplify(graph))))
+    values, groups = plan_storage(stored, partition(stored))
+    types = dict(stored.types)
+    types |= {n: TensorType(v.shape, v.dtype) for n, v in values.items() if n not in types}
+    with_copies = Graph(
+        stored.inputs, stored.outputs, stored.nodes, stored.constants, types, stored.opset
+    )
+    subgraphs = [build_subgraph(with_copies, group) for group in groups]
+    return Network(
+        name=name,
+        inputs=_ports(graph, graph.inputs),
+        outputs=_ports(graph, graph.outputs),
+        values=values,
+        calls=tuple(_call(s) for s in subgraphs),
+        tasks=_tasks(subgraphs),
+        model_hash=digest,
+    )
+
+
+def _tasks(subgraphs: list[Subgraph]) -> dict[str, ComputeDAG]:
+    tasks: dict[str, ComputeDAG] = {}
+    for subgraph in subgraphs:
+        tasks.setdefault(subgraph.dag.key, subgraph.dag)
+    return tasks
+
+
+def _call(subgraph: Subgraph) -> Call:
+    outputs = dict.fromkeys(subgraph.dag.outputs, subgraph.output)
+    return Call(
+        subgraph.dag.key, subgraph.inputs, subgraph.constants, outputs, subgraph.label
+    )
+
+
+def _ports(graph: Graph, names: tuple[str, ...]) -> tuple[Port, ...]:
+    return tuple(Port(n, graph.types[n].shape, graph.types[n].dtype, n) for n in names)

@@ -1,0 +1,268 @@
+"""① From a file to one canonical ONNX model: opset 22, static shapes, no stray initialisers.
+
+    path ─parse─► bind dimensions ─► take out large constants ─► convert ─► infer shapes
+
+The `onnx` package does the parsing, checking, conversion and inference. It does so on a model whose
+large constants were replaced by typed inputs, which takes milliseconds instead of seconds and has
+no 2 GB limit. `prepare_model` gives a plain `ModelProto` that other runtimes load as well, so that a
+check or a benchmark runs on exactly the weights that are compiled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+
+from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
+from autotune.graph.random_weights import Array, replace_all, take_constant_fills
+
+OPSET = 22
+MIN_OPSET = 7
+IR_VERSION = 10
+_LARGE = 1024
+"""Initialisers with more elements than this never decide a shape: they are stripped."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A canonical model: `proto` lacks the large constants, which `weights` holds by name.
+
+    In `proto` they appear as typed inputs. `opset` is that of the file.
+    """
+
+    proto: ModelProto
+    weights: dict[str, Array]
+    opset: int
+
+    def complete(self) -> ModelProto:
+        """The model with all weights among its initialisers, for other runtimes."""
+        model = ModelProto()
+        model.CopyFrom(self.proto)
+        used = {name for node in model.graph.node for name in node.input}
+        inputs = [i for i in model.graph.input if i.name not in self.weights]
+        replace_all(model.graph.input, inputs)
+        replace_all(
+            model.graph.initializer, [t for t in model.graph.initializer if t.name in used]
+        )
+        for name, array in self.weights.items():
+            if name in used:
+                tensor = model.graph.initializer.add()
+                tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return model
+
+
+def load_model(path: str | Path, shapes: Shapes | None = None) -> Model:
+    """Read `path` and bring it to opset 22 with static shapes.
+
+    `shapes` binds the dimensions of inputs by name. Raises UsageError for a missing file or an
+    unknown input, ModelError for a file that is no readable model, UnsupportedOperator for an
+    operator without a definition in the standard, DynamicShape for a dimension without a value.
+    """
+    model = read_file(Path(path))
+    opset = source_opset(model)
+    _check_operators(model)
+    model = onnx.inliner.inline_local_functions(model) if model.functions else model
+    drop_initializers_from_inputs(model)
+    _bind_shapes(model, shapes or {})
+    weights = take_constant_fills(model)
+    weights |= _take_large(model)
+    _declare(model, weights)
+    return Model(_infer(_convert(_checked(model))), weights, opset)
+
+
+def prepare_model(path: str | Path, shapes: Shapes | None = None) -> ModelProto:
+    """The model that is compiled, as one proto with its weights in place: see `load_model`."""
+    return load_model(path, shapes).complete()
+
+
+def model_hash(path: str | Path) -> str:
+    """SHA-256 of the model file and of the files that hold its external data."""
+    digest = hashlib.sha256(Path(path).read_bytes())
+    model = onnx.load(str(path), format="protobuf", load_external_data=False)
+    names = {
+        entry.value
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    for name in sorted(names):
+        with (Path(path).parent / name).open("rb") as file:
+            while block := file.read(1 << 24):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def source_opset(model: ModelProto) -> int:
+    """Version of the standard operator set that the model imports."""
+    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+
+
+def read_file(path: Path) -> ModelProto:
+    """Parse an ONNX file together with its external data."""
+    if not path.is_file():
+        raise UsageError(f"there is no model file '{path}'", "give the path of an .onnx file")
+    if path.stat().st_size == 0:
+        raise ModelError(f"'{path}' is empty", "export or download the model again")
+    try:
+        model = onnx.load(str(path), format="protobuf")
+    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "not readable"
+        raise ModelError(
+            f"'{path}' is truncated or not an ONNX model: {reason}",
+            "export or download the model again; external data must lie beside the file",
+        ) from error
+    if not model.graph.output or not source_opset(model):
+        raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
+    return model
+
+
+def drop_initializers_from_inputs(model: ModelProto) -> None:
+    """Before IR 4 every weight was also listed as an input: keep the true inputs only."""
+    known = {t.name for t in model.graph.initializer}
+    inputs = [i for i in model.graph.input if i.name not in known]
+    replace_all(model.graph.input, inputs)
+    model.ir_version = IR_VERSION
+
+
+def _check_operators(model: ModelProto) -> None:
+    opset = source_opset(model)
+    if opset < MIN_OPSET:
+        raise ModelError(
+            f"the model uses opset {opset}; {MIN_OPSET} is the oldest that can be read",
+            "convert it with onnx.version_converter or export it again",
+        )
+    local = {(f.domain, f.name) for f in model.functions}
+    for node in model.graph.node:
+        if (node.domain, node.op_type) in local:
+            continue
+        if node.domain not in ("", "ai.onnx") or not _is_standard(node.op_type, opset):
+            raise UnsupportedOperator(
+                f"operator '{operator_name(node)}' (node '{node_name(node)}', opset {opset}) "
+                "is not supported",
+                "export the model with standard ONNX operators only",
+            )
+
+
+def operator_name(node: NodeProto) -> str:
+    """Operator type with its domain when that is not the standard one."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def node_name(node: NodeProto) -> str:
+    """Name of a node; nodes without one are known by their first output."""
+    return node.name or next((o for o in node.output if o), node.op_type)
+
+
+def _is_standard(op_type: str, opset: int) -> bool:
+    try:
+        onnx.defs.get_schema(op_type, min(opset, onnx.defs.onnx_opset_version()))
+    except onnx.defs.SchemaError:
+        return False
+    return True
+
+
+def _bind_shapes(model: ModelProto, shapes: Shapes) -> None:
+    inputs = {i.name: i for i in model.graph.input}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            known = ", ".join(inputs) or "none"
+            raise UsageError(f"the model has no input '{name}'", f"its inputs are: {known}")
+        _bind(inputs[name], shape)
+    for value in inputs.values():
+        _require_static(value)
+    if shapes:
+        del model.graph.value_info[:]
+        for output in model.graph.output:
+            output.type.tensor_type.ClearField("shape")
+
+
+def _bind(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
+    dims = value.type.tensor_type.shape.dim
+    has_shape = value.type.tensor_type.HasField("shape")
+    if (has_shape and len(dims) != len(shape)) or any(extent < 1 for extent in shape):
+        raise UsageError(
+            f"input '{value.name}' has {len(dims)} dimensions, found {'x'.join(map(str, shape))}",
+            f"use --shape {value.name}:{_example(value)}",
+        )
+    dtype = value.type.tensor_type.elem_type
+    value.CopyFrom(helper.make_tensor_value_info(value.name, dtype, shape))
+
+
+def _require_static(value: ValueInfoProto) -> None:
+    tensor = value.type.tensor_type
+    if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
+        return
+    dims = "x".join(d.dim_param or str(d.dim_value or "?") for d in tensor.shape.dim) or "unknown"
+    raise DynamicShape(
+        f"input '{value.name}' has the dynamic shape {dims}",
+        f"give its dimensions: --shape {value.name}:{_example(value)}",
+    )
+
+
+def _example(value: ValueInfoProto) -> str:
+    dims = [d.dim_value for d in value.type.tensor_type.shape.dim] or [0, 0, 0, 0]
+    usual = (1, 3, 224, 224) if len(dims) == 4 else (1,) * len(dims)
+    return "x".join(str(d or u) for d, u in zip(dims, usual, strict=True))
+
+
+def _take_large(model: ModelProto) -> dict[str, Array]:
+    """Move large initialisers out of the model."""
+    large = [t for t in model.graph.initializer if math.prod(t.dims) > _LARGE]
+    arrays = {t.name: numpy_helper.to_array(t) for t in large}
+    replace_all(model.graph.initializer, [t for t in model.graph.initializer if t.name not in arrays])
+    return arrays
+
+
+def _declare(model: ModelProto, weights: dict[str, Array]) -> None:
+    """Typed inputs stand in for the weights that were moved out."""
+    for name, array in weights.items():
+        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+        model.graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
+
+
+def _checked(model: ModelProto) -> ModelProto:
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(f"the model is not valid: {reason}", "export the model again") from error
+    return model
+
+
+def _convert(model: ModelProto) -> ModelProto:
+    standard = source_opset(model)
+    if standard != OPSET:
+        try:
+            model = onnx.version_converter.convert_version(model, OPSET)
+        except Exception as error:  # the C++ converter raises RuntimeError and its relatives
+            if standard < OPSET:
+                raise ModelError(
+                    f"the model cannot be converted from opset {standard} to {OPSET}: "
+                    f"{str(error).strip().splitlines()[0]}",
+                    "export it with a newer opset",
+                ) from error
+            # going down, adapters exist for few operators; what changed since is types, not meaning
+    replace_all(model.opset_import, [helper.make_opsetid("", OPSET)])
+    model.ir_version = IR_VERSION
+    return model
+
+
+def _infer(model: ModelProto) -> ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"the shapes of the model do not fit together: {reason}",
+            "check the shapes given with --shape",
+        ) from error

@@ -1,0 +1,125 @@
+"""① Partition: nodes are grouped into subgraphs, each of which becomes one call of one task.
+
+A group is an anchor (convolution, matrix product, pooling, softmax, …), what precedes it and only
+rearranges or scales one input for it alone (a transpose at the model's edge, DenseNet's scale, shift
+and relu), and the elementwise chain behind it as long as each intermediate result has one reader.
+Concat, Slice and Reshape belong to no group: `storage` turns them into windows and views, or asks
+for a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from autotune.graph.ir import Graph, Node
+from autotune.graph.operators import ELEMENTWISE
+
+STRUCTURAL = ("Reshape", "Concat", "Slice")
+_TAKES_PROLOGUE = ("Conv", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+_CHEAP = ("Add", "Mul", "Sub", "Relu", "Clip", "LeakyRelu", "Transpose", "Pad")
+_INJECTIVE = (*ELEMENTWISE, "Transpose", "Pad", "Expand", "Resize")
+
+
+@dataclass
+class Group:
+    """Nodes of one subgraph in topological order; the last one makes its output."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def output(self) -> str:
+        """The tensor that leaves the group."""
+        return self.nodes[-1].output
+
+    @property
+    def anchor(self) -> Node | None:
+        """The node that is not injective, if there is one."""
+        return next((n for n in self.nodes if n.op not in _INJECTIVE), None)
+
+    @property
+    def label(self) -> str:
+        """Operators in order, as in `Conv+Add+Relu`."""
+        return "+".join(n.op for n in self.nodes)
+
+    def external_inputs(self) -> list[str]:
+        """Tensors read from outside, each once, in order of use."""
+        made = {o for n in self.nodes for o in n.outputs}
+        names = [i for n in self.nodes for i in n.inputs if i and i not in made]
+        return list(dict.fromkeys(names))
+
+
+def partition(graph: Graph) -> list[Group]:
+    """Groups in the order in which they run."""
+    maker = _Partition(graph)
+    for node in graph.nodes:
+        maker.visit(node)
+    position = {n.output: i for i, n in enumerate(graph.nodes)}
+    return sorted(maker.groups, key=lambda g: position[g.output])
+
+
+class _Partition:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.groups: list[Group] = []
+        self.owner: dict[str, Group] = {}
+        """Output of a group -> the group."""
+        self.n_uses = {name: len(users) for name, users in graph.consumers().items()}
+        self.rank = _ranks(graph)
+
+    def visit(self, node: Node) -> None:
+        if node.op in STRUCTURAL:
+            return
+        group = self._epilogue_of(node) if node.op in ELEMENTWISE else self._prologue_of(node)
+        if group is None:
+            group = Group()
+            self.groups.append(group)
+        else:
+            del self.owner[group.output]
+        group.nodes.append(node)
+        self.owner[node.output] = group
+
+    def _epilogue_of(self, node: Node) -> Group | None:
+        """The group that can take in an elementwise node behind its last one.
+
+        Of two (a residual sum) the one at the end of the longer branch, so that a block with a
+        projected shortcut ends in the same task as its neighbours. The order of execution
+        follows: a group runs at the position of its last node, behind everything that it reads.
+        """
+        shape = self.graph.shape(node.output)
+        fits = [
+            self.owner[name]
+            for name in node.inputs
+            if self._is_private(name) and self.graph.shape(name) == shape
+        ]
+        return max(fits, key=lambda g: self.rank[g.output], default=None)
+
+    def _prologue_of(self, node: Node) -> Group | None:
+        """The group that only prepares the first input of an anchor."""
+        name = node.inputs[0]
+        if node.op not in _TAKES_PROLOGUE or not self._is_private(name):
+            return None
+        group = self.owner[name]
+        cheap = all(n.op in _CHEAP for n in group.nodes)
+        return group if cheap and len(list(self._activations(group))) == 1 else None
+
+    def _is_private(self, name: str) -> bool:
+        return (
+            name in self.owner
+            and self.n_uses.get(name, 0) == 1
+            and name not in self.graph.outputs
+        )
+
+    def _activations(self, group: Group) -> Iterable[str]:
+        return (n for n in group.external_inputs() if n not in self.graph.constants)
+
+
+def _ranks(graph: Graph) -> dict[str, tuple[int, int]]:
+    """For every tensor: how many anchors the longest path to it holds, and its position."""
+    depth: dict[str, int] = {}
+    ranks: dict[str, tuple[int, int]] = {}
+    for position, node in enumerate(graph.nodes):
+        before = max((depth.get(name, 0) for name in node.inputs), default=0)
+        depth[node.output] = before + (node.op not in (*_INJECTIVE, *STRUCTURAL))
+        ranks[node.output] = (depth[node.output], position)
+    return ranks

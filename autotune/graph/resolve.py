@@ -1,0 +1,189 @@
+"""① Operands that say *how* become attributes; what remains among the inputs is data.
+
+After this pass `Pad` has `amounts` and `fill`, `Slice` has `starts` and `steps` for every dimension,
+`Split` has become slices, reductions have `axes`, and `AveragePool` has a second input: one over the
+number of elements that count. Runs on the layout that is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Graph, Node, Shape
+from autotune.graph.layout import pad_amounts, reduce_axes
+from autotune.graph.operators import REDUCTIONS, Window
+from autotune.graph.simplify import remove_identities, unsupported
+
+
+def resolve_operands(graph: Graph) -> Graph:
+    """Rewrite the graph; see the module. Raises UnsupportedOperator for computed operands."""
+    editor = Editor(graph)
+    for original in graph.nodes:
+        node = editor.updated(original)
+        rewrite = _RULES.get(node.op)
+        if rewrite is None:
+            editor.emit(node)
+        else:
+            rewrite(editor, node)
+    return remove_identities(editor.build())
+
+
+def _reduction(editor: Editor, node: Node) -> None:
+    rank = len(editor.types[node.inputs[0]].shape)
+    axes = reduce_axes(node, editor.constants, rank)
+    if axes is None:
+        raise unsupported(node, editor.graph, "its axes are computed at run time")
+    if not axes:
+        editor.emit(replace(node, op="Identity", inputs=node.inputs[:1], attrs={}))
+        return
+    editor.emit(replace(node, inputs=node.inputs[:1], attrs={**node.attrs, "axes": axes}))
+
+
+def _pad(editor: Editor, node: Node) -> None:
+    amounts = pad_amounts(node, editor.constants, len(editor.types[node.output].shape))
+    if amounts is None:
+        raise unsupported(node, editor.graph, "its padding is computed at run time")
+    fill = 0.0
+    if len(node.inputs) > 2 and node.inputs[2]:
+        fill = float(editor.constants[node.inputs[2]].reshape(-1)[0])
+    attrs = {"mode": node.attrs.get("mode", "constant"), "amounts": tuple(amounts), "fill": fill}
+    editor.emit(replace(node, inputs=node.inputs[:1], attrs=attrs))
+
+
+def _slice(editor: Editor, node: Node) -> None:
+    if any(name and name not in editor.constants for name in node.inputs[1:]):
+        raise unsupported(node, editor.graph, "its bounds are computed at run time")
+    shape = editor.types[node.inputs[0]].shape
+    operands = [editor.constants[n].reshape(-1) if n else None for n in node.inputs[1:]]
+    operands += [None] * (4 - len(operands))
+    begin, end, axes, steps = operands
+    assert begin is not None and end is not None
+    axes = np.arange(begin.size) if axes is None else axes
+    steps = np.ones(begin.size, np.int64) if steps is None else steps
+    starts, strides = [0] * len(shape), [1] * len(shape)
+    for b, e, a, s in zip(begin, end, axes, steps, strict=True):
+        axis = int(a) % len(shape)
+        taken = range(shape[axis])[slice(int(b), _end(int(e), int(s), shape[axis]), int(s))]
+        starts[axis], strides[axis] = taken.start, taken.step
+    _emit_slice(editor, node, node.inputs[0], node.output, tuple(starts), tuple(strides))
+
+
+def _end(end: int, step: int, extent: int) -> int | None:
+    """ONNX's end as Python's: a large negative one with a negative step means "to the beginning"."""
+    return None if step < 0 and end < -extent else end
+
+
+def _split(editor: Editor, node: Node) -> None:
+    """Split(x) -> one Slice per output."""
+    shape = editor.types[node.inputs[0]].shape
+    axis = node.attrs.get("axis", 0) % len(shape)
+    start = 0
+    for out in node.outputs:
+        starts = [0] * len(shape)
+        starts[axis] = start
+        start += editor.types[out].shape[axis]
+        _emit_slice(editor, node, node.inputs[0], out, tuple(starts), (1,) * len(shape))
+
+
+def _emit_slice(
+    editor: Editor, node: Node, source: str, out: str, starts: Shape, steps: Shape
+) -> None:
+    attrs = {"starts": starts, "steps": steps}
+    if editor.types[source].shape == editor.types[out].shape and all(s == 1 for s in steps):
+        editor.emit(Node(node.name, "Identity", (source,), (out,)))
+    else:
+        editor.emit(Node(node.name, "Slice", (source,), (out,), attrs))
+
+
+def _gather(editor: Editor, node: Node) -> None:
+    """Gather of one constant index -> Slice and Reshape."""
+    index = editor.constants.get(node.inputs[1])
+    if index is None or index.size != 1:
+        raise unsupported(node, editor.graph, "only one constant index")
+    shape = editor.types[node.inputs[0]].shape
+    axis = node.attrs.get("axis", 0) % len(shape)
+    starts = [0] * len(shape)
+    starts[axis] = int(index.reshape(-1)[0]) % shape[axis]
+    taken = (*shape[:axis], 1, *shape[axis + 1 :])
+    part = editor.new(f"{node.output}.part", taken, editor.types[node.output].dtype)
+    _emit_slice(editor, node, node.inputs[0], part, tuple(starts), (1,) * len(shape))
+    editor.emit(Node(node.name, "Reshape", (part,), node.outputs))
+
+
+def _average_pool(editor: Editor, node: Node) -> None:
+    size = editor.types[node.inputs[0]].shape[1:-1]
+    out = editor.types[node.output].shape[1:-1]
+    window = Window(node, tuple(node.attrs["kernel_shape"]), size, out)
+    counts = np.ones((), np.int64)
+    for n in range(len(size)):
+        counts = np.multiply.outer(counts, _n_counted(window, n, node))
+    scale = (1.0 / np.maximum(counts, 1)).astype(np.float32)
+    if (scale == scale.flat[0]).all():
+        scale = scale.reshape(-1)[:1]
+    else:
+        scale = scale[..., None]
+    name = editor.constant(f"{node.output}.counts", scale)
+    editor.emit(replace(node, inputs=(node.inputs[0], name)))
+
+
+def _n_counted(window: Window, n: int, node: Node) -> Array:
+    """How many taps of each output position along dimension `n` count."""
+    outs = np.arange(window.out[n])[:, None] * window.strides[n] - window.begin[n]
+    at = outs + np.arange(window.kernel[n]) * window.dilations[n]
+    if node.attrs.get("count_include_pad", 0):
+        inside = at < window.size[n] + window.end[n]
+    else:
+        inside = (at >= 0) & (at < window.size[n])
+    counted: Array = inside.sum(1)
+    return counted
+
+
+def _resize(editor: Editor, node: Node) -> None:
+    """Nearest neighbour by whole factors only."""
+    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
+    whole = all(o % n == 0 for o, n in zip(out, shape, strict=True))
+    if not whole or node.attrs.get("mode", "nearest") != "nearest":
+        raise unsupported(node, editor.graph, "only 'nearest' by whole factors")
+    for o, n in zip(out, shape, strict=True):
+        if not np.array_equal(_nearest(node, n, o), np.arange(o) // (o // n)):
+            raise unsupported(node, editor.graph, "this rounding of coordinates")
+    editor.emit(replace(node, inputs=node.inputs[:1], attrs={}))
+
+
+def _nearest(node: Node, size: int, out: int) -> Array:
+    """Source index of every output position."""
+    mode = node.attrs.get("coordinate_transformation_mode", "half_pixel")
+    at = np.arange(out, dtype=np.float64)
+    if mode == "align_corners":
+        at = at * ((size - 1) / max(out - 1, 1))
+    elif mode == "asymmetric":
+        at = at * (size / out)
+    else:
+        at = (at + 0.5) * (size / out) - 0.5
+    rounding: dict[str, Callable[[Array], Array]] = {
+        "floor": np.floor,
+        "ceil": np.ceil,
+        "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+        "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    }
+    picked = rounding[node.attrs.get("nearest_mode", "round_prefer_floor")](at)
+    return np.clip(picked, 0, size - 1).astype(np.int64)
+
+
+def _expand(editor: Editor, node: Node) -> None:
+    editor.emit(replace(node, inputs=node.inputs[:1]))
+
+
+_RULES: dict[str, Callable[[Editor, Node], None]] = {
+    **dict.fromkeys(REDUCTIONS, _reduction),
+    "Pad": _pad,
+    "Slice": _slice,
+    "Split": _split,
+    "Gather": _gather,
+    "AveragePool": _average_pool,
+    "Resize": _resize,
+    "Expand": _expand,
+}

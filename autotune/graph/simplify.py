@@ -1,0 +1,265 @@
+"""① Simplification: fold what is known, remove what does nothing, put scales into weights.
+
+Each pass is a function `Graph -> Graph`; `simplify` runs the tuple `PASSES` in order. Equal large
+constants are never merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from autotune.errors import UnsupportedOperator
+from autotune.graph.affine import fold_affine
+from autotune.graph.ir import Array, Editor, Graph, Node
+
+_OPSET = 22
+_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
+
+
+def simplify(graph: Graph) -> Graph:
+    """Run all passes."""
+    for run in PASSES:
+        graph = run(graph)
+    return graph
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """op(constants) -> constant; Shape and Size of static tensors -> constant."""
+    editor = Editor(graph)
+    for original in graph.nodes:
+        node = editor.updated(original)
+        values = _known_result(node, editor)
+        if values is None:
+            editor.emit(node)
+            continue
+        for name, value in zip(node.outputs, values, strict=False):
+            editor.set_constant(name, value)
+    return editor.build()
+
+
+def remove_identities(graph: Graph) -> Graph:
+    """Identity, inference Dropout, Cast to the same type, Sum of one -> their input."""
+    editor = Editor(graph)
+    readers = graph.consumers()
+    for original in graph.nodes:
+        node = editor.updated(original)
+        if not _is_identity(node, editor):
+            editor.emit(node)
+        elif any(name in readers or name in graph.outputs for name in node.outputs[1:]):
+            raise unsupported(node, graph, "its second output is used")
+        else:
+            editor.alias(node.output, node.inputs[0])
+    return editor.build()
+
+
+def canonical_operators(graph: Graph) -> Graph:
+    """Reduce variants to one operator each.
+
+    Reshape, Flatten, Squeeze, Unsqueeze -> Reshape of one input (chains -> the last one) ·
+    Sum(a, b, c) -> Add(Add(a, b), c) · Gemm -> MatMul, Mul, Add · BatchNormalization -> Mul, Add ·
+    Sub/Div by a constant -> Add/Mul · constants to the right of Add and Mul.
+    """
+    editor = Editor(graph)
+    for original in graph.nodes:
+        node = editor.updated(original)
+        rewrite = _CANONICAL.get(node.op)
+        if rewrite is None:
+            editor.emit(node)
+        else:
+            rewrite(editor, node)
+    return editor.build()
+
+
+def merge_reshapes(graph: Graph) -> Graph:
+    """Reshape(Reshape(x)) -> Reshape(x); a Reshape to the same shape -> x."""
+    editor = Editor(graph)
+    sources: dict[str, str] = {}
+    for original in graph.nodes:
+        node = editor.updated(original)
+        if node.op != "Reshape":
+            editor.emit(node)
+            continue
+        source = sources.get(node.inputs[0], node.inputs[0])
+        if editor.types[source].shape == editor.types[node.output].shape:
+            editor.alias(node.output, source)
+            continue
+        sources[node.output] = source
+        editor.emit(replace(node, inputs=(source,)))
+    return editor.build()
+
+
+def remove_dead(graph: Graph) -> Graph:
+    """Drop nodes and constants on which no output depends."""
+    live = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if live & set(node.outputs):
+            kept.append(node)
+            live |= set(node.inputs)
+    constants = {n: a for n, a in graph.constants.items() if n in live}
+    return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
+
+
+PASSES: tuple[Callable[[Graph], Graph], ...] = (
+    fold_constants,
+    remove_dead,
+    remove_identities,
+    canonical_operators,
+    merge_reshapes,
+    fold_affine,
+    remove_dead,
+)
+
+
+def unsupported(node: Node, graph: Graph, reason: str = "") -> UnsupportedOperator:
+    """The error for an operator that cannot be compiled, naming it, its node and the opset."""
+    tail = f": {reason}" if reason else ""
+    return UnsupportedOperator(
+        f"operator '{node.op}' (node '{node.name}', opset {graph.opset}) is not supported{tail}",
+        "`autotune tasks --help` names the supported operators"
+        if not reason
+        else "change the model or export it with other options",
+    )
+
+
+def _known_result(node: Node, editor: Editor) -> list[Array] | None:
+    if node.op == "Shape":
+        shape = editor.types[node.inputs[0]].shape
+        part = slice(node.attrs.get("start"), node.attrs.get("end"))
+        return [np.array(shape[part], np.int64)]
+    if node.op == "Size":
+        return [np.array(np.prod(editor.types[node.inputs[0]].shape, dtype=np.int64))]
+    if node.op in _RANDOM or any(n and n not in editor.constants for n in node.inputs):
+        return None
+    return _evaluate(node, {n: editor.constants[n] for n in node.inputs if n})
+
+
+def _evaluate(node: Node, inputs: dict[str, Array]) -> list[Array]:
+    """One operator through the reference implementation of the `onnx` package."""
+    attrs = {
+        k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
+        for k, v in node.attrs.items()
+    }
+    proto = helper.make_node(node.op, node.inputs, node.outputs, **attrs)
+    types = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in inputs.items()
+    ]
+    outputs = [onnx.ValueInfoProto(name=n) for n in node.outputs]
+    graph = helper.make_graph([proto], "constant", types, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)])
+    return [np.asarray(v) for v in ReferenceEvaluator(model).run(None, inputs)]
+
+
+def _is_identity(node: Node, editor: Editor) -> bool:
+    match node.op:
+        case "Identity":
+            return True
+        case "Dropout":
+            flag = node.inputs[2] if len(node.inputs) > 2 else ""
+            return flag not in editor.constants or not editor.constants[flag].any()
+        case "Cast":
+            return editor.types[node.inputs[0]].dtype == editor.types[node.output].dtype
+        case "Sum" | "Max" | "Min" | "Mean" | "Concat":
+            return len(node.inputs) == 1
+        case _:
+            return False
+
+
+def _reshape(editor: Editor, node: Node) -> None:
+    editor.emit(replace(node, op="Reshape", inputs=node.inputs[:1], attrs={}))
+
+
+def _sum(editor: Editor, node: Node) -> None:
+    """Sum, Max and Min of many -> a chain of two-operand ones."""
+    op = "Add" if node.op == "Sum" else node.op
+    total = node.inputs[0]
+    for n, name in enumerate(node.inputs[1:], 1):
+        last = n == len(node.inputs) - 1
+        shape = np.broadcast_shapes(editor.types[total].shape, editor.types[name].shape)
+        out = node.output if last else editor.new(f"{node.output}.{n}", shape)
+        editor.emit(Node(node.name, op, (total, name), (out,)))
+        total = out
+
+
+def _gemm(editor: Editor, node: Node) -> None:
+    a, b = node.inputs[:2]
+    c = node.inputs[2] if len(node.inputs) > 2 else ""
+    alpha, beta = node.attrs.get("alpha", 1.0), node.attrs.get("beta", 1.0)
+    if node.attrs.get("transB", 0) and b in editor.constants:
+        b = editor.constant(f"{b}.t", np.ascontiguousarray(editor.constants[b].T))
+        trans_b = 0
+    else:
+        trans_b = int(node.attrs.get("transB", 0))
+    attrs = {"trans_a": int(node.attrs.get("transA", 0)), "trans_b": trans_b}
+    shape = editor.types[node.output].shape
+    steps = [("MatMul", (a, b), attrs)]
+    if alpha != 1.0:
+        steps.append(("Mul", (editor.constant("alpha", np.float32(alpha).reshape(1)),), {}))
+    if c and beta != 0.0:
+        if beta != 1.0 and c not in editor.constants:
+            scaled = editor.new(f"{c}.beta", editor.types[c].shape)
+            factor = editor.constant("beta", np.float32(beta).reshape(1))
+            editor.emit(Node(node.name, "Mul", (c, factor), (scaled,)))
+            c = scaled
+        elif beta != 1.0:
+            c = editor.constant(f"{c}.beta", editor.constants[c] * np.float32(beta))
+        steps.append(("Add", (c,), {}))
+    previous: tuple[str, ...] = ()
+    for n, (op, inputs, extra) in enumerate(steps, 1):
+        last = n == len(steps)
+        out = node.output if last else editor.new(f"{node.output}.{op.lower()}", shape)
+        editor.emit(Node(node.name, op, previous + inputs, (out,), extra))
+        previous = (out,)
+
+
+def _batch_norm(editor: Editor, node: Node) -> None:
+    """y = (x - mean) · scale / sqrt(var + ε) + bias, as one Mul and one Add."""
+    params = [editor.constants.get(n) for n in node.inputs[1:5]]
+    if node.attrs.get("training_mode", 0) or any(p is None for p in params):
+        raise unsupported(node, editor.graph, "only inference with constant parameters")
+    scale, bias, mean, var = (p.astype(np.float64) for p in params if p is not None)
+    factor = scale / np.sqrt(var + node.attrs.get("epsilon", 1e-5))
+    rank = len(editor.types[node.output].shape)
+    dims = (-1,) + (1,) * (rank - 2)
+    mul = editor.constant(f"{node.output}.scale", factor.reshape(dims).astype(np.float32))
+    add = editor.constant(
+        f"{node.output}.shift", (bias - mean * factor).reshape(dims).astype(np.float32)
+    )
+    scaled = editor.new(f"{node.output}.scaled", editor.types[node.output].shape)
+    editor.emit(Node(node.name, "Mul", (node.inputs[0], mul), (scaled,)))
+    editor.emit(Node(node.name, "Add", (scaled, add), node.outputs[:1]))
+
+
+def _commute(editor: Editor, node: Node) -> None:
+    a, b = node.inputs
+    inputs = (b, a) if a in editor.constants and b not in editor.constants else (a, b)
+    editor.emit(replace(node, inputs=inputs))
+
+
+def _inverse(editor: Editor, node: Node) -> None:
+    """x - c -> x + (-c);  x / c -> x · (1/c)."""
+    a, b = node.inputs
+    if b not in editor.constants or editor.types[b].dtype != "float32":
+        editor.emit(node)
+        return
+    value = editor.constants[b]
+    op, inverse = ("Add", -value) if node.op == "Sub" else ("Mul", np.float32(1) / value)
+    editor.emit(replace(node, op=op, inputs=(a, editor.constant(f"{b}.inverse", inverse))))
+
+
+_CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
+    **dict.fromkeys(_RESHAPES, _reshape),
+    **dict.fromkeys(("Sum", "Max", "Min"), _sum),
+    **dict.fromkeys(("Add", "Mul"), _commute),
+    **dict.fromkeys(("Sub", "Div"), _inverse),
+    "Gemm": _gemm,
+    "BatchNormalization": _batch_norm,
+}

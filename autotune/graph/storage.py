@@ -1,0 +1,265 @@
+"""① Storage: which activation has memory of its own and which is a window of another's.
+
+The inputs of a Concat are written straight into their part of its result, a Slice is read where it
+lies, a Reshape is the same memory under another shape. What cannot be had that way gets a copy: an
+`Identity` group. Windows may be strided in all dimensions but must be dense in the last, and all
+dimensions before it must collapse into one (see `te.collapse`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from autotune.graph.ir import Graph, Node, Shape
+from autotune.graph.partition import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An activation.
+
+    `parent` None: dense memory of its own. Otherwise the window of `parent`'s memory that begins at
+    `offset` and has `strides`, both in elements; a parent has no parent itself.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    strides: Shape
+    parent: str | None = None
+    offset: int = 0
+
+    @property
+    def root(self) -> str:
+        """The value that owns the memory."""
+        return self.parent or self.name
+
+
+def dense_strides(shape: Shape) -> Shape:
+    """Row-major strides in elements."""
+    return tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
+
+
+def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """Strides of the same memory seen as `new`, or None where that would need a copy.
+
+    Works on runs of dimensions with equal products, as NumPy does; extents of 1 are free.
+    """
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    out: list[int] = []
+    todo = list(old)
+    pending = 1
+    stride = 1
+    for extent in new:
+        if extent == 1:
+            out.append(0)
+            continue
+        if pending == 1:
+            if not todo:
+                return None
+            pending, stride = _next_run(todo, extent)
+        if pending % extent:
+            return None
+        pending //= extent
+        out.append(stride * pending)
+    return tuple(out) if not todo and pending == 1 else None
+
+
+def _next_run(todo: list[tuple[int, int]], extent: int) -> tuple[int, int]:
+    """Take dimensions that lie densely one in the other until `extent` divides their product."""
+    total, stride = todo.pop(0)
+    while total % extent and todo and todo[0][0] * todo[0][1] == stride:
+        n, stride = todo.pop(0)
+        total *= n
+    return total, stride
+
+
+def is_window(shape: Shape, strides: Shape) -> bool:
+    """Whether a window is dense in its last dimension and collapsible in the others."""
+    long = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    if not long:
+        return True
+    outer, inner = long[:-1], long[-1]
+    if inner[1] != 1:
+        return False
+    return all(a[1] == b[0] * b[1] for a, b in zip(outer, outer[1:], strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A tensor's position inside the result of a Concat."""
+
+    concat: Node
+    offset: int
+
+
+def plan_storage(graph: Graph, groups: list[Group]) -> tuple[dict[str, Value], list[Group]]:
+    """Values of all activations, and the groups with the copies that were needed, in order."""
+    plan = _Storage(graph, groups)
+    return plan.run()
+
+
+class _Storage:
+    def __init__(self, graph: Graph, groups: list[Group]) -> None:
+        self.graph = graph
+        self.made = {g.output: g for g in groups}
+        self.groups: list[Group] = []
+        self.values: dict[str, Value] = {}
+        self.places: dict[str, _Place] = {}
+        self.concats = {n.output: n for n in graph.nodes if n.op == "Concat"}
+        self.copies: dict[tuple[str, int], str] = {}
+
+    def run(self) -> tuple[dict[str, Value], list[Group]]:
+        for node in reversed(list(self.concats.values())):
+            self._place_inputs(node)
+        for name in self.graph.inputs:
+            self._own(name)
+        for node in self.graph.nodes:
+            self._visit(node)
+        return self.values, self.groups
+
+    # --- concatenation: who is written where ---
+
+    def _place_inputs(self, node: Node) -> None:
+        """Reserve a window for every input that can be computed into it."""
+        if not self._windows_fit(node):
+            del self.concats[node.output]
+            return
+        for slot, (name, offset) in enumerate(self._parts(node)):
+            placeable = (
+                (name in self.made or name in self.concats)
+                and name not in self.places
+                and name not in self.graph.outputs
+                and node.inputs.index(name) == slot
+            )
+            if placeable:
+                self.places[name] = _Place(node, offset)
+
+    def _windows_fit(self, node: Node) -> bool:
+        strides = dense_strides(self.graph.shape(node.output))
+        return all(
+            is_window(self.graph.shape(name), strides) and name not in self.graph.constants
+            for name in node.inputs
+        )
+
+    def _parts(self, node: Node) -> list[tuple[str, int]]:
+        """Inputs with their offsets in elements of the dense result."""
+        shape = self.graph.shape(node.output)
+        axis = node.attrs["axis"] % len(shape)
+        out, at = [], 0
+        for name in node.inputs:
+            out.append((name, at))
+            at += self.graph.shape(name)[axis]
+        return out
+
+    def _axis_stride(self, node: Node, value: Value) -> int:
+        return value.strides[node.attrs["axis"] % len(value.shape)]
+
+    # --- values ---
+
+    def _own(self, name: str) -> Value:
+        kind = self.graph.types[name]
+        value = Value(name, kind.shape, kind.dtype, dense_strides(kind.shape))
+        self.values[name] = value
+        return value
+
+    def _target(self, name: str) -> Value:
+        """The value of a computed tensor or a Concat: in its reserved place, or on its own."""
+        if name in self.values:
+            return self.values[name]
+        place = self.places.get(name)
+        return self._own(name) if place is None else self._inside(name, name, place.concat, place.offset)
+
+    def _inside(self, name: str, like: str, concat: Node, offset: int) -> Value:
+        whole = self._target(concat.output)
+        kind = self.graph.types[like]
+        at = whole.offset + offset * self._axis_stride(concat, whole)
+        value = Value(name, kind.shape, kind.dtype, whole.strides, whole.root, at)
+        self.values[name] = value
+        return value
+
+    def _visit(self, node: Node) -> None:
+        if node.output in self.made:
+            self._target(node.output)
+            self.groups.append(self.made[node.output])
+        elif node.op == "Reshape":
+            self._reshape(node)
+        elif node.op == "Slice":
+            self._slice(node)
+        elif node.op == "Concat":
+            self._concat(node)
+
+    def _concat(self, node: Node) -> None:
+        if node.output not in self.concats:
+            self._group(node)
+            return
+        self._target(node.output)
+        for slot, (name, offset) in enumerate(self._parts(node)):
+            place = self.places.get(name)
+            written = place is not None and place.concat is node and node.inputs.index(name) == slot
+            if not written:
+                copy = self._unused(f"{name}.copy")
+                self._inside(copy, name, node, offset)
+                self.groups.append(_copy(node, name, copy))
+
+    def _slice(self, node: Node) -> None:
+        source = self._value(node.inputs[0])
+        shape = self.graph.shape(node.output)
+        steps, starts = node.attrs["steps"], node.attrs["starts"]
+        if any(s != 1 for s in steps) or not is_window(shape, source.strides):
+            self._group(node)
+            return
+        at = source.offset + sum(b * s for b, s in zip(starts, source.strides, strict=True))
+        value = Value(node.output, shape, source.dtype, source.strides, source.root, at)
+        self._alias(node, value)
+
+    def _reshape(self, node: Node) -> None:
+        source = self._value(node.inputs[0])
+        shape = self.graph.shape(node.output)
+        strides = reshape_strides(source.shape, source.strides, shape)
+        if strides is None or not is_window(shape, strides):
+            source = self._dense_copy(node, source)
+            strides = dense_strides(shape)
+        value = Value(node.output, shape, source.dtype, strides, source.root, source.offset)
+        self._alias(node, value)
+
+    def _alias(self, node: Node, value: Value) -> None:
+        """Register a view; a model output that would be one gets dense memory of its own."""
+        dense = value.strides == dense_strides(value.shape)
+        is_input = value.root in self.graph.inputs
+        if node.output in self.graph.outputs and (is_input or not dense or value.offset):
+            view = self._unused(f"{node.output}.view")
+            self.values[view] = replace(value, name=view)
+            self._own(node.output)
+            self.groups.append(_copy(node, view, node.output))
+        else:
+            self.values[node.output] = value
+
+    def _dense_copy(self, node: Node, source: Value) -> Value:
+        copy = self._unused(f"{source.name}.dense")
+        dense = Value(copy, source.shape, source.dtype, dense_strides(source.shape))
+        self.values[copy] = dense
+        self.groups.append(_copy(node, source.name, copy))
+        return dense
+
+    def _value(self, name: str) -> Value:
+        return self.values[name]
+
+    def _group(self, node: Node) -> None:
+        """A structural node that has to be computed after all."""
+        self._target(node.output)
+        self.groups.append(Group([node]))
+
+    def _unused(self, stem: str) -> str:
+        name, n = stem, 0
+        while name in self.values or name in self.graph.types:
+            n += 1
+            name = f"{stem}.{n}"
+        return name
+
+
+def _copy(node: Node, source: str, target: str) -> Group:
+    return Group([Node(node.name, "Identity", (source,), (target,))])
+
+

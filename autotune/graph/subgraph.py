@@ -1,0 +1,122 @@
+"""① One group of nodes -> one ComputeDAG with its operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autotune.graph.ir import Array, Graph, Node, Shape
+from autotune.graph.operators import OPERATORS
+from autotune.graph.partition import Group
+from autotune.graph.scope import Operand, Scope, literal
+from autotune.graph.simplify import unsupported
+from autotune.te.collapse import collapse
+from autotune.te.dag import ComputeDAG
+from autotune.te.expr import Tensor
+
+_ROLES = {"Conv": ("x", "weight", "bias"), "MatMul": ("x", "weight", "bias")}
+_COMMUTATIVE = ("Add", "Mul", "Max", "Min")
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """A task's DAG and what its placeholders stand for in one place of the network."""
+
+    dag: ComputeDAG
+    inputs: dict[str, str]
+    constants: dict[str, Array]
+    output: str
+    label: str
+
+
+def build_subgraph(graph: Graph, group: Group) -> Subgraph:
+    """Define the operators of a group as one collapsed ComputeDAG."""
+    return _Builder(graph, group).build()
+
+
+class _Builder:
+    def __init__(self, graph: Graph, group: Group) -> None:
+        self.graph, self.group = graph, group
+        self.scope = Scope()
+        self.tensors: dict[str, Operand] = {}
+        self.inputs: dict[str, str] = {}
+        self.constants: dict[str, Array] = {}
+        self.n_groups = _n_channel_groups(graph, group)
+
+    def build(self) -> Subgraph:
+        for node in self.group.nodes:
+            self.define(self._chain_first(node))
+        result = self.tensors[self.group.output]
+        assert isinstance(result, Tensor)
+        dag = collapse(self.scope.dag(result))
+        shapes = {p.name: p.tensor.shape for p in dag.placeholders}
+        return Subgraph(
+            dag=dag,
+            inputs=self.inputs,
+            constants={n: a.reshape(shapes[n]) for n, a in self.constants.items()},
+            output=self.group.output,
+            label=self.group.label,
+        )
+
+    def define(self, node: Node) -> None:
+        definition = OPERATORS.get(node.op)
+        kind = self.graph.types[node.output].dtype
+        if definition is None or kind != "float32":
+            raise unsupported(node, self.graph, "" if definition is None else f"type {kind}")
+        operands = [self.operand(node, slot, name) for slot, name in enumerate(node.inputs)]
+        shape = self.graph.shape(node.output)
+        self.tensors[node.output] = definition(self.scope, node, operands, shape)
+
+    def operand(self, node: Node, slot: int, name: str) -> Operand | None:
+        """The tensor or literal that stands for an input of a node."""
+        if not name:
+            return None
+        if name not in self.tensors:
+            value = self.graph.constants.get(name)
+            self.tensors[name] = self._external(node, slot, name, value)
+        return self.tensors[name]
+
+    def _external(self, node: Node, slot: int, name: str, value: Array | None) -> Operand:
+        dtype = self.graph.types[name].dtype
+        if dtype != "float32":
+            raise unsupported(node, self.graph, f"operand '{name}' of type {dtype}")
+        roles = _ROLES.get(node.op, ("x",))
+        if value is None:
+            role = roles[slot] if slot < len(roles) else "y"
+            role = "x" if not self.inputs else "y" if role == "x" else role
+            tensor = self.scope.placeholder(role, self._spread(self.graph.shape(name)))
+            self.inputs[tensor.name] = name
+            return tensor
+        if value.size == 1 and node.op not in _ROLES:
+            return literal(float(value.reshape(-1)[0]))
+        role = roles[slot] if slot < len(roles) else {"Mul": "scale", "Add": "shift"}.get(node.op, "c")
+        shape = value.shape if node.op in _ROLES and slot == 1 else self._spread(value.shape)
+        tensor = self.scope.placeholder(role, shape or (1,), constant=True)
+        self.constants[tensor.name] = np.ascontiguousarray(value)
+        return tensor
+
+    def _spread(self, shape: Shape) -> Shape:
+        """(…, c) as (…, group, c/group) around a grouped convolution."""
+        if self.n_groups == 1 or not shape:
+            return shape
+        if shape[-1] == 1:
+            return (*shape, 1)
+        return (*shape[:-1], self.n_groups, shape[-1] // self.n_groups)
+
+    def _chain_first(self, node: Node) -> Node:
+        """Operands of commutative operators with what this group computed in front."""
+        if node.op not in _COMMUTATIVE or len(node.inputs) != 2:
+            return node
+        a, b = node.inputs
+        return replace(node, inputs=(b, a)) if b in self.tensors and a not in self.tensors else node
+
+
+def _n_channel_groups(graph: Graph, group: Group) -> int:
+    """How many groups the channels of a subgraph are viewed in: 1 but for grouped convolution."""
+    for node in group.nodes:
+        if node.op == "Conv" and node.attrs["kind"] == "grouped":
+            return int(graph.constants[node.inputs[1]].shape[-3])
+    return 1
+
+
