@@ -1,0 +1,85 @@
+"""⑦ Memory of one candidate: its buffers one after another, with poison around each.
+
+    [guard][input][guard][constant][guard][output][guard]…
+
+Buffers start at multiples of 64 bytes; a guard starts at the byte after its buffer. Guards, outputs
+and workspace hold a NaN of its own kind: what a program should have written and did not is found in
+its output, what it wrote and should not have in a guard, and what it read there spoils its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from autotune.codegen.pack import ALIGNMENT
+from autotune.loopir.nodes import Buffer
+
+Array = NDArray[Any]
+
+GUARD_BYTES = 1024
+"""At least this much poison on both sides of every buffer."""
+
+_POISON = np.frombuffer(np.uint32(0x7FC0DEAD).tobytes(), np.uint8)
+
+
+class Arena:
+    """Storage for `buffers`; the content of inputs and constants is zero until filled."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._start: dict[str, int] = {}
+        self._buffers = {b.name: b for b in buffers}
+        end = 0
+        for buffer in buffers:
+            self._start[buffer.name] = _align(end + GUARD_BYTES)
+            end = self._start[buffer.name] + buffer.n_bytes
+        raw = np.zeros(_align(end + GUARD_BYTES) + ALIGNMENT, np.uint8)
+        self._memory = raw[-raw.ctypes.data % ALIGNMENT :]
+        self._guards = self._gaps(end)
+        for low, high in self._guards:
+            self._memory[low:high] = _poison(low, high)
+        for buffer in buffers:
+            if buffer.role in ("output", "workspace"):
+                start = self._start[buffer.name]
+                self._memory[start : start + buffer.n_bytes] = _poison(0, buffer.n_bytes)
+
+    def address(self, name: str) -> int:
+        """Where buffer `name` starts."""
+        return int(self._memory.ctypes.data) + self._start[name]
+
+    def view(self, name: str) -> Array:
+        """The elements of buffer `name`, in the shape of its tensor."""
+        buffer = self._buffers[name]
+        start = self._start[name]
+        flat = self._memory[start : start + buffer.n_bytes].view(buffer.tensor.dtype)
+        strides = [s * flat.itemsize for s in buffer.strides]
+        return as_strided(flat, buffer.tensor.shape, strides)
+
+    def damage(self) -> str:
+        """Which guard was written to, or "" when none was."""
+        names = ["the first buffer", *self._buffers]
+        for (low, high), name in zip(self._guards, names, strict=True):
+            wrong = np.flatnonzero(self._memory[low:high] != _poison(low, high))
+            if wrong.size:
+                side = "before" if low == 0 else "after the end of"
+                return f"out-of-bounds write: {wrong.size} bytes {side} {name} changed"
+        return ""
+
+    def _gaps(self, end: int) -> list[tuple[int, int]]:
+        starts = [*self._start.values(), _align(end + GUARD_BYTES)]
+        ends = [0, *(self._start[b.name] + b.n_bytes for b in self._buffers.values())]
+        return list(zip(ends, starts, strict=True))
+
+
+def _poison(low: int, high: int) -> Array:
+    """The pattern as it stands in bytes [low, high) of the arena."""
+    n_words = (high - low) // _POISON.size + 2
+    return np.tile(_POISON, n_words)[low % _POISON.size :][: high - low]
+
+
+def _align(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,160 @@
+"""⑦ Build candidates in a pool of processes: (DAG, steps) → machine code, or a status.
+
+Each builder works on one candidate at a time and is replaced when it crashes or takes too long.
+The DAG travels once per builder and task, then the steps alone.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import wait
+
+from autotune.errors import AutotuneError, ScheduleError
+from autotune.measure.child import Failed
+from autotune.measure.process import Child, ChildCrash, WorkerError, monotonic_s
+from autotune.measure.program import Build, BuiltProgram
+from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.schedule.steps import Steps
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """One candidate; `dag` only when this builder has not seen task number `task` yet."""
+
+    task: int
+    dag: ComputeDAG | None
+    steps: Steps
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What a builder made, and how long it took. `program` is None unless the status is OK."""
+
+    status: MeasureStatus
+    program: BuiltProgram | None = None
+    build_s: float = 0.0
+    error: str = ""
+
+    def failure(self) -> MeasureResult:
+        """The result of a candidate that was not built."""
+        return MeasureResult(self.status, build_s=self.build_s, error=self.error)
+
+
+class BuildHandler:
+    """Runs in the builder process."""
+
+    def __init__(self, build: Build, target: Target) -> None:
+        self._build = build
+        self._target = target
+        self._dags: dict[int, ComputeDAG] = {}
+
+    def __call__(self, request: BuildRequest) -> BuildResult:
+        """Build one candidate; every exception becomes a status."""
+        if request.dag is not None:
+            self._dags[request.task] = request.dag
+        start_s = time.perf_counter()
+        program, status, error = None, MeasureStatus.OK, ""
+        try:
+            program = self._build(self._dags[request.task], request.steps, self._target)
+        except ScheduleError as problem:
+            status, error = MeasureStatus.SCHEDULE_ERROR, problem.message
+        except AutotuneError as problem:
+            status, error = MeasureStatus.BUILD_ERROR, problem.message
+        except Exception:
+            status, error = MeasureStatus.BUILD_ERROR, traceback.format_exc()
+        return BuildResult(status, program, time.perf_counter() - start_s, error)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A builder, the tasks it knows, and what it is working on."""
+
+    child: Child
+    generation: int = 0
+    tasks: frozenset[int] = frozenset()
+    index: int = -1
+    deadline_s: float = 0.0
+
+
+class BuilderPool:
+    """`n` builder processes, started together and kept."""
+
+    def __init__(
+        self, build: Build, target: Target, n: int, timeout_s: float, start_timeout_s: float
+    ) -> None:
+        make = partial(BuildHandler, build, target)
+        self._slots = [_Slot(Child(make, start_timeout_s)) for _ in range(n)]
+        self._timeout_s = timeout_s
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the running builders."""
+        return [s.child.pid for s in self._slots if s.child.pid is not None]
+
+    def start(self) -> None:
+        """Start all processes without waiting for them."""
+        for slot in self._slots:
+            slot.child.start()
+
+    def close(self) -> None:
+        """End all processes."""
+        for slot in self._slots:
+            slot.child.kill()
+
+    def build(self, task: int, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
+        """Build all candidates side by side; results in their order."""
+        self.start()
+        results: dict[int, BuildResult] = {}
+        waiting = deque(enumerate(candidates))
+        idle, busy = list(self._slots), list[_Slot]()
+        try:
+            while waiting or busy:
+                while waiting and idle:
+                    slot = idle.pop()
+                    self._give(slot, task, dag, *waiting.popleft())
+                    busy.append(slot)
+                for slot in self._finished(busy):
+                    results[slot.index] = self._take(slot)
+                    busy.remove(slot)
+                    idle.append(slot)
+        except BaseException:
+            for slot in busy:
+                slot.child.kill()  # its late reply would answer the next request
+            raise
+        return [results[n] for n in range(len(candidates))]
+
+    def _give(self, slot: _Slot, task: int, dag: ComputeDAG, index: int, steps: Steps) -> None:
+        slot.child.ready()
+        if slot.generation != slot.child.generation:
+            slot.generation, slot.tasks = slot.child.generation, frozenset()
+        known = task in slot.tasks
+        slot.tasks |= {task}
+        slot.index, slot.deadline_s = index, monotonic_s() + self._timeout_s
+        slot.child.send(BuildRequest(task, None if known else dag, steps))
+
+    def _finished(self, busy: Sequence[_Slot]) -> list[_Slot]:
+        """Builders with a reply, dead, or out of time; waits for the first of them."""
+        left_s = min(s.deadline_s for s in busy) - monotonic_s()
+        heard = wait([s.child.connection for s in busy], max(0.0, left_s))
+        now_s = monotonic_s()
+        return [s for s in busy if s.child.connection in heard or s.deadline_s <= now_s]
+
+    def _take(self, slot: _Slot) -> BuildResult:
+        if not slot.child.connection.poll():
+            slot.child.kill()
+            text = f"not built within {self._timeout_s:g} s"
+            return BuildResult(MeasureStatus.BUILD_TIMEOUT, None, self._timeout_s, text)
+        try:
+            reply = slot.child.receive(0.0)
+        except ChildCrash as crash:
+            return BuildResult(MeasureStatus.BUILD_ERROR, error=f"the builder ended: {crash}")
+        if isinstance(reply, BuildResult):
+            return reply
+        raise WorkerError(f"builder: {reply.text if isinstance(reply, Failed) else reply!r}")

@@ -1,0 +1,160 @@
+"""⑦ Measure candidates: build them side by side, then run one after another in isolation.
+
+    with Measurer(target, n_threads, options) as measurer:
+        results = measurer.measure(dag, [steps, …])      # one status each, nothing is raised
+
+Nothing is built while something runs. The processes start with the first use and stay; those that
+crash, hang or are killed are replaced, and the candidate that was theirs gets a status.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from autotune.measure.builder import BuilderPool, BuildResult
+from autotune.measure.child import Failed
+from autotune.measure.options import MeasureOptions
+from autotune.measure.process import Child, ChildCrash, ChildTimeout, WorkerError
+from autotune.measure.program import Build, build_program
+from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.measure.worker import Outputs, Prepare, Prepared, Run, RunHandler, RunInterleaved
+from autotune.schedule.steps import Steps
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+
+
+class Measurer:
+    """Builds, checks and times candidates on `n_threads` threads of this machine.
+
+    A context manager: leaving it ends all processes. For one thread of the session at a time.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        n_threads: int = 1,
+        options: MeasureOptions | None = None,
+        build: Build = build_program,
+    ) -> None:
+        self._options = options or MeasureOptions()
+        n = self._options.n_builders or target.n_cores
+        start_s = self._options.start_timeout_s
+        self._builders = BuilderPool(build, target, n, self._options.build_timeout_s, start_s)
+        self._worker = Child(partial(RunHandler, target, n_threads, self._options), start_s)
+        self._generation = 0
+        self._prepared: set[int] = set()
+        self._tasks: dict[ComputeDAG, int] = {}
+        self._expected: dict[int, Outputs] = {}
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes; a later measurement starts new ones."""
+        self._builders.close()
+        self._worker.kill()
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the running builders and, last, of the run worker."""
+        return self._builders.pids + ([self._worker.pid] if self._worker.pid else [])
+
+    def measure(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
+    ) -> list[MeasureResult]:
+        """One result per candidate, in order.
+
+        `best_s`: the best latency known so far for this task; what is several times slower gets few
+        repeats. Better ones found within the batch count too. Raises WorkerError when no worker can
+        be started or the task itself cannot be prepared.
+        """
+        self._worker.start()
+        results = []
+        for built in self._build(dag, candidates):
+            result = self._run(dag, built, best_s)
+            if result.latency_s is not None:
+                best_s = min(best_s or result.latency_s, result.latency_s)
+            results.append(result)
+        return results
+
+    def measure_interleaved(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
+    ) -> list[MeasureResult]:
+        """Time finalists against each other, A B A B …: `rounds` repeats each, in turns.
+
+        What disturbs the machine meanwhile disturbs all alike. For candidates that have been
+        measured before: when one of them crashes or hangs now, all get that status.
+        """
+        builds = self._build(dag, candidates)
+        good = [b for b in builds if b.program is not None]
+        programs = tuple(b.program for b in good if b.program is not None)
+        measured: list[MeasureResult] = []
+        if programs:
+            request = RunInterleaved(self._task(dag), programs, rounds)
+            timeout_s = self._options.run_timeout_s * len(programs)
+            reply = self._ask(dag, request, timeout_s)
+            measured = reply if isinstance(reply, list) else [reply] * len(programs)
+        rest = iter(measured)
+        return [
+            b.failure() if b.program is None else replace(next(rest), build_s=b.build_s)
+            for b in builds
+        ]
+
+    def _task(self, dag: ComputeDAG) -> int:
+        return self._tasks.setdefault(dag, len(self._tasks))
+
+    def _build(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
+        return self._builders.build(self._task(dag), dag, candidates)
+
+    def _run(self, dag: ComputeDAG, built: BuildResult, best_s: float | None) -> MeasureResult:
+        if built.program is None:
+            return built.failure()
+        request = Run(self._task(dag), built.program, best_s)
+        start_s = time.perf_counter()
+        result: MeasureResult = self._ask(dag, request, self._options.run_timeout_s)
+        run_s = time.perf_counter() - start_s
+        return replace(result, build_s=built.build_s, run_s=run_s)
+
+    def _ask(self, dag: ComputeDAG, request: Run | RunInterleaved, timeout_s: float) -> Any:
+        """The worker's reply, or one result that says how it ended."""
+        self._prepare(dag)
+        try:
+            reply = self._worker.request(request, timeout_s)
+        except ChildCrash as crash:
+            return MeasureResult(MeasureStatus.RUN_CRASH, error=str(crash))
+        except ChildTimeout as timeout:
+            return MeasureResult(MeasureStatus.RUN_TIMEOUT, error=str(timeout))
+        if isinstance(reply, Failed):
+            raise WorkerError(f"run worker: {reply.text}")
+        return reply
+
+    def _prepare(self, dag: ComputeDAG) -> None:
+        """Make sure that the worker has inputs and oracle of this task."""
+        task = self._task(dag)
+        self._worker.ready()
+        if self._generation != self._worker.generation:
+            self._generation, self._prepared = self._worker.generation, set()
+        if task in self._prepared:
+            return
+        request = Prepare(task, dag, self._expected.get(task))
+        try:
+            reply = self._worker.request(request, self._options.prepare_timeout_s)
+        except (ChildCrash, ChildTimeout) as error:
+            raise WorkerError(f"cannot make the oracle of task {dag.key}: {error}") from error
+        if not isinstance(reply, Prepared):
+            text = reply.text if isinstance(reply, Failed) else repr(reply)
+            raise WorkerError(f"cannot make the oracle of task {dag.key}: {text}")
+        self._expected[task], self._prepared = reply.expected, set(reply.held)

@@ -1,0 +1,56 @@
+"""⑦ What measuring may take, and how cold the caches are.
+
+`flush_bytes` decides what state a program is timed in. A network streams all its weights once per
+inference, so those of one task have left L2 when its turn comes again; they are in L3 as long as L3
+holds the weights of the whole network, else in memory. Hence `flush_bytes(target, …)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """Time-outs, repeats and the state of the caches. All times in seconds.
+
+    `flush_bytes`: how much every thread reads and writes before each timed evaluation to push the
+    weights out of its caches; None: twice L2; 0: time with hot weights.
+    `n_builders`: builder processes; 0: one per core. `cores`: where the run worker may run; empty:
+    all that this process may use, of which it takes the first `n_threads`.
+    `run_timeout_s` covers one candidate: load, pack, check and all repeats; `prepare_timeout_s` the
+    inputs and the oracle of a task, once; `start_timeout_s` the start of a process.
+    A repeat is one evaluation. There are as many as fill `repeat_target_s`, within
+    `min_repeats`…`max_repeats`; from `min_repeats` on, none starts after `repeat_wall_s` (flushing
+    included). A candidate `abandon_ratio` times slower than the best is given up early.
+    `relative_tolerance`: see `autotune.measure.oracle`.
+    """
+
+    flush_bytes: int | None = None
+    n_builders: int = 0
+    cores: tuple[int, ...] = ()
+    build_timeout_s: float = 15.0
+    run_timeout_s: float = 10.0
+    prepare_timeout_s: float = 300.0
+    start_timeout_s: float = 60.0
+    repeat_target_s: float = 0.03
+    repeat_wall_s: float = 0.25
+    min_repeats: int = 3
+    max_repeats: int = 20
+    abandon_ratio: float = 3.0
+    relative_tolerance: float = 1e-4
+    seed: int = 0
+
+
+def flush_bytes(target: Target, model_constant_bytes: int, n_threads: int = 1) -> int:
+    """Bytes per thread that put the weights where a network of that size would find them.
+
+    L3 holds all constants: 2·L2, which replaces L2 whatever its policy, and leaves them in L3.
+    L3 does not: the threads together sweep L3 once more on top, so they come from memory.
+    """
+    per_core = 2 * target.l2_bytes
+    if model_constant_bytes <= target.l3_bytes:
+        return per_core
+    return per_core + -(-target.l3_bytes // n_threads)

@@ -1,0 +1,160 @@
+"""⑦ What a task is checked with: seeded inputs, the oracle's outputs, and how far one may be off.
+
+Activations are standard normal. A constant inside a reduction of K terms is normal/√K, so that sums
+are of order 1; another of rank 1 (a bias) is 0.1·normal. Where a DAG takes log, sqrt, rsqrt, pow or
+divides by something that is no literal, all values are uniform(0.5, 1.5) instead, scaled alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.te.dag import Compute, ComputeDAG, Placeholder
+from autotune.te.evaluate import evaluate
+from autotune.te.expr import Binary, Call, Const, walk
+
+Array = NDArray[Any]
+
+_UNIT_ROUNDOFF = 2.0**-24
+_DEVIATIONS = 8.0
+_NEEDS_POSITIVE = {"log", "sqrt", "rsqrt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Values of all placeholders by name, and the outputs that they must give."""
+
+    values: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    tolerances: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Largest error over the largest expected value, and what is wrong ("" when nothing is)."""
+
+    max_error: float
+    problem: str
+
+
+def reference(
+    dag: ComputeDAG,
+    seed: int,
+    relative_tolerance: float,
+    expected: Mapping[str, Array] | None = None,
+) -> Reference:
+    """Inputs of a task and its outputs, evaluated in NumPy unless they are known (`expected`)."""
+    values = random_values(dag, seed)
+    outputs = evaluate(dag, values) if expected is None else expected
+    tolerances = {n: tolerance(dag, a, relative_tolerance) for n, a in outputs.items()}
+    return Reference(values, outputs, tolerances)
+
+
+def random_values(dag: ComputeDAG, seed: int) -> dict[str, Array]:
+    """Values of all placeholders; equal for equal seeds and structurally equal DAGs."""
+    rng = np.random.default_rng([seed, int(dag.key, 16)])
+    positive = needs_positive(dag)
+    return {p.name: _values(dag, p, rng, positive) for p in dag.placeholders}
+
+
+def needs_positive(dag: ComputeDAG) -> bool:
+    """Whether some operation of the DAG is undefined or unstable for values around zero."""
+    for op in dag.computes:
+        for e in walk(op.body):
+            match e:
+                case Call(fn=fn) if fn in _NEEDS_POSITIVE:
+                    return True
+                case Binary(op="pow"):
+                    return True
+                case Binary(op="div", b=b) if not isinstance(b, Const):
+                    return True
+    return False
+
+
+def tolerance(dag: ComputeDAG, expected: Array, relative: float) -> float:
+    """Largest absolute error that is rounding: relative·max|expected| + 8·u·√K.
+
+    u = 2⁻²⁴ is float32's unit roundoff, K the longest reduction of the DAG. A sum of K terms rounds
+    K times, each time by at most u times a partial sum; partial sums are of order 1 by the choice
+    of the values, and roundings go either way, so the error is a random walk whose standard
+    deviation is at most u·√K in whatever order the sum is taken. Eight deviations leave room for
+    the largest of millions of outputs and for a second such step (Winograd transforms, a softmax).
+    The first term allows for scale and for approximated functions; it is 10⁻⁴ by default, far above
+    rounding (4·10⁻⁶ at K = 25088) and far below what a missing term causes (1/√K ≥ 6·10⁻³). The
+    second matters where outputs are small because they cancel. Integers must agree exactly.
+    """
+    if expected.dtype.kind != "f":
+        return 0.0
+    longest = max((_reduction_length(op) for op in dag.computes), default=1)
+    return relative * _largest(expected) + _DEVIATIONS * _UNIT_ROUNDOFF * math.sqrt(longest)
+
+
+def check(name: str, found: Array, ref: Reference) -> Verdict:
+    """Compare one output with the oracle. Values that are not finite must be the same."""
+    expected = ref.expected[name]
+    finite = np.isfinite(expected)
+    differs = ~finite & ~((found == expected) | (np.isnan(found) & np.isnan(expected)))
+    broken = finite & ~np.isfinite(found)
+    n_broken = int(np.count_nonzero(broken | differs))
+    if n_broken:
+        what = (
+            f"{n_broken} of {expected.size} elements of {name} are NaN, infinite or never written"
+        )
+        return Verdict(math.inf, f"{what}; the first at {_first(broken | differs)}")
+    error = np.abs(np.subtract(found, expected, dtype=np.float64, where=finite, out=_zeros(found)))
+    worst = float(error.max(initial=0.0))
+    relative = worst / (_largest(expected) or 1.0)
+    if worst <= ref.tolerances[name]:
+        return Verdict(relative, "")
+    at = np.unravel_index(int(error.argmax()), error.shape)
+    where = tuple(int(i) for i in at)
+    n_wrong = int(np.count_nonzero(error > ref.tolerances[name]))
+    return Verdict(
+        relative,
+        f"{n_wrong} of {error.size} elements of {name} are wrong: at {where} expected "
+        f"{expected[at]:g}, found {found[at]:g} (tolerance {ref.tolerances[name]:.2g})",
+    )
+
+
+def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive: bool) -> Array:
+    shape, dtype = p.tensor.shape, np.dtype(p.tensor.dtype)
+    if dtype.kind != "f":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if positive:
+        values = rng.random(shape, dtype=np.float32) + np.float32(0.5)
+    else:
+        values = rng.standard_normal(shape, dtype=np.float32)
+    values *= np.float32(_scale(dag, p))
+    return values.astype(dtype, copy=False)
+
+
+def _scale(dag: ComputeDAG, p: Placeholder) -> float:
+    if not p.constant:
+        return 1.0
+    length = max((_reduction_length(c) for c in dag.consumers(p.name)), default=1)
+    if length > 1:
+        return 1.0 / math.sqrt(length)
+    return 0.1 if len(p.tensor.shape) == 1 else 1.0
+
+
+def _reduction_length(op: Compute) -> int:
+    return math.prod(a.extent for a in op.reduce_axes)
+
+
+def _largest(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.abs(finite).max(initial=0.0))
+
+
+def _zeros(like: Array) -> NDArray[np.float64]:
+    return np.zeros(like.shape)
+
+
+def _first(mask: Array) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))

@@ -1,0 +1,219 @@
+"""⑦ The run worker: one isolated process that loads, checks and times programs.
+
+The check comes first: outputs and workspace hold NaN, buffers are fenced, and the output of one
+evaluation on all threads is compared with the oracle. Only a program that passes is timed. After
+timing its output must still be right: what a race spoils now and then shows there.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.codegen.jit import Library
+from autotune.codegen.pack import aligned, pack
+from autotune.errors import AutotuneError
+from autotune.loopir.nodes import Program
+from autotune.measure.arena import Arena
+from autotune.measure.driver import Driver, Launch, Plan
+from autotune.measure.options import MeasureOptions
+from autotune.measure.oracle import Reference, Verdict, check, reference
+from autotune.measure.program import BuiltProgram
+from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.measure.timing import repeat
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+
+Array = NDArray[Any]
+Outputs: TypeAlias = dict[str, Array]
+
+_CACHED_BYTES = 1 << 30
+"""References of tasks are kept up to this size; the last one always."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Make inputs of task number `task`; its oracle unless `expected` holds it already."""
+
+    task: int
+    dag: ComputeDAG
+    expected: Outputs | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Reply to Prepare: the oracle of the task, and the tasks whose inputs the worker now holds."""
+
+    expected: Outputs
+    held: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Check and time one program of a prepared task. Replied to with a MeasureResult."""
+
+    task: int
+    built: BuiltProgram
+    best_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunInterleaved:
+    """Check all programs, then time them in turns: A B A B … Replied to with a list of results."""
+
+    task: int
+    built: tuple[BuiltProgram, ...]
+    rounds: int
+
+
+Request: TypeAlias = Prepare | Run | RunInterleaved
+
+
+class RunHandler:
+    """Runs in the worker process."""
+
+    def __init__(self, target: Target, n_threads: int, options: MeasureOptions) -> None:
+        allowed = options.cores or tuple(sorted(os.sched_getaffinity(0)))
+        self._options = options
+        self._driver = Driver(target, n_threads)
+        self._driver.pin(allowed[:n_threads])
+        per_thread = 2 * target.l2_bytes if options.flush_bytes is None else options.flush_bytes
+        self._sweep = aligned((per_thread * n_threads,), "uint8")
+        self._sweep.fill(0)  # touch the pages now
+        self._references: dict[int, Reference] = {}
+
+    def __call__(self, request: Request) -> object:
+        """Prepare a task or measure programs of one that is."""
+        match request:
+            case Prepare():
+                return self._prepare(request)
+            case Run():
+                return self._guarded(partial(self._run, request))
+            case RunInterleaved():
+                return self._interleaved(request.task, request.built, request.rounds)
+
+    def _prepare(self, request: Prepare) -> Prepared:
+        options = self._options
+        made = reference(request.dag, options.seed, options.relative_tolerance, request.expected)
+        while self._references and self._cached_bytes() > _CACHED_BYTES:
+            del self._references[next(iter(self._references))]
+        self._references[request.task] = made
+        return Prepared(dict(made.expected), frozenset(self._references))
+
+    def _cached_bytes(self) -> int:
+        return sum(a.nbytes for r in self._references.values() for a in r.values.values())
+
+    def _run(self, request: Run) -> MeasureResult:
+        ref = self._references[request.task]
+        loaded = Loaded(request.built, ref, self._driver, self._sweep)
+        first_s = loaded.evaluate()
+        verdict = loaded.verdict()
+        if verdict.problem:
+            return _wrong(verdict)
+        times = repeat(loaded.evaluate, first_s, self._options, request.best_s)
+        again = loaded.verdict()
+        if again.problem:
+            return _wrong(again, "in a later evaluation: ")
+        return MeasureResult(MeasureStatus.OK, times, max_error=verdict.max_error)
+
+    def _interleaved(
+        self, task: int, built: Sequence[BuiltProgram], rounds: int
+    ) -> list[MeasureResult]:
+        loaded: dict[int, Loaded] = {}
+
+        def load(n: int) -> MeasureResult:
+            program = Loaded(built[n], self._references[task], self._driver, self._sweep)
+            program.evaluate()
+            verdict = program.verdict()
+            if verdict.problem:
+                return _wrong(verdict)
+            loaded[n] = program
+            return MeasureResult(MeasureStatus.OK, max_error=verdict.max_error)
+
+        results = [self._guarded(partial(load, n)) for n in range(len(built))]
+        turns = [{n: p.evaluate() for n, p in loaded.items()} for _ in range(rounds)]
+        for n in loaded:
+            results[n] = replace(results[n], times_s=tuple(turn[n] for turn in turns))
+        return results
+
+    def _guarded(self, run: Callable[[], MeasureResult]) -> MeasureResult:
+        try:
+            return run()
+        except AutotuneError as error:
+            return MeasureResult(MeasureStatus.RUN_ERROR, error=error.message)
+        except MemoryError:
+            text = f"out of memory\n{traceback.format_exc()}"
+            return MeasureResult(MeasureStatus.RUN_ERROR, error=text)
+        except Exception:
+            return MeasureResult(MeasureStatus.RUN_ERROR, error=traceback.format_exc())
+
+
+class Loaded:
+    """A program in memory: code, buffers, packed constants, and the plan to evaluate it."""
+
+    def __init__(self, built: BuiltProgram, ref: Reference, driver: Driver, sweep: Array) -> None:
+        program = built.program
+        self._program = program
+        self._ref = ref
+        self._driver = driver
+        self._library = Library([built.code])
+        self._arena = Arena([b for b in program.buffers if b.role != "local"])
+        _fill(self._arena, program, ref)
+        self._plan = self._make_plan(sweep)
+
+    def evaluate(self) -> float:
+        """Seconds of one evaluation, weights cold and inputs warm."""
+        return self._driver.evaluate(self._plan)
+
+    def verdict(self) -> Verdict:
+        """Whether the last evaluation wrote the right numbers, and nothing else."""
+        worst = 0.0
+        for name in self._ref.expected:
+            verdict = check(name, self._arena.view(name), self._ref)
+            worst = max(worst, verdict.max_error)
+            if verdict.problem:
+                return Verdict(worst, self._arena.damage() or verdict.problem)
+        return Verdict(worst, self._arena.damage() or self._changed_input())
+
+    def _changed_input(self) -> str:
+        for buffer in self._program.buffers:
+            if buffer.role == "input" and not np.array_equal(
+                self._arena.view(buffer.name), self._ref.values[buffer.name]
+            ):
+                return f"the program has changed its input {buffer.name}"
+        return ""
+
+    def _make_plan(self, sweep: Array) -> Plan:
+        arena, program = self._arena, self._program
+        launches = [
+            Launch(
+                self._library.address(k.name), tuple(arena.address(b) for b in k.buffers), k.extent
+            )
+            for k in program.kernels
+        ]
+        warm = [(arena.address(b.name), b.n_bytes) for b in program.buffers if b.role == "input"]
+        return self._driver.plan(launches, warm, sweep)
+
+
+def _fill(arena: Arena, program: Program, ref: Reference) -> None:
+    """Write inputs and constants, packing those that the program wants packed."""
+    packings = {p.packed.name: p for p in program.packs}
+    for buffer in program.buffers:
+        packing = packings.get(buffer.name)
+        if packing is not None:
+            pack(packing, ref.values[packing.source.name], arena.view(buffer.name))
+        elif buffer.role in ("input", "constant"):
+            arena.view(buffer.name)[...] = ref.values[buffer.name]
+
+
+def _wrong(verdict: Verdict, when: str = "") -> MeasureResult:
+    return MeasureResult(
+        MeasureStatus.WRONG_ANSWER, error=when + verdict.problem, max_error=verdict.max_error
+    )
