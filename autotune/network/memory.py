@@ -17,7 +17,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from autotune.codegen.pack import ALIGNMENT
 from autotune.errors import CodegenError
-from autotune.graph.network import Network, Value
+from autotune.graph.network import Network
+from autotune.graph.storage import Value
 from autotune.loopir.nodes import dense
 from autotune.te.expr import dtype_bytes
 

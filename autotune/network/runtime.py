@@ -104,23 +104,24 @@ class Model:
             return self._call_locked(entry, arrays)
 
     def _call_locked(self, entry: Any, inputs: list[Array]) -> dict[str, Array]:
-        slots: dict[int, Array] = {ARENA: self._arena}
+        arrays: dict[int, Array] = {}
         for end, array in zip(self.artifact.inputs, inputs, strict=True):
             if end.window is None:
-                slots[end.base] = array
+                arrays[end.base] = array
             else:
-                window = _window(slots[end.base], end)
+                window = _window(self._arena, end)
                 window[...] = array.reshape(window.shape)
-        outputs = {end.name: aligned(end.shape, end.dtype) for end in self.artifact.outputs}
+        outputs = {end.name: np.empty(end.shape, end.dtype) for end in self.artifact.outputs}
         for end in self.artifact.outputs:
             if end.window is None:
-                slots[end.base] = outputs[end.name]
-        for slot, array in slots.items():
+                arrays[end.base] = outputs[end.name]
+        for slot, array in arrays.items():
             self._table[slot] = array.ctypes.data
         entry(self._table_address, self.n_threads)
         for end in self.artifact.outputs:
             if end.window is not None:
-                outputs[end.name][...] = _window(slots[end.base], end).reshape(end.shape)
+                window = _window(arrays.get(end.base, self._arena), end)
+                outputs[end.name][...] = window.reshape(end.shape)
         return outputs
 
     def _check(self, inputs: Mapping[str, Array]) -> list[Array]:

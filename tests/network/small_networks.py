@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.graph.network import Call, Network, Port, Value
+from autotune.graph.network import Call, Network, Port
+from autotune.graph.storage import Value
 from autotune.loopir.nodes import dense
 from autotune.schedule.steps import Annotate, Pack, Parallel, Reorder, Split, Steps
 from autotune.te.dag import ComputeDAG, compute, placeholder

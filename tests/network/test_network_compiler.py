@@ -113,9 +113,7 @@ def test_an_output_that_is_also_the_input() -> None:
 
 def test_an_input_that_is_a_window() -> None:
     network = branches()
-    outer = replace(
-        network.values["out"], name="outer", shape=(1, 6, 6, 8), strides=(288, 48, 8, 1)
-    )
+    outer = value("outer", (1, 6, 6, 8))
     x = window("x", (1, 6, 6, 4), (288, 48, 8, 1), "outer", 4)
     network = replace(network, values=network.values | {"outer": outer, "x": x})
     assert (

@@ -4,13 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
-from autotune.graph.network import Call, Network, Port, Value
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from autotune.codegen.pack import ALIGNMENT
 from autotune.errors import CodegenError
+from autotune.graph.network import Call, Network, Port
+from autotune.graph.storage import Value
 from autotune.loopir.nodes import dense
 from autotune.network.memory import (
     Block,
