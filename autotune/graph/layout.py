@@ -152,7 +152,7 @@ class _Layout:
 
     def emit_first(self, node: Node) -> None:
         node = self.permuted_weights(node)
-        self.editor.emit(replace(node, inputs=tuple(self.as_first(n) for n in node.inputs)))
+        self.editor.emit(replace(node, inputs=tuple(n if n in self.editor.constants else self.as_first(n) for n in node.inputs)))
         self.first |= set(node.outputs)
 
     def emit_last(self, node: Node, inputs: tuple[str, ...], **attrs: object) -> None:
