@@ -193,7 +193,8 @@ class _Function:
         with self.b.goto_block(self.entry):
             if self.entry.instructions:
                 self.b.position_before(self.entry.instructions[0])
-            size = ir.ArrayType(_TYPES[buffer.tensor.dtype], max(1, buffer.tensor.size))
+            kind = _TYPES[buffer.tensor.dtype]
+            size = ir.ArrayType(kind, buffer.n_bytes // dtype_bytes(buffer.tensor.dtype))
             memory = self.b.alloca(size, name=buffer.name)
             memory.align, memory.type = _CACHE_LINE, PTR
         hidden = self.buffers.get(buffer.name), self.pointers.get(buffer.name)

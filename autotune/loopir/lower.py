@@ -14,8 +14,9 @@ Three rules make the fast programs:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 from autotune.errors import ScheduleError
 from autotune.loopir.nodes import (
@@ -27,11 +28,19 @@ from autotune.loopir.nodes import (
     Kernel,
     Let,
     Program,
+    Stmt,
     Store,
     dense,
 )
 from autotune.loopir.packing import pack_constants
-from autotune.loopir.visitor import body_loads, loop_extents, rewrite_exprs, statements
+from autotune.loopir.visitor import (
+    Read,
+    body_loads,
+    loop_extents,
+    reads_of,
+    rewrite_exprs,
+    statements,
+)
 from autotune.schedule.region import UnboundedIndex, low, lowest, span
 from autotune.schedule.state import Iterator, SplitRelation, Stage, State, replay
 from autotune.schedule.steps import Steps
@@ -49,6 +58,7 @@ from autotune.te.expr import (
     binary,
     both,
     compare,
+    dtype_bytes,
     floordiv,
     identity,
     idx,
@@ -58,9 +68,11 @@ from autotune.te.expr import (
     mul,
     sub,
     substitute,
+    variables,
 )
 
 Ranges = dict[str, tuple[int, int]]
+_CONFLICT_BYTES, _PADDING = 1024, 16
 MAX_LOCAL_BYTES = 1 << 20
 """Local buffers live on the stack of a thread, of which the smallest common size is 2 MiB."""
 
@@ -92,10 +104,12 @@ def _with_arguments(program: Program) -> Callable[[Kernel], Kernel]:
     order = [b.name for b in program.buffers]
 
     def one(kernel: Kernel) -> Kernel:
+        local = {s.buffer.name for s in statements(kernel.body) if isinstance(s, Alloc)}
         used = {x.tensor.name for x in body_loads(kernel.body)}
         used |= {s.tensor.name for s in statements(kernel.body) if isinstance(s, Store)}
-        names = tuple(n for n in order if n in used)
-        return Kernel(kernel.name, kernel.extent, kernel.var, names, kernel.body)
+        for name in used - local - set(order):
+            raise ScheduleError(f"{kernel.name} reads {name}, which is computed elsewhere")
+        return replace(kernel, buffers=tuple(n for n in order if n in used))
 
     return one
 
@@ -149,36 +163,37 @@ class _Nest:
         stage = inst.stage
         ready = _version_ready(inst, depth)
         if ready is not None:
-            return self._versions(inst, ready, depth, ranges, leaf)
+            return _versions(
+                inst, ready, depth, ranges, lambda i, r: self._loops(i, depth, r, leaf)
+            )
+        if stage.op.reduce_axes and depth == _tile_depth(stage) and not isinstance(leaf, _Update):
+            body = self._accumulate(inst, depth, ranges)
+        else:
+            body = self._loop(inst, depth, ranges, leaf)
+        return self._attach(stage, stage.iters[depth - 1], body, ranges) if depth else body
+
+    def _loop(self, inst: _Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+        stage = inst.stage
         if depth == len(stage.iters):
             return leaf(inst, ranges)
-        if stage.op.reduce_axes and depth == _tile_depth(stage) and not isinstance(leaf, _Update):
-            return self._accumulate(inst, depth, ranges)
         it = stage.iters[depth]
         extent = inst.sizes()[it.name]
-        name = _var(stage, it)
-        inside = ranges if extent == 1 else ranges | {name: (0, extent - 1)}
+        inside = ranges if extent == 1 else ranges | {_var(stage, it): (0, extent - 1)}
         body = self._loops(inst, depth + 1, inside, leaf)
-        body = self._attach(inst.stage, it, body, inside)
-        if extent == 1 or depth < stage.n_parallel:
-            return body
-        return (For(name, extent, it.annotation or "serial", body),)
+        return body if depth < stage.n_parallel else _loop(stage, it, extent, body)
 
-    def _versions(
-        self, inst: _Instance, rel: SplitRelation, depth: int, ranges: Ranges, leaf: _Leaf
-    ) -> Body:
-        sizes = inst.sizes()
-        extent, factor = sizes[rel.parent], min(int(rel.factors[-1]), sizes[rel.parent])
-        tile = _tile_number(inst, rel, sizes)
-        done = inst.versioned | {rel.parent}
-        full = _Instance(inst.stage, inst.starts, inst.extents, inst.overrides, done, inst.local)
-        rest = (*inst.overrides, (rel.children[-1], extent % factor))
-        part = _Instance(inst.stage, inst.starts, inst.extents, rest, done, inst.local)
-        cond = simplify(compare("lt", tile, idx(extent // factor)), ranges)
-        if isinstance(cond, Const):
-            return self._loops(full if cond.value else part, depth, ranges, leaf)
-        then = self._loops(full, depth, ranges, leaf)
-        return (If(cond, then, self._loops(part, depth, ranges, leaf)),)
+    def _tile(self, inst: _Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+        """The spatial loops from `depth` on around `leaf`, and nothing attached."""
+        stage = inst.stage
+        ready = _version_ready(inst, depth, "spatial")
+        if ready is not None:
+            return _versions(inst, ready, depth, ranges, lambda i, r: self._tile(i, depth, r, leaf))
+        if depth == len(stage.iters):
+            return leaf(inst, ranges)
+        it = stage.iters[depth]
+        extent = inst.sizes()[it.name] if it.kind == "spatial" else 1
+        inside = ranges if extent == 1 else ranges | {_var(stage, it): (0, extent - 1)}
+        return _loop(stage, it, extent, self._tile(inst, depth + 1, inside, leaf))
 
     def _plain(self, inst: _Instance, ranges: Ranges) -> Body:
         value = simplify(substitute(inst.stage.op.body, _axis_values(inst)), ranges)
@@ -191,36 +206,25 @@ class _Nest:
         body = stage.op.body
         if not isinstance(body, Reduce):
             raise ScheduleError(f"{stage.name} does not reduce")
-        tile = [i for i in stage.iters[depth:] if i.kind == "spatial"]
         outer = [i for i in stage.iters[:depth] if i.kind == "reduce" and sizes[i.name] > 1]
-        if outer and _has_overlap(inst):
+        overlap = _has_overlap(inst)
+        if outer and overlap:
             raise ScheduleError(f"{stage.name}: blocked reduction with overlapping tiles")
-        direct = inst.local and not outer and _covers(inst, depth)
-        acc = Tensor(f"{stage.name}.acc", tuple(sizes[i.name] for i in tile), stage.op.tensor.dtype)
-        at = tuple(_loop_value(inst, i, sizes) for i in tile)
-        inside = ranges | {_var(stage, i): (0, sizes[i.name] - 1) for i in tile}
-        target, where = _target(inst, inside)
-        if direct:
-            acc, at = target, where
-        neutral = identity(body.op, stage.op.tensor.dtype)
-        start: Body = (Store(acc, at, neutral),)
-        init = _tile_loops(inst, tile, sizes, start)
+        direct = inst.local and not outer and not overlap and _covers(inst, depth)
+        tile = tuple(i for i in stage.iters[depth:] if i.kind == "spatial")
+        shape = tuple(sizes[i.name] for i in tile)
+        where = _target if direct else partial(_accumulator, tile=tile, shape=shape)
+        leaves = _Reduction(body, where)
+        init = self._tile(inst, depth, ranges, _Leaf(leaves.reset))
         if outer:
-            load = _tile_loops(inst, tile, sizes, (Store(acc, at, Load(target, where)),))
-            init = (If(_all_zero(inst, outer), init, load),)
-        update = self._loops(inst, depth, ranges, _Update(self._update(acc, at, body)))
+            resume = self._tile(inst, depth, ranges, _Leaf(leaves.resume))
+            init = (If(_all_zero(inst, outer), init, resume),)
+        update = self._loop(inst, depth, ranges, _Update(leaves.update))
         if direct:
             return (*init, *update)
-        final = _tile_loops(inst, tile, sizes, (Store(target, where, Load(acc, at)),))
-        buffer = Buffer(acc, "local", dense(acc.shape))
-        return (Alloc(buffer, (*init, *update, *final)),)
-
-    def _update(self, acc: Tensor, at: tuple[Expr, ...], reduce: Reduce) -> _Emit:
-        def emit(inst: _Instance, ranges: Ranges) -> Body:
-            value = simplify(substitute(reduce.body, _axis_values(inst)), ranges)
-            return (Store(acc, at, binary(REDUCE_BINARY[reduce.op], Load(acc, at), value)),)
-
-        return emit
+        final = self._tile(inst, depth, ranges, _Leaf(leaves.finish))
+        acc, _ = where(inst, ranges)
+        return (Alloc(Buffer(acc, "local", dense(acc.shape)), (*init, *update, *final)),)
 
     # --- attached stages ----------------------------------------------------------------------
 
@@ -231,11 +235,11 @@ class _Nest:
 
     def _produce(self, stage: Stage, body: Body, ranges: Ranges) -> Body:
         """Fill a local buffer with what `body` reads of `stage`, in front of `body`."""
-        reads = [x for x in body_loads(body) if x.tensor.name == stage.name]
+        reads = reads_of(body, stage.name)
         if not reads:
             return body
         inner = {v: e for v, e in loop_extents(body).items() if v not in ranges}
-        region = [_region(reads, d, inner, ranges) for d in range(len(stage.op.axes))]
+        region = [_region(reads, d, ranges) for d in range(len(stage.op.axes))]
         starts = tuple(r[0] for r in region)
         shape = tuple(r[1] for r in region)
         local = Tensor(stage.name, shape, stage.op.tensor.dtype)
@@ -252,7 +256,7 @@ class _Nest:
             return None
 
         moved = rewrite_exprs(body, one)
-        return (Alloc(Buffer(local, "local", dense(shape)), (*fill, *moved)),)
+        return (Alloc(Buffer(local, "local", _rows(local)), (*fill, *moved)),)
 
 
 _Emit = Callable[[_Instance, Ranges], Body]
@@ -270,6 +274,87 @@ class _Leaf:
 
 class _Update(_Leaf):
     """The leaf of a reduction whose accumulator is already in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """The four leaves of a reduction; `accumulator` says where a version of the tile keeps it."""
+
+    reduce: Reduce
+    accumulator: Callable[[_Instance, Ranges], tuple[Tensor, tuple[Expr, ...]]]
+
+    def reset(self, inst: _Instance, ranges: Ranges) -> Body:
+        """acc = identity."""
+        acc, at = self.accumulator(inst, ranges)
+        return (Store(acc, at, identity(self.reduce.op, acc.dtype)),)
+
+    def resume(self, inst: _Instance, ranges: Ranges) -> Body:
+        """acc = what the tensor holds."""
+        return (Store(*self.accumulator(inst, ranges), Load(*_target(inst, ranges))),)
+
+    def update(self, inst: _Instance, ranges: Ranges) -> Body:
+        """acc = acc ⊕ one term."""
+        acc, at = self.accumulator(inst, ranges)
+        value = simplify(substitute(self.reduce.body, _axis_values(inst)), ranges)
+        total = binary(REDUCE_BINARY[self.reduce.op], Load(acc, at), value)
+        return (Store(acc, at, total),)
+
+    def finish(self, inst: _Instance, ranges: Ranges) -> Body:
+        """The tensor = acc."""
+        return (Store(*_target(inst, ranges), Load(*self.accumulator(inst, ranges))),)
+
+
+def _accumulator(
+    inst: _Instance, _: Ranges, tile: tuple[Iterator, ...], shape: tuple[int, ...]
+) -> tuple[Tensor, tuple[Expr, ...]]:
+    """One element per point of the tile, whatever the version."""
+    op, sizes = inst.stage.op, inst.sizes()
+    at = tuple(_loop_value(inst, i, sizes) for i in tile)
+    return Tensor(f"{op.name}.acc", shape, op.tensor.dtype), at
+
+
+def _versions(
+    inst: _Instance,
+    rel: SplitRelation,
+    depth: int,
+    ranges: Ranges,
+    nest: Callable[[_Instance, Ranges], Body],
+) -> Body:
+    """`nest` for the full tile of `rel` and for its remainder, and the choice between them."""
+    stage, sizes = inst.stage, inst.sizes()
+    if any(stage.position(c) < depth for c in _leaves(stage, rel.children[-1:])):
+        raise ScheduleError(f"{stage.name}: the tile of {rel.parent} must be inside of its number")
+    extent, factor = sizes[rel.parent], min(int(rel.factors[-1]), sizes[rel.parent])
+    tile = simplify(_tile_number(inst, rel, sizes), ranges)
+    full = replace(inst, versioned=inst.versioned | {rel.parent})
+    part = replace(full, overrides=(*inst.overrides, (rel.children[-1], extent % factor)))
+    n_full = extent // factor
+    cond = simplify(compare("lt", tile, idx(n_full)), ranges)
+    if isinstance(cond, Const):
+        return nest(full if cond.value else part, ranges)
+    below = _known(ranges, tile, (0, n_full - 1))
+    return (If(cond, nest(full, below), nest(part, _known(ranges, tile, (n_full, n_full)))),)
+
+
+def _known(ranges: Ranges, e: Expr, limits: tuple[int, int]) -> Ranges:
+    """`ranges`, and if `e` is a variable, its `limits`."""
+    return ranges | {e.name: limits} if isinstance(e, Var) else ranges
+
+
+def _loop(stage: Stage, it: Iterator, extent: int, body: Body) -> Body:
+    """A loop around `body`, unless it runs once."""
+    if extent == 1:
+        return body
+    if it.annotation == "vectorize" and not all(map(_is_straight, body)):
+        raise ScheduleError(f"{stage.name}: only unrolled loops fit inside vector loop {it.name}")
+    return (For(_var(stage, it), extent, it.annotation or "serial", body),)
+
+
+def _is_straight(stmt: Stmt) -> bool:
+    """Whether a statement is free of branches once its loops are unrolled."""
+    if isinstance(stmt, For):
+        return stmt.kind == "unroll" and all(map(_is_straight, stmt.body))
+    return isinstance(stmt, Store)
 
 
 def _var(stage: Stage, it: Iterator) -> str:
@@ -306,7 +391,7 @@ def _tile_depth(stage: Stage) -> int:
     return depth
 
 
-def _version_ready(inst: _Instance, depth: int) -> SplitRelation | None:
+def _version_ready(inst: _Instance, depth: int, kind: str = "") -> SplitRelation | None:
     """A split with a remainder whose tile number is known before loop `depth`."""
     stage, sizes = inst.stage, None
     for rel in stage.splits:
@@ -316,7 +401,8 @@ def _version_ready(inst: _Instance, depth: int) -> SplitRelation | None:
         factor = min(int(rel.factors[-1]), sizes[rel.parent])
         if sizes[rel.parent] % factor == 0:
             continue
-        if all(stage.position(c) < depth for c in _leaves(stage, rel.children[:-1])):
+        loops = [stage.position(c) for c in _leaves(stage, rel.children[:-1])]
+        if max(loops) < depth and kind in ("", stage.iters[loops[0]].kind):
             return rel
     return None
 
@@ -414,13 +500,6 @@ def _target(inst: _Instance, ranges: Ranges) -> tuple[Tensor, tuple[Expr, ...]]:
     return Tensor(op.name, shape, op.tensor.dtype), where
 
 
-def _tile_loops(inst: _Instance, tile: list[Iterator], sizes: dict[str, int], body: Body) -> Body:
-    for it in reversed(tile):
-        if sizes[it.name] > 1:
-            body = (For(_var(inst.stage, it), sizes[it.name], it.annotation or "serial", body),)
-    return body
-
-
 def _all_zero(inst: _Instance, loops: list[Iterator]) -> Expr:
     cond: Expr = Const(True, "bool")
     for it in loops:
@@ -428,21 +507,50 @@ def _all_zero(inst: _Instance, loops: list[Iterator]) -> Expr:
     return cond
 
 
-def _region(reads: list[Load], dim: int, inner: dict[str, int], ranges: Ranges) -> tuple[Expr, int]:
-    """Start and extent of what `reads` touch of dimension `dim` while `inner` loops run."""
-    size = max(x.tensor.shape[dim] for x in reads)
+def _region(reads: list[Read], dim: int, ranges: Ranges) -> tuple[Expr, int]:
+    """Start and extent of what `reads` touch of dimension `dim` while the loops around them run.
+
+    Where reads are guarded or their reach is a bound only, the region is moved into the tensor; an
+    exact one is inside, and its start stays free of min and max.
+    """
+    size = max(r.load.tensor.shape[dim] for r in reads)
+    indices = [(r.load.indices[dim], r.loops(ranges)) for r in reads]
     try:
-        spans = [int(span(x.indices[dim], inner)) for x in reads]
-        starts = [linear(low(x.indices[dim], inner), ranges) for x in reads]
+        spans = [int(span(i, inner)) for i, inner in indices]
+        starts = [linear(low(i, inner), ranges) for i, inner in indices]
     except UnboundedIndex:
         return idx(0), size
     first = lowest(starts)
     if first is None:
         return idx(0), size
     extent = max(s.const + n for s, n in zip(starts, spans, strict=True)) - first.const + 1
+    if not any(r.guarded for r in reads) and all(_is_exact(i, inner) for i, inner in indices):
+        return simplify(first.expr, ranges), extent
     extent = min(extent, size)
     start = minimum(maximum(first.expr, idx(0)), idx(size - extent))
     return simplify(start, ranges), extent
+
+
+def _is_exact(index: Expr, inner: Mapping[str, int]) -> bool:
+    """Whether `index` takes its lowest and its highest value while the `inner` loops run."""
+    return all(
+        isinstance(atom, Var) or not variables(atom) & set(inner) for atom, _ in linear(index).terms
+    )
+
+
+def _rows(tensor: Tensor) -> tuple[int, ...]:
+    """Strides of a local buffer: rows a multiple of 1 KiB apart get a cache line in between.
+
+    Else all rows of a register tile would compete for one set of the L1 cache.
+    """
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(tensor.shape):
+        if strides and extent > 1 and step * dtype_bytes(tensor.dtype) % _CONFLICT_BYTES == 0:
+            step += _PADDING
+        strides.insert(0, step)
+        step *= extent
+    return tuple(strides)
 
 
 def _check_stack(name: str, body: Body) -> None:

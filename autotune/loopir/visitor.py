@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from autotune.loopir.nodes import Alloc, Body, For, If, Let, PrefetchLine, Stmt, Store
-from autotune.te.expr import Expr, Load, loads, map_expr
+from autotune.te.expr import Expr, Load, Select, children, loads, map_expr
 
 Rewrite = Callable[[Expr], Expr | None]
 
@@ -44,6 +44,48 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
 def body_loads(body: Body) -> list[Load]:
     """Every load anywhere in `body`."""
     return [x for s in statements(body) for e in expressions(s) for x in loads(e)]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A load, the loops around it, and whether a Select or an If decides if it is made."""
+
+    load: Load
+    extents: tuple[tuple[str, int], ...]
+    guarded: bool
+
+    def loops(self, outside: Container[str]) -> dict[str, int]:
+        """Extents of the loops around the load that are not in `outside`."""
+        return {var: n for var, n in self.extents if var not in outside}
+
+
+def reads_of(body: Body, name: str) -> list[Read]:
+    """Every load of tensor `name` in `body`."""
+    return list(_reads(body, name, (), False))
+
+
+def _reads(
+    body: Body, name: str, loops: tuple[tuple[str, int], ...], guarded: bool
+) -> Iterator[Read]:
+    for stmt in body:
+        for e in expressions(stmt):
+            for load, chosen in _guarded_loads(e, guarded):
+                if load.tensor.name == name:
+                    yield Read(load, loops, chosen)
+        match stmt:
+            case For(var=var, extent=extent, body=inner):
+                yield from _reads(inner, name, (*loops, (var, extent)), guarded)
+            case Alloc(body=inner):
+                yield from _reads(inner, name, loops, guarded)
+            case If(then=then, orelse=orelse):
+                yield from _reads((*then, *orelse), name, loops, True)
+
+
+def _guarded_loads(e: Expr, guarded: bool) -> Iterator[tuple[Load, bool]]:
+    if isinstance(e, Load):
+        yield e, guarded
+    for n, part in enumerate(children(e)):
+        yield from _guarded_loads(part, guarded or (isinstance(e, Select) and n > 0))
 
 
 def loop_extents(body: Body) -> dict[str, int]:

@@ -1,0 +1,199 @@
+"""④ The slow interpreter of loop IR: what a program means, and the oracle of code generation.
+
+It executes the text of `autotune.loopir.python_text` over checked memory. A statement is evaluated
+in float64 and rounded once, where it stores; loads that a Select does not choose are not made.
+Refused with `InvalidAccess`, because no machine would tell:
+
+- an index outside the tensor, or an element read before it was written;
+- an iteration of the parallel range that reads what another one wrote in the same kernel, or
+  writes another value over it.
+
+The parallel range runs backwards, so that a program that depends on its order gives itself away.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
+from autotune.loopir.python_text import Names, kernel_text, packing_text
+
+Array = NDArray[Any]
+Scalar = float | int | bool
+_CODES = {
+    "float32": "f",
+    "float64": "d",
+    "int64": "q",
+    "int32": "i",
+    "int8": "b",
+    "uint8": "B",
+    "bool": "b",
+}
+_NOBODY, _OUTSIDE = -2, -1
+
+
+class InvalidAccess(Exception):
+    """A program touches memory that is not there, not written, or not its own."""
+
+
+def interpret(program: Program, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs of `program` for its inputs and unpacked constants, by name.
+
+    Raises InvalidAccess (see above), and KeyError for a missing input.
+    """
+    names = Names()
+    clock = _Clock()
+    memory = {
+        b.name: _Memory(b.name, b.tensor.shape, b.tensor.dtype, clock) for b in program.buffers
+    }
+    for buffer in program.buffers:
+        if buffer.name in inputs:
+            memory[buffer.name].fill(inputs[buffer.name])
+    for packing in program.packs:
+        memory[packing.packed.name] = _pack(packing, inputs[packing.source.name], names)
+    for kernel in program.kernels:
+        _run(kernel, memory, names, clock)
+    return {b.name: _result(b, memory) for b in program.buffers if b.role == "output"}
+
+
+class _Clock:
+    """Which iteration of which parallel range is running."""
+
+    def __init__(self) -> None:
+        self.now = _OUTSIDE
+
+
+class _Memory:
+    """A checked tensor; remembers by which iteration of the running kernel each element was set."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: str, clock: _Clock) -> None:
+        self.name, self.shape, self.dtype, self.clock = name, shape, dtype, clock
+        size = math.prod(shape)
+        self.values: array[Any] = array(_CODES[dtype], bytes(size * array(_CODES[dtype]).itemsize))
+        self.writers = [_NOBODY] * size
+
+    def __getitem__(self, at: int | tuple[int, ...]) -> Scalar:
+        n = self._offset(at)
+        writer = self.writers[n]
+        if writer == _NOBODY:
+            raise InvalidAccess(f"{self.name}[{at}] is read before it is written")
+        if writer not in (_OUTSIDE, self.clock.now):
+            raise InvalidAccess(f"{self.name}[{at}] is read, and written by another iteration")
+        value: Scalar = self.values[n]
+        return bool(value) if self.dtype == "bool" else value
+
+    def __setitem__(self, at: int | tuple[int, ...], value: Scalar) -> None:
+        n = self._offset(at)
+        before, writer = self.values[n], self.writers[n]
+        self.values[n], self.writers[n] = value, self.clock.now
+        foreign = writer not in (_NOBODY, _OUTSIDE, self.clock.now)
+        if foreign and self.values[n] != before and before == before:
+            raise InvalidAccess(f"{self.name}[{at}] gets two values from two iterations")
+
+    def _offset(self, at: int | tuple[int, ...]) -> int:
+        where = at if isinstance(at, tuple) else (at,)
+        if len(where) != len(self.shape):
+            raise InvalidAccess(f"{self.name}[{at}] has {len(self.shape)} dimensions")
+        offset = 0
+        for i, n in zip(where, self.shape, strict=True):
+            if not 0 <= i < n:
+                raise InvalidAccess(f"{self.name}[{at}] is outside {self.shape}")
+            offset = offset * n + i
+        return offset
+
+    def fill(self, values: Array) -> None:
+        """Set every element from outside."""
+        flat = np.ascontiguousarray(values, self.dtype).reshape(-1)
+        if flat.size != len(self.values):
+            raise InvalidAccess(f"{self.name} has {len(self.values)} elements, got {flat.size}")
+        self.values = array(_CODES[self.dtype], flat.tobytes())
+        self.settle(written=True)
+
+    def settle(self, written: bool = False) -> None:
+        """Pass the barrier after a kernel: what has been written is now everybody's."""
+        self.writers = [_OUTSIDE if written or w != _NOBODY else w for w in self.writers]
+
+
+def _run(kernel: Kernel, memory: dict[str, _Memory], names: Names, clock: _Clock) -> None:
+    def empty(shape: tuple[int, ...], dtype: str) -> _Memory:
+        return _Memory(f"local of {kernel.name}", shape, dtype, clock)
+
+    function = _compiled(kernel.name, kernel_text(kernel, names), {"empty": empty})
+    arguments = [memory[b] for b in kernel.buffers]
+    for t in reversed(range(kernel.extent)):
+        clock.now = t
+        function(*arguments, t, t + 1)
+    clock.now = _OUTSIDE
+    for buffer in arguments:
+        buffer.settle()
+
+
+def _pack(packing: Packing, source: Array, names: Names) -> _Memory:
+    def zeros(shape: tuple[int, ...], dtype: str) -> _Memory:
+        out = _Memory(packing.packed.name, shape, dtype, _Clock())
+        out.settle(written=True)
+        return out
+
+    given = _Memory(packing.source.name, packing.source.shape, packing.source.dtype, _Clock())
+    given.fill(source)
+    symbol = f"pack_{names[packing.packed.name]}"
+    packed: _Memory = _compiled(symbol, packing_text(packing, names), {"zeros": zeros})(given)
+    return packed
+
+
+def _compiled(symbol: str, text: str, extra: Mapping[str, object]) -> Callable[..., Any]:
+    scope: dict[str, Any] = dict(_FUNCTIONS) | dict(extra)
+    exec(compile(text, f"<{symbol}>", "exec"), scope)
+    function: Callable[..., Any] = scope[symbol]
+    return function
+
+
+def _result(buffer: Buffer, memory: dict[str, _Memory]) -> Array:
+    held = memory[buffer.name]
+    if _NOBODY in held.writers:
+        raise InvalidAccess(f"{buffer.name} is not written in full")
+    return np.array(held.values, buffer.tensor.dtype).reshape(buffer.tensor.shape)
+
+
+# --- the functions of the text, with the machine's answer where Python would raise ---------------
+
+
+def _exp(x: float) -> float:
+    return math.inf if x > 709 else math.exp(x)
+
+
+def _log(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf if x == 0 else math.nan
+
+
+def _sqrt(x: float) -> float:
+    return math.sqrt(x) if x >= 0 else math.nan
+
+
+def _rounded(dtype: str) -> Callable[[Scalar], Scalar]:
+    return lambda x: array(_CODES[dtype], [x if dtype.startswith("f") else int(x)])[0]
+
+
+_FUNCTIONS: dict[str, object] = {
+    "inf": math.inf,
+    "max": lambda a, b: a if a > b else b,
+    "min": lambda a, b: a if a < b else b,
+    "exp": _exp,
+    "log": _log,
+    "sqrt": _sqrt,
+    "rsqrt": lambda x: 1 / _sqrt(x),
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "sigmoid": lambda x: 1 / (1 + _exp(-x)),
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round": round,
+    "bool": bool,
+    **{dtype: _rounded(dtype) for dtype in _CODES if dtype != "bool"},
+}

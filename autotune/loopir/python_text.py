@@ -1,0 +1,220 @@
+"""④ Loop IR as plain Python: `explain --stage python`, and what the interpreter executes.
+
+    def k0_c(a, b_packed, c, begin, end):
+        for t in range(begin, end):
+            acc = empty((4, 16), "float32")
+            for c_i in range(4):  # unroll
+                …
+
+The text runs as it is over NumPy arrays. Names that Python does not allow are written with `_`.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterator
+from typing import assert_never
+
+from autotune.loopir.nodes import (
+    Alloc,
+    Body,
+    For,
+    If,
+    Kernel,
+    Let,
+    Packing,
+    PrefetchLine,
+    Program,
+    Stmt,
+    Store,
+)
+from autotune.te.expr import (
+    Binary,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    Select,
+    Var,
+)
+
+_TAB = "    "
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%"}
+_INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_INFIX |= {"and": "and", "or": "or", "pow": "**"}
+_IMPORTS = """\
+from math import ceil, erf, exp, floor, inf, log, sqrt, tanh
+from numpy import bool, empty, float32, float64, int8, int32, int64, uint8, zeros
+
+
+def rsqrt(x):
+    return 1 / sqrt(x)
+
+
+def sigmoid(x):
+    return 1 / (1 + exp(-x))
+"""
+
+
+def print_python(program: Program) -> str:
+    """One function per packing and per kernel, and `run`, which calls them in order."""
+    names = Names()
+    parts = [_IMPORTS]
+    parts += [packing_text(p, names) for p in program.packs]
+    parts += [kernel_text(k, names) for k in program.kernels]
+    parts.append(_run_text(program, names))
+    return "\n\n".join(parts)
+
+
+class Names:
+    """Python identifiers for names of the loop IR, no two alike."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        if name not in self._taken:
+            plain = "".join(c if c.isalnum() else "_" for c in name)
+            if not plain.isidentifier() or keyword.iskeyword(plain) or plain in _RESERVED:
+                plain = f"{'' if plain[:1].isalpha() else 'x'}{plain}_"
+            while plain in self._taken.values():
+                plain += "_"
+            self._taken[name] = plain
+        return self._taken[name]
+
+
+def kernel_text(kernel: Kernel, names: Names) -> str:
+    """`def kernel(buffers…, begin, end)` over part of the parallel range."""
+    arguments = [*(names[b] for b in kernel.buffers), "begin", "end"]
+    lines = [f"def {kernel.name}({', '.join(arguments)}):"]
+    lines.append(f"{_TAB}for {names[kernel.var]} in range(begin, end):  # parallel")
+    lines += _body(kernel.body, _TAB * 2, names)
+    return "\n".join(lines) + "\n"
+
+
+def packing_text(packing: Packing, names: Names) -> str:
+    """`def pack_x(source)` that returns the packed constant."""
+    source, packed = names[packing.source.name], names[packing.packed.name]
+    lines = [f"def pack_{packed}({source}):"]
+    lines.append(f"{_TAB}{packed} = zeros({packing.packed.shape}, {packing.packed.dtype!r})")
+    indent = _TAB
+    for axis in packing.axes:
+        lines.append(f"{indent}for {names[axis.name]} in range({axis.extent}):")
+        indent += _TAB
+    where = [_expr(i, names) for i in packing.indices]
+    inside = [f"0 <= {i} < {n}" for i, n in zip(where, packing.source.shape, strict=True)]
+    value = f"{source}[{_tuple(where)}]"
+    target = f"{packed}[{_tuple([names[a.name] for a in packing.axes])}]"
+    lines.append(f"{indent}if {' and '.join(inside) or 'True'}:")
+    lines.append(f"{indent}{_TAB}{target} = {value}")
+    lines.append(f"{_TAB}return {packed}")
+    return "\n".join(lines) + "\n"
+
+
+def _run_text(program: Program, names: Names) -> str:
+    given = [b.name for b in program.buffers if b.role == "input"]
+    packed = {p.packed.name: p for p in program.packs}
+    constants = [b.name for b in program.buffers if b.role == "constant" and b.name not in packed]
+    sources = [p.source.name for p in program.packs]
+    arguments = dict.fromkeys([*given, *constants, *sources])
+    lines = [f"def run({', '.join(names[a] for a in arguments)}):"]
+    for p in program.packs:
+        target = names[p.packed.name]
+        lines.append(f"{_TAB}{target} = pack_{target}({names[p.source.name]})")
+    lines += [
+        f"{_TAB}{names[b.name]} = empty({b.tensor.shape}, {b.tensor.dtype!r})"
+        for b in program.buffers
+        if b.role in ("workspace", "output")
+    ]
+    for k in program.kernels:
+        lines.append(
+            f"{_TAB}{k.name}({', '.join([*(names[b] for b in k.buffers), '0'])}, {k.extent})"
+        )
+    results = [names[b.name] for b in program.buffers if b.role == "output"]
+    lines.append(f"{_TAB}return {', '.join(results)}")
+    return "\n".join(lines) + "\n"
+
+
+def _body(body: Body, indent: str, names: Names) -> Iterator[str]:
+    for stmt in body:
+        yield from _stmt(stmt, indent, names)
+
+
+def _stmt(stmt: Stmt, indent: str, names: Names) -> Iterator[str]:
+    match stmt:
+        case For(var=var, extent=extent, kind=kind, body=body):
+            mark = "" if kind == "serial" else f"  # {kind}"
+            yield f"{indent}for {names[var]} in range({extent}):{mark}"
+            yield from _body(body, indent + _TAB, names)
+        case If(cond=cond, then=then, orelse=orelse):
+            yield f"{indent}if {_expr(cond, names)}:"
+            yield from _body(then, indent + _TAB, names)
+            if orelse:
+                yield f"{indent}else:"
+                yield from _body(orelse, indent + _TAB, names)
+        case Alloc(buffer=buffer, body=body):
+            shape, dtype = buffer.tensor.shape, buffer.tensor.dtype
+            yield f"{indent}{names[buffer.name]} = empty({shape}, {dtype!r})"
+            yield from _body(body, indent, names)
+        case Let(var=var, value=value):
+            yield f"{indent}{names[var]} = {_expr(value, names)}"
+        case Store(tensor=tensor, indices=indices, value=value):
+            where = _tuple([_expr(i, names) for i in indices])
+            yield f"{indent}{names[tensor.name]}[{where}] = {_expr(value, names)}"
+        case PrefetchLine(tensor=tensor, indices=indices, offset_bytes=offset):
+            where = _tuple([_expr(i, names) for i in indices])
+            yield f"{indent}# prefetch {names[tensor.name]}[{where}] + {offset} bytes"
+        case _:
+            assert_never(stmt)
+
+
+def _expr(e: Expr, names: Names) -> str:
+    text = _nested(e, names)
+    return text[1:-1] if text.startswith("(") and isinstance(e, Binary | Compare) else text
+
+
+def _nested(e: Expr, names: Names) -> str:
+    match e:
+        case Const(value=value, dtype=dtype):
+            text = repr(float(value) if dtype.startswith("float") else value)
+            return f"({text})" if text.startswith("-") else text
+        case Var(name=name):
+            return names[name]
+        case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
+            x, y = _nested(a, names), _nested(b, names)
+            return f"({x} {_INFIX[op]} {y})" if op in _INFIX else f"{op}({x}, {y})"
+        case Call(fn=fn, args=args):
+            return _call(fn, _expr(args[0], names))
+        case Select(cond=cond, a=a, b=b):
+            x, c, y = (_nested(p, names) for p in (a, cond, b))
+            return f"({x} if {c} else {y})"
+        case Cast(dtype=dtype, a=a):
+            return f"{dtype}({_expr(a, names)})"
+        case Load(tensor=tensor, indices=indices):
+            return f"{names[tensor.name]}[{_tuple([_expr(i, names) for i in indices])}]"
+        case Reduce():
+            raise ValueError("a reduction has no loops yet")
+        case _:
+            assert_never(e)
+
+
+def _call(fn: str, argument: str) -> str:
+    return (
+        f"(-({argument}))"
+        if fn == "neg"
+        else f"(not ({argument}))"
+        if fn == "not"
+        else (f"{fn}({argument})")
+    )
+
+
+def _tuple(parts: list[str]) -> str:
+    return ", ".join(parts) or "()"
+
+
+_RESERVED = {"begin", "end", "run", "range", "abs", "round", "min", "max", "inf"}
+_RESERVED |= {"ceil", "erf", "exp", "floor", "log", "sqrt", "tanh", "rsqrt", "sigmoid"}
+_RESERVED |= {"bool", "empty", "zeros", "float32", "float64", "int8", "int32", "int64", "uint8"}
