@@ -38,20 +38,19 @@ class Library:
         return found
 
     def function(self, symbol: str, n_buffers: int) -> Callable[..., None]:
-        """A kernel as a callable of `n_buffers` addresses, begin and end; it releases the GIL.
-
-        The callable does not keep the library alive.
-        """
+        """A kernel as a callable of `n_buffers` addresses, begin and end; it releases the GIL."""
         pointers = [ctypes.c_void_p] * n_buffers
         kind = ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64, ctypes.c_int64)
-        return kind(self.address(symbol))
+        function = kind(self.address(symbol))
+        function.library = self  # type: ignore[attr-defined]  # keeps the code alive
+        return function
 
 
 def _object(data: bytes) -> llvm.ObjectFileRef:
-    try:
-        return llvm.ObjectFileRef.from_data(data)
-    except Exception as error:
-        raise CodegenError(f"not an object file: {error}") from error
+    found = llvm.ObjectFileRef.from_data(data)
+    if not found:  # LLVM's null pointer
+        raise CodegenError("not an object file", "the file that it came from is damaged")
+    return found
 
 
 @cache

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from autotune.codegen.jit import Library
 from autotune.codegen.pack import aligned, pack
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, UsageError
 from autotune.loopir.nodes import Program
 from autotune.measure.arena import Arena
 from autotune.measure.driver import Driver, Launch, Plan
@@ -80,10 +80,9 @@ class RunHandler:
     """Runs in the worker process."""
 
     def __init__(self, target: Target, n_threads: int, options: MeasureOptions) -> None:
-        allowed = options.cores or tuple(sorted(os.sched_getaffinity(0)))
         self._options = options
         self._driver = Driver(target, n_threads)
-        self._driver.pin(allowed[:n_threads])
+        self._driver.pin(_cores(options)[:n_threads])
         per_thread = 2 * target.l2_bytes if options.flush_bytes is None else options.flush_bytes
         self._sweep = aligned((per_thread * n_threads,), "uint8")
         self._sweep.fill(0)  # touch the pages now
@@ -200,6 +199,15 @@ class Loaded:
         ]
         warm = [(arena.address(b.name), b.n_bytes) for b in program.buffers if b.role == "input"]
         return self._driver.plan(launches, warm, sweep)
+
+
+def _cores(options: MeasureOptions) -> tuple[int, ...]:
+    """Where to run; raises UsageError for a core that this process may not use."""
+    allowed = os.sched_getaffinity(0)
+    unknown = set(options.cores) - allowed
+    if unknown:
+        raise UsageError(f"cannot run on core {min(unknown)}", f"use some of {sorted(allowed)}")
+    return options.cores or tuple(sorted(allowed))
 
 
 def _fill(arena: Arena, program: Program, ref: Reference) -> None:

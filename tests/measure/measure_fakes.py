@@ -1,0 +1,163 @@
+"""A task `y = 2·x` and builders whose programs do what the name of the only step says."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+
+from autotune.codegen.jit import Library
+from autotune.errors import CodegenError, ScheduleError
+from autotune.loopir.nodes import Buffer, Kernel, Program, dense
+from autotune.measure.driver import assemble
+from autotune.measure.options import MeasureOptions
+from autotune.measure.program import BuiltProgram
+from autotune.schedule.steps import ComputeInline, Steps
+from autotune.target import Target, host_target
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.expr import Axis, Tensor, f32, mul
+
+N = 1000
+QUICK = MeasureOptions(
+    n_builders=2, flush_bytes=1 << 16, run_timeout_s=1.0, build_timeout_s=1.0, repeat_wall_s=0.05
+)
+TARGET = host_target()
+
+
+def double_dag(n: int = N) -> ComputeDAG:
+    i = Axis("i", n)
+    x = placeholder("x", (n,))
+    return ComputeDAG((x, compute("y", (i,), mul(x.tensor[i.var], f32(2.0)))), ("y",))
+
+
+def does(what: str) -> Steps:
+    return (ComputeInline(what),)
+
+
+def build(dag: ComputeDAG, steps: Steps, target: Target) -> BuiltProgram:
+    (step,) = steps
+    assert isinstance(step, ComputeInline)
+    what = step.stage
+    if what in BUILD_FAILURES:
+        BUILD_FAILURES[what]()
+    extra = (_workspace(1 << 50),) if what == "exhaust_memory" else ()
+    return BuiltProgram(assemble(PROGRAMS.get(what, COPY), target), _program(dag, extra))
+
+
+def _program(dag: ComputeDAG, extra: tuple[Buffer, ...]) -> Program:
+    x, y = dag["x"].tensor, dag["y"].tensor
+    buffers = (Buffer(x, "input", (1,)), Buffer(y, "output", (1,)), *extra)
+    return Program(buffers, (), (Kernel("double", x.size, "t", ("x", "y"), ()),))
+
+
+def _workspace(n: int) -> Buffer:
+    return Buffer(Tensor("w", (n,)), "workspace", dense((n,)))
+
+
+def _fail(error: Exception) -> Callable[[], None]:
+    def run() -> None:
+        raise error
+
+    return run
+
+
+def _print_and_abort() -> None:
+    os.write(2, b"LLVM ERROR: cannot select\n")
+    os.abort()
+
+
+def _hang_natively() -> None:
+    library = Library([assemble(KERNEL.format(body=ENDLESS), TARGET)])
+    library.function("double", 2)(0, 0, 0, 1)
+
+
+BUILD_FAILURES: dict[str, Callable[[], object]] = {
+    "bad_schedule": _fail(ScheduleError("no stage 'c'")),
+    "bad_code": _fail(CodegenError("too many registers")),
+    "bug": _fail(ZeroDivisionError("deep inside")),
+    "build_abort": _print_and_abort,
+    "build_segfault": lambda: ctypes.string_at(0),
+    "build_sleep": lambda: time.sleep(3600),
+    "build_hang": _hang_natively,
+}
+
+KERNEL = """
+define void @double(ptr %x, ptr %y, i64 %begin, i64 %end) {{
+entry:
+  br label %head
+head:
+  %i = phi i64 [ %begin, %entry ], [ %next, %back ]
+  %more = icmp ult i64 %i, %end
+  br i1 %more, label %body, label %done
+body:
+{body}
+  br label %back
+back:
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}}"""
+
+# one element: y[i + shift] = factor · x[i]
+ELEMENT = """
+  %from = getelementptr float, ptr %x, i64 %i
+  %v = load float, ptr %from
+  %twice = fmul float %v, {factor}
+  %j = add i64 %i, {shift}
+  %to = getelementptr float, ptr {base}, i64 %j
+  store float %twice, ptr %to"""
+
+ENDLESS = """
+  %here = alloca i8
+  br label %ever
+ever:
+  %seen = load volatile i8, ptr %here
+  br label %ever
+never:"""
+
+# only elements up to the last but one
+SKIP_LAST = """
+  %is_last = icmp eq i64 %i, 999
+  br i1 %is_last, label %back, label %store
+store:"""
+
+
+def _kernel(factor: str = "2.0", shift: int = 0, base: str = "%y", before: str = "") -> str:
+    body = before + ELEMENT.format(factor=factor, shift=shift, base=base)
+    return KERNEL.format(body=body)
+
+
+COPY = _kernel()
+PROGRAMS = {
+    "good": COPY,
+    "crash": _kernel(base="null"),
+    "hang": KERNEL.format(body=ENDLESS),
+    "wrong": _kernel(factor="3.0"),
+    "off_by_a_little": _kernel(factor="0x4000010000000000"),
+    "too_far": KERNEL.format(
+        body=ELEMENT.format(factor="2.0", shift=0, base="%y")
+        + """
+  %past = getelementptr float, ptr %y, i64 1000
+  store float 7.0, ptr %past"""
+    ),
+    "too_early": KERNEL.format(
+        body=ELEMENT.format(factor="2.0", shift=0, base="%y")
+        + """
+  %ahead = getelementptr float, ptr %x, i64 -1
+  store float 7.0, ptr %ahead"""
+    ),
+    "changes_input": KERNEL.format(
+        body=ELEMENT.format(factor="2.0", shift=0, base="%y") + "\n  store float 7.0, ptr %x"
+    ),
+    "forgets_last": _kernel(before=SKIP_LAST),
+    "reads_past_end": KERNEL.format(
+        body=ELEMENT.format(factor="2.0", shift=0, base="%y").replace(
+            "%v = load float, ptr %from",
+            "%after = getelementptr float, ptr %from, i64 1\n"
+            "  %v0 = load float, ptr %from\n  %v1 = load float, ptr %after\n"
+            "  %none = fsub float %v1, %v1\n  %v = fadd float %v0, %none",
+        )
+    ),
+}

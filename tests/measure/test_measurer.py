@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import measure_fakes as fakes
+import pytest
+
+from autotune.measure.measurer import Measurer
+from autotune.measure.process import WorkerError
+from autotune.measure.result import MeasureResult, MeasureStatus
+
+S = MeasureStatus
+
+
+@pytest.fixture(scope="module")
+def measurer() -> Iterator[Measurer]:
+    with Measurer(fakes.TARGET, 1, fakes.QUICK, fakes.build) as m:
+        yield m
+
+
+def measure(measurer: Measurer, *what: str) -> list[MeasureResult]:
+    return measurer.measure(fakes.double_dag(), [fakes.does(w) for w in what])
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def all_end(pids: list[int], within_s: float = 10.0) -> bool:
+    deadline_s = time.monotonic() + within_s
+    while any(is_running(p) for p in pids) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return not any(is_running(p) for p in pids)
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "text"),
+    [
+        ("bad_schedule", S.SCHEDULE_ERROR, "no stage 'c'"),
+        ("bad_code", S.BUILD_ERROR, "too many registers"),
+        ("bug", S.BUILD_ERROR, "ZeroDivisionError: deep inside"),
+        ("build_abort", S.BUILD_ERROR, "LLVM ERROR: cannot select"),
+        ("build_segfault", S.BUILD_ERROR, "SIGSEGV"),
+        ("build_sleep", S.BUILD_TIMEOUT, "within 1 s"),
+        ("build_hang", S.BUILD_TIMEOUT, "within 1 s"),
+        ("crash", S.RUN_CRASH, "SIGSEGV"),
+        ("hang", S.RUN_TIMEOUT, "within 1 s"),
+        ("exhaust_memory", S.RUN_ERROR, "out of memory"),
+        ("wrong", S.WRONG_ANSWER, "1000 of 1000 elements of y are wrong"),
+        ("off_by_a_little", S.WRONG_ANSWER, "elements of y are wrong"),
+        ("forgets_last", S.WRONG_ANSWER, "1 of 1000 elements of y are NaN, infinite or never"),
+        ("reads_past_end", S.WRONG_ANSWER, "the first at (999,)"),
+        ("too_far", S.WRONG_ANSWER, "out-of-bounds write: 4 bytes after the end of y"),
+        ("too_early", S.WRONG_ANSWER, "out-of-bounds write: 4 bytes before the first buffer"),
+        ("changes_input", S.WRONG_ANSWER, "changed its input x"),
+    ],
+)
+def test_failure_is_a_status_and_the_next_candidate_works(
+    measurer: Measurer, what: str, status: MeasureStatus, text: str
+) -> None:
+    failed, good = measure(measurer, what, "good")
+    assert failed.status is status, failed.error
+    assert text in failed.error
+    assert failed.times_s == ()
+    assert good.status is S.OK, good.error
+
+
+def test_good_candidate_has_times_and_error(measurer: Measurer) -> None:
+    (result,) = measure(measurer, "good")
+    assert fakes.QUICK.min_repeats <= len(result.times_s) <= fakes.QUICK.max_repeats
+    assert all(0 < t < 1 for t in result.times_s)
+    assert result.max_error is not None
+    assert result.max_error <= 1e-6
+    assert result.build_s > 0
+    assert result.run_s > 0
+
+
+def test_wrong_answer_reports_its_error(measurer: Measurer) -> None:
+    (result,) = measure(measurer, "wrong")
+    assert result.max_error == pytest.approx(0.5)
+    (result,) = measure(measurer, "forgets_last")
+    assert result.max_error == math.inf
+
+
+def test_results_are_in_order(measurer: Measurer) -> None:
+    what = ["good", "bad_code", "wrong", "good", "crash", "bad_schedule", "good"]
+    expected = [S.OK, S.BUILD_ERROR, S.WRONG_ANSWER, S.OK, S.RUN_CRASH, S.SCHEDULE_ERROR, S.OK]
+    assert [r.status for r in measure(measurer, *what)] == expected
+    assert measure(measurer) == []
+
+
+def test_processes_are_reused_and_replaced_only_when_they_end(measurer: Measurer) -> None:
+    measure(measurer, "good", "good")
+    before = measurer.pids
+    measure(measurer, "good", "wrong", "bad_code", "exhaust_memory")
+    assert measurer.pids == before
+    measure(measurer, "crash", "build_segfault")
+    measure(measurer, "good", "good")
+    assert measurer.pids[-1] != before[-1]
+    assert len(set(measurer.pids[:-1]) & set(before[:-1])) == 1
+
+
+def test_killed_idle_worker_is_replaced(measurer: Measurer) -> None:
+    measure(measurer, "good")
+    pids = measurer.pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert all_end(pids)
+    assert measure(measurer, "good")[0].ok
+
+
+def test_other_task_of_the_same_measurer(measurer: Measurer) -> None:
+    good = [fakes.does("good")]
+    assert measurer.measure(fakes.double_dag(64), good)[0].ok
+    assert measure(measurer, "good")[0].ok
+
+
+def test_hopeless_candidate_gets_few_repeats(measurer: Measurer) -> None:
+    dag, good = fakes.double_dag(), [fakes.does("good")]
+    assert len(measurer.measure(dag, good, best_s=1e-12)[0].times_s) <= 2
+    assert len(measurer.measure(dag, good, best_s=1.0)[0].times_s) > 2
+
+
+def test_interleaved(measurer: Measurer) -> None:
+    steps = [fakes.does(w) for w in ("good", "bad_code", "wrong", "good")]
+    results = measurer.measure_interleaved(fakes.double_dag(), steps, rounds=7)
+    assert [r.status for r in results] == [S.OK, S.BUILD_ERROR, S.WRONG_ANSWER, S.OK]
+    assert [len(r.times_s) for r in results] == [7, 0, 0, 7]
+
+
+def test_interleaved_crash_is_a_status(measurer: Measurer) -> None:
+    steps = [fakes.does("good"), fakes.does("crash")]
+    results = measurer.measure_interleaved(fakes.double_dag(), steps, rounds=2)
+    assert [r.status for r in results] == [S.RUN_CRASH, S.RUN_CRASH]
+
+
+def test_workers_print_nothing_and_ignore_interrupts(
+    measurer: Measurer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    measure(measurer, "good", "build_abort")
+    measure(measurer, "good", "good")
+    for pid in measurer.pids:
+        assert os.getpgid(pid) != os.getpgrp()
+        os.kill(pid, signal.SIGINT)
+    before = measurer.pids
+    assert measure(measurer, "good")[0].ok
+    assert measurer.pids == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_interrupted_batch_leaves_no_stale_reply(
+    measurer: Measurer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    measure(measurer, "good")
+    with monkeypatch.context() as patch:
+        patch.setattr("autotune.measure.builder.wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            measure(measurer, "wrong", "wrong")
+    assert [r.status for r in measure(measurer, "good", "bad_code")] == [S.OK, S.BUILD_ERROR]
+
+
+def test_close_ends_all_processes() -> None:
+    with Measurer(fakes.TARGET, 1, fakes.QUICK, fakes.build) as m:
+        measure(m, "good")
+        pids = m.pids
+        assert len(pids) == 3
+        assert all(is_running(p) for p in pids)
+    assert not any(is_running(p) for p in pids)
+
+
+def test_worker_that_cannot_start_raises() -> None:
+    options = dataclasses.replace(fakes.QUICK, cores=(100_000,))
+    with (
+        Measurer(fakes.TARGET, 1, options, fakes.build) as m,
+        pytest.raises(WorkerError, match=r"cannot work here(?s:.)*100000"),
+    ):
+        measure(m, "good")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_two_threads() -> None:
+    with Measurer(fakes.TARGET, 2, fakes.QUICK, fakes.build) as m:
+        results = measure(m, "good", "wrong", "crash", "hang", "good")
+    expected = [S.OK, S.WRONG_ANSWER, S.RUN_CRASH, S.RUN_TIMEOUT, S.OK]
+    assert [r.status for r in results] == expected
+
+
+ORPHAN_MAKER = """
+import sys
+sys.path[:0] = {path!r}
+import dataclasses
+import measure_fakes as fakes
+from autotune.measure.measurer import Measurer
+options = dataclasses.replace(fakes.QUICK, run_timeout_s=600, build_timeout_s=600)
+m = Measurer(fakes.TARGET, 1, options, fakes.build)
+m.measure(fakes.double_dag(), [fakes.does("good")] * 2)
+print(*m.pids, flush=True)
+m.measure(fakes.double_dag(), [fakes.does(w) for w in {what!r}])
+"""
+
+
+@pytest.mark.parametrize("what", [["hang"], ["build_hang", "build_sleep"]])
+def test_no_process_outlives_a_killed_session(what: list[str]) -> None:
+    script = ORPHAN_MAKER.format(path=sys.path, what=what)
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    ) as session:
+        assert session.stdout is not None
+        pids = [int(p) for p in session.stdout.readline().split()]
+        assert len(pids) == 3
+        time.sleep(0.3)  # let the workers get stuck
+        assert all(is_running(p) for p in pids)
+        session.kill()
+    assert all_end(pids)

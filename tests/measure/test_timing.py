@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from autotune.measure.options import MeasureOptions, flush_bytes
+from autotune.measure.timing import n_repeats, repeat
+from autotune.target import host_target
+
+OPTIONS = MeasureOptions(repeat_target_s=0.03, min_repeats=3, max_repeats=20, repeat_wall_s=0.25)
+
+
+def constant(time_s: float) -> Callable[[], float]:
+    return lambda: time_s
+
+
+def stopped() -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize(("first_s", "n"), [(1e-6, 20), (2e-3, 15), (5e-3, 6), (0.02, 3), (2.0, 3)])
+def test_repeats_fill_the_measuring_time(first_s: float, n: int) -> None:
+    assert n_repeats(first_s, OPTIONS) == n
+    assert repeat(constant(first_s), first_s, OPTIONS, clock=stopped) == (first_s,) * n
+
+
+def test_every_repeat_is_kept() -> None:
+    times: Iterator[float] = iter([0.02, 0.5, 0.01])
+    assert repeat(lambda: next(times), 0.02, OPTIONS, clock=stopped) == (0.02, 0.5, 0.01)
+
+
+def test_slow_candidate_is_abandoned() -> None:
+    assert len(repeat(constant(4e-3), 4e-3, OPTIONS, best_s=1e-3, clock=stopped)) == 2
+    assert len(repeat(constant(4e-2), 4e-2, OPTIONS, best_s=1e-3, clock=stopped)) == 1
+
+
+def test_candidate_near_the_best_is_measured_in_full() -> None:
+    full = n_repeats(2.9e-3, OPTIONS)
+    assert len(repeat(constant(2.9e-3), 2.9e-3, OPTIONS, best_s=1e-3, clock=stopped)) == full
+
+
+def test_one_disturbed_repeat_does_not_abandon() -> None:
+    times = iter([9e-3] + [1e-3] * 30)
+    assert len(repeat(lambda: next(times), 9e-3, OPTIONS, best_s=1e-3, clock=stopped)) == 4
+
+
+def test_wall_time_limits_repeats_but_not_the_first() -> None:
+    now = iter(range(100))
+    seconds = repeat(constant(1e-6), 1e-6, OPTIONS, clock=lambda: float(next(now)))
+    assert len(seconds) == OPTIONS.min_repeats
+
+
+def test_flush_rule() -> None:
+    target = dataclasses.replace(host_target(), l2_bytes=1 << 20, l3_bytes=32 << 20)
+    assert flush_bytes(target, 32 << 20) == 2 << 20
+    assert flush_bytes(target, 33 << 20) == 34 << 20
+    assert flush_bytes(target, 33 << 20, n_threads=4) == 10 << 20
