@@ -308,7 +308,8 @@ def _extents_inside(state: State, reader: Stage, target: Stage, depth: int) -> d
         attach = state[attach.target].attach
     if attach is None or target.position(attach.iter) < depth:
         raise ScheduleError(f"{reader.name} reads outside loop {depth} of {target.name}")
-    return reader.inner_extents(-1)
+    needed = required_extents(state, reader.name, target, depth)
+    return dict(zip((a.name for a in reader.axes), needed, strict=True))
 
 
 def _compute_inline(state: State, step: ComputeInline, _: Holes) -> State:
