@@ -13,7 +13,7 @@ from math import gcd
 
 import llvmlite.ir as ir
 
-from autotune.codegen.math import CALLS, Math, declare, vector_suffix
+from autotune.codegen.math import CALLS, EXACT, Math, declare, vector_suffix
 from autotune.errors import CodegenError
 from autotune.loopir.nodes import (
     Alloc,
@@ -29,7 +29,7 @@ from autotune.loopir.nodes import (
     Store,
 )
 from autotune.loopir.visitor import statements
-from autotune.te.arith import Linear, linear
+from autotune.te.arith import Linear, linear, simplify
 from autotune.te.expr import (
     Binary,
     Call,
@@ -44,8 +44,8 @@ from autotune.te.expr import (
     Var,
     dtype_bytes,
     dtype_of,
+    loads,
     substitute,
-    variables,
 )
 from autotune.te.expr import (
     idx as index_const,
@@ -62,6 +62,7 @@ _TYPES: dict[str, ir.Type] = {
     "uint8": I8,
     "bool": I8,
 }
+_UNSIGNED = ("uint8", "bool")
 _CACHE_LINE = 64
 
 
@@ -172,9 +173,16 @@ class _Function:
         parent = self.scope.parent
         assert parent is not None
         self.scope = parent
+        for tensor in stored:
+            self._forget(tensor)
 
     def _if(self, stmt: If) -> None:
-        cond = self._value(stmt.cond)
+        known = {v: index_const(n) for v, n in self.env.items() if isinstance(n, int)}
+        choice = simplify(substitute(stmt.cond, dict(known)))
+        if isinstance(choice, Const):
+            self.body(stmt.then if choice.value else stmt.orelse)
+            return
+        cond = self._value(choice)
         if not stmt.orelse:
             with self.b.if_then(cond):
                 self._scoped(stmt.then)
@@ -256,6 +264,22 @@ class _Function:
             self.forms[id(key)] = found
         return found[1]
 
+    def _expanded(self, form: Linear) -> Linear:
+        """The form with the values of unrolled loops in it, inside opaque atoms too."""
+        const, rest, opaque = form.const, [], False
+        for atom, coef in form.terms:
+            bound = self.env.get(atom.name) if isinstance(atom, Var) else None
+            if isinstance(bound, int):
+                const += bound * coef
+            else:
+                rest.append((atom, coef))
+                opaque = opaque or not isinstance(atom, Var)
+        out = Linear(tuple(rest), const)
+        if not opaque:
+            return out
+        known = {v: index_const(n) for v, n in self.env.items() if isinstance(n, int)}
+        return linear(substitute(out.expr, dict(known)))
+
     def _lane_stride(self, form: Linear) -> int | None:
         """Elements between neighbouring lanes; None when not constant."""
         if self.lanes is None:
@@ -267,15 +291,11 @@ class _Function:
         self, tensor: Tensor, form: Linear, kind: ir.Type, count: int
     ) -> tuple[ir.Value, int]:
         """Pointer to an element (lane 0) and its provable alignment in bytes."""
-        const, rest, unit = form.const, [], 0
-        for atom, coef in form.terms:
-            bound = self.env.get(atom.name) if isinstance(atom, Var) else None
-            if isinstance(bound, int):
-                const += bound * coef
-            elif not (self.lanes and isinstance(atom, Var) and atom.name == self.lanes[0]):
-                unit = gcd(unit, coef)
-                rest.append((atom, coef))
-        base = self._base(tensor, tuple(rest), kind)
+        form = self._expanded(form)
+        lane = Var(self.lanes[0]) if self.lanes else None
+        rest = tuple((atom, coef) for atom, coef in form.terms if atom != lane)
+        const, unit = form.const, gcd(*(coef for _, coef in rest))
+        base = self._base(tensor, rest, kind)
         size = dtype_bytes(tensor.dtype)
         local = self.buffers[tensor.name].role in ("local", "constant")
         align = gcd(gcd(unit, const) * size, _CACHE_LINE) if local else size
@@ -283,7 +303,7 @@ class _Function:
         return pointer, max(align or _CACHE_LINE, size)
 
     def _base(self, tensor: Tensor, terms: tuple[tuple[Expr, int], ...], kind: ir.Type) -> ir.Value:
-        key = (tensor.name, "address", terms, self._unrolled(terms))
+        key = (tensor.name, "address", terms)
         found = self.scope.find(key)
         if found is None:
             found = self.pointers[tensor.name]
@@ -292,12 +312,6 @@ class _Function:
                 found = self.b.gep(found, [step], source_etype=kind)
             self.scope.values[key] = found
         return found
-
-    def _unrolled(self, terms: tuple[tuple[Expr, int], ...]) -> tuple[tuple[str, int], ...]:
-        """Values of unrolled loops hidden in non-linear atoms: part of a cache key."""
-        opaque = [a for a, _ in terms if not isinstance(a, Var)]
-        names = sorted({v for a in opaque for v in variables(a)})
-        return tuple((n, v) for n in names if isinstance(v := self.env.get(n), int))
 
     def _lane_address(
         self, tensor: Tensor, indices: tuple[Expr, ...], lane: int
@@ -332,7 +346,9 @@ class _Function:
         if e.op == "add" and _is_float_product(e.a):
             return self._fma(e.a, e.b, guard)
         a, b = self._same(self._value(e.a, guard), self._value(e.b, guard))
-        table = _FLOAT_OPS if _is_float(a.type) else _INT_OPS
+        if _is_float(a.type):
+            return _FLOAT_OPS[e.op](self, a, b)
+        table = _UNSIGNED_OPS if dtype_of(e.a) in _UNSIGNED else _INT_OPS
         return table[e.op](self, a, b)
 
     def _fma(self, product: Expr, addend: Expr, guard: ir.Value | None) -> ir.Value:
@@ -346,18 +362,33 @@ class _Function:
         op = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}[e.op]
         if _is_float(a.type):
             return self.b.fcmp_ordered(op, a, b) if op != "!=" else self.b.fcmp_unordered(op, a, b)
+        if dtype_of(e.a) in _UNSIGNED:
+            return self.b.icmp_unsigned(op, a, b)
         return self.b.icmp_signed(op, a, b)
 
     def _call(self, e: Call, guard: ir.Value | None) -> ir.Value:
         value = self._value(e.args[0], guard)
         if e.fn == "not":
             return self.b.not_(value)
+        if not _is_float(value.type):
+            return self._integer_call(e.fn, value)
+        if _scalar(value.type) != _TYPES["float32"] and e.fn not in EXACT:
+            raise CodegenError(f"{e.fn} has no code for {dtype_of(e)}")
         return CALLS[e.fn](self.math, value)
+
+    def _integer_call(self, fn: str, value: ir.Value) -> ir.Value:
+        if fn not in ("abs", "neg"):
+            raise CodegenError(f"{fn} has no code for integers")
+        negated = self.b.sub(_splat(value.type, 0), value)
+        if fn == "neg":
+            return negated
+        negative = self.b.icmp_signed("<", value, _splat(value.type, 0))
+        return self.b.select(negative, negated, value)
 
     def _select(self, e: Select, guard: ir.Value | None) -> ir.Value:
         cond = self._value(e.cond, guard)
-        yes = self._value(e.a, self._and(guard, cond))
-        no = self._value(e.b, guard)
+        yes = self._value(e.a, self._and(guard, cond) if loads(e.a) else None)
+        no = self._value(e.b, self._and(guard, self.b.not_(cond)) if loads(e.b) else None)
         yes, no = self._same(yes, no)
         if isinstance(cond.type, ir.VectorType):
             yes, no = (self._broadcast(x, cond.type.count) for x in (yes, no))
@@ -372,7 +403,7 @@ class _Function:
     def _cast(self, e: Cast, guard: ir.Value | None) -> ir.Value:
         value = self._value(e.a, guard)
         if e.dtype == "bool":
-            return self.b.icmp_signed("!=", value, ir.Constant(value.type, None))
+            return self._is_set(value)
         kind = _like(value.type, _TYPES[e.dtype])
         if value.type == kind:
             return value
@@ -380,18 +411,26 @@ class _Function:
         if source and goal:
             wider = e.dtype == "float64"
             return self.b.fpext(value, kind) if wider else self.b.fptrunc(value, kind)
-        if source:
-            return self.b.fptosi(value, kind)
+        unsigned = dtype_of(e.a) in _UNSIGNED
+        if source:  # a narrow result wraps, as in NumPy
+            wide = self.b.fptosi(value, _like(value.type, I64 if e.dtype == "int64" else I32))
+            return self._resize(wide, kind, unsigned)
         if goal:
-            unsigned = _scalar(value.type).width == 1
             return self.b.uitofp(value, kind) if unsigned else self.b.sitofp(value, kind)
-        return self._resize(value, kind)
+        return self._resize(value, kind, unsigned)
 
-    def _resize(self, value: ir.Value, kind: ir.Type) -> ir.Value:
+    def _is_set(self, value: ir.Value) -> ir.Value:
+        if _is_float(value.type):
+            return self.b.fcmp_unordered("!=", value, self.math.const(value.type, 0.0))
+        if _scalar(value.type) == I1:
+            return value
+        return self.b.icmp_signed("!=", value, _splat(value.type, 0))
+
+    def _resize(self, value: ir.Value, kind: ir.Type, unsigned: bool) -> ir.Value:
         have, want = _scalar(value.type).width, _scalar(kind).width
-        if have == 1:
-            return self.b.zext(value, kind)
-        return self.b.sext(value, kind) if want > have else self.b.trunc(value, kind)
+        if want <= have:
+            return value if want == have else self.b.trunc(value, kind)
+        return self.b.zext(value, kind) if unsigned else self.b.sext(value, kind)
 
     def _load(self, e: Load, guard: ir.Value | None) -> ir.Value:
         form = self._form(e, e.tensor, e.indices)
@@ -410,14 +449,14 @@ class _Function:
     def _plain_load(
         self, e: Load, form: Linear, kind: ir.Type, count: int, guard: ir.Value | None
     ) -> ir.Value:
-        key = (e.tensor.name, "load", self._position(form), count)
+        key = (e.tensor.name, "load", self._expanded(form), count)
         known = self.scope.find(key, e.tensor.name) if guard is None else None
         if known is not None:
             return known
         where, align = self._address(e.tensor, form, kind, count)
         shape = ir.VectorType(kind, count) if count > 1 else kind
         if guard is not None and isinstance(guard.type, ir.VectorType):
-            return self._masked(where, shape, guard)
+            return self._masked(where, shape, guard, dtype_bytes(e.tensor.dtype))
         if guard is not None:
             where = self.b.select(guard, where, self.zeros)
             align = dtype_bytes(e.tensor.dtype)
@@ -426,21 +465,10 @@ class _Function:
             self.scope.values[key] = value
         return value
 
-    def _position(self, form: Linear) -> tuple[object, ...]:
-        """What an access depends on: constant offset and the terms that are not expanded."""
-        const, rest = form.const, []
-        for atom, coef in form.terms:
-            bound = self.env.get(atom.name) if isinstance(atom, Var) else None
-            if isinstance(bound, int):
-                const += bound * coef
-            else:
-                rest.append((atom, coef))
-        return (const, tuple(rest), self._unrolled(tuple(rest)))
-
-    def _masked(self, where: ir.Value, shape: ir.Type, mask: ir.Value) -> ir.Value:
+    def _masked(self, where: ir.Value, shape: ir.Type, mask: ir.Value, align: int) -> ir.Value:
         name = f"llvm.masked.load.{vector_suffix(shape)}.p0"
         fn = declare(self.b.module, name, shape, [PTR, I32, mask.type, shape])
-        return self.b.call(fn, [where, I32(4), mask, ir.Constant(shape, None)])
+        return self.b.call(fn, [where, I32(align), mask, ir.Constant(shape, None)])
 
     def _gather(self, e: Load, guard: ir.Value | None) -> ir.Value:
         """Lane by lane: for strides other than 0 and 1."""
@@ -505,26 +533,35 @@ def _is_float_product(e: Expr) -> bool:
 
 def _floor_div(f: _Function, a: ir.Value, b: ir.Value) -> ir.Value:
     """Quotient rounded down; divisors are positive."""
-    if _power_of_two(b):
-        return f.b.ashr(a, b.type(b.constant.bit_length() - 1))
+    divisor = _splat_value(b)
+    if divisor & (divisor - 1) == 0 and divisor > 0:
+        return f.b.ashr(a, _splat(b.type, divisor.bit_length() - 1))
     remainder = f.b.srem(a, b)
-    negative = f.b.sext(f.b.icmp_signed("<", remainder, b.type(0)), b.type)
+    negative = f.b.sext(f.b.icmp_signed("<", remainder, _splat(b.type, 0)), b.type)
     return f.b.add(f.b.sdiv(a, b), negative)
 
 
 def _floor_mod(f: _Function, a: ir.Value, b: ir.Value) -> ir.Value:
     """Remainder in [0, b); divisors are positive."""
-    if _power_of_two(b):
-        return f.b.and_(a, b.type(b.constant - 1))
+    divisor = _splat_value(b)
+    if divisor & (divisor - 1) == 0 and divisor > 0:
+        return f.b.and_(a, _splat(b.type, divisor - 1))
     remainder = f.b.srem(a, b)
-    negative = f.b.icmp_signed("<", remainder, b.type(0))
+    negative = f.b.icmp_signed("<", remainder, _splat(b.type, 0))
     return f.b.select(negative, f.b.add(remainder, b), remainder)
 
 
-def _power_of_two(b: ir.Value) -> bool:
-    if not isinstance(b, ir.Constant) or not isinstance(b.type, ir.IntType):
-        return False
-    return bool(b.constant > 0 and b.constant & (b.constant - 1) == 0)
+def _splat(kind: ir.Type, value: int) -> ir.Constant:
+    if isinstance(kind, ir.VectorType):
+        return ir.Constant(kind, [value] * kind.count)
+    return ir.Constant(kind, value)
+
+
+def _splat_value(x: ir.Value) -> int:
+    """The number in a constant or in all lanes of one; 0 when `x` is not constant."""
+    if not isinstance(x, ir.Constant):
+        return 0
+    return int(x.constant[0] if isinstance(x.type, ir.VectorType) else x.constant)
 
 
 _Op = Callable[[_Function, ir.Value, ir.Value], ir.Value]
@@ -547,6 +584,12 @@ _FLOAT_OPS: dict[str, _Op] = {
     "min": lambda f, a, b: f.math.minimum(a, b),
     "max": lambda f, a, b: f.math.maximum(a, b),
     "pow": lambda f, a, b: f.math.pow(a, b),
+}
+_UNSIGNED_OPS: dict[str, _Op] = _INT_OPS | {
+    "floordiv": lambda f, a, b: f.b.udiv(a, b),
+    "mod": lambda f, a, b: f.b.urem(a, b),
+    "min": lambda f, a, b: f.b.select(f.b.icmp_unsigned("<", a, b), a, b),
+    "max": lambda f, a, b: f.b.select(f.b.icmp_unsigned(">", a, b), a, b),
 }
 _STMTS: dict[type[Stmt], Callable[..., None]] = {
     For: _Function._for,

@@ -157,6 +157,8 @@ class Math:
         return ir.VectorType(_I32, like.count) if isinstance(like, ir.VectorType) else _I32
 
 
+EXACT = ("sqrt", "rsqrt", "abs", "neg", "floor", "ceil", "round")
+"""Functions that have code for float64 too."""
 CALLS: dict[str, Callable[[Math, ir.Value], ir.Value]] = {
     "exp": Math.exp,
     "log": Math.log,
