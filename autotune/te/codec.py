@@ -1,7 +1,7 @@
 """② JSON form of a ComputeDAG, so that a log can be read without its model.
 
-Expressions are prefix lists (`["add", a, b]`, `["load", "x", i, j]`, `["var", "i"]`); operations are
-objects with named fields. `dag_from_json(dag_to_json(d)) == d`.
+Expressions are prefix lists (`["add", a, b]`, `["load", "x", i, j]`, `["var", "i"]`); operations
+are objects with named fields. `dag_from_json(dag_to_json(d)) == d`.
 """
 
 from __future__ import annotations

@@ -166,7 +166,9 @@ def anonymous(dag: ComputeDAG) -> ComputeDAG:
     return ComputeDAG(tuple(ops), tuple(tensors[name].name for name in dag.outputs))
 
 
-def rename(op: Compute, tensor: Tensor, axes: dict[str, str], tensors: dict[str, Tensor]) -> Compute:
+def rename(
+    op: Compute, tensor: Tensor, axes: dict[str, str], tensors: dict[str, Tensor]
+) -> Compute:
     """Copy a computation with another result tensor, other axis names and other inputs."""
 
     def one(e: Expr) -> Expr | None:

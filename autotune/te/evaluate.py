@@ -67,7 +67,7 @@ def _compute(op: Compute, values: Env) -> Array:
 def _reduce(op: Compute, body: Reduce, values: Env) -> Array:
     combine = _BINARY[REDUCE_BINARY[body.op]]
     dtype = "float64" if op.tensor.dtype.startswith("float") else op.tensor.dtype
-    total = np.full(op.tensor.shape, identity(body.op).value, dtype)
+    total = np.full(op.tensor.shape, identity(body.op, op.tensor.dtype).value, dtype)
     grid = _grid(op.axes)
     for point in itertools.product(*(range(a.extent) for a in body.axes)):
         at = {a.name: np.asarray(i) for a, i in zip(body.axes, point, strict=True)}
@@ -150,7 +150,7 @@ def _point(e: Expr, env: Env, values: Env) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    return np.vectorize(math.erf, otypes=[np.float64])(x)
+    return cast("Array", np.vectorize(math.erf, otypes=[np.float64])(x))
 
 
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {

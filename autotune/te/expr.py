@@ -150,6 +150,13 @@ _DTYPE_BYTES = {
     "uint8": 1,
     "bool": 1,
 }
+_INTEGERS: dict[str, tuple[int, int]] = {
+    "int64": (-(1 << 63), (1 << 63) - 1),
+    "int32": (-(1 << 31), (1 << 31) - 1),
+    "int8": (-128, 127),
+    "uint8": (0, 255),
+    "bool": (False, True),
+}
 _IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 REDUCE_BINARY = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
@@ -160,8 +167,14 @@ def dtype_bytes(dtype: str) -> int:
 
 
 def identity(reduce_op: str, dtype: str = "float32") -> Const:
-    """The neutral element of a reduction."""
-    return Const(_IDENTITY[reduce_op], dtype)
+    """The neutral element of a reduction; for integers the bounds of `dtype` where it has any."""
+    value = _IDENTITY[reduce_op]
+    if dtype in FLOAT_DTYPES:
+        return Const(value, dtype)
+    if math.isfinite(value):
+        return Const(bool(value) if dtype == BOOL else int(value), dtype)
+    low, high = _INTEGERS[dtype]
+    return Const(low if value < 0 else high, dtype)
 
 
 def as_index(x: object) -> Expr:
