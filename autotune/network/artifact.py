@@ -71,7 +71,7 @@ class Artifact:
 
     `n_threads`: what the schedules were chosen for; any number can run it. `n_bases`: slots of the
     address table before the barrier's. `constants`: bytes, 64-byte aligned. `max_error`: what the
-    numeric check found, None if it was not run.
+    numeric check found, None if it was not run. `model_path`: the file it was compiled from.
     """
 
     name: str
@@ -87,6 +87,7 @@ class Artifact:
     constants: NDArray[np.uint8]
     autotune_version: str = ""
     max_error: float | None = None
+    model_path: str = ""
 
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
@@ -106,6 +107,7 @@ class Artifact:
             "n_bases": self.n_bases,
             "n_objects": len(self.objects),
             "max_error": self.max_error,
+            "model_path": self.model_path,
         }
 
     def save(self, path: str | Path) -> None:
@@ -199,6 +201,7 @@ def _artifact(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Artifact:
         objects=tuple(archive.read(_object_name(n)) for n in range(manifest["n_objects"])),
         constants=_read_constants(archive, manifest["constant_bytes"]),
         autotune_version=manifest["autotune_version"],
+        model_path=manifest.get("model_path", ""),
     )
 
 
