@@ -17,8 +17,8 @@ class Library:
     """Machine code ready to be called; it lives as long as this object.
 
     Symbols that the objects leave open are looked up in each other, in this process and in libm.
-    LLVM ends the process when one is nowhere to be found: whoever links a further library (libgomp)
-    loads it first.
+    One that is nowhere to be found becomes address 0, where a call crashes: whoever needs a further
+    library (libgomp) loads it first.
     """
 
     def __init__(self, objects: Sequence[bytes]) -> None:

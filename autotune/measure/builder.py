@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 
 from autotune.errors import AutotuneError, ScheduleError
 from autotune.measure.child import Failed
-from autotune.measure.process import Child, ChildCrash, WorkerError, monotonic_s
+from autotune.measure.process import Child, ChildCrash, WorkerError
 from autotune.measure.program import Build, BuiltProgram
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
@@ -136,14 +136,14 @@ class BuilderPool:
             slot.generation, slot.tasks = slot.child.generation, frozenset()
         known = task in slot.tasks
         slot.tasks |= {task}
-        slot.index, slot.deadline_s = index, monotonic_s() + self._timeout_s
+        slot.index, slot.deadline_s = index, time.monotonic() + self._timeout_s
         slot.child.send(BuildRequest(task, None if known else dag, steps))
 
     def _finished(self, busy: Sequence[_Slot]) -> list[_Slot]:
         """Builders with a reply, dead, or out of time; waits for the first of them."""
-        left_s = min(s.deadline_s for s in busy) - monotonic_s()
+        left_s = min(s.deadline_s for s in busy) - time.monotonic()
         heard = wait([s.child.connection for s in busy], max(0.0, left_s))
-        now_s = monotonic_s()
+        now_s = time.monotonic()
         return [s for s in busy if s.child.connection in heard or s.deadline_s <= now_s]
 
     def _take(self, slot: _Slot) -> BuildResult:

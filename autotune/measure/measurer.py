@@ -10,7 +10,7 @@ crash, hang or are killed are replaced, and the candidate that was theirs gets a
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -75,20 +75,24 @@ class Measurer:
     def measure(
         self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
     ) -> list[MeasureResult]:
-        """One result per candidate, in order.
+        """One result per candidate, in order: see `stream`."""
+        return list(self.stream(dag, candidates, best_s))
+
+    def stream(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
+    ) -> Iterator[MeasureResult]:
+        """One result per candidate, in order, each as soon as it is there.
 
         `best_s`: the best latency known so far for this task; what is several times slower gets few
         repeats. Better ones found within the batch count too. Raises WorkerError when no worker can
         be started or the task itself cannot be prepared.
         """
         self._worker.start()
-        results = []
         for built in self._build(dag, candidates):
             result = self._run(dag, built, best_s)
             if result.latency_s is not None:
                 best_s = min(best_s or result.latency_s, result.latency_s)
-            results.append(result)
-        return results
+            yield result
 
     def measure_interleaved(
         self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
@@ -105,7 +109,8 @@ class Measurer:
         if programs:
             request = RunInterleaved(self._task(dag), programs, rounds)
             timeout_s = self._options.run_timeout_s * len(programs)
-            reply = self._ask(dag, request, timeout_s)
+            self._prepare(dag)
+            reply = self._ask(request, timeout_s)
             measured = reply if isinstance(reply, list) else [reply] * len(programs)
         rest = iter(measured)
         return [
@@ -123,14 +128,14 @@ class Measurer:
         if built.program is None:
             return built.failure()
         request = Run(self._task(dag), built.program, best_s)
+        self._prepare(dag)
         start_s = time.perf_counter()
-        result: MeasureResult = self._ask(dag, request, self._options.run_timeout_s)
+        result: MeasureResult = self._ask(request, self._options.run_timeout_s)
         run_s = time.perf_counter() - start_s
         return replace(result, build_s=built.build_s, run_s=run_s)
 
-    def _ask(self, dag: ComputeDAG, request: Run | RunInterleaved, timeout_s: float) -> Any:
+    def _ask(self, request: Run | RunInterleaved, timeout_s: float) -> Any:
         """The worker's reply, or one result that says how it ended."""
-        self._prepare(dag)
         try:
             reply = self._worker.request(request, timeout_s)
         except ChildCrash as crash:

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any
@@ -164,11 +163,6 @@ class Child:
         self.kill()
         how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
         return f"{how}\n{said}" if said else how
-
-
-def monotonic_s() -> float:
-    """Clock of the time-outs."""
-    return time.monotonic()
 
 
 def _signal_name(number: int) -> str:

@@ -100,13 +100,12 @@ done:
   ret void
 }}"""
 
-# one element: y[i + shift] = factor · x[i]
+# one element: base[i] = factor · x[i]
 ELEMENT = """
   %from = getelementptr float, ptr %x, i64 %i
   %v = load float, ptr %from
   %twice = fmul float %v, {factor}
-  %j = add i64 %i, {shift}
-  %to = getelementptr float, ptr {base}, i64 %j
+  %to = getelementptr float, ptr {base}, i64 %i
   store float %twice, ptr %to"""
 
 ENDLESS = """
@@ -124,36 +123,43 @@ SKIP_LAST = """
 store:"""
 
 
-def _kernel(factor: str = "2.0", shift: int = 0, base: str = "%y", before: str = "") -> str:
-    body = before + ELEMENT.format(factor=factor, shift=shift, base=base)
+def _kernel(factor: str = "2.0", base: str = "%y", before: str = "") -> str:
+    body = before + ELEMENT.format(factor=factor, base=base)
     return KERNEL.format(body=body)
 
 
+PLAIN = {"factor": "2.0", "base": "%y"}
 COPY = _kernel()
 PROGRAMS = {
     "good": COPY,
     "crash": _kernel(base="null"),
+    "unknown_symbol": "declare void @nowhere()\n"
+    + KERNEL.format(body="  call void @nowhere()" + ELEMENT.format(**PLAIN)),
+    "wrong_later": "@calls = internal global float 0.0\n"
+    + KERNEL.format(
+        body="  %n = load float, ptr @calls\n  %m = fadd float %n, 1.0\n"
+        "  store float %m, ptr @calls\n  %late = fcmp ogt float %m, 1000.0\n"
+        "  %f = select i1 %late, float 3.0, float 2.0" + ELEMENT.format(**PLAIN | {"factor": "%f"})
+    ),
     "hang": KERNEL.format(body=ENDLESS),
     "wrong": _kernel(factor="3.0"),
     "off_by_a_little": _kernel(factor="0x4000010000000000"),
     "too_far": KERNEL.format(
-        body=ELEMENT.format(factor="2.0", shift=0, base="%y")
+        body=ELEMENT.format(**PLAIN)
         + """
   %past = getelementptr float, ptr %y, i64 1000
   store float 7.0, ptr %past"""
     ),
     "too_early": KERNEL.format(
-        body=ELEMENT.format(factor="2.0", shift=0, base="%y")
+        body=ELEMENT.format(**PLAIN)
         + """
   %ahead = getelementptr float, ptr %x, i64 -1
   store float 7.0, ptr %ahead"""
     ),
-    "changes_input": KERNEL.format(
-        body=ELEMENT.format(factor="2.0", shift=0, base="%y") + "\n  store float 7.0, ptr %x"
-    ),
+    "changes_input": KERNEL.format(body=ELEMENT.format(**PLAIN) + "\n  store float 7.0, ptr %x"),
     "forgets_last": _kernel(before=SKIP_LAST),
     "reads_past_end": KERNEL.format(
-        body=ELEMENT.format(factor="2.0", shift=0, base="%y").replace(
+        body=ELEMENT.format(**PLAIN).replace(
             "%v = load float, ptr %from",
             "%after = getelementptr float, ptr %from, i64 1\n"
             "  %v0 = load float, ptr %from\n  %v1 = load float, ptr %after\n"
