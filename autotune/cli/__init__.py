@@ -1,0 +1,7 @@
+"""⑪ cli: the only place with a console, an environment, signals and a clock."""
+
+from __future__ import annotations
+
+from autotune.cli.main import main
+
+__all__ = ["main"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.tuner.budget import Budget, StopReason
+from autotune.tuner.budget import Budget, Spent, StopReason, spent
 from autotune.tuner.events import (
     BatchMeasured,
     Event,
@@ -13,7 +13,7 @@ from autotune.tuner.events import (
     TaskSelected,
     event_to_json,
 )
-from autotune.tuner.protocols import Candidate, Measurer, ModelTrainer, Policy, Sink
+from autotune.tuner.protocols import Measurer, Model, Policy, Sink
 from autotune.tuner.replay import ReplayMeasurer
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.session import Run, Session
@@ -22,10 +22,9 @@ from autotune.tuner.task import TuningTask
 __all__ = [
     "BatchMeasured",
     "Budget",
-    "Candidate",
     "Event",
     "Measurer",
-    "ModelTrainer",
+    "Model",
     "Policy",
     "ReplayMeasurer",
     "Run",
@@ -34,6 +33,7 @@ __all__ = [
     "SessionFinished",
     "SessionStarted",
     "Sink",
+    "Spent",
     "StopReason",
     "TaskFinished",
     "TaskImproved",
@@ -41,4 +41,5 @@ __all__ = [
     "TaskState",
     "TuningTask",
     "event_to_json",
+    "spent",
 ]

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autotune.records.record import Log
+
 
 class StopReason(StrEnum):
     """Why a session ended; written to the log."""
@@ -44,3 +46,25 @@ class Budget:
         if self.time_s is not None and trial_s:
             room = min(room, math.ceil((self.time_s - elapsed_s) / trial_s))
         return max(1, room)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the sessions of a log have used up."""
+
+    trials: int
+    elapsed_s: float
+
+    def plus(self, trials: int | None, time_s: float | None) -> Budget:
+        """The budget of a session that may spend so much more."""
+        return Budget(
+            None if trials is None else self.trials + trials,
+            None if time_s is None else self.elapsed_s + time_s,
+        )
+
+
+def spent(log: Log) -> Spent:
+    """Trials and time of all runs of a log. Measuring finalists takes time, but no trials."""
+    ends = [end.elapsed_s for end in log.ends]
+    elapsed_s = max([r.elapsed_s for r in log.records] + ends, default=0.0)
+    return Spent(sum(not r.final for r in log.records), elapsed_s)

@@ -72,7 +72,8 @@ class SessionFinished:
 
     `build` and `run` are sums over candidates (several are built at a time); the rest is wall clock
     of this run. `start_s` is Σ weight·latency of every task's first valid program. `invalid`: tasks
-    without a valid program. `failures`: how often each status other than ok came up.
+    whose candidates all failed, `untried`: those that the budget did not reach. `failures`: how
+    often each status other than ok came up.
     """
 
     reason: StopReason
@@ -81,6 +82,7 @@ class SessionFinished:
     start_s: float
     total_s: float
     invalid: tuple[str, ...]
+    untried: tuple[str, ...]
     failures: dict[str, int]
     seconds: dict[str, float]
 

@@ -17,7 +17,6 @@ class Seconds:
 
     search: float = 0.0
     measure: float = 0.0
-    model: float = 0.0
     build: float = 0.0
     run: float = 0.0
 

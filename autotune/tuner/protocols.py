@@ -8,21 +8,8 @@ from typing import Protocol
 from autotune.measure.result import MeasureResult
 from autotune.records.record import Entry
 from autotune.schedule.steps import Steps
+from autotune.search.policy import Candidate
 from autotune.te.dag import ComputeDAG
-
-
-class Candidate(Protocol):
-    """A schedule that a policy proposes; policies may add what they need to know again."""
-
-    @property
-    def steps(self) -> Steps:
-        """The concrete schedule."""
-        ...
-
-    @property
-    def sketch(self) -> str:
-        """Name of the sketch it was made from."""
-        ...
 
 
 class Policy(Protocol):
@@ -56,11 +43,12 @@ class Measurer(Protocol):
         ...
 
 
-class ModelTrainer(Protocol):
-    """The model that the policies of a session share."""
+class Model(Protocol):
+    """The model that the policies of a session share, as far as the session cares."""
 
-    def train(self) -> None:
-        """Learn from everything observed since the last call."""
+    @property
+    def train_s(self) -> float:
+        """Seconds spent on training, which happens inside `Policy.propose`."""
         ...
 
 

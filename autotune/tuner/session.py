@@ -16,8 +16,8 @@ from itertools import groupby
 from autotune.errors import AutotuneError
 from autotune.measure.result import MeasureResult
 from autotune.records.record import End, Log, MeasureRecord, steps_text
-from autotune.schedule.steps import Steps
-from autotune.tuner.budget import Budget, StopReason
+from autotune.search.policy import Candidate
+from autotune.tuner.budget import Budget, StopReason, spent
 from autotune.tuner.events import (
     BatchMeasured,
     Event,
@@ -28,7 +28,7 @@ from autotune.tuner.events import (
     TaskSelected,
 )
 from autotune.tuner.ledger import Ledger
-from autotune.tuner.protocols import Candidate, Measurer, ModelTrainer, Policy, Sink
+from autotune.tuner.protocols import Measurer, Model, Policy, Sink
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.task import TuningTask
 
@@ -37,14 +37,6 @@ _FINAL_TIME = 0.04  # share of the time budget kept for measuring the finalists 
 _FINALISTS = 3
 _FINAL_ROUNDS = 10  # repeats of each
 _FINAL_MARGIN = 1.05  # who is within this factor of the best is a finalist
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """A measured schedule out of the log, as a candidate for `observe`."""
-
-    steps: Steps
-    sketch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +66,7 @@ class Session:
     budget: Budget
     scheduler: Scheduler
     clock: Callable[[], float]
-    trainer: ModelTrainer | None = None
+    model: Model | None = None
     stop: Callable[[], bool] = lambda: False
     batch: int = 16
     finals: bool = True
@@ -86,15 +78,13 @@ class Session:
     def replay(self, log: Log) -> None:
         """Take over the records of this session's tasks, target and thread count."""
         self.ledger.next_sequence = 1 + max((r.sequence for r in log.records), default=-1)
-        ends = [end.elapsed_s for end in log.ends]
-        self._before_s = max([r.elapsed_s for r in log.records] + ends, default=0.0)
+        self._before_s = spent(log).elapsed_s
         ours = [r for r in log.records if self._is_ours(r)]
         self.ledger.add(ours, live=False)
         searched = [r for r in ours if not r.final]
         for key, batch in groupby(searched, key=lambda r: r.workload):
-            pairs = [(Replayed(r.steps, r.sketch), r.result) for r in batch]
+            pairs = [(Candidate(r.steps, r.sketch), r.result) for r in batch]
             self._learn(self.scheduler.states[key], pairs)
-        self._train()
 
     def events(self) -> Iterator[Event]:
         """Tune until the budget ends. The caller iterates; nothing happens otherwise.
@@ -175,7 +165,6 @@ class Session:
         before = state.best_s
         results = self._measure(state, candidates)
         self._learn(state, list(zip(candidates, results, strict=True)))
-        self._train()
         yield BatchMeasured(
             task=state.task.key,
             results=tuple(results),
@@ -225,12 +214,6 @@ class Session:
         self._policy(state.task).observe(pairs)
         self.ledger.seconds.search += self.clock() - begin
 
-    def _train(self) -> None:
-        if self.trainer is not None:
-            begin = self.clock()
-            self.trainer.train()
-            self.ledger.seconds.model += self.clock() - begin
-
     def _measure_finals(self) -> None:
         """Measure the finalists of every task against each other, the weightiest task first."""
         begin = self.clock()
@@ -247,7 +230,7 @@ class Session:
         ranking = self.ledger.ranking(state.task.key)[:_FINALISTS]
         limit = _FINAL_MARGIN * (state.best_s or 0.0)
         again = [
-            Replayed(r.steps, r.sketch) for r in ranking if (r.result.latency_s or 0.0) <= limit
+            Candidate(r.steps, r.sketch) for r in ranking if (r.result.latency_s or 0.0) <= limit
         ]
         if len(again) < 2:
             return
@@ -276,13 +259,21 @@ class Session:
 
     def _summary(self, reason: StopReason) -> SessionFinished:
         best = {task.key: self.ledger.best_s(task.key) for task in self.tasks}
+        missing = [key for key, value in best.items() if value is None]
         return SessionFinished(
             reason=reason,
             n_trials=self.ledger.n_trials,
             elapsed_s=self.elapsed_s(),
             start_s=self.scheduler.start_s(),
             total_s=sum(task.weight * (best[task.key] or 0.0) for task in self.tasks),
-            invalid=tuple(key for key, value in best.items() if value is None),
+            invalid=tuple(k for k in missing if k in self.ledger.by_task),
+            untried=tuple(k for k in missing if k not in self.ledger.by_task),
             failures=self.ledger.failures,
-            seconds=asdict(self.ledger.seconds),
+            seconds=self._time_split(),
         )
+
+    def _time_split(self) -> dict[str, float]:
+        """Training happens inside proposing; it is told apart here."""
+        seconds = asdict(self.ledger.seconds)
+        model_s = self.model.train_s if self.model is not None else 0.0
+        return seconds | {"search": max(0.0, seconds["search"] - model_s), "model": model_s}

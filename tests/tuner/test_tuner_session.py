@@ -11,12 +11,12 @@ from autotune.errors import OutputError
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import End, Entry, Header, Journal, Log, MeasureRecord, read_log
 from autotune.schedule.steps import Parallel, Steps
+from autotune.search.policy import Candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import (
     BatchMeasured,
     Budget,
-    Candidate,
     ReplayMeasurer,
     Run,
     Scheduler,
@@ -34,12 +34,6 @@ from autotune.tuner import (
 RUN = Run("r1", "t1", 1)
 
 
-@dataclass(frozen=True)
-class Fake:
-    steps: Steps
-    sketch: str = "fake"
-
-
 @dataclass
 class FakePolicy:
     """Walks through its space in order; `observed` is all that it knows."""
@@ -50,7 +44,7 @@ class FakePolicy:
     def propose(self, n: int) -> Sequence[Candidate]:
         done = {steps for steps, _ in self.observed}
         space = [(Parallel("c", i),) for i in range(self.size)]
-        return [Fake(steps) for steps in space if steps not in done][:n]
+        return [Candidate(steps, "fake") for steps in space if steps not in done][:n]
 
     def observe(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
         self.observed += [(c.steps, r) for c, r in results]
@@ -87,11 +81,8 @@ class FakeMeasurer:
 
 
 @dataclass
-class FakeTrainer:
-    n: int = 0
-
-    def train(self) -> None:
-        self.n += 1
+class FakeModel:
+    train_s: float = 0.0
 
 
 class Harness:
@@ -113,7 +104,6 @@ class Harness:
         self.clock = [100.0]
         self.measurer = FakeMeasurer(self.clock)
         self.policies = {task.key: FakePolicy(space) for task in self.tasks}
-        self.trainer = FakeTrainer()
         self.session = Session(
             run=RUN,
             tasks=self.tasks,
@@ -123,7 +113,7 @@ class Harness:
             budget=budget,
             scheduler=Scheduler(self.tasks, batch=4, patience=16),
             clock=lambda: self.clock[0],
-            trainer=self.trainer,
+            model=FakeModel(0.25),
             batch=4,
             finals=False,
         )
@@ -163,7 +153,6 @@ def test_the_trial_budget_is_met_exactly(harness: Callable[..., Harness]) -> Non
     assert isinstance(last, SessionFinished)
     assert (last.reason, last.n_trials) == (StopReason.TRIALS, 11)
     assert [len(steps) for _, steps in h.measurer.calls] == [4, 4, 3]
-    assert h.trainer.n == 3 + 0
 
 
 def test_the_time_budget_ends_the_session_close_to_its_limit(
@@ -206,7 +195,7 @@ def test_events_tell_the_whole_story(harness: Callable[..., Harness]) -> None:
     assert (improved.before_s, improved.best_s) == (None, 2.5e-4)
     assert isinstance(last, SessionFinished)
     assert (last.start_s, last.total_s, last.invalid) == (1e-3, 2.5e-4, ())
-    assert last.seconds["measure"] == 4.0
+    assert (last.seconds["measure"], last.seconds["model"]) == (4.0, 0.25)
     assert last.seconds["build"] == pytest.approx(0.4)
     assert event_to_json(batch)["event"] == "batch_measured"
     assert event_to_json(batch)["results"][0] == {
@@ -267,7 +256,9 @@ def test_a_policy_that_only_repeats_itself_counts_as_exhausted(
     harness: Callable[..., Harness],
 ) -> None:
     h = harness(Budget(trials=100), sizes=(8,))
-    h.policies[h.keys[0]].propose = lambda n: [Fake((Parallel("c", i),)) for i in range(n)]  # type: ignore[method-assign]
+    h.policies[h.keys[0]].propose = lambda n: [
+        Candidate((Parallel("c", i),), "fake") for i in range(n)
+    ]  # type: ignore[method-assign]
     *_, last = h.session.events()
     assert isinstance(last, SessionFinished)
     assert (last.reason, last.n_trials) == (StopReason.EXHAUSTED, 4)

@@ -1,0 +1,164 @@
+"""⑪ `autotune compile`: best records of a log, analytic defaults for the rest, one artifact."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.console import debug_option, put, say, say_note
+from autotune.cli.models import model_path, read_network
+from autotune.cli.options import COUNT, FILE, shape_option, shapes_of
+from autotune.errors import LogMismatch, UsageError
+from autotune.units import format_bytes
+
+if TYPE_CHECKING:
+    from autotune.graph.network import Network
+    from autotune.network.artifact import Artifact
+    from autotune.records import Log
+    from autotune.schedule.steps import Steps
+    from autotune.target import Target
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@click.command("compile")
+@click.argument("model", required=False, type=FILE)
+@click.option("--log", "log_path", type=FILE, help="Log with the records to compile from.")
+@click.option("-o", "--output", type=FILE, help="File to write.  [MODEL.atn]")
+@click.option("--threads", type=COUNT, help="Threads to run on.  [as tuned]")
+@shape_option
+@click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
+@click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
+@debug_option
+def command(
+    model: Path | None,
+    log_path: Path | None,
+    output: Path | None,
+    threads: int | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    target: str | None,
+    check: bool,
+) -> None:
+    """Compile MODEL into one file that `autotune run` and `autotune.load` take.
+
+    MODEL may be left out with --log: the log knows it. Without --log, every task takes the program
+    that an analytic model of this CPU chooses. The outputs are compared with ONNX Runtime where it
+    is installed, else with a plain NumPy evaluation.
+    """
+    from autotune.target import runs_here
+
+    plan = _plan(model, log_path, shapes_of(shapes), target, threads)
+    network = read_network(plan.model, plan.shapes)
+    steps = _choose(network, plan)
+    artifact = _compile(network, steps, plan)
+    if check and not runs_here(plan.target):
+        say_note("not checked: this CPU cannot run the code")
+    elif check:
+        artifact = replace(artifact, max_error=_check(artifact, network, plan))
+    path = output or Path(f"{plan.model.stem}.atn")
+    if path.resolve() in {p.resolve() for p in (plan.model, log_path) if p}:
+        raise UsageError(f"{path} is an input of this command", "choose another file with -o")
+    artifact.save(path)
+    say(f"{path.stat().st_size:,} bytes, {format_bytes(artifact.arena_bytes)} of working memory")
+    put(str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to compile, for what, from what."""
+
+    model: Path
+    shapes: Shapes
+    target: Target
+    n_threads: int
+    log: Log | None
+
+
+def _plan(
+    model: Path | None,
+    log_path: Path | None,
+    shapes: Shapes,
+    target_name: str | None,
+    threads: int | None,
+) -> _Plan:
+    from autotune.records import read_log
+    from autotune.target import parse_target
+
+    if log_path is None:
+        target = parse_target(target_name or "native")
+        return _Plan(model_path(model), shapes, target, threads or target.n_cores, None)
+    log = read_log(log_path)
+    if not log.headers:
+        raise LogMismatch(f"{log_path} has no header", "name a log that autotune has written")
+    header = log.header
+    target = header.target if target_name == "log" else parse_target(target_name or "native")
+    path = model or _model_of(log)
+    return _Plan(path, shapes or header.shapes, target, threads or header.n_threads, log)
+
+
+def _model_of(log: Log) -> Path:
+    """The model that a log was made for, if it is still the same file."""
+    from autotune.graph.onnx_reader import model_hash
+
+    path = Path(log.header.model_path)
+    if not path.is_file():
+        raise UsageError(
+            f"the model of the log is gone: {path}", "name it: autotune compile MODEL --log LOG"
+        )
+    if model_hash(path) != log.header.model_hash:
+        raise LogMismatch(
+            f"{path} is not the model that the log was made for: its contents have changed",
+            "if that is meant, name it: autotune compile MODEL --log LOG",
+        )
+    return path
+
+
+def _choose(network: Network, plan: _Plan) -> dict[str, Steps]:
+    """A schedule for every task: the best record, else the analytic default."""
+    from autotune.records import best_for
+    from autotune.search.policy import default_steps
+
+    steps: dict[str, Steps] = {}
+    if plan.log is not None:
+        best = best_for(plan.log, plan.target.key, plan.n_threads)
+        steps = {key: best[key].steps for key in network.tasks if key in best}
+        if not steps:
+            raise LogMismatch(
+                f"the log has no record for any task of {plan.model.name}",
+                f"it was made for {plan.log.header.model_path}",
+            )
+        if network.model_hash != plan.log.header.model_hash:
+            say_note("the log was made for another model file; tasks that are the same are used")
+    missing = [key for key in network.weights if key not in steps]
+    if missing:
+        say_note(f"{len(missing)} of {len(network.tasks)} tasks take their analytic default")
+    return steps | {
+        key: default_steps(network.tasks[key], plan.target, plan.n_threads) for key in missing
+    }
+
+
+def _compile(network: Network, steps: dict[str, Steps], plan: _Plan) -> Artifact:
+    from autotune.network.compiler import compile_network
+
+    artifact = compile_network(network, steps, plan.target, plan.n_threads)
+    return replace(artifact, model_path=str(plan.model.resolve()))
+
+
+def _check(artifact: Artifact, network: Network, plan: _Plan) -> float:
+    """Compare with an oracle; returns the largest error. Raises WrongNumbers."""
+    from autotune.graph.onnx_reader import prepare_model
+    from autotune.network.check import check_network, check_onnxruntime
+    from autotune.network.runtime import Model
+
+    compiled = Model(artifact)
+    if importlib.util.find_spec("onnxruntime") is None:
+        error, oracle = check_network(compiled, network), "NumPy"
+    else:
+        reference = prepare_model(plan.model, plan.shapes)
+        error, oracle = check_onnxruntime(compiled, reference), "ONNX Runtime"
+    say(f"outputs agree with {oracle}: largest error {error:.1e} of the largest value")
+    return error

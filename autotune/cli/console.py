@@ -1,0 +1,80 @@
+"""⑪ What commands share when they talk: data goes to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class State:
+    """What holds for every command of one invocation."""
+
+    debug: bool = False
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal something that is not data."""
+    click.echo(text, err=True)
+
+
+def say_error(message: str, hint: str = "") -> None:
+    """The two lines of every failure."""
+    say(f"{_styled('error:', 'red')} {message}")
+    if hint:
+        say(f"{_styled('hint:', 'cyan')} {hint}")
+
+
+def _styled(text: str, colour: str) -> str:
+    return text if "NO_COLOR" in os.environ else click.style(text, fg=colour, bold=True)
+
+
+def say_note(message: str) -> None:
+    """Something worth knowing that is no failure."""
+    say(f"{_styled('note:', 'yellow')} {message}")
+
+
+def put(text: str) -> None:
+    """Write data."""
+    click.echo(text)
+
+
+def put_json(data: Any) -> None:
+    """Write data as indented JSON."""
+    put(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> str:
+    """A plain table; `right` names the columns that are aligned at their right edge."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = []
+    for row in [head, *rows]:
+        cells = [
+            cell.rjust(width) if title in right.split() else cell.ljust(width)
+            for cell, width, title in zip(row, widths, head, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def debug_option(function: _F) -> _F:
+    """`--debug`, on every command."""
+
+    def remember(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        ctx.ensure_object(State).debug |= value
+
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=remember,
+        help="Show tracebacks.",
+    )(function)

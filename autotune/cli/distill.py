@@ -1,0 +1,37 @@
+"""⑪ `autotune distill`: from all measurements to the best of every task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autotune.cli.console import debug_option, put, say, say_note
+from autotune.cli.options import FILE
+from autotune.errors import UsageError
+
+
+@click.command("distill")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=FILE)
+@click.option("-o", "--output", "best", type=FILE, help="Log to write.  [LOG-best.jsonl]")
+@debug_option
+def command(logs: tuple[Path, ...], best: Path | None) -> None:
+    """Write a small log with only the best record of every task, CPU and thread count.
+
+    Repeated measurements of a schedule count together. The result is a log like any other: it can
+    be compiled, explained and distilled again, and needs nothing else.
+    """
+    from autotune.records import distill, write_log
+
+    path = best or logs[0].with_name(f"{logs[0].stem}-best.jsonl")
+    if path.resolve() in {log.resolve() for log in logs}:
+        raise UsageError(f"{path} is one of the logs to read", "choose another file with -o")
+    log = distill(logs)
+    write_log(path, log)
+    if log.n_skipped:
+        say_note(f"{log.n_skipped} lines are foreign or corrupt; skipped")
+    missing = {key for header in log.headers for key, _ in header.tasks} - set(log.workloads)
+    if missing:
+        say_note(f"{len(missing)} tasks have no valid record; compile takes their default")
+    say(f"{len(log.records)} records of {len(log.workloads)} tasks")
+    put(str(path))

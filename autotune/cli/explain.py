@@ -1,0 +1,149 @@
+"""⑪ `autotune explain`: the best program of a task, at every stage on its way to machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.console import columns, debug_option, put, say_note
+from autotune.cli.models import find_task, shape_text
+from autotune.cli.options import FILE
+from autotune.errors import LogMismatch
+from autotune.units import format_flops, format_seconds, gflops
+
+if TYPE_CHECKING:
+    from autotune.records import Log, MeasureRecord
+    from autotune.schedule.steps import Steps
+    from autotune.target import Target
+    from autotune.te.dag import ComputeDAG
+
+_N_ERRORS = 3
+
+
+def _te(dag: ComputeDAG, steps: Steps, target: Target) -> str:
+    return str(dag)
+
+
+def _schedule(dag: ComputeDAG, steps: Steps, target: Target) -> str:
+    from autotune.schedule.state import replay
+
+    return str(replay(dag, steps))
+
+
+def _python(dag: ComputeDAG, steps: Steps, target: Target) -> str:
+    from autotune.loopir.lower import lower
+    from autotune.loopir.python_text import print_python
+
+    return print_python(lower(dag, steps))
+
+
+def _loopir(dag: ComputeDAG, steps: Steps, target: Target) -> str:
+    from autotune.loopir.lower import lower
+    from autotune.loopir.printer import print_program
+
+    return print_program(lower(dag, steps))
+
+
+def _llvm(dag: ComputeDAG, steps: Steps, target: Target) -> str:
+    from autotune.codegen.compile import optimised_module
+    from autotune.loopir.lower import lower
+
+    return str(optimised_module(lower(dag, steps), target))
+
+
+def _asm(dag: ComputeDAG, steps: Steps, target: Target) -> str:
+    from autotune.codegen.compile import assembly
+    from autotune.loopir.lower import lower
+
+    return assembly(lower(dag, steps), target)
+
+
+_STAGES: dict[str, Callable[[ComputeDAG, Steps, Target], str]] = {
+    "te": _te,
+    "schedule": _schedule,
+    "python": _python,
+    "loopir": _loopir,
+    "llvm": _llvm,
+    "asm": _asm,
+}
+
+
+@click.command("explain")
+@click.argument("log_path", metavar="LOG", type=FILE)
+@click.option("--task", required=True, help="Id as `autotune tasks` prints it, or part of a key.")
+@click.option("--stage", type=click.Choice(list(_STAGES)), help="Print this stage, nothing else.")
+@debug_option
+def command(log_path: Path, task: str, stage: str | None) -> None:
+    """Show the best program of a task in LOG.
+
+    Without --stage: what was measured, the computation, and the loops. Stages: te (what is
+    computed), schedule (its loops), python (a program that does the same), loopir, llvm, asm.
+    """
+    from autotune.records import best_records, read_log
+
+    log = read_log(log_path)
+    key = find_task(log, task)
+    dag = _dag(log, key)
+    records = [r for r in log.records if r.workload == key]
+    best = min(
+        best_records(records).values(), key=lambda r: r.result.latency_s or 0.0, default=None
+    )
+    target, steps = _program(log, dag, best)
+    if stage is not None:
+        put(_STAGES[stage](dag, steps, target).rstrip("\n"))
+        return
+    put(_overview(log, key, records, best))
+    for name in ("te", "schedule"):
+        put(f"\n# {name}\n{_STAGES[name](dag, steps, target)}")
+
+
+def _dag(log: Log, key: str) -> ComputeDAG:
+    if key not in log.workloads:
+        raise LogMismatch(f"the log lacks the computation of task {key}", "tune the model again")
+    return log.workloads[key].dag
+
+
+def _program(log: Log, dag: ComputeDAG, best: MeasureRecord | None) -> tuple[Target, Steps]:
+    targets = {header.target.key: header.target for header in log.headers}
+    if best is not None and best.target_key in targets:
+        return targets[best.target_key], best.steps
+    from autotune.search.policy import default_steps
+    from autotune.target import host_target
+
+    target = next(iter(targets.values()), None) or host_target()
+    if best is not None:
+        return target, best.steps
+    say_note("no valid record: this is the analytic default")
+    n_threads = log.header.n_threads if log.headers else 1
+    return target, default_steps(dag, target, n_threads)
+
+
+def _overview(log: Log, key: str, records: list[MeasureRecord], best: MeasureRecord | None) -> str:
+    dag = log.workloads[key].dag
+    n_ok = sum(r.result.ok for r in records)
+    rows = [
+        ("task", f"{log.workloads[key].label}  {shape_text(dag)}"),
+        ("key", key),
+        ("work", format_flops(dag.flops)),
+        ("measured", f"{len(records)} candidates, {n_ok} valid"),
+    ]
+    if best is not None:
+        rate = gflops(dag.flops, best.result.latency_s) or 0.0
+        rows += [
+            ("best", f"{format_seconds(best.result.latency_s)}, {rate:.1f} GFLOPS"),
+            ("on", f"{best.target_key}, {best.n_threads} threads"),
+            ("sketch", f"{best.sketch} (record {best.sequence})"),
+        ]
+    errors = dict.fromkeys(
+        f"{r.result.status.value}: {_last_line(r)}" for r in records if not r.result.ok
+    )
+    rows += [("failed", text) for text in list(errors)[:_N_ERRORS]]
+    return columns(("", ""), rows).lstrip("\n")
+
+
+def _last_line(record: MeasureRecord) -> str:
+    lines = record.result.error.strip().splitlines()
+    return lines[-1][:200] if lines else "no message"

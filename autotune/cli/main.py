@@ -1,0 +1,128 @@
+"""⑪ The `autotune` command: subcommands; errors become one line, a hint and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from autotune import __version__
+from autotune.cli.console import State, say_error
+from autotune.errors import AutotuneError, ExitCode
+
+# Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
+_COMMANDS = {
+    "tune": "Search for the fastest program of every part of a model, and log it.",
+    "resume": "Go on with a tuning session that was killed or has ended.",
+    "distill": "Keep only the best record of every task.",
+    "compile": "Compile a model from the best records of a log.",
+    "run": "Run a compiled model on arrays.",
+    "bench": "Measure the latency of a compiled model.",
+    "tasks": "List the tuning tasks of a model.",
+    "explain": "Show the best program of a task, stage by stage.",
+}
+
+
+class _Commands(click.Group):
+    """A group whose commands live in modules of their own name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"autotune.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
+            known = ", ".join(_COMMANDS)
+            raise click.UsageError(f"there is no command '{args[0]}' (there are: {known})", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+_EPILOG = """\b
+Exit codes: 0 ok · 1 failure · 2 usage · 3 a task without a valid schedule ·
+4 log, model or target do not fit · 5 wrong numbers · 130 interrupted"""
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "AUTOTUNE"},
+    epilog=_EPILOG,
+)
+@click.version_option(__version__, "-V", "--version", message="autotune %(version)s")
+def app() -> None:
+    """Find the fastest program for every part of an ONNX model on this CPU, and compile it."""
+
+
+def main() -> None:
+    """Entry point of the `autotune` command."""
+    code = run(sys.argv[1:])
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; returns the exit code. Errors are told on stderr, never raised."""
+    state = State()
+    try:
+        result = app.main(list(arguments), prog_name="autotune", standalone_mode=False, obj=state)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else ExitCode.OK
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if state.debug and not isinstance(error, click.exceptions.Exit | SystemExit):
+            traceback.print_exc()
+        return _report(error)
+
+
+def _report(error: BaseException) -> int:
+    match error:
+        case click.exceptions.Exit():
+            return error.exit_code
+        case click.Abort() | KeyboardInterrupt():
+            say_error("interrupted")
+            return ExitCode.INTERRUPTED
+        case click.UsageError():
+            path = error.ctx.command_path if error.ctx else "autotune"
+            say_error(error.format_message(), f"see {path} --help")
+            return ExitCode.USAGE
+        case click.ClickException():
+            say_error(error.format_message())
+            return error.exit_code
+        case AutotuneError():
+            say_error(error.message, error.hint)
+            return error.exit_code
+        case SystemExit() if not isinstance(error.__context__, BrokenPipeError):
+            return error.code if isinstance(error.code, int) else ExitCode.FAILURE
+        case BrokenPipeError() | SystemExit():
+            # nobody reads any more; keep Python from failing once more while it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.BROKEN_PIPE
+        case OSError() if "libgomp" in str(error):
+            say_error(
+                "LightGBM cannot be loaded: libgomp.so.1 is missing",
+                "on Debian and Ubuntu: apt-get install libgomp1",
+            )
+            return ExitCode.FAILURE
+        case OSError():
+            say_error(f"{error.filename or 'the system'}: {error.strerror or error}")
+            return ExitCode.FAILURE
+        case _:
+            text = str(error).strip().splitlines()
+            say_error(
+                f"{type(error).__name__}: {text[0] if text else 'no message'}",
+                "this is a bug; --debug shows where it happened",
+            )
+            return ExitCode.FAILURE

@@ -1,0 +1,107 @@
+"""⑪ From what a user names to a network: the default model, tasks with ids, bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune.graph.network import Network
+    from autotune.records import Log, Workload
+    from autotune.target import Target
+    from autotune.te.dag import ComputeDAG
+    from autotune.tuner import TuningTask
+
+DEFAULT_MODEL = "light_resnet50.onnx"
+
+
+def model_path(model: Path | None) -> Path:
+    """The model to use: the one given, or the ResNet-50 that comes with the `onnx` package."""
+    if model is not None:
+        return model
+    import onnx
+
+    path = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / DEFAULT_MODEL
+    if not path.is_file():
+        raise UsageError("this onnx package comes without its light models", "name a model file")
+    return path
+
+
+def read_network(path: Path, shapes: dict[str, tuple[int, ...]]) -> Network:
+    """Split a model into tasks."""
+    from autotune.graph.network import build_network
+
+    return build_network(path, shapes)
+
+
+def shape_text(dag: ComputeDAG) -> str:
+    """Shapes of a task: `1x56x56x64 (3x3x64x64) -> 1x56x56x64`, constants in parentheses.
+
+    Vectors among the constants (bias, scale) are left out.
+    """
+    inputs = ["x".join(map(str, p.tensor.shape)) for p in dag.placeholders if not p.constant]
+    weights = [p.tensor.shape for p in dag.placeholders if p.constant]
+    big = ["x".join(map(str, s)) for s in weights if len(s) > 1]
+    constants = f" ({', '.join(big)})" if big else ""
+    outputs = ["x".join(map(str, dag[name].tensor.shape)) for name in dag.outputs]
+    return f"{', '.join(inputs)}{constants} -> {', '.join(outputs)}"
+
+
+def network_workloads(network: Network) -> list[Workload]:
+    """The tasks of a network as log entries, in model order."""
+    from autotune.records import Workload
+
+    return [Workload(key, network.tasks[key], network.labels[key]) for key in network.weights]
+
+
+def tuning_tasks(log: Log, peak_gflops: float | None = None) -> list[TuningTask]:
+    """The tasks of a log with their weights, in model order.
+
+    `peak_gflops` gives each a bound: its arithmetic at the peak rate of the machine.
+    """
+    from autotune.tuner import TuningTask
+
+    tasks = []
+    for key, weight in log.header.tasks:
+        workload = log.workloads[key]
+        bound_s = workload.dag.flops / (peak_gflops * 1e9) if peak_gflops else None
+        tasks.append(TuningTask(key, workload.dag, weight, workload.label, bound_s or None))
+    return tasks
+
+
+def constant_bytes(log: Log) -> int:
+    """Bytes of weights that the model streams per inference."""
+    return sum(
+        weight * p.tensor.n_bytes
+        for key, weight in log.header.tasks
+        for p in log.workloads[key].dag.placeholders
+        if p.constant
+    )
+
+
+def find_task(log: Log, text: str) -> str:
+    """The key of the task that `text` names: its id (as `tasks` prints it) or part of its key.
+
+    Raises UsageError when no task, or more than one, fits.
+    """
+    keys = [key for key, _ in log.header.tasks] if log.headers else []
+    keys += [key for key in log.workloads if key not in keys]
+    if text.isdecimal() and int(text) < len(keys):
+        return keys[int(text)]
+    found = [key for key in keys if key.startswith(text)]
+    if len(found) != 1:
+        many = f"{len(found)} tasks fit '{text}'" if found else f"the log has no task '{text}'"
+        raise UsageError(many, f"give an id from 0 to {len(keys) - 1}, or the beginning of a key")
+    return found[0]
+
+
+def local_target(name: str) -> Target:
+    """Resolve `--target` for a command that runs code here."""
+    from autotune.target import parse_target, runs_here
+
+    target = parse_target(name)
+    if not runs_here(target):
+        raise UsageError(f"this CPU cannot run code for '{name}'", "leave --target out")
+    return target

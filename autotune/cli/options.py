@@ -1,0 +1,106 @@
+"""⑪ Option types: what a user may write, checked where it is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autotune.config import PRESETS
+from autotune.errors import UsageError
+from autotune.units import parse_duration
+
+
+class Duration(click.ParamType[float]):
+    """`90s`, `10m`, `2h`: seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Seconds."""
+        return value if isinstance(value, float) else parse_duration(value)
+
+
+class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
+    """`name:1x3x224x224`: the shape of an input."""
+
+    name = "name:dims"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[int, ...]]:
+        """Input name and extents. The name may hold colons itself."""
+        match = re.fullmatch(r"(.+):(\d+(?:[x,]\d+)*)", value)
+        dims = tuple(int(d) for d in re.split("[x,]", match[2])) if match else ()
+        if match is None or 0 in dims:
+            raise UsageError(f"'{value}' is not a shape", "write it like --shape input:1x3x224x224")
+        return match[1], dims
+
+
+class NamedFile(click.ParamType[tuple[str, Path]]):
+    """`name=x.npy`, or `x.npy` alone where there is only one."""
+
+    name = "name=file"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Path]:
+        """Input name (empty if none is given) and path."""
+        name, found, path = value.partition("=")
+        return (name, Path(path)) if found else ("", Path(value))
+
+
+class Preset(click.ParamType[str]):
+    """A preset by name or by path; names are completed in the shell."""
+
+    name = "preset"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[Any]:
+        """Names of presets."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(p) for p in PRESETS if p.startswith(incomplete)]
+
+
+FILE = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
+
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    type=Shape(),
+    multiple=True,
+    help="Shape of an input with dynamic dimensions, e.g. input:1x3x224x224. Repeatable.",
+)
+trials_option = click.option("--trials", type=COUNT, help="Candidates to measure at most.")
+time_option = click.option("--time", "time_s", type=Duration(), help="Time to spend at most.")
+events_option = click.option(
+    "--events",
+    type=click.Choice(["jsonl"]),
+    help="Write every event as a JSON line to stdout.",
+)
+format_option = click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of the output.",
+)
+
+
+def shapes_of(pairs: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """Shapes by input name. Raises UsageError when a name comes twice."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, dims in pairs:
+        if name in shapes:
+            raise UsageError(f"--shape {name} is given twice", "give every input once")
+        shapes[name] = dims
+    return shapes

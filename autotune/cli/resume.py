@@ -1,0 +1,47 @@
+"""⑪ `autotune resume`: replay a log, and go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autotune.cli.console import debug_option, say, say_note
+from autotune.cli.options import FILE, events_option, time_option, trials_option
+
+
+@click.command("resume")
+@click.argument("log_path", metavar="LOG", type=FILE)
+@trials_option
+@time_option
+@events_option
+@debug_option
+def command(log_path: Path, trials: int | None, time_s: float | None, events: str | None) -> int:
+    """Go on with the session of LOG: same model, settings and seed, nothing measured twice.
+
+    What is left of its budget is spent. With --trials or --time, so much more is spent instead.
+    """
+    from autotune.cli.sessions import next_header, require_same_machine, run_session
+    from autotune.config import TuneConfig
+    from autotune.records import Journal
+    from autotune.target import parse_target
+    from autotune.tuner import Budget, spent
+
+    with Journal.open(log_path) as journal:
+        log = journal.log
+        config = TuneConfig.from_json(log.header.config)
+        require_same_machine(log.header, parse_target(config.target))
+        if journal.n_repaired_bytes:
+            say_note(f"removed a line that was cut off ({journal.n_repaired_bytes} bytes)")
+        if log.n_skipped:
+            say_note(f"{log.n_skipped} lines of the log are foreign or corrupt; skipped")
+        header = next_header(log.header)
+        if log.headers[-1].versions != header.versions:
+            say_note("the log was written with other versions of autotune or its libraries")
+        budget = Budget(config.trials, config.time_s)
+        if trials is not None or time_s is not None:
+            budget = spent(log).plus(trials, time_s)
+        if events is None:
+            say(f"{log_path}: {len(log.records)} measurements taken over")
+        journal.append([header])
+        return run_session(journal, log, budget, header.run_id, events)

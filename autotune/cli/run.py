@@ -1,0 +1,113 @@
+"""⑪ `autotune run`: one inference on arrays from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.cli.console import columns, debug_option, put, say, say_note
+from autotune.cli.options import COUNT, FILE, NamedFile
+from autotune.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from autotune.network.runtime import Model
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@click.command("run")
+@click.argument("artifact", metavar="OUT", type=FILE)
+@click.option(
+    "--input",
+    "files",
+    type=NamedFile(),
+    multiple=True,
+    help="name=x.npy, x.npy where there is one input, or an .npz with all. Repeatable.",
+)
+@click.option("-o", "--output", type=FILE, help="Write the outputs to this .npz file.")
+@click.option("--threads", type=COUNT, help="Threads to run on.  [as compiled]")
+@debug_option
+def command(
+    artifact: Path, files: tuple[tuple[str, Path], ...], output: Path | None, threads: int | None
+) -> None:
+    """Run OUT, a file that `autotune compile` wrote.
+
+    Without --input, runs on random numbers. Without -o, prints what the outputs look like.
+    """
+    from autotune.network.runtime import load
+
+    model = load(artifact, threads)
+    inputs = read_inputs(model, files)
+    outputs = model.run(inputs)
+    if output is not None:
+        write_npz(output, outputs)
+        put(str(output))
+        return
+    put(
+        columns(
+            ("output", "shape", "dtype", "min", "mean", "max"), list(map(_row, outputs.items()))
+        )
+    )
+
+
+def read_inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
+    """Arrays of all inputs, cast to no other dtype: `Model.run` checks them."""
+    if not files:
+        from autotune.network.bench import random_inputs
+
+        say_note("no --input: running on random numbers")
+        return random_inputs(model.input_info)
+    arrays: Arrays = {}
+    names = [end.name for end in model.input_info]
+    for name, path in files:
+        loaded = read_array(path)
+        if isinstance(loaded, dict):
+            arrays |= loaded
+        elif name or len(names) == 1:
+            arrays[name or names[0]] = loaded
+        else:
+            raise UsageError(
+                f"which input is {path}?", f"write --input NAME={path}; inputs: {', '.join(names)}"
+            )
+    return arrays
+
+
+def read_array(path: Path) -> NDArray[Any] | Arrays:
+    """The array of an .npy file, or the arrays of an .npz file by name."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no file {path}", "check the path") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(
+            f"{path} is no NumPy array: {error}", "write it with numpy.save"
+        ) from error
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    with loaded:
+        return {name: loaded[name] for name in loaded.files}
+
+
+def write_npz(path: Path, arrays: Arrays) -> None:
+    """Write arrays by name. Raises UsageError or OutputError where that is impossible."""
+    try:
+        with open(path, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+    except PermissionError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "choose another file") from error
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror}", "choose another file"
+        ) from error
+    say(f"{len(arrays)} outputs")
+
+
+def _row(item: tuple[str, NDArray[Any]]) -> tuple[str, ...]:
+    name, array = item
+    shape = "x".join(map(str, array.shape)) or "scalar"
+    numbers = (array.min(), array.mean(), array.max()) if array.size else ()
+    return name, shape, str(array.dtype), *(f"{float(x):.6g}" for x in numbers or ("nan",) * 3)

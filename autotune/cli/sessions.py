@@ -1,0 +1,226 @@
+"""⑪ The composition root of tuning: settings, log, policies and measurer become one session."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from autotune import __version__
+from autotune.cli.console import say, say_note
+from autotune.cli.models import constant_bytes, tuning_tasks
+from autotune.cli.progress import JsonLines, LiveTable, Plain, Renderer, summary_lines
+from autotune.config import TuneConfig
+from autotune.errors import ExitCode, LogMismatch, NoValidSchedule
+from autotune.graph.network import Network
+from autotune.measure.measurer import Measurer
+from autotune.measure.options import MeasureOptions, flush_bytes
+from autotune.measure.peak import fma_peak
+from autotune.records import Header, Journal, Log
+from autotune.search.model import Ranker
+from autotune.search.policy import SketchPolicy
+from autotune.target import Target
+from autotune.tuner import (
+    Budget,
+    Run,
+    Scheduler,
+    Session,
+    SessionFinished,
+    StopReason,
+    TuningTask,
+)
+
+_LIBRARIES = ("llvmlite", "lightgbm", "numpy", "onnx")
+
+
+def new_header(
+    network: Network,
+    path: Path,
+    shapes: dict[str, tuple[int, ...]],
+    target: Target,
+    config: TuneConfig,
+) -> Header:
+    """The header of the first run over a network."""
+    return Header(
+        run_id=secrets.token_hex(6),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        model_path=str(path.resolve()),
+        model_hash=network.model_hash,
+        shapes=shapes,
+        target=target,
+        n_threads=config.threads or target.n_cores,
+        seed=config.seed,
+        config=config.to_json(),
+        versions=versions(),
+        tasks=tuple(network.weights.items()),
+    )
+
+
+def next_header(header: Header) -> Header:
+    """The header of a run that goes on with a log."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return replace(header, run_id=secrets.token_hex(6), created=created, versions=versions())
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that may change what is generated or measured."""
+    found = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    return {"autotune": __version__, "python": platform.python_version()} | found
+
+
+@dataclass(slots=True)
+class StopFlag:
+    """Set by the first Ctrl-C or SIGTERM: the session ends after the batch it is measuring."""
+
+    is_set: bool = False
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.is_set
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle signals inside the block; a second one interrupts at once."""
+        kinds = (signal.SIGINT, signal.SIGTERM)
+        old = [signal.signal(kind, self._handle) for kind in kinds]
+        try:
+            yield
+        finally:
+            for kind, handler in zip(kinds, old, strict=True):
+                signal.signal(kind, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.is_set:
+            raise KeyboardInterrupt
+        self.is_set = True
+        say("\nfinishing the current batch; once more to stop at once")
+
+
+def run_session(journal: Journal, log: Log, budget: Budget, run_id: str, events: str | None) -> int:
+    """Tune what the log's header says, within `budget`; returns the exit code.
+
+    `log` is what is replayed first: empty of records for a new session.
+    """
+    header = log.header
+    config = TuneConfig.from_json(header.config)
+    peak_gflops = fma_peak(header.target, header.n_threads)
+    tasks = tuning_tasks(log, peak_gflops)
+    stop = StopFlag()
+    renderer = make_renderer(events)
+    options = measure_options(log, config)
+    with stop.installed(), Measurer(header.target, header.n_threads, options) as measurer:
+        session = make_session(journal, log, tasks, budget, run_id, measurer, stop)
+        session.replay(log)
+        finished = _show(session, renderer)
+    return _conclude(finished, journal.path, log, quiet=events is not None)
+
+
+def measure_options(log: Log, config: TuneConfig) -> MeasureOptions:
+    """Time-outs of the settings, and caches in the state in which this network leaves them."""
+    header = log.header
+    return MeasureOptions(
+        flush_bytes=flush_bytes(header.target, constant_bytes(log), header.n_threads),
+        build_timeout_s=config.build_timeout_s,
+        run_timeout_s=config.run_timeout_s,
+        seed=config.seed,
+    )
+
+
+def make_session(
+    journal: Journal,
+    log: Log,
+    tasks: list[TuningTask],
+    budget: Budget,
+    run_id: str,
+    measurer: Measurer,
+    stop: Callable[[], bool],
+) -> Session:
+    """Wire search and measurement together."""
+    header = log.header
+    config = TuneConfig.from_json(header.config)
+    ranker = Ranker(config.seed, n_jobs=header.target.n_cores)
+
+    def policy_of(task: TuningTask) -> SketchPolicy:
+        rng = np.random.default_rng([config.seed, int(task.key, 16)])
+        return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng)
+
+    return Session(
+        run=Run(run_id, header.target.key, header.n_threads),
+        tasks=tasks,
+        policy_of=policy_of,
+        measurer=measurer,
+        sink=journal,
+        budget=budget,
+        scheduler=Scheduler(tasks, config.batch, config.patience),
+        clock=time.monotonic,
+        model=ranker,
+        stop=stop,
+        batch=config.batch,
+    )
+
+
+def make_renderer(events: str | None) -> Renderer:
+    """The way to show events that fits where stdout and stderr go."""
+    if events == "jsonl":
+        return JsonLines()
+    if sys.stderr.isatty():
+        return LiveTable(Console(stderr=True), time.monotonic)
+    return Plain()
+
+
+def _show(session: Session, renderer: Renderer) -> SessionFinished:
+    finished: Any = None
+    with renderer:
+        for event in session.events():
+            renderer.show(event)
+            finished = event
+    assert isinstance(finished, SessionFinished)
+    return finished
+
+
+def _conclude(finished: SessionFinished, path: Path, log: Log, quiet: bool) -> int:
+    if not quiet:
+        for line in summary_lines(finished):
+            say(line)
+        say(f"log: {path}")
+    ids = {key: i for i, (key, _) in enumerate(log.header.tasks)}
+    if finished.untried:
+        say_note(f"{len(finished.untried)} tasks were not reached; compile takes their default")
+    if finished.reason is StopReason.INTERRUPTED:
+        say(f"interrupted; go on with: autotune resume {path}")
+        return ExitCode.INTERRUPTED
+    if finished.invalid:
+        names = ", ".join(str(ids[key]) for key in finished.invalid)
+        raise NoValidSchedule(
+            f"no candidate of task {names} was valid ({_causes(finished)})",
+            f"see why: autotune explain {path} --task {ids[finished.invalid[0]]}",
+        )
+    if not quiet:
+        say(f"next: autotune compile --log {path}")
+    return ExitCode.OK
+
+
+def _causes(finished: SessionFinished) -> str:
+    return ", ".join(f"{n} {status}" for status, n in finished.failures.items())
+
+
+def require_same_machine(header: Header, target: Target) -> None:
+    """Raise LogMismatch when a log was measured on another CPU than this one."""
+    if header.target.key != target.key:
+        raise LogMismatch(
+            f"the log was measured on {header.target.key}, this is {target.key}",
+            "resume it there, or start a new log here: autotune tune",
+        )

@@ -1,0 +1,89 @@
+"""⑪ `autotune tasks`: what a model consists of, before anything is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autotune.cli.console import columns, debug_option, put, put_json
+from autotune.cli.models import model_path, read_network, shape_text
+from autotune.cli.options import FILE, format_option, shape_option, shapes_of
+from autotune.units import format_duration, format_flops
+
+if TYPE_CHECKING:
+    from autotune.config import Resolved
+    from autotune.graph.network import Network
+
+
+@click.command("tasks")
+@click.argument("model", required=False, type=FILE)
+@shape_option
+@click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
+@format_option
+@debug_option
+def command(
+    model: Path | None, shapes: tuple[tuple[str, tuple[int, ...]], ...], dag: bool, style: str
+) -> None:
+    """List the tuning tasks of MODEL: its distinct fused subgraphs.
+
+    The weight of a task is how often the model runs it. Ids are good for `explain --task`.
+    """
+    network = read_network(model_path(model), shapes_of(shapes))
+    if style == "json":
+        put_json([_task_json(network, key, dag) for key in network.weights])
+        return
+    put(task_text(network))
+    for i, key in enumerate(network.weights if dag else ()):
+        put(f"\n# task {i}: {network.labels[key]}, key {key}\n{network.tasks[key]}")
+
+
+def task_text(network: Network) -> str:
+    """The table of tasks, and a line of totals."""
+    head = ("id", "weight", "FLOPs", "key", "subgraph", "shapes")
+    rows = [
+        (
+            str(i),
+            str(weight),
+            format_flops(network.tasks[key].flops),
+            key,
+            network.labels[key],
+            shape_text(network.tasks[key]),
+        )
+        for i, (key, weight) in enumerate(network.weights.items())
+    ]
+    totals = f"{len(rows)} tasks, {len(network.calls)} calls, {format_flops(network.flops)}"
+    return f"{columns(head, rows, right='id weight FLOPs')}\n{network.name}: {totals}"
+
+
+def settings_text(resolved: Resolved) -> str:
+    """Every setting, its value, and where that came from."""
+    values = resolved.config.to_json()
+    rows = [(name, _setting(name, value), resolved.sources[name]) for name, value in values.items()]
+    return columns(("setting", "value", "from"), rows)
+
+
+def _setting(name: str, value: Any) -> str:
+    if value is None:
+        return "no limit"
+    if name == "threads" and value == 0:
+        return "all cores"
+    return format_duration(value) if name.endswith("_s") else str(value)
+
+
+def _task_json(network: Network, key: str, with_dag: bool) -> dict[str, Any]:
+    dag = network.tasks[key]
+    ids = list(network.weights)
+    data = {
+        "id": ids.index(key),
+        "weight": network.weights[key],
+        "subgraph": network.labels[key],
+        "inputs": [list(p.tensor.shape) for p in dag.placeholders if not p.constant],
+        "constants": [list(p.tensor.shape) for p in dag.placeholders if p.constant],
+        "outputs": [list(dag[name].tensor.shape) for name in dag.outputs],
+        "flops": dag.flops,
+        "bytes": dag.n_bytes,
+        "key": key,
+    }
+    return data | ({"dag": str(dag)} if with_dag else {})

@@ -1,0 +1,94 @@
+"""⑪ `autotune tune`: start a log and search."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autotune.cli.console import debug_option, put, say, say_note
+from autotune.cli.options import (
+    COUNT,
+    FILE,
+    Preset,
+    events_option,
+    shape_option,
+    shapes_of,
+    time_option,
+    trials_option,
+)
+
+
+@click.command("tune")
+@click.argument("model", required=False, type=FILE)
+@click.option("--log", "log_path", type=FILE, help="Log to write.  [logs/MODEL-DATE.jsonl]")
+@trials_option
+@time_option
+@click.option("--threads", type=COUNT, help="Threads that the model will run on.  [all cores]")
+@shape_option
+@click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
+@click.option("--seed", type=click.IntRange(min=0), help="Same seed, same search.  [0]")
+@click.option("--target", help="CPU to generate code for.  [native]")
+@click.option("--dry-run", is_flag=True, help="Show tasks and settings; measure nothing.")
+@events_option
+@debug_option
+def command(
+    model: Path | None,
+    log_path: Path | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    preset: str | None,
+    dry_run: bool,
+    events: str | None,
+    **options: Any,
+) -> int:
+    """Search for the fastest program of every part of MODEL, and log every measurement.
+
+    Without MODEL, tunes the ResNet-50 that comes with the onnx package. Without a budget, searches
+    for ten minutes. Stops at the first limit that is reached; a log can be resumed at any time.
+    """
+    from autotune.cli.models import local_target, model_path, network_workloads, read_network
+    from autotune.config import resolve
+
+    resolved = resolve(preset, options)
+    config = resolved.config
+    path = model_path(model)
+    target = local_target(config.target)
+    network = read_network(path, shapes_of(shapes))
+    if dry_run:
+        from autotune.cli.tasks import settings_text, task_text
+
+        put(task_text(network))
+        put("")
+        put(settings_text(resolved))
+        return 0
+
+    from autotune.cli.sessions import new_header, run_session
+    from autotune.records import Journal, Log
+    from autotune.tuner import Budget
+
+    header = new_header(network, path, shapes_of(shapes), target, config)
+    workloads = network_workloads(network)
+    with Journal.create(log_path or default_log(path), header, workloads) as journal:
+        if events is None:
+            say(
+                f"{path.name}: {len(workloads)} tasks, {target.cpu}, "
+                f"{header.n_threads} threads, seed {config.seed}, log {journal.path}"
+            )
+        if header.n_threads > target.n_cores:
+            say_note(f"{header.n_threads} threads on {target.n_cores} cores will fight")
+        log = Log(headers=(header,), workloads={w.key: w for w in workloads})
+        budget = Budget(config.trials, config.time_s)
+        return run_session(journal, log, budget, header.run_id, events)
+
+
+def default_log(model: Path) -> Path:
+    """`logs/<model>-<date>.jsonl`, made unique by a number where it exists already."""
+    name = f"{model.stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    path = Path("logs") / f"{name}.jsonl"
+    n = 1
+    while path.exists():
+        n += 1
+        path = Path("logs") / f"{name}-{n}.jsonl"
+    return path
