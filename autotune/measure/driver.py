@@ -1,6 +1,6 @@
 """⑦ Run and time kernels from machine code: no Python between two time stamps.
 
-    evaluate(plan):  every thread t of n                                     (LLVM IR below)
+    evaluate(plan):  every thread t of n                  (LLVM IR in `driver_ir`)
         sweeps its part of a buffer, which evicts the weights     -- cold
         touches its part of the inputs                            -- warm
         meets the others, notes the time
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from autotune.codegen.jit import Library
 from autotune.errors import CodegenError, MissingDependency
+from autotune.measure.driver_ir import driver_ir
 from autotune.target import Target
 
 Array = NDArray[Any]
@@ -37,7 +38,6 @@ MAX_BUFFERS = 64
 """Pointer arguments that a kernel may take here."""
 
 _LINE = 64
-_SPINS = 1 << 14
 _CPU_SET_BYTES = 128
 _CLOCK_MONOTONIC, _CLOCK_THREAD_CPUTIME = 1, 3
 _N_EMPTY = 64
@@ -95,7 +95,8 @@ class Driver:
         if n_threads > 1:
             _load_libgomp()
         self._n_threads = n_threads
-        self._library = Library([assemble(_module(target.lanes, n_threads > 1), target)])
+        text = driver_ir(target.lanes, MAX_BUFFERS, n_threads > 1)
+        self._library = Library([assemble(text, target)])
         self._evaluate = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._library.address("evaluate"))
         self._barrier = np.zeros(4 * _LINE, np.uint64)
         self._overhead_ns = 0.0
@@ -184,268 +185,3 @@ def _load_libgomp() -> None:
         raise MissingDependency(
             "libgomp.so.1 is not installed", "on Debian and Ubuntu: apt-get install libgomp1"
         ) from error
-
-
-def _module(lanes: int, parallel: bool) -> str:
-    thunks = "\n".join(_thunk(n) for n in range(MAX_BUFFERS + 1))
-    common = _COMMON.replace("$LANES", str(lanes)).replace("$SPINS", str(_SPINS))
-    return common + thunks + (_PARALLEL if parallel else _SERIAL)
-
-
-def _thunk(n: int) -> str:
-    """Call a kernel of `n` buffers whose addresses are in a table."""
-    loads = "".join(
-        f"  %at{k} = getelementptr ptr, ptr %table, i64 {k}\n  %b{k} = load ptr, ptr %at{k}\n"
-        for k in range(n)
-    )
-    arguments = "".join(f"ptr %b{k}, " for k in range(n))
-    return f"""
-define void @thunk{n}(ptr %code, ptr %table, i64 %begin, i64 %end) {{
-{loads}  call void %code({arguments}i64 %begin, i64 %end)
-  ret void
-}}"""
-
-
-_COMMON = """
-%plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr }
-%kernel = type { ptr, ptr, ptr, i64 }
-%span = type { ptr, i64 }
-
-declare i32 @clock_gettime(i32, ptr)
-declare i32 @sched_yield()
-declare void @llvm.x86.sse2.pause()
-
-define internal i64 @now(i64 %clock) {
-  %id = trunc i64 %clock to i32
-  %time = alloca [2 x i64]
-  call i32 @clock_gettime(i32 %id, ptr %time)
-  %s = load i64, ptr %time
-  %ns_at = getelementptr i64, ptr %time, i64 1
-  %ns = load i64, ptr %ns_at
-  %s_ns = mul i64 %s, 1000000000
-  %all = add i64 %s_ns, %ns
-  ret i64 %all
-}
-
-; Thread %t's part of %extent among %n.
-define internal { i64, i64 } @share(i64 %extent, i64 %t, i64 %n) {
-  %t1 = add i64 %t, 1
-  %low = mul i64 %extent, %t
-  %high = mul i64 %extent, %t1
-  %begin = udiv i64 %low, %n
-  %end = udiv i64 %high, %n
-  %half = insertvalue { i64, i64 } poison, i64 %begin, 0
-  %both = insertvalue { i64, i64 } %half, i64 %end, 1
-  ret { i64, i64 } %both
-}
-
-; Word 0: how many have arrived. Word 16, on another line: the phase, which only grows.
-define internal void @barrier(ptr %arrived, i64 %n) noinline {
-  %alone = icmp eq i64 %n, 1
-  br i1 %alone, label %done, label %arrive
-arrive:
-  %phase_at = getelementptr i64, ptr %arrived, i64 16
-  %phase = load atomic i64, ptr %phase_at monotonic, align 8
-  %before = atomicrmw add ptr %arrived, i64 1 acq_rel
-  %count = add i64 %before, 1
-  %is_last = icmp eq i64 %count, %n
-  br i1 %is_last, label %release, label %wait
-release:
-  store atomic i64 0, ptr %arrived monotonic, align 8
-  %next = add i64 %phase, 1
-  store atomic i64 %next, ptr %phase_at release, align 8
-  ret void
-wait:
-  %spins = phi i64 [ 0, %arrive ], [ %more, %pause ], [ %spins, %yield ]
-  %seen = load atomic i64, ptr %phase_at acquire, align 8
-  %is_old = icmp eq i64 %seen, %phase
-  br i1 %is_old, label %again, label %done
-again:
-  %patient = icmp ult i64 %spins, $SPINS
-  br i1 %patient, label %pause, label %yield
-pause:
-  call void @llvm.x86.sse2.pause()
-  %more = add i64 %spins, 1
-  br label %wait
-yield:
-  call i32 @sched_yield()
-  br label %wait
-done:
-  ret void
-}
-
-; Read and write one vector in every line of [%begin, %end).
-define internal void @sweep(ptr %base, i64 %begin, i64 %end) {
-entry:
-  br label %head
-head:
-  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
-  %more = icmp ult i64 %i, %end
-  br i1 %more, label %body, label %done
-body:
-  %offset = shl i64 %i, 6
-  %at = getelementptr i8, ptr %base, i64 %offset
-  %old = load <$LANES x float>, ptr %at, align 64
-  %new = fadd <$LANES x float> %old, splat (float 1.0)
-  store <$LANES x float> %new, ptr %at, align 64
-  %next = add i64 %i, 1
-  br label %head
-done:
-  ret void
-}
-
-; Read one byte in every line of [%begin, %end).
-define internal void @touch(ptr %base, i64 %begin, i64 %end) {
-entry:
-  br label %head
-head:
-  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
-  %more = icmp ult i64 %i, %end
-  br i1 %more, label %body, label %done
-body:
-  %offset = shl i64 %i, 6
-  %at = getelementptr i8, ptr %base, i64 %offset
-  %seen = load volatile i8, ptr %at
-  %next = add i64 %i, 1
-  br label %head
-done:
-  ret void
-}
-
-define internal void @warm(ptr %spans, i64 %n_spans, i64 %t, i64 %n) {
-entry:
-  br label %head
-head:
-  %i = phi i64 [ 0, %entry ], [ %next, %body ]
-  %more = icmp ult i64 %i, %n_spans
-  br i1 %more, label %body, label %done
-body:
-  %span = getelementptr %span, ptr %spans, i64 %i
-  %base = load ptr, ptr %span
-  %lines_at = getelementptr %span, ptr %span, i64 0, i32 1
-  %lines = load i64, ptr %lines_at
-  %part = call { i64, i64 } @share(i64 %lines, i64 %t, i64 %n)
-  %begin = extractvalue { i64, i64 } %part, 0
-  %end = extractvalue { i64, i64 } %part, 1
-  call void @touch(ptr %base, i64 %begin, i64 %end)
-  %next = add i64 %i, 1
-  br label %head
-done:
-  ret void
-}
-
-define internal void @kernels(ptr %table, i64 %n_kernels, i64 %t, i64 %n, ptr %barrier) {
-entry:
-  br label %head
-head:
-  %i = phi i64 [ 0, %entry ], [ %next, %meet ]
-  %more = icmp ult i64 %i, %n_kernels
-  br i1 %more, label %body, label %done
-body:
-  %row = getelementptr %kernel, ptr %table, i64 %i
-  %thunk = load ptr, ptr %row
-  %code_at = getelementptr %kernel, ptr %row, i64 0, i32 1
-  %code = load ptr, ptr %code_at
-  %buffers_at = getelementptr %kernel, ptr %row, i64 0, i32 2
-  %buffers = load ptr, ptr %buffers_at
-  %extent_at = getelementptr %kernel, ptr %row, i64 0, i32 3
-  %extent = load i64, ptr %extent_at
-  %part = call { i64, i64 } @share(i64 %extent, i64 %t, i64 %n)
-  %begin = extractvalue { i64, i64 } %part, 0
-  %end = extractvalue { i64, i64 } %part, 1
-  %some = icmp ult i64 %begin, %end
-  br i1 %some, label %run, label %meet
-run:
-  call void %thunk(ptr %code, ptr %buffers, i64 %begin, i64 %end)
-  br label %meet
-meet:
-  call void @barrier(ptr %barrier, i64 %n)
-  %next = add i64 %i, 1
-  br label %head
-done:
-  ret void
-}
-
-define internal void @member(ptr %plan, i64 %t) {
-  %all = load %plan, ptr %plan
-  %n = extractvalue %plan %all, 0
-  %clock = extractvalue %plan %all, 1
-  %n_kernels = extractvalue %plan %all, 2
-  %kernels = extractvalue %plan %all, 3
-  %n_warm = extractvalue %plan %all, 4
-  %warm = extractvalue %plan %all, 5
-  %sweep = extractvalue %plan %all, 6
-  %sweep_lines = extractvalue %plan %all, 7
-  %barrier = extractvalue %plan %all, 9
-  %part = call { i64, i64 } @share(i64 %sweep_lines, i64 %t, i64 %n)
-  %begin = extractvalue { i64, i64 } %part, 0
-  %end = extractvalue { i64, i64 } %part, 1
-  call void @sweep(ptr %sweep, i64 %begin, i64 %end)
-  call void @warm(ptr %warm, i64 %n_warm, i64 %t, i64 %n)
-  fence seq_cst
-  call void @barrier(ptr %barrier, i64 %n)
-  %start = call i64 @now(i64 %clock)
-  call void @kernels(ptr %kernels, i64 %n_kernels, i64 %t, i64 %n, ptr %barrier)
-  %stop = call i64 @now(i64 %clock)
-  %is_first = icmp eq i64 %t, 0
-  br i1 %is_first, label %note, label %done
-note:
-  %elapsed = sub i64 %stop, %start
-  %elapsed_at = getelementptr %plan, ptr %plan, i64 0, i32 8
-  store i64 %elapsed, ptr %elapsed_at
-  br label %done
-done:
-  ret void
-}
-"""
-
-_SERIAL = """
-define void @evaluate(ptr %plan) {
-  call void @member(ptr %plan, i64 0)
-  ret void
-}
-"""
-
-# A team smaller than asked for would wait at the barrier for ever, so it does nothing.
-_PARALLEL = """
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @sched_setaffinity(i32, i64, ptr)
-
-define internal void @join(ptr %plan) {
-  %n32 = call i32 @omp_get_num_threads()
-  %n = zext i32 %n32 to i64
-  %wanted = load i64, ptr %plan
-  %complete = icmp eq i64 %n, %wanted
-  br i1 %complete, label %go, label %done
-go:
-  %t32 = call i32 @omp_get_thread_num()
-  %t = zext i32 %t32 to i64
-  call void @member(ptr %plan, i64 %t)
-  br label %done
-done:
-  ret void
-}
-
-define void @evaluate(ptr %plan) {
-  %n = load i64, ptr %plan
-  %n32 = trunc i64 %n to i32
-  call void @GOMP_parallel(ptr @join, ptr %plan, i32 %n32, i32 0)
-  ret void
-}
-
-define internal void @pin_one(ptr %masks) {
-  %t32 = call i32 @omp_get_thread_num()
-  %t = zext i32 %t32 to i64
-  %offset = mul i64 %t, 128
-  %mask = getelementptr i8, ptr %masks, i64 %offset
-  call i32 @sched_setaffinity(i32 0, i64 128, ptr %mask)
-  ret void
-}
-
-define void @pin(ptr %masks, i32 %n) {
-  call void @GOMP_parallel(ptr @pin_one, ptr %masks, i32 %n, i32 0)
-  ret void
-}
-"""
