@@ -24,8 +24,8 @@ class MeasureStatus(StrEnum):
 class MeasureResult:
     """Outcome of one candidate. All times in seconds.
 
-    `times_s`: every repeat of one whole evaluation, weights cold, activations warm; empty unless the
-    status is OK. `error` is the full text of what went wrong. `max_error`: largest absolute
+    `times_s`: every repeat of one whole evaluation, weights cold, activations warm; empty unless
+    the status is OK. `error` is the full text of what went wrong. `max_error`: largest absolute
     difference from the oracle over the largest oracle value.
     """
 
