@@ -40,8 +40,9 @@ class TaskRow:
 
     id: int
     task: TuningTask
-    best_s: float | None = None
     n_trials: int = 0
+    first_s: float | None = None
+    best_s: float | None = None
     finished: str = ""
 
     @property
@@ -61,7 +62,6 @@ class TaskRow:
 class View:
     """A session as its events tell it. Everything on the screen comes from here."""
 
-    start_s: dict[str, float] = field(default_factory=dict)
     rows: dict[str, TaskRow] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     current: str = ""
@@ -73,7 +73,11 @@ class View:
         """Take one event into account."""
         match event:
             case SessionStarted():
-                self.rows = {t.key: TaskRow(i, t) for i, t in enumerate(event.tasks)}
+                rows = [
+                    TaskRow(i, p.task, p.n_trials, p.first_s, p.best_s)
+                    for i, p in enumerate(event.tasks)
+                ]
+                self.rows = {row.task.key: row for row in rows}
                 self.budget, self.elapsed_s = event.budget, event.elapsed_s
                 self.n_trials = event.n_replayed
             case TaskSelected(task=task):
@@ -88,9 +92,8 @@ class View:
         row.best_s, row.n_trials = event.best_s, event.n_trials
         self.elapsed_s, self.n_trials = event.elapsed_s, event.session_trials
         self.statuses.update(r.status for r in event.results)
-        first = next((r.latency_s for r in event.results if r.latency_s), None)
-        if first is not None:
-            self.start_s.setdefault(event.task, first)
+        if row.first_s is None:
+            row.first_s = next((r.latency_s for r in event.results if r.latency_s), None)
 
     @property
     def n_known(self) -> int:
@@ -101,10 +104,9 @@ class View:
         """Σ weight·latency now, over the tasks that have a program."""
         return sum(r.task.weight * r.best_s for r in self.rows.values() if r.best_s)
 
-    def first_s(self) -> float:
-        """The same with the first valid program that this run saw of each task."""
-        known = [r for r in self.rows.values() if r.best_s]
-        return sum(r.task.weight * self.start_s.get(r.task.key, r.best_s or 0.0) for r in known)
+    def start_s(self) -> float:
+        """The same with the first valid program of each task."""
+        return sum(r.task.weight * r.first_s for r in self.rows.values() if r.first_s)
 
     def left_text(self, elapsed_s: float) -> str:
         """What is left of the budget."""
@@ -221,7 +223,7 @@ def total_text(view: View) -> str:
     """`24.1 ms (31.0 ms at start)`, and how many tasks it covers while some are missing."""
     if not view.n_known:
         return "-"
-    now = f"{format_seconds(view.total_s())} ({format_seconds(view.first_s())} at start)"
+    now = f"{format_seconds(view.total_s())} ({format_seconds(view.start_s())} at start)"
     missing = len(view.rows) - view.n_known
     return now if not missing else f"{now}, {view.n_known} of {len(view.rows)} tasks"
 

@@ -10,6 +10,7 @@ from autotune.tuner.events import (
     SessionStarted,
     TaskFinished,
     TaskImproved,
+    TaskProgress,
     TaskSelected,
     event_to_json,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "StopReason",
     "TaskFinished",
     "TaskImproved",
+    "TaskProgress",
     "TaskSelected",
     "TaskState",
     "TuningTask",

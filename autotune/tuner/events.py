@@ -16,11 +16,21 @@ from autotune.tuner.task import TuningTask
 
 
 @dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """How far a task has come: `first_s` is the latency of its first valid program."""
+
+    task: TuningTask
+    n_trials: int
+    first_s: float | None
+    best_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """Tuning begins, after `n_replayed` measurements of the log were taken over."""
+    """Tuning begins, after `n_replayed` trials of the log were taken over."""
 
     run_id: str
-    tasks: tuple[TuningTask, ...]
+    tasks: tuple[TaskProgress, ...]
     budget: Budget
     n_replayed: int
     elapsed_s: float
@@ -100,13 +110,16 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     match value:
-        case TuningTask(key=key, weight=weight, label=label, bound_s=bound_s):
+        case TaskProgress(task=task):
             return {
-                "key": key,
-                "weight": weight,
-                "label": label,
-                "flops": value.flops,
-                "bound_s": bound_s,
+                "key": task.key,
+                "weight": task.weight,
+                "label": task.label,
+                "flops": task.flops,
+                "bound_s": task.bound_s,
+                "n_trials": value.n_trials,
+                "first_s": value.first_s,
+                "best_s": value.best_s,
             }
         case MeasureResult(status=status, error=error):
             return {"status": status.value, "latency_s": value.latency_s, "error": error}

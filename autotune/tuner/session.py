@@ -25,6 +25,7 @@ from autotune.tuner.events import (
     SessionStarted,
     TaskFinished,
     TaskImproved,
+    TaskProgress,
     TaskSelected,
 )
 from autotune.tuner.ledger import Ledger
@@ -94,13 +95,7 @@ class Session:
         self._started_s = self.clock()
         reason = StopReason.FAILED
         try:
-            yield SessionStarted(
-                self.run.run_id,
-                tuple(self.tasks),
-                self.budget,
-                self.ledger.n_trials,
-                self.elapsed_s(),
-            )
+            yield self._start()
             reason = yield from self._search()
             if self.finals and self.ledger.n_live and reason is not StopReason.INTERRUPTED:
                 self._measure_finals()
@@ -115,6 +110,14 @@ class Session:
         """Session time so far, the runs before this one included."""
         now = 0.0 if self._started_s is None else self.clock() - self._started_s
         return self._before_s + now
+
+    def _start(self) -> SessionStarted:
+        states = [self.scheduler.states[task.key] for task in self.tasks]
+        progress = [TaskProgress(s.task, s.n_trials, s.first_s, s.best_s) for s in states]
+        n_replayed = self.ledger.n_trials
+        return SessionStarted(
+            self.run.run_id, tuple(progress), self.budget, n_replayed, self.elapsed_s()
+        )
 
     def _search(self) -> Generator[Event, None, StopReason]:
         while True:
