@@ -145,6 +145,21 @@ def cache_reduction_output(
     return [p.add(CacheWrite(name, f"{name}.sum"))]
 
 
+def rfactor_contiguous_reduction(
+    dag: ComputeDAG, target: Target, p: Partial, name: str
+) -> list[Partial] | None:
+    """A reduction along the direction of memory: partial results side by side in vector lanes."""
+    state = p.state(dag)
+    op = state[name].op
+    if not op.reduce_axes or not op.axes or op.axes[-1].extent >= target.lanes:
+        return None
+    if not _rfactor_width(op, op.reduce_axes[-1], target):
+        return None
+    last = op.axes[-1].name
+    out = _place_row_reduction(p, op, None, last, target)
+    return [out.add(Parallel(name, len(op.axes)), done=(name,), label="lanes")]
+
+
 def tile_rows_with_everything(
     dag: ComputeDAG, target: Target, p: Partial, name: str
 ) -> list[Partial] | None:
@@ -206,6 +221,7 @@ def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> li
 
 RULES: tuple[Rule, ...] = (
     tile_rows_with_everything,
+    rfactor_contiguous_reduction,
     tile_reduction_with_consumer,
     cache_reduction_output,
     tile_pointwise,
@@ -322,7 +338,7 @@ def _tile(
     producers = [
         r
         for r in dict.fromkeys(x.tensor.name for x in anchor.reads)
-        if isinstance(state.dag[r], Compute) and r not in p.done
+        if isinstance(state.dag[r], Compute) and state.dag.consumers(r) == (anchor,)
     ]
     if v.inline_producers and not producers:
         return []
@@ -473,7 +489,7 @@ def _advances(op: Compute, axis: Axis) -> bool:
 
 def _pack_constants(state: State, p: Partial, anchor: Compute) -> Partial:
     out = p
-    for name in dict.fromkeys(x.tensor.name for x in anchor.reads):
+    for name in dict.fromkeys(x.tensor.name for x in state[anchor.name].op.reads):
         op = state.dag[name]
         if isinstance(op, Placeholder) and op.constant:
             hole = f"{name}.prefetch"
@@ -516,24 +532,26 @@ def _place_row_stage(
 ) -> Partial:
     op = p.state(dag)[name].op
     if op.reduce_axes:
-        return _place_row_reduction(dag, target, p, op, root, row)
+        return _place_row_reduction(p, op, root, row, target)
     return _place_producer(p.state(dag), p, name, root, row, target)
 
 
 def _place_row_reduction(
-    dag: ComputeDAG, target: Target, p: Partial, op: Compute, root: str, row: str
+    p: Partial, op: Compute, root: str | None, row: str, target: Target
 ) -> Partial:
-    """A reduction along a row: partial results side by side in vector lanes (rfactor)."""
+    """A reduction of one row, in loop `row` of `root` or (None) of its own nest: by rfactor."""
     last = op.reduce_axes[-1]
     width = _rfactor_width(op, last, target)
+    host = root or op.name
     if width == 0:
-        return _place_column_reduction(p.add(ComputeAt(op.name, root, row)), op, target)
+        return _place_column_reduction(p.add(ComputeAt(op.name, host, row)), op, target)
     partial = f"{op.name}.lanes"
     out = p.add(RFactor(op.name, width, partial))
-    out = out.add(ComputeAt(op.name, root, row), ComputeAt(partial, root, row), done=(partial,))
+    if root is not None:
+        out = out.add(ComputeAt(op.name, root, row))
+    out = out.add(ComputeAt(partial, host, row), done=(partial,))
     lane = f"{last.name}.r"
-    lanes = min(width, target.lanes)
-    out = out.add(Split(partial, lane, (lanes,)))
+    out = out.add(Split(partial, lane, (min(width, target.lanes),)))
     spatial = [a.name for a in op.axes]
     reduction = [a.name for a in op.reduce_axes]
     out = out.add(Reorder(partial, (*spatial, *reduction, f"{lane}.0", f"{lane}.1")))

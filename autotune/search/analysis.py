@@ -1,0 +1,434 @@
+"""⑥ What can be told of a whole population from the loop structure that its candidates share.
+
+`analyse(dag, sketch, rows)` replays the sketch once with arrays in its holes, so every extent is an
+array of shape [n]; one walk over the loops then gives, per statement, counts of instructions,
+registers, footprints and cache traffic for all candidates at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.schedule.region import UnboundedIndex, span
+from autotune.schedule.state import SplitRelation, Stage, State, replay
+from autotune.search.space import Rows, Sketch
+from autotune.target import Target
+from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.expr import (
+    Binary,
+    Call,
+    Expr,
+    Load,
+    Select,
+    dtype_bytes,
+    dtype_of,
+    variables,
+    walk,
+)
+
+Array = NDArray[np.float64]
+CACHE_LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop around a statement, as all candidates see it; `axes`: axes that it advances."""
+
+    name: str
+    extent: Array
+    kind: str
+    annotation: str
+    parallel: bool
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Static facts about one stage for n candidates; arrays have shape [n].
+
+    `steps`: executions of the expanded innermost body; `tiles`: how often a register tile is started;
+    `accumulators`, `operands`: vector registers that must live at once; `instructions`: arithmetic per
+    step; `loads`: distinct elements or vectors loaded per step; `chain`: dependent operations per
+    step; `traffic`: bytes that miss L1, L2 and L3; `local_bytes`: size of its local buffer;
+    `reloads`: 1 where the reduction runs in blocks and tiles are loaded again; `cold_bytes`: bytes of
+    constants, which no cache holds when the statement starts.
+    """
+
+    name: str
+    reduces: bool
+    flops: float
+    steps: Array
+    tiles: Array
+    accumulators: Array
+    operands: Array
+    instructions: Array
+    loads: Array
+    stores: Array
+    chain: Array
+    lanes: Array
+    waste: Array
+    traffic: tuple[Array, Array, Array]
+    unique_bytes: Array
+    chunks: Array
+    local_bytes: Array
+    inner_trips: Array
+    reloads: Array
+    cold_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All statements of a population, and which candidates can be built at all."""
+
+    statements: tuple[Statement, ...]
+    valid: NDArray[np.bool_]
+
+
+def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Analysis:
+    """Facts about the candidates `rows` of `sketch`."""
+    n = len(rows)
+    state = replay(dag, sketch.steps, sketch.values(rows))
+    statements = tuple(_Walk(state, s, n, target).statement() for s in state.stages.values())
+    return Analysis(statements, _valid(state, statements, target, n))
+
+
+MAX_BODY = 400
+"""Most vector instructions in one expanded loop body: more only lengthens compilation."""
+
+
+def _valid(
+    state: State, statements: Iterable[Statement], target: Target, n: int
+) -> NDArray[np.bool_]:
+    ok = np.ones(n, bool)
+    local = np.zeros(n)
+    for s in statements:
+        if s.reduces:
+            ok &= s.accumulators + s.operands <= target.n_registers
+        ok &= s.instructions <= MAX_BODY
+        local += s.local_bytes
+    for stage in state.stages.values():
+        ok &= ~_overlapping_reduction(stage, n)
+    return ok & (local <= 900_000)
+
+
+def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
+    """A reduction in blocks must not compute a point twice: its spatial splits must be exact."""
+    bad = np.zeros(n, bool)
+    if not stage.op.reduce_axes:
+        return bad
+    outer = [i for i in stage.iters[: _register_depth(stage)] if i.kind == "reduce"]
+    if not outer:
+        return bad
+    extents = dict(zip((a.name for a in stage.axes), stage.axis_extents, strict=True))
+    spatial = {a.name for a in stage.op.axes}
+    blocked = np.zeros(n, bool)
+    for it in outer:
+        blocked |= _full(it.extent, n) > 1
+    for rel in stage.splits:
+        if rel.parent in spatial and rel.tail == "shift":
+            bad |= blocked & (_full(extents[rel.parent], n) % _full(rel.factors[-1], n) != 0)
+    return bad
+
+
+def _register_depth(stage: Stage) -> int:
+    """Depth below which the reduction runs in registers (see loopir.lower)."""
+    first = next((k for k, i in enumerate(stage.iters) if i.kind == "reduce"), 0)
+    depth = first
+    for k in range(first, len(stage.iters)):
+        if stage.iters[k].kind == "spatial" and not stage.iters[k].annotation:
+            depth = k + 1
+    return depth
+
+
+def _full(x: object, n: int) -> Array:
+    return np.broadcast_to(np.asarray(x, dtype=np.float64), (n,))
+
+
+class _Walk:
+    """Facts about one stage."""
+
+    def __init__(self, state: State, stage: Stage, n: int, target: Target) -> None:
+        self.state, self.stage, self.n, self.target = state, stage, n, target
+        self.op: Compute = stage.op
+        self.chain = self._chain()
+        self.loops = [loop for s, depth in self.chain for loop in self._own_loops(s, depth)]
+
+    def _chain(self) -> list[tuple[Stage, int]]:
+        """The stage and its hosts, outermost first, each with how many of its loops surround it."""
+        out = [(self.stage, len(self.stage.iters))]
+        stage = self.stage
+        while stage.attach:
+            host = self.state[stage.attach.target]
+            out.insert(0, (host, host.position(stage.attach.iter) + 1))
+            stage = host
+        return out
+
+    def _own_loops(self, stage: Stage, depth: int) -> list[Loop]:
+        own = stage.name == self.stage.name
+        return [
+            Loop(
+                it.name, _full(it.extent, self.n), it.kind, it.annotation, k < stage.n_parallel, own
+            )
+            for k, it in enumerate(stage.iters[:depth])
+        ]
+
+    def statement(self) -> Statement:
+        """Everything about this stage."""
+        expanded = [x for x in self.loops if x.own and x.annotation == "unroll"]
+        lanes = _product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n)
+        spatial = [x for x in expanded if x.kind == "spatial"]
+        reduce = [x for x in expanded if x.kind == "reduce"]
+        accumulators = _product([x.extent for x in spatial], self.n)
+        chain = _product([x.extent for x in reduce], self.n)
+        rolled = [x for x in self.loops if not (x.own and x.annotation)]
+        steps = _product([x.extent for x in rolled], self.n)
+        inner = [x for x in rolled if x.own and x.kind == "reduce"]
+        work = max(1, _operations(self.op))
+        loads, operands = self._loads(accumulators)
+        return Statement(
+            name=self.op.name,
+            reduces=bool(self.op.reduce_axes),
+            flops=float(_points(self.op) * work),
+            steps=steps * self._useful(),
+            tiles=steps / _product([x.extent for x in inner], self.n),
+            accumulators=accumulators,
+            operands=operands,
+            instructions=accumulators * chain * work,
+            loads=loads,
+            stores=accumulators,
+            chain=chain,
+            lanes=lanes,
+            waste=self._waste(),
+            traffic=self._traffic(),
+            unique_bytes=self._footprint(0),
+            chunks=_product([x.extent for x in self.loops if x.parallel], self.n),
+            local_bytes=self._local_bytes(),
+            inner_trips=inner[-1].extent if inner else np.ones(self.n),
+            reloads=self._reloads(),
+            cold_bytes=float(self._constant_bytes()),
+        )
+
+    # --- counts -------------------------------------------------------------------------------
+
+    def _loads(self, accumulators: Array) -> tuple[Array, Array]:
+        """Distinct loads per expanded body, and registers that its operands need."""
+        total, vectors = np.zeros(self.n), np.zeros(self.n)
+        inner = self._register_extents()
+        for load in self.op.reads:
+            count = self._elements(load, inner, skip_lanes=True)
+            total += count
+            vector = self._uses_lanes(load)
+            vectors += np.minimum(count, accumulators) if vector else 0
+        broadcast = 1.0 if any(not self._uses_lanes(x) for x in self.op.reads) else 0.0
+        window = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
+        held = np.minimum(vectors, 4.0) if window else vectors
+        return np.maximum(total, 1.0), held + broadcast
+
+    def _register_extents(self) -> dict[str, Array]:
+        """Values that each axis takes inside the expanded body."""
+        leaf_depth = [k for k, i in enumerate(self.stage.iters) if i.annotation]
+        first = min(leaf_depth, default=len(self.stage.iters))
+        rolled = {i.name for i in self.stage.iters[first:] if not i.annotation}
+        if rolled:
+            return {a.name: np.ones(self.n) for a in self.stage.axes}
+        inner = self.stage.inner_extents(first - 1)
+        return {k: _full(v, self.n) for k, v in inner.items()}
+
+    def _uses_lanes(self, load: Load) -> bool:
+        axis = self._lane_axis()
+        return axis is not None and any(axis in variables(i) for i in load.indices)
+
+    def _lane_axis(self) -> str | None:
+        for x in self.loops:
+            if x.own and x.annotation == "vectorize":
+                return x.name.split(".")[0] if "." in x.name else x.name
+        return None
+
+    def _elements(self, load: Load, inner: dict[str, Array], skip_lanes: bool) -> Array:
+        """Distinct elements (vectors, with `skip_lanes`) that `load` touches over `inner`."""
+        axis = self._lane_axis()
+        total = np.ones(self.n)
+        for size, index in zip(load.tensor.shape, load.indices, strict=True):
+            try:
+                extent = _full(span(index, inner), self.n) + 1
+            except UnboundedIndex:
+                extent = _full(size, self.n)
+            if skip_lanes and axis is not None and axis in variables(index):
+                lanes = _product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n)
+                extent = np.ceil(extent / lanes)
+            total = total * np.minimum(extent, size)
+        return total
+
+    def _splits(self) -> Iterator[tuple[Stage, SplitRelation]]:
+        """Splits whose tile loop surrounds this statement."""
+        for stage, depth in self.chain:
+            names = {i.name for i in stage.iters[:depth]}
+            for rel in stage.splits:
+                if rel.children[-2] in names:
+                    yield stage, rel
+
+    def _useful(self) -> Array:
+        """Share of the tile grid that is really computed: split tails do not compute the rest."""
+        share = np.ones(self.n)
+        for stage, rel in self._splits():
+            if rel.tail == "split":
+                extent = self._extent_of(stage, rel.parent)
+                tile = _full(rel.factors[-1], self.n)
+                share = share * extent / (np.ceil(extent / tile) * tile)
+        return share
+
+    def _waste(self) -> Array:
+        """Points computed over points needed: tiles shifted inwards compute some twice."""
+        waste = np.ones(self.n)
+        for stage, rel in self._splits():
+            count = self._extent_of(stage, rel.parent)
+            for level, factor in enumerate(reversed(rel.factors)):
+                f = _full(factor, self.n)
+                outer = np.ceil(count / f)
+                if level or rel.tail == "shift":
+                    waste = waste * (outer * f) / count
+                count = outer
+        return waste
+
+    def _extent_of(self, stage: Stage, name: str) -> Array:
+        for axis, extent in zip(stage.axes, stage.axis_extents, strict=True):
+            if axis.name == name:
+                return _full(extent, self.n)
+        children = next(r for r in stage.splits if name in r.children)
+        k = children.children.index(name)
+        if k == 0:
+            return np.ones(self.n)
+        return _full(children.factors[k - 1], self.n)
+
+    def _local_bytes(self) -> Array:
+        if self.stage.attach is None:
+            return np.zeros(self.n)
+        spatial = self.stage.axis_extents[: len(self.op.axes)]
+        size = _product([_full(e, self.n) for e in spatial], self.n)
+        return size * dtype_bytes(self.op.tensor.dtype)
+
+    def _reloads(self) -> Array:
+        """1 where a reduction loop stands outside the tiles, so accumulators pass through memory."""
+        if not self.op.reduce_axes:
+            return np.zeros(self.n)
+        outer = self.stage.iters[: _register_depth(self.stage)]
+        trips = _product([_full(i.extent, self.n) for i in outer if i.kind == "reduce"], self.n)
+        return (trips > 1).astype(np.float64)
+
+    def _constant_bytes(self) -> int:
+        constants = {p.name for p in self.state.dag.placeholders if p.constant}
+        return sum(x.tensor.n_bytes for x in self.op.reads if x.tensor.name in constants)
+
+    # --- caches -------------------------------------------------------------------------------
+
+    def _traffic(self) -> tuple[Array, Array, Array]:
+        """Bytes fetched from beyond L1, L2 and L3.
+
+        The body of loop d fits a cache when its footprint does; then each tensor moves once per
+        run of loop d, over all runs of the loops outside it.
+        """
+        depths = [k for k, x in enumerate(self.loops) if not (x.own and x.annotation)]
+        depths.append(len(self.loops))
+        feet = [self._footprint(d) for d in depths]
+        outside = [_product([x.extent for x in self.loops[:d]], self.n) for d in depths]
+        result = []
+        sizes = (self.target.l1_bytes, self.target.l2_bytes, self.target.l3_bytes)
+        for size in sizes:
+            moved = feet[-1] * outside[-1]
+            for k in range(len(depths) - 2, -1, -1):
+                moved = np.where(feet[k + 1] <= 0.8 * size, feet[k] * outside[k], moved)
+            result.append(moved)
+        return result[0], result[1], result[2]
+
+    def _footprint(self, depth: int) -> Array:
+        """Bytes touched by the loops from `depth` inwards."""
+        total = np.zeros(self.n)
+        inner = self._inner_extents(depth)
+        for load in self.op.reads:
+            total += self._bytes(load, inner)
+        if self.stage.attach is not None:
+            return total
+        out = [inner[a.name] for a in self.op.axes]
+        return total + _product(out, self.n) * dtype_bytes(self.op.tensor.dtype)
+
+    def _bytes(self, load: Load, inner: dict[str, Array]) -> Array:
+        width = dtype_bytes(load.tensor.dtype)
+        host = self.state.stages.get(load.tensor.name)
+        if host is not None and host.attach is not None and not self.op.reduce_axes:
+            return np.zeros(self.n)
+        rows = np.ones(self.n)
+        extent = np.ones(self.n)
+        for size, index in zip(load.tensor.shape, load.indices, strict=True):
+            rows = rows * extent
+            try:
+                extent = np.minimum(_full(span(index, inner), self.n) + 1, size)
+            except UnboundedIndex:
+                extent = _full(size, self.n)
+        constant = self._is_constant(load)
+        row = extent * width if constant else np.maximum(extent * width, CACHE_LINE)
+        return rows * row
+
+    def _is_constant(self, load: Load) -> bool:
+        return load.tensor.name in self.stage.packs
+
+    def _inner_extents(self, depth: int) -> dict[str, Array]:
+        """Values that each own axis takes while all loops from `depth` inwards run."""
+        seen = 0
+        for stage, count in self.chain:
+            if stage.name == self.stage.name:
+                inner = stage.inner_extents(depth - seen - 1)
+                return {k: _full(v, self.n) for k, v in inner.items()}
+            if depth < seen + count:
+                return self._host_extents(stage, depth - seen)
+            seen += count
+        raise AssertionError("the chain ends with the stage itself")
+
+    def _host_extents(self, host: Stage, depth: int) -> dict[str, Array]:
+        """Own extents when loops of a host run too: the host's extents, axis by position."""
+        wide = host.inner_extents(depth - 1)
+        out = {a.name: _full(e, self.n) for a, e in zip(self.stage.axes, self.stage.axis_extents, strict=True)}
+        for own, other in zip(self.op.axes, host.op.axes, strict=False):
+            scale = _full(wide[other.name], self.n)
+            out[own.name] = np.minimum(np.maximum(out[own.name], scale), own.extent)
+        return out
+
+
+def _product(parts: list[Array], n: int) -> Array:
+    total = np.ones(n)
+    for p in parts:
+        total = total * p
+    return total
+
+
+def _points(op: Compute) -> int:
+    total = 1
+    for a in op.axes + op.reduce_axes:
+        total *= a.extent
+    return total
+
+
+def _operations(op: Compute) -> int:
+    """Vector instructions per point: a multiply-add is one, a special function about twelve."""
+    total = 1 if op.reduce_axes else 0
+    for e in walk(op.body):
+        total += _cost(e)
+    fused = op.reduce_axes and any(isinstance(e, Binary) and e.op == "mul" for e in walk(op.body))
+    return total - 1 if fused else total
+
+
+def _cost(e: Expr) -> int:
+    match e:
+        case Binary(op="pow"):
+            return 30
+        case Binary():
+            return 1 if dtype_of(e).startswith("float") else 0
+        case Call(fn="exp" | "tanh" | "erf" | "sigmoid" | "log"):
+            return 14
+        case Call() | Select():
+            return 1
+        case _:
+            return 0

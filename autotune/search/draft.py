@@ -1,0 +1,77 @@
+"""⑥ The analytic draft: cycles of a candidate from registers, ports, caches and idle cores.
+
+No learned part and no measurement. It orders candidates before anything is known, gives untuned
+networks their schedules, and is itself a feature of the ranker, which learns what it misses.
+
+    step  = max(arithmetic / 2 ports, loads / 2 ports, 4·chain of dependent operations) + 1
+    tile  = steps·step + start and end of the register tile
+    total = max(tiles, L2 traffic, L3 traffic, memory traffic) + a quarter of the rest
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autotune.search.analysis import Analysis, Array, Statement
+from autotune.target import Target
+
+FMA_LATENCY = 4.0
+L2_BYTES_PER_CYCLE = 40.0
+L3_BYTES_PER_CYCLE = 6.0
+MEMORY_BYTES_PER_CYCLE = 4.0
+KERNEL_START_CYCLES = 1500.0
+LOOP_EXIT_CYCLES = 6.0
+CLOCK_HZ = 3.5e9
+
+
+def draft_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
+    """Estimated seconds of each candidate, shape [n]; infinite where it cannot be built."""
+    total = np.zeros(len(analysis.valid))
+    for s in analysis.statements:
+        total = total + statement_cycles(s, target) * idle_factor(s, n_threads) / n_threads
+        total = total + (KERNEL_START_CYCLES if n_threads > 1 else 100.0)
+    return np.where(analysis.valid, total / CLOCK_HZ, np.inf)
+
+
+def idle_factor(s: Statement, n_threads: int) -> Array:
+    """How much longer the slowest thread runs than the average: 1 is perfect balance."""
+    per_thread = np.ceil(s.chunks / n_threads)
+    return per_thread * n_threads / s.chunks
+
+
+def statement_cycles(s: Statement, target: Target) -> Array:
+    """Cycles of one statement on one core."""
+    compute = s.steps * step_cycles(s, target) + s.tiles * tile_cycles(s)
+    compute = compute + LOOP_EXIT_CYCLES * s.steps / s.inner_trips
+    l1, l2, _ = s.traffic
+    cold = np.full_like(compute, s.cold_bytes)
+    parts = np.stack(
+        [
+            compute,
+            l1 / L2_BYTES_PER_CYCLE,
+            l2 / L3_BYTES_PER_CYCLE,
+            cold / MEMORY_BYTES_PER_CYCLE,
+        ]
+    )
+    largest = parts.max(axis=0)
+    return largest + 0.25 * (parts.sum(axis=0) - largest)
+
+
+def step_cycles(s: Statement, target: Target) -> Array:
+    """Cycles of one execution of the expanded body."""
+    arithmetic = s.instructions / 2
+    loads = s.loads / 2
+    stores = np.zeros_like(arithmetic) if s.reduces else s.stores.astype(float)
+    latency = FMA_LATENCY * s.chain if s.reduces else np.zeros_like(arithmetic)
+    spilled = np.maximum(s.accumulators + s.operands - target.n_registers, 0)
+    spill = 2.0 * spilled if s.reduces else 0.0
+    scalar = np.where((s.lanes == 1) & (not s.reduces), 2.0, 0.0)
+    overhead = 0.5 if s.reduces else 2.0
+    return np.maximum.reduce([arithmetic, loads, stores, latency]) + spill + scalar + overhead
+
+
+def tile_cycles(s: Statement) -> Array:
+    """Cycles to start and finish a register tile: clear or reload, drain, store."""
+    if not s.reduces:
+        return np.zeros_like(s.accumulators)
+    return (2.0 + 2.0 * s.reloads) * s.accumulators + 24.0

@@ -1,0 +1,193 @@
+"""⑥ Which candidates of one task to measure next: `propose`, then `observe`.
+
+A round evolves a population per sketch under the ranker's estimate: random rows, the best measured
+rows, and what other tasks found good for the same structure are mutated and crossed for a few
+generations. The first batch takes the best of every sketch, so that each structure is seen once.
+A seeded policy proposes the same candidates for the same observations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.errors import NoValidSchedule
+from autotune.measure.result import MeasureResult
+from autotune.schedule.steps import Hole, Split, Step, Steps
+from autotune.search.analysis import analyse
+from autotune.search.draft import draft_seconds
+from autotune.search.features import features
+from autotune.search.model import Array, Ranker
+from autotune.search.sketch import generate_sketches
+from autotune.search.space import Rows, Sketch
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+
+POPULATION = 1024
+ELITE = 96
+GENERATIONS = 4
+EXPLORE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A schedule to measure; `sketch` names its structure, `predicted_s` is the estimate."""
+
+    steps: Steps
+    sketch: str
+    predicted_s: float | None = None
+
+
+class SketchPolicy:
+    """Search state of one task."""
+
+    def __init__(
+        self,
+        dag: ComputeDAG,
+        target: Target,
+        n_threads: int,
+        model: Ranker,
+        rng: np.random.Generator,
+    ) -> None:
+        self.dag, self.target, self.n_threads = dag, target, n_threads
+        self.model, self.rng = model, rng
+        self.sketches = {s.name: s for s in generate_sketches(dag, target)}
+        self._measured: dict[str, dict[bytes, float | None]] = {n: {} for n in self.sketches}
+
+    def propose(self, n: int) -> list[Candidate]:
+        """Up to `n` candidates not measured yet, most promising first; none when all are known."""
+        pools = {name: self._evolve(s) for name, s in self.sketches.items()}
+        first = not any(self._measured.values())
+        chosen = self._best_of_each(pools, n) if first else []
+        ranked = sorted(
+            ((float(p), name, k) for name, (_, score) in pools.items() for k, p in enumerate(score)),
+            key=lambda item: item[0],
+        )
+        taken = set(chosen)
+        n_explore = 0 if first else int(round(EXPLORE * n))
+        for score, name, k in ranked:
+            if len(chosen) >= n - n_explore:
+                break
+            if (name, k) not in taken and np.isfinite(score):
+                taken.add((name, k))
+                chosen.append((name, k))
+        rest = [(name, k) for score, name, k in ranked[: 40 * n] if (name, k) not in taken]
+        for i in self.rng.permutation(len(rest))[: n - len(chosen)]:
+            chosen.append(rest[int(i)])
+        return [self._candidate(name, *pools[name], k) for name, k in chosen]
+
+    def observe(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
+        """Learn from measurements, live or replayed; candidates of unknown sketches are ignored."""
+        for candidate, result in results:
+            sketch = self.sketches.get(candidate.sketch)
+            row = match(sketch, candidate.steps) if sketch else None
+            if sketch is None or row is None:
+                continue
+            self._measured[sketch.name][row.tobytes()] = result.latency_s
+            if result.latency_s is not None:
+                rows = row[None, :]
+                found = analyse(self.dag, sketch, rows, self.target)
+                x = features(found, sketch, rows, self.target, self.n_threads)
+                self.model.observe(self.dag.key, x, np.array([result.latency_s]))
+
+    # --- evolution ----------------------------------------------------------------------------
+
+    def _evolve(self, sketch: Sketch) -> tuple[Rows, Array]:
+        """Unmeasured rows of one sketch and their estimated log2 seconds, best first."""
+        population = sketch.sample(min(POPULATION, 4 * sketch.size), self.rng)
+        good = self._good_rows(sketch)
+        if len(good):
+            again = np.repeat(good, max(1, POPULATION // (4 * len(good))), axis=0)
+            population = np.concatenate([population, sketch.mutate(again, self.rng)])
+        rows, scores = self._score(sketch, population)
+        for _ in range(GENERATIONS):
+            parents = rows[:ELITE]
+            if not len(parents):
+                break
+            children = np.repeat(parents, 6, axis=0)
+            mates = parents[self.rng.integers(0, len(parents), len(children))]
+            crossed = sketch.cross(children, mates, self.rng)
+            half = self.rng.random(len(children))[:, None] < 0.3
+            children = sketch.mutate(np.where(half, crossed, children), self.rng)
+            rows, scores = self._score(sketch, np.concatenate([rows[: 4 * ELITE], children]))
+        known = self._measured[sketch.name]
+        new = np.array([r.tobytes() not in known for r in rows], bool).reshape(len(rows))
+        return rows[new], scores[new]
+
+    def _score(self, sketch: Sketch, rows: Rows) -> tuple[Rows, Array]:
+        rows = np.unique(rows, axis=0)
+        found = analyse(self.dag, sketch, rows, self.target)
+        rows_ok = rows[found.valid]
+        if not len(rows_ok):
+            return rows_ok, np.zeros(0)
+        x = features(found, sketch, rows, self.target, self.n_threads)[found.valid]
+        scores = self.model.predict(x)
+        order = np.argsort(scores, kind="stable")
+        return rows_ok[order], scores[order]
+
+    def _good_rows(self, sketch: Sketch) -> Rows:
+        timed = [(t, r) for r, t in self._measured[sketch.name].items() if t is not None]
+        best = sorted(timed)[:8]
+        width = len(sketch.parameters)
+        rows = [np.frombuffer(r, np.int64) for _, r in best]
+        return np.stack(rows) if rows else np.zeros((0, width), np.int64)
+
+    def _best_of_each(
+        self, pools: dict[str, tuple[Rows, Array]], n: int
+    ) -> list[tuple[str, int]]:
+        tops = sorted((s[0], name) for name, (_, s) in pools.items() if len(s))
+        return [(name, 0) for _, name in tops[:n]]
+
+    def _candidate(self, name: str, rows: Rows, scores: Array, k: int) -> Candidate:
+        return Candidate(self.sketches[name].bind(rows[k]), name, float(np.exp2(scores[k])))
+
+
+def default_steps(dag: ComputeDAG, target: Target, n_threads: int) -> Steps:
+    """The schedule that the analytic draft likes best; no measurement.
+
+    Raises NoValidSchedule when no sketch of the task has a valid row.
+    """
+    rng = np.random.default_rng(0)
+    policy = SketchPolicy(dag, target, n_threads, Ranker(0, 1), rng)
+    found = policy.propose(1)
+    if not found:
+        raise NoValidSchedule(
+            f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
+        )
+    return found[0].steps
+
+
+def match(sketch: Sketch, steps: Steps) -> Rows | None:
+    """The row of `sketch` whose schedule is `steps`, or None."""
+    if len(steps) != len(sketch.steps):
+        return None
+    holes: dict[str, int] = {}
+    for pattern, step in zip(sketch.steps, steps, strict=True):
+        for name, value in _holes(pattern, step):
+            if holes.setdefault(name, value) != value:
+                return None
+    try:
+        row = [p.domain.index(holes[p.name]) for p in sketch.parameters]
+    except (KeyError, ValueError):
+        return None
+    found = np.array(row, np.int64)
+    return found if sketch.bind(found) == steps else None
+
+
+def _holes(pattern: Step, step: Step) -> list[tuple[str, int]]:
+    if type(pattern) is not type(step):
+        return []
+    if isinstance(pattern, Split) and isinstance(step, Split):
+        pairs = zip(pattern.factors, step.factors, strict=False)
+        return [(p.name, int(v)) for p, v in pairs if isinstance(p, Hole) and not isinstance(v, Hole)]
+    found = []
+    for field in ("factor", "distance"):
+        hole, value = getattr(pattern, field, None), getattr(step, field, None)
+        if isinstance(hole, Hole) and isinstance(value, int):
+            found.append((hole.name, value))
+    return found
+
+
+__all__ = ["Candidate", "SketchPolicy", "default_steps", "draft_seconds", "match"]
