@@ -4,9 +4,9 @@
     Mul(Mul(x, r), s)      -> Mul(x, r·s)                Add(Add(x, t), u)     -> Add(x, t + u)
     Mul(Add(x, t), s)      -> Add(Mul(x, s), t·s)
 
-and likewise for MatMul. `s`, `t` vary along the channel dimension only (1 for convolutions, the last
-one for MatMul). Only where the first result has no other reader. BatchNormalization arrives here as
-Mul and Add, so it disappears behind a convolution and stays one scale and shift elsewhere.
+and likewise for MatMul. `s`, `t` vary along the channel dimension only (1 for convolutions, the
+last one for MatMul). Only where the first result has no other reader. BatchNormalization arrives
+here as Mul and Add, so it disappears behind a convolution and is one scale and shift elsewhere.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Graph, Node
+from autotune.graph.ir import Array, Editor, Graph, Node, float_array
 
-_PRODUCTS = ("Conv", "ConvTranspose", "MatMul")
+_PRODUCTS = ("Conv", "MatMul")
 
 
 def fold_affine(graph: Graph) -> Graph:
@@ -75,7 +75,7 @@ class _Folder:
         return True
 
     def _emit(self, node: Node, op: str, x: str, value: Array, out: str) -> None:
-        operand = self.editor.constant(f"{out}.{op.lower()}", value.astype(np.float32))
+        operand = self.editor.constant(f"{out}.{op.lower()}", float_array(value))
         self.visit(Node(node.name, op, (x, operand), (out,)))
 
     def _into_product(self, product: Node, node: Node, value: Array) -> bool:
@@ -116,15 +116,6 @@ def channel_vector(value: Array, shape: tuple[int, ...], op: str) -> Array | Non
 
 def _scaled(weight: Array, vector: Array, product: Node) -> Array:
     """Multiply the output channels of a weight."""
-    if product.op == "MatMul":
-        if product.attrs.get("trans_b", 0):
-            return (weight * vector[:, None]).astype(np.float32)
-        return (weight * vector).astype(np.float32)
-    axes = (-1,) + (1,) * (weight.ndim - 1)
-    if product.op == "ConvTranspose":
-        n_groups = product.attrs.get("group", 1)
-        per_group = np.broadcast_to(vector, (weight.shape[1] * n_groups,)).reshape(n_groups, 1, -1)
-        full = np.repeat(per_group, weight.shape[0] // n_groups, 1)
-        full = full.reshape(weight.shape[:2] + (1,) * (weight.ndim - 2))
-        return (weight * full).astype(np.float32)
-    return (weight * vector.reshape(axes)).astype(np.float32)
+    if product.op == "Conv" or product.attrs.get("trans_b", 0):
+        vector = vector.reshape(-1, *(1,) * (weight.ndim - 1))
+    return float_array(weight * vector)

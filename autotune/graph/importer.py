@@ -67,5 +67,3 @@ def _require_types(nodes: tuple[Node, ...], types: dict[str, TensorType]) -> Non
                     f"the shape of '{name}' (operator '{node.op}') depends on the data",
                     "only models whose shapes are all static can be compiled",
                 )
-
-

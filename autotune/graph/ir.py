@@ -1,12 +1,12 @@
 """① The graph: operators on named tensors of static shape, between reading ONNX and te.
 
     graph = Graph(inputs, outputs, nodes, constants, types)     nodes in topological order
-    node  = Node(name, op, inputs, outputs, attrs)              "" stands for an absent optional input
+    node  = Node(name, op, inputs, outputs, attrs)              "": an absent optional input
 
-Passes are functions `Graph -> Graph`. Operators mean what ONNX opset 22 says, with a few that passes
-introduce: `MatMul` may have a bias as third input and `trans_a`/`trans_b`; `Reshape` has one input and
-takes its shape from the type of its output; after the layout pass, `Conv` and pooling read channels
-last.
+Passes are functions `Graph -> Graph`. Operators mean what ONNX opset 22 says, but for what passes
+introduce: `MatMul` may have a bias as third input and `trans_a`/`trans_b`; `Reshape` has one input
+and takes its shape from the type of its output; after the layout pass, `Conv` and pooling read
+channels last.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A model or a part of it. `constants` holds every known tensor, `types` every tensor's type."""
+    """A model. `constants` holds every known tensor, `types` the type of every tensor."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

@@ -2,9 +2,9 @@
 
 After this pass the shapes of the graph are the shapes in memory: `Conv`, pooling and `LRN` read and
 write (n, …spatial…, c), their weights are (…kernel…, in, out), and axes of other operators are
-remapped. `Transpose` nodes appear where the layouts meet: behind model inputs, before model outputs,
-and around operators that need ONNX's order. A Reshape that only flattens (n, c, h, w) for matrix
-products with constant weights costs nothing: the rows of the weights are permuted instead.
+remapped. `Transpose` nodes appear where the layouts meet: behind model inputs, before model
+outputs, and around operators that need ONNX's order. A Reshape that only flattens (n, c, h, w) for
+matrix products with constant weights costs nothing: the rows of the weights are permuted instead.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape
-from autotune.graph.operators import ELEMENTWISE, REDUCTIONS
+from autotune.graph.products import REDUCTIONS
 from autotune.graph.simplify import merge_reshapes, remove_dead, unsupported
 
-_SPATIAL = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LRN")
-_SPATIAL += ("Resize", "LpPool")
+_POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+_SPATIAL = ("Conv", *_POOLS, "LRN", "Resize", "InstanceNormalization")
 _AXIS = ("Concat", "Split", "Softmax", "LogSoftmax")
 
 
@@ -137,7 +138,7 @@ class _Layout:
 
     def as_first(self, name: str) -> str:
         """`name` in ONNX's order."""
-        if name and name not in self.first:
+        if name and name not in self.first and name not in self.editor.constants:
             rank = len(self.graph.shape(name))
             source = self.last[name]
             self.editor.emit(Node(name, "Transpose", (source,), (name,), {"perm": to_first(rank)}))
@@ -152,7 +153,7 @@ class _Layout:
 
     def emit_first(self, node: Node) -> None:
         node = self.permuted_weights(node)
-        self.editor.emit(replace(node, inputs=tuple(n if n in self.editor.constants else self.as_first(n) for n in node.inputs)))
+        self.editor.emit(replace(node, inputs=tuple(map(self.as_first, node.inputs))))
         self.first |= set(node.outputs)
 
     def emit_last(self, node: Node, inputs: tuple[str, ...], **attrs: object) -> None:
@@ -222,7 +223,8 @@ class _Layout:
 
     def slice(self, node: Node) -> None:
         rank = len(self.graph.shape(node.output))
-        if len(node.inputs) < 4 or any(n and n not in self.editor.constants for n in node.inputs[1:]):
+        computed = any(n and n not in self.editor.constants for n in node.inputs[1:])
+        if computed or len(node.inputs) < 4 or not node.inputs[3]:
             self.emit_first(node)
             return
         axes = self.editor.constants[node.inputs[3]]
@@ -284,7 +286,7 @@ class _Layout:
         return replace(node, inputs=inputs, attrs={**node.attrs, "trans_b": 0})
 
     def _shuffle(self, node: Node, shape: Shape, target: Shape) -> bool:
-        """Reshape (n, g·k, …) -> (n, g, k, …), Transpose g and k, Reshape back: on channels last."""
+        """Reshape (n, g·k, …) -> (n, g, k, …), Transpose g and k, Reshape back."""
         chain = self._chain(node, ("Transpose", "Reshape"))
         if chain is None or target[:1] + target[3:] != shape[:1] + shape[2:]:
             return False
@@ -297,12 +299,10 @@ class _Layout:
         spatial, (groups, size) = shape[2:], target[1:3]
         dtype = self.graph.types[node.output].dtype
         split = self.editor.new(f"{node.output}.groups", (shape[0], *spatial, groups, size), dtype)
-        swapped = self.editor.new(f"{swap.output}.groups", (shape[0], *spatial, size, groups), dtype)
+        swapped = self.editor.new(f"{swap.output}.new", (shape[0], *spatial, size, groups), dtype)
         perm = (*range(rank - 2), rank - 1, rank - 2)
         self.editor.emit(replace(node, inputs=(self.last[node.inputs[0]],), outputs=(split,)))
-        self.editor.emit(
-            Node(swap.name, "Transpose", (split,), (swapped,), {"perm": perm})
-        )
+        self.editor.emit(Node(swap.name, "Transpose", (split,), (swapped,), {"perm": perm}))
         self.editor.emit(replace(back, inputs=(swapped,), outputs=(self.new_last(back.output),)))
         self.done |= {swap.output, back.output}
         return True
@@ -352,7 +352,7 @@ def pad_amounts(node: Node, constants: dict[str, Array], rank: int) -> list[int]
     if any(name and name not in constants for name in node.inputs[1:]):
         return None
     given = constants[node.inputs[1]].reshape(-1)
-    axes = range(rank)
+    axes = list(range(rank))
     if len(node.inputs) > 3 and node.inputs[3]:
         axes = [int(a) % rank for a in constants[node.inputs[3]].reshape(-1)]
     full = [0] * (2 * rank)

@@ -3,7 +3,8 @@
     network = build_network("resnet50.onnx")
     for call in network.calls: network.tasks[call.task]     # a ComputeDAG
 
-Equal subgraphs are one task, whatever their tensors are called; its weight is how often it is called.
+Equal subgraphs are one task, whatever their tensors are called; its weight is how often it is
+called.
 """
 
 from __future__ import annotations
@@ -125,9 +126,7 @@ def _tasks(subgraphs: list[Subgraph]) -> dict[str, ComputeDAG]:
 
 def _call(subgraph: Subgraph) -> Call:
     outputs = dict.fromkeys(subgraph.dag.outputs, subgraph.output)
-    return Call(
-        subgraph.dag.key, subgraph.inputs, subgraph.constants, outputs, subgraph.label
-    )
+    return Call(subgraph.dag.key, subgraph.inputs, subgraph.constants, outputs, subgraph.label)
 
 
 def _ports(graph: Graph, names: tuple[str, ...]) -> tuple[Port, ...]:

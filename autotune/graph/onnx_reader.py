@@ -4,8 +4,8 @@
 
 The `onnx` package does the parsing, checking, conversion and inference. It does so on a model whose
 large constants were replaced by typed inputs, which takes milliseconds instead of seconds and has
-no 2 GB limit. `prepare_model` gives a plain `ModelProto` that other runtimes load as well, so that a
-check or a benchmark runs on exactly the weights that are compiled.
+no 2 GB limit. `prepare_model` gives a plain `ModelProto` that other runtimes load as well, so that
+a check or a benchmark runs on exactly the weights that are compiled.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+import onnx.inliner
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
+from autotune.graph.operators import NATIVE
 from autotune.graph.random_weights import Array, replace_all, take_constant_fills
 
 OPSET = 22
@@ -51,9 +53,7 @@ class Model:
         used = {name for node in model.graph.node for name in node.input}
         inputs = [i for i in model.graph.input if i.name not in self.weights]
         replace_all(model.graph.input, inputs)
-        replace_all(
-            model.graph.initializer, [t for t in model.graph.initializer if t.name in used]
-        )
+        replace_all(model.graph.initializer, [t for t in model.graph.initializer if t.name in used])
         for name, array in self.weights.items():
             if name in used:
                 tensor = model.graph.initializer.add()
@@ -77,7 +77,9 @@ def load_model(path: str | Path, shapes: Shapes | None = None) -> Model:
     weights = take_constant_fills(model)
     weights |= _take_large(model)
     _declare(model, weights)
-    return Model(_infer(_convert(_checked(model))), weights, opset)
+    _check(model)
+    model = _infer(_forget_shapes(_convert(_infer(model))))
+    return Model(_expand_functions(model), weights, opset)
 
 
 def prepare_model(path: str | Path, shapes: Shapes | None = None) -> ModelProto:
@@ -181,9 +183,15 @@ def _bind_shapes(model: ModelProto, shapes: Shapes) -> None:
     for value in inputs.values():
         _require_static(value)
     if shapes:
-        del model.graph.value_info[:]
-        for output in model.graph.output:
-            output.type.tensor_type.ClearField("shape")
+        _forget_shapes(model)
+
+
+def _forget_shapes(model: ModelProto) -> ModelProto:
+    """Remove what the model says of results: for other inputs or another opset it may be wrong."""
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return model
 
 
 def _bind(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
@@ -219,7 +227,9 @@ def _take_large(model: ModelProto) -> dict[str, Array]:
     """Move large initialisers out of the model."""
     large = [t for t in model.graph.initializer if math.prod(t.dims) > _LARGE]
     arrays = {t.name: numpy_helper.to_array(t) for t in large}
-    replace_all(model.graph.initializer, [t for t in model.graph.initializer if t.name not in arrays])
+    replace_all(
+        model.graph.initializer, [t for t in model.graph.initializer if t.name not in arrays]
+    )
     return arrays
 
 
@@ -230,13 +240,17 @@ def _declare(model: ModelProto, weights: dict[str, Array]) -> None:
         model.graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
 
 
-def _checked(model: ModelProto) -> ModelProto:
+def _check(model: ModelProto) -> None:
+    """Whether the model is well formed; the shapes of its outputs need not be stated."""
+    stated = ModelProto()
+    stated.CopyFrom(model)
+    for output in stated.graph.output:
+        output.type.tensor_type.shape.SetInParent()
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(stated)
     except onnx.checker.ValidationError as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"the model is not valid: {reason}", "export the model again") from error
-    return model
 
 
 def _convert(model: ModelProto) -> ModelProto:
@@ -255,6 +269,31 @@ def _convert(model: ModelProto) -> ModelProto:
     replace_all(model.opset_import, [helper.make_opsetid("", OPSET)])
     model.ir_version = IR_VERSION
     return model
+
+
+def _expand_functions(model: ModelProto) -> ModelProto:
+    """Operators that the standard defines by others (LayerNormalization, …) -> those others."""
+    compound = {
+        (node.domain, node.op_type)
+        for node in model.graph.node
+        if node.op_type not in NATIVE and _has_body(node.op_type)
+    }
+    if not compound:
+        return model
+    for tensor in model.graph.initializer:  # the inliner asks for the type of every operand
+        model.graph.value_info.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        )
+    return _infer(
+        onnx.inliner.inline_selected_functions(
+            model, sorted(compound), exclude=False, inline_schema_functions=True
+        )
+    )
+
+
+def _has_body(op_type: str) -> bool:
+    schema = onnx.defs.get_schema(op_type, OPSET)
+    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _infer(model: ModelProto) -> ModelProto:

@@ -1,8 +1,8 @@
 """① Partition: nodes are grouped into subgraphs, each of which becomes one call of one task.
 
 A group is an anchor (convolution, matrix product, pooling, softmax, …), what precedes it and only
-rearranges or scales one input for it alone (a transpose at the model's edge, DenseNet's scale, shift
-and relu), and the elementwise chain behind it as long as each intermediate result has one reader.
+rearranges or scales one input for it alone (a transpose at the model's edge, DenseNet's scale,
+shift and relu), and the elementwise chain behind it while each intermediate result has one reader.
 Concat, Slice and Reshape belong to no group: `storage` turns them into windows and views, or asks
 for a copy.
 """
@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Graph, Node
-from autotune.graph.operators import ELEMENTWISE
 
 STRUCTURAL = ("Reshape", "Concat", "Slice")
 _TAKES_PROLOGUE = ("Conv", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 _CHEAP = ("Add", "Mul", "Sub", "Relu", "Clip", "LeakyRelu", "Transpose", "Pad")
+_MOVES = ("Transpose", "Pad")
+"""They tell dimensions apart, so they do not fit the split channels of a grouped convolution."""
 _INJECTIVE = (*ELEMENTWISE, "Transpose", "Pad", "Expand", "Resize")
 
 
@@ -100,14 +102,13 @@ class _Partition:
         if node.op not in _TAKES_PROLOGUE or not self._is_private(name):
             return None
         group = self.owner[name]
-        cheap = all(n.op in _CHEAP for n in group.nodes)
+        grouped = node.attrs.get("kind") == "grouped"
+        cheap = all(n.op in _CHEAP and not (grouped and n.op in _MOVES) for n in group.nodes)
         return group if cheap and len(list(self._activations(group))) == 1 else None
 
     def _is_private(self, name: str) -> bool:
         return (
-            name in self.owner
-            and self.n_uses.get(name, 0) == 1
-            and name not in self.graph.outputs
+            name in self.owner and self.n_uses.get(name, 0) == 1 and name not in self.graph.outputs
         )
 
     def _activations(self, group: Group) -> Iterable[str]:

@@ -1,11 +1,11 @@
 """① Seeded random weights for models that are shipped without any.
 
-Small test models keep the structure of a network and make every weight with `ConstantOfShape`. Equal
-weights make every channel equal, so that any check of numbers passes and any deduplication lies.
-They are replaced by random ones whose scale keeps activations near one from the input to the logits:
-He's scale for convolutions and matrix products (less after a maximum, little for the logits),
-normalisations close to the identity, and the last normalisation of a residual branch damped, so
-that the sum over many blocks does not grow.
+Small test models keep the structure of a network and make every weight with `ConstantOfShape`.
+Equal weights make every channel equal, so that any check of numbers passes and any deduplication
+lies. They are replaced by random ones whose scale keeps activations near one from the input to the
+logits: He's scale for convolutions and matrix products (less after a maximum, little for the
+logits), normalisations close to the identity, and the last normalisation of a residual branch
+damped, so that the sum over many blocks does not grow.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _Roles:
         return node, slot
 
     def branch_gain(self, node: NodeProto) -> float:
-        """Scale that a normalisation needs for the sum which its result ends in to stay near one."""
+        """Scale of a normalisation with which the sum that it ends in stays near one."""
         readers = self.readers.get(node.output[0], [])
         if len(readers) != 1 or readers[0][0].op_type not in ("Sum", "Add"):
             return 1.0

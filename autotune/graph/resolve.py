@@ -1,8 +1,8 @@
 """① Operands that say *how* become attributes; what remains among the inputs is data.
 
-After this pass `Pad` has `amounts` and `fill`, `Slice` has `starts` and `steps` for every dimension,
-`Split` has become slices, reductions have `axes`, and `AveragePool` has a second input: one over the
-number of elements that count. Runs on the layout that is stored.
+After this pass `Pad` has `amounts` and `fill`, `Slice` has `starts` and `steps` for every
+dimension, `Split` has become slices, reductions have `axes`, and `AveragePool` has a second input:
+one over the number of elements that count. Runs on the layout that is stored.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape
 from autotune.graph.layout import pad_amounts, reduce_axes
-from autotune.graph.operators import REDUCTIONS, Window
+from autotune.graph.products import REDUCTIONS
 from autotune.graph.simplify import remove_identities, unsupported
+from autotune.graph.windows import Window
 
 
 def resolve_operands(graph: Graph) -> Graph:
@@ -57,12 +58,10 @@ def _slice(editor: Editor, node: Node) -> None:
     if any(name and name not in editor.constants for name in node.inputs[1:]):
         raise unsupported(node, editor.graph, "its bounds are computed at run time")
     shape = editor.types[node.inputs[0]].shape
-    operands = [editor.constants[n].reshape(-1) if n else None for n in node.inputs[1:]]
-    operands += [None] * (4 - len(operands))
-    begin, end, axes, steps = operands
-    assert begin is not None and end is not None
-    axes = np.arange(begin.size) if axes is None else axes
-    steps = np.ones(begin.size, np.int64) if steps is None else steps
+    names = (*node.inputs[1:], "", "")
+    begin, end = (editor.constants[n].reshape(-1) for n in names[:2])
+    axes = editor.constants.get(names[2], np.arange(begin.size))
+    steps = editor.constants.get(names[3], np.ones(begin.size, np.int64))
     starts, strides = [0] * len(shape), [1] * len(shape)
     for b, e, a, s in zip(begin, end, axes, steps, strict=True):
         axis = int(a) % len(shape)
@@ -72,7 +71,7 @@ def _slice(editor: Editor, node: Node) -> None:
 
 
 def _end(end: int, step: int, extent: int) -> int | None:
-    """ONNX's end as Python's: a large negative one with a negative step means "to the beginning"."""
+    """ONNX's end as Python's: one far below zero with a negative step takes everything."""
     return None if step < 0 and end < -extent else end
 
 
@@ -121,10 +120,7 @@ def _average_pool(editor: Editor, node: Node) -> None:
     for n in range(len(size)):
         counts = np.multiply.outer(counts, _n_counted(window, n, node))
     scale = (1.0 / np.maximum(counts, 1)).astype(np.float32)
-    if (scale == scale.flat[0]).all():
-        scale = scale.reshape(-1)[:1]
-    else:
-        scale = scale[..., None]
+    scale = scale.reshape(-1)[:1] if (scale == scale.flat[0]).all() else scale[..., None]
     name = editor.constant(f"{node.output}.counts", scale)
     editor.emit(replace(node, inputs=(node.inputs[0], name)))
 

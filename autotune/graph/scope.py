@@ -13,6 +13,8 @@ from autotune.te.expr import Axis, Const, Expr, Tensor, f32, idx
 
 Operand: TypeAlias = Tensor | Const
 """What an operator reads: a tensor, or a literal for a constant of one element."""
+Operands: TypeAlias = Sequence[Operand | None]
+"""Absent optional operands are None."""
 
 _AXIS_NAMES = {1: "c", 2: "nc", 3: "nwc", 4: "nhwc", 5: "nhwgc"}
 
@@ -36,14 +38,13 @@ class Scope:
         self.ops.append(op)
         return op.tensor
 
-    def copy_of(self, tensor: Tensor) -> Expr | None:
-        """The body of `tensor` when it merely rearranges another one (a Transpose), else None."""
-        op = next((o for o in self.ops if o.name == tensor.name), None)
-        return op.body if isinstance(op, Compute) and op.name.startswith("transpose") else None
-
-    def drop(self, tensor: Tensor) -> None:
-        """Forget an operation that nothing reads any more."""
-        self.ops = [op for op in self.ops if op.name != tensor.name]
+    def take_copy(self, x: Tensor) -> Compute | None:
+        """The computation of `x` where it only permutes another tensor; it is then forgotten."""
+        op = next((o for o in self.ops if o.name == x.name), None)
+        if not isinstance(op, Compute) or not x.name.startswith("transpose"):
+            return None
+        self.ops.remove(op)
+        return op
 
     def dag(self, *outputs: Tensor) -> ComputeDAG:
         """The finished subgraph."""
@@ -78,3 +79,16 @@ def read(operand: Operand, axes: Sequence[Axis]) -> Expr:
 def literal(value: float) -> Const:
     """A float literal."""
     return f32(float(np.float32(value)))
+
+
+def tensor(operands: Operands, n: int) -> Tensor:
+    """Operand `n`, which must be a tensor."""
+    operand = operands[n]
+    if not isinstance(operand, Tensor):
+        raise TypeError(f"operand {n} must be a tensor, found {operand}")
+    return operand
+
+
+def optional(operands: Operands, n: int) -> Tensor | None:
+    """Operand `n` where it is given."""
+    return tensor(operands, n) if n < len(operands) and operands[n] is not None else None

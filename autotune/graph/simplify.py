@@ -123,7 +123,7 @@ def unsupported(node: Node, graph: Graph, reason: str = "") -> UnsupportedOperat
     tail = f": {reason}" if reason else ""
     return UnsupportedOperator(
         f"operator '{node.op}' (node '{node.name}', opset {graph.opset}) is not supported{tail}",
-        "`autotune tasks --help` names the supported operators"
+        "change the model, or define the operator in autotune/graph/operators.py"
         if not reason
         else "change the model or export it with other options",
     )
@@ -200,7 +200,7 @@ def _gemm(editor: Editor, node: Node) -> None:
         trans_b = int(node.attrs.get("transB", 0))
     attrs = {"trans_a": int(node.attrs.get("transA", 0)), "trans_b": trans_b}
     shape = editor.types[node.output].shape
-    steps = [("MatMul", (a, b), attrs)]
+    steps: list[tuple[str, tuple[str, ...], dict[str, int]]] = [("MatMul", (a, b), attrs)]
     if alpha != 1.0:
         steps.append(("Mul", (editor.constant("alpha", np.float32(alpha).reshape(1)),), {}))
     if c and beta != 0.0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from autotune.graph.ir import Graph, Node, Shape
 from autotune.graph.partition import Group
@@ -83,7 +84,7 @@ def is_window(shape: Shape, strides: Shape) -> bool:
     outer, inner = long[:-1], long[-1]
     if inner[1] != 1:
         return False
-    return all(a[1] == b[0] * b[1] for a, b in zip(outer, outer[1:], strict=False))
+    return all(a[1] == b[0] * b[1] for a, b in pairwise(outer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,6 @@ class _Storage:
         self.values: dict[str, Value] = {}
         self.places: dict[str, _Place] = {}
         self.concats = {n.output: n for n in graph.nodes if n.op == "Concat"}
-        self.copies: dict[tuple[str, int], str] = {}
 
     def run(self) -> tuple[dict[str, Value], list[Group]]:
         for node in reversed(list(self.concats.values())):
@@ -154,7 +154,8 @@ class _Storage:
         return out
 
     def _axis_stride(self, node: Node, value: Value) -> int:
-        return value.strides[node.attrs["axis"] % len(value.shape)]
+        axis: int = node.attrs["axis"] % len(value.shape)
+        return value.strides[axis]
 
     # --- values ---
 
@@ -169,7 +170,9 @@ class _Storage:
         if name in self.values:
             return self.values[name]
         place = self.places.get(name)
-        return self._own(name) if place is None else self._inside(name, name, place.concat, place.offset)
+        if place is None:
+            return self._own(name)
+        return self._inside(name, name, place.concat, place.offset)
 
     def _inside(self, name: str, like: str, concat: Node, offset: int) -> Value:
         whole = self._target(concat.output)
@@ -204,7 +207,7 @@ class _Storage:
                 self.groups.append(_copy(node, name, copy))
 
     def _slice(self, node: Node) -> None:
-        source = self._value(node.inputs[0])
+        source = self.values[node.inputs[0]]
         shape = self.graph.shape(node.output)
         steps, starts = node.attrs["steps"], node.attrs["starts"]
         if any(s != 1 for s in steps) or not is_window(shape, source.strides):
@@ -215,7 +218,7 @@ class _Storage:
         self._alias(node, value)
 
     def _reshape(self, node: Node) -> None:
-        source = self._value(node.inputs[0])
+        source = self.values[node.inputs[0]]
         shape = self.graph.shape(node.output)
         strides = reshape_strides(source.shape, source.strides, shape)
         if strides is None or not is_window(shape, strides):
@@ -243,9 +246,6 @@ class _Storage:
         self.groups.append(_copy(node, source.name, copy))
         return dense
 
-    def _value(self, name: str) -> Value:
-        return self.values[name]
-
     def _group(self, node: Node) -> None:
         """A structural node that has to be computed after all."""
         self._target(node.output)
@@ -261,5 +261,3 @@ class _Storage:
 
 def _copy(node: Node, source: str, target: str) -> Group:
     return Group([Node(node.name, "Identity", (source,), (target,))])
-
-

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Array, Graph, Node, Shape
 from autotune.graph.operators import OPERATORS
 from autotune.graph.partition import Group
@@ -16,6 +17,7 @@ from autotune.te.dag import ComputeDAG
 from autotune.te.expr import Tensor
 
 _ROLES = {"Conv": ("x", "weight", "bias"), "MatMul": ("x", "weight", "bias")}
+_CONSTANT_ROLES = {"Mul": "scale", "Add": "shift", "AveragePool": "scale"}
 _COMMUTATIVE = ("Add", "Mul", "Max", "Min")
 
 
@@ -88,9 +90,9 @@ class _Builder:
             tensor = self.scope.placeholder(role, self._spread(self.graph.shape(name)))
             self.inputs[tensor.name] = name
             return tensor
-        if value.size == 1 and node.op not in _ROLES:
+        if value.size == 1 and (node.op in ELEMENTWISE or node.op == "AveragePool"):
             return literal(float(value.reshape(-1)[0]))
-        role = roles[slot] if slot < len(roles) else {"Mul": "scale", "Add": "shift"}.get(node.op, "c")
+        role = roles[slot] if slot < len(roles) else _CONSTANT_ROLES.get(node.op, "constant")
         shape = value.shape if node.op in _ROLES and slot == 1 else self._spread(value.shape)
         tensor = self.scope.placeholder(role, shape or (1,), constant=True)
         self.constants[tensor.name] = np.ascontiguousarray(value)
@@ -118,5 +120,3 @@ def _n_channel_groups(graph: Graph, group: Group) -> int:
         if node.op == "Conv" and node.attrs["kind"] == "grouped":
             return int(graph.constants[node.inputs[1]].shape[-3])
     return 1
-
-

@@ -1,4 +1,4 @@
-"""② Fewer, longer axes: extents of 1 vanish and neighbouring axes merge where nothing tells them apart.
+"""② Fewer, longer axes: extents of 1 vanish, neighbours merge where nothing tells them apart.
 
     conv[n<1, h<56, w<56, o<64] = sum(x[n, h+kh, w+kw, i] * w[kh, kw, i, o], kh<1, kw<1, i<64)
  -> conv[hw<3136, o<64]         = sum(x[hw, i] * w[i, o], i<64)
@@ -76,9 +76,7 @@ def _picked(tensor: Tensor, dims: Sequence[int]) -> Tensor:
     return Tensor(tensor.name, tuple(tensor.shape[n] for n in dims), tensor.dtype)
 
 
-def _without_units(
-    op: Op, kept: dict[str, tuple[int, ...]], tensors: dict[str, Tensor]
-) -> Op:
+def _without_units(op: Op, kept: dict[str, tuple[int, ...]], tensors: dict[str, Tensor]) -> Op:
     if isinstance(op, Placeholder):
         return Placeholder(tensors[op.name], op.constant)
     axes = tuple(op.axes[n] for n in kept[op.name])
@@ -184,17 +182,13 @@ def _told_apart(op: Compute) -> Iterator[Pair]:
     for name in _bare_variables(op.body, extents):
         yield from _neighbours(positions[name])
     for load in op.reads:
-        plain = [_plain(load, n, extents) for n in range(len(load.indices))]
-        for n, name in enumerate(plain):
-            if name is None:
-                continue
-            owner, at = positions[name]
-            before = positions.get(plain[n - 1] or "") if n else None
-            after = positions.get(plain[n + 1] or "") if n + 1 < len(plain) else None
-            if before != (owner, at - 1):
-                yield (owner, at - 1)
-            if after != (owner, at + 1):
-                yield (owner, at)
+        names = [_plain(load, n, extents) for n in range(len(load.indices))]
+        at = [None, *(positions[name] if name else None for name in names), None]
+        for before, here, after in zip(at, at[1:], at[2:], strict=False):
+            if here and before != (here[0], here[1] - 1):
+                yield (here[0], here[1] - 1)
+            if here and after != (here[0], here[1] + 1):
+                yield here
 
 
 def _neighbours(position: Pair) -> tuple[Pair, Pair]:

@@ -1,0 +1,125 @@
+"""Small ONNX models, and a reference executor of networks: one NumPy evaluation per call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from autotune.graph.network import Network, build_network
+from autotune.graph.onnx_reader import prepare_model
+from autotune.graph.storage import Value
+from autotune.te.evaluate import evaluate
+
+Array = NDArray[Any]
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+onnxruntime.set_default_logger_severity(3)
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attrs: object) -> NodeProto:
+    """`node("Add", "a b", "y")`; "_" stands for an absent input."""
+    names = ["" if name == "_" else name for name in inputs.split()]
+    return helper.make_node(op, names, outputs.split(), **attrs)
+
+
+def model(
+    nodes: NodeProto | Sequence[NodeProto],
+    inputs: Mapping[str, Sequence[int | str]],
+    constants: Mapping[str, object] | None = None,
+    outputs: str = "y",
+    opset: int = 17,
+) -> ModelProto:
+    """A model of float inputs whose outputs have inferred shapes."""
+    nodes = [nodes] if isinstance(nodes, NodeProto) else list(nodes)
+    arrays = {n: np.asarray(a) for n, a in (constants or {}).items()}
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs.split()],
+        [numpy_helper.from_array(a, n) for n, a in arrays.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    proto.ir_version = 8
+    return proto
+
+
+def execute(network: Network, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Run a network over storage that begins as NaN, so that what is not written shows."""
+    roots = [v for v in network.values.values() if v.parent is None]
+    memory = {v.name: np.full(int(np.prod(v.shape)), np.nan, v.dtype) for v in roots}
+
+    def window(name: str) -> Array:
+        value = network.values[name]
+        base = memory[value.root][value.offset :]
+        strides = [s * base.itemsize for s in value.strides]
+        assert base.size > last_element(value) or not value.shape
+        return as_strided(base, value.shape, strides)
+
+    for port in network.inputs:
+        window(port.value)[...] = feeds[port.name].reshape(network.values[port.value].shape)
+    for call in network.calls:
+        inputs = {name: window(value) for name, value in call.inputs.items()}
+        results = evaluate(network.tasks[call.task], inputs | call.constants)
+        for name, value in call.outputs.items():
+            target = window(value)
+            target[...] = results[name].reshape(target.shape)
+    return {p.name: np.array(window(p.value)).reshape(p.shape) for p in network.outputs}
+
+
+def last_element(value: Value) -> int:
+    """Offset of the last element of a value from its first."""
+    return sum((n - 1) * s for n, s in zip(value.shape, value.strides, strict=True))
+
+
+def random_feeds(network: Network, seed: int = 0) -> dict[str, Array]:
+    """Normal values for every input."""
+    rng = np.random.default_rng(seed)
+    return {p.name: rng.standard_normal(p.shape, np.float32) for p in network.inputs}
+
+
+def onnxruntime_outputs(proto: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The oracle of whole models."""
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def save(proto: ModelProto, folder: Path) -> Path:
+    """Write a model into a folder."""
+    path = folder / "model.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+def error_against_onnxruntime(path: Path, original: ModelProto | None = None) -> float:
+    """Largest absolute difference over the largest output; compares shapes and dtypes too."""
+    network = build_network(path)
+    feeds = random_feeds(network)
+    results = execute(network, feeds)
+    expected = onnxruntime_outputs(original or prepare_model(path), feeds)
+    assert results.keys() == expected.keys()
+    worst = 0.0
+    for name, want in expected.items():
+        assert results[name].shape == want.shape
+        assert results[name].dtype == want.dtype
+        scale = max(float(np.abs(want).max()), 1e-6)
+        worst = max(worst, float(np.abs(results[name] - want).max()) / scale)
+    return worst
+
+
+def assert_matches(proto: ModelProto, folder: Path, tolerance: float = 2e-6) -> Network:
+    """Build `proto` and compare the network with onnxruntime running `proto` itself."""
+    path = save(proto, folder)
+    assert error_against_onnxruntime(path, proto) <= tolerance
+    return build_network(path)

@@ -1,0 +1,413 @@
+"""Every operator against onnxruntime, on small models made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import NodeProto
+
+from tests.graph.onnx_models import assert_matches, model, node
+
+RNG = np.random.default_rng(0)
+IMAGE = {"x": (2, 6, 9, 7)}
+
+
+def values(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+UNARY = [
+    node("Relu", "x"),
+    node("Sigmoid", "x"),
+    node("Tanh", "x"),
+    node("Exp", "x"),
+    node("Abs", "x"),
+    node("Neg", "x"),
+    node("Floor", "x"),
+    node("Ceil", "x"),
+    node("Round", "x"),
+    node("Erf", "x"),
+    node("Reciprocal", "x"),
+    node("Softplus", "x"),
+    node("Softsign", "x"),
+    node("Sign", "x"),
+    node("Identity", "x"),
+    node("LeakyRelu", "x", alpha=0.1),
+    node("Elu", "x", alpha=0.7),
+    node("Selu", "x"),
+    node("Celu", "x", alpha=0.6),
+    node("ThresholdedRelu", "x", alpha=0.3),
+    node("HardSigmoid", "x", alpha=0.3, beta=0.4),
+    node("HardSwish", "x"),
+    node("Mish", "x"),
+    node("Dropout", "x"),
+    node("Softmax", "x", axis=1),
+    node("Softmax", "x", axis=-1),
+    node("LogSoftmax", "x", axis=1),
+    node("LRN", "x", size=3, alpha=0.1, beta=0.6, bias=1.5),
+    node("LRN", "x", size=5),
+    node("GlobalAveragePool", "x"),
+    node("GlobalMaxPool", "x"),
+    node("Flatten", "x", axis=2),
+    node("Transpose", "x", perm=[0, 2, 3, 1]),
+    node("Transpose", "x"),
+]
+
+
+@pytest.mark.parametrize("op", UNARY, ids=lambda n: n.op_type)
+def test_unary(op: NodeProto, tmp_path: Path) -> None:
+    assert_matches(model(op, IMAGE, opset=18), tmp_path)
+
+
+@pytest.mark.parametrize("op", UNARY, ids=lambda n: n.op_type)
+def test_unary_behind_a_convolution(op: NodeProto, tmp_path: Path) -> None:
+    copied = NodeProto()
+    copied.CopyFrom(op)
+    copied.input[0] = "t"
+    nodes = [node("Conv", "x w b", "t", pads=[1, 1, 1, 1]), copied]
+    constants = {"w": values(4, 6, 3, 3), "b": values(4)}
+    tolerance = 1.0 if op.op_type in ("Floor", "Ceil", "Round", "Sign") else 1e-5
+    tolerance = 2e-2 if op.op_type == "Reciprocal" else tolerance
+    assert_matches(model(nodes, IMAGE, constants, opset=18), tmp_path, tolerance)
+
+
+@pytest.mark.parametrize("op", ["Sqrt", "Log"])
+def test_positive_domain(op: str, tmp_path: Path) -> None:
+    assert_matches(model([node("Abs", "x", "a"), node(op, "a")], IMAGE), tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu"])
+@pytest.mark.parametrize("shape", [(2, 6, 9, 7), (6, 1, 1), (7,), (1,), (2, 1, 9, 1), ()])
+def test_binary_with_constant(op: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    constant = values(*shape) if shape else np.float32(1.5)
+    assert_matches(model(node(op, "x c"), IMAGE, {"c": constant}), tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Sum"])
+@pytest.mark.parametrize("shape", [(2, 6, 9, 7), (6, 1, 1), (7,), (2, 1, 9, 1)])
+def test_binary_of_inputs(op: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    assert_matches(model(node(op, "x z"), {**IMAGE, "z": shape}), tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+def test_constant_on_the_left(op: str, tmp_path: Path) -> None:
+    assert_matches(model(node(op, "c x"), IMAGE, {"c": values(6, 1, 1)}), tmp_path)
+
+
+def test_power(tmp_path: Path) -> None:
+    nodes = [node("Abs", "x", "a"), node("Pow", "a p")]
+    assert_matches(model(nodes, IMAGE, {"p": np.float32(1.7)}), tmp_path)
+
+
+@pytest.mark.parametrize("bounds", ["lo hi", "lo", "_ hi"])
+@pytest.mark.parametrize("opset", [9, 11, 17])
+def test_clip(bounds: str, opset: int, tmp_path: Path) -> None:
+    if opset < 11:
+        op, constants = node("Clip", "x", min=-0.5, max=0.6), {}
+    else:
+        op, constants = node("Clip", f"x {bounds}"), {"lo": np.float32(-0.5), "hi": np.float32(0.6)}
+    assert_matches(model(op, IMAGE, constants, opset=opset), tmp_path)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_convolution(data: st.DataObject, tmp_path: Path) -> None:
+    n_groups, per_group, n_out = (data.draw(st.integers(1, 3)) for _ in range(3))
+    rank = data.draw(st.integers(1, 3))
+    kernel = [data.draw(st.integers(1, 3)) for _ in range(rank)]
+    attrs = {
+        "strides": [data.draw(st.integers(1, 2)) for _ in range(rank)],
+        "dilations": [data.draw(st.integers(1, 2)) for _ in range(rank)],
+        "group": n_groups,
+    }
+    mode = data.draw(st.sampled_from(["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]))
+    if mode == "NOTSET":
+        attrs["pads"] = [data.draw(st.integers(0, 2)) for _ in range(2 * rank)]
+    else:
+        attrs["auto_pad"] = mode
+        attrs["dilations"] = [1] * rank
+    size = [data.draw(st.integers(5, 7)) for _ in range(rank)]
+    batch = data.draw(st.integers(1, 2))
+    nodes = [node("Conv", "x w b", "t", **attrs), node("Relu", "t")]
+    constants = {"w": values(n_groups * n_out, per_group, *kernel), "b": values(n_groups * n_out)}
+    proto = model(nodes, {"x": (batch, n_groups * per_group, *size)}, constants)
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_pooling(data: st.DataObject, tmp_path: Path) -> None:
+    op = data.draw(st.sampled_from(["MaxPool", "AveragePool"]))
+    kernel = [data.draw(st.integers(2, 3)) for _ in range(2)]
+    attrs: dict[str, object] = {
+        "kernel_shape": kernel,
+        "strides": [data.draw(st.integers(1, 2)) for _ in range(2)],
+        "ceil_mode": data.draw(st.integers(0, 1)),
+        "pads": [data.draw(st.integers(0, 1)) for _ in range(4)],
+    }
+    if op == "AveragePool":
+        attrs["count_include_pad"] = data.draw(st.integers(0, 1))
+    height, width = data.draw(st.integers(4, 8)), data.draw(st.integers(4, 8))
+    nodes = [node(op, "x", "t", **attrs), node("Relu", "t")]
+    assert_matches(model(nodes, {"x": (1, 3, height, width)}, opset=19), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_pooling_with_automatic_padding(op: str, mode: str, tmp_path: Path) -> None:
+    attrs = {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": mode}
+    assert_matches(model(node(op, "x", **attrs), IMAGE), tmp_path)
+
+
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize("trans_b", [0, 1])
+@pytest.mark.parametrize("bias", [(5,), (1, 5), (4, 1), (4, 5), (1,)])
+def test_gemm(trans_a: int, trans_b: int, bias: tuple[int, ...], tmp_path: Path) -> None:
+    attrs = {"transA": trans_a, "transB": trans_b, "alpha": 0.5, "beta": 0.25}
+    shape = (3, 4) if trans_a else (4, 3)
+    constants = {"b": values(5, 3) if trans_b else values(3, 5), "c": values(*bias)}
+    assert_matches(model(node("Gemm", "x b c", **attrs), {"x": shape}, constants), tmp_path)
+
+
+def test_gemm_of_inputs(tmp_path: Path) -> None:
+    shapes = {"a": (4, 3), "b": (5, 3), "c": (4, 5)}
+    proto = model(node("Gemm", "a b c", transB=1, alpha=2.0, beta=3.0), shapes)
+    assert_matches(proto, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((4, 3), (3, 5)),
+        ((2, 4, 3), (3, 5)),
+        ((2, 4, 3), (2, 3, 5)),
+        ((2, 1, 4, 3), (6, 3, 5)),
+        ((3,), (3, 5)),
+        ((2, 4, 3), (3,)),
+        ((1, 2, 4, 3), (1, 2, 3, 5)),
+    ],
+)
+@pytest.mark.parametrize("constant", [False, True])
+def test_matmul(a: tuple[int, ...], b: tuple[int, ...], constant: bool, tmp_path: Path) -> None:
+    op = node("MatMul", "a b")
+    proto = model(op, {"a": a}, {"b": values(*b)}) if constant else model(op, {"a": a, "b": b})
+    assert_matches(proto, tmp_path)
+
+
+REDUCED = ["Mean", "Sum", "Max", "Min", "L1", "L2", "SumSquare"]
+
+
+@pytest.mark.parametrize("op", REDUCED)
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("axes", [[2, 3], [1], [-1], [0, 1, 2, 3]])
+def test_reduction(op: str, keep: int, axes: list[int], tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "r"), node(f"Reduce{op}", "r", axes=axes, keepdims=keep)]
+    assert_matches(model(nodes, IMAGE, opset=11), tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_reduction_behind_a_convolution(keep: int, tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w", "t"),
+        node("ReduceMean", "t a", "m", keepdims=keep),
+        node("Sigmoid", "m"),
+    ]
+    constants = {"w": values(4, 6, 3, 3), "a": np.array([2, 3])}
+    assert_matches(model(nodes, IMAGE, constants, opset=18), tmp_path, 1e-5)
+
+
+def test_squeeze_and_excite(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w", "t"),
+        node("GlobalAveragePool", "t", "g"),
+        node("Conv", "g v b", "s"),
+        node("HardSigmoid", "s", "h"),
+        node("Mul", "t h"),
+    ]
+    constants = {"w": values(4, 6, 3, 3), "v": values(4, 4, 1, 1), "b": values(4)}
+    assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+@pytest.mark.parametrize("behind", [False, True])
+def test_pad(mode: str, behind: bool, tmp_path: Path) -> None:
+    constants = {
+        "p": np.array([0, 0, 1, 2, 0, 0, 3, 1]),
+        "v": np.float32(0.5),
+        "w": values(4, 6, 1, 1),
+    }
+    pad = node("Pad", "t p v" if mode == "constant" else "t p", mode=mode)
+    first = node("Conv", "x w", "t") if behind else node("Relu", "x", "t")
+    assert_matches(model([first, pad], IMAGE, constants, opset=13), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize(
+    ("starts", "ends", "axes", "steps"),
+    [
+        ([1], [4], [1], [1]),
+        ([2], [7], [2], [1]),
+        ([1, 0], [5, 6], [1, 3], [1, 1]),
+        ([0], [9], [2], [2]),
+        ([-1], [-100], [3], [-1]),
+    ],
+)
+def test_slice(
+    behind: bool,
+    starts: list[int],
+    ends: list[int],
+    axes: list[int],
+    steps: list[int],
+    tmp_path: Path,
+) -> None:
+    constants: dict[str, object] = {"w": values(6, 6, 1, 1)}
+    constants |= {n: np.array(v) for n, v in zip("beas", (starts, ends, axes, steps), strict=True)}
+    first = node("Conv", "x w", "t") if behind else node("Relu", "x", "t")
+    nodes = [first, node("Slice", "t b e a s", "u"), node("Relu", "u")]
+    assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+@pytest.mark.parametrize("behind", [False, True])
+def test_split_and_concat(axis: int, behind: bool, tmp_path: Path) -> None:
+    shape = (2, 6, 8, 4)
+    nodes = [
+        node("Conv", "x w", "t") if behind else node("Relu", "x", "t"),
+        node("Split", "t", "a b", axis=axis),
+        node("Sigmoid", "a", "c"),
+        node("Concat", "b c b x", axis=axis),
+    ]
+    proto = model(nodes, {"x": shape}, {"w": values(6, 6, 1, 1)}, opset=13)
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+def test_concat_with_a_constant(tmp_path: Path) -> None:
+    proto = model(node("Concat", "x c", axis=1), IMAGE, {"c": values(2, 1, 9, 7)})
+    assert_matches(proto, tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(2, -1), (2, 9, 42), (0, 2, 3, 9, 7), (108, 7)])
+@pytest.mark.parametrize("behind", [False, True])
+def test_reshape(shape: tuple[int, ...], behind: bool, tmp_path: Path) -> None:
+    first = node("Conv", "x w", "t") if behind else node("Relu", "x", "t")
+    nodes = [first, node("Reshape", "t s", "u"), node("Tanh", "u")]
+    constants = {"s": np.array(shape), "w": values(6, 6, 1, 1)}
+    assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+
+
+def test_flatten_before_gemm_permutes_the_weights(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w", "t"),
+        node("Flatten", "t", "f"),
+        node("Gemm", "f m b", "g", transB=1),
+        node("Relu", "g"),
+    ]
+    constants = {"w": values(4, 6, 3, 3), "m": values(10, 140), "b": values(10)}
+    network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+    assert [c.label for c in network.calls] == ["Transpose+Conv", "MatMul+Relu"]
+
+
+def test_channel_shuffle_is_one_copy(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w", "t", group=3),
+        node("Reshape", "t s", "u"),
+        node("Transpose", "u", "v", perm=[0, 2, 1, 3, 4]),
+        node("Reshape", "v r", "z"),
+        node("Conv", "z q", "y", group=6),
+    ]
+    constants = {
+        "w": values(6, 2, 3, 3),
+        "s": np.array([2, 3, 2, 7, 5]),
+        "r": np.array([2, 6, 7, 5]),
+        "q": values(6, 1, 3, 3),
+    }
+    network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+    labels = ["Transpose", "Conv", "Transpose", "Conv", "Transpose"]
+    assert [c.label for c in network.calls] == labels
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+        {"coordinate_transformation_mode": "half_pixel"},
+    ],
+)
+def test_resize_nearest(attrs: dict[str, str], tmp_path: Path) -> None:
+    op = node("Resize", "x _ s", mode="nearest", **attrs)
+    constants = {"s": np.array([1, 1, 2, 3], np.float32)}
+    assert_matches(model(op, IMAGE, constants, opset=13), tmp_path)
+
+
+def test_upsample_of_opset_9(tmp_path: Path) -> None:
+    op = node("Upsample", "x s", mode="nearest")
+    constants = {"s": np.array([1, 1, 2, 2], np.float32)}
+    assert_matches(model(op, IMAGE, constants, opset=9), tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Squeeze", "Unsqueeze"])
+def test_dimensions_of_one(op: str, tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w", "t"), node(op, "t a", "u"), node("Relu", "u")]
+    constants = {"w": values(1, 6, 3, 3), "a": np.array([1])}
+    assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+
+
+def test_expand(tmp_path: Path) -> None:
+    proto = model(node("Expand", "x s"), {"x": (3, 1, 4)}, {"s": np.array([2, 3, 5, 4])})
+    assert_matches(proto, tmp_path)
+
+
+def test_gather_of_one_index(tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "r"), node("Gather", "r i", axis=1)]
+    assert_matches(model(nodes, IMAGE, {"i": np.array(-2)}), tmp_path)
+
+
+def test_shape_arithmetic_folds_away(tmp_path: Path) -> None:
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Shape", "r", "s"),
+        node("Gather", "s zero", "n", axis=0),
+        node("Unsqueeze", "n axes", "m"),
+        node("Concat", "m rest", "target", axis=0),
+        node("Reshape", "r target", "y"),
+    ]
+    constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
+    network = assert_matches(model(nodes, IMAGE, constants), tmp_path)
+    assert [c.label for c in network.calls if c.label != "Identity"] == ["Relu"]
+
+
+@pytest.mark.parametrize(
+    "op", ["LayerNormalization", "GroupNormalization", "InstanceNormalization"]
+)
+def test_operators_defined_by_the_standard(op: str, tmp_path: Path) -> None:
+    if op == "LayerNormalization":
+        proto = model(node(op, "x s b"), {"x": (2, 5, 8)}, {"s": values(8), "b": values(8)})
+    elif op == "GroupNormalization":
+        constants = {"s": values(6), "b": values(6)}
+        proto = model(node(op, "x s b", num_groups=2), IMAGE, constants, opset=21)
+    else:
+        proto = model(node(op, "x s b"), IMAGE, {"s": values(6), "b": values(6)})
+    assert_matches(proto, tmp_path, 2e-5)
+
+
+@pytest.mark.parametrize("act", ["Relu", "Tanh", "Sigmoid", "Gelu"])
+def test_multilayer_perceptron(act: str, tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x w1", "a"),
+        node("Add", "a b1", "c"),
+        node(act, "c", "d"),
+        node("Gemm", "d w2 b2", "e", transB=1),
+        node("Softmax", "e"),
+    ]
+    shapes = {"w1": (20, 30), "b1": (30,), "w2": (10, 30), "b2": (10,)}
+    constants = {n: values(*s) for n, s in shapes.items()}
+    network = assert_matches(model(nodes, {"x": (4, 20)}, constants, opset=20), tmp_path, 1e-5)
+    assert [c.label for c in network.calls] == [f"MatMul+{act}", "MatMul", "Softmax"]
