@@ -142,7 +142,7 @@ def _pack(packing: Packing, source: Array, names: Names) -> _Memory:
 
     given = _Memory(packing.source.name, packing.source.shape, packing.source.dtype, _Clock())
     given.fill(source)
-    symbol = f"pack_{names[packing.packed.name]}"
+    symbol = f"pack_{names.tensor(packing.packed.name)}"
     packed: _Memory = _compiled(symbol, packing_text(packing, names), {"zeros": zeros})(given)
     return packed
 

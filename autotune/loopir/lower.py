@@ -322,7 +322,8 @@ def _versions(
 ) -> Body:
     """`nest` for the full tile of `rel` and for its remainder, and the choice between them."""
     stage, sizes = inst.stage, inst.sizes()
-    if any(stage.position(c) < depth for c in _leaves(stage, rel.children[-1:])):
+    outside = max(depth, stage.n_parallel)
+    if any(stage.position(c) < outside for c in _leaves(stage, rel.children[-1:])):
         raise ScheduleError(f"{stage.name}: the tile of {rel.parent} must be inside of its number")
     extent, factor = sizes[rel.parent], min(int(rel.factors[-1]), sizes[rel.parent])
     tile = simplify(_tile_number(inst, rel, sizes), ranges)

@@ -70,44 +70,52 @@ def print_python(program: Program) -> str:
 
 
 class Names:
-    """Python identifiers for names of the loop IR, no two alike."""
+    """Python identifiers for the names of tensors and of loop variables, no two alike."""
 
     def __init__(self) -> None:
-        self._taken: dict[str, str] = {}
+        self._taken: dict[tuple[str, str], str] = {}
 
-    def __getitem__(self, name: str) -> str:
-        if name not in self._taken:
+    def tensor(self, name: str) -> str:
+        """The identifier of a tensor."""
+        return self._identifier("tensor", name)
+
+    def var(self, name: str) -> str:
+        """The identifier of an index variable."""
+        return self._identifier("variable", name)
+
+    def _identifier(self, kind: str, name: str) -> str:
+        if (kind, name) not in self._taken:
             plain = "".join(c if c.isalnum() else "_" for c in name)
             if not plain.isidentifier() or keyword.iskeyword(plain) or plain in _RESERVED:
                 plain = f"{'' if plain[:1].isalpha() else 'x'}{plain}_"
             while plain in self._taken.values():
                 plain += "_"
-            self._taken[name] = plain
-        return self._taken[name]
+            self._taken[kind, name] = plain
+        return self._taken[kind, name]
 
 
 def kernel_text(kernel: Kernel, names: Names) -> str:
     """`def kernel(buffers…, begin, end)` over part of the parallel range."""
-    arguments = [*(names[b] for b in kernel.buffers), "begin", "end"]
+    arguments = [*(names.tensor(b) for b in kernel.buffers), "begin", "end"]
     lines = [f"def {kernel.name}({', '.join(arguments)}):"]
-    lines.append(f"{_TAB}for {names[kernel.var]} in range(begin, end):  # parallel")
+    lines.append(f"{_TAB}for {names.var(kernel.var)} in range(begin, end):  # parallel")
     lines += _body(kernel.body, _TAB * 2, names)
     return "\n".join(lines) + "\n"
 
 
 def packing_text(packing: Packing, names: Names) -> str:
     """`def pack_x(source)` that returns the packed constant."""
-    source, packed = names[packing.source.name], names[packing.packed.name]
+    source, packed = names.tensor(packing.source.name), names.tensor(packing.packed.name)
     lines = [f"def pack_{packed}({source}):"]
     lines.append(f"{_TAB}{packed} = zeros({packing.packed.shape}, {packing.packed.dtype!r})")
     indent = _TAB
     for axis in packing.axes:
-        lines.append(f"{indent}for {names[axis.name]} in range({axis.extent}):")
+        lines.append(f"{indent}for {names.var(axis.name)} in range({axis.extent}):")
         indent += _TAB
     where = [_expr(i, names) for i in packing.indices]
     inside = [f"0 <= {i} < {n}" for i, n in zip(where, packing.source.shape, strict=True)]
     value = f"{source}[{_tuple(where)}]"
-    target = f"{packed}[{_tuple([names[a.name] for a in packing.axes])}]"
+    target = f"{packed}[{_tuple([names.var(a.name) for a in packing.axes])}]"
     lines.append(f"{indent}if {' and '.join(inside) or 'True'}:")
     lines.append(f"{indent}{_TAB}{target} = {value}")
     lines.append(f"{_TAB}return {packed}")
@@ -120,20 +128,20 @@ def _run_text(program: Program, names: Names) -> str:
     constants = [b.name for b in program.buffers if b.role == "constant" and b.name not in packed]
     sources = [p.source.name for p in program.packs]
     arguments = dict.fromkeys([*given, *constants, *sources])
-    lines = [f"def run({', '.join(names[a] for a in arguments)}):"]
+    lines = [f"def run({', '.join(names.tensor(a) for a in arguments)}):"]
     for p in program.packs:
-        target = names[p.packed.name]
-        lines.append(f"{_TAB}{target} = pack_{target}({names[p.source.name]})")
+        target = names.tensor(p.packed.name)
+        lines.append(f"{_TAB}{target} = pack_{target}({names.tensor(p.source.name)})")
     lines += [
-        f"{_TAB}{names[b.name]} = empty({b.tensor.shape}, {b.tensor.dtype!r})"
+        f"{_TAB}{names.tensor(b.name)} = empty({b.tensor.shape}, {b.tensor.dtype!r})"
         for b in program.buffers
         if b.role in ("workspace", "output")
     ]
     for k in program.kernels:
         lines.append(
-            f"{_TAB}{k.name}({', '.join([*(names[b] for b in k.buffers), '0'])}, {k.extent})"
+            f"{_TAB}{k.name}({', '.join([*(names.tensor(b) for b in k.buffers), '0'])}, {k.extent})"
         )
-    results = [names[b.name] for b in program.buffers if b.role == "output"]
+    results = [names.tensor(b.name) for b in program.buffers if b.role == "output"]
     lines.append(f"{_TAB}return {', '.join(results)}")
     return "\n".join(lines) + "\n"
 
@@ -147,7 +155,7 @@ def _stmt(stmt: Stmt, indent: str, names: Names) -> Iterator[str]:
     match stmt:
         case For(var=var, extent=extent, kind=kind, body=body):
             mark = "" if kind == "serial" else f"  # {kind}"
-            yield f"{indent}for {names[var]} in range({extent}):{mark}"
+            yield f"{indent}for {names.var(var)} in range({extent}):{mark}"
             yield from _body(body, indent + _TAB, names)
         case If(cond=cond, then=then, orelse=orelse):
             yield f"{indent}if {_expr(cond, names)}:"
@@ -157,16 +165,16 @@ def _stmt(stmt: Stmt, indent: str, names: Names) -> Iterator[str]:
                 yield from _body(orelse, indent + _TAB, names)
         case Alloc(buffer=buffer, body=body):
             shape, dtype = buffer.tensor.shape, buffer.tensor.dtype
-            yield f"{indent}{names[buffer.name]} = empty({shape}, {dtype!r})"
+            yield f"{indent}{names.tensor(buffer.name)} = empty({shape}, {dtype!r})"
             yield from _body(body, indent, names)
         case Let(var=var, value=value):
-            yield f"{indent}{names[var]} = {_expr(value, names)}"
+            yield f"{indent}{names.var(var)} = {_expr(value, names)}"
         case Store(tensor=tensor, indices=indices, value=value):
             where = _tuple([_expr(i, names) for i in indices])
-            yield f"{indent}{names[tensor.name]}[{where}] = {_expr(value, names)}"
+            yield f"{indent}{names.tensor(tensor.name)}[{where}] = {_expr(value, names)}"
         case PrefetchLine(tensor=tensor, indices=indices, offset_bytes=offset):
             where = _tuple([_expr(i, names) for i in indices])
-            yield f"{indent}# prefetch {names[tensor.name]}[{where}] + {offset} bytes"
+            yield f"{indent}# prefetch {names.tensor(tensor.name)}[{where}] + {offset} bytes"
         case _:
             assert_never(stmt)
 
@@ -182,7 +190,7 @@ def _nested(e: Expr, names: Names) -> str:
             text = repr(float(value) if dtype.startswith("float") else value)
             return f"({text})" if text.startswith("-") else text
         case Var(name=name):
-            return names[name]
+            return names.var(name)
         case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
             x, y = _nested(a, names), _nested(b, names)
             return f"({x} {_INFIX[op]} {y})" if op in _INFIX else f"{op}({x}, {y})"
@@ -194,7 +202,7 @@ def _nested(e: Expr, names: Names) -> str:
         case Cast(dtype=dtype, a=a):
             return f"{dtype}({_expr(a, names)})"
         case Load(tensor=tensor, indices=indices):
-            return f"{names[tensor.name]}[{_tuple([_expr(i, names) for i in indices])}]"
+            return f"{names.tensor(tensor.name)}[{_tuple([_expr(i, names) for i in indices])}]"
         case Reduce():
             raise ValueError("a reduction has no loops yet")
         case _:
