@@ -129,8 +129,14 @@ def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
     for it in outer:
         blocked |= _full(it.extent, n) > 1
     for rel in stage.splits:
-        if rel.parent in spatial and rel.tail == "shift":
-            bad |= blocked & (_full(extents[rel.parent], n) % _full(rel.factors[-1], n) != 0)
+        if rel.parent not in spatial:
+            continue
+        count = _full(extents[rel.parent], n)
+        for level, factor in enumerate(reversed(rel.factors)):
+            f = _full(factor, n)
+            if level or rel.tail == "shift":
+                bad |= blocked & (count % f != 0)
+            count = np.ceil(count / f)
     return bad
 
 
