@@ -341,6 +341,10 @@ class _Function:
         return I64(value) if isinstance(value, int) else value
 
     def _binary(self, e: Binary, guard: ir.Value | None) -> ir.Value:
+        if e.op == "pow" and isinstance(e.b, Const):
+            power = self.math.fixed_pow(self._value(e.a, guard), float(e.b.value))
+            if power is not None:
+                return power
         if e.op == "add" and _is_float_product(e.b):
             return self._fma(e.b, e.a, guard)
         if e.op == "add" and _is_float_product(e.a):

@@ -3,14 +3,21 @@
 LLVM's libm calls are neither vectorised nor inlined, so each function is a polynomial here. Errors
 are the largest seen against float64 over the stated range (checked by tests):
 
-    exp    [-87, 88]   1 ULP     Cody-Waite reduction, degree 6 (Cephes expf)
-    log    (0, inf)    2 ULP     mantissa in [√½, √2), degree 8 (Cephes logf)
-    tanh   all         4 ULP     rational 13/6, clamped at ±7.9 (Eigen)
-    erf    all         4e-7 abs  rational 13/8, clamped at ±4 (Eigen)
+    exp      all         1 ULP     Cody-Waite reduction, degree 6 (Cephes expf)
+    log      all         1 ULP     mantissa in [√½, √2), degree 9 (Cephes logf)
+    tanh     all         2 ULP     polynomial below 0.625, else by exp (Cephes tanhf)
+    sigmoid  x > -88.7   2.5 ULP   by exp; 0 below
+    erf      all         6 ULP     rational 13/8, clamped at ±4 (Eigen)
+    rsqrt    normal      1.5 ULP   division by the square root
+    pow      x > 0       2·|y·log x| + 2 ULP, by exp and log
+             all x       |y| + 2 ULP where y is a constant, 4y is whole and |y| ≤ 8
+
+"All" includes infinities, NaN, zeros, denormal arguments and denormal results.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
@@ -19,10 +26,11 @@ import llvmlite.ir as ir
 
 _Floats: TypeAlias = tuple[float, ...]
 _I32 = ir.IntType(32)
-_TANH_P: _Floats = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11)
-_TANH_P += (5.12229709037114e-08, 1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03)
-_TANH_Q: _Floats = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03)
-_TANH_Q += (4.89352518554385e-03,)
+_SMALLEST_NORMAL = 2.0**-126
+_SQRT_HALF_BITS = 0x3F3504F3
+_MAX_QUARTERS = 32
+_TANH: _Floats = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1)
+_TANH += (-3.33332819422e-1,)
 _ERF_P: _Floats = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06)
 _ERF_P += (-5.69250639462346e-05, -7.34990630326855e-04, -2.95459980854025e-03)
 _ERF_P += (-1.60960333262415e-02,)
@@ -82,9 +90,9 @@ class Math:
         return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
 
     def exp(self, x: ir.Value) -> ir.Value:
-        """e^x; 0 below -88, 2^128·… saturates at the largest finite result above 88.7."""
+        """e^x, with the exact limits 0 and infinity."""
         c = partial(self.const, x.type)
-        x = self.minimum(c(88.72283), self.maximum(c(-87.33654), x))
+        x = self.minimum(c(89.0), self.maximum(c(-104.0), x))
         n = self.intrinsic("roundeven", self.b.fmul(x, c(1.44269504088896341)))
         r = self.fma(n, c(-0.693359375), x)
         r = self.fma(n, c(2.12194440e-4), r)
@@ -93,14 +101,22 @@ class Math:
         return self._scale(y, n)
 
     def log(self, x: ir.Value) -> ir.Value:
-        """Natural logarithm of a positive normal number."""
+        """Natural logarithm; -inf of 0, NaN of negative numbers."""
+        c, b = partial(self.const, x.type), self.b
+        small = b.fcmp_ordered("<", x, c(_SMALLEST_NORMAL))
+        y = self._log_normal(b.select(small, b.fmul(x, c(2.0**23)), x))
+        y = b.select(small, b.fsub(y, c(23 * 0.6931471805599453)), y)
+        y = b.select(b.fcmp_ordered("==", x, c(math.inf)), x, y)
+        edge = b.select(b.fcmp_ordered("==", x, c(0.0)), c(-math.inf), c(math.nan))
+        return b.select(b.fcmp_ordered(">", x, c(0.0)), y, edge)
+
+    def _log_normal(self, x: ir.Value) -> ir.Value:
         c = partial(self.const, x.type)
         ints = self._int_type(x.type)
         i = partial(self.const, ints)
-        bits = self.b.bitcast(x, ints)
-        shifted = self.b.sub(bits, i(0x3F3504F3))
+        shifted = self.b.sub(self.b.bitcast(x, ints), i(_SQRT_HALF_BITS))
         exponent = self.b.ashr(shifted, i(23))
-        mantissa = self.b.add(self.b.and_(shifted, i(0x007FFFFF)), i(0x3F3504F3))
+        mantissa = self.b.add(self.b.and_(shifted, i(0x007FFFFF)), i(_SQRT_HALF_BITS))
         f = self.b.fsub(self.b.bitcast(mantissa, x.type), c(1.0))
         e = self.b.sitofp(exponent, x.type)
         z = self.b.fmul(f, f)
@@ -110,12 +126,20 @@ class Math:
         return self.fma(e, c(0.693359375), self.b.fadd(f, y))
 
     def tanh(self, x: ir.Value) -> ir.Value:
-        """Hyperbolic tangent."""
-        return self._rational(x, 7.90531110763549805, _TANH_P, _TANH_Q)
+        """Hyperbolic tangent: a polynomial near 0, else 1 - 2/(e^2|x| + 1)."""
+        c, b = partial(self.const, x.type), self.b
+        size = self.intrinsic("fabs", x)
+        z = b.fmul(x, x)
+        near = self.fma(b.fmul(self._horner(_TANH, z), z), x, x)
+        grown = b.fadd(self.exp(b.fadd(size, size)), c(1.0))
+        far = self.intrinsic("copysign", b.fsub(c(1.0), b.fdiv(c(2.0), grown)), x)
+        return b.select(b.fcmp_ordered("<", size, c(0.625)), near, far)
 
     def erf(self, x: ir.Value) -> ir.Value:
         """Error function."""
-        return self._rational(x, 4.0, _ERF_P, _ERF_Q)
+        x = self.minimum(self.const(x.type, 4.0), self.maximum(self.const(x.type, -4.0), x))
+        z = self.b.fmul(x, x)
+        return self.b.fmul(x, self.b.fdiv(self._horner(_ERF_P, z), self._horner(_ERF_Q, z)))
 
     def sigmoid(self, x: ir.Value) -> ir.Value:
         """1 / (1 + e^-x)."""
@@ -124,18 +148,30 @@ class Math:
 
     def rsqrt(self, x: ir.Value) -> ir.Value:
         """1 / √x, both operations correctly rounded."""
-        return self.b.fdiv(self.const(x.type, 1.0), self.intrinsic("sqrt", x))
+        return self.b.fdiv(self.const(x.type, 1.0), self.sqrt(x))
+
+    def sqrt(self, x: ir.Value) -> ir.Value:
+        """√x, correctly rounded."""
+        return self.intrinsic("sqrt", x)
 
     def pow(self, x: ir.Value, y: ir.Value) -> ir.Value:
         """x^y for positive x, as e^(y·log x)."""
         return self.exp(self.b.fmul(y, self.log(x)))
 
-    def _rational(
-        self, x: ir.Value, limit: float, p: tuple[float, ...], q: tuple[float, ...]
-    ) -> ir.Value:
-        x = self.minimum(self.const(x.type, limit), self.maximum(self.const(x.type, -limit), x))
-        z = self.b.fmul(x, x)
-        return self.b.fdiv(self.b.fmul(x, self._horner(p, z)), self._horner(q, z))
+    def fixed_pow(self, x: ir.Value, y: float) -> ir.Value | None:
+        """x^y by products and square roots; None where 4y is no small whole number."""
+        quarters = abs(4 * y)
+        if quarters != int(quarters) or quarters > _MAX_QUARTERS:
+            return None
+        root = self.sqrt(x) if quarters % 4 else x
+        factors = [x] * int(quarters // 4)
+        factors += {0: [], 1: [self.sqrt(root)], 2: [root], 3: [root, self.sqrt(root)]}[
+            int(quarters % 4)
+        ]
+        total: ir.Value = self.const(x.type, 1.0)
+        for factor in factors:
+            total = self.b.fmul(total, factor)
+        return self.b.fdiv(self.const(x.type, 1.0), total) if y < 0 else total
 
     def _horner(self, coefficients: tuple[float, ...], x: ir.Value) -> ir.Value:
         total: ir.Value = self.const(x.type, coefficients[0])
@@ -166,7 +202,7 @@ CALLS: dict[str, Callable[[Math, ir.Value], ir.Value]] = {
     "erf": Math.erf,
     "sigmoid": Math.sigmoid,
     "rsqrt": Math.rsqrt,
-    "sqrt": lambda m, x: m.intrinsic("sqrt", x),
+    "sqrt": Math.sqrt,
     "abs": lambda m, x: m.intrinsic("fabs", x),
     "neg": lambda m, x: m.b.fneg(x),
     "floor": lambda m, x: m.intrinsic("floor", x),

@@ -1,0 +1,140 @@
+"""Elementary functions against NumPy in float64, in units in the last place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from autotune.errors import CodegenError
+from autotune.loopir.lower import lower
+from autotune.loopir.nodes import Program
+from autotune.schedule.steps import Annotate, Split, Steps
+from autotune.target import parse_target, runs_here
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.expr import Axis, Binary, Expr, Load, call, f32
+from tests.schedule.running import run_compiled
+
+Array = NDArray[Any]
+N = 1 << 14
+SIXTEEN: Steps = (Split("y", "i", (16,)), Annotate("y", "i.1", "vectorize"))
+AVX2 = parse_target("x86-64-v3")
+
+
+def program(f: Callable[[Load], Expr], steps: Steps = SIXTEEN, dtype: str = "float32") -> Program:
+    i = Axis("i", N)
+    x = placeholder("x", (N,), dtype)
+    return lower(ComputeDAG((x, compute("y", (i,), f(x.tensor[i]))), ("y",)), steps)
+
+
+def apply(f: Callable[[Load], Expr], x: Array, steps: Steps = SIXTEEN) -> Array:
+    padded = np.resize(x.astype(np.float32), N)
+    return run_compiled(program(f, steps), {"x": padded}, AVX2)["y"][: x.size]
+
+
+def ulps(found: Array, exact: Array) -> float:
+    """Largest error in units in the last place of the rounded exact result."""
+    unit = np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
+    return float((np.abs(found.astype(np.float64) - exact) / unit).max())
+
+
+def linear(low: float, high: float) -> Array:
+    return np.linspace(low, high, N).astype(np.float32)
+
+
+def magnitudes(low: float, high: float) -> Array:
+    """Both signs, evenly spread over the exponents."""
+    x = np.exp(np.linspace(math.log(low), math.log(high), N))
+    return np.where(np.arange(N) % 2, x, -x).astype(np.float32)
+
+
+def positive(low: float = 2.0**-126, high: float = 3e38) -> Array:
+    return np.abs(magnitudes(low, high))
+
+
+ERF = np.vectorize(math.erf, otypes=[np.float64])
+CASES: list[tuple[str, Callable[[Array], Array], list[Array], float]] = [
+    ("exp", np.exp, [linear(-104, 88.7), linear(-1, 1), magnitudes(1e-40, 1e-2)], 1.0),
+    ("log", np.log, [positive(), linear(0.5, 2), positive(1e-44, 1e-38)], 1.0),
+    ("tanh", np.tanh, [linear(-10, 10), magnitudes(1e-40, 1)], 2.0),
+    ("sigmoid", lambda x: 1 / (1 + np.exp(-x)), [linear(-88, 88), linear(-9, 9)], 2.5),
+    ("erf", ERF, [linear(-5, 5), magnitudes(1e-37, 1)], 6.0),
+    ("rsqrt", lambda x: 1 / np.sqrt(x), [positive()], 1.5),
+    ("sqrt", np.sqrt, [positive()], 0.5),
+]
+
+
+@pytest.mark.parametrize(("fn", "exact", "ranges", "limit"), CASES, ids=[c[0] for c in CASES])
+def test_error_is_as_documented(
+    fn: str, exact: Callable[[Array], Array], ranges: list[Array], limit: float
+) -> None:
+    for x in ranges:
+        found = apply(lambda e: call(fn, e), x)
+        # the oracle's own rounding is far below a thousandth of a unit
+        assert ulps(found, exact(x.astype(np.float64))) <= limit + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        ("exp", [1, 1, math.inf, 0, math.nan, math.inf, 0]),
+        ("log", [-math.inf, -math.inf, math.inf, math.nan, math.nan, 4.6051702, math.nan]),
+        ("tanh", [0, 0, 1, -1, math.nan, 1, -1]),
+        ("erf", [0, 0, 1, -1, math.nan, 1, -1]),
+        ("sigmoid", [0.5, 0.5, 1, 0, math.nan, 1, 0]),
+        ("sqrt", [0, 0, math.inf, math.nan, math.nan, 10, math.nan]),
+        ("floor", [0, 0, math.inf, -math.inf, math.nan, 100, -200]),
+        ("abs", [0, 0, math.inf, math.inf, math.nan, 100, 200]),
+    ],
+)
+def test_special_values(fn: str, expected: list[float]) -> None:
+    x = np.array([0.0, -0.0, math.inf, -math.inf, math.nan, 100.0, -200.0], np.float32)
+    np.testing.assert_allclose(apply(lambda e: call(fn, e), x), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 7])
+def test_lanes_do_not_change_the_result(lanes: int) -> None:
+    x = linear(-20, 20)
+    steps = (Split("y", "i", (lanes,)), Annotate("y", "i.1", "vectorize"))
+    sixteen = apply(lambda e: call("tanh", e), x)
+    np.testing.assert_array_equal(apply(lambda e: call("tanh", e), x, steps), sixteen)
+
+
+@pytest.mark.skipif(not runs_here(parse_target("x86-64-v4")), reason="needs AVX-512")
+def test_targets_agree() -> None:
+    x = linear(-20, 20)
+    wide = run_compiled(program(lambda e: call("exp", e)), {"x": x}, parse_target("x86-64-v4"))["y"]
+    np.testing.assert_array_equal(apply(lambda e: call("exp", e), x), wide)
+
+
+@pytest.mark.parametrize("y", [-2.0, -0.5, 0.0, 0.25, 0.75, 1.0, 2.0, 3.0, 7.5])
+def test_quarter_powers(y: float) -> None:
+    x = positive(1e-4, 1e4)
+    found = apply(lambda e: Binary("pow", e, f32(y)), x)
+    assert ulps(found, x.astype(np.float64) ** y) <= abs(y) + 2
+
+
+def test_whole_powers_of_negative_numbers() -> None:
+    x = np.array([-2.0, -0.5, 3.0], np.float32)
+    np.testing.assert_array_equal(apply(lambda e: Binary("pow", e, f32(3)), x), x**3)
+
+
+@pytest.mark.parametrize("y", [0.3, -1.7, 11.1])
+def test_powers_in_general(y: float) -> None:
+    x = positive(1e-2, 1e2)
+    exact = x.astype(np.float64) ** np.float64(np.float32(y))
+    allowed = 2 + 2 * np.abs(y * np.log(x.astype(np.float64))).max()
+    assert ulps(apply(lambda e: Binary("pow", e, f32(y)), x), exact) <= allowed
+
+
+def test_float64_has_exact_functions_only() -> None:
+    found = run_compiled(
+        program(lambda e: call("sqrt", e), dtype="float64"), {"x": np.full(N, 2.0)}, AVX2
+    )
+    assert (found["y"] == math.sqrt(2)).all()
+    with pytest.raises(CodegenError, match="exp has no code for float64"):
+        run_compiled(program(lambda e: call("exp", e), dtype="float64"), {"x": np.ones(N)}, AVX2)
