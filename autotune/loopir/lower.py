@@ -368,6 +368,8 @@ def _symbol(name: str) -> str:
 
 def _decode(stage: Stage, sizes: dict[str, int]) -> tuple[Body, int, Ranges]:
     """Split the flat parallel index `t` into the outermost loops of a root stage."""
+    if any(i.kind == "reduce" for i in stage.iters[: stage.n_parallel]):
+        raise ScheduleError(f"{stage.name}: a reduction loop cannot be parallel")
     outer = [i for i in stage.iters[: stage.n_parallel] if sizes[i.name] > 1]
     total, lets, ranges = 1, [], {}
     for it in reversed(outer):

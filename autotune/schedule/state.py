@@ -217,6 +217,10 @@ def _with(state: State, stage: Stage) -> State:
 def _split(state: State, step: Split, holes: Holes) -> State:
     stage = state[step.stage]
     at = stage.position(step.iter)
+    if step.tail not in ("shift", "split"):
+        raise ScheduleError(f"unknown tail '{step.tail}', expected 'shift' or 'split'")
+    if state.attached_at(stage.name, step.iter):
+        raise ScheduleError(f"split loop {step.iter} of {stage.name} before placing stages in it")
     old = stage.iters[at]
     factors: list[Extent] = []
     extent: Extent = old.extent
@@ -246,7 +250,8 @@ def _reorder(state: State, step: Reorder, _: Holes) -> State:
 
 def _parallel(state: State, step: Parallel, _: Holes) -> State:
     stage = state[step.stage]
-    if stage.attach or any(i.kind == "reduce" for i in stage.iters[: step.n]):
+    outer = stage.iters[: step.n]
+    if stage.attach or len(outer) < step.n or any(i.kind == "reduce" for i in outer):
         raise ScheduleError(f"only outer spatial loops of a root stage run in parallel: {step}")
     return _with(state, replace(stage, n_parallel=step.n))
 
@@ -345,6 +350,8 @@ def _with_dag(state: State, dag: ComputeDAG) -> State:
 
 
 def _insert(dag: ComputeDAG, new: Op, before: str, changed: Compute) -> ComputeDAG:
+    if any(op.name == new.name for op in dag.ops):
+        raise ScheduleError(f"there is a tensor '{new.name}' already")
     ops: list[Op] = []
     for op in dag.ops:
         if op.name == before:
@@ -354,8 +361,10 @@ def _insert(dag: ComputeDAG, new: Op, before: str, changed: Compute) -> ComputeD
 
 
 def _cache_read(state: State, step: CacheRead, _: Holes) -> State:
-    source = state.dag[step.tensor].tensor
     reader = state[step.reader].op
+    source = next((x.tensor for x in reader.reads if x.tensor.name == step.tensor), None)
+    if source is None:
+        raise ScheduleError(f"{reader.name} does not read a tensor '{step.tensor}'")
     axes = tuple(Axis(f"d{n}", e) for n, e in enumerate(source.shape))
     everything = Load(source, tuple(a.var for a in axes))
     copy = Compute(Tensor(step.name, source.shape, source.dtype), axes, everything)
@@ -400,6 +409,8 @@ def _rfactor(state: State, step: RFactor, holes: Holes) -> State:
 
 def _pack(state: State, step: Pack, _: Holes) -> State:
     stage = state[step.stage]
+    if not any(p.name == step.tensor and p.constant for p in state.dag.placeholders):
+        raise ScheduleError(f"{step.tensor} is not a constant and cannot be packed")
     return _with(state, replace(stage, packs=(*stage.packs, step.tensor)))
 
 
