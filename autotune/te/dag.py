@@ -199,7 +199,8 @@ def print_expr(e: Expr) -> str:
     """Readable infix text of an expression."""
     match e:
         case Const(value=value, dtype=dtype):
-            return f"{value:g}" if dtype.startswith("float") else str(value)
+            digits = 17 if dtype == "float64" else 9  # enough to tell any two values apart
+            return f"{value:.{digits}g}" if dtype.startswith("float") else str(value)
         case Var(name=name):
             return name
         case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
