@@ -7,8 +7,9 @@ from typing import Any
 from onnx import AttributeProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from autotune.errors import ModelError, UnsupportedOperator
-from autotune.graph.ir import Graph, Node, TensorType
+from autotune.graph.ir import Graph, Node, TensorType, unsupported
 from autotune.graph.onnx_reader import Model, node_name
+from autotune.graph.operators import NATIVE
 
 
 def import_graph(model: Model) -> Graph:
@@ -20,8 +21,7 @@ def import_graph(model: Model) -> Graph:
     for value in (*proto.input, *proto.value_info, *proto.output):
         types.setdefault(value.name, _type(value))
     nodes = tuple(_node(n, model.opset) for n in proto.node)
-    _require_types(nodes, types)
-    return Graph(
+    graph = Graph(
         inputs=tuple(i.name for i in proto.input if i.name not in constants),
         outputs=tuple(o.name for o in proto.output),
         nodes=nodes,
@@ -29,6 +29,8 @@ def import_graph(model: Model) -> Graph:
         types=types,
         opset=model.opset,
     )
+    _require_types(graph)
+    return graph
 
 
 def _type(value: ValueInfoProto) -> TensorType:
@@ -59,11 +61,14 @@ def _attribute(attribute: AttributeProto, node: NodeProto, opset: int) -> Any:
 _LISTS = (AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.STRINGS)
 
 
-def _require_types(nodes: tuple[Node, ...], types: dict[str, TensorType]) -> None:
-    for node in nodes:
-        for name in node.outputs:
-            if name and (name not in types or any(d < 0 for d in types[name].shape)):
-                raise ModelError(
-                    f"the shape of '{name}' (operator '{node.op}') depends on the data",
-                    "only models whose shapes are all static can be compiled",
-                )
+def _require_types(graph: Graph) -> None:
+    for node in graph.nodes:
+        for name in filter(None, node.outputs):
+            if name in graph.types and all(d >= 0 for d in graph.shape(name)):
+                continue
+            if node.op not in NATIVE:
+                raise unsupported(node, graph)
+            raise ModelError(
+                f"the shape of '{name}' (operator '{node.op}') depends on the data",
+                "only models whose shapes are all static can be compiled",
+            )

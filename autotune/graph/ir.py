@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.errors import UnsupportedOperator
 from autotune.te.expr import dtype_bytes
 
 Array = NDArray[Any]
@@ -144,3 +145,14 @@ class Editor:
 def float_array(value: Array) -> Array:
     """The value as a float32 array of its own shape."""
     return np.asarray(value, np.float32)
+
+
+def unsupported(node: Node, graph: Graph, reason: str = "") -> UnsupportedOperator:
+    """The error for an operator that cannot be compiled, naming it, its node and the opset."""
+    tail = f": {reason}" if reason else ""
+    return UnsupportedOperator(
+        f"operator '{node.op}' (node '{node.name}', opset {graph.opset}) is not supported{tail}",
+        "change the model, or define the operator in autotune/graph/operators.py"
+        if not reason
+        else "change the model or export it with other options",
+    )

@@ -16,9 +16,9 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.graph.elementwise import ELEMENTWISE
-from autotune.graph.ir import Array, Editor, Graph, Node, Shape
+from autotune.graph.ir import Array, Editor, Graph, Node, Shape, unsupported
 from autotune.graph.products import REDUCTIONS
-from autotune.graph.simplify import merge_reshapes, remove_dead, unsupported
+from autotune.graph.simplify import merge_reshapes, remove_dead
 
 _POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 _SPATIAL = ("Conv", *_POOLS, "LRN", "Resize", "InstanceNormalization")

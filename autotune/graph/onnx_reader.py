@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -292,7 +293,7 @@ def _expand_functions(model: ModelProto) -> ModelProto:
 
 
 def _has_body(op_type: str) -> bool:
-    schema = onnx.defs.get_schema(op_type, OPSET)
+    schema: Any = onnx.defs.get_schema(op_type, OPSET)
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Graph, Node, Shape
+from autotune.graph.ir import Array, Editor, Graph, Node, Shape, unsupported
 from autotune.graph.layout import pad_amounts, reduce_axes
 from autotune.graph.products import REDUCTIONS
-from autotune.graph.simplify import remove_identities, unsupported
+from autotune.graph.simplify import remove_identities
 from autotune.graph.windows import Window
 
 

@@ -14,9 +14,8 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from autotune.errors import UnsupportedOperator
 from autotune.graph.affine import fold_affine
-from autotune.graph.ir import Array, Editor, Graph, Node
+from autotune.graph.ir import Array, Editor, Graph, Node, unsupported
 
 _OPSET = 22
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -116,17 +115,6 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_affine,
     remove_dead,
 )
-
-
-def unsupported(node: Node, graph: Graph, reason: str = "") -> UnsupportedOperator:
-    """The error for an operator that cannot be compiled, naming it, its node and the opset."""
-    tail = f": {reason}" if reason else ""
-    return UnsupportedOperator(
-        f"operator '{node.op}' (node '{node.name}', opset {graph.opset}) is not supported{tail}",
-        "change the model, or define the operator in autotune/graph/operators.py"
-        if not reason
-        else "change the model or export it with other options",
-    )
 
 
 def _known_result(node: Node, editor: Editor) -> list[Array] | None:

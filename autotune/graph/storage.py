@@ -64,7 +64,11 @@ def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
             return None
         pending //= extent
         out.append(stride * pending)
-    return tuple(out) if not todo and pending == 1 else None
+    if todo or pending != 1:
+        return None
+    for n in reversed([n for n, extent in enumerate(new) if extent == 1]):
+        out[n] = out[n + 1] * new[n + 1] if n + 1 < len(new) else 1
+    return tuple(out)
 
 
 def _next_run(todo: list[tuple[int, int]], extent: int) -> tuple[int, int]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.graph.elementwise import ELEMENTWISE
-from autotune.graph.ir import Array, Graph, Node, Shape
+from autotune.graph.ir import Array, Graph, Node, Shape, unsupported
 from autotune.graph.operators import OPERATORS
 from autotune.graph.partition import Group
 from autotune.graph.scope import Operand, Scope, literal
-from autotune.graph.simplify import unsupported
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import Tensor

@@ -384,18 +384,73 @@ def test_shape_arithmetic_folds_away(tmp_path: Path) -> None:
     assert [c.label for c in network.calls if c.label != "Identity"] == ["Relu"]
 
 
-@pytest.mark.parametrize(
-    "op", ["LayerNormalization", "GroupNormalization", "InstanceNormalization"]
-)
-def test_operators_defined_by_the_standard(op: str, tmp_path: Path) -> None:
-    if op == "LayerNormalization":
-        proto = model(node(op, "x s b"), {"x": (2, 5, 8)}, {"s": values(8), "b": values(8)})
-    elif op == "GroupNormalization":
-        constants = {"s": values(6), "b": values(6)}
-        proto = model(node(op, "x s b", num_groups=2), IMAGE, constants, opset=21)
-    else:
-        proto = model(node(op, "x s b"), IMAGE, {"s": values(6), "b": values(6)})
+def test_layer_normalization(tmp_path: Path) -> None:
+    constants = {"s": values(8), "b": values(8)}
+    proto = model(node("LayerNormalization", "x s b"), {"x": (2, 5, 8)}, constants)
     assert_matches(proto, tmp_path, 2e-5)
+
+
+def test_instance_normalization(tmp_path: Path) -> None:
+    constants = {"s": values(6), "b": values(6)}
+    proto = model(node("InstanceNormalization", "x s b"), IMAGE, constants)
+    assert_matches(proto, tmp_path, 2e-5)
+
+
+def test_operator_defined_by_others_in_the_standard(tmp_path: Path) -> None:
+    proto = model(node("MeanVarianceNormalization", "x", axes=[0, 2, 3]), IMAGE)
+    assert_matches(proto, tmp_path, 2e-5)
+
+
+def test_batch_normalization_alone_is_a_scale_and_a_shift(tmp_path: Path) -> None:
+    constants = {n: values(6) for n in "sbm"} | {"v": np.abs(values(6)) + 0.5}
+    nodes = [node("BatchNormalization", "x s b m v", "t"), node("Relu", "t")]
+    network = assert_matches(model(nodes, IMAGE, constants), tmp_path)
+    assert [c.label for c in network.calls] == ["Mul+Add+Relu"]
+
+
+def test_normalisation_scale_and_shift_fold_into_the_convolution(tmp_path: Path) -> None:
+    constants = {n: values(4) for n in "sbm"} | {"v": np.abs(values(4)) + 0.5}
+    constants |= {"w": values(4, 6, 3, 3), "k": values(4, 1, 1), "t": values(4, 1, 1)}
+    nodes = [
+        node("Conv", "x w", "c", pads=[1, 1, 1, 1]),
+        node("BatchNormalization", "c s b m v", "n"),
+        node("Mul", "n k", "o"),
+        node("Add", "t o", "p"),
+        node("Relu", "p"),
+    ]
+    network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+    assert [c.label for c in network.calls] == ["Transpose+Conv+Relu", "Transpose"]
+
+
+def test_preactivation_is_fused_into_the_convolution_behind_it(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w", "t"),
+        node("Relu", "t", "u"),
+        node("Mul", "u k", "m"),
+        node("Relu", "m", "v"),
+        node("Conv", "v w2", "q", pads=[1, 1, 1, 1]),
+        node("Concat", "u q", axis=1),
+    ]
+    constants = {"w": values(4, 6, 3, 3), "w2": values(4, 4, 3, 3), "k": values(4, 1, 1)}
+    network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+    labels = ["Transpose+Conv+Relu", "Mul+Relu+Conv", "Transpose"]
+    assert [c.label for c in network.calls] == labels
+
+
+def test_residual_sum_joins_the_longer_branch(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w", "t"),
+        node("Conv", "t v", "a"),
+        node("Relu", "a", "b"),
+        node("Conv", "b v", "c"),
+        node("Conv", "t v", "s"),
+        node("Add", "c s", "d"),
+        node("Relu", "d"),
+    ]
+    constants = {"w": values(4, 6, 3, 3), "v": values(4, 4, 1, 1)}
+    network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+    labels = ["Transpose+Conv", "Conv+Relu", "Conv", "Conv+Add+Relu", "Transpose"]
+    assert [c.label for c in network.calls] == labels
 
 
 @pytest.mark.parametrize("act", ["Relu", "Tanh", "Sigmoid", "Gelu"])

@@ -1,0 +1,196 @@
+"""Reading models: old ones, external data, and every way in which a file can be wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from autotune.errors import DynamicShape, ExitCode, ModelError, UnsupportedOperator, UsageError
+from autotune.graph.network import build_network
+from autotune.graph.onnx_reader import model_hash, prepare_model
+from tests.graph.onnx_models import (
+    LIGHT,
+    assert_matches,
+    error_against_onnxruntime,
+    execute,
+    model,
+    node,
+    onnxruntime_outputs,
+    random_feeds,
+    save,
+)
+
+RNG = np.random.default_rng(1)
+
+
+def weights(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def mlp(batch: int | str = 4, opset: int = 17) -> onnx.ModelProto:
+    nodes = [node("MatMul", "x w", "a"), node("Add", "a b", "c"), node("Relu", "c")]
+    constants = {"w": weights(64, 40), "b": weights(40)}
+    return model(nodes, {"x": (batch, 64)}, constants, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 15, 17, 19, 21, 22, 24, 26])
+def test_opsets(opset: int, tmp_path: Path) -> None:
+    assert_matches(mlp(opset=opset), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("opset", [27, 28])
+def test_opsets_newer_than_other_runtimes(opset: int, tmp_path: Path) -> None:
+    assert error_against_onnxruntime(save(mlp(opset=opset), tmp_path)) <= 1e-5
+
+
+def test_softmax_before_opset_13_flattens_to_two_dimensions(tmp_path: Path) -> None:
+    proto = model(node("Softmax", "x", axis=1), {"x": (2, 3, 4, 5)}, opset=11)
+    assert_matches(proto, tmp_path)
+
+
+def test_initialisers_among_the_inputs(tmp_path: Path) -> None:
+    proto = mlp(opset=9)
+    proto.ir_version = 3
+    for tensor in proto.graph.initializer:
+        value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        proto.graph.input.append(value)
+    network = assert_matches(proto, tmp_path, 1e-5)
+    assert [p.name for p in network.inputs] == ["x"]
+
+
+def test_external_data(tmp_path: Path) -> None:
+    proto, path = mlp(), tmp_path / "model.onnx"
+    feeds = {"x": weights(4, 64)}
+    want = onnxruntime_outputs(proto, feeds)["y"]
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    got = execute(build_network(path), feeds)["y"]
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+    before = model_hash(path)
+    (tmp_path / "weights.bin").write_bytes(b"\0" * (tmp_path / "weights.bin").stat().st_size)
+    assert model_hash(path) != before
+
+
+def test_missing_external_data(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(mlp(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ModelError, match=r"model\.onnx"):
+        build_network(path)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no model file") as caught:
+        build_network(tmp_path / "absent.onnx")
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("kept", [0, 100, 5000, 79000])
+def test_truncated_file(kept: int, tmp_path: Path) -> None:
+    path = tmp_path / "cut.onnx"
+    path.write_bytes((LIGHT / "light_resnet50.onnx").read_bytes()[:kept])
+    with pytest.raises(ModelError) as caught:
+        build_network(path)
+    assert caught.value.exit_code == ExitCode.FAILURE
+    assert "\n" not in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", [b"hello, I am no model\n", b"PK\x03\x04", b"\x00" * 64])
+def test_foreign_file(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "text.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelError):
+        build_network(path)
+
+
+@pytest.mark.parametrize("op", ["NonMaxSuppression", "LSTM", "Det", "GridSample"])
+def test_unsupported_operator_is_named_with_node_and_opset(op: str, tmp_path: Path) -> None:
+    operands = {"LSTM": "x w r", "GridSample": "x g", "NonMaxSuppression": "x z"}.get(op, "x")
+    shapes = {
+        "LSTM": {"x": (3, 1, 4)},
+        "GridSample": {"x": (1, 2, 4, 4), "g": (1, 3, 3, 2)},
+        "Det": {"x": (3, 3)},
+        "NonMaxSuppression": {"x": (1, 6, 4), "z": (1, 1, 6)},
+    }[op]
+    proto = model(
+        helper.make_node(op, operands.split(), ["y"], name="odd", **_attributes(op)),
+        shapes,
+        {"w": weights(1, 8, 4), "r": weights(1, 8, 2)} if op == "LSTM" else {},
+        opset=17,
+    )
+    if op == "NonMaxSuppression":
+        proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    with pytest.raises(UnsupportedOperator) as caught:
+        build_network(save(proto, tmp_path))
+    assert f"'{op}'" in caught.value.message
+    assert "'odd'" in caught.value.message
+    assert "opset 17" in caught.value.message
+
+
+def _attributes(op: str) -> dict[str, int]:
+    return {"hidden_size": 2} if op == "LSTM" else {}
+
+
+def test_operator_of_another_domain(tmp_path: Path) -> None:
+    proto = model(helper.make_node("FusedThing", ["x"], ["y"], domain="com.example"), {"x": (2,)})
+    proto.opset_import.append(helper.make_opsetid("com.example", 1))
+    with pytest.raises(UnsupportedOperator, match=r"com\.example\.FusedThing"):
+        build_network(save(proto, tmp_path))
+
+
+def test_too_old_opset(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="opset 5"):
+        build_network(save(mlp(opset=5), tmp_path))
+
+
+def test_dynamic_dimension_asks_for_a_shape(tmp_path: Path) -> None:
+    path = save(mlp("batch"), tmp_path)
+    with pytest.raises(DynamicShape, match="batchx64") as caught:
+        build_network(path)
+    assert caught.value.hint.endswith("--shape x:1x64")
+    assert caught.value.exit_code == ExitCode.USAGE
+    network = build_network(path, {"x": (3, 64)})
+    assert network.outputs[0].shape == (3, 40)
+    feeds = random_feeds(network)
+    want = onnxruntime_outputs(prepare_model(path, {"x": (3, 64)}), feeds)["y"]
+    assert np.allclose(execute(network, feeds)["y"], want, atol=1e-4)
+
+
+def test_shape_of_an_unknown_input(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no input 'z'"):
+        build_network(save(mlp(), tmp_path), {"z": (1, 64)})
+
+
+def test_shape_of_another_rank(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has 2 dimensions"):
+        build_network(save(mlp(), tmp_path), {"x": (1, 64, 1)})
+
+
+def test_shape_that_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="do not fit"):
+        build_network(save(mlp(), tmp_path), {"x": (4, 63)})
+
+
+def test_real_weights_are_kept(tmp_path: Path) -> None:
+    fill = helper.make_tensor("value", onnx.TensorProto.FLOAT, [1], [0.5])
+    nodes = [
+        node("ConstantOfShape", "s", "b", value=fill),
+        node("MatMul", "x w", "t"),
+        node("Add", "t b"),
+    ]
+    proto = model(nodes, {"x": (2, 64)}, {"s": np.array([40]), "w": weights(64, 40)})
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+def test_names_do_not_matter_but_shapes_do(tmp_path: Path) -> None:
+    def key(name: str, width: int) -> str:
+        proto = model(node("Relu", name), {name: (2, width)})
+        return next(iter(build_network(save(proto, tmp_path)).tasks))
+
+    assert key("x", 5) == key("another", 5)
+    assert key("x", 5) != key("x", 6)
