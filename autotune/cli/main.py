@@ -52,6 +52,8 @@ class _Commands(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
+_COMPLETING = "_AUTOTUNE_COMPLETE"  # set by the shell that asks for completions
+
 _EPILOG = """\b
 Exit codes: 0 ok · 1 failure · 2 usage · 3 a task without a valid schedule ·
 4 log, model or target do not fit · 5 wrong numbers · 130 interrupted"""
@@ -104,11 +106,10 @@ def _report(error: BaseException) -> int:
         case AutotuneError():
             say_error(error.message, error.hint)
             return error.exit_code
-        case SystemExit() if not isinstance(error.__context__, BrokenPipeError):
+        case SystemExit() if _COMPLETING in os.environ:
             return error.code if isinstance(error.code, int) else ExitCode.FAILURE
-        case BrokenPipeError() | SystemExit():
-            # nobody reads any more; keep Python from failing once more while it exits
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        case BrokenPipeError() | SystemExit():  # click turns the first into the second
+            _silence_stdout()
             return ExitCode.BROKEN_PIPE
         case OSError() if "libgomp" in str(error):
             say_error(
@@ -126,3 +127,8 @@ def _report(error: BaseException) -> int:
                 "this is a bug; --debug shows where it happened",
             )
             return ExitCode.FAILURE
+
+
+def _silence_stdout() -> None:
+    """Nobody reads any more: keep Python from failing once more when it flushes on exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -41,8 +41,8 @@ class Journal:
     @staticmethod
     def create(path: Path, header: Header, workloads: Iterable[Workload] = ()) -> Journal:
         """Start a log. Raises UsageError where there is a file already or none can be made."""
+        _make_folder(path.parent)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             file = open(path, "xb", buffering=0)  # noqa: SIM115
         except FileExistsError as error:
             raise UsageError(f"{path} exists", f"go on with it: autotune resume {path}") from error
@@ -123,8 +123,8 @@ def write_log(path: Path, log: Log) -> None:
     """Write a whole log at once: readers see the old file or the new one, never a half."""
     entries: list[Entry] = [*log.headers, *log.workloads.values(), *log.records, *log.ends]
     draft = path.with_name(f".{path.name}.{os.getpid()}")
+    _make_folder(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(draft, "xb", buffering=0) as file:
                 _write_all(file, "".join(encode(entry) + "\n" for entry in entries).encode())
@@ -221,6 +221,13 @@ def _write_all(file: BinaryIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot(folder, error) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a process left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Outcome]
+
+
+def environment() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE")}
+    return kept | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+
+
+@pytest.fixture(scope="session")
+def cli() -> Cli:
+    """`cli("tasks", path)` runs the real command in a real process."""
+
+    def call(*arguments: object, cwd: Path | None = None, **env: str) -> Outcome:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            env=environment() | env,
+            timeout=120,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+def mlp(seed: int = 0, batch: int | str = 4) -> onnx.ModelProto:
+    """x[n, 8] @ w1[8, 16] -> relu -> @ w2[16, 8]."""
+    rng = np.random.default_rng(seed)
+    weights = {"w1": (8, 16), "w2": (16, 8)}
+    tensors = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in weights.items()
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "w2"], ["y"]),
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, 8]) for name in ("x", "y")
+    ]
+    graph = helper.make_graph(nodes, "mlp", ports[:1], ports[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "mlp.onnx"
+    onnx.save(mlp(), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory: pytest.TempPathFactory, cli: Cli, model: Path) -> Path:
+    """A log of a short real session."""
+    path = tmp_path_factory.mktemp("tuned") / "mlp.jsonl"
+    done = cli("tune", model, "--log", path, "--trials", 16, "--threads", 1, "--preset", "ci")
+    assert done.code == 0, done.err
+    return path
+
+
+@pytest.fixture(scope="session")
+def artifact(tmp_path_factory: pytest.TempPathFactory, cli: Cli, tuned: Path) -> Path:
+    path = tmp_path_factory.mktemp("artifact") / "mlp.atn"
+    done = cli("compile", "--log", tuned, "-o", path)
+    assert done.code == 0, done.err
+    return path

@@ -1,0 +1,239 @@
+"""Bad input: one line, a hint, the documented exit code. In real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+from autotune.cli.main import run
+from autotune.records import Journal, read_log, write_log
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """`here("tasks", path)` runs the command in this process, which is faster than `cli`."""
+
+    def call(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        code = run([str(a) for a in arguments])
+        told = capsys.readouterr()
+        return Outcome(code, told.out, told.err)
+
+    return call
+
+
+def refused(outcome: Outcome, code: int, *texts: str) -> None:
+    """One `error:` line, one `hint:` line, no traceback, nothing on stdout."""
+    lines = outcome.err.strip().splitlines()
+    assert outcome.code == code, outcome.err
+    assert [line.split(":")[0] for line in lines[-2:]] == ["error", "hint"], outcome.err
+    assert "Traceback" not in outcome.err
+    assert outcome.out == ""
+    for text in texts:
+        assert text in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["tune", "none.onnx"], "there is no model file 'none.onnx'"),
+        (["resume", "none.jsonl"], "there is no file none.jsonl"),
+        (["distill", "none.jsonl"], "there is no file none.jsonl"),
+        (["compile", "--log", "none.jsonl"], "there is no file none.jsonl"),
+        (["run", "none.atn"], "none.atn"),
+        (["bench", "none.atn"], "none.atn"),
+        (["explain", "none.jsonl", "--task", "0"], "there is no file none.jsonl"),
+        (["tune", "m.onnx", "--trials", "-1"], "--trials"),
+        (["tune", "m.onnx", "--trials", "many"], "--trials"),
+        (["tune", "m.onnx", "--time", "soon"], "'soon' is not a duration"),
+        (["tune", "m.onnx", "--time", "0"], "'0' is not a duration"),
+        (["tune", "m.onnx", "--threads", "0"], "--threads"),
+        (["tune", "m.onnx", "--shape", "x"], "'x' is not a shape"),
+        (["tune", "m.onnx", "--shape", "x:1x0"], "'x:1x0' is not a shape"),
+        (["tune", "m.onnx", "--shape", "x:1", "--shape", "x:2"], "given twice"),
+        (["tune", "m.onnx", "--preset", "slow"], "there is no preset 'slow'"),
+        (["tune", "m.onnx", "--target", "vax"], "unknown target 'vax'"),
+        (["tune", "m.onnx", "--speed", "9"], "--speed"),
+        (["tunes"], "there is no command 'tunes'"),
+        (["distill"], "LOG"),
+    ],
+)
+def test_usage_errors(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(arguments)
+    err = capsys.readouterr().err
+    assert (code, text in err, "hint:" in err) == (2, True, True), err
+
+
+def test_usage_errors_of_a_real_process(cli: Cli) -> None:
+    refused(cli("tune", "none.onnx"), 2, "there is no model file", "hint:")
+
+
+def test_help_and_version_are_data(cli: Cli) -> None:
+    assert cli("--version").out.startswith("autotune ")
+    outcome = cli("tune", "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    for option in ("--log", "--trials", "--time", "--threads", "--shape", "--preset", "--seed"):
+        assert option in outcome.out
+
+
+def test_broken_models(here: Cli, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    (tmp_path / "torn.onnx").write_bytes(model.read_bytes()[:200])
+    refused(here("tasks", tmp_path / "empty.onnx"), 1, "empty")
+    refused(here("tasks", tmp_path / "torn.onnx"), 1, "torn.onnx")
+
+
+def test_an_unsupported_operator_is_named(here: Cli, model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.node[1].CopyFrom(helper.make_node("RandomNormalLike", ["a"], ["b"], name="noise"))
+    onnx.save(proto, tmp_path / "odd.onnx")
+    refused(here("tasks", tmp_path / "odd.onnx"), 1, "RandomNormalLike", "noise", "opset 17")
+
+
+def test_a_dynamic_shape_needs_a_value(here: Cli, model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(proto, tmp_path / "dynamic.onnx")
+    refused(here("tasks", tmp_path / "dynamic.onnx"), 2, "batch", "--shape x:")
+    assert here("tasks", tmp_path / "dynamic.onnx", "--shape", "x:4x8").code == 0
+
+
+def test_tune_refuses_an_existing_log(here: Cli, model: Path, tuned: Path) -> None:
+    before = tuned.read_bytes()
+    refused(here("tune", model, "--log", tuned), 2, "exists", f"autotune resume {tuned}")
+    assert tuned.read_bytes() == before
+
+
+def test_tune_into_a_place_that_cannot_be_written(here: Cli, model: Path) -> None:
+    refused(here("tune", model, "--log", model / "x.jsonl"), 2, "cannot open", "may write")
+    refused(here("tune", model, "--log", "/proc/x.jsonl"), 2, "/proc/x.jsonl")
+
+
+@pytest.mark.parametrize("command", ["resume", "distill", "compile", "explain"])
+def test_a_foreign_file_is_no_log(here: Cli, model: Path, command: str) -> None:
+    more = {"compile": ["--log"], "explain": ["--task", "0"]}.get(command, [])
+    before = model.read_bytes()
+    refused(here(command, *more, model), 4, "is no autotune log")
+    assert model.read_bytes() == before
+
+
+def test_a_log_of_another_cpu(here: Cli, tuned: Path, model: Path, tmp_path: Path) -> None:
+    log = read_log(tuned)
+    other = replace(log.header.target, cpu="znver9")
+    records = tuple(replace(r, target_key=other.key) for r in log.records)
+    path = tmp_path / "other.jsonl"
+    write_log(path, replace(log, headers=(replace(log.header, target=other),), records=records))
+    refused(here("resume", path), 4, "znver9", "start a new log here")
+    refused(here("compile", "--log", path, "-o", tmp_path / "x.atn"), 4, "znver9")
+    refused(here("compile", model, "--log", path, "-o", tmp_path / "x.atn"), 4, "znver9")
+
+
+def test_a_log_without_a_valid_record(here: Cli, tuned: Path, tmp_path: Path) -> None:
+    path = tmp_path / "none.jsonl"
+    write_log(path, replace(read_log(tuned), records=()))
+    refused(here("compile", "--log", path), 4, "no valid measurement")
+    refused(here("distill", path), 4, "no log holds a valid measurement")
+
+
+def test_a_log_of_another_model(here: Cli, tuned: Path, model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 5
+    onnx.save(proto, tmp_path / "other.onnx")
+    plain = tmp_path / "log.jsonl"
+    log = read_log(tuned)
+    write_log(plain, replace(log, headers=(replace(log.header, shapes={}),)))
+    refused(here("compile", tmp_path / "other.onnx", "--log", plain), 4, "no record for any task")
+
+
+def test_a_model_that_changed_since_the_log(here: Cli, tuned: Path, tmp_path: Path) -> None:
+    log = read_log(tuned)
+    path = tmp_path / "log.jsonl"
+    write_log(path, replace(log, headers=(replace(log.header, model_hash="0" * 64),)))
+    refused(here("compile", "--log", path), 4, "contents have changed")
+    gone = replace(log.header, model_path=str(tmp_path / "gone.onnx"))
+    write_log(path, replace(log, headers=(gone,)))
+    refused(here("compile", "--log", path), 2, "is gone")
+
+
+def test_a_second_writer_is_refused(here: Cli, tuned: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(tuned.read_bytes())
+    with Journal.open(path):
+        refused(here("resume", path), 1, "another autotune process is writing")
+
+
+def test_distill_does_not_overwrite_its_inputs(here: Cli, tuned: Path) -> None:
+    before = tuned.read_bytes()
+    refused(here("distill", tuned, "-o", tuned), 2, "is one of the logs")
+    assert tuned.read_bytes() == before
+
+
+def test_inputs_that_do_not_fit(here: Cli, artifact: Path, model: Path, tmp_path: Path) -> None:
+    refused(here("run", artifact, "--input", "z=none.npy"), 2, "there is no file none.npy")
+    refused(here("run", artifact, "--input", f"x={model}"), 2, "no NumPy array")
+    (tmp_path / "torn.atn").write_bytes(artifact.read_bytes()[:1000])
+    refused(here("run", tmp_path / "torn.atn"), 4)
+    refused(here("run", model), 4)
+
+
+def test_unknown_tasks(here: Cli, tuned: Path) -> None:
+    refused(here("explain", tuned, "--task", "99"), 2, "no task '99'", "from 0 to 1")
+
+
+def test_missing_libgomp_is_one_line(cli: Cli, model: Path, tmp_path: Path) -> None:
+    text = "libgomp.so.1: cannot open shared object file: No such file or directory"
+    (tmp_path / "lightgbm.py").write_text(f"raise OSError({text!r})\n")
+    path = f"{tmp_path}:{Path(__file__).parent.parent.parent}"
+    outcome = cli("tune", model, "--log", tmp_path / "l.jsonl", PYTHONPATH=path)
+    refused(outcome, 1, "libgomp", "apt-get install libgomp1")
+
+
+def test_a_reader_that_goes_away(tuned: Path) -> None:
+    command = [sys.executable, "-m", "autotune", "explain", str(tuned), "--task", "0"]
+    process = subprocess.Popen(
+        [*command, "--stage", "asm"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parent.parent.parent,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    told = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(60), told) == (141, b"")
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tasks", "none.onnx", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_unexpected_error_is_one_line_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("by\nzero")
+
+    monkeypatch.setattr("autotune.cli.tasks.model_path", broken)
+    assert run(["tasks"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: ZeroDivisionError: by\nhint: this is a bug")

@@ -1,0 +1,196 @@
+"""The whole path with real search, measurement and code, on a model of a few hundred weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autotune
+from autotune.records import read_log
+
+Cli = Callable[..., Any]
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_tune_wrote_a_log_that_explains_itself(tuned: Path, model: Path) -> None:
+    log = read_log(tuned)
+    assert log.header.model_path == str(model.resolve())
+    assert log.header.config["trials"] == 16
+    assert len(log.workloads) == len(log.header.tasks) == 2
+    assert sum(not r.final for r in log.records) == 16
+    assert any(r.result.ok for r in log.records)
+    assert [end.reason for end in log.ends] == ["trials"]
+
+
+def test_resume_goes_on_where_the_log_ends(cli: Cli, tuned: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    whole = tuned.read_bytes()
+    path.write_bytes(whole + b'{"type":"measure","run_')  # as a kill leaves it
+    done = cli("resume", path, "--trials", 6, "--events", "jsonl")
+    assert done.code == 0, done.err
+    assert "removed a line that was cut off" in done.err
+    events = [json.loads(line) for line in done.out.splitlines()]
+    assert (events[0]["event"], events[0]["n_replayed"]) == ("session_started", 16)
+    assert events[-1]["event"] == "session_finished"
+    log = read_log(path)
+    assert path.read_bytes().startswith(whole)
+    assert (log.n_skipped, log.torn, len(log.headers)) == (0, False, 2)
+    trials = [r for r in log.records if not r.final]
+    assert len(trials) == 22
+    assert len({(r.workload, r.steps_json) for r in trials}) == 22
+    assert [r.sequence for r in log.records] == list(range(len(log.records)))
+
+
+def test_resume_of_a_finished_session_only_says_so(cli: Cli, tuned: Path) -> None:
+    n_before = len(read_log(tuned).records)
+    done = cli("resume", tuned)
+    assert done.code == 0, done.err
+    assert "stopped: trials after 16 trials" in done.err
+    assert len(read_log(tuned).records) == n_before
+
+
+def test_distill_then_compile_then_run(cli: Cli, tuned: Path, tmp_path: Path) -> None:
+    done = cli("distill", tuned, "-o", tmp_path / "best.jsonl")
+    assert (done.code, done.out) == (0, f"{tmp_path / 'best.jsonl'}\n")
+    assert len(read_log(tmp_path / "best.jsonl").records) == 2
+    done = cli("compile", "--log", tmp_path / "best.jsonl", "-o", tmp_path / "m.atn")
+    assert done.code == 0, done.err
+    assert "default" not in done.err
+    assert "outputs agree with ONNX Runtime" in done.err
+    x = np.arange(32, dtype=np.float32).reshape(4, 8) / 10
+    np.save(tmp_path / "x.npy", x)
+    for given in (f"x={tmp_path / 'x.npy'}", tmp_path / "x.npy"):
+        done = cli("run", tmp_path / "m.atn", "--input", given, "-o", tmp_path / "y.npz")
+        assert done.code == 0, done.err
+    y = np.load(tmp_path / "y.npz")["y"]
+    np.testing.assert_array_equal(y, autotune.load(tmp_path / "m.atn").run({"x": x})["y"])
+
+
+def test_compile_without_a_log_takes_the_default(cli: Cli, model: Path, tmp_path: Path) -> None:
+    done = cli("compile", model, cwd=tmp_path)
+    assert (done.code, done.out) == (0, "mlp.atn\n"), done.err
+    assert "2 of 2 tasks take their analytic default" in done.err
+    done = cli("run", tmp_path / "mlp.atn")
+    assert (done.code, done.out.split()[:2]) == (0, ["output", "shape"])
+
+
+def test_bench_beside_onnxruntime(cli: Cli, artifact: Path) -> None:
+    done = cli("bench", artifact, "--against", "onnxruntime", "--time", "20ms", "--format", "json")
+    assert done.code == 0, done.err
+    data = json.loads(done.out)
+    keys = {"min_s", "median_s", "mean_s", "max_s", "std_s", "runs", "threads"}
+    assert set(data["autotune"]) == set(data["onnxruntime"]) == keys
+    ratio = data["autotune"]["median_s"] / data["onnxruntime"]["median_s"]
+    assert data["ratio"] == pytest.approx(ratio)
+    text = cli("bench", artifact, "--time", "20ms")
+    assert (text.code, len(text.out.splitlines())) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        ("te", "output"),
+        ("schedule", "parallel"),
+        ("python", "def "),
+        ("loopir", "input x"),
+        ("llvm", "define "),
+        ("asm", ".text"),
+    ],
+)
+def test_explain_shows_every_stage(cli: Cli, tuned: Path, stage: str, expected: str) -> None:
+    done = cli("explain", tuned, "--task", "0", "--stage", stage)
+    assert done.code == 0, done.err
+    assert expected in done.out
+
+
+def test_explain_without_a_stage_gives_an_overview(cli: Cli, tuned: Path) -> None:
+    key = read_log(tuned).header.tasks[1][0]
+    done = cli("explain", tuned, "--task", key[:6])
+    assert done.code == 0, done.err
+    assert f"key       {key}" in done.out
+    assert "# schedule" in done.out
+
+
+def test_the_same_seed_proposes_the_same_candidates(
+    cli: Cli, model: Path, tuned: Path, tmp_path: Path
+) -> None:
+    again = tmp_path / "again.jsonl"
+    done = cli("tune", model, "--log", again, "--trials", 16, "--threads", 1, "--preset", "ci")
+    assert done.code == 0, done.err
+    first, second = (
+        [(r.workload, r.steps_json) for r in read_log(path).records if not r.final]
+        for path in (tuned, again)
+    )
+    assert first == second
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
+        start_new_session=True,
+    )
+
+
+def group_is_gone(group: int) -> bool:
+    """Whether no process of a session is left (zombies of others do not count)."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_interrupt_keeps_the_batch_and_names_the_next_command(model: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    command = ("tune", model, "--log", log, "--preset", "ci", "--trials", 999, "--events", "jsonl")
+    with start(*command) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "batch_measured" not in process.stdout.readline():
+            pass
+        os.killpg(process.pid, signal.SIGINT)  # what the terminal does
+        rest, told = process.stdout.read(), process.stderr.read()
+    assert process.returncode == 130, told
+    assert f"autotune resume {log}" in told
+    assert json.loads(rest.splitlines()[-1])["reason"] == "interrupted"
+    assert read_log(log).ends[-1].reason == "interrupted"
+    assert group_is_gone(process.pid)
+
+
+def test_sigkill_loses_nothing_and_leaves_no_process(cli: Cli, model: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    command = ("tune", model, "--log", log, "--preset", "ci", "--trials", 999, "--events", "jsonl")
+    with start(*command) as process:
+        assert process.stdout is not None
+        seen = 0
+        while seen < 2:
+            line = process.stdout.readline()
+            if "batch_measured" in line:
+                seen, last = seen + 1, json.loads(line)
+        process.kill()
+        process.communicate()
+    assert group_is_gone(process.pid)
+    before = read_log(log)
+    assert len(before.records) >= last["session_trials"]
+    done = cli("resume", log, "--trials", 4)
+    assert done.code == 0, done.err
+    after = read_log(log)
+    assert after.records[: len(before.records)] == before.records
+    trials = [(r.workload, r.steps_json) for r in after.records if not r.final]
+    assert len(set(trials)) == len(trials) == len(before.records) + 4
