@@ -280,7 +280,7 @@ class _Layout:
         matrix = matrix.T if node.attrs.get("trans_b", 0) else matrix
         spread = matrix.reshape(*shape[1:], -1)
         order = (*range(1, len(shape) - 1), 0, len(shape) - 1)
-        rows = np.ascontiguousarray(spread.transpose(order)).reshape(matrix.shape)
+        rows = spread.transpose(order).reshape(matrix.shape)
         name = self.editor.constant(f"{node.inputs[1]}.rows", rows)
         inputs = (node.inputs[0], name, *node.inputs[2:])
         return replace(node, inputs=inputs, attrs={**node.attrs, "trans_b": 0})

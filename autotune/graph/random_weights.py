@@ -105,7 +105,9 @@ def _draw(
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> Array:
-    return rng.standard_normal(shape, np.float32) * np.float32(scale)
+    values = rng.standard_normal(shape, np.float32)
+    values *= np.float32(scale)
+    return values
 
 
 def _fan_in(node: NodeProto, shape: tuple[int, ...]) -> int:

@@ -182,7 +182,7 @@ def _gemm(editor: Editor, node: Node) -> None:
     c = node.inputs[2] if len(node.inputs) > 2 else ""
     alpha, beta = node.attrs.get("alpha", 1.0), node.attrs.get("beta", 1.0)
     if node.attrs.get("transB", 0) and b in editor.constants:
-        b = editor.constant(f"{b}.t", np.ascontiguousarray(editor.constants[b].T))
+        b = editor.constant(f"{b}.t", editor.constants[b].T)
         trans_b = 0
     else:
         trans_b = int(node.attrs.get("transB", 0))

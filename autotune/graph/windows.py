@@ -158,7 +158,7 @@ def max_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tens
 
 
 def average_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Mean over the window. `node.attrs["counts"]`: 1 / the number of elements that count."""
+    """Mean over the window. The second operand is 1 / the number of elements that count."""
     total = _pool(scope, node, operands, shape, "sum")
     axes = axes_of(total.shape)
     return scope.compute("mul", axes, mul(read(total, axes), read(operands[1] or ONE, axes)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.graph.network import Network, build_network
-from autotune.graph.onnx_reader import prepare_model
+from autotune.graph.importer import import_graph
+from autotune.graph.network import Network, build_network, graph_network
+from autotune.graph.onnx_reader import load_model, prepare_model
 from tests.graph.onnx_models import LIGHT, execute, onnxruntime_outputs, random_feeds
 
 # model -> number of tasks, number of calls
@@ -29,9 +30,10 @@ HEAVY = ("bvlc_alexnet", "vgg19", "zfnet512")  # 240 to 570 MB of weights
 )
 def test_light_model_matches_onnxruntime(name: str) -> None:
     path = LIGHT / f"light_{name}.onnx"
-    network = build_network(path)
+    source = load_model(path)
+    network = graph_network(import_graph(source), name, "")
     feeds = random_feeds(network)
-    expected = onnxruntime_outputs(prepare_model(path), feeds)
+    expected = onnxruntime_outputs(source.complete(), feeds)
     results = execute(network, feeds)
     for output, want in expected.items():
         assert np.isfinite(want).all()
