@@ -40,7 +40,7 @@ golden: $(DEV_STAMP)  ## Rewrite tests/golden from what the code prints now (rea
 	$(BIN)/python -m pytest -q --update-golden $(ARGS)
 
 bench: $(DEV_STAMP)  ## Best kernels found for GEMM and ResNet-50 convolutions, beside the FMA peak
-	$(BIN)/python -m tests.bench $(ARGS)
+	$(BIN)/python benchmarks/kernels.py $(ARGS)
 
 clean:  ## Remove .venv and everything that tools left behind (logs stay)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

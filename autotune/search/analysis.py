@@ -55,7 +55,8 @@ class Statement:
     step; `loads`: distinct elements or vectors loaded per step; `chain`: dependent operations per
     step; `traffic`: bytes that miss L1, L2 and L3; `local_bytes`: size of its local buffer;
     `reloads`: 1 where the reduction runs in blocks and tiles are loaded again; `cold_bytes`: bytes of
-    constants, which no cache holds when the statement starts.
+    constants, which no cache holds when the statement starts; `versions`: copies of the body that
+    split tails make.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Statement:
     inner_trips: Array
     reloads: Array
     cold_bytes: float
+    versions: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,8 @@ def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Anal
     return Analysis(statements, _valid(state, statements, target, n))
 
 
-MAX_BODY = 400
-"""Most vector instructions in one expanded loop body: more only lengthens compilation."""
+MAX_EXPANDED = 192
+"""Most vector instructions in the expanded bodies of all versions: more only costs compile time."""
 
 
 def _valid(
@@ -108,7 +110,7 @@ def _valid(
     for s in statements:
         if s.reduces:
             ok &= s.accumulators + s.operands <= target.n_registers
-        ok &= s.instructions <= MAX_BODY
+        ok &= s.instructions * s.versions <= MAX_EXPANDED
         local += s.local_bytes
     for stage in state.stages.values():
         ok &= ~_overlapping_reduction(stage, n)
@@ -216,6 +218,7 @@ class _Walk:
             inner_trips=inner[-1].extent if inner else np.ones(self.n),
             reloads=self._reloads(),
             cold_bytes=float(self._constant_bytes()),
+            versions=self._versions(),
         )
 
     # --- counts -------------------------------------------------------------------------------
@@ -264,7 +267,9 @@ class _Walk:
             except UnboundedIndex:
                 extent = _full(size, self.n)
             if skip_lanes and axis is not None and axis in variables(index):
-                lanes = _product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n)
+                lanes = _product(
+                    [x.extent for x in self.loops if x.annotation == "vectorize"], self.n
+                )
                 extent = np.ceil(extent / lanes)
             total = total * np.minimum(extent, size)
         return total
@@ -286,6 +291,16 @@ class _Walk:
                 tile = _full(rel.factors[-1], self.n)
                 share = share * extent / (np.ceil(extent / tile) * tile)
         return share
+
+    def _versions(self) -> Array:
+        """Copies of the loops: each split with a remainder doubles them."""
+        copies = np.ones(self.n)
+        for stage, _ in self.chain:
+            for rel in stage.splits:
+                if rel.tail == "split":
+                    extent = self._extent_of(stage, rel.parent)
+                    copies = copies * np.where(extent % _full(rel.factors[-1], self.n), 2.0, 1.0)
+        return copies
 
     def _waste(self) -> Array:
         """Points computed over points needed: tiles shifted inwards compute some twice."""
@@ -396,7 +411,10 @@ class _Walk:
     def _host_extents(self, host: Stage, depth: int) -> dict[str, Array]:
         """Own extents when loops of a host run too: the host's extents, axis by position."""
         wide = host.inner_extents(depth - 1)
-        out = {a.name: _full(e, self.n) for a, e in zip(self.stage.axes, self.stage.axis_extents, strict=True)}
+        out = {
+            a.name: _full(e, self.n)
+            for a, e in zip(self.stage.axes, self.stage.axis_extents, strict=True)
+        }
         for own, other in zip(self.op.axes, host.op.axes, strict=False):
             scale = _full(wide[other.name], self.n)
             out[own.name] = np.minimum(np.maximum(out[own.name], scale), own.extent)

@@ -56,9 +56,15 @@ MAIN: tuple[Feature, ...] = (
     Feature("chain", "operations", "dependent operations per step", lambda s, t: s.chain),
     Feature("vector_use", "share", "lanes over lanes there are", lambda s, t: s.lanes / t.lanes),
     Feature("tail_waste", "ratio", "points computed over needed", lambda s, t: s.waste),
-    Feature("l1_misses", "log2 B/flop", "traffic beyond L1", lambda s, t: _per_flop(s.traffic[0], s)),
-    Feature("l2_misses", "log2 B/flop", "traffic beyond L2", lambda s, t: _per_flop(s.traffic[1], s)),
-    Feature("l3_misses", "log2 B/flop", "traffic beyond L3", lambda s, t: _per_flop(s.traffic[2], s)),
+    Feature(
+        "l1_misses", "log2 B/flop", "traffic beyond L1", lambda s, t: _per_flop(s.traffic[0], s)
+    ),
+    Feature(
+        "l2_misses", "log2 B/flop", "traffic beyond L2", lambda s, t: _per_flop(s.traffic[1], s)
+    ),
+    Feature(
+        "l3_misses", "log2 B/flop", "traffic beyond L3", lambda s, t: _per_flop(s.traffic[2], s)
+    ),
     Feature("unique", "log2 B", "bytes touched at all", lambda s, t: _log(s.unique_bytes)),
     Feature("chunks", "log2", "iterations of the parallel range", lambda s, t: _log(s.chunks)),
     Feature("local_l1", "ratio", "local tile over L1", lambda s, t: s.local_bytes / t.l1_bytes),
@@ -71,9 +77,7 @@ MAIN: tuple[Feature, ...] = (
         "ideal over estimated cycles of a step",
         lambda s, t: s.instructions / 2 / step_cycles(s, t),
     ),
-    Feature(
-        "cold", "log2 B/flop", "constants per flop", lambda s, t: _per_flop(_cold(s), s)
-    ),
+    Feature("cold", "log2 B/flop", "constants per flop", lambda s, t: _per_flop(_cold(s), s)),
 )
 WORDS = (
     "channels>pixels",

@@ -62,7 +62,11 @@ class SketchPolicy:
         first = not any(self._measured.values())
         chosen = self._best_of_each(pools, n) if first else []
         ranked = sorted(
-            ((float(p), name, k) for name, (_, score) in pools.items() for k, p in enumerate(score)),
+            (
+                (float(p), name, k)
+                for name, (_, score) in pools.items()
+                for k, p in enumerate(score)
+            ),
             key=lambda item: item[0],
         )
         taken = set(chosen)
@@ -134,9 +138,7 @@ class SketchPolicy:
         rows = [np.frombuffer(r, np.int64) for _, r in best]
         return np.stack(rows) if rows else np.zeros((0, width), np.int64)
 
-    def _best_of_each(
-        self, pools: dict[str, tuple[Rows, Array]], n: int
-    ) -> list[tuple[str, int]]:
+    def _best_of_each(self, pools: dict[str, tuple[Rows, Array]], n: int) -> list[tuple[str, int]]:
         tops = sorted((s[0], name) for name, (_, s) in pools.items() if len(s))
         return [(name, 0) for _, name in tops[:n]]
 
@@ -181,7 +183,9 @@ def _holes(pattern: Step, step: Step) -> list[tuple[str, int]]:
         return []
     if isinstance(pattern, Split) and isinstance(step, Split):
         pairs = zip(pattern.factors, step.factors, strict=False)
-        return [(p.name, int(v)) for p, v in pairs if isinstance(p, Hole) and not isinstance(v, Hole)]
+        return [
+            (p.name, int(v)) for p, v in pairs if isinstance(p, Hole) and not isinstance(v, Hole)
+        ]
     found = []
     for field in ("factor", "distance"):
         hole, value = getattr(pattern, field, None), getattr(step, field, None)

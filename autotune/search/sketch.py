@@ -64,9 +64,7 @@ class Partial:
     def add(self, *steps: Step, done: tuple[str, ...] = (), label: str = "") -> Partial:
         """Append steps, mark stages as done, extend the name."""
         name = f"{self.name}+{label}" if self.name and label else self.name or label
-        return replace(
-            self, steps=(*self.steps, *steps), done=self.done | set(done), name=name
-        )
+        return replace(self, steps=(*self.steps, *steps), done=self.done | set(done), name=name)
 
     def hole(self, name: str, domain: tuple[int, ...]) -> Partial:
         """Declare a parameter."""
@@ -214,9 +212,7 @@ def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> li
     last = f"{op.axes[-1].name}."
     outer = [n for n in names if not n.startswith(last) or n == f"{last}0"]
     rest = [n for n in names if n not in outer]
-    return [
-        out.add(Reorder(name, (*outer, *rest)), Parallel(name, len(outer)), done=(name,))
-    ]
+    return [out.add(Reorder(name, (*outer, *rest)), Parallel(name, len(outer)), done=(name,))]
 
 
 RULES: tuple[Rule, ...] = (
@@ -372,9 +368,7 @@ class _Loops:
     vector: str
 
 
-def _tile_consumer(
-    p: Partial, op: Compute, target: Target, v: _Variant
-) -> tuple[Partial, _Loops]:
+def _tile_consumer(p: Partial, op: Compute, target: Target, v: _Variant) -> tuple[Partial, _Loops]:
     pixels = [a for a in op.axes[:-1] if a.extent > 1]
     channel = op.axes[-1]
     ones = [a.name for a in op.axes[:-1] if a.extent == 1]
@@ -399,9 +393,7 @@ def _tile_consumer(
     return out, _Loops(tuple(blocks), tuple(tiles), c)
 
 
-def _place_anchor(
-    p: Partial, op: Compute, anchor: Compute, loops: _Loops, v: _Variant
-) -> Partial:
+def _place_anchor(p: Partial, op: Compute, anchor: Compute, loops: _Loops, v: _Variant) -> Partial:
     """The reduction on the register tile, or (k-blocked) on the block with tiles of its own."""
     a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
     channel = rename[loops.vector].name
@@ -501,17 +493,13 @@ def _pack_constants(state: State, p: Partial, anchor: Compute) -> Partial:
 def _activations(state: State, anchor: Compute) -> list[str]:
     """Non-constant inputs that the reduction reads directly."""
     names = dict.fromkeys(x.tensor.name for x in anchor.reads)
-    return [
-        n for n in names if isinstance(op := state.dag[n], Placeholder) and not op.constant
-    ]
+    return [n for n in names if isinstance(op := state.dag[n], Placeholder) and not op.constant]
 
 
 # --- rows and vectors -------------------------------------------------------------------------
 
 
-def _vector_split(
-    p: Partial, state: State, op: Compute, target: Target, prefix: str
-) -> Partial:
+def _vector_split(p: Partial, state: State, op: Compute, target: Target, prefix: str) -> Partial:
     """Split the innermost axis of a pointwise stage into vectors, a few of them unrolled."""
     last = op.axes[-1]
     lanes = _lanes(last.extent, target) if _advances(op, last) else 1
