@@ -83,7 +83,7 @@ def versions() -> dict[str, str]:
 
 @dataclass(slots=True)
 class StopFlag:
-    """Set by the first Ctrl-C or SIGTERM: the session ends after the batch it is measuring."""
+    """Set by the first Ctrl-C or SIGTERM: the session ends after what it is measuring."""
 
     is_set: bool = False
 
@@ -106,7 +106,7 @@ class StopFlag:
         if self.is_set:
             raise KeyboardInterrupt
         self.is_set = True
-        say("\nfinishing the current batch; once more to stop at once")
+        say("\nfinishing the current measurement; once more to stop at once")
 
 
 def run_session(journal: Journal, log: Log, budget: Budget, run_id: str, events: str | None) -> int:
@@ -151,7 +151,9 @@ def make_session(
     """Wire search and measurement together."""
     header = log.header
     config = TuneConfig.from_json(header.config)
-    ranker = Ranker(config.seed, n_jobs=header.target.n_cores)
+    # one thread: a few thousand rows train in 0.2 s, and OpenMP's spinning threads take many seconds
+    # as soon as anything else runs on the machine
+    ranker = Ranker(config.seed, n_jobs=1)
 
     def policy_of(task: TuningTask) -> SketchPolicy:
         rng = np.random.default_rng([config.seed, int(task.key, 16)])

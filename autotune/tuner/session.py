@@ -54,7 +54,7 @@ class Session:
     """One run over all tasks of a model.
 
     `policy_of` makes the policy of a task, once, when it is first needed. `clock` gives seconds
-    that only grow. `stop` is asked before every batch: true ends the session as interrupted, with
+    that only grow. `stop` is asked between candidates: true ends the session as interrupted, with
     everything measured in the log. `finals`: at the end, measure the best few of every task again
     before one of them is declared the winner.
     """
@@ -167,7 +167,7 @@ class Session:
     def _round(self, state: TaskState, candidates: Sequence[Candidate]) -> Iterator[Event]:
         before = state.best_s
         results = self._measure(state, candidates)
-        self._learn(state, list(zip(candidates, results, strict=True)))
+        self._learn(state, list(zip(candidates, results, strict=False)))
         yield BatchMeasured(
             task=state.task.key,
             results=tuple(results),
@@ -189,6 +189,8 @@ class Session:
         for result in self.measurer.stream(state.task.dag, steps, state.best_s):
             self._write(state.task, candidates[len(results)], result)
             results.append(result)
+            if self._stop_reason() is not None:  # no need to run what has been built already
+                break
         self.sink.sync()
         self.ledger.seconds.measure += self.clock() - begin
         return results

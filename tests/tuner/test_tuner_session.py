@@ -317,12 +317,24 @@ def test_replay_ignores_records_of_other_targets_threads_and_tasks(
     assert fresh.session.ledger.n_trials == 1
 
 
-def test_a_request_to_stop_ends_after_the_batch(harness: Callable[..., Harness]) -> None:
+def test_a_request_to_stop_ends_after_the_candidate(harness: Callable[..., Harness]) -> None:
     h = harness(Budget(trials=100))
-    h.session.stop = lambda: len(h.measurer.calls) == 2
+    assert isinstance(h.session.sink, ListSink)
+    sink = h.session.sink
+    h.session.stop = lambda: len(sink.records) == 6
     *_, last = h.session.events()
     assert isinstance(last, SessionFinished)
-    assert (last.reason, last.n_trials) == (StopReason.INTERRUPTED, 8)
+    assert (last.reason, last.n_trials) == (StopReason.INTERRUPTED, 6)
+    assert sum(len(policy.observed) for policy in h.policies.values()) == 6
+
+
+def test_a_batch_that_takes_longer_than_expected_is_cut_by_the_time(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(time_s=2.0))
+    *_, last = h.session.events()
+    assert isinstance(last, SessionFinished)
+    assert (last.reason, last.n_trials) == (StopReason.TIME, 2)
 
 
 def test_an_interrupt_in_the_middle_of_a_batch_keeps_what_was_measured(
