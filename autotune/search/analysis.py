@@ -50,13 +50,13 @@ class Loop:
 class Statement:
     """Static facts about one stage for n candidates; arrays have shape [n].
 
-    `steps`: executions of the expanded innermost body; `tiles`: how often a register tile is started;
-    `accumulators`, `operands`: vector registers that must live at once; `instructions`: arithmetic per
-    step; `loads`: distinct elements or vectors loaded per step; `chain`: dependent operations per
-    step; `traffic`: bytes that miss L1, L2 and L3; `local_bytes`: size of its local buffer;
-    `reloads`: 1 where the reduction runs in blocks and tiles are loaded again; `cold_bytes`: bytes of
-    constants, which no cache holds when the statement starts; `versions`: copies of the body that
-    split tails make.
+    `steps`: executions of the expanded innermost body; `tiles`: how often a register tile is
+    started; `accumulators`, `operands`: vector registers that must live at once; `instructions`:
+    arithmetic per step; `loads`: distinct elements or vectors loaded per step; `chain`: dependent
+    operations per step; `traffic`: bytes that miss L1, L2 and L3; `local_bytes`: size of its local
+    buffer; `reloads`: 1 where the reduction runs in blocks and tiles are loaded again;
+    `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
+    copies of the body that split tails make.
     """
 
     name: str
@@ -333,7 +333,7 @@ class _Walk:
         return size * dtype_bytes(self.op.tensor.dtype)
 
     def _reloads(self) -> Array:
-        """1 where a reduction loop stands outside the tiles, so accumulators pass through memory."""
+        """1 where a reduction loop stands outside the tiles: accumulators pass through memory."""
         if not self.op.reduce_axes:
             return np.zeros(self.n)
         outer = self.stage.iters[: _register_depth(self.stage)]

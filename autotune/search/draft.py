@@ -35,7 +35,7 @@ def draft_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
 
 def idle_factor(s: Statement, n_threads: int) -> Array:
     """How much longer the slowest thread runs than the average: 1 is perfect balance."""
-    per_thread = np.ceil(s.chunks / n_threads)
+    per_thread: Array = np.ceil(s.chunks / n_threads)
     return per_thread * n_threads / s.chunks
 
 
@@ -53,7 +53,7 @@ def statement_cycles(s: Statement, target: Target) -> Array:
             cold / MEMORY_BYTES_PER_CYCLE,
         ]
     )
-    largest = parts.max(axis=0)
+    largest: Array = parts.max(axis=0)
     return largest + 0.25 * (parts.sum(axis=0) - largest)
 
 
@@ -67,7 +67,8 @@ def step_cycles(s: Statement, target: Target) -> Array:
     spill = 2.0 * spilled if s.reduces else 0.0
     scalar = np.where((s.lanes == 1) & (not s.reduces), 2.0, 0.0)
     overhead = 0.5 if s.reduces else 2.0
-    return np.maximum.reduce([arithmetic, loads, stores, latency]) + spill + scalar + overhead
+    busy: Array = np.maximum.reduce([arithmetic, loads, stores, latency])
+    return busy + spill + scalar + overhead
 
 
 def tile_cycles(s: Statement) -> Array:

@@ -56,10 +56,11 @@ class Ranker:
     def predict(self, rows: Array) -> Array:
         """Estimated log2 seconds, shape [n]; trains first when enough is new."""
         self._train_when_due()
-        draft = rows[:, _DRAFT]
+        draft: Array = rows[:, _DRAFT]
         if self._booster is None or not len(rows):
             return draft
-        return draft + np.asarray(self._booster.predict(rows, num_threads=self.n_jobs))
+        residual = np.asarray(self._booster.predict(rows, num_threads=self.n_jobs), np.float64)
+        return draft + residual
 
     def _train_when_due(self) -> None:
         n = len(self._log2)

@@ -70,7 +70,7 @@ class SketchPolicy:
             key=lambda item: item[0],
         )
         taken = set(chosen)
-        n_explore = 0 if first else int(round(EXPLORE * n))
+        n_explore = 0 if first else round(EXPLORE * n)
         for score, name, k in ranked:
             if len(chosen) >= n - n_explore:
                 break

@@ -1,10 +1,10 @@
 """⑥ Sketch rules: the only source of loop structure.
 
-`generate_sketches(dag, target)` walks the stages from the last to the first. At each stage every rule
-answers None (skip) or a list of partial sketches that replace the present one (apply and stop); rules
-are tried in order, and a list of several partial sketches branches the walk. What the rules look at
-is the definition of the computation (which axes a load uses, what reads what), never an operator's
-name or a shape's value.
+`generate_sketches(dag, target)` walks the stages from the last to the first. At each stage a rule
+answers None (skip) or a list of partial sketches that replace the present one (apply and stop);
+rules are tried in order, and a list of several partial sketches branches the walk. What the rules
+look at is the definition of the computation (which axes a load uses, what reads what), never an
+operator's name or a shape's value.
 
 The structure for a reduction with its pointwise consumer, from the outside in:
 
@@ -595,7 +595,7 @@ def _lanes(extent: int, target: Target) -> int:
 
 def _channel_holes(p: Partial, channel: Axis, target: Target) -> Partial:
     lanes = _lanes(channel.extent, target)
-    widths = (lanes,)
+    widths: tuple[int, ...] = (lanes,)
     if channel.extent % lanes and lanes > 4:
         widths = (lanes // 2, lanes)
     count = -(-channel.extent // widths[0])
