@@ -45,7 +45,7 @@ class Target:
     @property
     def key(self) -> str:
         """Identity for records: two targets with one key run the same code at the same speed."""
-        text = json.dumps({k: v for k, v in asdict(self).items()}, sort_keys=True)
+        text = json.dumps(asdict(self), sort_keys=True)
         return f"{self.cpu}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def to_json(self) -> dict[str, object]:

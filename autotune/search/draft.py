@@ -54,7 +54,8 @@ def statement_cycles(s: Statement, target: Target) -> Array:
         ]
     )
     largest: Array = parts.max(axis=0)
-    return largest + 0.25 * (parts.sum(axis=0) - largest)
+    total: Array = largest + 0.25 * (parts.sum(axis=0) - largest)
+    return total
 
 
 def step_cycles(s: Statement, target: Target) -> Array:
