@@ -151,8 +151,8 @@ def make_session(
     """Wire search and measurement together."""
     header = log.header
     config = TuneConfig.from_json(header.config)
-    # one thread: a few thousand rows train in 0.2 s, and OpenMP's spinning threads take many seconds
-    # as soon as anything else runs on the machine
+    # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
+    # seconds as soon as anything else runs on the machine
     ranker = Ranker(config.seed, n_jobs=1)
 
     def policy_of(task: TuningTask) -> SketchPolicy:
