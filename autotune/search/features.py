@@ -86,6 +86,7 @@ WORDS = (
     "window-unrolled",
     "inlined",
     "copied",
+    "per-k",
     "rows",
 )
 """Structures that a sketch may have, as columns of zeros and ones."""

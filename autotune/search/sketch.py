@@ -294,6 +294,7 @@ class _Variant:
     unroll_window: bool
     inline_producers: bool = False
     copy_inputs: bool = False
+    producers_per_k: bool = False
 
     @property
     def label(self) -> str:
@@ -304,6 +305,7 @@ class _Variant:
         words += ["window-unrolled"] if self.unroll_window else []
         words += ["inlined"] if self.inline_producers else []
         words += ["copied"] if self.copy_inputs else []
+        words += ["per-k"] if self.producers_per_k else []
         return ",".join(words)
 
 
@@ -323,7 +325,12 @@ def _variants(anchor: Compute, consumer: Compute) -> list[_Variant]:
     plain = [_Variant(o, m, False, False) for o in (True, False) for m in (True, False)]
     copied = [_Variant(o, True, False, False, copy_inputs=True) for o in (True, False)]
     blocked = [_Variant(o, True, True, False) for o in (True, False)]
-    return plain + copied + blocked
+    per_k = [
+        _Variant(o, True, True, False, copy_inputs=c, producers_per_k=True)
+        for o in (True, False)
+        for c in (True, False)
+    ]
+    return plain + copied + blocked + per_k
 
 
 def _tile(
@@ -336,10 +343,10 @@ def _tile(
         for r in dict.fromkeys(x.tensor.name for x in anchor.reads)
         if isinstance(state.dag[r], Compute) and state.dag.consumers(r) == (anchor,)
     ]
-    if v.inline_producers and not producers:
-        return []
     copied = [] if producers or not v.copy_inputs else _activations(state, anchor)
     if v.copy_inputs and not copied:
+        return []
+    if (v.inline_producers or v.producers_per_k) and not (producers or copied):
         return []
     out = p
     for name in copied:
@@ -347,14 +354,14 @@ def _tile(
         producers.append(f"{name}.copy")
     out, loops = _tile_consumer(out, op, target, v)
     out = _place_anchor(out, op, anchor, loops, v)
-    block = loops.blocks[-1] if loops.blocks else None
+    host, loop = op.name, loops.blocks[-1]
+    if v.producers_per_k:
+        host, loop = anchor.name, f"{anchor.reduce_axes[-1].name}.0"
     for name in producers:
         if v.inline_producers:
             out = out.add(ComputeInline(name), done=(name,))
-        elif block is None:
-            return []
         else:
-            out = _place_producer(out.state(dag), out, name, op.name, block, target)
+            out = _place_producer(out.state(dag), out, name, host, loop, target)
     out = _pack_constants(out.state(dag), out, anchor)
     return [out.add(done=(op.name, anchor.name), label=v.label)]
 
