@@ -51,7 +51,7 @@ def command(
         return
     head = ("", "min", "median", "mean", "max", "std", "runs", "threads")
     rows = [_row(side, data[side]) for side in ("autotune", "onnxruntime") if data.get(side)]
-    put(columns(head, rows, right="min median mean max std runs threads"))
+    put(columns(head, rows, right=head[1:]))
     if result.ratio is not None:
         put(f"ratio of medians: {result.ratio:.3f} (below 1: autotune is faster)")
 

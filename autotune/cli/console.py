@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -51,13 +51,13 @@ def put_json(data: Any) -> None:
     put(json.dumps(data, indent=2, ensure_ascii=False))
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> str:
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> str:
     """A plain table; `right` names the columns that are aligned at their right edge."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = []
     for row in [head, *rows]:
         cells = [
-            cell.rjust(width) if title in right.split() else cell.ljust(width)
+            cell.rjust(width) if title in right else cell.ljust(width)
             for cell, width, title in zip(row, widths, head, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())

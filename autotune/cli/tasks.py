@@ -54,7 +54,7 @@ def task_text(network: Network) -> str:
         for i, (key, weight) in enumerate(network.weights.items())
     ]
     totals = f"{len(rows)} tasks, {len(network.calls)} calls, {format_flops(network.flops)}"
-    return f"{columns(head, rows, right='id weight FLOPs')}\n{network.name}: {totals}"
+    return f"{columns(head, rows, right=head[:3])}\n{network.name}: {totals}"
 
 
 def settings_text(resolved: Resolved) -> str:

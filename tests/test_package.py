@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import autotune
+
+ROOT = Path(__file__).parent.parent
+HEAVY = {"lightgbm", "llvmlite", "numpy", "onnx", "rich"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import autotune",
+        "from autotune.cli.main import run; run(['--help'])",
+        "from autotune.cli.main import run; run(['nonsense'])",
+    ],
+)
+def test_nothing_heavy_is_imported_before_it_is_needed(code: str) -> None:
+    check = f"import sys; {code}; sys.exit(' '.join({HEAVY!r} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_exists() -> None:
+    for name in autotune.__all__:
+        assert getattr(autotune, name)
+    with pytest.raises(AttributeError, match="no attribute 'tunes'"):
+        autotune.tunes  # noqa: B018
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{autotune.__version__}"' in text
