@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 import autotune
+from autotune.cli.main import run
+from autotune.errors import WrongNumbers
 from autotune.records import read_log
 
 Cli = Callable[..., Any]
@@ -194,3 +196,46 @@ def test_sigkill_loses_nothing_and_leaves_no_process(cli: Cli, model: Path, tmp_
     assert after.records[: len(before.records)] == before.records
     trials = [(r.workload, r.steps_json) for r in after.records if not r.final]
     assert len(set(trials)) == len(trials) == len(before.records) + 4
+
+
+def test_a_task_without_a_valid_schedule(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """No candidate can run in a microsecond: every task is given up, and the cause is named."""
+    preset = tmp_path / "strict.toml"
+    preset.write_text(
+        '[budget]\ntrials = 2\n[search]\nbatch = 1\n[measure]\nrun_timeout = "0.001ms"\n'
+    )
+    log = tmp_path / "log.jsonl"
+    done = cli("tune", model, "--log", log, "--preset", preset)
+    assert done.code == 3, done.err
+    assert "error: no candidate of task 0, 1 was valid (2 run_timeout)" in done.err
+    assert f"hint: see why: autotune explain {log} --task 0" in done.err
+    assert "run_timeout" in cli("explain", log, "--task", 0).out
+
+
+def test_wrong_numbers_write_nothing(
+    tuned: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wrong(*_: object) -> float:
+        raise WrongNumbers("output 'y' differs", "a bug")
+
+    monkeypatch.setattr("autotune.network.check.check_onnxruntime", wrong)
+    monkeypatch.setattr("autotune.network.check.check_network", wrong)
+    path = tmp_path / "m.atn"
+    assert run(["compile", "--log", str(tuned), "-o", str(path)]) == 5
+    assert "error: output 'y' differs" in capsys.readouterr().err
+    assert not path.exists()
+    assert run(["compile", "--log", str(tuned), "-o", str(path), "--no-check"]) == 0
+
+
+def test_without_onnxruntime_numpy_is_the_oracle(
+    tuned: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run(["compile", "--log", str(tuned), "-o", str(tmp_path / "m.atn")]) == 0
+    assert "outputs agree with NumPy" in capsys.readouterr().err
