@@ -47,15 +47,18 @@ class Ranker:
     _trained_on: int = 0
 
     def observe(self, task: str, rows: Array, latency_s: Array) -> None:
-        """Add measured candidates of a task: features [n, n_features] and seconds [n]."""
+        """Add measured candidates of a task: features [n, n_features] and seconds [n].
+
+        Trains whenever enough is new: how the samples were batched makes no difference.
+        """
         for row, seconds in zip(rows, latency_s, strict=True):
             self._rows.append(row)
             self._log2.append(float(np.log2(seconds)))
             self._tasks.append(task)
+            self._train_when_due()
 
     def predict(self, rows: Array) -> Array:
-        """Estimated log2 seconds, shape [n]; trains first when enough is new."""
-        self._train_when_due()
+        """Estimated log2 seconds, shape [n]."""
         draft: Array = rows[:, _DRAFT]
         if self._booster is None or not len(rows):
             return draft

@@ -3,7 +3,8 @@
 A round evolves a population per sketch under the ranker's estimate: random rows, the best measured
 rows, and what other tasks found good for the same structure are mutated and crossed for a few
 generations. The first batch takes the best of every sketch, so that each structure is seen once.
-A seeded policy proposes the same candidates for the same observations.
+What is proposed depends on the seed and the observations alone, so a policy to which a log is
+replayed goes on as the one did that wrote it.
 """
 
 from __future__ import annotations
@@ -53,11 +54,15 @@ class SketchPolicy:
     ) -> None:
         self.dag, self.target, self.n_threads = dag, target, n_threads
         self.model, self.rng = model, rng
+        self._seed = int(rng.integers(2**63))
+        self._n_observed, self._n_asked = 0, 0
         self.sketches = {s.name: s for s in generate_sketches(dag, target)}
         self._measured: dict[str, dict[bytes, float | None]] = {n: {} for n in self.sketches}
 
     def propose(self, n: int) -> list[Candidate]:
         """Up to `n` candidates not measured yet, most promising first; none when all are known."""
+        self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
+        self._n_asked += 1
         pools = {name: self._evolve(s) for name, s in self.sketches.items()}
         first = not any(self._measured.values())
         chosen = self._best_of_each(pools, n) if first else []
@@ -84,6 +89,7 @@ class SketchPolicy:
 
     def observe(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
         """Learn from measurements, live or replayed; candidates of unknown sketches are ignored."""
+        self._n_observed, self._n_asked = self._n_observed + len(results), 0
         for candidate, result in results:
             sketch = self.sketches.get(candidate.sketch)
             row = match(sketch, candidate.steps) if sketch else None
