@@ -1,0 +1,88 @@
+"""A killed and resumed search with the real policies and ranker goes on as if never killed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.records import Entry, Log, MeasureRecord, steps_text
+from autotune.schedule.steps import Steps
+from autotune.search.model import Ranker
+from autotune.search.policy import SketchPolicy
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+from autotune.tuner import Budget, Run, Scheduler, Session, TuningTask
+
+
+class MadeUpMeasurer:
+    """A latency for every schedule that has nothing to do with the machine; a few fail."""
+
+    def stream(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
+    ) -> Iterator[MeasureResult]:
+        for steps in candidates:
+            number = zlib.crc32(steps_text(steps).encode()) % 1000
+            if number < 50:
+                yield MeasureResult(MeasureStatus.RUN_TIMEOUT)
+            else:
+                yield MeasureResult(MeasureStatus.OK, (1e-7 * (100 + number),) * 3)
+
+    def measure_interleaved(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
+    ) -> list[MeasureResult]:
+        return list(self.stream(dag, candidates))
+
+
+@dataclass
+class ListSink:
+    records: list[MeasureRecord] = field(default_factory=list)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        self.records += [e for e in entries if isinstance(e, MeasureRecord)]
+
+    def sync(self) -> None:
+        pass
+
+
+def tune(
+    dags: Sequence[ComputeDAG], target: Target, n_trials: int, before: Sequence[MeasureRecord] = ()
+) -> list[MeasureRecord]:
+    """Records of a session of `n_trials`, the replayed ones first."""
+    tasks = [TuningTask(dag.key, dag, 1 + i) for i, dag in enumerate(dags)]
+    ranker = Ranker(0, 1)
+
+    def policy_of(task: TuningTask) -> SketchPolicy:
+        return SketchPolicy(task.dag, target, 1, ranker, np.random.default_rng(int(task.key, 16)))
+
+    sink = ListSink(list(before))
+    session = Session(
+        run=Run("r", target.key, 1),
+        tasks=tasks,
+        policy_of=policy_of,
+        measurer=MadeUpMeasurer(),
+        sink=sink,
+        budget=Budget(trials=n_trials),
+        scheduler=Scheduler(tasks, batch=8, patience=32),
+        clock=lambda: 0.0,
+        batch=8,
+        finals=False,
+    )
+    session.replay(Log(records=tuple(before)))
+    list(session.events())
+    return sink.records
+
+
+@pytest.mark.parametrize("n_before_kill", [8, 32, 48])
+def test_a_resumed_search_proposes_what_it_would_have_proposed(
+    matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
+) -> None:
+    dags = [matmul_of(64), matmul_of(96)]
+    whole = tune(dags, any_target, 64)
+    resumed = tune(dags, any_target, 64, whole[:n_before_kill])
+    assert len(whole) == 64
+    assert resumed == whole
