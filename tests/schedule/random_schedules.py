@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from autotune.errors import ScheduleError
+from autotune.loopir.lower import lower
+from autotune.loopir.nodes import Program
 from autotune.schedule.state import State, replay
 from autotune.schedule.steps import (
     Annotate,
@@ -90,9 +92,9 @@ class _Draw:
         if self.chance(0.8):
             self.order(name)
         iters = list(self.state[name].iters)
-        if iters and iters[-1].kind == "spatial" and int(iters[-1].extent) <= 32:
-            if self.chance(0.7):
-                self.add(Annotate(name, iters[-1].name, "vectorize"))
+        wide = iters and iters[-1].kind == "spatial" and int(iters[-1].extent) <= 32
+        if wide and self.chance(0.7):
+            self.add(Annotate(name, iters[-1].name, "vectorize"))
         budget = UNROLL_LIMIT
         for it in reversed(iters[:-1]):
             budget //= max(1, int(it.extent))
@@ -135,3 +137,13 @@ class _Draw:
                     self.add(Pack(tensor, op.name))
                     if self.chance(0.4):
                         self.add(Prefetch(tensor, op.name, self.rng.choice([0, 64, 256])))
+
+
+def lowered(dag: ComputeDAG, seed: int) -> Program:
+    """The first program that a random schedule has, from `seed` on."""
+    for n in range(seed, seed + 100):
+        try:
+            return lower(dag, random_steps(dag, Random(n)))
+        except ScheduleError:
+            continue
+    raise AssertionError("no random schedule has a program")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,7 +74,7 @@ def run_compiled(
         call = library.function(kernel.name, len(kernel.buffers))
         arguments = [ctypes.c_void_p(memory[n].address) for n in kernel.buffers]
         limits = [kernel.extent * n // n_chunks for n in range(n_chunks + 1)]
-        for begin, end in reversed(list(zip(limits, limits[1:], strict=False))):
+        for begin, end in reversed(list(itertools.pairwise(limits))):
             call(*arguments, begin, end)
     for name, held in memory.items():
         assert held.intact(), f"{name}: something was written outside of it"
