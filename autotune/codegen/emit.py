@@ -246,7 +246,7 @@ class _Function:
     def _prefetch(self, stmt: PrefetchLine) -> None:
         form = self._form(stmt, stmt.tensor, stmt.indices)
         where, _ = self._address(stmt.tensor, form, _TYPES[stmt.tensor.dtype], 1)
-        where = self.b.gep(where, [I64(stmt.offset_bytes)], source_etype=I8)
+        where = self.b.gep(where, [self._value(stmt.offset)], source_etype=I8)
         fn = declare(self.b.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
         self.b.call(fn, [where, I32(0), I32(2), I32(1)])
 
@@ -565,7 +565,7 @@ def _splat_value(x: ir.Value) -> int:
     """The number in a constant or in all lanes of one; 0 when `x` is not constant."""
     if not isinstance(x, ir.Constant):
         return 0
-    return int(x.constant[0] if isinstance(x.type, ir.VectorType) else x.constant)
+    return int(x.constant[0].constant if isinstance(x.type, ir.VectorType) else x.constant)
 
 
 _Op = Callable[[_Function, ir.Value, ir.Value], ir.Value]

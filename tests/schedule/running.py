@@ -88,5 +88,5 @@ def assert_close(found: Mapping[str, Array], expected: Mapping[str, Array], rtol
         if want.dtype.kind != "f":
             np.testing.assert_array_equal(found[name], want, err_msg=name)
         else:
-            scale = float(np.abs(want).max(initial=0)) or 1.0
+            scale = float(np.nanmax(np.abs(want), initial=0)) or 1.0
             np.testing.assert_allclose(found[name], want, rtol=0, atol=rtol * scale, err_msg=name)

@@ -1,0 +1,338 @@
+"""Loop IR to machine code: statements that lowering seldom combines, against the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from autotune.codegen.compile import assembly
+from autotune.codegen.emit import emit_program
+from autotune.errors import CodegenError
+from autotune.loopir.interp import interpret
+from autotune.loopir.lower import lower
+from autotune.loopir.nodes import (
+    Alloc,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    PrefetchLine,
+    Program,
+    Stmt,
+    Store,
+    dense,
+)
+from autotune.loopir.verify import verify
+from autotune.schedule.steps import (
+    Annotate,
+    ComputeAt,
+    ComputeInline,
+    Pack,
+    Parallel,
+    Reorder,
+    Split,
+    Steps,
+)
+from autotune.target import Target, parse_target, runs_here
+from autotune.te.expr import (
+    Binary,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Tensor,
+    Var,
+    add,
+    both,
+    compare,
+    dtype_of,
+    f32,
+    floordiv,
+    idx,
+    maximum,
+    mod,
+    mul,
+    sub,
+)
+from tests.schedule.running import assert_close, random_inputs, run_compiled
+from tests.schedule.small_dags import gemm
+
+Array = NDArray[Any]
+AVX2 = parse_target("x86-64-v3")
+I, T = Var("i"), Var("t")  # noqa: E741
+LANES = 12
+
+
+def agree(program: Program, inputs: dict[str, Array], rtol: float = 1e-6) -> dict[str, Array]:
+    """Outputs of the machine code, after comparing them with the interpreter's."""
+    verify(program)
+    found = run_compiled(program, inputs, AVX2)
+    assert_close(found, interpret(program, inputs), rtol)
+    return found
+
+
+def program_of(inputs: dict[str, Array], out: Tensor, *body: Stmt, extent: int = 1) -> Program:
+    tensors = [Tensor(n, a.shape, str(a.dtype)) for n, a in inputs.items()]
+    buffers = [Buffer(x, "input", dense(x.shape)) for x in tensors]
+    buffers.append(Buffer(out, "output", dense(out.shape)))
+    kernel = Kernel("k", extent, "t", tuple(b.name for b in buffers), body)
+    return Program(tuple(buffers), (), (kernel,))
+
+
+def lanewise(value: Expr, inputs: dict[str, Array], kind: str = "vectorize") -> Array:
+    """`y[i] = value(i)` for the lanes of one vector, or one by one."""
+    out = Tensor("y", (LANES,), dtype_of(value))
+    loop = For("i", LANES, kind, (Store(out, (I,), value),))
+    return agree(program_of(inputs, out, loop), inputs)["y"]
+
+
+def numbers(n: int = LANES, dtype: str = "float32", seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    if dtype == "float32":
+        return rng.standard_normal(n).astype(dtype)
+    return rng.integers(0 if dtype == "uint8" else -9, 250 if dtype == "uint8" else 9, n).astype(
+        dtype
+    )
+
+
+def load(name: str, at: Expr = I, n: int = LANES, dtype: str = "float32") -> Load:
+    return Load(Tensor(name, (n,), dtype), (at,))
+
+
+BOTH = pytest.mark.parametrize("kind", ["vectorize", "serial", "unroll"])
+
+
+@BOTH
+@pytest.mark.parametrize("n", [3, 4])
+def test_floordiv_and_mod_of_lanes(n: int, kind: str) -> None:
+    below = sub(I, idx(7))
+    chosen = Select(compare("eq", mod(below, idx(n)), idx(1)), load("x"), f32(0))
+    lanewise(chosen, {"x": numbers()}, kind)
+    lanewise(Cast("float32", floordiv(below, idx(n))), {"x": numbers()}, kind)
+    lanewise(load("x", mod(mul(I, idx(5)), idx(LANES))), {"x": numbers()}, kind)
+
+
+@BOTH
+def test_each_side_of_a_select_is_guarded(kind: str) -> None:
+    """The loads lie far outside where they are not chosen."""
+    far = 1 << 40
+    first = compare("lt", I, idx(5))
+    value = Select(first, load("a", mul(I, idx(1)), 5), load("b", sub(I, idx(5)), 7))
+    lanewise(value, {"a": numbers(5), "b": numbers(7)}, kind)
+    for cond, at in ((first, mul(I, idx(far))), (compare("eq", I, idx(0)), mul(I, idx(far)))):
+        lanewise(
+            Select(Call("not", (cond,)), f32(1), load("x", mod(at, idx(far)))),
+            {"x": numbers()},
+            kind,
+        )
+
+
+@BOTH
+def test_guards_of_nested_selects(kind: str) -> None:
+    low, high = compare("ge", I, idx(3)), compare("lt", I, idx(8))
+    inner = Select(high, load("x", sub(I, idx(3)), 5), f32(-1))
+    lanewise(Select(low, inner, f32(-2)), {"x": numbers(5)}, kind)
+    window = Select(both(low, high), load("x", sub(I, idx(3)), 5), f32(0))
+    lanewise(add(window, f32(1)), {"x": numbers(5)}, kind)
+
+
+@BOTH
+def test_scalar_guard_of_a_vector_load(kind: str) -> None:
+    out = Tensor("y", (3, LANES))
+    x = numbers(LANES)
+    value = Select(
+        compare("eq", T, idx(1)), load("x", add(mul(sub(T, idx(1)), idx(1 << 40)), I)), f32(5)
+    )
+    program = program_of(
+        {"x": x}, out, For("i", LANES, kind, (Store(out, (T, I), value),)), extent=3
+    )
+    found = run_compiled(program, {"x": x}, AVX2)["y"]
+    np.testing.assert_array_equal(found, [np.full(LANES, 5), x, np.full(LANES, 5)])
+
+
+@BOTH
+def test_masked_load_of_bools(kind: str) -> None:
+    flags = (numbers() > 0)[:7]
+    cond = compare("lt", I, idx(7))
+    value = Select(cond, load("f", I, 7, "bool"), Const(False, "bool"))
+    lanewise(value, {"f": flags}, kind)
+
+
+@BOTH
+@pytest.mark.parametrize("stride", [0, 2, -1])
+def test_strides_of_lanes(stride: int, kind: str) -> None:
+    at = add(mul(I, idx(stride)), idx(LANES if stride < 0 else 0))
+    lanewise(mul(load("x", at, 24), f32(3)), {"x": numbers(24)}, kind)
+
+
+@BOTH
+def test_strided_store(kind: str) -> None:
+    out = Tensor("y", (LANES, 3))
+    inner = For("i", LANES, kind, (Store(out, (I, T), load("x")),))
+    agree(program_of({"x": numbers()}, out, inner, extent=3), {"x": numbers()})
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["int32", "int8", "uint8", "int64"])
+def test_integers(dtype: str, kind: str) -> None:
+    x, y = numbers(dtype=dtype), numbers(dtype=dtype, seed=1)
+    if dtype == "uint8":
+        x, y = x // 2, y // 2  # sums wrap in machine code only
+    a, b = load("a", dtype=dtype), load("b", dtype=dtype)
+    for op in ("add", "min", "max"):
+        lanewise(Binary(op, a, b), {"a": x, "b": y}, kind)
+    lanewise(Compare("lt", a, b), {"a": x, "b": y}, kind)
+    lanewise(Cast("float32", a), {"a": x}, kind)
+    lanewise(Cast("bool", a), {"a": x}, kind)
+    lanewise(Cast("int64", a), {"a": x}, kind)
+    if dtype != "uint8":
+        lanewise(Call("abs", (a,)), {"a": x}, kind)
+        lanewise(Call("neg", (a,)), {"a": x}, kind)
+
+
+@BOTH
+def test_unsigned_is_not_signed(kind: str) -> None:
+    x = np.linspace(0, 255, LANES).astype(np.uint8)
+    a = load("a", dtype="uint8")
+    lanewise(Cast("float32", a), {"a": x}, kind)
+    lanewise(Cast("int32", a), {"a": x}, kind)
+    lanewise(Binary("max", a, Const(100, "uint8")), {"a": x}, kind)
+    lanewise(Compare("gt", a, Const(100, "uint8")), {"a": x}, kind)
+    lanewise(Cast("uint8", load("f")), {"f": np.linspace(0, 255, LANES).astype(np.float32)}, kind)
+
+
+@BOTH
+def test_bools(kind: str) -> None:
+    f, g = load("f", dtype="bool"), load("g", dtype="bool")
+    values = {"f": numbers() > 0, "g": numbers(seed=2) > 0}
+    for e in (Binary("and", f, g), Binary("or", f, g), Call("not", (f,))):
+        lanewise(e, values, kind)
+    lanewise(Cast("float32", f), {"f": values["f"]}, kind)
+    lanewise(Cast("int32", f), {"f": values["f"]}, kind)
+    lanewise(Cast("bool", load("x")), {"x": np.array([0.0, -0.0, 0.5] * 4, np.float32)}, kind)
+    lanewise(Select(f, load("x"), f32(0)), {"f": values["f"], "x": numbers()}, kind)
+
+
+def test_maximum_is_relu_for_nan() -> None:
+    x = np.array([np.nan, -1, 2, 0] * 3, np.float32)
+    lanewise(maximum(f32(0), load("x")), {"x": x})
+
+
+def test_load_after_an_inner_loop_that_stores() -> None:
+    """The value read before the loop is not the value after it."""
+    out, x = Tensor("y", (2,)), {"x": numbers(4)}
+    cell = Buffer(Tensor("cell", (1,)), "local", (1,))
+    c = Load(cell.tensor, (idx(0),))
+    body: tuple[Stmt, ...] = (
+        Store(cell.tensor, (idx(0),), f32(1)),
+        Store(out, (idx(0),), c),
+        For("i", 4, "serial", (Store(cell.tensor, (idx(0),), add(c, load("x", I, 4))),)),
+        Store(out, (idx(1),), c),
+    )
+    agree(program_of(x, out, Alloc(cell, body)), x)
+
+
+def test_load_after_a_branch_that_stores() -> None:
+    out, x = Tensor("y", (4, 2)), {"x": numbers(4)}
+    body: tuple[Stmt, ...] = (
+        Store(out, (T, idx(0)), load("x", T, 4)),
+        Store(out, (T, idx(1)), Load(out, (T, idx(0)))),
+        If(compare("lt", T, idx(2)), (Store(out, (T, idx(0)), f32(9)),)),
+        Store(out, (T, idx(1)), add(Load(out, (T, idx(0))), f32(1))),
+    )
+    agree(program_of(x, out, *body, extent=4), x)
+
+
+def test_branch_on_an_unrolled_loop_is_decided() -> None:
+    out, x = Tensor("y", (4,)), {"x": numbers(4)}
+    body = If(
+        compare("lt", I, idx(2)), (Store(out, (I,), load("x", I, 4)),), (Store(out, (I,), f32(0)),)
+    )
+    program = program_of(x, out, For("i", 4, "unroll", (body,)))
+    agree(program, x)
+    assert str(emit_program(program, "")).count("load float") == 2
+
+
+def test_local_buffers_of_one_name() -> None:
+    """Two versions of a tile, with different strides."""
+    out, x = Tensor("y", (2, 6)), {"x": numbers(6)}
+
+    def version(padding: int) -> Stmt:
+        local = Buffer(Tensor("l", (2, 3)), "local", (3 + padding, 1))
+        at = (floordiv(I, idx(3)), mod(I, idx(3)))
+        fill = For("i", 6, "serial", (Store(local.tensor, at, load("x", I, 6)),))
+        read = For("i", 6, "unroll", (Store(out, (T, I), Load(local.tensor, at)),))
+        return Alloc(local, (fill, read))
+
+    branch = If(compare("eq", T, idx(0)), (version(0),), (version(16),))
+    agree(program_of(x, out, branch, extent=2), x)
+
+
+def test_prefetch_may_lie_past_the_end() -> None:
+    out, x = Tensor("y", (4,)), {"x": numbers(4)}
+    ahead = PrefetchLine(Tensor("x", (4,)), (T,), 1 << 20)
+    program = program_of(x, out, ahead, Store(out, (T,), load("x", T, 4)), extent=4)
+    agree(program, x)
+    assert "prefetcht1" in assembly(program, AVX2)
+
+
+def test_empty_range_does_nothing() -> None:
+    out, x = Tensor("y", (4,)), {"x": numbers(4)}
+    program = program_of(x, out, Store(out, (T,), load("x", T, 4)), extent=4)
+    agree(program, x)
+    assert_close(run_compiled(program, x, AVX2, 7), interpret(program, x), 0)
+
+
+def test_two_vector_loops_are_refused() -> None:
+    out = Tensor("y", (2, 2))
+    store = Store(out, (I, Var("j")), f32(0))
+    nested = For("i", 2, "vectorize", (For("j", 2, "vectorize", (store,)),))
+    with pytest.raises(CodegenError, match="inside another vector loop"):
+        emit_program(program_of({}, out, nested), "")
+
+
+TILE: Steps = (
+    ComputeInline("d"),
+    Split("e", "i", (6,), "split"),
+    Split("e", "j", (2, 16)),
+    Reorder("e", ("i.0", "j.0", "i.1", "j.1", "j.2")),
+    Parallel("e", 2),
+    ComputeAt("c", "e", "j.0"),
+    Split("c", "j", (16,)),
+    Reorder("c", ("k", "i", "j.0", "j.1")),
+    Annotate("c", "i", "unroll"),
+    Annotate("c", "j.0", "unroll"),
+    Annotate("c", "j.1", "vectorize"),
+    Annotate("e", "i.1", "unroll"),
+    Annotate("e", "j.1", "unroll"),
+    Annotate("e", "j.2", "vectorize"),
+    Pack("b", "c"),
+)
+
+
+@pytest.mark.parametrize("target", [AVX2, parse_target("x86-64-v4")], ids=lambda t: t.cpu)
+def test_register_tile_stays_in_registers(target: Target) -> None:
+    """Tiles of 6 and of 3 rows: no accumulator is kept on the stack."""
+    dag = gemm(9, 64, 40)
+    steps = TILE if target.lanes == 16 else tuple(_narrow(s) for s in TILE)
+    program = lower(dag, steps)
+    text = assembly(program, target)
+    wide = "%zmm" if target.lanes == 16 else "%ymm"
+    assert "vfmadd231ps" in text
+    assert "(%rsp)" not in "".join(x for x in text.splitlines() if "vmov" in x and wide in x)
+    assert ("%zmm" in text) == (target.lanes == 16)
+    if runs_here(target):
+        inputs = random_inputs(dag)
+        assert_close(run_compiled(program, inputs, target, 3), interpret(program, inputs), 3e-6)
+
+
+def _narrow(step: object) -> Any:
+    if isinstance(step, Split) and step.iter == "j":
+        return Split(step.stage, "j", tuple(8 if f == 16 else f for f in step.factors), step.tail)
+    return step
