@@ -4,7 +4,7 @@
     kernel  = Kernel(name, extent, var, buffers, body)      -- runs `body` for begin ≤ var < end
     stmt    = For(var, extent, kind, body)                  kind ∈ serial unroll vectorize
             | If(cond, then, orelse) | Let(var, value) | Alloc(buffer, body)
-            | Store(tensor, indices, value) | PrefetchLine(tensor, indices, offset_bytes)
+            | Store(tensor, indices, value) | PrefetchLine(tensor, indices, offset)
     body    = tuple of stmt
 
 Expressions are those of `autotune.te.expr`, where `Load(tensor, …)` refers to a buffer by the name
@@ -97,11 +97,11 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchLine:
-    """Ask for the cache line at `tensor[indices]` + `offset_bytes`; may lie past the end."""
+    """Ask for the cache line `offset` bytes after `tensor[indices]`; it may lie past the end."""
 
     tensor: Tensor
     indices: tuple[Expr, ...]
-    offset_bytes: int
+    offset: Expr
 
 
 Stmt: TypeAlias = For | If | Let | Alloc | Store | PrefetchLine

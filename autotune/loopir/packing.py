@@ -18,16 +18,16 @@ from autotune.loopir.nodes import (
     Kernel,
     Let,
     Packing,
-    PrefetchLine,
     Program,
     Stmt,
     Store,
     dense,
 )
-from autotune.loopir.visitor import body_loads, loop_extents, rewrite_exprs, statements
+from autotune.loopir.prefetch import prefetch
+from autotune.loopir.visitor import body_loads, rewrite_exprs
 from autotune.schedule.state import State
 from autotune.te.arith import bounds
-from autotune.te.expr import Axis, Expr, Load, Tensor, Var, dtype_bytes, idx, substitute, variables
+from autotune.te.expr import Axis, Expr, Load, Tensor, Var, idx, substitute, variables
 
 Loops = tuple[tuple[str, int], ...]
 
@@ -38,7 +38,8 @@ def pack_constants(program: Program, state: State) -> Program:
     distance = {n: int(d) for s in state.stages.values() for n, d in s.prefetches}
     packer = _Packer(wanted)
     kernels = [packer.kernel(k) for k in program.kernels]
-    kernels = [_prefetch(k, packer, distance) for k in kernels]
+    ahead = {p.packed.name: distance.get(p.source.name, 0) for p in packer.packings}
+    kernels = [prefetch(k, ahead) for k in kernels]
     packed = [Buffer(p.packed, "constant", dense(p.packed.shape)) for p in packer.packings]
     used = {x.tensor.name for k in kernels for x in body_loads(k.body)}
     kept = [b for b in program.buffers if b.role != "constant" or b.name in used]
@@ -117,53 +118,3 @@ def _holds(big: tuple[Axis, ...], small: tuple[Axis, ...]) -> bool:
 def _let_extent(value: Expr, total: int) -> int:
     """Number of values of a decoded parallel index `t // a % b` (or `t // a`, or `t`)."""
     return bounds(value, {"t": (0, total - 1)})[1] + 1
-
-
-def _prefetch(kernel: Kernel, packer: _Packer, distance: dict[str, int]) -> Kernel:
-    """In the innermost serial loop around a packed load, touch the lines `distance` bytes ahead."""
-    ahead = {p.packed.name: distance.get(p.source.name, 0) for p in packer.packings}
-    if not any(ahead.values()):
-        return kernel
-    return replace(kernel, body=_prefetch_body(kernel.body, ahead))
-
-
-def _prefetch_body(body: Body, ahead: dict[str, int]) -> Body:
-    return tuple(_prefetch_stmt(s, ahead) for s in body)
-
-
-def _prefetch_stmt(stmt: Stmt, ahead: dict[str, int]) -> Stmt:
-    match stmt:
-        case For(kind="serial", body=body) if not _has_serial_loop(body):
-            lines = _lines(body, ahead)
-            return replace(stmt, body=(*lines, *body))
-        case For(body=body) | Alloc(body=body):
-            return replace(stmt, body=_prefetch_body(body, ahead))
-        case If(cond=cond, then=then, orelse=orelse):
-            return If(cond, _prefetch_body(then, ahead), _prefetch_body(orelse, ahead))
-        case _:
-            return stmt
-
-
-def _has_serial_loop(body: Body) -> bool:
-    return any(isinstance(s, For) and s.kind == "serial" for s in statements(body))
-
-
-def _lines(body: Body, ahead: dict[str, int]) -> list[Stmt]:
-    tile = loop_extents(body)
-    out: list[Stmt] = []
-    seen: set[str] = set()
-    for load in body_loads(body):
-        name = load.tensor.name
-        if not ahead.get(name) or name in seen:
-            continue
-        seen.add(name)
-        inner = [i for i in load.indices if variables(i) & set(tile)]
-        start = tuple(substitute(i, {v: idx(0) for v in tile}) for i in load.indices)
-        count = 1
-        for i in inner:
-            for v in variables(i) & set(tile):
-                count *= tile[v]
-        size = count * dtype_bytes(load.tensor.dtype)
-        offsets = range(ahead[name], ahead[name] + size, 64)
-        out += [PrefetchLine(load.tensor, start, offset) for offset in offsets]
-    return out

@@ -72,8 +72,8 @@ def _stmt(stmt: Stmt, indent: str) -> Iterator[str]:
             yield f"{indent}{var} = {_bare(value)}"
         case Store(tensor=tensor, indices=indices, value=value):
             yield f"{indent}{_element(tensor, indices)} = {_bare(value)}"
-        case PrefetchLine(tensor=tensor, indices=indices, offset_bytes=offset):
-            yield f"{indent}prefetch {_element(tensor, indices)} + {offset} bytes"
+        case PrefetchLine(tensor=tensor, indices=indices, offset=offset):
+            yield f"{indent}prefetch {_element(tensor, indices)} + {print_expr(offset)} bytes"
         case _:
             assert_never(stmt)
 

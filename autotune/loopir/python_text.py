@@ -172,9 +172,9 @@ def _stmt(stmt: Stmt, indent: str, names: Names) -> Iterator[str]:
         case Store(tensor=tensor, indices=indices, value=value):
             where = _tuple([_expr(i, names) for i in indices])
             yield f"{indent}{names.tensor(tensor.name)}[{where}] = {_expr(value, names)}"
-        case PrefetchLine(tensor=tensor, indices=indices, offset_bytes=offset):
-            where = _tuple([_expr(i, names) for i in indices])
-            yield f"{indent}# prefetch {names.tensor(tensor.name)}[{where}] + {offset} bytes"
+        case PrefetchLine(tensor=tensor, indices=indices, offset=offset):
+            where = f"{names.tensor(tensor.name)}[{_tuple([_expr(i, names) for i in indices])}]"
+            yield f"{indent}# prefetch {where} + {_expr(offset, names)} bytes"
         case _:
             assert_never(stmt)
 

@@ -33,8 +33,8 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
             return (value,)
         case Store(indices=indices, value=value):
             return (*indices, value)
-        case PrefetchLine(indices=indices):
-            return indices
+        case PrefetchLine(indices=indices, offset=offset):
+            return (*indices, offset)
         case For() | Alloc():
             return ()
         case _:
@@ -112,7 +112,7 @@ def _rewrite(stmt: Stmt, f: Rewrite) -> Stmt:
             return Let(var, map_expr(value, f))
         case Store(tensor=tensor, indices=indices, value=value):
             return Store(tensor, tuple(map_expr(i, f) for i in indices), map_expr(value, f))
-        case PrefetchLine(indices=indices):
-            return replace(stmt, indices=tuple(map_expr(i, f) for i in indices))
+        case PrefetchLine(tensor=tensor, indices=indices, offset=offset):
+            return PrefetchLine(tensor, tuple(map_expr(i, f) for i in indices), map_expr(offset, f))
         case _:
             assert_never(stmt)

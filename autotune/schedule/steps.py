@@ -23,6 +23,9 @@ class Hole:
     name: str
 
 
+NEXT_CHUNK = -1
+"""As a prefetch distance: the chunk after the present one."""
+
 Size: TypeAlias = int | Hole | NDArray[np.int64]
 
 
@@ -133,7 +136,11 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Prefetch packed `tensor` `distance` bytes ahead of where `stage` reads it (0: not at all)."""
+    """Prefetch packed `tensor` ahead of where `stage` reads it.
+
+    `distance` is in bytes; 0: not at all; NEXT_CHUNK: while several tiles read the present chunk,
+    spread the next one over them.
+    """
 
     tensor: str
     stage: str

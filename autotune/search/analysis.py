@@ -56,7 +56,7 @@ class Statement:
     operations per step; `traffic`: bytes that miss L1, L2 and L3; `local_bytes`: size of its local
     buffer; `reloads`: 1 where the reduction runs in blocks and tiles are loaded again;
     `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
-    copies of the body that split tails make.
+    copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_CHUNK or 0.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Statement:
     reloads: Array
     cold_bytes: float
     versions: Array
+    prefetch: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,7 @@ class _Walk:
             reloads=self._reloads(),
             cold_bytes=float(self._constant_bytes()),
             versions=self._versions(),
+            prefetch=self._prefetch(),
         )
 
     # --- counts -------------------------------------------------------------------------------
@@ -331,6 +333,11 @@ class _Walk:
         spatial = self.stage.axis_extents[: len(self.op.axes)]
         size = _product([_full(e, self.n) for e in spatial], self.n)
         return size * dtype_bytes(self.op.tensor.dtype)
+
+    def _prefetch(self) -> Array:
+        """Prefetch distance of the first packed constant."""
+        found = self.stage.prefetches
+        return _full(found[0][1], self.n) if found else np.zeros(self.n)
 
     def _reloads(self) -> Array:
         """1 where a reduction loop stands outside the tiles: accumulators pass through memory."""

@@ -5,7 +5,8 @@ networks their schedules, and is itself a feature of the ranker, which learns wh
 
     step  = max(arithmetic / 2 ports, loads / 2 ports, 4·chain of dependent operations) + 1
     tile  = steps·step + start and end of the register tile
-    total = max(tiles, L2 traffic, L3 traffic, memory traffic) + a quarter of the rest
+    total = tiles + a quarter of the L2 traffic + the exposed part of what comes from further away,
+            which is smaller the earlier it is prefetched; never less than each of them alone
 """
 
 from __future__ import annotations
@@ -45,16 +46,10 @@ def statement_cycles(s: Statement, target: Target) -> Array:
     compute = compute + LOOP_EXIT_CYCLES * s.steps / s.inner_trips
     l1, l2, _ = s.traffic
     cold = np.full_like(compute, s.cold_bytes)
-    parts = np.stack(
-        [
-            compute,
-            l1 / L2_BYTES_PER_CYCLE,
-            l2 / L3_BYTES_PER_CYCLE,
-            cold / MEMORY_BYTES_PER_CYCLE,
-        ]
-    )
-    largest: Array = parts.max(axis=0)
-    total: Array = largest + 0.25 * (parts.sum(axis=0) - largest)
+    near, far = l1 / L2_BYTES_PER_CYCLE, l2 / L3_BYTES_PER_CYCLE + cold / MEMORY_BYTES_PER_CYCLE
+    exposed = np.where(s.prefetch < 0, 0.15, np.where(s.prefetch > 0, 0.3, 0.4))
+    largest = np.maximum.reduce([compute, near, far])
+    total: Array = np.maximum(largest, compute + 0.25 * near + exposed * far)
     return total
 
 

@@ -97,6 +97,7 @@ OTHER = (
     ("rest_local", "log2 B", "local buffers of all other statements"),
     ("statements", "count", "stages that are not inlined"),
     ("prefetch", "log2 B", "largest prefetch distance"),
+    ("prefetch_next", "bool", "constants are prefetched a chunk ahead"),
 )
 NAMES: tuple[str, ...] = (
     *(f.name for f in MAIN),
@@ -114,13 +115,15 @@ def features(
     rest = [s for s in analysis.statements if s is not main]
     columns = [np.broadcast_to(f.of(main, target), (n,)) for f in MAIN]
     cycles = statement_cycles(main, target)
+    prefetch = _prefetch(sketch, rows)
     columns += [
         np.log2(np.maximum(draft_seconds(analysis, target, n_threads), 1e-9)),
         idle_factor(main, n_threads),
         sum((statement_cycles(s, target) for s in rest), np.zeros(n)) / cycles,
         _log(sum((s.local_bytes for s in rest), np.zeros(n))),
         np.full(n, len(analysis.statements)),
-        _log(_prefetch(sketch, rows)),
+        _log(np.maximum(prefetch, 0)),
+        (prefetch < 0).astype(np.float64),
     ]
     words = sketch.name.replace("+", ",").replace("#", ",").split(",")
     columns += [np.full(n, float(w in words)) for w in WORDS]
@@ -136,8 +139,9 @@ def _cold(s: Statement) -> Array:
 
 
 def _prefetch(sketch: Sketch, rows: Rows) -> Array:
+    """Distance of the first constant that is prefetched at all; negative: a chunk ahead."""
     found = np.zeros(len(rows))
     for name, values in sketch.values(rows).items():
         if name.endswith(".prefetch"):
-            found = np.maximum(found, values)
+            found = np.where(found == 0, values, found)
     return found

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from autotune.errors import ScheduleError
 from autotune.schedule.state import State, replay
 from autotune.schedule.steps import (
+    NEXT_CHUNK,
     Annotate,
     CacheRead,
     CacheWrite,
@@ -492,7 +493,7 @@ def _pack_constants(state: State, p: Partial, anchor: Compute) -> Partial:
         op = state.dag[name]
         if isinstance(op, Placeholder) and op.constant:
             hole = f"{name}.prefetch"
-            out = out.hole(hole, (0, 512, 2048, 8192))
+            out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048))
             out = out.add(Pack(name, anchor.name), Prefetch(name, anchor.name, Hole(hole)))
     return out
 
