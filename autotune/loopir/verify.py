@@ -151,8 +151,9 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
             _body(body, replace(scope, buffers={**scope.buffers, buffer.name: buffer}))
         case Store():
             _check_store(stmt, scope)
-        case PrefetchLine(tensor=tensor, indices=indices):
+        case PrefetchLine(tensor=tensor, indices=indices, offset=offset):
             _access(tensor, indices, scope)
+            _value(offset, scope)
         case _:
             assert_never(stmt)
 

@@ -276,7 +276,7 @@ def test_local_buffers_of_one_name() -> None:
 
 def test_prefetch_may_lie_past_the_end() -> None:
     out, x = Tensor("y", (4,)), {"x": numbers(4)}
-    ahead = PrefetchLine(Tensor("x", (4,)), (T,), 1 << 20)
+    ahead = PrefetchLine(Tensor("x", (4,)), (T,), idx(1 << 20))
     program = program_of(x, out, ahead, Store(out, (T,), load("x", T, 4)), extent=4)
     agree(program, x)
     assert "prefetcht1" in assembly(program, AVX2)

@@ -67,7 +67,7 @@ SOUND: dict[str, tuple[Stmt, ...]] = {
         store(add(Var("a"), Var("b"))),
     ),
     "local": (Alloc(LOCAL, (Store(LOCAL.tensor, (idx(1),), f32(0)), store(T))),),
-    "prefetch": (PrefetchLine(X, (T,), 4096),),
+    "prefetch": (PrefetchLine(X, (T,), idx(4096)),),
     "shift": (loop(store(SHIFTED), extent=3),),
     "guarded": (store(T, Select(compare("ge", T, idx(2)), X[sub(T, idx(2))], f32(0))),),
     "guarded_else": (store(T, Select(compare("lt", T, idx(2)), f32(0), X[sub(T, idx(2))])),),
@@ -121,6 +121,7 @@ BROKEN: dict[str, tuple[str, tuple[Stmt, ...]]] = {
         "of x leaves",
         (store(T, Select(compare("ge", T, idx(2)), f32(0), X[sub(T, idx(2))])),),
     ),
+    "prefetch": ("i is not bound", (PrefetchLine(X, (T,), I),)),
     "alloc_twice": ("l cannot be allocated", (Alloc(LOCAL, (Alloc(LOCAL, (store(T),)),)),)),
 }
 

@@ -9,6 +9,7 @@ from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
 from autotune.schedule.state import State, replay
 from autotune.schedule.steps import (
+    NEXT_CHUNK,
     Annotate,
     CacheRead,
     CacheWrite,
@@ -136,7 +137,7 @@ class _Draw:
                 if source is not None and source.constant and self.chance(0.6):
                     self.add(Pack(tensor, op.name))
                     if self.chance(0.4):
-                        self.add(Prefetch(tensor, op.name, self.rng.choice([0, 64, 256])))
+                        self.add(Prefetch(tensor, op.name, self.rng.choice([0, 64, 256, NEXT_CHUNK])))
 
 
 def lowered(dag: ComputeDAG, seed: int) -> Program:

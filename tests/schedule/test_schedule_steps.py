@@ -13,6 +13,7 @@ from autotune.loopir.printer import print_program
 from autotune.loopir.python_text import print_python
 from autotune.schedule.state import bind, replay
 from autotune.schedule.steps import (
+    NEXT_CHUNK,
     Annotate,
     CacheRead,
     CacheWrite,
@@ -48,6 +49,19 @@ TILED: Steps = (
     Pack("b", "c"),
     Prefetch("b", "c", 256),
 )
+SHARED_CHUNK: Steps = (
+    ComputeInline("d"),
+    Split("e", "i", (2,)),
+    Split("e", "j", (8,)),
+    Reorder("e", ("j.0", "i.0", "i.1", "j.1")),
+    Parallel("e", 1),
+    ComputeAt("c", "e", "i.0"),
+    Reorder("c", ("k", "i", "j")),
+    Annotate("c", "i", "unroll"),
+    Annotate("c", "j", "vectorize"),
+    Pack("b", "c"),
+    Prefetch("b", "c", NEXT_CHUNK),
+)
 EXAMPLES: dict[str, Steps] = {
     "nothing": (),
     "split_shift": (Split("c", "j", (2, 8)),),
@@ -62,6 +76,7 @@ EXAMPLES: dict[str, Steps] = {
     "rfactor": (RFactor("c", 2, "c.parts"), ComputeAt("c.parts", "c", "j")),
     "pack": (Pack("b", "c"),),
     "prefetch": (Pack("b", "c"), Prefetch("b", "c", 128)),
+    "prefetch_next_chunk": SHARED_CHUNK,
     "blocked_reduction": (Split("c", "k", (4,), "split"), Reorder("c", ("k.0", "i", "j", "k.1"))),
     "tiled": TILED,
 }
