@@ -24,7 +24,7 @@ from autotune.schedule.steps import (
 from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
-from autotune.te.expr import Axis, Const, Reduce, Var, add, f32, mul
+from autotune.te.expr import Axis, Const, Reduce, Var, add, f32, floordiv, idx, mul
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import conv, gemm, max_pool
 
@@ -151,6 +151,26 @@ def test_rows_do_not_share_one_cache_set() -> None:
     (local,) = [s.buffer for s in _allocs(proven(dag, steps)) if s.buffer.name == "doubled"]
     assert local.strides == (c + 16, 1)
     assert local.n_bytes == 4 * (3 * (c + 16) + c)
+
+
+def test_region_of_a_quotient() -> None:
+    """Three neighbours i // 4 may touch two elements, whatever the span of i alone."""
+    i, j = Axis("i", 12), Axis("j", 3)
+    x = placeholder("x", (3,))
+    doubled = compute("doubled", (j,), mul(x.tensor[j], f32(2)))
+    grown = compute("grown", (i,), doubled.tensor[floordiv(i.var, idx(4))])
+    dag = ComputeDAG((x, doubled, grown), ("grown",))
+    proven(dag, (Split("grown", "i", (3,)), ComputeAt("doubled", "grown", "i.0")))
+
+
+def test_one_constant_packed_for_two_readers() -> None:
+    """The second reader needs more of it than the first."""
+    x, w = placeholder("x", (8,)), placeholder("w", (8,), constant=True)
+    short, long = Axis("j", 3), Axis("j", 8)
+    a = compute("a", (short,), mul(x.tensor[short], w.tensor[short]))
+    b = compute("b", (long,), add(x.tensor[long], w.tensor[long]))
+    program = proven(ComputeDAG((x, w, a, b), ("a", "b")), (Pack("w", "a"), Pack("w", "b")))
+    assert [p.packed.shape for p in program.packs] == [(3,), (8,)]
 
 
 def test_vector_loop_must_be_innermost() -> None:

@@ -137,7 +137,8 @@ class _Draw:
                 if source is not None and source.constant and self.chance(0.6):
                     self.add(Pack(tensor, op.name))
                     if self.chance(0.4):
-                        self.add(Prefetch(tensor, op.name, self.rng.choice([0, 64, 256, NEXT_CHUNK])))
+                        distance = self.rng.choice([0, 64, 256, NEXT_CHUNK])
+                        self.add(Prefetch(tensor, op.name, distance))
 
 
 def lowered(dag: ComputeDAG, seed: int) -> Program:
