@@ -333,3 +333,18 @@ def _narrow(step: object) -> Any:
     if isinstance(step, Split) and step.iter == "j":
         return Split(step.stage, "j", tuple(8 if f == 16 else f for f in step.factors), step.tail)
     return step
+
+
+@pytest.mark.parametrize("flag_chooses_load", [True, False])
+def test_load_is_guarded_by_a_flag_from_memory(flag_chooses_load: bool) -> None:
+    """Where the flag says otherwise, each lane reads zeros instead of its far address."""
+    flag, far = load("f", dtype="bool"), load("x", mul(I, idx(1 << 40)))
+    sides = (far, f32(1)) if flag_chooses_load else (f32(1), far)
+    flags = np.arange(LANES) == 0 if flag_chooses_load else np.arange(LANES) > 0
+    inputs = {"f": flags, "x": numbers()}
+    out = Tensor("y", (LANES,))
+    loop = For("i", LANES, "vectorize", (Store(out, (I,), Select(flag, *sides)),))
+    program = program_of(inputs, out, loop)
+    assert str(emit_program(program, "")).count("ptr @") >= LANES  # as many choices of zeros
+    found = run_compiled(program, inputs, AVX2)
+    assert_close(found, interpret(program, inputs), 0)
