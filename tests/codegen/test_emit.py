@@ -345,6 +345,6 @@ def test_load_is_guarded_by_a_flag_from_memory(flag_chooses_load: bool) -> None:
     out = Tensor("y", (LANES,))
     loop = For("i", LANES, "vectorize", (Store(out, (I,), Select(flag, *sides)),))
     program = program_of(inputs, out, loop)
-    assert str(emit_program(program, "")).count("ptr @") >= LANES  # as many choices of zeros
+    assert str(emit_program(program, "")).count('@"zeros"') > LANES  # chosen once per lane
     found = run_compiled(program, inputs, AVX2)
     assert_close(found, interpret(program, inputs), 0)
