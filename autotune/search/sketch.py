@@ -139,8 +139,11 @@ def cache_reduction_output(
 ) -> list[Partial] | None:
     """A reduction that is an output, or is read in more than one way, gets a pointwise consumer."""
     state = p.state(dag)
-    if not state[name].op.reduce_axes or state[name].attach:
+    op = state[name].op
+    if not op.reduce_axes or state[name].attach:
         return None
+    if not op.axes:  # a single number: nothing to tile
+        return [p.add(done=(name,))]
     return [p.add(CacheWrite(name, f"{name}.sum"))]
 
 
@@ -167,7 +170,7 @@ def tile_rows_with_everything(
     inner = [s.op for s in state.stages.values() if s.name != name and s.name not in p.done]
     reductions = [op for op in inner if op.reduce_axes]
     op = state[name].op
-    if name not in state.dag.outputs or op.reduce_axes or not reductions:
+    if state.dag.outputs != (name,) or op.reduce_axes or not reductions:
         return None
     if len(reductions) == 1 and _matches(op, reductions[0]):
         return None
@@ -191,8 +194,8 @@ def tile_reduction_with_consumer(
     op = state[name].op
     if op.reduce_axes or state[name].attach:
         return None
-    anchor = _anchor(state, op)
-    if anchor is None or not op.axes:
+    anchor = _anchor(state, op) if op.axes else None
+    if anchor is None:
         return None
     out: list[Partial] = []
     for variant in _variants(anchor, op):
@@ -244,7 +247,8 @@ def _anchor(state: State, op: Compute) -> Compute | None:
             found.append(producer)
     if len(found) != 1 or not _matches(op, found[0]):
         return None
-    only = len(state.dag.consumers(found[0].name)) == 1
+    name = found[0].name
+    only = len(state.dag.consumers(name)) == 1 and name not in state.dag.outputs
     return found[0] if only and state[found[0].name].attach is None else None
 
 
@@ -342,7 +346,9 @@ def _tile(
     producers = [
         r
         for r in dict.fromkeys(x.tensor.name for x in anchor.reads)
-        if isinstance(state.dag[r], Compute) and state.dag.consumers(r) == (anchor,)
+        if isinstance(state.dag[r], Compute)
+        and state.dag.consumers(r) == (anchor,)
+        and r not in state.dag.outputs
     ]
     copied = [] if producers or not v.copy_inputs else _activations(state, anchor)
     if v.copy_inputs and not copied:
