@@ -1,0 +1,91 @@
+"""Proposals: never twice, the same for the same seed, and guided by what was observed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.records import steps_text
+from autotune.search.analysis import analyse
+from autotune.search.draft import draft_seconds
+from autotune.search.features import NAMES, features
+from autotune.search.model import Ranker
+from autotune.search.policy import SketchPolicy, default_steps
+from autotune.search.sketch import generate_sketches
+from autotune.target import parse_target
+from tests.schedule.small_dags import gemm
+
+TARGET = parse_target("x86-64-v3")
+DAG = gemm(128, 96, 64)
+
+
+def policy(seed: int = 0) -> SketchPolicy:
+    return SketchPolicy(DAG, TARGET, 1, Ranker(seed, 1), np.random.default_rng(seed))
+
+
+def result(seconds: float) -> MeasureResult:
+    return MeasureResult(MeasureStatus.OK, (seconds,) * 3)
+
+
+def test_nothing_is_proposed_twice() -> None:
+    p, seen = policy(), set()
+    for _ in range(4):
+        batch = p.propose(12)
+        texts = {steps_text(c.steps) for c in batch}
+        assert len(texts) == len(batch) == 12
+        assert not texts & seen
+        seen |= texts
+        p.observe([(c, result(1e-3)) for c in batch])
+
+
+def test_a_seed_reproduces_the_search() -> None:
+    a, b = policy(3), policy(3)
+    for k in range(3):
+        x, y = a.propose(8), b.propose(8)
+        assert x == y
+        for p in (a, b):
+            p.observe([(c, result(1e-3 / (1 + n + k))) for n, c in enumerate(x)])
+    assert policy(4).propose(8) != policy(3).propose(8)
+
+
+def test_the_first_batch_tries_every_structure() -> None:
+    p = policy()
+    assert {c.sketch for c in p.propose(16)} == set(p.sketches)
+
+
+def test_the_draft_prefers_full_registers() -> None:
+    sketch = generate_sketches(DAG, TARGET)[0]
+    rows = sketch.sample(4000, np.random.default_rng(0))
+    found = analyse(DAG, sketch, rows, TARGET)
+    seconds = draft_seconds(found, TARGET, 1)
+    main = max(found.statements, key=lambda s: s.flops)
+    best = np.argsort(seconds)[:20]
+    assert np.isfinite(seconds[best]).all()
+    assert main.accumulators[best].min() >= 6
+    assert (main.accumulators + main.operands)[best].max() <= TARGET.n_registers
+
+
+def test_the_ranker_learns_what_the_draft_misses() -> None:
+    sketch = generate_sketches(DAG, TARGET)[0]
+    rows = sketch.sample(3000, np.random.default_rng(1))
+    found = analyse(DAG, sketch, rows, TARGET)
+    x = features(found, sketch, rows, TARGET, 1)[found.valid]
+    truth = np.exp2(x[:, NAMES.index("draft")] + 0.5 * x[:, NAMES.index("chain")])
+    ranker = Ranker(0, 1)
+    before = np.corrcoef(ranker.predict(x), np.log2(truth))[0, 1]
+    ranker.observe("task", x[:200], truth[:200])
+    after = np.corrcoef(ranker.predict(x[200:]), np.log2(truth[200:]))[0, 1]
+    assert after > max(before, 0.95)
+
+
+def test_features_are_finite_and_named() -> None:
+    for sketch in generate_sketches(DAG, TARGET):
+        rows = sketch.sample(50, np.random.default_rng(2))
+        found = analyse(DAG, sketch, rows, TARGET)
+        x = features(found, sketch, rows, TARGET, 2)[found.valid]
+        assert x.shape[1] == len(NAMES)
+        assert np.isfinite(x).all()
+
+
+def test_the_default_needs_no_measurement_and_is_always_the_same() -> None:
+    assert default_steps(DAG, TARGET, 2) == default_steps(DAG, TARGET, 2)

@@ -1,0 +1,94 @@
+"""The rules give the structures that they promise, and every valid row has a correct program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from autotune.errors import ScheduleError
+from autotune.loopir.interp import interpret
+from autotune.loopir.lower import lower
+from autotune.loopir.verify import verify
+from autotune.schedule.state import replay
+from autotune.search.analysis import analyse
+from autotune.search.policy import match
+from autotune.search.sketch import generate_sketches
+from autotune.target import Target, parse_target
+from autotune.te.evaluate import evaluate
+from tests.schedule.running import assert_close, random_inputs
+from tests.schedule.small_dags import ALL, conv, gemm, softmax
+
+AVX2 = parse_target("x86-64-v3")
+
+
+def test_sketches_of_a_matrix_product(golden: Callable[[str, str], None]) -> None:
+    lines = []
+    for sketch in generate_sketches(gemm(128, 96, 64), AVX2):
+        middle = {p.name: p.domain[len(p.domain) // 2] for p in sketch.parameters}
+        lines += [f"== {sketch.name}", str(replay(gemm(128, 96, 64), sketch.steps, middle))]
+    golden("sketches_gemm.txt", "\n".join(lines) + "\n")
+
+
+def test_a_convolution_may_keep_its_padding_per_block_or_per_reduction_block() -> None:
+    names = [s.name for s in generate_sketches(conv(), AVX2)]
+    assert any(n.endswith("per-k") for n in names)
+    assert any("k-blocked" not in n for n in names)
+
+
+def test_rows_are_computed_in_one_nest() -> None:
+    (sketch,) = generate_sketches(softmax(4, 64), AVX2)
+    state = replay(softmax(4, 64), sketch.steps, {p.name: p.domain[0] for p in sketch.parameters})
+    assert sum(s.attach is None for s in state.stages.values()) == 1
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_valid_rows_compute_what_the_definition_says(name: str) -> None:
+    dag = ALL[name]()
+    rng = np.random.default_rng(7)
+    inputs = random_inputs(dag)
+    expected = evaluate(dag, inputs)
+    sketches = generate_sketches(dag, AVX2)
+    for sketch in (sketches[int(i)] for i in rng.permutation(len(sketches))[:3]):
+        rows = sketch.sample(40, rng)
+        rows = rows[analyse(dag, sketch, rows, AVX2).valid]
+        for row in rows[:1]:
+            program = lower(dag, sketch.bind(row))
+            verify(program)
+            assert_close(interpret(program, inputs), expected, 3e-6)
+
+
+def test_rows_that_analysis_calls_valid_can_be_lowered(any_target: Target) -> None:
+    dag, rng = conv(), np.random.default_rng(1)
+    refused = 0
+    for sketch in generate_sketches(dag, any_target):
+        rows = sketch.sample(200, rng)
+        rows = rows[analyse(dag, sketch, rows, any_target).valid][:10]
+        for row in rows:
+            try:
+                lower(dag, sketch.bind(row))
+            except ScheduleError:
+                refused += 1
+    assert refused == 0
+
+
+def test_a_population_has_the_extents_of_its_members() -> None:
+    dag, rng = conv(), np.random.default_rng(3)
+    for sketch in generate_sketches(dag, AVX2):
+        rows = sketch.sample(16, rng)
+        together = replay(dag, sketch.steps, sketch.values(rows))
+        for k, row in enumerate(rows):
+            alone = replay(dag, sketch.bind(row))
+            for name, stage in alone.stages.items():
+                for it, many in zip(stage.iters, together[name].iters, strict=True):
+                    assert np.broadcast_to(many.extent, (16,))[k] == it.extent
+
+
+def test_a_row_is_found_again_from_its_schedule() -> None:
+    dag, rng = gemm(64, 48, 32), np.random.default_rng(5)
+    for sketch in generate_sketches(dag, AVX2):
+        for row in sketch.sample(20, rng):
+            found = match(sketch, sketch.bind(row))
+            assert found is not None
+            assert sketch.bind(found) == sketch.bind(row)
