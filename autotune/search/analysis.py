@@ -85,10 +85,15 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All statements of a population, and which candidates can be built at all."""
+    """All statements of a population, and which candidates can be built at all.
+
+    `identity`: extents of all loops and prefetch distances, shape [n, k]. Candidates of one sketch
+    with equal rows are the same program: factors beyond an extent are clipped.
+    """
 
     statements: tuple[Statement, ...]
     valid: NDArray[np.bool_]
+    identity: NDArray[np.int64]
 
 
 def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Analysis:
@@ -96,7 +101,13 @@ def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Anal
     n = len(rows)
     state = replay(dag, sketch.steps, sketch.values(rows))
     statements = tuple(_Walk(state, s, n, target).statement() for s in state.stages.values())
-    return Analysis(statements, _valid(state, statements, target, n))
+    return Analysis(statements, _valid(state, statements, target, n), _identity(state, n))
+
+
+def _identity(state: State, n: int) -> NDArray[np.int64]:
+    columns = [_full(i.extent, n) for s in state.stages.values() for i in s.iters]
+    columns += [_full(d, n) for s in state.stages.values() for _, d in s.prefetches]
+    return np.stack(columns, axis=1).astype(np.int64) if columns else np.zeros((n, 0), np.int64)
 
 
 MAX_EXPANDED = 192
@@ -195,7 +206,8 @@ class _Walk:
         chain = _product([x.extent for x in reduce], self.n)
         rolled = [x for x in self.loops if not (x.own and x.annotation)]
         steps = _product([x.extent for x in rolled], self.n)
-        inner = [x for x in rolled if x.own and x.kind == "reduce"]
+        blocked = {i.name for i in self.stage.iters[: _register_depth(self.stage)]}
+        inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
         work = max(1, _operations(self.op))
         loads, operands = self._loads(accumulators)
         return Statement(
@@ -264,17 +276,23 @@ class _Walk:
         axis = self._lane_axis()
         total = np.ones(self.n)
         for size, index in zip(load.tensor.shape, load.indices, strict=True):
-            try:
-                extent = _full(span(index, inner), self.n) + 1
-            except UnboundedIndex:
-                extent = _full(size, self.n)
+            extent = self._distinct(index, size, inner)
             if skip_lanes and axis is not None and axis in variables(index):
                 lanes = _product(
                     [x.extent for x in self.loops if x.annotation == "vectorize"], self.n
                 )
                 extent = np.ceil(extent / lanes)
-            total = total * np.minimum(extent, size)
+            total = total * extent
         return total
+
+    def _distinct(self, index: Expr, size: int, inner: dict[str, Array]) -> Array:
+        """Most values that an index takes: its span, less what strides skip."""
+        points = _product([inner[v] for v in variables(index) & set(inner)], self.n)
+        try:
+            reach = _full(span(index, inner), self.n) + 1
+        except UnboundedIndex:
+            reach = _full(size, self.n)
+        return np.minimum(np.minimum(reach, points), size)
 
     def _splits(self) -> Iterator[tuple[Stage, SplitRelation]]:
         """Splits whose tile loop surrounds this statement."""
@@ -392,10 +410,7 @@ class _Walk:
         extent = np.ones(self.n)
         for size, index in zip(load.tensor.shape, load.indices, strict=True):
             rows = rows * extent
-            try:
-                extent = np.minimum(_full(span(index, inner), self.n) + 1, size)
-            except UnboundedIndex:
-                extent = _full(size, self.n)
+            extent = self._distinct(index, size, inner)
         constant = self._is_constant(load)
         row = extent * width if constant else np.maximum(extent * width, CACHE_LINE)
         return rows * row

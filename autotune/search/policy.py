@@ -9,6 +9,7 @@ replayed goes on as the one did that wrote it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ POPULATION = 1024
 ELITE = 96
 GENERATIONS = 4
 EXPLORE = 0.1
+MAX_ALIKE = 3
+"""Most candidates of one batch between which the estimate sees no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class SketchPolicy:
         self._n_observed, self._n_asked = 0, 0
         self.sketches = {s.name: s for s in generate_sketches(dag, target)}
         self._measured: dict[str, dict[bytes, float | None]] = {n: {} for n in self.sketches}
+        self._known: dict[str, set[bytes]] = {n: set() for n in self.sketches}
 
     def propose(self, n: int) -> list[Candidate]:
         """Up to `n` candidates not measured yet, most promising first; none when all are known."""
@@ -76,10 +80,13 @@ class SketchPolicy:
         )
         taken = set(chosen)
         n_explore = 0 if first else round(EXPLORE * n)
+        alike: Counter[float] = Counter()
         for score, name, k in ranked:
             if len(chosen) >= n - n_explore:
                 break
-            if (name, k) not in taken and np.isfinite(score):
+            same = round(score, 3)
+            if (name, k) not in taken and np.isfinite(score) and alike[same] < MAX_ALIKE:
+                alike[same] += 1
                 taken.add((name, k))
                 chosen.append((name, k))
         rest = [(name, k) for score, name, k in ranked[: 40 * n] if (name, k) not in taken]
@@ -95,10 +102,11 @@ class SketchPolicy:
             row = match(sketch, candidate.steps) if sketch else None
             if sketch is None or row is None:
                 continue
+            rows = row[None, :]
+            found = analyse(self.dag, sketch, rows, self.target)
             self._measured[sketch.name][row.tobytes()] = result.latency_s
+            self._known[sketch.name].add(found.identity[0].tobytes())
             if result.latency_s is not None:
-                rows = row[None, :]
-                found = analyse(self.dag, sketch, rows, self.target)
                 x = features(found, sketch, rows, self.target, self.n_threads)
                 self.model.observe(self.dag.key, x, np.array([result.latency_s]))
 
@@ -111,7 +119,7 @@ class SketchPolicy:
         if len(good):
             again = np.repeat(good, max(1, POPULATION // (4 * len(good))), axis=0)
             population = np.concatenate([population, sketch.mutate(again, self.rng)])
-        rows, scores = self._score(sketch, population)
+        rows, scores, identity = self._score(sketch, population)
         for _ in range(GENERATIONS):
             parents = rows[:ELITE]
             if not len(parents):
@@ -121,21 +129,26 @@ class SketchPolicy:
             crossed = sketch.cross(children, mates, self.rng)
             half = self.rng.random(len(children))[:, None] < 0.3
             children = sketch.mutate(np.where(half, crossed, children), self.rng)
-            rows, scores = self._score(sketch, np.concatenate([rows[: 4 * ELITE], children]))
-        known = self._measured[sketch.name]
-        new = np.array([r.tobytes() not in known for r in rows], bool).reshape(len(rows))
+            candidates = np.concatenate([rows[: 4 * ELITE], children])
+            rows, scores, identity = self._score(sketch, candidates)
+        known = self._known[sketch.name]
+        new = np.array([i.tobytes() not in known for i in identity], bool).reshape(len(rows))
         return rows[new], scores[new]
 
-    def _score(self, sketch: Sketch, rows: Rows) -> tuple[Rows, Array]:
+    def _score(self, sketch: Sketch, rows: Rows) -> tuple[Rows, Array, Rows]:
+        """Valid rows, one per program, best first; estimated log2 seconds; identities."""
         rows = np.unique(rows, axis=0)
         found = analyse(self.dag, sketch, rows, self.target)
-        rows_ok = rows[found.valid]
-        if not len(rows_ok):
-            return rows_ok, np.zeros(0)
-        x = features(found, sketch, rows, self.target, self.n_threads)[found.valid]
+        first = np.unique(found.identity, axis=0, return_index=True)[1]
+        keep = np.zeros(len(rows), bool)
+        keep[first] = True
+        keep &= found.valid
+        if not keep.any():
+            return rows[:0], np.zeros(0), found.identity[:0]
+        x = features(found, sketch, rows, self.target, self.n_threads)[keep]
         scores = self.model.predict(x)
         order = np.argsort(scores, kind="stable")
-        return rows_ok[order], scores[order]
+        return rows[keep][order], scores[order], found.identity[keep][order]
 
     def _good_rows(self, sketch: Sketch) -> Rows:
         timed = [(t, r) for r, t in self._measured[sketch.name].items() if t is not None]
