@@ -36,7 +36,7 @@ FINALISTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; `gflops` by the median, `peak_gflops` measured right after the task."""
+    """One line of the table; `gflops` by the median, `peak_gflops` measured right after it."""
 
     task: str
     gflops: float
@@ -142,7 +142,8 @@ def _name(dag: ComputeDAG) -> str:
 def _line(r: Row) -> str:
     return (
         f"{r.task:52} {r.gflops:7.1f} of {r.peak_gflops:5.1f} GFLOPS {100 * r.share:5.1f} % "
-        f"(fastest {100 * r.fastest_share:5.1f} %) {r.median_us:8.1f} us  {r.trials:4} trials {r.seconds:5.1f} s  {r.sketch}"
+        f"(fastest {100 * r.fastest_share:5.1f} %) {r.median_us:8.1f} us  "
+        f"{r.trials:4} trials {r.seconds:5.1f} s  {r.sketch}"
     )
 
 
