@@ -33,6 +33,7 @@ from autotune.loopir.nodes import (
     dense,
 )
 from autotune.loopir.packing import pack_constants
+from autotune.loopir.prefetch import touch
 from autotune.loopir.visitor import (
     Read,
     body_loads,
@@ -256,7 +257,9 @@ class _Nest:
             return None
 
         moved = rewrite_exprs(body, one)
-        return (Alloc(Buffer(local, "local", _rows(local)), (*fill, *moved)),)
+        touched = {name for s in self.state.stages.values() for name in s.touched}
+        early = touch(body, touched) if stage.op.reduce_axes and touched else ()
+        return (Alloc(Buffer(local, "local", _rows(local)), (*early, *fill, *moved)),)
 
 
 _Emit = Callable[[_Instance, Ranges], Body]

@@ -174,7 +174,7 @@ def _stmt(stmt: Stmt, indent: str, names: Names) -> Iterator[str]:
             yield f"{indent}{names.tensor(tensor.name)}[{where}] = {_expr(value, names)}"
         case PrefetchLine(tensor=tensor, indices=indices, offset=offset):
             where = f"{names.tensor(tensor.name)}[{_tuple([_expr(i, names) for i in indices])}]"
-            yield f"{indent}# prefetch {where} + {_expr(offset, names)} bytes"
+            yield f"{indent}pass  # prefetch {where} + {_expr(offset, names)} bytes"
         case _:
             assert_never(stmt)
 

@@ -98,6 +98,15 @@ class Stage:
     prefetches: tuple[tuple[str, Extent], ...] = ()
 
     @property
+    def touched(self) -> tuple[str, ...]:
+        """Tensors that are touched in front of the reduction that the stage consumes."""
+        return tuple(n for n, d in self.prefetches if n not in self.packs and self._is_on(d))
+
+    @staticmethod
+    def _is_on(distance: Extent) -> bool:
+        return isinstance(distance, int) and distance != 0
+
+    @property
     def name(self) -> str:
         """Name of the tensor that the stage computes."""
         return self.op.name

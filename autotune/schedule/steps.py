@@ -140,6 +140,9 @@ class Prefetch:
 
     `distance` is in bytes; 0: not at all; NEXT_CHUNK: while several tiles read the present chunk,
     spread the next one over them.
+
+    For a tensor that is not packed, one that the consumer of a reduction tile reads or writes,
+    any distance but 0 touches the tile's elements before its reduction starts.
     """
 
     tensor: str

@@ -98,6 +98,7 @@ OTHER = (
     ("statements", "count", "stages that are not inlined"),
     ("prefetch", "log2 B", "largest prefetch distance"),
     ("prefetch_next", "bool", "constants are prefetched a chunk ahead"),
+    ("touch", "bool", "what the consumer needs is touched before the reduction"),
 )
 NAMES: tuple[str, ...] = (
     *(f.name for f in MAIN),
@@ -124,6 +125,7 @@ def features(
         np.full(n, len(analysis.statements)),
         _log(np.maximum(prefetch, 0)),
         (prefetch < 0).astype(np.float64),
+        _hole(sketch, rows, "tile.touch"),
     ]
     words = sketch.name.replace("+", ",").replace("#", ",").split(",")
     columns += [np.full(n, float(w in words)) for w in WORDS]
@@ -136,6 +138,11 @@ def _flops(s: Statement) -> Array:
 
 def _cold(s: Statement) -> Array:
     return np.full_like(s.steps, s.cold_bytes)
+
+
+def _hole(sketch: Sketch, rows: Rows, name: str) -> Array:
+    """Values of one hole; 0 for sketches without it."""
+    return np.asarray(sketch.values(rows).get(name, np.zeros(len(rows))), np.float64)
 
 
 def _prefetch(sketch: Sketch, rows: Rows) -> Array:

@@ -370,6 +370,8 @@ def _tile(
         else:
             out = _place_producer(out.state(dag), out, name, host, loop, target)
     out = _pack_constants(out.state(dag), out, anchor)
+    if not v.k_blocked:
+        out = _touch_early(out.state(dag), out, op.name)
     return [out.add(done=(op.name, anchor.name), label=v.label)]
 
 
@@ -502,6 +504,14 @@ def _pack_constants(state: State, p: Partial, anchor: Compute) -> Partial:
             out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048))
             out = out.add(Pack(name, anchor.name), Prefetch(name, anchor.name, Hole(hole)))
     return out
+
+
+def _touch_early(state: State, p: Partial, name: str) -> Partial:
+    """Fetch what the consumer reads and writes of activations while its reduction runs."""
+    reads = dict.fromkeys(x.tensor.name for x in state[name].op.reads)
+    found = [n for n in reads if isinstance(o := state.dag[n], Placeholder) and not o.constant]
+    out = p.hole("tile.touch", (0, 1))
+    return out.add(*(Prefetch(n, name, Hole("tile.touch")) for n in (*found, name)))
 
 
 def _activations(state: State, anchor: Compute) -> list[str]:
