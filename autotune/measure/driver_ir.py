@@ -9,13 +9,15 @@ The types `%plan`, `%kernel` and `%span` are the records that `driver` fills in.
 
 from __future__ import annotations
 
+from autotune.codegen.barrier import barrier_ir
+
 _SPINS = 1 << 14
 
 
 def driver_ir(lanes: int, max_buffers: int, parallel: bool) -> str:
     """The module for vectors of `lanes` floats; refers to libgomp only when `parallel`."""
     thunks = "\n".join(_thunk(n) for n in range(max_buffers + 1))
-    common = _COMMON.replace("$LANES", str(lanes)).replace("$SPINS", str(_SPINS))
+    common = _COMMON.replace("$LANES", str(lanes)) + barrier_ir(_SPINS)
     return common + thunks + (_PARALLEL if parallel else _SERIAL)
 
 
@@ -39,8 +41,6 @@ _COMMON = """
 %span = type { ptr, i64 }
 
 declare i32 @clock_gettime(i32, ptr)
-declare i32 @sched_yield()
-declare void @llvm.x86.sse2.pause()
 
 define internal i64 @now(i64 %clock) {
   %id = trunc i64 %clock to i32
@@ -64,41 +64,6 @@ define internal { i64, i64 } @share(i64 %extent, i64 %t, i64 %n) {
   %half = insertvalue { i64, i64 } poison, i64 %begin, 0
   %both = insertvalue { i64, i64 } %half, i64 %end, 1
   ret { i64, i64 } %both
-}
-
-; Word 0: how many have arrived. Word 16, on another line: the phase, which only grows.
-define internal void @barrier(ptr %arrived, i64 %n) noinline {
-  %alone = icmp eq i64 %n, 1
-  br i1 %alone, label %done, label %arrive
-arrive:
-  %phase_at = getelementptr i64, ptr %arrived, i64 16
-  %phase = load atomic i64, ptr %phase_at monotonic, align 8
-  %before = atomicrmw add ptr %arrived, i64 1 acq_rel
-  %count = add i64 %before, 1
-  %is_last = icmp eq i64 %count, %n
-  br i1 %is_last, label %release, label %wait
-release:
-  store atomic i64 0, ptr %arrived monotonic, align 8
-  %next = add i64 %phase, 1
-  store atomic i64 %next, ptr %phase_at release, align 8
-  ret void
-wait:
-  %spins = phi i64 [ 0, %arrive ], [ %more, %pause ], [ %spins, %yield ]
-  %seen = load atomic i64, ptr %phase_at acquire, align 8
-  %is_old = icmp eq i64 %seen, %phase
-  br i1 %is_old, label %again, label %done
-again:
-  %patient = icmp ult i64 %spins, $SPINS
-  br i1 %patient, label %pause, label %yield
-pause:
-  call void @llvm.x86.sse2.pause()
-  %more = add i64 %spins, 1
-  br label %wait
-yield:
-  call i32 @sched_yield()
-  br label %wait
-done:
-  ret void
 }
 
 ; Read and write one vector in every line of [%begin, %end).

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
+from autotune.codegen.barrier import barrier_ir
 from autotune.target import Target
 
 ARENA, CONSTANTS, FIRST_BOUND = 0, 1, 2
@@ -70,7 +71,8 @@ def entry_ir(launches: Sequence[Launch], n_bases: int, triple: str) -> str:
         [
             f'target triple = "{triple}"',
             *_declarations(launches),
-            _BARRIER,
+            _DECLARATIONS,
+            barrier_ir(_SPINS),
             _NOW,
             *_alone(launches, n_bases),
             *_team(launches, n_bases),
@@ -186,44 +188,10 @@ _WHO = """  %thread32 = call i32 @omp_get_thread_num()
   %n = zext i32 %n32 to i64
   %next = add i64 %thread, 1"""
 
-# word 0: how many have arrived; word 16 (another line pair): the phase, which only ever grows
-_BARRIER = f"""declare i32 @omp_get_thread_num()
+_DECLARATIONS = """declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @sched_yield()
 declare i32 @clock_gettime(i32, ptr)
-declare void @llvm.x86.sse2.pause()
-
-define internal void @barrier(ptr %arrived, i64 %n) noinline {{
-  %phase_at = getelementptr i64, ptr %arrived, i64 16
-  %phase = load atomic i64, ptr %phase_at monotonic, align 8
-  %before = atomicrmw add ptr %arrived, i64 1 acq_rel
-  %count = add i64 %before, 1
-  %is_last = icmp eq i64 %count, %n
-  br i1 %is_last, label %release, label %wait
-release:
-  store atomic i64 0, ptr %arrived monotonic, align 8
-  %new_phase = add i64 %phase, 1
-  store atomic i64 %new_phase, ptr %phase_at release, align 8
-  ret void
-wait:
-  %spins = phi i64 [0, %0], [%more, %pause], [%spins, %yield]
-  %seen = load atomic i64, ptr %phase_at acquire, align 8
-  %is_old = icmp eq i64 %seen, %phase
-  br i1 %is_old, label %again, label %done
-again:
-  %patient = icmp ult i64 %spins, {_SPINS}
-  br i1 %patient, label %pause, label %yield
-pause:
-  call void @llvm.x86.sse2.pause()
-  %more = add i64 %spins, 1
-  br label %wait
-yield:
-  call i32 @sched_yield()
-  br label %wait
-done:
-  ret void
-}}
 """
 
 _NOW = f"""define internal i64 @now() noinline {{

@@ -99,12 +99,8 @@ class Stage:
 
     @property
     def touched(self) -> tuple[str, ...]:
-        """Tensors that are touched in front of the reduction that the stage consumes."""
-        return tuple(n for n, d in self.prefetches if n not in self.packs and self._is_on(d))
-
-    @staticmethod
-    def _is_on(distance: Extent) -> bool:
-        return isinstance(distance, int) and distance != 0
+        """Tensors touched in front of the reduction that the stage consumes; for one candidate."""
+        return tuple(n for n, d in self.prefetches if n not in self.packs and int(d))
 
     @property
     def name(self) -> str:

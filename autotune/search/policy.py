@@ -19,7 +19,6 @@ from autotune.errors import NoValidSchedule
 from autotune.measure.result import MeasureResult
 from autotune.schedule.steps import Hole, Split, Step, Steps
 from autotune.search.analysis import analyse
-from autotune.search.draft import draft_seconds
 from autotune.search.features import features
 from autotune.search.model import Array, Ranker
 from autotune.search.sketch import generate_sketches
@@ -211,6 +210,3 @@ def _holes(pattern: Step, step: Step) -> list[tuple[str, int]]:
         if isinstance(hole, Hole) and isinstance(value, int):
             found.append((hole.name, value))
     return found
-
-
-__all__ = ["Candidate", "SketchPolicy", "default_steps", "draft_seconds", "match"]
