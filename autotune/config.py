@@ -24,7 +24,10 @@ class TuneConfig:
 
     `trials` and `time_s` compose, the first reached wins; at least one is set. `threads` 0 stands
     for all cores of the target. `patience`: trials of one task without gain after which it is
-    considered finished. Time-outs are seconds per candidate.
+    considered finished. Time-outs are seconds per candidate. `max_error`: a candidate whose largest
+    error exceeds so much of its largest output is inaccurate and never chosen. 5e-5 admits direct
+    sums (1e-6…4e-6), Winograd's F(2,3) (as good) and F(4,3) (7e-6…2e-5), not F(6,3) (1e-4 and
+    more); whole networks then stay below 1e-4.
     """
 
     trials: int | None = None
@@ -36,6 +39,7 @@ class TuneConfig:
     patience: int = 96
     build_timeout_s: float = 15.0
     run_timeout_s: float = 10.0
+    max_error: float = 5e-5
 
     def to_json(self) -> dict[str, Any]:
         """Named fields for the log header."""
@@ -61,6 +65,7 @@ _FILE_KEYS = {
     ("measure", "target"): "target",
     ("measure", "build_timeout"): "build_timeout_s",
     ("measure", "run_timeout"): "run_timeout_s",
+    ("measure", "max_error"): "max_error",
 }
 
 
@@ -85,7 +90,7 @@ def resolve(preset: str | None, options: Mapping[str, Any]) -> Resolved:
             values[name], sources[name] = value, f"preset {preset}"
     for name, value in options.items():
         if value is not None:
-            values[name], sources[name] = value, f"--{name.removesuffix('_s')}"
+            values[name], sources[name] = value, f"--{name.removesuffix('_s').replace('_', '-')}"
     if "trials" not in values and "time_s" not in values:
         values["time_s"] = DEFAULT_TIME_S
     _check(values, sources)
@@ -137,3 +142,8 @@ def _check(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
             raise UsageError(
                 f"{name} is {value!r} ({sources[name]})", f"it must be a whole number from {low}"
             )
+    error = values.get("max_error", 1.0)
+    if not isinstance(error, int | float) or isinstance(error, bool) or not error > 0:
+        raise UsageError(
+            f"max_error is {error!r} ({sources['max_error']})", "it must be a positive number"
+        )

@@ -22,6 +22,7 @@ def test_options_beat_presets_beat_defaults_and_sources_say_so() -> None:
     assert resolved.sources["trials"] == "--trials"
     assert resolved.sources["time_s"] == "preset ci"
     assert resolved.sources["seed"] == "--seed"
+    assert resolve("ci", {"max_error": 1e-4}).sources["max_error"] == "--max-error"
     assert resolved.sources["build_timeout_s"] == "default"
 
 
@@ -44,6 +45,9 @@ def test_a_preset_may_be_a_file(tmp_path: Path) -> None:
         ("[budget]\ntrials = 0\n", "trials is 0"),
         ("[budget]\ntrials = true\n", "trials is True"),
         ('[budget]\ntime = "soon"\n', "'soon' is not a duration"),
+        ("[measure]\nmax_error = 0\n", "max_error is 0"),
+        ("[measure]\nmax_error = true\n", "max_error is True"),
+        ('[measure]\nmax_error = "small"\n', "max_error is 'small'"),
         ("[search]\nspeed = 1\n", "unknown setting search.speed"),
         ("speed = 1\n", "unknown setting speed"),
         ("[search\n", "is not TOML"),

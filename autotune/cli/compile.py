@@ -11,7 +11,7 @@ import click
 
 from autotune.cli.console import debug_option, put, say, say_note
 from autotune.cli.models import model_path, read_network
-from autotune.cli.options import COUNT, FILE, shape_option, shapes_of
+from autotune.cli.options import COUNT, FILE, max_error_option, shape_option, shapes_of
 from autotune.errors import LogMismatch, UsageError
 from autotune.units import format_bytes
 
@@ -32,6 +32,7 @@ Shapes = dict[str, tuple[int, ...]]
 @click.option("--threads", type=COUNT, help="Threads to run on.  [as tuned]")
 @shape_option
 @click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
+@max_error_option
 @click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
 @debug_option
 def command(
@@ -41,17 +42,19 @@ def command(
     threads: int | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     target: str | None,
+    max_error: float | None,
     check: bool,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
     MODEL may be left out with --log: the log knows it. Without --log, every task takes the program
-    that an analytic model of this CPU chooses. The outputs are compared with ONNX Runtime where it
-    is installed, else with a plain NumPy evaluation.
+    that an analytic model of this CPU chooses. Records with a larger error than --max-error (the
+    limit that the log was tuned with, by default) are left out. The outputs are compared with ONNX
+    Runtime where it is installed, else with a plain NumPy evaluation.
     """
     from autotune.target import runs_here
 
-    plan = _plan(model, log_path, shapes_of(shapes), target, threads)
+    plan = _plan(model, log_path, shapes_of(shapes), target, threads, max_error)
     network = read_network(plan.model, plan.shapes)
     steps = _choose(network, plan)
     artifact = _compile(network, steps, plan)
@@ -84,6 +87,7 @@ def _plan(
     shapes: Shapes,
     target_name: str | None,
     threads: int | None,
+    max_error: float | None,
 ) -> _Plan:
     from autotune.records import read_log
     from autotune.target import parse_target
@@ -92,6 +96,7 @@ def _plan(
         target = parse_target(target_name or "native")
         return _Plan(model_path(model), shapes, target, threads or target.n_cores, None)
     log = read_log(log_path)
+    log = log.within(log.max_error if max_error is None else max_error)
     if not log.headers:
         raise LogMismatch(f"{log_path} has no header", "name a log that autotune has written")
     header = log.header

@@ -85,6 +85,7 @@ def command(log_path: Path, task: str, stage: str | None) -> None:
     from autotune.records import best_records, read_log
 
     log = read_log(log_path)
+    log = log.within(log.max_error)
     key = find_task(log, task)
     dag = _dag(log, key)
     records = [r for r in log.records if r.workload == key]
@@ -135,6 +136,7 @@ def _overview(log: Log, key: str, records: list[MeasureRecord], best: MeasureRec
         rows += [
             ("best", f"{format_seconds(best.result.latency_s)}, {rate:.1f} GFLOPS"),
             ("on", f"{best.target_key}, {best.n_threads} threads"),
+            ("error", f"{best.result.max_error or 0.0:.1e} of the largest value"),
             ("sketch", f"{best.sketch} (record {best.sequence})"),
         ]
     errors = dict.fromkeys(

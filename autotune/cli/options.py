@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,31 @@ class NamedFile(click.ParamType[tuple[str, Path]]):
         return (name, Path(path)) if found else ("", Path(value))
 
 
+class Names(click.ParamType[tuple[str, ...]]):
+    """One or more of some names, with commas between them."""
+
+    name = "name[,name]"
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self.known = tuple(known)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """The names, in the order given."""
+        names = tuple(part.strip() for part in value.split(","))
+        for name in names:
+            if name not in self.known:
+                raise UsageError(f"there is no '{name}' here", f"known: {', '.join(self.known)}")
+        return names
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[Any]:
+        """Names."""
+        return _completions(self.known, incomplete)
+
+
 class Preset(click.ParamType[str]):
     """A preset by name or by path; names are completed in the shell."""
 
@@ -64,9 +89,13 @@ class Preset(click.ParamType[str]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[Any]:
         """Names of presets."""
-        from click.shell_completion import CompletionItem
+        return _completions(PRESETS, incomplete)
 
-        return [CompletionItem(p) for p in PRESETS if p.startswith(incomplete)]
+
+def _completions(names: Iterable[str], incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 FILE = click.Path(path_type=Path)
@@ -81,6 +110,11 @@ shape_option = click.option(
 )
 trials_option = click.option("--trials", type=COUNT, help="Candidates to measure at most.")
 time_option = click.option("--time", "time_s", type=Duration(), help="Time to spend at most.")
+max_error_option = click.option(
+    "--max-error",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Largest error of a candidate, as a share of its largest output.  [5e-5]",
+)
 events_option = click.option(
     "--events",
     type=click.Choice(["jsonl"]),

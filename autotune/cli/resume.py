@@ -7,19 +7,33 @@ from pathlib import Path
 import click
 
 from autotune.cli.console import debug_option, say, say_note
-from autotune.cli.options import FILE, events_option, time_option, trials_option
+from autotune.cli.options import (
+    FILE,
+    events_option,
+    max_error_option,
+    time_option,
+    trials_option,
+)
 
 
 @click.command("resume")
 @click.argument("log_path", metavar="LOG", type=FILE)
 @trials_option
 @time_option
+@max_error_option
 @events_option
 @debug_option
-def command(log_path: Path, trials: int | None, time_s: float | None, events: str | None) -> int:
+def command(
+    log_path: Path,
+    trials: int | None,
+    time_s: float | None,
+    max_error: float | None,
+    events: str | None,
+) -> int:
     """Go on with the session of LOG: same model, settings and seed, nothing measured twice.
 
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.
+    With --max-error, everything measured so far is judged anew.
     """
     from autotune.cli.sessions import next_header, require_same_machine, run_session
     from autotune.config import TuneConfig
@@ -29,13 +43,13 @@ def command(log_path: Path, trials: int | None, time_s: float | None, events: st
 
     with Journal.open(log_path) as journal:
         log = journal.log
-        config = TuneConfig.from_json(log.header.config)
+        header = next_header(log, {"max_error": max_error})
+        config = TuneConfig.from_json(header.config)
         require_same_machine(log.header, parse_target(config.target))
         if journal.n_repaired_bytes:
             say_note(f"removed a line that was cut off ({journal.n_repaired_bytes} bytes)")
         if log.n_skipped:
             say_note(f"{log.n_skipped} lines of the log are foreign or corrupt; skipped")
-        header = next_header(log.header)
         if log.headers[-1].versions != header.versions:
             say_note("the log was written with other versions of autotune or its libraries")
         budget = Budget(config.trials, config.time_s)
@@ -44,4 +58,4 @@ def command(log_path: Path, trials: int | None, time_s: float | None, events: st
         if events is None:
             say(f"{log_path}: {len(log.records)} measurements taken over")
         journal.append([header])
-        return run_session(journal, log, budget, header.run_id, events)
+        return run_session(journal, log, header, budget, events)

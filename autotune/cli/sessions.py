@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -69,10 +69,16 @@ def new_header(
     )
 
 
-def next_header(header: Header) -> Header:
-    """The header of a run that goes on with a log."""
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    return replace(header, run_id=secrets.token_hex(6), created=created, versions=versions())
+def next_header(log: Log, options: Mapping[str, Any]) -> Header:
+    """The header of a run that goes on with a log; options that are None leave its settings."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return replace(
+        log.header,
+        run_id=secrets.token_hex(6),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        config=TuneConfig.from_json(log.settings | given).to_json(),
+        versions=versions(),
+    )
 
 
 def versions() -> dict[str, str]:
@@ -109,12 +115,13 @@ class StopFlag:
         say("\nfinishing the current measurement; once more to stop at once")
 
 
-def run_session(journal: Journal, log: Log, budget: Budget, run_id: str, events: str | None) -> int:
-    """Tune what the log's header says, within `budget`; returns the exit code.
+def run_session(
+    journal: Journal, log: Log, header: Header, budget: Budget, events: str | None
+) -> int:
+    """Tune what `header` says, within `budget`; returns the exit code.
 
     `log` is what is replayed first: empty of records for a new session.
     """
-    header = log.header
     config = TuneConfig.from_json(header.config)
     peak_gflops = fma_peak(header.target, header.n_threads)
     tasks = tuning_tasks(log, peak_gflops)
@@ -122,8 +129,8 @@ def run_session(journal: Journal, log: Log, budget: Budget, run_id: str, events:
     renderer = make_renderer(events)
     options = measure_options(log, config)
     with stop.installed(), Measurer(header.target, header.n_threads, options) as measurer:
-        session = make_session(journal, log, tasks, budget, run_id, measurer, stop)
-        session.replay(log)
+        session = make_session(journal, header, tasks, budget, measurer, stop)
+        session.replay(log.within(config.max_error))
         finished = _show(session, renderer)
     return _conclude(finished, journal.path, log, quiet=events is not None)
 
@@ -135,21 +142,20 @@ def measure_options(log: Log, config: TuneConfig) -> MeasureOptions:
         flush_bytes=flush_bytes(header.target, constant_bytes(log), header.n_threads),
         build_timeout_s=config.build_timeout_s,
         run_timeout_s=config.run_timeout_s,
+        max_error=config.max_error,
         seed=config.seed,
     )
 
 
 def make_session(
     journal: Journal,
-    log: Log,
+    header: Header,
     tasks: list[TuningTask],
     budget: Budget,
-    run_id: str,
     measurer: Measurer,
     stop: Callable[[], bool],
 ) -> Session:
     """Wire search and measurement together."""
-    header = log.header
     config = TuneConfig.from_json(header.config)
     # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
     # seconds as soon as anything else runs on the machine
@@ -160,7 +166,7 @@ def make_session(
         return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng)
 
     return Session(
-        run=Run(run_id, header.target.key, header.n_threads),
+        run=Run(header.run_id, header.target.key, header.n_threads),
         tasks=tasks,
         policy_of=policy_of,
         measurer=measurer,

@@ -14,6 +14,7 @@ from autotune.cli.options import (
     FILE,
     Preset,
     events_option,
+    max_error_option,
     shape_option,
     shapes_of,
     time_option,
@@ -31,6 +32,7 @@ from autotune.cli.options import (
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
 @click.option("--seed", type=click.IntRange(min=0), help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
+@max_error_option
 @click.option("--dry-run", is_flag=True, help="Show tasks and settings; measure nothing.")
 @events_option
 @debug_option
@@ -80,7 +82,7 @@ def command(
             say_note(f"{header.n_threads} threads on {target.n_cores} cores will fight")
         log = Log(headers=(header,), workloads={w.key: w for w in workloads})
         budget = Budget(config.trials, config.time_s)
-        return run_session(journal, log, budget, header.run_id, events)
+        return run_session(journal, log, header, budget, events)
 
 
 def default_log(model: Path) -> Path:

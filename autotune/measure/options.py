@@ -7,6 +7,7 @@ holds the weights of the whole network, else in memory. Hence `flush_bytes(targe
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autotune.target import Target
@@ -25,7 +26,8 @@ class MeasureOptions:
     A repeat is one evaluation. There are as many as fill `repeat_target_s`, within
     `min_repeats`…`max_repeats`; from `min_repeats` on, none starts after `repeat_wall_s` (flushing
     included). A candidate `abandon_ratio` times slower than the best is given up early.
-    `relative_tolerance`: see `autotune.measure.oracle`.
+    `relative_tolerance` tells wrong answers from rounding, see `autotune.measure.oracle`; what
+    rounds more than `max_error` times the largest output is inaccurate.
     """
 
     flush_bytes: int | None = None
@@ -41,6 +43,7 @@ class MeasureOptions:
     max_repeats: int = 20
     abandon_ratio: float = 3.0
     relative_tolerance: float = 1e-4
+    max_error: float = math.inf
     seed: int = 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -18,6 +18,7 @@ class MeasureStatus(StrEnum):
     RUN_CRASH = "run_crash"
     RUN_TIMEOUT = "run_timeout"
     WRONG_ANSWER = "wrong_answer"
+    INACCURATE = "inaccurate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class MeasureResult:
     """Outcome of one candidate. All times in seconds.
 
     `times_s`: every repeat of one whole evaluation, weights cold, activations warm; empty unless
-    the status is OK. `error` is the full text of what went wrong. `max_error`: largest absolute
-    difference from the oracle over the largest oracle value.
+    the status is OK or INACCURATE. `error` is the full text of what went wrong. `max_error`:
+    largest absolute difference from the float64 oracle over the largest oracle value.
     """
 
     status: MeasureStatus
@@ -38,10 +39,22 @@ class MeasureResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the candidate ran and computed the right numbers."""
+        """Whether the candidate ran and computed the right numbers, accurately enough."""
         return self.status is MeasureStatus.OK
 
     @property
     def latency_s(self) -> float | None:
         """Median of the repeats, or None for a failed candidate."""
         return statistics.median(self.times_s) if self.ok else None
+
+    def within(self, limit: float) -> MeasureResult:
+        """The same measurement under a limit on `max_error`: OK up to it, INACCURATE beyond.
+
+        Failures stay what they are, and so does a result whose error is not known.
+        """
+        if self.status not in (MeasureStatus.OK, MeasureStatus.INACCURATE) or not self.max_error:
+            return self
+        if self.max_error <= limit:
+            return replace(self, status=MeasureStatus.OK, error="")
+        error = f"off by {self.max_error:.1e} of the largest value, allowed is {limit:g}"
+        return replace(self, status=MeasureStatus.INACCURATE, error=error)

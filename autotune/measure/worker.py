@@ -120,7 +120,10 @@ class RunHandler:
         again = loaded.verdict()
         if again.problem:
             return _wrong(again, "in a later evaluation: ")
-        return MeasureResult(MeasureStatus.OK, times, max_error=verdict.max_error)
+        worst = max(verdict.max_error, again.max_error)
+        return MeasureResult(MeasureStatus.OK, times, max_error=worst).within(
+            self._options.max_error
+        )
 
     def _interleaved(
         self, task: int, built: Sequence[BuiltProgram], rounds: int
@@ -134,7 +137,8 @@ class RunHandler:
             if verdict.problem:
                 return _wrong(verdict)
             loaded[n] = program
-            return MeasureResult(MeasureStatus.OK, max_error=verdict.max_error)
+            result = MeasureResult(MeasureStatus.OK, max_error=verdict.max_error)
+            return result.within(self._options.max_error)
 
         results = [self._guarded(partial(load, n)) for n in range(len(built))]
         turns = [{n: p.evaluate() for n, p in loaded.items()} for _ in range(rounds)]

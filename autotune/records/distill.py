@@ -17,7 +17,7 @@ from autotune.measure.result import MeasureStatus
 from autotune.records.journal import read_log
 from autotune.records.record import Header, Log, MeasureRecord, Workload
 
-_UNSAFE = (MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH)
+_UNSAFE = (MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE)
 
 Group: TypeAlias = tuple[str, str, int]  # workload key, target key, threads
 
@@ -26,7 +26,7 @@ def best_records(records: Iterable[MeasureRecord]) -> dict[Group, MeasureRecord]
     """The record with the lowest pooled median latency per workload, target and thread count.
 
     Its result holds the repeats of every measurement of that schedule. A schedule that once crashed
-    or gave wrong numbers is out, whatever it did at other times.
+    or gave wrong or inaccurate numbers is out, whatever it did at other times.
     """
     pools: dict[tuple[Group, str], list[MeasureRecord]] = {}
     unsafe: set[tuple[Group, str]] = set()
@@ -65,9 +65,10 @@ def best_for(log: Log, target_key: str, n_threads: int) -> dict[str, MeasureReco
 def distill(paths: Sequence[Path]) -> Log:
     """One self-contained log with only the best record per workload, target and thread count.
 
+    Every log is judged by the limit on errors of its last run.
     Raises LogMismatch where no file holds a valid record.
     """
-    logs = [read_log(path) for path in paths]
+    logs = [log.within(log.max_error) for log in map(read_log, paths)]
     best = best_records(record for log in logs for record in log.records)
     if not best:
         raise LogMismatch("no log holds a valid measurement", "tune first: autotune tune MODEL")
@@ -113,6 +114,10 @@ def _order(record: MeasureRecord) -> tuple[float, int]:
 
 def _nothing_usable(log: Log, target_key: str) -> LogMismatch:
     others: Mapping[str, None] = dict.fromkeys(r.target_key for r in log.records if r.result.ok)
+    if not others and any(r.result.status is MeasureStatus.INACCURATE for r in log.records):
+        return LogMismatch(
+            "no measurement of the log is as accurate as it must be", "allow more with --max-error"
+        )
     if not others:
         return LogMismatch(
             "the log holds no valid measurement", "tune first, or compile without --log"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
 from autotune.errors import LogMismatch
@@ -111,6 +111,25 @@ class Log:
     def header(self) -> Header:
         """The first header: what the log was started for."""
         return self.headers[0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The config of the last run over the tasks that the log was started for."""
+        runs = [h for h in self.headers if h.tasks == self.header.tasks]
+        return runs[-1].config if runs else {}
+
+    @property
+    def max_error(self) -> float | None:
+        """The limit on errors that the last run set; None in logs that know of none."""
+        limit = self.settings.get("max_error") if self.headers else None
+        return limit if isinstance(limit, int | float) else None
+
+    def within(self, max_error: float | None) -> Log:
+        """The same log, its records judged by another limit on errors (None: as they were)."""
+        if max_error is None:
+            return self
+        judged = tuple(replace(r, result=r.result.within(max_error)) for r in self.records)
+        return replace(self, records=judged)
 
 
 def steps_text(steps: Steps) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.errors import NoValidSchedule
-from autotune.measure.result import MeasureResult
+from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Hole, Split, Step, Steps
 from autotune.search.analysis import analyse
 from autotune.search.features import features
@@ -32,6 +32,8 @@ GENERATIONS = 4
 EXPLORE = 0.1
 MAX_ALIKE = 3
 """Most candidates of one batch between which the estimate sees no difference."""
+MAX_INACCURATE = 3
+"""A structure that gave so many inaccurate candidates, and no valid one, is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,13 @@ class SketchPolicy:
         self.sketches = {s.name: s for s in generate_sketches(dag, target)}
         self._measured: dict[str, dict[bytes, float | None]] = {n: {} for n in self.sketches}
         self._known: dict[str, set[bytes]] = {n: set() for n in self.sketches}
+        self._inaccurate: Counter[str] = Counter()
 
     def propose(self, n: int) -> list[Candidate]:
         """Up to `n` candidates not measured yet, most promising first; none when all are known."""
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
         self._n_asked += 1
-        pools = {name: self._evolve(s) for name, s in self.sketches.items()}
+        pools = {n: self._evolve(s) for n, s in self.sketches.items() if not self._is_inaccurate(n)}
         first = not any(self._measured.values())
         chosen = self._best_of_each(pools, n) if first else []
         ranked = sorted(
@@ -94,7 +97,10 @@ class SketchPolicy:
         return [self._candidate(name, *pools[name], k) for name, k in chosen]
 
     def observe(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
-        """Learn from measurements, live or replayed; candidates of unknown sketches are ignored."""
+        """Learn from measurements, live or replayed; candidates of unknown sketches are ignored.
+
+        Inaccurate candidates count as failed ones: a latency that cannot be chosen is no example.
+        """
         self._n_observed, self._n_asked = self._n_observed + len(results), 0
         for candidate, result in results:
             sketch = self.sketches.get(candidate.sketch)
@@ -105,6 +111,7 @@ class SketchPolicy:
             found = analyse(self.dag, sketch, rows, self.target)
             self._measured[sketch.name][row.tobytes()] = result.latency_s
             self._known[sketch.name].add(found.identity[0].tobytes())
+            self._inaccurate[sketch.name] += result.status is MeasureStatus.INACCURATE
             if result.latency_s is not None:
                 x = features(found, sketch, rows, self.target, self.n_threads)
                 self.model.observe(self.dag.key, x, np.array([result.latency_s]))
@@ -148,6 +155,11 @@ class SketchPolicy:
         scores = self.model.predict(x)
         order = np.argsort(scores, kind="stable")
         return rows[keep][order], scores[order], found.identity[keep][order]
+
+    def _is_inaccurate(self, name: str) -> bool:
+        """Whether a structure rounds too much: that is its algorithm's doing, not its numbers'."""
+        enough = self._inaccurate[name] >= MAX_INACCURATE
+        return enough and not any(self._measured[name].values())
 
     def _good_rows(self, sketch: Sketch) -> Rows:
         timed = [(t, r) for r, t in self._measured[sketch.name].items() if t is not None]

@@ -65,6 +65,7 @@ def refused(outcome: Outcome, code: int, *texts: str) -> None:
         (["tune", "m.onnx", "--time", "soon"], "'soon' is not a duration"),
         (["tune", "m.onnx", "--time", "0"], "'0' is not a duration"),
         (["tune", "m.onnx", "--threads", "0"], "--threads"),
+        (["tune", "m.onnx", "--max-error", "0"], "--max-error"),
         (["tune", "m.onnx", "--shape", "x"], "'x' is not a shape"),
         (["tune", "m.onnx", "--shape", "x:1x0"], "'x:1x0' is not a shape"),
         (["tune", "m.onnx", "--shape", "x:1", "--shape", "x:2"], "given twice"),
@@ -150,6 +151,7 @@ def test_a_log_without_a_valid_record(here: Cli, tuned: Path, tmp_path: Path) ->
     write_log(path, replace(read_log(tuned), records=()))
     refused(here("compile", "--log", path), 4, "no valid measurement")
     refused(here("distill", path), 4, "no log holds a valid measurement")
+    refused(here("compile", "--log", tuned, "--max-error", "1e-12"), 4, "as accurate")
 
 
 def test_a_log_of_another_model(here: Cli, tuned: Path, model: Path, tmp_path: Path) -> None:

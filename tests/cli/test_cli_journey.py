@@ -61,6 +61,18 @@ def test_resume_of_a_finished_session_only_says_so(cli: Cli, tuned: Path) -> Non
     assert len(read_log(tuned).records) == n_before
 
 
+def test_resume_with_another_limit_on_errors(cli: Cli, tuned: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(tuned.read_bytes())
+    done = cli("resume", path, "--trials", 2, "--max-error", "1e-3")
+    assert done.code == 0, done.err
+    done = cli("resume", path, "--trials", 1)
+    assert done.code == 0, done.err
+    limits = [header.config["max_error"] for header in read_log(path).headers]
+    assert (limits[0], limits[-2:]) == (5e-5, [1e-3, 1e-3])
+    assert cli("explain", path, "--task", 0).out.count("of the largest value") == 1
+
+
 def test_distill_then_compile_then_run(cli: Cli, tuned: Path, tmp_path: Path) -> None:
     done = cli("distill", tuned, "-o", tmp_path / "best.jsonl")
     assert (done.code, done.out) == (0, f"{tmp_path / 'best.jsonl'}\n")

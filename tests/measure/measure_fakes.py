@@ -144,6 +144,7 @@ PROGRAMS = {
     "hang": KERNEL.format(body=ENDLESS),
     "wrong": _kernel(factor="3.0"),
     "off_by_a_little": _kernel(factor="0x4000010000000000"),
+    "inaccurate": _kernel(factor="0x4000004000000000"),  # 2·(1 + 6e-5)
     "too_far": KERNEL.format(
         body=ELEMENT.format(**PLAIN)
         + """

@@ -95,6 +95,32 @@ def test_wrong_answer_reports_its_error(measurer: Measurer) -> None:
     assert result.max_error == math.inf
 
 
+def test_what_rounds_too_much_is_timed_but_not_ok(measurer: Measurer) -> None:
+    (allowed,) = measure(measurer, "inaccurate")
+    assert allowed.ok
+    assert allowed.max_error == pytest.approx(2**-14, rel=1e-3)
+    options = dataclasses.replace(fakes.QUICK, max_error=5e-5)
+    with Measurer(fakes.TARGET, 1, options, fakes.build) as strict:
+        (found, good) = measure(strict, "inaccurate", "good")
+        again, _ = strict.measure_interleaved(
+            fakes.double_dag(), [fakes.does(w) for w in ("inaccurate", "good")], rounds=2
+        )
+    assert (found.status, again.status, good.status) == (S.INACCURATE, S.INACCURATE, S.OK)
+    assert found.error == "off by 6.1e-05 of the largest value, allowed is 5e-05"
+    assert found.latency_s is None
+    assert (len(found.times_s) >= 3, len(again.times_s)) == (True, 2)
+
+
+def test_a_limit_on_errors_judges_what_ran_and_nothing_else() -> None:
+    result = MeasureResult(S.OK, (1.0,), max_error=1e-5)
+    assert result.within(1e-5) is not None
+    assert result.within(1e-5) == result
+    assert result.within(9e-6).status is S.INACCURATE
+    assert result.within(9e-6).within(1e-4) == result
+    for other in (MeasureResult(S.OK, (1.0,)), MeasureResult(S.WRONG_ANSWER, max_error=math.inf)):
+        assert other.within(1e-9) is other
+
+
 def test_results_are_in_order(measurer: Measurer) -> None:
     what = ["good", "bad_code", "wrong", "good", "crash", "bad_schedule", "good"]
     expected = [S.OK, S.BUILD_ERROR, S.WRONG_ANSWER, S.OK, S.RUN_CRASH, S.SCHEDULE_ERROR, S.OK]

@@ -98,6 +98,16 @@ def test_tolerance_admits_the_worst_order_of_summation_and_no_missing_term(k: in
     assert "wrong" in check("d", without_last, ref).problem
 
 
+def test_the_reference_is_summed_in_double_precision() -> None:
+    ref = reference(matmul_bias(k=8192), 0, 1e-4)
+    a, b, bias = (ref.values[n].astype(np.float64) for n in ("a", "b", "bias"))
+    exact = np.array([[math.fsum(row * column) for column in b.T] for row in a]) + bias
+    largest = np.abs(exact).max()
+    assert np.abs(ref.expected["d"] - exact).max() <= 2**-24 * largest
+    once = np.cumsum(a[0].astype(np.float32) * b[:, 0].astype(np.float32), dtype=np.float32)[-1]
+    assert abs(once + bias[0] - exact[0, 0]) > 2**-24 * largest
+
+
 def test_known_oracle_is_not_evaluated_again() -> None:
     known = {"d": np.ones((M, N), np.float32)}
     assert reference(matmul_bias(), 0, 1e-4, known).expected is known

@@ -275,13 +275,36 @@ def test_best_is_the_lowest_pooled_median() -> None:
     assert sorted(pooled.times_s) == [1e-3] * 3 + [3e-3] * 3
 
 
-@pytest.mark.parametrize("status", [MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH])
+@pytest.mark.parametrize(
+    "status", [MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE]
+)
 def test_a_schedule_that_once_was_wrong_cannot_be_best(status: MeasureStatus) -> None:
     fast = record(0, 1e-6, steps_json=steps_of(1))
     wrong = record(1, None, steps_json=steps_of(1), result=MeasureResult(status))
     slow = record(2, 1e-3, steps_json=steps_of(2))
     for order in ([fast, wrong, slow], [wrong, fast, slow]):
         assert [r.sequence for r in best_records(order).values()] == [2]
+
+
+def test_a_log_is_judged_by_the_limit_of_its_last_run(tmp_path: Path, header: Header) -> None:
+    def with_error(n: int, latency: float, error: float) -> MeasureRecord:
+        result = MeasureResult(MeasureStatus.OK, (latency,), max_error=error).within(1e-4)
+        return record(n, steps_json=steps_of(n), result=result)
+
+    records = (with_error(0, 1e-3, 1e-6), with_error(1, 1e-4, 7e-5), with_error(2, 1e-5, 2e-4))
+    assert [r.result.status for r in records] == ["ok", "ok", "inaccurate"]
+    runs = tuple(replace(header, config=c) for c in ({}, {"max_error": 5e-5}))
+    log = Log(headers=runs, records=records)
+    assert (replace(log, headers=runs[:1]).max_error, log.max_error) == (None, 5e-5)
+    best = [best_for(log.within(limit), "t1", 2)["k1"].sequence for limit in (None, 5e-5, 1e-3)]
+    assert best == [1, 0, 2]
+    with pytest.raises(LogMismatch, match="as accurate") as info:
+        best_for(log.within(1e-9), "t1", 2)
+    assert "--max-error" in info.value.hint
+    write_log(tmp_path / "a", log)
+    assert [r.sequence for r in distill([tmp_path / "a"]).records] == [0]
+    write_log(tmp_path / "b", replace(log, headers=runs[:1]))
+    assert [r.sequence for r in distill([tmp_path / "b"]).records] == [1]
 
 
 def test_a_time_of_zero_is_no_measurement() -> None:
