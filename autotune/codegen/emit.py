@@ -176,9 +176,13 @@ class _Function:
         for tensor in stored:
             self._forget(tensor)
 
-    def _if(self, stmt: If) -> None:
+    def _known(self, cond: Expr) -> Expr:
+        """A condition with the values of unrolled loops in it: a Const where they decide it."""
         known = {v: index_const(n) for v, n in self.env.items() if isinstance(n, int)}
-        choice = simplify(substitute(stmt.cond, dict(known)))
+        return simplify(substitute(cond, dict(known))) if known else cond
+
+    def _if(self, stmt: If) -> None:
+        choice = self._known(stmt.cond)
         if isinstance(choice, Const):
             self.body(stmt.then if choice.value else stmt.orelse)
             return
@@ -390,7 +394,10 @@ class _Function:
         return self.b.select(negative, negated, value)
 
     def _select(self, e: Select, guard: ir.Value | None) -> ir.Value:
-        cond = self._value(e.cond, guard)
+        choice = self._known(e.cond)
+        if isinstance(choice, Const):
+            return self._value(e.a if choice.value else e.b, guard)
+        cond = self._value(choice, guard)
         yes = self._value(e.a, self._and(guard, cond) if loads(e.a) else None)
         no = self._value(e.b, self._and(guard, self.b.not_(cond)) if loads(e.b) else None)
         yes, no = self._same(yes, no)

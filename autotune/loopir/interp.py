@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
 from autotune.loopir.python_text import Names, kernel_text, packing_text
+from autotune.te.evaluate import derive
 
 Array = NDArray[Any]
 Scalar = float | int | bool
@@ -55,8 +56,9 @@ def interpret(program: Program, inputs: Mapping[str, Array]) -> dict[str, Array]
     for buffer in program.buffers:
         if buffer.name in inputs:
             memory[buffer.name].fill(inputs[buffer.name])
+    constants = derive(program.derived, inputs)
     for packing in program.packs:
-        memory[packing.packed.name] = _pack(packing, inputs[packing.source.name], names)
+        memory[packing.packed.name] = _pack(packing, constants[packing.source.name], names)
     for kernel in program.kernels:
         _run(kernel, memory, names, clock)
     return {b.name: _result(b, memory) for b in program.buffers if b.role == "output"}

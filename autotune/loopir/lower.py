@@ -74,7 +74,7 @@ from autotune.te.expr import (
 
 Ranges = dict[str, tuple[int, int]]
 _CONFLICT_BYTES, _PADDING = 1024, 16
-MAX_LOCAL_BYTES = 1 << 20
+MAX_LOCAL_BYTES = 3 << 19
 """Local buffers live on the stack of a thread, of which the smallest common size is 2 MiB."""
 
 
@@ -94,7 +94,7 @@ def lower_state(state: State) -> Program:
             kernels.append(_Nest(state, stage).kernel(len(kernels)))
     program = pack_constants(Program(tuple(buffers), (), tuple(kernels)), state)
     named = map(_with_arguments(program), program.kernels)
-    return Program(program.buffers, program.packs, tuple(named))
+    return Program(program.buffers, program.packs, tuple(named), state.derived)
 
 
 def _placeholder_buffer(tensor: Tensor, constant: bool) -> Buffer:

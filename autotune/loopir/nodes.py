@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from autotune.te.dag import Compute
 from autotune.te.expr import Axis, Expr, Tensor, dtype_bytes
 
 
@@ -134,11 +135,15 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A lowered task: kernels to run one after another, a barrier between any two."""
+    """A lowered task: kernels to run one after another, a barrier between any two.
+
+    `derived`: constants made out of others, in order, before any is packed.
+    """
 
     buffers: tuple[Buffer, ...]
     packs: tuple[Packing, ...]
     kernels: tuple[Kernel, ...]
+    derived: tuple[Compute, ...] = ()
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""

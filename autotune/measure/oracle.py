@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
-from autotune.te.evaluate import evaluate
+from autotune.te.evaluate import derive, evaluate
 from autotune.te.expr import Binary, Call, Const, walk
 
 Array = NDArray[Any]
@@ -33,6 +33,13 @@ class Reference:
     values: Mapping[str, Array]
     expected: Mapping[str, Array]
     tolerances: Mapping[str, float]
+    _derived: dict[tuple[Compute, ...], Mapping[str, Array]] = field(default_factory=dict)
+
+    def constants(self, derived: tuple[Compute, ...]) -> Mapping[str, Array]:
+        """All values and those that a program derives from them; kept for the next program."""
+        if derived and derived not in self._derived:
+            self._derived[derived] = derive(derived, self.values)
+        return self._derived[derived] if derived else self.values
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,10 +217,11 @@ def _cores(options: MeasureOptions) -> tuple[int, ...]:
 def _fill(arena: Arena, program: Program, ref: Reference) -> None:
     """Write inputs and constants, packing those that the program wants packed."""
     packings = {p.packed.name: p for p in program.packs}
+    values = ref.constants(program.derived)
     for buffer in program.buffers:
         packing = packings.get(buffer.name)
         if packing is not None:
-            pack(packing, ref.values[packing.source.name], arena.view(buffer.name))
+            pack(packing, values[packing.source.name], arena.view(buffer.name))
         elif buffer.role in ("input", "constant"):
             arena.view(buffer.name)[...] = ref.values[buffer.name]
 

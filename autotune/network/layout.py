@@ -22,6 +22,7 @@ from autotune.network.artifact import Endpoint, KernelInfo
 from autotune.network.barriers import Access, access, barriers
 from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer
 from autotune.network.memory import Place, align, live_blocks, place_of, plan_arena
+from autotune.te.evaluate import derive
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +153,12 @@ def _constant(unit: Unit, buffer: Buffer) -> NDArray[Any]:
     """The array of a constant buffer, packed as the program wants it."""
     packing = next((p for p in unit.program.packs if p.packed.name == buffer.name), None)
     tensor = packing.source if packing else buffer.tensor
-    if tensor.name not in unit.call.constants:
+    values = unit.call.constants
+    if any(tensor.name == op.name for op in unit.program.derived):
+        values = derive(unit.program.derived, values)
+    if tensor.name not in values:
         raise CodegenError(f"internal: call {unit.call.label} has no value for '{tensor.name}'")
-    source = np.asarray(unit.call.constants[tensor.name], tensor.dtype).reshape(tensor.shape)
+    source = np.asarray(values[tensor.name], tensor.dtype).reshape(tensor.shape)
     return pack(packing, source) if packing else source
 
 

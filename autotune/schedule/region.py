@@ -35,15 +35,16 @@ class UnboundedIndex(Exception):
     """The reach of an index cannot be told; the caller takes the whole dimension."""
 
 
-def span(e: Expr, inner: Spans) -> Extent:
+def span(e: Expr, inner: Spans, aligned: bool = False) -> Extent:
     """Largest difference of two values of `e` while each `inner[v]` varies over its extent - 1.
 
-    Raises UnboundedIndex for a form it does not know.
+    `aligned`: ranges start at multiples of the divisors in `e`, as tiles do; else nothing is known
+    of where they start. Raises UnboundedIndex for a form it does not know.
     """
     form = linear(e)
     total: Extent = 0
     for atom, coef in form.terms:
-        total = total + abs(coef) * _atom_span(atom, inner)
+        total = total + abs(coef) * _atom_span(atom, inner, aligned)
     return total
 
 
@@ -67,16 +68,17 @@ def lowest(forms: list[Linear]) -> Linear | None:
     return min(forms, key=lambda f: f.const)
 
 
-def _atom_span(atom: Expr, inner: Spans) -> Extent:
+def _atom_span(atom: Expr, inner: Spans, aligned: bool = False) -> Extent:
     match atom:
         case Var(name=name):
             return inner[name] - 1 if name in inner else 0
         case Binary(op="min" | "max", a=a, b=b):
-            return np.maximum(span(a, inner), span(b, inner))
+            return np.maximum(span(a, inner, aligned), span(b, inner, aligned))
         case Binary(op="floordiv", a=a, b=Const(value=n)):
-            return (span(a, inner) + int(n) - 1) // int(n)
+            return (span(a, inner, aligned) + (0 if aligned else int(n) - 1)) // int(n)
         case Binary(op="mod", a=a, b=Const(value=n)):
-            return np.where(span(a, inner) == 0, 0, int(n) - 1)
+            reach = span(a, inner, aligned)
+            return np.minimum(reach, n - 1) if aligned else np.where(reach == 0, 0, int(n) - 1)
         case _ if not variables(atom) & set(inner):
             return 0
         case _:

@@ -9,7 +9,7 @@ then that of the whole population.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,10 @@ from autotune.schedule.steps import (
     Split,
     Step,
     Steps,
+    Winograd,
 )
+from autotune.schedule.winograd import rewrite
+from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.expr import (
     Axis,
@@ -141,10 +144,18 @@ class Stage:
 
 @dataclass(frozen=True)
 class State:
-    """Stages in topological order over the DAG as rewritten by the steps."""
+    """Stages in topological order over the DAG as rewritten by the steps.
+
+    `derived`: constants that the steps made out of those of the task, to be evaluated in order.
+    """
 
     dag: ComputeDAG
     stages: dict[str, Stage]
+    derived: tuple[Compute, ...] = ()
+    _extents: dict[tuple[str, str, int], tuple[Extent, ...]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    """Answers of `required_extents`."""
 
     def __getitem__(self, name: str) -> Stage:
         try:
@@ -213,7 +224,7 @@ def _fresh(op: Compute, extents: tuple[Extent, ...] | None = None) -> Stage:
 
 
 def _with(state: State, stage: Stage) -> State:
-    return State(state.dag, state.stages | {stage.name: stage})
+    return replace(state, stages=state.stages | {stage.name: stage})
 
 
 # --- loop steps -------------------------------------------------------------------------------
@@ -291,23 +302,44 @@ def _compute_at(state: State, step: ComputeAt, _: Holes) -> State:
 def required_extents(state: State, name: str, target: Stage, depth: int) -> tuple[Extent, ...]:
     """Extents of what one iteration of loop `depth` of `target` reads of tensor `name`.
 
-    Reduction axes keep their extents. Every reader must be computed inside that loop, else
-    ScheduleError.
+    Reduction axes keep their extents. Quotients take regions to be tiles of the divisor: lowering
+    computes the exact region. Every reader must be computed inside that loop, else ScheduleError.
     """
+    key = (name, target.name, depth)
+    if key not in state._extents:
+        state._extents[key] = _required_extents(state, name, target, depth)
+    return state._extents[key]
+
+
+def _required_extents(state: State, name: str, target: Stage, depth: int) -> tuple[Extent, ...]:
     op = state[name].op
-    spans: list[Extent] = [1] * len(op.axes)
-    for reader in state.dag.consumers(name):
-        inner = _extents_inside(state, state[reader.name], target, depth)
-        for load in reader.reads:
-            if load.tensor.name != name:
-                continue
-            for d, index in enumerate(load.indices):
-                try:
-                    needed: Extent = span(index, inner) + 1
-                except UnboundedIndex:
-                    needed = op.tensor.shape[d]
-                spans[d] = np.minimum(np.maximum(spans[d], needed), op.tensor.shape[d])
+    reads = [
+        (load, _extents_inside(state, state[reader.name], target, depth))
+        for reader in state.dag.consumers(name)
+        for load in dict.fromkeys(reader.reads)
+        if load.tensor.name == name
+    ]
+    spans = (_needed(reads, d, size) for d, size in enumerate(op.tensor.shape))
     return (*map(_plain, spans), *(a.extent for a in op.reduce_axes))
+
+
+def _needed(reads: list[tuple[Load, dict[str, Extent]]], dim: int, size: int) -> Extent:
+    """How many elements of dimension `dim` the loads reach, each with the extents around it."""
+    first: dict[object, int] = {}
+    last: dict[object, Extent] = {}
+    for load, inner in reads:
+        form = linear(load.indices[dim])
+        try:
+            reach: Extent = span(load.indices[dim], inner, aligned=True)
+        except UnboundedIndex:
+            return size
+        terms = frozenset(form.terms)
+        first[terms] = min(first.get(terms, form.const), form.const)
+        last[terms] = np.maximum(last.get(terms, form.const), form.const + reach)
+    longest: Extent = 1
+    for terms, end in last.items():
+        longest = np.maximum(longest, end - first[terms] + 1)
+    return np.minimum(longest, size)
 
 
 def _extents_inside(state: State, reader: Stage, target: Stage, depth: int) -> dict[str, Extent]:
@@ -348,7 +380,7 @@ def _with_dag(state: State, dag: ComputeDAG) -> State:
         old = state.stages.get(op.name)
         same = old is not None and old.op.axes == op.axes and old.op.reduce_axes == op.reduce_axes
         stages[op.name] = replace(old, op=op) if old is not None and same else _fresh(op)
-    return State(dag, stages)
+    return replace(state, dag=dag, stages=stages)
 
 
 # --- steps that rewrite the DAG ---------------------------------------------------------------
@@ -412,6 +444,11 @@ def _rfactor(state: State, step: RFactor, holes: Holes) -> State:
     return _with_dag(state, _insert(state.dag, partial, op.name, changed))
 
 
+def _winograd(state: State, step: Winograd, _: Holes) -> State:
+    new = rewrite(state.dag, step.stage, step.taps, step.tile)
+    return replace(_with_dag(state, new.dag), derived=(*state.derived, *new.derived))
+
+
 def _pack(state: State, step: Pack, _: Holes) -> State:
     stage = state[step.stage]
     if not any(p.name == step.tensor and p.constant for p in state.dag.placeholders):
@@ -435,6 +472,7 @@ _APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     CacheRead: _cache_read,
     CacheWrite: _cache_write,
     RFactor: _rfactor,
+    Winograd: _winograd,
     Pack: _pack,
     Prefetch: _prefetch,
 }

@@ -127,6 +127,19 @@ class RFactor:
 
 
 @dataclass(frozen=True, slots=True)
+class Winograd:
+    """Rewrite convolution `stage` by minimal filtering F(tile, ·) along the reduction axes `taps`.
+
+    The products of a window become fewer and are summed in the transformed domain; the constant
+    weights are transformed at compile time. See `schedule/winograd.py` for the stages it makes.
+    """
+
+    stage: str
+    taps: tuple[str, ...]
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """Store constant `tensor` in the order in which the loops of `stage` read it."""
 
@@ -160,6 +173,7 @@ Step: TypeAlias = (
     | CacheRead
     | CacheWrite
     | RFactor
+    | Winograd
     | Pack
     | Prefetch
 )
@@ -175,6 +189,7 @@ _KINDS: dict[str, type] = {
     "cache_read": CacheRead,
     "cache_write": CacheWrite,
     "rfactor": RFactor,
+    "winograd": Winograd,
     "pack": Pack,
     "prefetch": Prefetch,
 }

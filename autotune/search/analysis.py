@@ -14,20 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.schedule.region import UnboundedIndex, span
-from autotune.schedule.state import SplitRelation, Stage, State, replay
+from autotune.schedule.state import SplitRelation, Stage, State, replay, required_extents
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import (
     Binary,
     Call,
+    Compare,
+    Const,
     Expr,
     Load,
+    Reduce,
     Select,
+    children,
     dtype_bytes,
     dtype_of,
     variables,
-    walk,
 )
 
 Array = NDArray[np.float64]
@@ -112,6 +115,10 @@ def _identity(state: State, n: int) -> NDArray[np.int64]:
 
 MAX_EXPANDED = 192
 """Most vector instructions in the expanded bodies of all versions: more only costs compile time."""
+MAX_EXPANDED_POINTWISE = 1024
+"""The same where nothing is accumulated: a transform of a whole tile is one straight piece."""
+MAX_LOCAL_BYTES = 1_400_000
+"""Most bytes of local buffers, see loopir.lower."""
 
 
 def _valid(
@@ -122,11 +129,12 @@ def _valid(
     for s in statements:
         if s.reduces:
             ok &= s.accumulators + s.operands <= target.n_registers
-        ok &= s.instructions * s.versions <= MAX_EXPANDED
+        limit = MAX_EXPANDED if s.reduces else MAX_EXPANDED_POINTWISE
+        ok &= s.instructions * s.versions <= limit
         local += s.local_bytes
     for stage in state.stages.values():
         ok &= ~_overlapping_reduction(stage, n)
-    return ok & (local <= 900_000)
+    return ok & (local <= MAX_LOCAL_BYTES)
 
 
 def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
@@ -174,6 +182,7 @@ class _Walk:
     def __init__(self, state: State, stage: Stage, n: int, target: Target) -> None:
         self.state, self.stage, self.n, self.target = state, stage, n, target
         self.op: Compute = stage.op
+        self.reads = list(dict.fromkeys(stage.op.reads))
         self.chain = self._chain()
         self.loops = [loop for s, depth in self.chain for loop in self._own_loops(s, depth)]
 
@@ -241,12 +250,12 @@ class _Walk:
         """Distinct loads per expanded body, and registers that its operands need."""
         total, vectors = np.zeros(self.n), np.zeros(self.n)
         inner = self._register_extents()
-        for load in self.op.reads:
+        for load in self.reads:
             count = self._elements(load, inner, skip_lanes=True)
             total += count
             vector = self._uses_lanes(load)
             vectors += np.minimum(count, accumulators) if vector else 0
-        broadcast = 1.0 if any(not self._uses_lanes(x) for x in self.op.reads) else 0.0
+        broadcast = 1.0 if any(not self._uses_lanes(x) for x in self.reads) else 0.0
         window = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
         held = np.minimum(vectors, 4.0) if window else vectors
         return np.maximum(total, 1.0), held + broadcast
@@ -394,7 +403,7 @@ class _Walk:
         """Bytes touched by the loops from `depth` inwards."""
         total = np.zeros(self.n)
         inner = self._inner_extents(depth)
-        for load in self.op.reads:
+        for load in self.reads:
             total += self._bytes(load, inner)
         if self.stage.attach is not None:
             return total
@@ -431,16 +440,10 @@ class _Walk:
         raise AssertionError("the chain ends with the stage itself")
 
     def _host_extents(self, host: Stage, depth: int) -> dict[str, Array]:
-        """Own extents when loops of a host run too: the host's extents, axis by position."""
-        wide = host.inner_extents(depth - 1)
-        out = {
-            a.name: _full(e, self.n)
-            for a, e in zip(self.stage.axes, self.stage.axis_extents, strict=True)
-        }
-        for own, other in zip(self.op.axes, host.op.axes, strict=False):
-            scale = _full(wide[other.name], self.n)
-            out[own.name] = np.minimum(np.maximum(out[own.name], scale), own.extent)
-        return out
+        """What the host needs of this stage while its own loops from `depth` inwards run."""
+        needed = required_extents(self.state, self.stage.name, host, depth - 1)
+        names = (a.name for a in self.stage.axes)
+        return {n: _full(e, self.n) for n, e in zip(names, needed, strict=True)}
 
 
 def _product(parts: list[Array], n: int) -> Array:
@@ -459,11 +462,28 @@ def _points(op: Compute) -> int:
 
 def _operations(op: Compute) -> int:
     """Vector instructions per point: a multiply-add is one, a special function about twelve."""
-    total = 1 if op.reduce_axes else 0
-    for e in walk(op.body):
-        total += _cost(e)
-    fused = op.reduce_axes and any(isinstance(e, Binary) and e.op == "mul" for e in walk(op.body))
+    body = op.body.body if isinstance(op.body, Reduce) else op.body
+    total = _work(body) + (1 if op.reduce_axes else 0)
+    fused = op.reduce_axes and isinstance(body, Binary) and body.op == "mul"
     return total - 1 if fused else total
+
+
+def _work(e: Expr) -> int:
+    match e:
+        case Select(cond=Compare(op="eq", b=Const()), a=a, b=b) if dtype_of(e) != "bool":
+            return max(_work(a), _work(b))  # a choice by the number of an unrolled loop
+        case Binary(op="add", a=a, b=Binary(op="mul") as b) if _is_float(e):
+            return _work(a) + _work(b)
+        case Binary(op="add", a=Binary(op="mul") as a, b=b) if _is_float(e):
+            return _work(a) + _work(b)
+        case Load():
+            return 0
+        case _:
+            return _cost(e) + sum(_work(c) for c in children(e))
+
+
+def _is_float(e: Expr) -> bool:
+    return dtype_of(e).startswith("float")
 
 
 def _cost(e: Expr) -> int:
@@ -471,7 +491,7 @@ def _cost(e: Expr) -> int:
         case Binary(op="pow"):
             return 30
         case Binary():
-            return 1 if dtype_of(e).startswith("float") else 0
+            return 1 if _is_float(e) else 0
         case Call(fn="exp" | "tanh" | "erf" | "sigmoid" | "log"):
             return 14
         case Call() | Select():

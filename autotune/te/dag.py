@@ -51,7 +51,7 @@ class Placeholder:
         return self.tensor.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compute:
     """`tensor[axes] = body` for every point of `axes`; `body` may be a Reduce."""
 
@@ -69,7 +69,7 @@ class Compute:
         """Axes that are reduced over; empty for a pointwise computation."""
         return self.body.axes if isinstance(self.body, Reduce) else ()
 
-    @property
+    @cached_property
     def reads(self) -> list[Load]:
         """Every load of the body."""
         return loads(self.body)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from autotune.te.arith import linear
+from autotune.te.arith import linear, simplify
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import (
     REDUCE_BINARY,
@@ -32,6 +32,8 @@ from autotune.te.expr import (
     Select,
     Var,
     identity,
+    idx,
+    substitute,
 )
 
 Array = NDArray[Any]
@@ -52,16 +54,51 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array]) -> dict[str, Array]:
     return {name: values[name].astype(dag[name].tensor.dtype) for name in dag.outputs}
 
 
+def derive(ops: Sequence[Compute], values: Mapping[str, Array]) -> dict[str, Array]:
+    """`values` and those of `ops`, computed from them in order; see `evaluate`."""
+    wide: Env = {}
+    for op in ops:
+        for load in op.reads:
+            name = load.tensor.name
+            if name not in wide:
+                wide[name] = _widen(np.asarray(values[name]).reshape(load.tensor.shape))
+        wide[op.name] = _compute(op, wide)
+    made = {op.name: wide[op.name].astype(op.tensor.dtype) for op in ops}
+    return {**values, **made}
+
+
 def _widen(a: Array) -> Array:
     return a.astype(np.float64) if a.dtype.kind == "f" else a
 
 
 def _compute(op: Compute, values: Env) -> Array:
-    shape = op.tensor.shape
     if not isinstance(op.body, Reduce):
-        return np.array(np.broadcast_to(_point(op.body, _grid(op.axes), values), shape))
+        return _pointwise(op, values)
     product = _contraction(op, op.body, values)
     return product if product is not None else _reduce(op, op.body, values)
+
+
+def _pointwise(op: Compute, values: Env) -> Array:
+    """All points at once; one value at a time of an axis that the body tells apart."""
+    axis = _chooser(op)
+    if axis is None:
+        return np.array(np.broadcast_to(_point(op.body, _grid(op.axes), values), op.tensor.shape))
+    out = np.empty(op.tensor.shape)
+    name = op.axes[axis].name
+    for value in range(op.axes[axis].extent):
+        body = simplify(substitute(op.body, {name: idx(value)}))
+        at = (*(slice(None),) * axis, slice(value, value + 1))
+        out[at] = _point(body, _grid(op.axes) | {name: np.asarray(value)}, values)
+    return out
+
+
+def _chooser(op: Compute) -> int | None:
+    """The axis by which a body that is a choice among expressions chooses."""
+    match op.body:
+        case Select(cond=Compare(op="eq", a=Var(name=name), b=Const())):
+            return [a.name for a in op.axes].index(name)
+        case _:
+            return None
 
 
 def _reduce(op: Compute, body: Reduce, values: Env) -> Array:

@@ -1,0 +1,168 @@
+"""⑥ A sketch while rules build it, and what several rules do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from autotune.schedule.state import State, replay
+from autotune.schedule.steps import (
+    NEXT_CHUNK,
+    Annotate,
+    ComputeAt,
+    Hole,
+    Pack,
+    Prefetch,
+    Split,
+    Step,
+)
+from autotune.search.space import Parameter
+from autotune.target import Target
+from autotune.te.arith import linear
+from autotune.te.dag import Compute, ComputeDAG, Placeholder
+from autotune.te.expr import Axis, variables
+
+MAX_TILE = 32
+"""Most iterations of one unrolled axis of a register tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A sketch while it is being built: what is decided, and which stages are done."""
+
+    steps: tuple[Step, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    name: str = ""
+    done: frozenset[str] = frozenset()
+
+    def add(self, *steps: Step, done: tuple[str, ...] = (), label: str = "") -> Partial:
+        """Append steps, mark stages as done, extend the name."""
+        name = f"{self.name}+{label}" if self.name and label else self.name or label
+        return replace(self, steps=(*self.steps, *steps), done=self.done | set(done), name=name)
+
+    def hole(self, name: str, domain: tuple[int, ...]) -> Partial:
+        """Declare a parameter."""
+        return replace(self, parameters=(*self.parameters, Parameter(name, domain)))
+
+    def state(self, dag: ComputeDAG) -> State:
+        """Loop structure so far, with every hole at its smallest value."""
+        return replay(dag, self.steps, {p.name: p.domain[0] for p in self.parameters})
+
+
+Rule = Callable[[ComputeDAG, Target, Partial, str], list[Partial] | None]
+
+
+def split_into_vectors(
+    p: Partial, state: State, op: Compute, target: Target, prefix: str
+) -> Partial:
+    """Split the innermost axis of a pointwise stage into vectors, a few of them unrolled."""
+    last = op.axes[-1]
+    lanes = lanes_of(last.extent, target) if advances(op, last) else 1
+    if lanes == 1:
+        hole = f"{prefix}.{last.name}.unroll"
+        out = p.hole(hole, tuple(u for u in (1, 2, 4, 8) if u <= last.extent))
+        out = out.add(Split(op.name, last.name, (Hole(hole),)))
+        return out.add(Annotate(op.name, f"{last.name}.1", "unroll"))
+    hole = f"{prefix}.{last.name}.vectors"
+    out = p.hole(hole, tuple(u for u in (1, 2, 4, 8) if u * lanes <= last.extent))
+    out = out.add(Split(op.name, last.name, (Hole(hole), lanes)))
+    out = out.add(Annotate(op.name, f"{last.name}.1", "unroll"))
+    return out.add(Annotate(op.name, f"{last.name}.2", "vectorize"))
+
+
+def place_producer(
+    state: State, p: Partial, name: str, target_stage: str, loop: str, target: Target
+) -> Partial:
+    """A pointwise producer computed for each block, vectorised over its innermost axis."""
+    op = state[name].op
+    out = p.add(ComputeAt(name, target_stage, loop), done=(name,))
+    last = op.axes[-1]
+    lanes = lanes_of(last.extent, target)
+    if lanes == 1 or not advances(op, last):
+        return out
+    out = out.add(Split(name, last.name, (lanes,)))
+    return out.add(Annotate(name, f"{last.name}.1", "vectorize"))
+
+
+def unroll_last(
+    p: Partial, anchor: Compute, last: Axis, reduction: list[str]
+) -> tuple[Partial, list[str], list[str]]:
+    """Unroll a few steps of the innermost reduction loop."""
+    domain = tuple(u for u in (1, 2, 4, 8) if last.extent % u == 0)
+    if last.extent <= 8:
+        return p, reduction, [last.name]
+    if len(domain) == 1:
+        return p, reduction, []
+    out = p.hole("k.unroll", domain).add(Split(anchor.name, last.name, (Hole("k.unroll"),)))
+    names = [*reduction[:-1], f"{last.name}.0"]
+    return out, names, [f"{last.name}.1"]
+
+
+def pack_constants(state: State, p: Partial, anchor: Compute) -> Partial:
+    """Store the constants that `anchor` reads in its order, and prefetch them."""
+    out = p
+    for name in dict.fromkeys(x.tensor.name for x in state[anchor.name].op.reads):
+        op = state.dag[name]
+        if isinstance(op, Placeholder) and op.constant:
+            hole = f"{name}.prefetch"
+            out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048))
+            out = out.add(Pack(name, anchor.name), Prefetch(name, anchor.name, Hole(hole)))
+    return out
+
+
+def matches(consumer: Compute, op: Compute) -> bool:
+    """Whether `consumer` reads `op` point by point: same axes, same order, once."""
+    reads = [x for x in consumer.reads if x.tensor.name == op.name]
+    plain = tuple(a.var for a in consumer.axes)
+    return bool(reads) and all(x.indices == plain for x in reads)
+
+
+def advances(op: Compute, axis: Axis) -> bool:
+    """Whether all loads move by one element, or not at all, along `axis`."""
+    for x in op.reads:
+        for i in x.indices[:-1]:
+            if axis.name in variables(i):
+                return False
+        if x.indices and linear(x.indices[-1]).is_opaque_in(axis.name):
+            return False
+    return True
+
+
+# --- domains ----------------------------------------------------------------------------------
+
+
+def lanes_of(extent: int, target: Target) -> int:
+    """Widest vector that fits the extent."""
+    lanes = target.lanes
+    while lanes > extent:
+        lanes //= 2
+    return lanes
+
+
+def channel_holes(p: Partial, channel: Axis, target: Target) -> Partial:
+    """Holes for lanes, vectors of a register tile and register tiles of a block of `channel`."""
+    lanes = lanes_of(channel.extent, target)
+    widths: tuple[int, ...] = (lanes,)
+    if channel.extent % lanes and lanes > 4:
+        widths = (lanes // 2, lanes)
+    count = -(-channel.extent // widths[0])
+    vectors = tuple(n for n in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16) if n <= count)
+    p = p.hole("lanes", widths).hole("vectors", vectors)
+    return p.hole("panels", count_domain(count))
+
+
+def tile_domain(extent: int) -> tuple[int, ...]:
+    """Sizes of one unrolled axis of a register tile."""
+    return tuple(range(1, min(extent, MAX_TILE) + 1))
+
+
+def count_domain(extent: int) -> tuple[int, ...]:
+    """How many tiles make a block: small numbers, divisors, then powers of two, then all."""
+    small = set(range(1, min(extent, 8) + 1))
+    divisors = {d for d in range(1, extent + 1) if extent % d == 0 and d <= 512}
+    powers = {1 << k for k in range(extent.bit_length())}
+    return tuple(sorted(n for n in small | divisors | powers if n <= extent))
+
+
+Rule = Callable[[ComputeDAG, Target, Partial, str], list[Partial] | None]
+"""A rule of the walk: None to skip stage `name`, else what replaces the partial sketch."""

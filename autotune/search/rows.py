@@ -1,0 +1,140 @@
+"""⑥ Rules for whole rows: softmax, normalisation, and reductions along the direction of memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autotune.schedule.state import State
+from autotune.schedule.steps import Annotate, ComputeAt, Parallel, Reorder, RFactor, Split
+from autotune.search.partial import (
+    Partial,
+    advances,
+    lanes_of,
+    matches,
+    place_producer,
+    split_into_vectors,
+)
+from autotune.target import Target
+from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.expr import Axis, Load, Reduce, Var, variables
+
+
+def rfactor_contiguous_reduction(
+    dag: ComputeDAG, target: Target, p: Partial, name: str
+) -> list[Partial] | None:
+    """A reduction along the direction of memory: partial results side by side in vector lanes."""
+    state = p.state(dag)
+    op = state[name].op
+    if not op.reduce_axes or not op.axes or op.axes[-1].extent >= target.lanes:
+        return None
+    if not _rfactor_width(op, op.reduce_axes[-1], target):
+        return None
+    last = op.axes[-1].name
+    out = _place_row_reduction(p, op, None, last, target)
+    return [out.add(Parallel(name, len(op.axes)), done=(name,), label="lanes")]
+
+
+def tile_rows_with_everything(
+    dag: ComputeDAG, target: Target, p: Partial, name: str
+) -> list[Partial] | None:
+    """Several stages that share their leading axes run row by row, all in one loop nest."""
+    state = p.state(dag)
+    inner = [s.op for s in state.stages.values() if s.name != name and s.name not in p.done]
+    reductions = [op for op in inner if op.reduce_axes]
+    op = state[name].op
+    if state.dag.outputs != (name,) or op.reduce_axes or not reductions:
+        return None
+    if len(reductions) == 1 and matches(op, reductions[0]):
+        return None
+    shared = _shared_axes(state, op, inner)
+    if not shared:
+        return None
+    row = op.axes[shared - 1].name
+    out = split_into_vectors(p, state, op, target, "row")
+    names = [i.name for i in out.state(dag)[name].iters]
+    out = out.add(Reorder(name, tuple(names)), Parallel(name, shared), label="rows")
+    for producer in reversed(inner):
+        out = _place_row_stage(dag, target, out, producer.name, name, row)
+    return [out.add(done=(name, *(i.name for i in inner)))]
+
+
+def _shared_axes(state: State, op: Compute, inner: list[Compute]) -> int:
+    """How many leading axes of `op` all inner stages have too, read at the same place."""
+    count = len(op.axes) - 1
+    for s in inner:
+        for reader in state.dag.consumers(s.name):
+            for load in (x for x in reader.reads if x.tensor.name == s.name):
+                same = 0
+                for i, a in zip(load.indices, reader.axes, strict=False):
+                    if i != a.var:
+                        break
+                    same += 1
+                count = min(count, same)
+    return count
+
+
+def _place_row_stage(
+    dag: ComputeDAG, target: Target, p: Partial, name: str, root: str, row: str
+) -> Partial:
+    op = p.state(dag)[name].op
+    if op.reduce_axes:
+        return _place_row_reduction(p, op, root, row, target)
+    return place_producer(p.state(dag), p, name, root, row, target)
+
+
+def _place_row_reduction(
+    p: Partial, op: Compute, root: str | None, row: str, target: Target
+) -> Partial:
+    """A reduction of one row, in loop `row` of `root` or (None) of its own nest: by rfactor."""
+    last = op.reduce_axes[-1]
+    width = _rfactor_width(op, last, target)
+    host = root or op.name
+    if width == 0:
+        return _place_column_reduction(p.add(ComputeAt(op.name, host, row)), op, target)
+    partial = f"{op.name}.lanes"
+    out = p.add(RFactor(op.name, width, partial))
+    if root is not None:
+        out = out.add(ComputeAt(op.name, root, row))
+    out = out.add(ComputeAt(partial, host, row), done=(partial,))
+    lane = f"{last.name}.r"
+    out = out.add(Split(partial, lane, (min(width, target.lanes),)))
+    spatial = [a.name for a in op.axes]
+    reduction = [a.name for a in op.reduce_axes]
+    out = out.add(Reorder(partial, (*spatial, *reduction, f"{lane}.0", f"{lane}.1")))
+    out = out.add(Annotate(partial, f"{lane}.0", "unroll"))
+    return out.add(Annotate(partial, f"{lane}.1", "vectorize"))
+
+
+def _place_column_reduction(p: Partial, op: Compute, target: Target) -> Partial:
+    """A reduction whose innermost spatial axis can be the vector."""
+    if not op.axes:
+        return p
+    last = op.axes[-1]
+    lanes = lanes_of(last.extent, target)
+    body = op.body.body if isinstance(op.body, Reduce) else op.body
+    if lanes == 1 or not advances(replace(op, body=body), last):
+        return p
+    out = p.add(Split(op.name, last.name, (lanes,)))
+    outer = [a.name for a in op.axes[:-1]] + [f"{last.name}.0"]
+    reduction = [a.name for a in op.reduce_axes]
+    out = out.add(Reorder(op.name, (*outer, *reduction, f"{last.name}.1")))
+    return out.add(Annotate(op.name, f"{last.name}.1", "vectorize"))
+
+
+def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
+    """Partial results of a contiguous reduction: most that divide it, up to four vectors."""
+    contiguous = all(
+        x.indices and x.indices[-1] == Var(last.name) and not _elsewhere(x, last)
+        for x in op.reads
+        if any(last.name in variables(i) for i in x.indices)
+    )
+    if not contiguous:
+        return 0
+    for width in (4 * target.lanes, 2 * target.lanes, target.lanes, target.lanes // 2, 4):
+        if last.extent % width == 0 and last.extent > width:
+            return width
+    return 0
+
+
+def _elsewhere(x: Load, axis: Axis) -> bool:
+    return any(axis.name in variables(i) for i in x.indices[:-1])

@@ -1,0 +1,289 @@
+"""⑥ Multi-level tiling: a reduction in registers with its pointwise consumer around it.
+
+From the outside in:
+
+    parallel  blocks of every spatial axis (pixels outside channels, or channels outside pixels)
+      [producers: padding, copies, for the block]
+      tiles within the block (channels outside pixels, or pixels outside channels)
+        reduction loops
+          register tile: unrolled spatial axes × vectors of the innermost axis
+        consumer on the register tile
+
+and, as a branch, the same with the reduction in blocks outside the tiles (`k-blocked`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.schedule.state import State
+from autotune.schedule.steps import (
+    Annotate,
+    CacheRead,
+    ComputeAt,
+    ComputeInline,
+    Hole,
+    Parallel,
+    Prefetch,
+    Reorder,
+    Split,
+)
+from autotune.search.partial import (
+    Partial,
+    channel_holes,
+    count_domain,
+    matches,
+    pack_constants,
+    place_producer,
+    tile_domain,
+    unroll_last,
+)
+from autotune.target import Target
+from autotune.te.dag import Compute, ComputeDAG, Placeholder
+from autotune.te.expr import variables
+
+MAX_UNROLLED_REDUCTION = 25
+"""A window up to this many points may be unrolled whole inside the register tile."""
+
+
+def tile_reduction_with_consumer(
+    dag: ComputeDAG, target: Target, p: Partial, name: str
+) -> list[Partial] | None:
+    """Multi-level tiling of a pointwise stage around the reduction that feeds it."""
+    state = p.state(dag)
+    op = state[name].op
+    if op.reduce_axes or state[name].attach:
+        return None
+    anchor = _anchor(state, op) if op.axes else None
+    if anchor is None:
+        return None
+    out: list[Partial] = []
+    for variant in _variants(anchor, op):
+        out += _tile(dag, target, p, op, anchor, variant)
+    return out
+
+
+# --- what the definition says -----------------------------------------------------------------
+
+
+def _anchor(state: State, op: Compute) -> Compute | None:
+    """The one reduction that `op` consumes point by point and nobody else reads."""
+    found = []
+    for name in {x.tensor.name for x in op.reads}:
+        producer = state.dag[name]
+        if isinstance(producer, Compute) and producer.reduce_axes:
+            found.append(producer)
+    if len(found) != 1 or not matches(op, found[0]):
+        return None
+    name = found[0].name
+    only = len(state.dag.consumers(name)) == 1 and name not in state.dag.outputs
+    return found[0] if only and state[found[0].name].attach is None else None
+
+
+def _reuses(op: Compute) -> bool:
+    """Whether some element is read for more than one output point (other than by a window)."""
+    wide = {a.name for a in op.axes if a.extent > 1}
+    return any(wide - {v for i in x.indices for v in variables(i)} for x in op.reads)
+
+
+def _vector_everywhere(op: Compute) -> bool:
+    """Whether every load advances with the innermost axis (depthwise, pooling)."""
+    last = op.axes[-1].name
+    return all(any(last in variables(i) for i in x.indices) for x in op.reads)
+
+
+def _window_size(op: Compute) -> int:
+    size = 1
+    for a in op.reduce_axes:
+        size *= a.extent
+    return size
+
+
+# --- tiling -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """One structural choice of multi-level tiling."""
+
+    channels_outside: bool
+    panels_outside: bool
+    k_blocked: bool
+    unroll_window: bool
+    inline_producers: bool = False
+    copy_inputs: bool = False
+    producers_per_k: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name of the structure in logs and reports."""
+        words = ["channels>pixels" if self.channels_outside else "pixels>channels"]
+        words.append("panels>tiles" if self.panels_outside else "tiles>panels")
+        words += ["k-blocked"] if self.k_blocked else []
+        words += ["window-unrolled"] if self.unroll_window else []
+        words += ["inlined"] if self.inline_producers else []
+        words += ["copied"] if self.copy_inputs else []
+        words += ["per-k"] if self.producers_per_k else []
+        return ",".join(words)
+
+
+def _variants(anchor: Compute, consumer: Compute) -> list[_Variant]:
+    pixels = any(a.extent > 1 for a in consumer.axes[:-1])
+    if not _reuses(anchor) or _vector_everywhere(anchor):
+        window = _window_size(anchor) <= MAX_UNROLLED_REDUCTION
+        orders = (True, False) if pixels else (False,)
+        return [
+            _Variant(o, o, False, unroll, inline)
+            for o in orders
+            for unroll in ((True, False) if window else (False,))
+            for inline in (False, True)
+        ]
+    if not pixels:
+        return [_Variant(False, True, False, False)]
+    plain = [_Variant(o, m, False, False) for o in (True, False) for m in (True, False)]
+    copied = [_Variant(o, True, False, False, copy_inputs=True) for o in (True, False)]
+    blocked = [_Variant(o, True, True, False) for o in (True, False)]
+    per_k = [
+        _Variant(o, True, True, False, copy_inputs=c, producers_per_k=True)
+        for o in (True, False)
+        for c in (True, False)
+    ]
+    return plain + copied + blocked + per_k
+
+
+def _tile(
+    dag: ComputeDAG, target: Target, p: Partial, op: Compute, anchor: Compute, v: _Variant
+) -> list[Partial]:
+    """Tile consumer `op`, put `anchor` inside, then its producers."""
+    state = p.state(dag)
+    producers = [
+        r
+        for r in dict.fromkeys(x.tensor.name for x in anchor.reads)
+        if isinstance(state.dag[r], Compute)
+        and state.dag.consumers(r) == (anchor,)
+        and r not in state.dag.outputs
+    ]
+    copied = [] if producers or not v.copy_inputs else _activations(state, anchor)
+    if v.copy_inputs and not copied:
+        return []
+    if (v.inline_producers or v.producers_per_k) and not (producers or copied):
+        return []
+    out = p
+    for name in copied:
+        out = out.add(CacheRead(name, anchor.name, f"{name}.copy"))
+        producers.append(f"{name}.copy")
+    out, loops = _tile_consumer(out, op, target, v)
+    out = _place_anchor(out, op, anchor, loops, v)
+    host, loop = op.name, loops.blocks[-1]
+    if v.producers_per_k:
+        host, loop = anchor.name, f"{anchor.reduce_axes[-1].name}.0"
+    for name in producers:
+        if v.inline_producers:
+            out = out.add(ComputeInline(name), done=(name,))
+        else:
+            out = place_producer(out.state(dag), out, name, host, loop, target)
+    out = pack_constants(out.state(dag), out, anchor)
+    if not v.k_blocked:
+        out = _touch_early(out.state(dag), out, op.name)
+    return [out.add(done=(op.name, anchor.name), label=v.label)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """Names of the consumer's loops by level."""
+
+    blocks: tuple[str, ...]
+    tiles: tuple[str, ...]
+    vector: str
+
+
+def _tile_consumer(p: Partial, op: Compute, target: Target, v: _Variant) -> tuple[Partial, _Loops]:
+    pixels = [a for a in op.axes[:-1] if a.extent > 1]
+    channel = op.axes[-1]
+    ones = [a.name for a in op.axes[:-1] if a.extent == 1]
+    out = p
+    for a in pixels:
+        tile, many = f"{a.name}.tile", f"{a.name}.tiles"
+        out = out.hole(tile, tile_domain(a.extent)).hole(many, count_domain(a.extent))
+        out = out.add(Split(op.name, a.name, (Hole(many), Hole(tile)), "split"))
+    out = channel_holes(out, channel, target)
+    factors = (Hole("panels"), Hole("vectors"), Hole("lanes"))
+    out = out.add(Split(op.name, channel.name, factors, "shift"))
+    c = channel.name
+    pixel_blocks = [f"{a.name}.0" for a in pixels]
+    pixel_tiles = [f"{a.name}.1" for a in pixels]
+    blocks = [f"{c}.0", *pixel_blocks] if v.channels_outside else [*pixel_blocks, f"{c}.0"]
+    tiles = [f"{c}.1", *pixel_tiles] if v.panels_outside else [*pixel_tiles, f"{c}.1"]
+    inner = [f"{a.name}.2" for a in pixels]
+    order = (*ones, *blocks, *tiles, *inner, f"{c}.2", f"{c}.3")
+    out = out.add(Reorder(op.name, order), Parallel(op.name, len(ones) + len(blocks)))
+    marks = [Annotate(op.name, n, "unroll") for n in (*inner, f"{c}.2")]
+    out = out.add(*marks, Annotate(op.name, f"{c}.3", "vectorize"))
+    return out, _Loops(tuple(blocks), tuple(tiles), c)
+
+
+def _place_anchor(p: Partial, op: Compute, anchor: Compute, loops: _Loops, v: _Variant) -> Partial:
+    """The reduction on the register tile, or (k-blocked) on the block with tiles of its own."""
+    a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
+    channel = rename[loops.vector].name
+    pixels = [x.name for x in anchor.axes if x.name != channel]
+    reduction = [x.name for x in anchor.reduce_axes]
+    last = anchor.reduce_axes[-1]
+    out = p
+    if v.k_blocked:
+        return _place_blocked_anchor(out, op, anchor, loops, v)
+    out = out.add(ComputeAt(a, op.name, loops.tiles[-1] if loops.tiles else loops.blocks[-1]))
+    out = out.add(Split(a, channel, (Hole("lanes"),)))
+    unrolled: list[str] = []
+    if v.unroll_window:
+        unrolled = reduction
+    else:
+        out, reduction, unrolled = unroll_last(out, anchor, last, reduction)
+    order = (*reduction, *(n for n in unrolled if n not in reduction), *pixels)
+    out = out.add(Reorder(a, (*order, f"{channel}.0", f"{channel}.1")))
+    marks = [Annotate(a, n, "unroll") for n in (*unrolled, *pixels, f"{channel}.0")]
+    return out.add(*marks, Annotate(a, f"{channel}.1", "vectorize"))
+
+
+def _place_blocked_anchor(
+    p: Partial, op: Compute, anchor: Compute, loops: _Loops, v: _Variant
+) -> Partial:
+    a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
+    channel = rename[loops.vector].name
+    last = anchor.reduce_axes[-1]
+    reduction = [x.name for x in anchor.reduce_axes[:-1]]
+    tiled = [(rename[x.name].name, f"{x.name}.tile") for x in op.axes[:-1] if x.extent > 1]
+    ones = [rename[x.name].name for x in op.axes[:-1] if x.extent == 1]
+    out = p.add(ComputeAt(a, op.name, loops.blocks[-1]))
+    out = out.hole("k.block", _block_domain(last.extent))
+    out = out.add(Split(a, last.name, (Hole("k.block"),), "split"))
+    for name, tile in tiled:
+        out = out.add(Split(a, name, (Hole(tile),), "split"))
+    out = out.add(Split(a, channel, (Hole("vectors"), Hole("lanes"))))
+    panel, tiles = f"{channel}.0", [f"{n}.0" for n, _ in tiled]
+    middle = [panel, *tiles] if v.panels_outside else [*tiles, panel]
+    inner = [f"{n}.1" for n, _ in tiled] + [f"{channel}.1"]
+    order = (*ones, f"{last.name}.0", *middle, *reduction, f"{last.name}.1")
+    out = out.add(Reorder(a, (*order, *inner, f"{channel}.2")))
+    marks = [Annotate(a, n, "unroll") for n in inner]
+    return out.add(*marks, Annotate(a, f"{channel}.2", "vectorize"))
+
+
+def _touch_early(state: State, p: Partial, name: str) -> Partial:
+    """Fetch what the consumer reads and writes of activations while its reduction runs."""
+    reads = dict.fromkeys(x.tensor.name for x in state[name].op.reads)
+    found = [n for n in reads if isinstance(o := state.dag[n], Placeholder) and not o.constant]
+    out = p.hole("tile.touch", (0, 1))
+    return out.add(*(Prefetch(n, name, Hole("tile.touch")) for n in (*found, name)))
+
+
+def _activations(state: State, anchor: Compute) -> list[str]:
+    """Non-constant inputs that the reduction reads directly."""
+    names = dict.fromkeys(x.tensor.name for x in anchor.reads)
+    return [n for n in names if isinstance(op := state.dag[n], Placeholder) and not op.constant]
+
+
+def _block_domain(extent: int) -> tuple[int, ...]:
+    """Length of a reduction block: divisors from 16 up to half of the reduction."""
+    found = tuple(d for d in range(16, extent // 2 + 1) if extent % d == 0)
+    return found or (extent,)

@@ -1,0 +1,212 @@
+"""⑥ A reduction between small linear transforms, as minimal filtering makes it.
+
+    x → transforms of a few elements each → batched matrix product → transforms → pointwise consumer
+
+From the outside in:
+
+    parallel  blocks of tiles, blocks of channels
+      data transforms of the block (or, as a branch, of everything, in a kernel of their own)
+      panels of channels
+        batched product of the panel: points, then register tiles around the whole reduction
+        tiles × vectors of channels
+          inverse transforms and consumer, all in registers
+
+Which axes are tiles, points, rows and channels follows from what the loads use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.schedule.steps import Annotate, ComputeAt, Hole, Parallel, Reorder, Split
+from autotune.search.partial import (
+    Partial,
+    channel_holes,
+    count_domain,
+    lanes_of,
+    pack_constants,
+    place_producer,
+    tile_domain,
+    unroll_last,
+)
+from autotune.target import Target
+from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.expr import Binary, Const, Var, variables, walk
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The stages of such a computation, from the consumer back to the data.
+
+    `tiles`: extent of the consumer's axes that are tiled by a divisor, by name.
+    """
+
+    consumer: Compute
+    inverse: tuple[Compute, ...]
+    anchor: Compute
+    data: tuple[Compute, ...]
+    padding: tuple[Compute, ...]
+    tiles: dict[str, int]
+
+
+def tile_transformed_reduction(
+    dag: ComputeDAG, target: Target, p: Partial, name: str
+) -> list[Partial] | None:
+    """Tile a pointwise stage around a batched product whose results and data it transforms."""
+    state = p.state(dag)
+    if state[name].op.reduce_axes or state[name].attach:
+        return None
+    chain = _chain(state.dag, state[name].op)
+    if chain is None:
+        return None
+    return [_tile(dag, target, p, chain, whole) for whole in (False, True)]
+
+
+def _chain(dag: ComputeDAG, consumer: Compute) -> _Chain | None:
+    """None where the consumer reads no reduction through quotients of its axes."""
+    tiles = _divisors(consumer)
+    if not tiles:
+        return None
+    inverse: list[Compute] = []
+    anchor = _only_producer(dag, consumer)
+    while anchor is not None and not anchor.reduce_axes:
+        inverse.append(anchor)
+        anchor = _only_producer(dag, anchor)
+    if anchor is None:
+        return None
+    data: list[Compute] = []
+    padding: list[Compute] = []
+    producer = _only_producer(dag, anchor)
+    while producer is not None:
+        (data if _mixes(producer) and not padding else padding).append(producer)
+        producer = _only_producer(dag, producer)
+    if not data:
+        return None
+    return _Chain(consumer, tuple(inverse), anchor, tuple(data), tuple(padding), tiles)
+
+
+def _divisors(op: Compute) -> dict[str, int]:
+    """Axes that occur in quotients, with their divisor."""
+    found: dict[str, int] = {}
+    for x in op.reads:
+        for index in x.indices:
+            for e in walk(index):
+                match e:
+                    case Binary(op="floordiv", a=Var(name=name), b=Const(value=n)):
+                        found[name] = int(n)
+    return found
+
+
+def _only_producer(dag: ComputeDAG, op: Compute) -> Compute | None:
+    """The one computation that `op` reads, if nobody else does."""
+    names = {x.tensor.name for x in op.reads}
+    found = [c for c in dag.computes if c.name in names]
+    if len(found) != 1 or dag.consumers(found[0].name) != (op,) or found[0].name in dag.outputs:
+        return None
+    return found[0]
+
+
+def _mixes(op: Compute) -> bool:
+    """Whether several elements of one tensor make one element."""
+    loads = set(op.reads)
+    return len(loads) > len({x.tensor.name for x in loads})
+
+
+def _tile(dag: ComputeDAG, target: Target, p: Partial, c: _Chain, whole: bool) -> Partial:
+    op = c.consumer
+    pixels = [a for a in op.axes[:-1] if a.extent > 1]
+    ones = [a.name for a in op.axes[:-1] if a.extent == 1]
+    channel = op.axes[-1]
+    out = p
+    for a in pixels:
+        many, size = f"{a.name}.tiles", c.tiles.get(a.name, 1)
+        out = out.hole(many, count_domain(-(-a.extent // size)))
+        factors = (Hole(many), size) if size > 1 else (Hole(many),)
+        out = out.add(Split(op.name, a.name, factors, "split" if size > 1 else "shift"))
+    out = channel_holes(out, channel, target)
+    factors = (Hole("panels"), Hole("vectors"), Hole("lanes"))
+    out = out.add(Split(op.name, channel.name, factors, "shift"))
+    o = channel.name
+    blocks = [f"{a.name}.0" for a in pixels]
+    blocks = [f"{o}.0", *blocks] if whole else [*blocks, f"{o}.0"]
+    tiles = [f"{a.name}.1" for a in pixels]
+    inner = [f"{a.name}.2" for a in pixels if a.name in c.tiles]
+    order = (*ones, *blocks, f"{o}.1", *tiles, f"{o}.2", *inner, f"{o}.3")
+    out = out.add(Reorder(op.name, order), Parallel(op.name, len(ones) + len(blocks)))
+    out = out.add(*(Annotate(op.name, n, "unroll") for n in inner))
+    out = out.add(Annotate(op.name, f"{o}.3", "vectorize"))
+    for stage in c.inverse:
+        out = _place_transform(out, stage, op.name, f"{o}.2")
+    out = _place_product(dag, out, c, f"{o}.1")
+    out = _place_data(dag, target, out, c, None if whole else blocks[-1])
+    names = (s.name for s in (op, *c.inverse, c.anchor, *c.data))
+    return out.add(done=tuple(names), label="whole" if whole else "blocked")
+
+
+def _place_transform(p: Partial, op: Compute, host: str, loop: str) -> Partial:
+    """A transform in registers: everything unrolled around one vector."""
+    out = p.add(ComputeAt(op.name, host, loop))
+    out = out.add(*(Annotate(op.name, a.name, "unroll") for a in op.axes[:-1]))
+    return out.add(Annotate(op.name, op.axes[-1].name, "vectorize"))
+
+
+def _place_product(dag: ComputeDAG, p: Partial, c: _Chain, loop: str) -> Partial:
+    """The batched product of one panel: batch, register tiles, reduction."""
+    a = c.anchor
+    batch, rows = _batch_and_rows(a)
+    channel, last = a.axes[-1].name, a.reduce_axes[-1]
+    reduction = [x.name for x in a.reduce_axes]
+    out = p.add(ComputeAt(a.name, c.consumer.name, loop))
+    for name in rows:
+        extent = next(x.extent for x in a.axes if x.name == name)
+        out = out.hole(f"{name}.rows", tile_domain(extent))
+        out = out.add(Split(a.name, name, (Hole(f"{name}.rows"),), "split"))
+    out = out.add(Split(a.name, channel, (Hole("lanes"),)))
+    out, reduction, unrolled = unroll_last(out, a, last, reduction)
+    inner = [f"{n}.1" for n in rows] + [f"{channel}.0"]
+    kept = [n for n in unrolled if n not in reduction]
+    order = (*batch, *(f"{n}.0" for n in rows), *reduction, *kept, *inner, f"{channel}.1")
+    out = out.add(Reorder(a.name, order))
+    out = out.add(*(Annotate(a.name, n, "unroll") for n in (*unrolled, *inner)))
+    out = out.add(Annotate(a.name, f"{channel}.1", "vectorize"))
+    return pack_constants(out.state(dag), out, a)
+
+
+def _batch_and_rows(op: Compute) -> tuple[list[str], list[str]]:
+    """Axes that all loads use, and those that the weights do not; the last is the channel."""
+    used = [{v for i in x.indices for v in variables(i)} for x in op.reads]
+    names = [a.name for a in op.axes[:-1]]
+    batch = [n for n in names if all(n in u for u in used)]
+    return batch, [n for n in names if n not in batch]
+
+
+def _place_data(
+    dag: ComputeDAG, target: Target, p: Partial, c: _Chain, loop: str | None
+) -> Partial:
+    """The data transforms, in loop `loop` of the consumer or (None) in a kernel of their own."""
+    final, *others = c.data
+    tiles, points = _tiles_and_points(final, c.anchor)
+    channel = final.axes[-1]
+    lanes = lanes_of(channel.extent, target)
+    out = p if loop is None else p.add(ComputeAt(final.name, c.consumer.name, loop))
+    out = out.add(Split(final.name, channel.name, (lanes,)))
+    vector = f"{channel.name}.0"
+    out = out.add(Reorder(final.name, (*tiles, vector, *points, f"{channel.name}.1")))
+    out = out.add(*(Annotate(final.name, n, "unroll") for n in points))
+    out = out.add(Annotate(final.name, f"{channel.name}.1", "vectorize"))
+    if loop is None:
+        out = out.add(Parallel(final.name, len(tiles)))
+    for stage in others:
+        out = _place_transform(out, stage, final.name, vector)
+    for stage in c.padding:
+        out = place_producer(out.state(dag), out, stage.name, final.name, tiles[-1], target)
+    return out
+
+
+def _tiles_and_points(op: Compute, anchor: Compute) -> tuple[list[str], list[str]]:
+    """Axes of the transformed data, but the last: those for each tile, and those of the batch."""
+    batch, _ = _batch_and_rows(anchor)
+    at = next(x.indices for x in anchor.reads if x.tensor.name == op.name)
+    names = [(a.name, variables(i)) for a, i in zip(op.axes, at, strict=True)]
+    points = [n for n, used in names[:-1] if used <= set(batch)]
+    return [n for n, _ in names[:-1] if n not in points], points
