@@ -39,8 +39,8 @@ types: $(DEV_STAMP)  ## Check types, strictly
 golden: $(DEV_STAMP)  ## Rewrite tests/golden from what the code prints now (read the diff!)
 	$(BIN)/python -m pytest -q --update-golden $(ARGS)
 
-bench: $(DEV_STAMP)  ## Best kernels found for GEMM and ResNet-50 convolutions, beside the FMA peak
-	$(BIN)/python benchmarks/kernels.py $(ARGS)
+bench: $(DEV_STAMP)  ## Best kernels found for GEMM and convolutions (ResNet-50's), beside the FMA peak
+	$(BIN)/python -m benchmarks.kernels $(ARGS)
 
 clean:  ## Remove .venv and everything that tools left behind (logs stay)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

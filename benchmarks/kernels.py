@@ -1,43 +1,60 @@
 """The best kernels that the search finds, beside the FMA peak measured in the same run.
 
-    python benchmarks/kernels.py [--trials 128] [--threads 1] [--only gemm] [--format json]
+    python -m benchmarks.kernels [--model vgg19]… [--target x86-64-v3] [--direct] [--trials 128]
 
-Tunes GEMM 1024³ and every convolution of the light ResNet-50, one after the other, with the
-product's own policy and measurer: weights cold, activations warm, output compared with the oracle.
-The finalists of each task are measured again in turns before the best is printed: the median and,
-since a busy host only ever makes a kernel slower, the fastest of all repeats.
+Tunes GEMM 1024³ and every compute-bound GEMM and convolution of the models, one after the other,
+with the product's own policy and measurer: weights cold, activations warm, output compared with the
+oracle. The finalists of each task are measured again in turns before the best is printed: the
+median and, since a busy host only ever makes a kernel slower, the fastest of all repeats.
+
+Compute-bound is what the roofline says: arithmetic at the peak takes longer than moving every input
+and output once at the rate at which cold weights arrive. That rate is measured first, by the best
+product of a vector with 64 MiB of weights. A task that several models share is tuned once.
+
+GFLOPS count the definition's operations. Winograd's algorithm does fewer, so its share may exceed
+100 %; `--direct` keeps it out of the search.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 import numpy as np
-import onnx
 
-from autotune.graph.network import build_network
+from autotune.cli.models import shape_text
+from autotune.cli.options import COUNT
+from autotune.graph.network import Network, build_network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions, flush_bytes
 from autotune.measure.peak import fma_peak
+from autotune.schedule.steps import Steps
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
-from autotune.target import Target, host_target, parse_target
-from autotune.te.dag import ComputeDAG, compute, placeholder
-from autotune.te.expr import Axis, Reduce, mul
+from autotune.target import Target, parse_target
+from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
+from autotune.te.expr import Axis, Binary, Reduce, loads, mul
+from benchmarks.models import NAMES, model_file
+from benchmarks.tables import counted, geometric_mean, markdown
 
-RESNET = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
 BATCH = 16
 FINALISTS = 4
+FORMS = ("text", "markdown", "json")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; `gflops` by the median, `peak_gflops` measured right after it."""
+    """One line of the table; `gflops` by the median.
 
+    `peak_gflops`: the higher of the peaks measured right before and right after, so that a moment
+    in which the host was busy does not pass for a slow CPU and flatter the share.
+    """
+
+    model: str
     task: str
     gflops: float
     peak_gflops: float
@@ -46,6 +63,7 @@ class Row:
     trials: int
     seconds: float
     sketch: str
+    winograd: bool
 
     @property
     def share(self) -> float:
@@ -58,30 +76,119 @@ class Row:
         return self.share * self.median_us / self.fastest_us
 
 
+@dataclass(frozen=True, slots=True)
+class Tuner:
+    """What the tasks of one model are tuned with."""
+
+    model: str
+    target: Target
+    threads: int
+    measurer: Measurer
+    ranker: Ranker
+    seed: int
+    direct: bool
+
+    def tune(self, name: str, dag: ComputeDAG, trials: int) -> Row:
+        """The best program of `dag` among `trials` candidates, measured again in turns."""
+        start = time.perf_counter()
+        timed, done = self._search(dag, trials)
+        finalists = [c for _, c in sorted(timed, key=lambda x: x[0])[:FINALISTS]]
+        before = fma_peak(self.target, self.threads)
+        again = self.measurer.measure_interleaved(dag, [c.steps for c in finalists], 15)
+        best, result, winner = min(
+            ((r.latency_s or np.inf, r, c) for r, c in zip(again, finalists, strict=True)),
+            key=lambda x: x[0],
+        )
+        return Row(
+            model=self.model,
+            task=name,
+            gflops=dag.flops / best / 1e9,
+            peak_gflops=max(before, fma_peak(self.target, self.threads)),
+            median_us=best * 1e6,
+            fastest_us=min(result.times_s, default=best) * 1e6,
+            trials=done,
+            seconds=time.perf_counter() - start,
+            sketch=winner.sketch,
+            winograd=uses_winograd(winner.steps),
+        )
+
+    def _search(self, dag: ComputeDAG, trials: int) -> tuple[list[tuple[float, Candidate]], int]:
+        """Seconds and candidate of every success, and how many were tried."""
+        rng = np.random.default_rng([self.seed, int(dag.key, 16)])
+        policy = SketchPolicy(dag, self.target, self.threads, self.ranker, rng)
+        if self.direct:
+            kept = {n: s for n, s in policy.sketches.items() if not uses_winograd(s.steps)}
+            policy.sketches = kept
+        timed: list[tuple[float, Candidate]] = []
+        done = 0
+        while done < trials and (batch := policy.propose(min(BATCH, trials - done))):
+            best_s = min((t for t, _ in timed), default=None)
+            results = self.measurer.measure(dag, [c.steps for c in batch], best_s)
+            policy.observe(list(zip(batch, results, strict=True)))
+            timed += [(r.latency_s, c) for c, r in zip(batch, results, strict=True) if r.latency_s]
+            done += len(batch)
+        return timed, done
+
+
 @click.command()
-@click.option("--trials", default=128, show_default=True, help="Most candidates per task.")
-@click.option("--threads", default=1, show_default=True)
+@click.option("--model", "models", multiple=True, type=click.Choice(NAMES), default=("resnet50",))
+@click.option("--trials", type=COUNT, default=128, show_default=True, help="Most per task.")
+@click.option("--threads", type=COUNT, default=1, show_default=True)
 @click.option("--only", default="", help="Tasks whose name contains this.")
+@click.option("--direct", is_flag=True, help="Without Winograd's algorithm.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--target", "target_name", default="native", show_default=True)
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
-def main(trials: int, threads: int, only: str, seed: int, target_name: str, form: str) -> None:
-    """Tune GEMM 1024³ and the convolutions of ResNet-50; print what was reached."""
-    target = host_target() if target_name == "native" else parse_target(target_name)
-    network = build_network(RESNET)
-    options = MeasureOptions(flush_bytes=flush_bytes(target, network.n_constant_bytes, threads))
-    tasks = {"gemm 1024x1024x1024": gemm(1024, 1024, 1024)}
-    tasks |= {_name(d): d for d in network.tasks.values() if d.flops > 2e7}
+@click.option("--format", "form", type=click.Choice(FORMS), default="text", show_default=True)
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("logs/networks/models"))
+def main(
+    models: tuple[str, ...],
+    trials: int,
+    threads: int,
+    only: str,
+    direct: bool,
+    seed: int,
+    target_name: str,
+    form: str,
+    folder: Path,
+) -> None:
+    """Tune GEMM 1024³ and the compute-bound tasks of MODELS; print what was reached."""
+    target = parse_target(target_name)
     ranker = Ranker(seed, target.n_cores)
-    rows = []
-    with Measurer(target, threads, options) as measurer:
-        for name, dag in tasks.items():
-            if only in name:
-                rows.append(_tune(name, dag, target, threads, measurer, ranker, trials, seed))
-                if form == "text":
-                    click.echo(_line(rows[-1]))
+    seen: set[str] = set()
+    rows: list[Row] = []
+    for model in models:
+        network = build_network(model_file(model, folder))
+        options = MeasureOptions(flush_bytes=flush_bytes(target, network.n_constant_bytes, threads))
+        with Measurer(target, threads, options) as measurer:
+            tuner = Tuner(model, target, threads, measurer, ranker, seed, direct)
+            for name, dag in _tasks(network, tuner):
+                if only.lower() in name.lower() and dag.key not in seen:
+                    seen.add(dag.key)
+                    rows.append(tuner.tune(name, dag, trials))
+                    click.echo(_line(rows[-1]), err=form != "text")
     if form == "json":
         click.echo(json.dumps([asdict(r) | {"share": r.share} for r in rows], indent=2))
+    elif rows:
+        click.echo(kernels_table(rows) if form == "markdown" else _summary(rows))
+
+
+def _tasks(network: Network, tuner: Tuner) -> Iterator[tuple[str, ComputeDAG]]:
+    """GEMM 1024³, then what the roofline calls compute-bound."""
+    peak = fma_peak(tuner.target, tuner.threads)
+    stream = gemm(1, 4096, 4096)
+    bandwidth = stream.n_bytes / tuner.tune("stream", stream, BATCH).median_us / 1e3
+    ridge = peak / bandwidth
+    products = {key: dag for key, dag in network.tasks.items() if is_product(dag)}
+    bound = {key: dag for key, dag in products.items() if dag.flops / dag.n_bytes > ridge}
+    click.echo(
+        f"{tuner.model}, {counted(tuner.threads, 'thread')}: peak {peak:.1f} GFLOPS "
+        f"({tuner.target.lanes} lanes), cold weights {bandwidth:.1f} GB/s; {len(bound)} of "
+        f"{len(products)} GEMMs and convolutions are compute-bound (above {ridge:.1f} FLOP/byte)",
+        err=True,
+    )
+    yield "GEMM 1024x1024x1024", gemm(1024, 1024, 1024)
+    for key, dag in bound.items():
+        yield f"{network.labels[key]} {shape_text(dag)} {key[:6]}", dag
 
 
 def gemm(m: int, n: int, k: int) -> ComputeDAG:
@@ -92,56 +199,62 @@ def gemm(m: int, n: int, k: int) -> ComputeDAG:
     return ComputeDAG((a, b, compute("c", (i, j), body)), ("c",))
 
 
-def _tune(
-    name: str,
-    dag: ComputeDAG,
-    target: Target,
-    threads: int,
-    measurer: Measurer,
-    ranker: Ranker,
-    trials: int,
-    seed: int,
-) -> Row:
-    start = time.perf_counter()
-    rng = np.random.default_rng([seed, int(dag.key, 16)])
-    policy = SketchPolicy(dag, target, threads, ranker, rng)
-    timed: list[tuple[float, Candidate]] = []
-    done = 0
-    while done < trials:
-        batch = policy.propose(min(BATCH, trials - done))
-        if not batch:
-            break
-        best_s = min((t for t, _ in timed), default=None)
-        results = measurer.measure(dag, [c.steps for c in batch], best_s)
-        policy.observe(list(zip(batch, results, strict=True)))
-        timed += [(r.latency_s, c) for c, r in zip(batch, results, strict=True) if r.latency_s]
-        done += len(batch)
-    finalists = [c for _, c in sorted(timed, key=lambda x: x[0])[:FINALISTS]]
-    again = measurer.measure_interleaved(dag, [c.steps for c in finalists], 15)
-    best, result, winner = min(
-        ((r.latency_s or np.inf, r, c) for r, c in zip(again, finalists, strict=True)),
-        key=lambda x: x[0],
-    )
-    return Row(
-        task=name,
-        gflops=dag.flops / best / 1e9,
-        peak_gflops=fma_peak(target, threads),
-        median_us=best * 1e6,
-        fastest_us=min(result.times_s, default=best) * 1e6,
-        trials=done,
-        seconds=time.perf_counter() - start,
-        sketch=winner.sketch,
-    )
+def is_product(dag: ComputeDAG) -> bool:
+    """Whether a task sums products of two tensors: a GEMM or a convolution."""
+    return any(_sums_products(op) for op in dag.computes)
 
 
-def _name(dag: ComputeDAG) -> str:
-    inputs = " ".join("x".join(map(str, p.tensor.shape)) for p in dag.placeholders[:2])
-    return f"{inputs} -> {'x'.join(map(str, dag[dag.outputs[0]].tensor.shape))} {dag.key[:6]}"
+def _sums_products(op: Compute) -> bool:
+    match op.body:
+        case Reduce("sum", Binary("mul", a, b), _):
+            factors = [{load.tensor.name for load in loads(x)} for x in (a, b)]
+            return all(factors) and factors[0] != factors[1]
+        case _:
+            return False
+
+
+def uses_winograd(steps: Steps) -> bool:
+    """Whether a schedule, or a sketch, computes a convolution by Winograd's algorithm."""
+    return any(type(step).__name__ == "Winograd" for step in steps)
+
+
+def kernels_table(rows: Sequence[Row]) -> str:
+    """A Markdown table and its summary."""
+    head = ("task", "model", "GFLOPS", "peak", "share", "fastest", "µs", "trials", "structure")
+    cells = [
+        (
+            r.task,
+            r.model,
+            f"{r.gflops:.1f}",
+            f"{r.peak_gflops:.1f}",
+            f"{100 * r.share:.1f} %",
+            f"{100 * r.fastest_share:.1f} %",
+            f"{r.median_us:.1f}",
+            str(r.trials),
+            r.sketch,
+        )
+        for r in rows
+    ]
+    return f"{markdown(head, cells)}\n\n{_summary(rows)}"
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    """Shares of direct programs and of Winograd's apart: they do not count the same operations."""
+    lines = []
+    for winograd, what in ((False, "direct"), (True, "by Winograd's algorithm")):
+        if group := [r for r in rows if r.winograd is winograd]:
+            worst = min(group, key=lambda r: r.share)
+            mean = geometric_mean(r.share for r in group)
+            shares = f"geometric mean {100 * mean:.1f} %, lowest {100 * worst.share:.1f} %"
+            lines.append(f"* {counted(len(group), 'task')} {what}: {shares} ({worst.task})")
+    peaks = [r.peak_gflops for r in rows]
+    lines.append(f"* peak from {min(peaks):.1f} to {max(peaks):.1f} GFLOPS in this run")
+    return "\n".join(lines)
 
 
 def _line(r: Row) -> str:
     return (
-        f"{r.task:52} {r.gflops:7.1f} of {r.peak_gflops:5.1f} GFLOPS {100 * r.share:5.1f} % "
+        f"{r.task:66} {r.gflops:7.1f} of {r.peak_gflops:5.1f} GFLOPS {100 * r.share:5.1f} % "
         f"(fastest {100 * r.fastest_share:5.1f} %) {r.median_us:8.1f} us  "
         f"{r.trials:4} trials {r.seconds:5.1f} s  {r.sketch}"
     )

@@ -1,0 +1,53 @@
+"""Which tasks are GEMMs and convolutions, and how the kernels found are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from autotune.graph.network import Network, build_network
+from benchmarks.kernels import Row, gemm, is_product, kernels_table, uses_winograd
+from benchmarks.models import model_file
+
+ROW = Row("resnet50", "Conv 1x1", 75.0, 100.0, 200.0, 160.0, 128, 30.0, "pixels>channels", False)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
+    return build_network(model_file("bvlc_alexnet", tmp_path_factory.mktemp("models")))
+
+
+def test_gemms_and_convolutions_are_products(network: Network) -> None:
+    labels = {network.labels[key] for key, dag in network.tasks.items() if is_product(dag)}
+    assert labels
+    assert all("Conv" in label or "MatMul" in label or "Gemm" in label for label in labels)
+    rest = {network.labels[key] for key in network.tasks} - labels
+    assert any("Pool" in label for label in rest)
+    assert any("Softmax" in label for label in rest)
+    assert any("LRN" in label for label in rest)
+
+
+def test_a_gemm_does_two_operations_per_element() -> None:
+    assert gemm(2, 3, 5).flops == 60
+    assert is_product(gemm(2, 3, 5))
+
+
+def test_shares_are_of_the_measured_peak() -> None:
+    assert ROW.share == pytest.approx(0.75)
+    assert ROW.fastest_share == pytest.approx(0.9375)
+
+
+def test_the_algorithm_is_told_by_its_step() -> None:
+    @dataclass
+    class Winograd:
+        """A step of that name."""
+
+    assert uses_winograd((Winograd(),))  # type: ignore[arg-type]
+    assert not uses_winograd(())
+
+
+def test_the_table_of_kernels(golden: Callable[[str, str], None]) -> None:
+    fast = replace(ROW, task="Conv 3x3", gflops=110.0, peak_gflops=101.0, winograd=True)
+    golden("benchmarks/kernels.md", kernels_table([ROW, fast]) + "\n")
