@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,8 @@ from autotune.units import format_bytes
 
 if TYPE_CHECKING:
     from autotune.graph.network import Network
-    from autotune.network.artifact import Artifact
-    from autotune.records import Log
+    from autotune.network.artifact import Artifact, Tuned
+    from autotune.records import Log, MeasureRecord
     from autotune.schedule.steps import Steps
     from autotune.target import Target
 
@@ -56,8 +57,9 @@ def command(
 
     plan = _plan(model, log_path, shapes_of(shapes), target, threads, max_error)
     network = read_network(plan.model, plan.shapes)
-    steps = _choose(network, plan)
-    artifact = _compile(network, steps, plan)
+    best = _best(network, plan)
+    artifact = _compile(network, _choose(network, plan, best), plan)
+    artifact = replace(artifact, tuned=tuned_latencies(best))
     if check and not runs_here(plan.target):
         say_note("not checked: this CPU cannot run the code")
     elif check:
@@ -122,28 +124,42 @@ def _model_of(log: Log) -> Path:
     return path
 
 
-def _choose(network: Network, plan: _Plan) -> dict[str, Steps]:
-    """A schedule for every task: the best record, else the analytic default."""
+def _best(network: Network, plan: _Plan) -> dict[str, MeasureRecord]:
+    """The best record of every task that the log knows; none without a log."""
     from autotune.records import best_for
+
+    if plan.log is None:
+        return {}
+    best = best_for(plan.log, plan.target.key, plan.n_threads)
+    found = {key: best[key] for key in network.tasks if key in best}
+    if not found:
+        raise LogMismatch(
+            f"the log has no record for any task of {plan.model.name}",
+            f"it was made for {plan.log.header.model_path}",
+        )
+    if network.model_hash != plan.log.header.model_hash:
+        say_note("the log was made for another model file; tasks that are the same are used")
+    return found
+
+
+def _choose(network: Network, plan: _Plan, best: dict[str, MeasureRecord]) -> dict[str, Steps]:
+    """A schedule for every task: that of the best record, else the analytic default."""
     from autotune.search.policy import default_steps
 
-    steps: dict[str, Steps] = {}
-    if plan.log is not None:
-        best = best_for(plan.log, plan.target.key, plan.n_threads)
-        steps = {key: best[key].steps for key in network.tasks if key in best}
-        if not steps:
-            raise LogMismatch(
-                f"the log has no record for any task of {plan.model.name}",
-                f"it was made for {plan.log.header.model_path}",
-            )
-        if network.model_hash != plan.log.header.model_hash:
-            say_note("the log was made for another model file; tasks that are the same are used")
-    missing = [key for key in network.weights if key not in steps]
+    missing = [key for key in network.weights if key not in best]
     if missing:
         say_note(f"{len(missing)} of {len(network.tasks)} tasks take their analytic default")
-    return steps | {
+    return {key: record.steps for key, record in best.items()} | {
         key: default_steps(network.tasks[key], plan.target, plan.n_threads) for key in missing
     }
+
+
+def tuned_latencies(best: Mapping[str, MeasureRecord]) -> dict[str, Tuned]:
+    """What the best records say of tasks alone, by key, as an artifact keeps it."""
+    from autotune.network.artifact import Tuned
+
+    measured = ((key, r.result.latency_s, r.n_threads) for key, r in best.items())
+    return {key: Tuned(latency_s, n) for key, latency_s, n in measured if latency_s}
 
 
 def _compile(network: Network, steps: dict[str, Steps], plan: _Plan) -> Artifact:

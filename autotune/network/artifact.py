@@ -14,7 +14,7 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,14 @@ class KernelInfo:
     extent: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What tuning measured of a task alone: seconds per call, on how many threads."""
+
+    latency_s: float
+    n_threads: int
+
+
 @dataclass(frozen=True)
 class Artifact:
     """Everything needed to run a network on `target`.
@@ -72,6 +80,7 @@ class Artifact:
     `n_threads`: what the schedules were chosen for; any number can run it. `n_bases`: slots of the
     address table before the barrier's. `constants`: bytes, 64-byte aligned. `max_error`: what the
     numeric check found, None if it was not run. `model_path`: the file it was compiled from.
+    `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     """
 
     name: str
@@ -88,6 +97,7 @@ class Artifact:
     autotune_version: str = ""
     max_error: float | None = None
     model_path: str = ""
+    tuned: Mapping[str, Tuned] = field(default_factory=dict)
 
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
@@ -108,6 +118,7 @@ class Artifact:
             "n_objects": len(self.objects),
             "max_error": self.max_error,
             "model_path": self.model_path,
+            "tuned": {key: asdict(x) for key, x in self.tuned.items()},
         }
 
     def save(self, path: str | Path) -> None:
@@ -202,6 +213,7 @@ def _artifact(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Artifact:
         constants=_read_constants(archive, manifest["constant_bytes"]),
         autotune_version=manifest["autotune_version"],
         model_path=manifest.get("model_path", ""),
+        tuned={key: Tuned(**x) for key, x in manifest.get("tuned", {}).items()},
     )
 
 

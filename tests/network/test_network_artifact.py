@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from autotune.errors import ArtifactError, AutotuneError, ExitCode, UsageError
-from autotune.network.artifact import VERSION, Artifact
+from autotune.network.artifact import VERSION, Artifact, Tuned
 from tests.network.hand_made import reversing
 
 
@@ -20,11 +21,12 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "net.atn"
 
 
-def rewrite(path: Path, **changes: Any) -> None:
-    """Replace fields of the manifest."""
+def rewrite(path: Path, without: Sequence[str] = (), **changes: Any) -> None:
+    """Replace fields of the manifest, and drop some."""
     with zipfile.ZipFile(path) as old:
         parts = {name: old.read(name) for name in old.namelist()}
     manifest = {**json.loads(parts["manifest.json"]), **changes}
+    manifest = {name: value for name, value in manifest.items() if name not in without}
     with zipfile.ZipFile(path, "w") as new:
         for name, data in parts.items():
             new.writestr(name, json.dumps(manifest) if name == "manifest.json" else data)
@@ -41,6 +43,17 @@ def test_what_is_saved_is_loaded(saved: Path) -> None:
 def test_the_largest_error_of_the_check_is_kept(tmp_path: Path) -> None:
     replace(reversing(4), max_error=1e-6).save(tmp_path / "net.atn")
     assert Artifact.load(tmp_path / "net.atn").max_error == 1e-6
+
+
+def test_latencies_of_tasks_are_kept(tmp_path: Path) -> None:
+    tuned = {"t": Tuned(1.25e-3, 2)}
+    replace(reversing(4), tuned=tuned).save(tmp_path / "net.atn")
+    assert Artifact.load(tmp_path / "net.atn").tuned == tuned
+
+
+def test_artifacts_from_before_latencies_were_kept(saved: Path) -> None:
+    rewrite(saved, without=("tuned",))
+    assert Artifact.load(saved).tuned == {}
 
 
 def test_equal_artifacts_are_equal_bytes(saved: Path, tmp_path: Path) -> None:
@@ -126,7 +139,9 @@ def test_a_cpu_without_the_features_is_refused(saved: Path) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("field", ["target", "kernels", "inputs", "n_objects", "constant_bytes"])
+@pytest.mark.parametrize(
+    "field", ["target", "kernels", "inputs", "n_objects", "constant_bytes", "tuned"]
+)
 def test_a_manifest_that_lost_a_field(saved: Path, field: str) -> None:
     rewrite(saved, **{field: {"no": "such"}})
     with pytest.raises(AutotuneError, match="damaged"):
