@@ -62,7 +62,7 @@ class Model:
         n_cores = len(os.sched_getaffinity(0))
         self.n_threads = n_threads or min(artifact.n_threads, n_cores)
         self.artifact = artifact
-        _load_libgomp()
+        load_libgomp()
         self._library = Library(artifact.objects)
         self._run = _ENTRY(self._library.address(RUN))
         self._profile = _ENTRY(self._library.address(PROFILE))
@@ -133,6 +133,18 @@ class Model:
         return [_checked(end, inputs[end.name]) for end in expected]
 
 
+def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array]:
+    """Standard normal floats, or small integers, for every input."""
+    rng = np.random.default_rng(seed)
+    return {p.name: _random(rng, p) for p in ports}
+
+
+def _random(rng: np.random.Generator, port: Endpoint) -> Array:
+    if port.dtype.startswith("float"):
+        return rng.standard_normal(port.shape).astype(port.dtype)
+    return rng.integers(0, 2, port.shape).astype(port.dtype)
+
+
 def _checked(end: Endpoint, array: Array) -> Array:
     """`array` contiguous, if it has the shape and dtype of `end`."""
     if not isinstance(array, np.ndarray):
@@ -161,7 +173,8 @@ def _window(storage: Array, end: Endpoint) -> Array:
     return as_strided(start[:size].view(end.dtype), shape, [s * size for s in strides])
 
 
-def _load_libgomp() -> None:
+def load_libgomp() -> None:
+    """Make libgomp's symbols known to machine code; raises MissingDependency."""
     try:
         llvm.load_library_permanently("libgomp.so.1")
     except RuntimeError as error:
