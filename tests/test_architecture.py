@@ -42,6 +42,7 @@ THIRD_PARTY_HOMES = {
     "lightgbm": {"search", "cli"},
     "onnx": {"graph", "cli", "network"},
     "onnxruntime": {"network", "cli"},
+    "openvino": {"network", "cli"},
     "llvmlite": {"codegen", "target", "measure", "network", "cli"},
 }
 RUNTIME_DEPENDENCIES = {"click", "lightgbm", "llvmlite", "numpy", "onnx", "rich"}

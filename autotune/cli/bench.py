@@ -1,4 +1,4 @@
-"""⑪ `autotune bench`: latency of a compiled model, alone or beside ONNX Runtime."""
+"""⑪ `autotune bench`: latency of a compiled model, alone, beside others, or task by task."""
 
 from __future__ import annotations
 
@@ -7,19 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.console import columns, debug_option, put, put_json
-from autotune.cli.options import COUNT, FILE, Duration, format_option
+from autotune.cli.compile import tuned_latencies
+from autotune.cli.console import columns, debug_option, put, put_json, say_note
+from autotune.cli.options import COUNT, FILE, Duration, Names, format_option
 from autotune.errors import LogMismatch, UsageError
 from autotune.units import format_seconds
 
 if TYPE_CHECKING:
+    from autotune.network.artifact import Tuned
+    from autotune.network.bench import BenchResult
+    from autotune.network.profile import NetworkProfile, TaskTime
     from autotune.network.runtime import Model
+
+OPPONENTS = ("onnxruntime", "openvino")
 
 
 @click.command("bench")
 @click.argument("artifact", metavar="OUT", type=FILE)
 @click.option(
-    "--against", type=click.Choice(["onnxruntime"]), help="Measure this as well, in turns."
+    "--against",
+    type=Names(OPPONENTS),
+    multiple=True,
+    help="Measure this as well, in turns: onnxruntime, openvino. Repeatable.",
+)
+@click.option("--per-task", is_flag=True, help="Show where the time goes, task by task.")
+@click.option(
+    "--log", "log_path", type=FILE, help="Log with the latencies of tasks.  [as compiled]"
 )
 @click.option("--threads", type=COUNT, help="Threads to run on.  [as compiled]")
 @click.option("--model", type=FILE, help="ONNX file for --against.  [the one compiled]")
@@ -28,7 +41,9 @@ if TYPE_CHECKING:
 @debug_option
 def command(
     artifact: Path,
-    against: str | None,
+    against: tuple[tuple[str, ...], ...],
+    per_task: bool,
+    log_path: Path | None,
     threads: int | None,
     model: Path | None,
     time_s: float,
@@ -36,30 +51,35 @@ def command(
 ) -> None:
     """Measure the latency of OUT, a file that `autotune compile` wrote.
 
-    With --against, both run the same weights on the same random inputs with the same number of
-    threads and take turns, so that what disturbs the machine disturbs both.
+    With --against, all run the same weights on the same random inputs with the same number of
+    threads, in float32, and take turns, so that what disturbs the machine disturbs all.
+
+    With --per-task, every kernel of the running network is timed, and each task is put beside the
+    latency that tuning measured of it alone.
     """
-    from autotune.network.bench import bench
     from autotune.network.runtime import load
 
+    names = tuple(dict.fromkeys(name for part in against for name in part))
+    if per_task and names:
+        raise UsageError("--per-task cannot look into others", "leave --against out")
+    if log_path and not per_task:
+        raise UsageError("--log is for --per-task", "add --per-task, or leave --log out")
     compiled = load(artifact, threads)
-    theirs = _onnx_model(compiled, model) if against else None
-    result = bench(compiled, theirs, min_s=time_s)
-    data = result.to_json()
-    if style == "json":
-        put_json(data)
-        return
-    head = ("", "min", "median", "mean", "max", "std", "runs", "threads")
-    rows = [_row(side, data[side]) for side in ("autotune", "onnxruntime") if data.get(side)]
-    put(columns(head, rows, right=head[1:]))
-    if result.ratio is not None:
-        put(f"ratio of medians: {result.ratio:.3f} (below 1: autotune is faster)")
+    if per_task:
+        _put_profile(_profile(compiled, log_path, time_s), style)
+    else:
+        _put_result(_bench(compiled, names, model, time_s), style)
 
 
-def _row(side: str, timing: dict[str, Any]) -> tuple[str, ...]:
-    names = ("min_s", "median_s", "mean_s", "max_s", "std_s")
-    times = (format_seconds(timing[name] or 1e-12) for name in names)
-    return side, *times, str(timing["runs"]), str(timing["threads"])
+def _bench(
+    compiled: Model, names: tuple[str, ...], path: Path | None, time_s: float
+) -> BenchResult:
+    from autotune.network.bench import bench
+    from autotune.network.opponents import opponent
+
+    source = _onnx_model(compiled, path) if names else None
+    opponents = {name: opponent(name, source, compiled.n_threads) for name in names}
+    return bench(compiled, opponents, min_s=time_s)
 
 
 def _onnx_model(compiled: Model, path: Path | None) -> Any:
@@ -75,3 +95,118 @@ def _onnx_model(compiled: Model, path: Path | None) -> Any:
             f"{source} is not the model that was compiled", "name the right one with --model"
         )
     return prepare_model(source, {end.name: end.shape for end in artifact.inputs})
+
+
+def _put_result(result: BenchResult, style: str) -> None:
+    if style == "json":
+        put_json(result.to_json())
+    else:
+        put(result_text(result))
+
+
+def result_text(result: BenchResult) -> str:
+    """A row per side, and below it how many times as long ours takes as the best of the others."""
+    times = ("min", "median", "mean", "max", "std", "runs", "threads")
+    versus = ("ratio", "error") if result.opponents else ()
+    head = ("", *times, *versus)
+    rows = [("autotune", *_times(result.autotune.to_json()), *("" for _ in versus))]
+    for name, timing in result.opponents.items():
+        compared = (f"{result.ratios[name]:.3f}", f"{timing.max_error or 0.0:.1e}")
+        rows.append((name, *_times(timing.to_json()), *compared))
+    lines = [columns(head, rows, right=head[1:])]
+    if result.ratio is not None:
+        best = f" to {result.best}, the fastest other" if len(result.opponents) > 1 else ""
+        lines.append(f"ratio of medians{best}: {result.ratio:.3f} (below 1: autotune is faster)")
+    if result.round_trip_s is not None:
+        trip = format_seconds(result.round_trip_s)
+        lines.append(f"round trip of a cache line between two threads: {trip}")
+    return "\n".join(lines)
+
+
+def _times(timing: dict[str, Any]) -> tuple[str, ...]:
+    names = ("min_s", "median_s", "mean_s", "max_s", "std_s")
+    times = (format_seconds(timing[name] or 1e-12) for name in names)
+    return (*times, str(timing["runs"]), str(timing["threads"]))
+
+
+def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkProfile:
+    from autotune.network.profile import profile_tasks
+
+    tuned = _tuned(compiled, log_path)
+    profile = profile_tasks(compiled, tuned, min_s=time_s)
+    if not tuned:
+        say_note("no task was compiled from a record; --log names a log with latencies")
+    elif not any(t.n_threads == compiled.n_threads for t in tuned.values()):
+        counts = ", ".join(map(str, sorted({t.n_threads for t in tuned.values()})))
+        say_note(f"latencies alone are left out: they are for another number of threads ({counts})")
+    return profile
+
+
+def _tuned(compiled: Model, log_path: Path | None) -> dict[str, Tuned]:
+    """Latencies of tasks alone: those of a log, else those in the artifact."""
+    artifact = compiled.artifact
+    if log_path is None:
+        return dict(artifact.tuned)
+    from autotune.records import best_for, read_log
+
+    log = read_log(log_path)
+    best = best_for(log.within(log.max_error), artifact.target.key, compiled.n_threads)
+    tasks = {kernel.task for kernel in artifact.kernels}
+    found = {key: record for key, record in best.items() if key in tasks}
+    if not found:
+        raise LogMismatch(
+            f"{log_path} has no record for any task of {artifact.name}", "name the log of the model"
+        )
+    return tuned_latencies(found)
+
+
+def _put_profile(profile: NetworkProfile, style: str) -> None:
+    if style == "json":
+        put_json(profile.to_json())
+    else:
+        put(profile_text(profile))
+
+
+def profile_text(profile: NetworkProfile) -> str:
+    """A row per task by falling time, their sum, and the whole inference."""
+    from autotune.network.profile import SLOW_RATIO
+
+    head = ("id", "key", "calls", "time", "share", "alone", "ratio", "", "subgraph")
+    tasks = sorted(profile.tasks, key=lambda t: -t.time_s)
+    rows = [_task_row(t, profile.tasks_s) for t in tasks]
+    n_calls = sum(t.n_calls for t in tasks)
+    total, alone = format_seconds(profile.tasks_s), format_seconds(profile.alone_s)
+    ratio = _ratio(profile.tasks_s / profile.alone_s if profile.alone_s else None)
+    rows.append(("Σ", "", str(n_calls), total, "100.0 %", alone, ratio, "", f"{len(tasks)} tasks"))
+    between = profile.inference_s - profile.tasks_s
+    lines = [
+        columns(head, rows, right=("id", *head[2:7])),
+        f"inference: {format_seconds(profile.inference_s)} without profiling "
+        f"(runs: {profile.n_runs}, threads: {profile.n_threads}), "
+        f"outside of the tasks: {_signed(between)}",
+    ]
+    if any(t.is_slow for t in tasks):
+        lines.append(f"*: takes more than {SLOW_RATIO} times as long in the network as alone")
+    return "\n".join(lines)
+
+
+def _task_row(task: TaskTime, tasks_s: float) -> tuple[str, ...]:
+    return (
+        str(task.id),
+        task.key,
+        str(task.n_calls),
+        format_seconds(task.time_s),
+        f"{100 * task.time_s / tasks_s if tasks_s else 0.0:.1f} %",
+        format_seconds(task.alone_s),
+        _ratio(task.ratio),
+        "*" if task.is_slow else "",
+        task.label,
+    )
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else ''}{format_seconds(abs(seconds))}"

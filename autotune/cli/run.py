@@ -57,7 +57,7 @@ def command(
 def read_inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
     """Arrays of all inputs, cast to no other dtype: `Model.run` checks them."""
     if not files:
-        from autotune.network.bench import random_inputs
+        from autotune.network.runtime import random_inputs
 
         say_note("no --input: running on random numbers")
         return random_inputs(model.input_info)

@@ -1,51 +1,55 @@
-"""⑩ Latency of a compiled network, alone or beside ONNX Runtime in one interleaved run.
+"""⑩ Latency of a compiled network, alone or beside other runtimes in one interleaved run.
 
-The two take turns in blocks of about `BLOCK_S`, because both keep worker threads that spin for a
-few milliseconds after an inference (libgomp's and ONNX Runtime's own, each at its default) and
-would steal the other's cores if runs alternated one by one. Between blocks everyone sleeps
+All take turns in blocks of about `BLOCK_S`, because each keeps worker threads that spin for a few
+milliseconds after an inference (libgomp's, ONNX Runtime's, OpenVINO's, each at its default) and
+would steal the others' cores if runs alternated one by one. Between blocks everyone sleeps
 `PAUSE_S`, long enough for spinning threads to park, and the first run of a block, which wakes them
-and refills the caches, is not counted. Nobody is pinned.
+and refills the caches, is not counted. We pin nobody.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import MissingDependency
-from autotune.network.artifact import Endpoint
-from autotune.network.runtime import Model
+from autotune.network.check import max_error
+from autotune.network.opponents import Runner
+from autotune.network.round_trip import RoundTrip
+from autotune.network.runtime import Model, random_inputs
 
 BLOCK_S = 0.15
 PAUSE_S = 0.03
 
 Array = NDArray[Any]
-Runner = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Latencies of single inferences in seconds, in order of measurement."""
+    """Latencies of single inferences in seconds, in order of measurement.
+
+    `max_error`: an opponent's largest absolute difference from our outputs over the largest
+    absolute value of that output, the worst of all outputs; None for ourselves.
+    """
 
     times_s: tuple[float, ...]
     n_threads: int
+    max_error: float | None = None
 
     @property
     def median_s(self) -> float:
         """Median latency."""
         return statistics.median(self.times_s)
 
-    def to_json(self) -> dict[str, float | int]:
+    def to_json(self) -> dict[str, float | int | None]:
         """Summary with the names that the command line documents."""
-        return {
+        data: dict[str, float | int | None] = {
             "min_s": min(self.times_s),
             "median_s": self.median_s,
             "mean_s": statistics.fmean(self.times_s),
@@ -54,59 +58,113 @@ class Timing:
             "runs": len(self.times_s),
             "threads": self.n_threads,
         }
+        if self.max_error is not None:  # JSON knows no infinity
+            data["max_error"] = self.max_error if math.isfinite(self.max_error) else None
+        return data
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """Ours and, if it was asked for, ONNX Runtime's."""
+    """Ours and those of the opponents that were asked for, by name.
+
+    `round_trip_s`: of a cache line between two of the threads, all along; None for one thread.
+    """
 
     autotune: Timing
-    onnxruntime: Timing | None = None
+    opponents: Mapping[str, Timing] = field(default_factory=dict)
+    round_trip_s: float | None = None
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Our median over each opponent's: below 1 we are faster."""
+        return {name: self.autotune.median_s / t.median_s for name, t in self.opponents.items()}
+
+    @property
+    def best(self) -> str | None:
+        """The opponent with the smallest median."""
+        return max(self.ratios, key=self.ratios.__getitem__, default=None)
 
     @property
     def ratio(self) -> float | None:
-        """Our median over ONNX Runtime's: below 1 we are faster."""
-        return self.autotune.median_s / self.onnxruntime.median_s if self.onnxruntime else None
+        """Our median over the best opponent's: below 1 we are faster than all."""
+        return max(self.ratios.values(), default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """`{"autotune": {…}, "onnxruntime": {…} or null, "ratio": ours/theirs or null}`."""
-        theirs = self.onnxruntime.to_json() if self.onnxruntime else None
-        return {"autotune": self.autotune.to_json(), "onnxruntime": theirs, "ratio": self.ratio}
+        """`{"autotune": {…}, "onnxruntime": {…} or null, "ratio": ours/theirs or null}`.
+
+        Further opponents are further entries, and with several there is `"ratios": {name: ratio}`
+        while `ratio` is to the best of them. On several threads there is `round_trip_s`.
+        """
+        data: dict[str, Any] = {"autotune": self.autotune.to_json(), "onnxruntime": None}
+        data |= {name: timing.to_json() for name, timing in self.opponents.items()}
+        data["ratio"] = self.ratio
+        if len(self.opponents) > 1:
+            data["ratios"] = self.ratios
+        if self.round_trip_s is not None:
+            data["round_trip_s"] = self.round_trip_s
+        return data
 
 
 def bench(
     model: Model,
-    against_onnxruntime: Any = None,
+    opponents: Mapping[str, Runner] | None = None,
     min_runs: int = 10,
     min_s: float = 2.0,
     seed: int = 0,
 ) -> BenchResult:
     """Time `model` on random inputs until each side has `min_runs` runs and `min_s` seconds.
 
-    `against_onnxruntime`: path or ModelProto of the same model, with the weights that the artifact
-    was compiled with, to be run on as many threads as `model`. Raises MissingDependency when it is
-    asked for and not installed.
+    `opponents`: by name, what runs the same model with the same weights on as many threads.
     """
+    runners = dict(opponents or {})
     inputs = random_inputs(model.input_info, seed)
-    sides = [partial(model.run, inputs)]
-    if against_onnxruntime is not None:
-        theirs = onnxruntime_runner(against_onnxruntime, model.n_threads)
-        sides.append(partial(theirs, inputs))
-    times = interleave(sides, min_runs, min_s)
-    timings = [Timing(tuple(t), model.n_threads) for t in times]
-    return BenchResult(timings[0], timings[1] if len(timings) > 1 else None)
+    trips = _Trips(RoundTrip(model.artifact.target, model.n_threads))
+    ours = model.run(inputs)
+    errors = {name: _error(run(inputs), ours) for name, run in runners.items()}
+    sides = [partial(run, inputs) for run in (model.run, *runners.values())]
+    first, *others = (tuple(t) for t in interleave(sides, min_runs, min_s, trips.add))
+    timings = {
+        name: Timing(times_s, model.n_threads, errors[name])
+        for name, times_s in zip(runners, others, strict=True)
+    }
+    return BenchResult(Timing(first, model.n_threads), timings, trips.median_s)
+
+
+@dataclass(slots=True)
+class _Trips:
+    """Round trips that were measured all along the run."""
+
+    way: RoundTrip
+    times_s: list[float] = field(default_factory=list)
+
+    def add(self) -> None:
+        trip_s = self.way.measure()
+        self.times_s += [] if trip_s is None else [trip_s]
+
+    @property
+    def median_s(self) -> float | None:
+        return statistics.median(self.times_s) if self.times_s else None
+
+
+def _error(theirs: Mapping[str, Array], ours: Mapping[str, Array]) -> float:
+    return max(max_error(array, theirs[name]) for name, array in ours.items())
 
 
 def interleave(
     sides: Sequence[Callable[[], object]],
     min_runs: int,
     min_s: float,
+    between: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], object] = time.sleep,
 ) -> list[list[float]]:
-    """Seconds of every counted run of every side; the sides take turns in blocks."""
+    """Seconds of every counted run of every side; the sides take turns in blocks.
+
+    `between` is called before every round of turns.
+    """
     times: list[list[float]] = [[] for _ in sides]
     while any(len(t) < min_runs or sum(t) < min_s for t in times):
+        between()
         for side, measured in zip(sides, times, strict=True):
             sleep(PAUSE_S)
             side()
@@ -123,32 +181,3 @@ def _block(side: Callable[[], object], clock: Callable[[], float]) -> list[float
         out.append(now - before)
         before = now
     return out
-
-
-def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array]:
-    """Standard normal floats, or small integers, for every input."""
-    rng = np.random.default_rng(seed)
-    return {p.name: _random(rng, p) for p in ports}
-
-
-def _random(rng: np.random.Generator, port: Endpoint) -> Array:
-    if port.dtype.startswith("float"):
-        return rng.standard_normal(port.shape).astype(port.dtype)
-    return rng.integers(0, 2, port.shape).astype(port.dtype)
-
-
-def onnxruntime_runner(model: Any, n_threads: int) -> Runner:
-    """A function that runs `model` (path or ModelProto) by ONNX Runtime, else at its defaults."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingDependency(
-            "onnxruntime is not installed", "pip install onnxruntime, or leave it out"
-        ) from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = n_threads
-    options.log_severity_level = 3
-    source = str(model) if isinstance(model, str | Path) else model.SerializeToString()
-    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))

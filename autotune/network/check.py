@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from autotune.errors import WrongNumbers
 from autotune.graph.network import Network, Port
-from autotune.network.bench import onnxruntime_runner, random_inputs
 from autotune.network.memory import Place, place_of
-from autotune.network.runtime import Model
+from autotune.network.opponents import onnxruntime_runner
+from autotune.network.runtime import Model, random_inputs
 from autotune.te.evaluate import evaluate
 
 TOLERANCE = 1e-4

@@ -98,18 +98,6 @@ def test_compile_without_a_log_takes_the_default(cli: Cli, model: Path, tmp_path
     assert (done.code, done.out.split()[:2]) == (0, ["output", "shape"])
 
 
-def test_bench_beside_onnxruntime(cli: Cli, artifact: Path) -> None:
-    done = cli("bench", artifact, "--against", "onnxruntime", "--time", "20ms", "--format", "json")
-    assert done.code == 0, done.err
-    data = json.loads(done.out)
-    keys = {"min_s", "median_s", "mean_s", "max_s", "std_s", "runs", "threads"}
-    assert set(data["autotune"]) == set(data["onnxruntime"]) == keys
-    ratio = data["autotune"]["median_s"] / data["onnxruntime"]["median_s"]
-    assert data["ratio"] == pytest.approx(ratio)
-    text = cli("bench", artifact, "--time", "20ms")
-    assert (text.code, len(text.out.splitlines())) == (0, 2)
-
-
 @pytest.mark.parametrize(
     ("stage", "expected"),
     [

@@ -3,6 +3,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,20 @@ import numpy as np
 import onnx
 import onnx.helper as oh
 import pytest
+from numpy.typing import NDArray
 
-from autotune.errors import MissingDependency, WrongNumbers
-from autotune.network.bench import (
-    PAUSE_S,
-    BenchResult,
-    Timing,
-    bench,
-    interleave,
-    onnxruntime_runner,
-)
+from autotune.errors import MissingDependency, ModelError, WrongNumbers
+from autotune.network.bench import PAUSE_S, BenchResult, Timing, bench, interleave
 from autotune.network.check import check_onnxruntime
 from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.opponents import OPPONENTS, opponent
+from autotune.network.runtime import Model, random_inputs
 from autotune.target import host_target
 from tests.network.small_networks import mlp
 
 FIELDS = ["min_s", "median_s", "mean_s", "max_s", "std_s", "runs", "threads"]
+
+Arrays = Mapping[str, NDArray[Any]]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +48,16 @@ def onnx_mlp(bias: float = 0.0) -> onnx.ModelProto:
     nodes.append(oh.make_node("Reshape", ["last", "vector"], ["scores"]))
     ports = [oh.make_tensor_value_info("image", 1, (1, 3, 4))]
     outputs = [oh.make_tensor_value_info("scores", 1, (20,))]
-    graph = oh.make_graph(nodes, "mlp", ports, outputs, list(constants.values()))
+    return onnx_model(nodes, ports, outputs, list(constants.values()))
+
+
+def onnx_model(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    constants: list[onnx.TensorProto],
+) -> onnx.ModelProto:
+    graph = oh.make_graph(nodes, "small", inputs, outputs, constants)
     return oh.make_model(graph, ir_version=9, opset_imports=[oh.make_opsetid("", 17)])
 
 
@@ -64,45 +71,154 @@ def test_alone(model: Model) -> None:
     assert data["ratio"] is None
 
 
-def test_against_onnxruntime(model: Model) -> None:
-    pytest.importorskip("onnxruntime")
-    data = bench(model, onnx_mlp(), min_runs=3, min_s=0.0).to_json()
-    assert list(data["onnxruntime"]) == FIELDS
-    assert data["ratio"] == data["autotune"]["median_s"] / data["onnxruntime"]["median_s"]
+@pytest.mark.parametrize("name", OPPONENTS)
+def test_against_one(model: Model, name: str) -> None:
+    pytest.importorskip(name)
+    runners = {name: opponent(name, onnx_mlp(), model.n_threads)}
+    data = bench(model, runners, min_runs=3, min_s=0.0).to_json()
+    assert set(data) == {"autotune", "onnxruntime", "ratio", name}
+    assert list(data[name]) == [*FIELDS, "max_error"]
+    assert data[name]["max_error"] < 1e-5
+    assert data["ratio"] == data["autotune"]["median_s"] / data[name]["median_s"]
+
+
+def test_opponents_get_our_inputs_and_their_outputs_are_compared(model: Model) -> None:
+    seen: list[NDArray[Any]] = []
+
+    def twice(inputs: Arrays) -> dict[str, NDArray[Any]]:
+        seen.append(inputs["image"])
+        return {"scores": 2 * model.run(inputs)["scores"]}
+
+    def lost(inputs: Arrays) -> dict[str, NDArray[Any]]:
+        return {"scores": np.full(20, np.nan, np.float32)}
+
+    result = bench(model, {"twice": twice, "lost": lost}, min_runs=2, min_s=0.0, seed=5)
+    assert all(np.array_equal(x, random_inputs(model.input_info, 5)["image"]) for x in seen)
+    assert result.opponents["twice"].max_error == 0.5
+    assert result.opponents["lost"].max_error == float("inf")
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert data["lost"]["max_error"] is None
 
 
 def test_statistics() -> None:
-    result = BenchResult(Timing((1.0, 2.0, 6.0), 2), Timing((4.0,), 2))
+    result = BenchResult(Timing((1.0, 2.0, 6.0), 2), {"onnxruntime": Timing((4.0,), 2)})
     assert result.ratio == 0.5
+    assert "ratios" not in result.to_json()
     std_s = pytest.approx((14 / 3) ** 0.5)
     values = [1.0, 2.0, 3.0, 6.0, std_s, 3, 2]
     assert result.to_json()["autotune"] == dict(zip(FIELDS, values, strict=True))
+
+
+def test_the_ratio_is_to_the_best_of_several() -> None:
+    others = {"onnxruntime": Timing((4.0,), 2), "openvino": Timing((1.0,), 2)}
+    result = BenchResult(Timing((2.0,), 2), others, round_trip_s=3e-7)
+    assert (result.best, result.ratio) == ("openvino", 2.0)
+    data = result.to_json()
+    keys = ["autotune", "onnxruntime", "openvino", "ratio", "ratios", "round_trip_s"]
+    assert list(data) == keys
+    assert data["ratios"] == {"onnxruntime": 0.5, "openvino": 2.0}
+    assert data["ratio"] == 2.0
+    assert data["round_trip_s"] == 3e-7
+
+
+def test_the_round_trip_is_measured_on_several_threads_only(model: Model) -> None:
+    assert bench(model, min_runs=1, min_s=0.0).round_trip_s is None
+    trip_s = bench(Model(model.artifact, 2), min_runs=1, min_s=0.0).round_trip_s
+    assert trip_s is not None
+    assert trip_s > 0
 
 
 def test_sides_take_turns_in_blocks_and_first_runs_do_not_count() -> None:
     clock = itertools.count(step=0.1).__next__
     calls: list[str] = []
     sides = [lambda: calls.append("a"), lambda: calls.append("b")]
-    times = interleave(sides, 3, 0.0, lambda: float(clock()), lambda s: calls.append(f"{s}"))
+    times = interleave(
+        sides,
+        min_runs=3,
+        min_s=0.0,
+        between=lambda: calls.append("round"),
+        clock=lambda: float(clock()),
+        sleep=lambda s: calls.append(f"{s}"),
+    )
     pause = f"{PAUSE_S}"
     block_a, block_b = [pause, "a", "a", "a"], [pause, "b", "b", "b"]
-    assert calls == [*block_a, *block_b, *block_a, *block_b]
+    a_round = ["round", *block_a, *block_b]
+    assert calls == [*a_round, *a_round]
     assert [len(t) for t in times] == [4, 4]
     assert times[0] == pytest.approx([0.1] * 4)
 
 
-def test_onnxruntime_is_optional(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+# --- opponents --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OPPONENTS)
+def test_opponents_are_optional(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "onnxruntime":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
+    def without(module: str, *args: Any, **kwargs: Any) -> Any:
+        if module == name:
+            raise ImportError(module)
+        return real(module, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingDependency, match="onnxruntime") as caught:
-        bench(model, onnx_mlp())
-    assert "pip install onnxruntime" in caught.value.hint
+    with pytest.raises(MissingDependency, match=f"{name} is not installed") as caught:
+        opponent(name, onnx_mlp(), 1)
+    assert f"pip install {name}" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", OPPONENTS)
+def test_a_model_that_an_opponent_refuses(name: str) -> None:
+    pytest.importorskip(name)
+    port = oh.make_tensor_value_info("x", 1, (2,))
+    node = oh.make_node("NoSuchOperator", ["x"], ["y"], domain="nowhere")
+    proto = onnx_model([node], [port], [oh.make_tensor_value_info("y", 1, (2,))], [])
+    with pytest.raises(ModelError, match=f"{name} cannot load the model: .*NoSuch") as caught:
+        opponent(name, proto, 1)
+    assert f"--against {name}" in caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("name", OPPONENTS)
+def test_opponents_name_their_outputs_and_give_fresh_ones(name: str, n_threads: int) -> None:
+    pytest.importorskip(name)
+    x = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
+    nodes = [
+        oh.make_node("Relu", ["x"], ["a"]),
+        oh.make_node("Identity", ["a"], ["b"]),
+        oh.make_node("Identity", ["x"], ["same"]),
+    ]
+    port = oh.make_tensor_value_info
+    outputs = [port(n, 1, (2, 3)) for n in ("b", "a", "same")]
+    run = opponent(name, onnx_model(nodes, [port("x", 1, (2, 3))], outputs, []), n_threads)
+    first = run({"x": x})
+    run({"x": x + 1})
+    assert {"a", "b", "same"} <= set(first)
+    for output in ("a", "b"):
+        assert np.array_equal(first[output], np.maximum(x, 0))
+    assert np.array_equal(first["same"], x)
+
+
+def test_openvino_computes_in_float32() -> None:
+    """In bfloat16 1 + 2⁻¹⁰ is 1, so that what is left of the sum would be 0."""
+    pytest.importorskip("openvino")
+    k = 256
+    x, w = np.full((8, k), 1 + 2.0**-10, np.float32), np.ones((k, 32), np.float32)
+    nodes = [oh.make_node("MatMul", ["x", "w"], ["y"])]
+    port = oh.make_tensor_value_info
+    constants = [onnx.numpy_helper.from_array(w, "w")]
+    proto = onnx_model(nodes, [port("x", 1, x.shape)], [port("y", 1, (8, 32))], constants)
+    y = opponent("openvino", proto, 1)({"x": x})["y"]
+    assert np.allclose(y - k, k * 2.0**-10, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", OPPONENTS)
+def test_models_may_be_files(name: str, tmp_path: Path) -> None:
+    pytest.importorskip(name)
+    onnx.save(onnx_mlp(), tmp_path / "m.onnx")
+    inputs = {"image": np.ones((1, 3, 4), np.float32)}
+    a, b = (opponent(name, source, 1)(inputs) for source in (tmp_path / "m.onnx", onnx_mlp()))
+    assert np.array_equal(a["scores"], b["scores"])
 
 
 def test_check_against_onnxruntime(model: Model, tmp_path: Path) -> None:
@@ -111,10 +227,3 @@ def test_check_against_onnxruntime(model: Model, tmp_path: Path) -> None:
     onnx.save(onnx_mlp(bias=1.0), tmp_path / "other.onnx")
     with pytest.raises(WrongNumbers, match="'scores' differs from the oracle"):
         check_onnxruntime(model, tmp_path / "other.onnx")
-
-
-def test_the_runner_names_its_outputs() -> None:
-    pytest.importorskip("onnxruntime")
-    run = onnxruntime_runner(onnx_mlp(), 1)
-    outputs = run({"image": np.zeros((1, 3, 4), np.float32)})
-    assert {name: array.shape for name, array in outputs.items()} == {"scores": (20,)}

@@ -9,10 +9,9 @@ import pytest
 from autotune.errors import CodegenError, NoValidSchedule, WrongNumbers
 from autotune.graph.network import Network
 from autotune.network import load
-from autotune.network.bench import random_inputs
 from autotune.network.check import check_network, evaluate_network, max_error
 from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.runtime import Model, random_inputs
 from autotune.schedule.steps import Steps
 from autotune.target import host_target
 from tests.network.small_networks import branches, mlp, packed_steps, port, value, window

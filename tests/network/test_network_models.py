@@ -12,10 +12,9 @@ from onnx import numpy_helper
 
 from autotune.graph.network import Network, build_network
 from autotune.graph.onnx_reader import prepare_model
-from autotune.network.bench import random_inputs
 from autotune.network.check import check_network, check_onnxruntime
 from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.runtime import Model, random_inputs
 from autotune.schedule.steps import Parallel, Steps
 from autotune.target import host_target
 

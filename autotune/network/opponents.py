@@ -1,0 +1,103 @@
+"""⑩ The opponents of `bench`: other runtimes that run the model which was compiled here.
+
+Each computes in float32 on as many threads as ours, with the settings for the lowest latency of a
+single inference, and is otherwise at its defaults. Each takes its inputs anew and gives fresh
+outputs at every inference, as ours does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import AutotuneError, MissingDependency, ModelError
+
+_REASON_WIDTH = 400
+
+Array = NDArray[Any]
+Runner = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+def opponent(name: str, model: Any, n_threads: int) -> Runner:
+    """A function that runs `model` (path or ModelProto) by the runtime `name`, of `OPPONENTS`.
+
+    Raises MissingDependency where it is not installed, ModelError where it refuses the model.
+    """
+    try:
+        return OPPONENTS[name](model, n_threads)
+    except AutotuneError:
+        raise
+    except Exception as error:  # every runtime has exceptions of its own
+        reason = shorten(str(error), _REASON_WIDTH) or type(error).__name__
+        raise ModelError(
+            f"{name} cannot load the model: {reason}", f"leave out --against {name}"
+        ) from error
+
+
+def onnxruntime_runner(model: Any, n_threads: int) -> Runner:
+    """A function that runs `model` (path or ModelProto) by ONNX Runtime, else at its defaults."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise _missing("onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = n_threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        _source(model), options, providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def openvino_runner(model: Any, n_threads: int) -> Runner:
+    """A function that runs `model` (path or ModelProto) by OpenVINO, else at its defaults.
+
+    Without the hint it would compute in bfloat16 on CPUs that can. Inputs are read in place.
+    """
+    try:
+        import openvino
+    except ImportError as error:
+        raise _missing("openvino") from error
+    core = openvino.Core()
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": n_threads,
+        "NUM_STREAMS": 1,
+    }
+    compiled = core.compile_model(core.read_model(_source(model)), "CPU", settings)
+    names = [tuple(output.get_names()) for output in compiled.outputs]
+    request = compiled.create_infer_request()
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        arrays = request.infer(inputs, share_inputs=True).values()
+        pairs = zip(names, arrays, strict=True)
+        return {name: np.asarray(array) for aliases, array in pairs for name in aliases}
+
+    return run
+
+
+OPPONENTS: dict[str, Callable[[Any, int], Runner]] = {
+    "onnxruntime": onnxruntime_runner,
+    "openvino": openvino_runner,
+}
+"""Who may be asked for, by the name of its package."""
+
+
+def _source(model: Any) -> str | bytes:
+    if isinstance(model, str | Path):
+        return str(model)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _missing(package: str) -> MissingDependency:
+    return MissingDependency(
+        f"{package} is not installed", f"pip install {package}, or leave it out"
+    )

@@ -1,0 +1,204 @@
+"""`autotune bench`: golden tables from made-up times, and the real command on a real artifact."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli.bench import OPPONENTS, profile_text, result_text
+from autotune.cli.main import run
+from autotune.network import opponents
+from autotune.network.artifact import Artifact
+from autotune.network.bench import BenchResult, Timing
+from autotune.network.profile import NetworkProfile, TaskTime
+from autotune.records import best_for, read_log
+
+Cli = Callable[..., Any]
+Golden = Callable[[str, str], None]
+
+TIMES = {"min_s", "median_s", "mean_s", "max_s", "std_s", "runs", "threads"}
+INSTALLED = tuple(name for name in OPPONENTS if importlib.util.find_spec(name))
+
+
+def test_the_names_are_those_of_the_runners() -> None:
+    assert list(OPPONENTS) == list(opponents.OPPONENTS)
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def test_table_of_one(golden: Golden) -> None:
+    golden("cli/bench_alone.txt", result_text(BenchResult(Timing((1e-3, 2e-3, 6e-3), 1))) + "\n")
+
+
+def test_table_of_several(golden: Golden) -> None:
+    ours = Timing((9e-3, 10e-3, 11e-3), 2)
+    others = {
+        "onnxruntime": Timing((18e-3, 20e-3, 22e-3), 2, 1.25e-6),
+        "openvino": Timing((7.5e-3, 8e-3, 9.5e-3), 2, 4e-7),
+    }
+    golden("cli/bench_several.txt", result_text(BenchResult(ours, others, 2.7e-7)) + "\n")
+    one = {"onnxruntime": others["onnxruntime"]}
+    golden("cli/bench_one_other.txt", result_text(BenchResult(ours, one)) + "\n")
+
+
+def test_table_of_tasks(golden: Golden) -> None:
+    tasks = (
+        TaskTime(0, "0f" * 8, "Pad+Conv+Relu", 1, 1.5e-3, 1.4e-3),
+        TaskTime(1, "1e" * 8, "Conv+Add+Relu", 12, 6e-3, 4.8e-3),
+        TaskTime(2, "2d" * 8, "MaxPool", 1, 0.5e-3, 0.6e-3),
+    )
+    golden("cli/bench_tasks.txt", profile_text(NetworkProfile(tasks, 8.25e-3, 25, 1)) + "\n")
+    unknown = (tasks[0], replace(tasks[1], alone_s=None))
+    text = profile_text(NetworkProfile(unknown, 7.25e-3, 25, 2))
+    golden("cli/bench_tasks_unknown.txt", text + "\n")
+
+
+# --- the real command ---------------------------------------------------------------------------
+
+
+def bench(cli: Cli, artifact: Path, *options: object) -> dict[str, Any]:
+    done = cli("bench", artifact, "--time", "20ms", "--format", "json", *options)
+    assert done.code == 0, done.err
+    data: dict[str, Any] = json.loads(done.out)
+    return data
+
+
+def test_alone(cli: Cli, artifact: Path) -> None:
+    data = bench(cli, artifact)
+    assert set(data["autotune"]) == TIMES
+    assert (data["onnxruntime"], data["ratio"]) == (None, None)
+    text = cli("bench", artifact, "--time", "20ms")
+    assert (text.code, len(text.out.splitlines())) == (0, 2)
+
+
+@pytest.mark.skipif(INSTALLED != OPPONENTS, reason="an opponent is not installed")
+@pytest.mark.parametrize(
+    "against",
+    [("--against", "onnxruntime", "--against", "openvino"), ("--against", "onnxruntime,openvino")],
+)
+def test_beside_several(cli: Cli, artifact: Path, against: tuple[str, ...]) -> None:
+    data = bench(cli, artifact, *against)
+    assert list(data) == ["autotune", "onnxruntime", "openvino", "ratio", "ratios"]
+    for name in OPPONENTS:
+        assert set(data[name]) == TIMES | {"max_error"}
+        assert data[name]["max_error"] < 1e-5
+        ratio = data["autotune"]["median_s"] / data[name]["median_s"]
+        assert data["ratios"][name] == pytest.approx(ratio)
+    assert data["ratio"] == max(data["ratios"].values())
+
+
+@pytest.mark.parametrize("name", OPPONENTS)
+def test_beside_one_on_two_threads(cli: Cli, artifact: Path, name: str) -> None:
+    pytest.importorskip(name)
+    data = bench(cli, artifact, "--against", name, "--threads", 2)
+    assert set(data) == {"autotune", "onnxruntime", name, "ratio", "round_trip_s"}
+    assert data[name]["threads"] == 2
+    assert data["ratio"] == pytest.approx(data["autotune"]["median_s"] / data[name]["median_s"])
+    assert 1e-9 < data["round_trip_s"] < 1
+    done = cli("bench", artifact, "--against", name, "--threads", 2, "--time", "20ms")
+    assert done.code == 0, done.err
+    *rows, ratio, trip = done.out.splitlines()
+    assert [row.split()[0] for row in rows[1:]] == ["autotune", name]
+    assert ratio.startswith("ratio of medians: ")
+    assert trip.startswith("round trip of a cache line between two threads: ")
+
+
+def test_per_task_beside_the_records_it_was_compiled_from(
+    cli: Cli, artifact: Path, tuned: Path
+) -> None:
+    log = read_log(tuned)
+    best = best_for(log, log.header.target.key, 1)
+    data = bench(cli, artifact, "--per-task")
+    assert {t["key"] for t in data["tasks"]} == {key for key, _ in log.header.tasks}
+    for task in data["tasks"]:
+        assert task["calls"] == 1
+        assert log.header.tasks[task["id"]][0] == task["key"]
+        assert task["subgraph"] == log.workloads[task["key"]].label
+        assert task["alone_s"] == best[task["key"]].result.latency_s
+        assert task["ratio"] == pytest.approx(task["time_s"] / task["alone_s"])
+        assert task["slow"] == (task["ratio"] > 1.15)
+    assert data["tasks_s"] == pytest.approx(sum(t["time_s"] for t in data["tasks"]))
+    assert sum(t["share"] for t in data["tasks"]) == pytest.approx(1)
+    assert data["between_s"] == pytest.approx(data["inference_s"] - data["tasks_s"])
+    done = cli("bench", artifact, "--per-task", "--time", "20ms")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines[:5]][0::3] == ["id", "Σ"]
+    assert lines[4].startswith("inference: ")
+
+
+def test_per_task_on_other_threads_than_tuned(cli: Cli, artifact: Path) -> None:
+    done = cli("bench", artifact, "--per-task", "--threads", 2, "--time", "20ms")
+    assert done.code == 0, done.err
+    assert "note: latencies alone are left out" in done.err
+    assert "another number of threads (1)" in done.err
+    assert "threads: 2" in done.out
+
+
+def test_per_task_beside_a_log(cli: Cli, artifact: Path, tuned: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.atn"
+    replace(Artifact.load(artifact), tuned={}).save(old)
+    done = cli("bench", old, "--per-task", "--time", "20ms")
+    assert (done.code, "note: no task was compiled from a record" in done.err) == (0, True)
+    assert all(task["alone_s"] is None for task in bench(cli, old, "--per-task")["tasks"])
+    with_log = bench(cli, old, "--per-task", "--log", tuned)
+    expected = {key: x.latency_s for key, x in Artifact.load(artifact).tuned.items()}
+    assert {t["key"]: t["alone_s"] for t in with_log["tasks"]} == expected
+
+
+def test_a_model_compiled_without_a_log_knows_no_latencies(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.atn"
+    assert run(["compile", str(model), "-o", str(path), "--no-check"]) == 0
+    assert Artifact.load(path).tuned == {}
+
+
+def test_a_log_of_another_model(
+    artifact: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = Artifact.load(artifact)
+    kernels = tuple(replace(kernel, task="0" * 16) for kernel in loaded.kernels)
+    replace(loaded, kernels=kernels).save(tmp_path / "m.atn")
+    assert run(["bench", str(tmp_path / "m.atn"), "--per-task", "--log", str(tuned)]) == 4
+    assert "has no record for any task of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--against", "tvm"], "there is no 'tvm' here\nhint: known: onnxruntime, openvino"),
+        (["--against", "onnxruntime,"], "there is no '' here"),
+        (["--against", "openvino", "--per-task"], "cannot look into others"),
+        (["--log", "x.jsonl"], "--log is for --per-task"),
+        (["--log", "none.jsonl", "--per-task"], "there is no file none.jsonl"),
+    ],
+)
+def test_options_that_do_not_fit(
+    artifact: Path, options: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    code = run(["bench", str(artifact), *options])
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, "")
+    assert text in told.err
+    assert "hint: " in told.err
+
+
+@pytest.mark.parametrize("name", OPPONENTS)
+def test_a_missing_opponent_is_one_line(
+    cli: Cli, artifact: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / f"{name}.py").write_text("raise ImportError('broken')\n")
+    path = f"{tmp_path}:{Path(__file__).parent.parent.parent}"
+    done = cli("bench", artifact, "--against", name, PYTHONPATH=path)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.splitlines() == [
+        f"error: {name} is not installed",
+        f"hint: pip install {name}, or leave it out",
+    ]
