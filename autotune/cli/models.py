@@ -9,6 +9,7 @@ from autotune.errors import UsageError
 
 if TYPE_CHECKING:
     from autotune.graph.network import Network
+    from autotune.measure.peak import Peaks
     from autotune.records import Log, Workload
     from autotune.target import Target
     from autotune.te.dag import ComputeDAG
@@ -56,18 +57,16 @@ def network_workloads(network: Network) -> list[Workload]:
     return [Workload(key, network.tasks[key], network.labels[key]) for key in network.weights]
 
 
-def tuning_tasks(log: Log, peak_gflops: float | None = None) -> list[TuningTask]:
-    """The tasks of a log with their weights, in model order.
-
-    `peak_gflops` gives each a bound: its arithmetic at the peak rate of the machine.
-    """
-    from autotune.tuner import TuningTask
+def tuning_tasks(log: Log, peaks: Peaks) -> list[TuningTask]:
+    """The tasks of a log with their weights and bounds, in model order."""
+    from autotune.search.sketch import generate_sketches
+    from autotune.tuner import TuningTask, bound_s
 
     tasks = []
     for key, weight in log.header.tasks:
         workload = log.workloads[key]
-        bound_s = workload.dag.flops / (peak_gflops * 1e9) if peak_gflops else None
-        tasks.append(TuningTask(key, workload.dag, weight, workload.label, bound_s or None))
+        bound = bound_s(workload.dag, peaks, generate_sketches(workload.dag, log.header.target))
+        tasks.append(TuningTask(key, workload.dag, weight, workload.label, bound))
     return tasks
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +24,10 @@ from autotune.tuner import (
     Event,
     SessionFinished,
     SessionStarted,
+    StopReason,
     TaskFinished,
     TaskSelected,
+    TaskStop,
     TuningTask,
     event_to_json,
 )
@@ -74,7 +76,7 @@ class View:
         match event:
             case SessionStarted():
                 rows = [
-                    TaskRow(i, p.task, p.n_trials, p.first_s, p.best_s)
+                    TaskRow(i, p.task, p.n_trials, p.first_s, p.best_s, _stop_text(p.stop))
                     for i, p in enumerate(event.tasks)
                 ]
                 self.rows = {row.task.key: row for row in rows}
@@ -85,7 +87,7 @@ class View:
             case BatchMeasured():
                 self._batch(event)
             case TaskFinished(task=task, reason=reason):
-                self.rows[task].finished = reason
+                self.rows[task].finished = _stop_text(reason)
 
     def _batch(self, event: BatchMeasured) -> None:
         row = self.rows[event.task]
@@ -250,17 +252,31 @@ def _failures(results: tuple[MeasureResult, ...]) -> str:
     return "".join(f"  {n}x {status}" for status, n in sorted(counts.items()))
 
 
+def _stop_text(stop: TaskStop | None) -> str:
+    return stop.value.replace("_", " ") if stop is not None else ""
+
+
+def stops_text(stops: Mapping[str, TaskStop]) -> str:
+    """`3 at bound, 20 no gain, 5 budget`."""
+    counts = Counter(_stop_text(stop) for stop in stops.values())
+    return ", ".join(f"{n} {text}" for text, n in counts.most_common())
+
+
 def summary_lines(event: SessionFinished) -> Iterator[str]:
     """What came out of the session, for people."""
     ratio = event.start_s / event.total_s if event.total_s else 1.0
+    early = event.reason in (StopReason.CONVERGED, StopReason.EXHAUSTED)
     yield (
         f"stopped: {event.reason.value} after {event.n_trials} trials, "
         f"{format_duration(event.elapsed_s)}"
+        + (": no task has anything left to gain" if early else "")
     )
     yield (
         f"Σ weight·latency: {format_seconds(event.start_s or None)} → "
         f"{format_seconds(event.total_s or None)} ({ratio:.2f}x)"
     )
+    if event.stops:
+        yield f"tasks: {stops_text(event.stops)}"
     if event.failures:
         parts = ", ".join(f"{n} {status}" for status, n in event.failures.items())
         yield f"failed candidates: {parts}"

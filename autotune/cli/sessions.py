@@ -28,7 +28,7 @@ from autotune.errors import ExitCode, LogMismatch, NoValidSchedule
 from autotune.graph.network import Network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions, flush_bytes
-from autotune.measure.peak import fma_peak
+from autotune.measure.peak import measure_peaks
 from autotune.records import Header, Journal, Log
 from autotune.search.model import Ranker
 from autotune.search.policy import SketchPolicy
@@ -123,11 +123,11 @@ def run_session(
     `log` is what is replayed first: empty of records for a new session.
     """
     config = TuneConfig.from_json(header.config)
-    peak_gflops = fma_peak(header.target, header.n_threads)
-    tasks = tuning_tasks(log, peak_gflops)
+    options = measure_options(log, config)
+    peaks = measure_peaks(header.target, header.n_threads, options.flush_bytes or 0)
+    tasks = tuning_tasks(log, peaks)
     stop = StopFlag()
     renderer = make_renderer(events)
-    options = measure_options(log, config)
     with stop.installed(), Measurer(header.target, header.n_threads, options) as measurer:
         session = make_session(journal, header, tasks, budget, measurer, stop)
         session.replay(log.within(config.max_error))

@@ -1,6 +1,12 @@
-"""⑦ The FMA peak of this machine, measured: the denominator of every `% of peak`."""
+"""⑦ What this machine can do at most, measured: multiply-adds per second, bytes per second.
+
+The FMA peak is the denominator of every `% of peak`; with the bandwidths it bounds what a task can
+come down to (`autotune.tuner.bound`).
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from autotune.codegen.jit import Library
 from autotune.codegen.pack import aligned
@@ -11,6 +17,41 @@ _ROUNDS = 4
 _TURNS = 100_000
 _REPEATS = 20
 _OPERANDS = 4
+_STREAMS = 8  # vectors that one step of a read loads
+_TRIES = 5
+_PLAUSIBLE = 0.9  # of so many times the peak of one thread
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """What all threads can do together: arithmetic, reading from L2, reading what is cold.
+
+    Cold is where measuring leaves weights: in L3, or in memory (`measure.options.flush_bytes`).
+    `l1_bytes`: what may be nearer than L2 when a program starts.
+    """
+
+    flops_per_s: float
+    warm_bytes_per_s: float
+    cold_bytes_per_s: float
+    l1_bytes: int
+
+
+def measure_peaks(target: Target, n_threads: int, flush_bytes: int) -> Peaks:
+    """The best of many short runs. `flush_bytes`: what is swept before a cold read.
+
+    Threads share a memory bus, so bytes are those of one thread times `n_threads`: never too few,
+    also where other processes disturb threads that wait for one another.
+    """
+    alone = fma_peak(target, 1)
+    together = alone if n_threads == 1 else 0.0
+    for _ in range(_TRIES):
+        if together >= _PLAUSIBLE * n_threads * alone:
+            break
+        together = max(together, fma_peak(target, n_threads))
+    warm = _read_rate(target, target.l2_bytes // 2, 0)
+    cold = _read_rate(target, 2 * target.l2_bytes, flush_bytes)
+    l1_bytes = n_threads * target.l1_bytes
+    return Peaks(together * 1e9, n_threads * warm, n_threads * cold, l1_bytes)
 
 
 def fma_peak(target: Target, n_threads: int) -> float:
@@ -28,6 +69,54 @@ def fma_peak(target: Target, n_threads: int) -> float:
     plan = driver.plan([launch], [], aligned((0,), "uint8"))
     best_s = min(driver.evaluate(plan) for _ in range(_REPEATS))
     return extent * _ROUNDS * n_accumulators * target.lanes * 2 / best_s * 1e-9
+
+
+def _read_rate(target: Target, n_bytes: int, swept_bytes: int) -> float:
+    """Bytes per second of one thread that reads `n_bytes`: swept out of its caches, else warm.
+
+    The hardware prefetches such a read by itself; doing it in software gains nothing.
+    """
+    step = _STREAMS * target.vector_bits // 8
+    data = aligned((n_bytes // step * step,), "uint8")
+    sweep, sink = aligned((swept_bytes,), "uint8"), aligned((target.lanes,), "float32")
+    for buffer in (data, sweep):
+        buffer.fill(0)  # touch the pages now
+    library = Library([assemble(_reader(target), target)])
+    driver = Driver(target, 1)
+    buffers = (data.ctypes.data, sink.ctypes.data)
+    launch = Launch(library.address("read"), buffers, data.nbytes // step)
+    warm = [] if swept_bytes else [(data.ctypes.data, data.nbytes)]
+    plan = driver.plan([launch], warm, sweep)
+    return data.nbytes / min(driver.evaluate(plan) for _ in range(_REPEATS))
+
+
+def _reader(target: Target) -> str:
+    """`read(data, sink, begin, end)`: load `_STREAMS` vectors per step."""
+    vector = f"<{target.lanes} x i32>"
+    size = target.vector_bits // 8
+    loads = [
+        f"  %at{k} = getelementptr i8, ptr %from, i64 {k * size}\n"
+        f"  %v{k} = load {vector}, ptr %at{k}\n"
+        f"  %s{k + 1} = xor {vector} %s{k}, %v{k}"
+        for k in range(_STREAMS)
+    ]
+    return f"""
+define void @read(ptr %data, ptr %sink, i64 %begin, i64 %end) "prefer-vector-width"="{size * 8}" {{
+entry:
+  br label %step
+step:
+  %i = phi i64 [ %begin, %entry ], [ %next, %step ]
+  %s0 = phi {vector} [ zeroinitializer, %entry ], [ %s{_STREAMS}, %step ]
+  %offset = mul i64 %i, {_STREAMS * size}
+  %from = getelementptr i8, ptr %data, i64 %offset
+{chr(10).join(loads)}
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %end
+  br i1 %more, label %step, label %done
+done:
+  store volatile {vector} %s{_STREAMS}, ptr %sink
+  ret void
+}}"""
 
 
 def _kernel(target: Target, n: int) -> str:

@@ -85,12 +85,17 @@ class MeasureRecord:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A run stopped in an orderly way, for `reason`, with these totals of the whole log."""
+    """A run stopped in an orderly way, for `reason`, with these totals of the whole log.
+
+    `stops`: why tasks get no more trials; `bounds_s`: what they can come down to; both by key.
+    """
 
     run_id: str
     reason: str
     n_trials: int
     elapsed_s: float
+    stops: dict[str, str] = field(default_factory=dict)
+    bounds_s: dict[str, float] = field(default_factory=dict)
 
 
 Entry: TypeAlias = Header | Workload | MeasureRecord | End
@@ -169,7 +174,7 @@ def decode(line: str) -> Entry | None:
             case "workload":
                 return Workload(data["key"], dag_from_json(data["dag"]), data.get("label", ""))
             case "end":
-                return End(data["run_id"], data["reason"], data["n_trials"], data["elapsed_s"])
+                return _decode_end(data)
             case _:
                 return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -238,6 +243,17 @@ def _decode_header(data: dict[str, Any]) -> Header:
         versions=data["versions"],
         tasks=tuple((key, weight) for key, weight in data["tasks"]),
         version=data["version"],
+    )
+
+
+def _decode_end(data: dict[str, Any]) -> End:
+    return End(
+        run_id=data["run_id"],
+        reason=data["reason"],
+        n_trials=data["n_trials"],
+        elapsed_s=data["elapsed_s"],
+        stops=data.get("stops", {}),
+        bounds_s=data.get("bounds_s", {}),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.tuner.budget import Budget, Spent, StopReason, spent
+from autotune.tuner.bound import bound_s
+from autotune.tuner.budget import Budget, Spent, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
     Event,
@@ -41,7 +42,9 @@ __all__ = [
     "TaskProgress",
     "TaskSelected",
     "TaskState",
+    "TaskStop",
     "TuningTask",
+    "bound_s",
     "event_to_json",
     "spent",
 ]

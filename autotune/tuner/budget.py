@@ -20,6 +20,21 @@ class StopReason(StrEnum):
     FAILED = "failed"
 
 
+class TaskStop(StrEnum):
+    """Why a task gets no more trials; written to the log.
+
+    `at_bound`: within a few percent of what is physically possible. `no_gain`: nothing better than
+    noise for long. `exhausted`: nothing left to try. `invalid`: nothing works. `budget`: the
+    session ended first.
+    """
+
+    AT_BOUND = "at_bound"
+    NO_GAIN = "no_gain"
+    EXHAUSTED = "exhausted"
+    INVALID = "invalid"
+    BUDGET = "budget"
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Limits of a whole session, resumed parts included. None: no limit; the first reached wins."""

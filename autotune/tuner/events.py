@@ -11,18 +11,22 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from autotune.measure.result import MeasureResult
-from autotune.tuner.budget import Budget, StopReason
+from autotune.tuner.budget import Budget, StopReason, TaskStop
 from autotune.tuner.task import TuningTask
 
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """How far a task has come: `first_s` is the latency of its first valid program."""
+    """How far a task has come: `first_s` is the latency of its first valid program.
+
+    `stop`: why it gets no more trials, where that is so from the beginning.
+    """
 
     task: TuningTask
     n_trials: int
     first_s: float | None
     best_s: float | None
+    stop: TaskStop | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,11 @@ class TaskImproved:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished:
-    """A task gets no more trials: its space is exhausted, or nothing in it works."""
+    """A task gets no more trials; what they would have cost goes to the others."""
 
     task: str
     best_s: float | None
-    reason: str
+    reason: TaskStop
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ class SessionFinished:
     `build` and `run` are sums over candidates (several are built at a time); the rest is wall clock
     of this run. `start_s` is Σ weight·latency of every task's first valid program. `invalid`: tasks
     whose candidates all failed, `untried`: those that the budget did not reach. `failures`: how
-    often each status other than ok came up.
+    often each status other than ok came up. `stops`: why each task gets no more trials, by key.
     """
 
     reason: StopReason
@@ -95,6 +99,7 @@ class SessionFinished:
     untried: tuple[str, ...]
     failures: dict[str, int]
     seconds: dict[str, float]
+    stops: dict[str, TaskStop]
 
 
 Event: TypeAlias = (
@@ -120,6 +125,7 @@ def _plain(value: Any) -> Any:
                 "n_trials": value.n_trials,
                 "first_s": value.first_s,
                 "best_s": value.best_s,
+                "stop": value.stop,
             }
         case MeasureResult(status=status, error=error):
             return {"status": status.value, "latency_s": value.latency_s, "error": error}

@@ -3,22 +3,27 @@
 After Ansor's task scheduler (Zheng et al., OSDI 2020, §6): the expected gain of a trial blends what
 the last trials brought with an optimistic guess of what the next may bring. Three things are
 different. The guess is limited by what is physically left, `best - bound`; it shrinks with every
-trial that brought nothing; and a task that is at its bound or has long stopped improving gets
-little, so that trials are not spent on tasks already at their limit.
+trial that brought nothing; and a task stops for good when it is at its bound, when nothing better
+than noise has come for long, or when nothing is left to try, so that its trials go to the others.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from autotune.measure.result import MeasureResult
+from autotune.tuner.budget import TaskStop
 from autotune.tuner.task import TuningTask
 
 _PAST_SHARE = 0.2  # Ansor's alpha: how much the past slope counts against the optimistic guess
 _AT_BOUND = 1.03  # within 3 % of the bound there is nothing left to find
+_BROKEN = 0.95  # who is so much below its bound shows that the peaks were measured too low
 _LITTLE = 0.02  # factor on the gain of a task that seems finished
-_NOISE = 0.002  # an improvement below this share is not one
+_NOISE = 0.002  # an improvement below this share is not one, however calm the machine
+_FEW = 5  # repeats that say nothing of their spread
 _WINDOW = 3  # batches over which the past slope is taken
 _HOPELESS = 4  # batches without any valid program after which a task is given up
 _CONVERGED = 4  # times the patience without gain: the task is finished for good
@@ -65,11 +70,20 @@ class TaskState:
         """Take one measurement into account."""
         latency, best = result.latency_s, self.curve[-1]
         if latency is not None and latency > 0 and latency < best:
-            if latency < self.gained_s * (1 - _NOISE):
+            if latency < self.gained_s * (1 - noise(result)):
                 self.last_gain, self.gained_s = self.n_trials + 1, latency
             self.first_s = self.first_s or latency
             best = latency
         self.curve.append(best)
+
+
+def noise(result: MeasureResult) -> float:
+    """Relative uncertainty of a latency: the standard error of the median of its repeats."""
+    times, median = result.times_s, result.latency_s
+    if not median or len(times) < _FEW:
+        return _NOISE
+    deviation = 1.4826 * statistics.median(abs(t - median) for t in times)
+    return max(_NOISE, 1.2533 * deviation / math.sqrt(len(times)) / median)
 
 
 class Scheduler:
@@ -81,11 +95,11 @@ class Scheduler:
         self._patience = patience
 
     def next(self) -> TaskState | None:
-        """The task to work on; None when every task is finished.
+        """The task to work on; None when every task has stopped.
 
         Every task gets its first batch before any gets its second, the heaviest first.
         """
-        open_states = [s for s in self.states.values() if not self.finished(s)]
+        open_states = [s for s in self.states.values() if self.stopped(s) is None]
         untouched = [s for s in open_states if s.n_trials == 0]
         if untouched:
             return max(untouched, key=lambda s: s.task.weight * s.task.flops)
@@ -100,11 +114,21 @@ class Scheduler:
         """The space of a task has no unmeasured candidate left."""
         self.states[key].exhausted = True
 
-    def finished(self, state: TaskState) -> bool:
-        """Whether a task gets no more trials."""
+    def stopped(self, state: TaskState) -> TaskStop | None:
+        """Why a task gets no more trials, or None: what was measured decides, nothing else."""
         if state.best_s is None:
-            return state.exhausted or state.n_trials >= _HOPELESS * self._batch
-        return state.exhausted or state.stale >= _CONVERGED * self._patience
+            hopeless = state.exhausted or state.n_trials >= _HOPELESS * self._batch
+            return TaskStop.INVALID if hopeless else None
+        if state.exhausted:
+            return TaskStop.EXHAUSTED
+        if state.at_bound and self._bounds_hold():
+            return TaskStop.AT_BOUND
+        return TaskStop.NO_GAIN if state.stale >= _CONVERGED * self._patience else None
+
+    def stops(self) -> dict[str, TaskStop]:
+        """Why each task that has stopped did so, by key."""
+        found = {key: self.stopped(state) for key, state in self.states.items()}
+        return {key: stop for key, stop in found.items() if stop is not None}
 
     def gain_s(self, state: TaskState) -> float:
         """Seconds of Σ weight·latency that one more trial is expected to save."""
@@ -115,7 +139,7 @@ class Scheduler:
         left = max(0.0, best - self._floor_s(state.task))
         future = left / (state.n_trials + state.stale)
         gain = state.task.weight * min(left, _PAST_SHARE * past + (1 - _PAST_SHARE) * future)
-        return gain * _LITTLE if state.at_bound or state.stale >= self._patience else gain
+        return gain * _LITTLE if state.stale >= self._patience else gain
 
     def total_s(self) -> float:
         """Σ weight·latency over the tasks that have a valid program."""
@@ -128,6 +152,11 @@ class Scheduler:
     def n_known(self) -> int:
         """Tasks that have a valid program."""
         return sum(s.best_s is not None for s in self.states.values())
+
+    def _bounds_hold(self) -> bool:
+        """Whether no program was found that is faster than possible."""
+        known = ((s.best_s, s.task.bound_s) for s in self.states.values())
+        return not any(best and bound and best < _BROKEN * bound for best, bound in known)
 
     def _past_slope(self, state: TaskState, best: float) -> float:
         """Seconds that a trial saved on average over the last batches."""

@@ -17,7 +17,7 @@ from autotune.errors import AutotuneError
 from autotune.measure.result import MeasureResult
 from autotune.records.record import End, Log, MeasureRecord, steps_text
 from autotune.search.policy import Candidate
-from autotune.tuner.budget import Budget, StopReason, spent
+from autotune.tuner.budget import Budget, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
     Event,
@@ -113,7 +113,10 @@ class Session:
 
     def _start(self) -> SessionStarted:
         states = [self.scheduler.states[task.key] for task in self.tasks]
-        progress = [TaskProgress(s.task, s.n_trials, s.first_s, s.best_s) for s in states]
+        progress = [
+            TaskProgress(s.task, s.n_trials, s.first_s, s.best_s, self.scheduler.stopped(s))
+            for s in states
+        ]
         n_replayed = self.ledger.n_trials
         return SessionStarted(
             self.run.run_id, tuple(progress), self.budget, n_replayed, self.elapsed_s()
@@ -134,9 +137,9 @@ class Session:
                 yield from self._round(state, candidates)
             else:
                 self.scheduler.exhaust(state.task.key)
-            if self.scheduler.finished(state):
-                why = "exhausted" if state.exhausted else "no gain"
-                yield TaskFinished(state.task.key, state.best_s, why if state.best_s else "invalid")
+            stop = self.scheduler.stopped(state)
+            if stop is not None:
+                yield TaskFinished(state.task.key, state.best_s, stop)
 
     def _stop_reason(self) -> StopReason | None:
         if self.stop():
@@ -257,10 +260,24 @@ class Session:
         return machine == ours and record.workload in self.scheduler.states
 
     def _write_end(self, reason: StopReason) -> None:
-        end = End(self.run.run_id, reason.value, self.ledger.n_trials, self.elapsed_s())
+        end = End(
+            run_id=self.run.run_id,
+            reason=reason.value,
+            n_trials=self.ledger.n_trials,
+            elapsed_s=self.elapsed_s(),
+            stops={key: stop.value for key, stop in self._stops(reason).items()},
+            bounds_s={task.key: task.bound_s for task in self.tasks if task.bound_s},
+        )
         with contextlib.suppress(AutotuneError):  # a full disk has been reported already
             self.sink.append([end])
             self.sink.sync()
+
+    def _stops(self, reason: StopReason) -> dict[str, TaskStop]:
+        """Why each task gets no more trials; an interrupt is no reason."""
+        stops = self.scheduler.stops()
+        if reason in (StopReason.TRIALS, StopReason.TIME):
+            stops = dict.fromkeys(self.scheduler.states, TaskStop.BUDGET) | stops
+        return stops
 
     def _summary(self, reason: StopReason) -> SessionFinished:
         best = {task.key: self.ledger.best_s(task.key) for task in self.tasks}
@@ -274,6 +291,7 @@ class Session:
             invalid=tuple(k for k in missing if k in self.ledger.by_task),
             untried=tuple(k for k in missing if k not in self.ledger.by_task),
             failures=self.ledger.failures,
+            stops=self._stops(reason),
             seconds=self._time_split(),
         )
 

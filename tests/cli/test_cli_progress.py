@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -31,6 +32,7 @@ from autotune.tuner import (
     TaskFinished,
     TaskProgress,
     TaskSelected,
+    TaskStop,
     TuningTask,
 )
 
@@ -54,7 +56,7 @@ def story(matmul_of: Callable[[int], ComputeDAG]) -> list[Event]:
         SessionStarted("r2", progress, budget, 16, 65.0),
         TaskSelected("key64", 1e-3),
         BatchMeasured("key64", (GOOD, BAD), 1e-3, 2, 18, 71.5, 5.5e-3, 2),
-        TaskFinished("key32", None, "invalid"),
+        TaskFinished("key32", None, TaskStop.INVALID),
         TaskSelected("key256", 1e-4),
     ]
 
@@ -69,6 +71,7 @@ END = SessionFinished(
     (),
     {"build_timeout": 1, "run_crash": 1},
     {"search": 10.0, "model": 10.0, "measure": 80.0, "build": 99.6, "run": 12.0},
+    {"key32": TaskStop.INVALID, "key64": TaskStop.BUDGET, "key256": TaskStop.BUDGET},
 )
 
 
@@ -143,6 +146,13 @@ def test_live_display_ends_with_the_table(story: list[Event]) -> None:
 
 def test_summary(golden: Golden) -> None:
     golden("cli/summary.txt", "\n".join(summary_lines(END)) + "\n")
+
+
+def test_a_session_that_ends_early_says_why() -> None:
+    stops = {"a": TaskStop.AT_BOUND, "b": TaskStop.NO_GAIN, "c": TaskStop.AT_BOUND}
+    first, _, second, *_ = summary_lines(replace(END, reason=StopReason.CONVERGED, stops=stops))
+    assert first == "stopped: converged after 64 trials, 1h02m: no task has anything left to gain"
+    assert second == "tasks: 2 at bound, 1 no gain"
 
 
 def test_nothing_measured_yet() -> None:

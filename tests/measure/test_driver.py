@@ -9,7 +9,7 @@ from autotune.codegen.jit import Library
 from autotune.codegen.pack import aligned
 from autotune.errors import CodegenError
 from autotune.measure.driver import MAX_BUFFERS, Driver, Launch, assemble
-from autotune.measure.peak import fma_peak
+from autotune.measure.peak import fma_peak, measure_peaks
 from autotune.target import host_target
 
 TARGET = host_target()
@@ -145,6 +145,14 @@ def test_peak_is_plausible() -> None:
     one = fma_peak(TARGET, 1)
     # even at 1 GHz with one FMA unit, and at 10 GHz with two
     assert 2 * TARGET.lanes < one < 40 * TARGET.lanes
+
+
+@pytest.mark.timing
+def test_bandwidths_are_plausible() -> None:
+    peaks = measure_peaks(TARGET, N_CORES, 2 * TARGET.l2_bytes)
+    assert 1e9 < peaks.cold_bytes_per_s < peaks.warm_bytes_per_s < N_CORES * 2e12
+    assert peaks.flops_per_s > N_CORES * 2e9 * TARGET.lanes
+    assert peaks.l1_bytes == N_CORES * TARGET.l1_bytes
 
 
 @pytest.mark.timing

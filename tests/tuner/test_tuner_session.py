@@ -27,9 +27,11 @@ from autotune.tuner import (
     TaskFinished,
     TaskImproved,
     TaskSelected,
+    TaskStop,
     TuningTask,
     event_to_json,
 )
+from autotune.tuner.scheduler import noise
 
 RUN = Run("r1", "t1", 1)
 
@@ -237,7 +239,8 @@ def test_a_task_in_which_everything_fails_does_not_end_the_session(
     assert isinstance(last, SessionFinished)
     assert last.invalid == (bad_key,)
     assert last.failures == {"build_error": 16}
-    assert TaskFinished(bad_key, None, "invalid") in events
+    assert TaskFinished(bad_key, None, TaskStop.INVALID) in events
+    assert last.stops == {h.keys[0]: TaskStop.BUDGET, bad_key: TaskStop.INVALID}
     assert last.n_trials == 200
 
 
@@ -250,6 +253,7 @@ def test_an_exhausted_space_ends_its_task_and_the_last_one_the_session(
     assert isinstance(last, SessionFinished)
     assert (last.reason, last.n_trials) == (StopReason.EXHAUSTED, 12)
     assert sum(isinstance(e, TaskFinished) and e.reason == "exhausted" for e in events) == 2
+    assert last.stops == dict.fromkeys(h.keys, TaskStop.EXHAUSTED)
 
 
 def test_a_policy_that_only_repeats_itself_counts_as_exhausted(
@@ -271,6 +275,35 @@ def test_no_improvement_for_long_ends_the_session(harness: Callable[..., Harness
     assert isinstance(last, SessionFinished)
     assert last.reason is StopReason.CONVERGED
     assert last.n_trials < 200
+    assert last.stops == dict.fromkeys(h.keys, TaskStop.NO_GAIN)
+    assert isinstance(h.session.sink, ListSink)
+    end = h.session.sink.entries[-1]
+    assert isinstance(end, End)
+    assert end.stops == dict.fromkeys(h.keys, "no_gain")
+
+
+def test_a_task_at_its_bound_stops_and_the_others_get_its_trials(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(trials=40))
+    done, other = h.keys
+    h.session.scheduler.states[done].task = replace(h.tasks[0], bound_s=2.45e-4)
+    h.session.scheduler.states[other].task = replace(h.tasks[1], bound_s=1e-9)
+    events = list(h.session.events())
+    last = events[-1]
+    assert isinstance(last, SessionFinished)
+    assert TaskFinished(done, 2.5e-4, TaskStop.AT_BOUND) in events
+    assert last.stops == {done: TaskStop.AT_BOUND, other: TaskStop.BUDGET}
+    trials = {key: s.n_trials for key, s in h.session.scheduler.states.items()}
+    assert trials == {done: 4, other: 36}
+    assert isinstance(h.session.sink, ListSink)
+    again = harness(Budget(trials=80))
+    again.session.scheduler.states[done].task = h.session.scheduler.states[done].task
+    again.session.replay(Log(records=tuple(h.session.sink.records)))
+    started, *_ = again.session.events()
+    assert isinstance(started, SessionStarted)
+    assert [p.stop for p in started.tasks] == [TaskStop.AT_BOUND, None]
+    assert again.session.scheduler.states[done].n_trials == 4
 
 
 @pytest.mark.parametrize("n_before_kill", [4, 8, 12, 20, 37])
@@ -352,7 +385,7 @@ def test_an_interrupt_in_the_middle_of_a_batch_keeps_what_was_measured(
         list(h.session.events())
     assert isinstance(h.session.sink, ListSink)
     assert len(h.session.sink.records) == 6
-    assert h.session.sink.entries[-1] == End("r1", "interrupted", 6, 7.0)
+    assert h.session.sink.entries[-1] == End("r1", "interrupted", 6, 7.0, stops={})
 
 
 def test_a_crash_among_finalists_is_not_that_of_all(harness: Callable[..., Harness]) -> None:
@@ -420,15 +453,24 @@ def scheduler_of(
     return Scheduler(tasks, batch=4, patience=16), [task.key for task in tasks]
 
 
-def test_a_task_at_its_bound_gets_little(matmul_of: Callable[[int], ComputeDAG]) -> None:
+def test_a_task_at_its_bound_gets_nothing(matmul_of: Callable[[int], ComputeDAG]) -> None:
     scheduler, (a, b) = scheduler_of(matmul_of, (8, 100, 1e-3), (9, 1, 1e-4))
     scheduler.observe(a, [ok(1.02e-3)] * 4)
     scheduler.observe(b, [ok(1e-3)] * 4)
-    assert scheduler.states[a].at_bound
+    assert scheduler.stops() == {a: TaskStop.AT_BOUND}
     chosen = scheduler.next()
     assert chosen is not None
     assert chosen.task.key == b
-    assert scheduler.gain_s(scheduler.states[a]) < 0.1 * scheduler.gain_s(scheduler.states[b])
+
+
+def test_a_program_below_its_bound_shows_that_bounds_are_wrong(
+    matmul_of: Callable[[int], ComputeDAG],
+) -> None:
+    scheduler, (a, b) = scheduler_of(matmul_of, (8, 1, 1e-3), (9, 1, 1e-3))
+    scheduler.observe(a, [ok(0.97e-3)])
+    assert scheduler.stops() == {a: TaskStop.AT_BOUND}
+    scheduler.observe(b, [ok(0.9e-3)])
+    assert scheduler.stops() == {}
 
 
 def test_expected_gain_is_never_more_than_what_is_left(
@@ -451,9 +493,9 @@ def test_staleness_lowers_the_gain_and_patience_ends_it(
         gains.append(scheduler.gain_s(state))
     assert all(later < earlier for earlier, later in pairwise(gains))
     assert gains[3] < gains[2] * 0.1  # beyond the patience of 16
-    assert not scheduler.finished(state)
+    assert scheduler.stopped(state) is None
     scheduler.observe(a, [FAILED] * 64)
-    assert scheduler.finished(state)
+    assert scheduler.stopped(state) is TaskStop.NO_GAIN
 
 
 def test_noise_is_no_improvement_unless_it_adds_up(
@@ -465,6 +507,18 @@ def test_noise_is_no_improvement_unless_it_adds_up(
     assert (state.stale, state.best_s) == (1, 0.9990e-3)
     scheduler.observe(a, [ok(0.9970e-3)])
     assert (state.stale, state.best_s) == (0, 0.9970e-3)
+
+
+def test_a_gain_within_the_spread_of_its_repeats_is_none(
+    matmul_of: Callable[[int], ComputeDAG],
+) -> None:
+    scheduler, (a,) = scheduler_of(matmul_of, (8, 1, None))
+    restless = MeasureResult(MeasureStatus.OK, (0.8e-3, 0.9e-3, 0.98e-3, 1.1e-3, 1.2e-3))
+    assert noise(restless) == pytest.approx(0.1018, rel=1e-2)
+    assert noise(ok(1e-3)) == 0.002
+    scheduler.observe(a, [ok(1e-3), restless])
+    state = scheduler.states[a]
+    assert (state.stale, state.best_s) == (1, 0.98e-3)
 
 
 def test_weight_decides_between_equal_tasks(matmul_of: Callable[[int], ComputeDAG]) -> None:

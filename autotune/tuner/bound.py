@@ -1,0 +1,66 @@
+"""⑨ What a task can come down to: the roofline of its arithmetic and of the bytes it must move.
+
+    bound = max(flops / (saving·peak), constants / cold bandwidth, beyond L1 / warm bandwidth)
+
+Every byte is counted once, and only where the computation provably reads it: a table of embeddings
+is not read as a whole. The bound may be low; it must not be high, since tasks stop near it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from autotune.measure.peak import Peaks
+from autotune.schedule.steps import Winograd
+from autotune.search.space import Sketch
+from autotune.te.arith import bounds
+from autotune.te.dag import Compute, ComputeDAG, Placeholder
+from autotune.te.expr import Expr, Load, dtype_bytes, variables, walk
+
+_WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144
+
+
+def bound_s(dag: ComputeDAG, peaks: Peaks, sketches: Iterable[Sketch]) -> float:
+    """Seconds below which no program of the space `sketches` can come."""
+    read = {p: bytes_read(dag, p) for p in dag.placeholders}
+    cold = sum(n for p, n in read.items() if p.constant)
+    moved = sum(read.values()) + sum(dag[name].tensor.n_bytes for name in dag.outputs)
+    return max(
+        dag.flops / (saving(sketches) * peaks.flops_per_s),
+        cold / peaks.cold_bytes_per_s,
+        (moved - peaks.l1_bytes) / peaks.warm_bytes_per_s,
+    )
+
+
+def saving(sketches: Iterable[Sketch]) -> float:
+    """How many times fewer multiplications than its definition a task may need."""
+    steps = (step for sketch in sketches for step in sketch.steps)
+    return _WINOGRAD_SAVING if any(isinstance(s, Winograd) for s in steps) else 1.0
+
+
+def bytes_read(dag: ComputeDAG, p: Placeholder) -> int:
+    """Bytes of an input that some computation reads for certain."""
+    reads = [
+        _elements(op, load)
+        for op in dag.consumers(p.name)
+        for load in op.reads
+        if load.tensor.name == p.name
+    ]
+    return max(reads, default=0) * dtype_bytes(p.tensor.dtype)
+
+
+def _elements(op: Compute, load: Load) -> int:
+    """Distinct elements that a load reads over all points of its computation."""
+    extents = {a.name: a.extent for a in op.axes + op.reduce_axes}
+    dims = zip(load.indices, load.tensor.shape, strict=True)
+    distinct = math.prod(min(size, _values(index, extents)) for index, size in dims)
+    return min(distinct, math.prod(extents.values()))
+
+
+def _values(index: Expr, extents: Mapping[str, int]) -> int:
+    """Distinct values of an index: exact for windows; 1 where data decide."""
+    if any(isinstance(e, Load) for e in walk(index)):
+        return 1
+    low, high = bounds(index, {name: (0, n - 1) for name, n in extents.items()})
+    return min(math.prod(extents[name] for name in variables(index)), high - low + 1)

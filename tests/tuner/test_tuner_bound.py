@@ -1,0 +1,79 @@
+"""Bounds count what a task must do, never more: tasks stop near them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.measure.peak import Peaks
+from autotune.schedule.steps import Winograd
+from autotune.search.sketch import generate_sketches
+from autotune.search.space import Sketch
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.expr import Axis, Expr, Load, add, floordiv, idx, mod, mul
+from autotune.tuner.bound import bound_s, bytes_read, saving
+from tests.schedule.small_dags import conv, depthwise, gemm
+
+PEAKS = Peaks(flops_per_s=1e9, warm_bytes_per_s=1e8, cold_bytes_per_s=1e7, l1_bytes=0)
+PLAIN = (Sketch("direct", (), ()),)
+WINOGRAD = (*PLAIN, Sketch("winograd", (Winograd("conv", ("kh", "kw"), 4),), ()))
+
+
+def test_the_tightest_of_three_limits_counts() -> None:
+    dag = gemm(64, 32, 16)
+    constants = 4 * (16 * 32 + 32)
+    moved = constants + 4 * (64 * 16 + 64 * 32)
+    assert bound_s(dag, PEAKS, PLAIN) == pytest.approx(constants / 1e7)
+    fast_memory = replace(PEAKS, cold_bytes_per_s=1e12)
+    assert bound_s(dag, fast_memory, PLAIN) == pytest.approx(moved / 1e8)
+    assert bound_s(dag, replace(fast_memory, l1_bytes=moved), PLAIN) == dag.flops / 1e9
+
+
+def test_minimal_filtering_lowers_the_bound_of_arithmetic() -> None:
+    dag = conv(14, 14, 32, 32)
+    unlimited = replace(PEAKS, cold_bytes_per_s=1e15, warm_bytes_per_s=1e15)
+    assert (saving(PLAIN), saving(WINOGRAD)) == (1.0, 4.0)
+    assert bound_s(dag, unlimited, WINOGRAD) == pytest.approx(dag.flops / 4e9)
+    assert bound_s(dag, unlimited, PLAIN) == pytest.approx(dag.flops / 1e9)
+
+
+def test_only_a_convolution_of_stride_1_is_expected_to_save(any_target: Target) -> None:
+    for dag, expected in ((conv(28, 28, 64, 64), 4.0), (conv(28, 28, 64, 64, stride=2), 1.0)):
+        assert saving(generate_sketches(dag, any_target)) == expected
+
+
+def read(dag: ComputeDAG, name: str) -> int:
+    return bytes_read(dag, next(p for p in dag.placeholders if p.name == name))
+
+
+def test_what_is_read_is_counted_once() -> None:
+    dag = conv(6, 7, 3, 10)
+    assert read(dag, "x") == 4 * 6 * 7 * 3
+    assert read(dag, "weight") == 4 * 3 * 3 * 3 * 10
+    assert read(depthwise(6, 11), "x") == 4 * 5 * 5 * 11  # stride 2: the last row is not read
+
+
+def one_read(shape: tuple[int, ...], extent: int, at: object) -> ComputeDAG:
+    i = Axis("i", extent)
+    x, table = placeholder("x", (extent,), "int32"), placeholder("t", shape, constant=True)
+    index: tuple[Expr, ...] = at(i.var, Load(x.tensor, (i.var,)))  # type: ignore[operator]
+    return ComputeDAG((x, table, compute("y", (i,), table.tensor[index])), ("y",))
+
+
+@pytest.mark.parametrize(
+    ("shape", "at", "elements"),
+    [
+        ((100,), lambda i, x: (i,), 10),
+        ((100,), lambda i, x: (mul(i, idx(3)),), 10),
+        ((5,), lambda i, x: (add(i, idx(-2)),), 5),
+        ((100, 100), lambda i, x: (i, i), 10),
+        ((2, 5), lambda i, x: (floordiv(i, idx(5)), mod(i, idx(5))), 10),
+        ((30000, 7), lambda i, x: (x, idx(3)), 1),
+    ],
+)
+def test_no_more_elements_than_are_read_for_certain(
+    shape: tuple[int, ...], at: object, elements: int
+) -> None:
+    assert read(one_read(shape, 10, at), "t") == 4 * elements
