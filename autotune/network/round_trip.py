@@ -1,8 +1,9 @@
 """⑩ How long a cache line takes from one thread to another and back.
 
-Every barrier of a network is such a trip or more. It takes some 100 ns between cores that share a
-cache and several times as much between others, and a virtual machine does not say which it has: so
-times on more than one thread are only comparable beside this one.
+Every barrier of a network is such a trip or more. It takes a few hundred ns between two idle cores
+of one socket, more between others, and tens of µs where something else wants the cores; and a
+virtual machine does not say what it has. So times on several threads are only comparable beside
+this one.
 """
 
 from __future__ import annotations
