@@ -80,6 +80,7 @@ class _Plan:
     shapes: Shapes
     target: Target
     n_threads: int
+    max_error: float
     log: Log | None
 
 
@@ -91,20 +92,24 @@ def _plan(
     threads: int | None,
     max_error: float | None,
 ) -> _Plan:
+    from autotune.config import TuneConfig
     from autotune.records import read_log
     from autotune.target import parse_target
 
+    limit = TuneConfig().max_error if max_error is None else max_error
     if log_path is None:
         target = parse_target(target_name or "native")
-        return _Plan(model_path(model), shapes, target, threads or target.n_cores, None)
+        return _Plan(model_path(model), shapes, target, threads or target.n_cores, limit, None)
     log = read_log(log_path)
-    log = log.within(log.max_error if max_error is None else max_error)
+    limit = log.max_error if max_error is None and log.max_error is not None else limit
+    log = log.within(limit)
     if not log.headers:
         raise LogMismatch(f"{log_path} has no header", "name a log that autotune has written")
     header = log.header
     target = header.target if target_name == "log" else parse_target(target_name or "native")
     path = model or _model_of(log)
-    return _Plan(path, shapes or header.shapes, target, threads or header.n_threads, log)
+    n_threads = threads or header.n_threads
+    return _Plan(path, shapes or header.shapes, target, n_threads, limit, log)
 
 
 def _model_of(log: Log) -> Path:
@@ -150,7 +155,8 @@ def _choose(network: Network, plan: _Plan, best: dict[str, MeasureRecord]) -> di
     if missing:
         say_note(f"{len(missing)} of {len(network.tasks)} tasks take their analytic default")
     return {key: record.steps for key, record in best.items()} | {
-        key: default_steps(network.tasks[key], plan.target, plan.n_threads) for key in missing
+        key: default_steps(network.tasks[key], plan.target, plan.n_threads, plan.max_error)
+        for key in missing
     }
 
 

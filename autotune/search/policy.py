@@ -9,6 +9,7 @@ replayed goes on as the one did that wrote it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 
 from autotune.errors import NoValidSchedule
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.schedule.steps import Hole, Split, Step, Steps
+from autotune.schedule.steps import Hole, Split, Step, Steps, Winograd
 from autotune.search.analysis import analyse
 from autotune.search.features import features
 from autotune.search.model import Array, Ranker
@@ -34,6 +35,10 @@ MAX_ALIKE = 3
 """Most candidates of one batch between which the estimate sees no difference."""
 MAX_INACCURATE = 3
 """A structure that gave so many inaccurate candidates, and no valid one, is left alone."""
+
+
+WINOGRAD_ERROR = 2e-5
+"""Largest error seen of minimal filtering with six points, F(4,3) and the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,19 +181,28 @@ class SketchPolicy:
         return Candidate(self.sketches[name].bind(rows[k]), name, float(np.exp2(scores[k])))
 
 
-def default_steps(dag: ComputeDAG, target: Target, n_threads: int) -> Steps:
+def default_steps(
+    dag: ComputeDAG, target: Target, n_threads: int, max_error: float = math.inf
+) -> Steps:
     """The schedule that the analytic draft likes best; no measurement.
 
+    Nobody measured its error: where that might exceed `max_error`, it is a direct sum.
     Raises NoValidSchedule when no sketch of the task has a valid row.
     """
     rng = np.random.default_rng(0)
     policy = SketchPolicy(dag, target, n_threads, Ranker(0, 1), rng)
+    if max_error < WINOGRAD_ERROR:
+        policy.sketches = {n: s for n, s in policy.sketches.items() if not _is_winograd(s)}
     found = policy.propose(1)
     if not found:
         raise NoValidSchedule(
             f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
         )
     return found[0].steps
+
+
+def _is_winograd(sketch: Sketch) -> bool:
+    return any(isinstance(step, Winograd) for step in sketch.steps)
 
 
 def match(sketch: Sketch, steps: Steps) -> Rows | None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import steps_text
+from autotune.schedule.steps import Winograd
 from autotune.search.analysis import analyse
 from autotune.search.draft import draft_seconds
 from autotune.search.features import NAMES, features
@@ -13,7 +14,7 @@ from autotune.search.model import Ranker
 from autotune.search.policy import MAX_INACCURATE, SketchPolicy, default_steps
 from autotune.search.sketch import generate_sketches
 from autotune.target import parse_target
-from tests.schedule.small_dags import gemm
+from tests.schedule.small_dags import conv, gemm
 
 TARGET = parse_target("x86-64-v3")
 DAG = gemm(128, 96, 64)
@@ -102,3 +103,13 @@ def test_features_are_finite_and_named() -> None:
 
 def test_the_default_needs_no_measurement_and_is_always_the_same() -> None:
     assert default_steps(DAG, TARGET, 2) == default_steps(DAG, TARGET, 2)
+
+
+def test_the_default_is_a_direct_sum_where_it_must_be_accurate() -> None:
+    dag = conv(28, 28, 64, 64)
+
+    def uses_winograd(max_error: float) -> bool:
+        steps = default_steps(dag, TARGET, 1, max_error)
+        return any(isinstance(step, Winograd) for step in steps)
+
+    assert [uses_winograd(error) for error in (1e-5, 5e-5)] == [False, True]
