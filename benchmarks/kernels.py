@@ -32,12 +32,12 @@ from autotune.graph.network import Network, build_network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions, flush_bytes
 from autotune.measure.peak import fma_peak
-from autotune.schedule.steps import Steps
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target, parse_target
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Binary, Reduce, loads, mul
+from benchmarks.direct import restrict, uses_winograd
 from benchmarks.models import NAMES, model_file
 from benchmarks.tables import counted, geometric_mean, markdown
 
@@ -117,8 +117,7 @@ class Tuner:
         rng = np.random.default_rng([self.seed, int(dag.key, 16)])
         policy = SketchPolicy(dag, self.target, self.threads, self.ranker, rng)
         if self.direct:
-            kept = {n: s for n, s in policy.sketches.items() if not uses_winograd(s.steps)}
-            policy.sketches = kept
+            restrict(policy)
         timed: list[tuple[float, Candidate]] = []
         done = 0
         while done < trials and (batch := policy.propose(min(BATCH, trials - done))):
@@ -186,9 +185,12 @@ def _tasks(network: Network, tuner: Tuner) -> Iterator[tuple[str, ComputeDAG]]:
         f"{len(products)} GEMMs and convolutions are compute-bound (above {ridge:.1f} FLOP/byte)",
         err=True,
     )
+    names = {k: f"{network.labels[k]} {shape_text(d)} {k[:6]}" for k, d in products.items()}
+    for key in [k for k in products if k not in bound]:
+        dag = products[key]
+        click.echo(f"left out: {names[key]}, {dag.flops / dag.n_bytes:.1f} FLOP/byte", err=True)
     yield "GEMM 1024x1024x1024", gemm(1024, 1024, 1024)
-    for key, dag in bound.items():
-        yield f"{network.labels[key]} {shape_text(dag)} {key[:6]}", dag
+    yield from ((names[key], dag) for key, dag in bound.items())
 
 
 def gemm(m: int, n: int, k: int) -> ComputeDAG:
@@ -211,11 +213,6 @@ def _sums_products(op: Compute) -> bool:
             return all(factors) and factors[0] != factors[1]
         case _:
             return False
-
-
-def uses_winograd(steps: Steps) -> bool:
-    """Whether a schedule, or a sketch, computes a convolution by Winograd's algorithm."""
-    return any(type(step).__name__ == "Winograd" for step in steps)
 
 
 def kernels_table(rows: Sequence[Row]) -> str:

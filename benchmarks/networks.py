@@ -1,4 +1,4 @@
-"""Whole networks, tuned and untuned, beside ONNX Runtime and OpenVINO, by the command line alone.
+"""Whole networks, tuned and untuned, beside ONNX Runtime and OpenVINO, by the command line.
 
     python -m benchmarks.networks [--only resnet50]… [--threads 1]… [--time 4m] [--out DIR]
     python -m benchmarks.networks --table-only
@@ -25,8 +25,10 @@ from pathlib import Path
 import click
 
 from autotune.cli.options import COUNT, Duration
+from autotune.errors import AutotuneError
 from autotune.records import Log, read_log
 from autotune.tuner import spent
+from benchmarks.direct import direct_error
 from benchmarks.models import NAMES, model_file
 from benchmarks.tables import (
     OPPONENTS,
@@ -90,17 +92,18 @@ def main(
 
 
 def _try(model: str, threads: int, plan: Plan, store: Path) -> bool:
-    """Measure one pair and keep the result; the message of a failure was shown where it arose."""
+    """Measure one pair and keep the result; False, and a message, where that fails."""
     click.echo(f"== {model}, {counted(threads, 'thread')}", err=True)
     try:
         append_result(store, measure(model, threads, plan))
-    except subprocess.CalledProcessError:
+    except (subprocess.CalledProcessError, AutotuneError) as error:
+        click.echo(f"{model}: {error}", err=True)
         return False
     return True
 
 
 def measure(model: str, threads: int, plan: Plan) -> Result:
-    """Tune, compile and measure one network. Raises CalledProcessError where a command fails."""
+    """Tune, compile and measure one network. Raises CalledProcessError for a failed command."""
     path = model_file(model, plan.out / "models")
     log_path = plan.out / f"{model}-{threads}t.jsonl"
     _tune(path, threads, plan.tune_s, log_path)
@@ -110,7 +113,6 @@ def measure(model: str, threads: int, plan: Plan) -> Result:
         best = _distill(log_path, log_path.with_name(f"{log_path.stem}-best.jsonl"))
         tuned = _compile(path, threads, folder / "tuned.atn", best)
         untuned = _compile(path, threads, folder / "untuned.atn")
-        direct_error = _direct_error(path, threads, log_path, best, folder)
         rounds: list[tuple[Bench, Bench]] = []
         for _ in range(plan.rounds):
             pair = _bench(tuned, plan, plan.against), _bench(untuned, plan, ("onnxruntime",))
@@ -122,7 +124,7 @@ def measure(model: str, threads: int, plan: Plan) -> Result:
             untuned=[pair[1] for pair in rounds],
             max_error=_max_error(tuned),
             untuned_error=_max_error(untuned),
-            direct_error=direct_error,
+            direct_error=direct_error(path, log_path),
             tune_s=spent(log).elapsed_s,
             trials=spent(log).trials,
             cpu=log.header.target.cpu,
@@ -164,33 +166,6 @@ def _bench(artifact: Path, plan: Plan, against: Iterable[str]) -> Bench:
     text = _cli("bench", artifact, *opponents, "--time", f"{plan.bench_s}s", "--format", "json")
     result: Bench = json.loads(text)
     return result
-
-
-def _direct_error(model: Path, threads: int, log: Path, best: Path, folder: Path) -> float | None:
-    """Error of the best network without Winograd's algorithm; None where the best has none."""
-    if not any(uses_winograd(line) for line in _lines(best)):
-        return None
-    direct = folder / "direct.jsonl"
-    kept = [line for line in _lines(log) if not uses_winograd(line)]
-    direct.write_text("\n".join(kept) + "\n", encoding="utf-8")
-    best_direct = _distill(direct, folder / "best.jsonl")
-    artifact = _compile(model, threads, folder / "direct.atn", best_direct)
-    try:
-        return _max_error(artifact)
-    finally:
-        artifact.unlink()
-
-
-def _lines(log: Path) -> list[str]:
-    return log.read_text(encoding="utf-8").split("\n")[:-1]
-
-
-def uses_winograd(line: str) -> bool:
-    """Whether a line of a log is a measurement of a schedule with a `winograd` step."""
-    if "winograd" not in line:
-        return False
-    steps = json.loads(line).get("steps", ())
-    return any(step["step"] == "winograd" for step in steps)
 
 
 def _max_error(artifact: Path) -> float:

@@ -22,7 +22,7 @@ class Result:
 
     `tuned`, `untuned`: one `Bench` per round. Errors: the largest difference from ONNX Runtime over
     its largest output; `direct_error`: the same of the best programs without Winograd's algorithm,
-    None where the tuned network does not use it.
+    None where no task could use it.
     """
 
     model: str

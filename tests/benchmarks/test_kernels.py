@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from autotune.graph.network import Network, build_network
-from benchmarks.kernels import Row, gemm, is_product, kernels_table, uses_winograd
+from benchmarks.kernels import Row, gemm, is_product, kernels_table
 from benchmarks.models import model_file
 
 ROW = Row("resnet50", "Conv 1x1", 75.0, 100.0, 200.0, 160.0, 128, 30.0, "pixels>channels", False)
@@ -37,15 +37,6 @@ def test_a_gemm_does_two_operations_per_element() -> None:
 def test_shares_are_of_the_measured_peak() -> None:
     assert ROW.share == pytest.approx(0.75)
     assert ROW.fastest_share == pytest.approx(0.9375)
-
-
-def test_the_algorithm_is_told_by_its_step() -> None:
-    @dataclass
-    class Winograd:
-        """A step of that name."""
-
-    assert uses_winograd((Winograd(),))  # type: ignore[arg-type]
-    assert not uses_winograd(())
 
 
 def test_the_table_of_kernels(golden: Callable[[str, str], None]) -> None:

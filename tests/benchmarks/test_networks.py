@@ -1,15 +1,14 @@
-"""What is left to tune of a log, and which of its lines use Winograd's algorithm."""
+"""How much longer to tune what a log has begun."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.records import End, Log, read_log
-from benchmarks.networks import seconds_left, uses_winograd
+from benchmarks.networks import seconds_left
 
 
 @pytest.fixture
@@ -45,12 +44,3 @@ def test_a_killed_search_goes_on(log: Log) -> None:
     other = End("another run", "time", 10, 240.0)
     assert seconds_left(replace(log, records=(), ends=()), 240.0) == 240.0
     assert seconds_left(replace(log, records=(), ends=(other,)), 240.0) == 1.0
-
-
-def test_schedules_are_told_by_their_steps() -> None:
-    def line(*steps: str) -> str:
-        return json.dumps({"type": "measure", "steps": [{"step": s} for s in steps]})
-
-    assert uses_winograd(line("split", "winograd"))
-    assert not uses_winograd(line("split", "reorder"))
-    assert not uses_winograd(json.dumps({"type": "header", "model_path": "winograd.onnx"}))

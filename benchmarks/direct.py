@@ -1,0 +1,60 @@
+"""The same without Winograd's algorithm: what it saves in time, and what it costs in accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from autotune.graph.network import build_network
+from autotune.graph.onnx_reader import prepare_model
+from autotune.network.check import check_onnxruntime
+from autotune.network.compiler import compile_network
+from autotune.network.runtime import Model
+from autotune.records import best_for, read_log
+from autotune.schedule.steps import Steps, Winograd
+from autotune.search.model import Ranker
+from autotune.search.policy import SketchPolicy
+from autotune.search.sketch import generate_sketches
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+
+
+def uses_winograd(steps: Steps) -> bool:
+    """Whether a schedule, or a sketch, computes a convolution by Winograd's algorithm."""
+    return any(isinstance(step, Winograd) for step in steps)
+
+
+def restrict(policy: SketchPolicy) -> SketchPolicy:
+    """Take every structure with a Winograd step out of the search."""
+    kept = {name: s for name, s in policy.sketches.items() if not uses_winograd(s.steps)}
+    policy.sketches = kept
+    return policy
+
+
+def direct_error(model: Path, log_path: Path) -> float | None:
+    """Largest error against ONNX Runtime of the best direct programs that a log knows.
+
+    A task without any takes its analytic default, direct as well. None for a network of which no
+    task could use Winograd's algorithm. Raises WrongNumbers.
+    """
+    network, log = build_network(model), read_log(log_path)
+    target, n_threads = log.header.target, log.header.n_threads
+    sketches = (s for dag in network.tasks.values() for s in generate_sketches(dag, target))
+    if not any(uses_winograd(s.steps) for s in sketches):
+        return None
+    direct = replace(log, records=tuple(r for r in log.records if not uses_winograd(r.steps)))
+    best = best_for(direct, target.key, n_threads)
+    steps = {
+        key: best[key].steps if key in best else _default(dag, target, n_threads)
+        for key, dag in network.tasks.items()
+    }
+    compiled = Model(compile_network(network, steps, target, n_threads))
+    return check_onnxruntime(compiled, prepare_model(model, {}))
+
+
+def _default(dag: ComputeDAG, target: Target, n_threads: int) -> Steps:
+    rng = np.random.default_rng(0)
+    policy = restrict(SketchPolicy(dag, target, n_threads, Ranker(0, 1), rng))
+    return policy.propose(1)[0].steps
