@@ -74,7 +74,7 @@ class SketchPolicy:
         """Up to `n` candidates not measured yet, most promising first; none when all are known."""
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
         self._n_asked += 1
-        pools = {n: self._evolve(s) for n, s in self.sketches.items() if not self._is_inaccurate(n)}
+        pools = {name: self._evolve(self.sketches[name]) for name in self._promising()}
         first = not any(self._measured.values())
         chosen = self._best_of_each(pools, n) if first else []
         ranked = sorted(
@@ -120,6 +120,21 @@ class SketchPolicy:
             if result.latency_s is not None:
                 x = features(found, sketch, rows, self.target, self.n_threads)
                 self.model.observe(self.dag.key, x, np.array([result.latency_s]))
+
+    def _promising(self) -> list[str]:
+        """The structures worth a look in this round, and one of the others by chance.
+
+        The more candidates of a structure have been measured, the nearer its best must be to the
+        best of all: twice as slow after two, a quarter slower after eight.
+        """
+        names = [n for n in self.sketches if not self._is_inaccurate(n)]
+        times = {n: [t for t in self._measured[n].values() if t is not None] for n in names}
+        best = min((t for found in times.values() for t in found), default=0.0)
+        near = [n for n, t in times.items() if not t or min(t) <= best * (1.0 + 2.0 / len(t))]
+        rest = [n for n in names if n not in near]
+        if rest:
+            near.append(rest[int(self.rng.integers(len(rest)))])
+        return near
 
     # --- evolution ----------------------------------------------------------------------------
 
