@@ -325,8 +325,8 @@ def _required_extents(state: State, name: str, target: Stage, depth: int) -> tup
 
 def _needed(reads: list[tuple[Load, dict[str, Extent]]], dim: int, size: int) -> Extent:
     """How many elements of dimension `dim` the loads reach, each with the extents around it."""
-    first: dict[object, int] = {}
-    last: dict[object, Extent] = {}
+    first: dict[frozenset[tuple[Expr, int]], int] = {}
+    last: dict[frozenset[tuple[Expr, int]], Extent] = {}
     for load, inner in reads:
         form = linear(load.indices[dim])
         try:
@@ -337,8 +337,8 @@ def _needed(reads: list[tuple[Load, dict[str, Extent]]], dim: int, size: int) ->
         first[terms] = min(first.get(terms, form.const), form.const)
         last[terms] = np.maximum(last.get(terms, form.const), form.const + reach)
     longest: Extent = 1
-    for terms, end in last.items():
-        longest = np.maximum(longest, end - first[terms] + 1)
+    for form_terms, end in last.items():
+        longest = np.maximum(longest, end - first[form_terms] + 1)
     return np.minimum(longest, size)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from autotune.schedule.state import State, replay
 from autotune.schedule.steps import (
@@ -49,7 +50,7 @@ class Partial:
         return replay(dag, self.steps, {p.name: p.domain[0] for p in self.parameters})
 
 
-Rule = Callable[[ComputeDAG, Target, Partial, str], list[Partial] | None]
+Rule: TypeAlias = Callable[[ComputeDAG, Target, Partial, str], list[Partial] | None]
 
 
 def split_into_vectors(
@@ -164,5 +165,5 @@ def count_domain(extent: int) -> tuple[int, ...]:
     return tuple(sorted(n for n in small | divisors | powers if n <= extent))
 
 
-Rule = Callable[[ComputeDAG, Target, Partial, str], list[Partial] | None]
+Rule: TypeAlias = Callable[[ComputeDAG, Target, Partial, str], list[Partial] | None]
 """A rule of the walk: None to skip stage `name`, else what replaces the partial sketch."""

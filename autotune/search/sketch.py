@@ -132,15 +132,6 @@ def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> li
 RULES: tuple[Rule, ...] = (
     tile_rows_with_everything,
     rfactor_contiguous_reduction,
-    tile_reduction_with_consumer,
-    cache_reduction_output,
-    tile_pointwise,
-)
-
-
-RULES: tuple[Rule, ...] = (
-    tile_rows_with_everything,
-    rfactor_contiguous_reduction,
     tile_transformed_reduction,
     tile_reduction_with_consumer,
     cache_reduction_output,

@@ -121,11 +121,13 @@ def _tile(dag: ComputeDAG, target: Target, p: Partial, c: _Chain, whole: bool) -
     for a in pixels:
         many, size = f"{a.name}.tiles", c.tiles.get(a.name, 1)
         out = out.hole(many, count_domain(-(-a.extent // size)))
-        factors = (Hole(many), size) if size > 1 else (Hole(many),)
-        out = out.add(Split(op.name, a.name, factors, "split" if size > 1 else "shift"))
+        if size > 1:
+            out = out.add(Split(op.name, a.name, (Hole(many), size), "split"))
+        else:
+            out = out.add(Split(op.name, a.name, (Hole(many),), "shift"))
     out = channel_holes(out, channel, target)
-    factors = (Hole("panels"), Hole("vectors"), Hole("lanes"))
-    out = out.add(Split(op.name, channel.name, factors, "shift"))
+    panels = (Hole("panels"), Hole("vectors"), Hole("lanes"))
+    out = out.add(Split(op.name, channel.name, panels, "shift"))
     o = channel.name
     blocks = [f"{a.name}.0" for a in pixels]
     blocks = [f"{o}.0", *blocks] if whole else [*blocks, f"{o}.0"]
