@@ -16,7 +16,7 @@ from autotune.search.draft import draft_seconds, idle_factor, statement_cycles, 
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 
-FEATURE_VERSION = 1
+FEATURE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,9 @@ WORDS = (
     "copied",
     "per-k",
     "rows",
+    "winograd2",
+    "winograd4",
+    "whole",
 )
 """Structures that a sketch may have, as columns of zeros and ones."""
 OTHER = (

@@ -50,9 +50,6 @@ class Partial:
         return replay(dag, self.steps, {p.name: p.domain[0] for p in self.parameters})
 
 
-Rule: TypeAlias = Callable[[ComputeDAG, Target, Partial, str], list[Partial] | None]
-
-
 def split_into_vectors(
     p: Partial, state: State, op: Compute, target: Target, prefix: str
 ) -> Partial:
