@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from autotune.graph.network import build_network
 from autotune.graph.onnx_reader import prepare_model
 from autotune.network.check import check_onnxruntime
@@ -14,11 +12,8 @@ from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model
 from autotune.records import best_for, read_log
 from autotune.schedule.steps import Steps, Winograd
-from autotune.search.model import Ranker
-from autotune.search.policy import SketchPolicy
+from autotune.search.policy import SketchPolicy, default_steps
 from autotune.search.sketch import generate_sketches
-from autotune.target import Target
-from autotune.te.dag import ComputeDAG
 
 
 def uses_winograd(steps: Steps) -> bool:
@@ -47,14 +42,10 @@ def direct_error(model: Path, log_path: Path) -> float | None:
     direct = replace(log, records=tuple(r for r in log.records if not uses_winograd(r.steps)))
     best = best_for(direct, target.key, n_threads)
     steps = {
-        key: best[key].steps if key in best else _default(dag, target, n_threads)
+        key: best[key].steps
+        if key in best
+        else default_steps(dag, target, n_threads, max_error=0.0)
         for key, dag in network.tasks.items()
     }
     compiled = Model(compile_network(network, steps, target, n_threads))
     return check_onnxruntime(compiled, prepare_model(model, {}))
-
-
-def _default(dag: ComputeDAG, target: Target, n_threads: int) -> Steps:
-    rng = np.random.default_rng(0)
-    policy = restrict(SketchPolicy(dag, target, n_threads, Ranker(0, 1), rng))
-    return policy.propose(1)[0].steps

@@ -7,9 +7,9 @@ with the product's own policy and measurer: weights cold, activations warm, outp
 oracle. The finalists of each task are measured again in turns before the best is printed: the
 median and, since a busy host only ever makes a kernel slower, the fastest of all repeats.
 
-Compute-bound is what the roofline says: arithmetic at the peak takes longer than moving every input
-and output once at the rate at which cold weights arrive. That rate is measured first, by the best
-product of a vector with 64 MiB of weights. A task that several models share is tuned once.
+Compute-bound is what the roofline says (`autotune.tuner.bound`): arithmetic at the peak takes
+longer than moving every byte once, weights from where they lie cold and the rest from L2, at rates
+measured first. What that leaves out is named. A task that several models share is tuned once.
 
 GFLOPS count the definition's operations. Winograd's algorithm does fewer, so its share may exceed
 100 %; `--direct` keeps it out of the search.
@@ -31,12 +31,13 @@ from autotune.cli.options import COUNT
 from autotune.graph.network import Network, build_network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions, flush_bytes
-from autotune.measure.peak import fma_peak
+from autotune.measure.peak import Peaks, fma_peak, measure_peaks
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target, parse_target
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Binary, Reduce, loads, mul
+from autotune.tuner import bound_s
 from benchmarks.direct import restrict, uses_winograd
 from benchmarks.models import NAMES, model_file
 from benchmarks.tables import counted, geometric_mean, markdown
@@ -158,9 +159,10 @@ def main(
     for model in models:
         network = build_network(model_file(model, folder))
         options = MeasureOptions(flush_bytes=flush_bytes(target, network.n_constant_bytes, threads))
+        peaks = measure_peaks(target, threads, options.flush_bytes or 0)
         with Measurer(target, threads, options) as measurer:
             tuner = Tuner(model, target, threads, measurer, ranker, seed, direct)
-            for name, dag in _tasks(network, tuner):
+            for name, dag in _tasks(model, network, peaks):
                 if only.lower() in name.lower() and dag.key not in seen:
                     seen.add(dag.key)
                     rows.append(tuner.tune(name, dag, trials))
@@ -171,26 +173,27 @@ def main(
         click.echo(kernels_table(rows) if form == "markdown" else _summary(rows))
 
 
-def _tasks(network: Network, tuner: Tuner) -> Iterator[tuple[str, ComputeDAG]]:
-    """GEMM 1024³, then what the roofline calls compute-bound."""
-    peak = fma_peak(tuner.target, tuner.threads)
-    stream = gemm(1, 4096, 4096)
-    bandwidth = stream.n_bytes / tuner.tune("stream", stream, BATCH).median_us / 1e3
-    ridge = peak / bandwidth
+def _tasks(model: str, network: Network, peaks: Peaks) -> Iterator[tuple[str, ComputeDAG]]:
+    """GEMM 1024³, then what the roofline calls compute-bound; says what it leaves out."""
     products = {key: dag for key, dag in network.tasks.items() if is_product(dag)}
-    bound = {key: dag for key, dag in products.items() if dag.flops / dag.n_bytes > ridge}
+    names = {k: f"{network.labels[k]} {shape_text(d)} {k[:6]}" for k, d in products.items()}
+    bound = {key: dag for key, dag in products.items() if is_compute_bound(dag, peaks)}
     click.echo(
-        f"{tuner.model}, {counted(tuner.threads, 'thread')}: peak {peak:.1f} GFLOPS "
-        f"({tuner.target.lanes} lanes), cold weights {bandwidth:.1f} GB/s; {len(bound)} of "
-        f"{len(products)} GEMMs and convolutions are compute-bound (above {ridge:.1f} FLOP/byte)",
+        f"{model}: peak {peaks.flops_per_s / 1e9:.1f} GFLOPS, L2 {peaks.warm_bytes_per_s / 1e9:.1f}"
+        f" GB/s, cold weights {peaks.cold_bytes_per_s / 1e9:.1f} GB/s; {len(bound)} of "
+        f"{len(products)} GEMMs and convolutions are compute-bound",
         err=True,
     )
-    names = {k: f"{network.labels[k]} {shape_text(d)} {k[:6]}" for k, d in products.items()}
-    for key in [k for k in products if k not in bound]:
-        dag = products[key]
-        click.echo(f"left out: {names[key]}, {dag.flops / dag.n_bytes:.1f} FLOP/byte", err=True)
+    for key in products:
+        if key not in bound:
+            click.echo(f"left out, bound by memory: {names[key]}", err=True)
     yield "GEMM 1024x1024x1024", gemm(1024, 1024, 1024)
     yield from ((names[key], dag) for key, dag in bound.items())
+
+
+def is_compute_bound(dag: ComputeDAG, peaks: Peaks) -> bool:
+    """Whether its arithmetic at the peak takes longer than moving its bytes once."""
+    return bound_s(dag, peaks, sketches=()) <= dag.flops / peaks.flops_per_s
 
 
 def gemm(m: int, n: int, k: int) -> ComputeDAG:

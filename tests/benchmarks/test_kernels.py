@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from autotune.graph.network import Network, build_network
-from benchmarks.kernels import Row, gemm, is_product, kernels_table
+from autotune.measure.peak import Peaks
+from benchmarks.kernels import Row, gemm, is_compute_bound, is_product, kernels_table
 from benchmarks.models import model_file
 
 ROW = Row("resnet50", "Conv 1x1", 75.0, 100.0, 200.0, 160.0, 128, 30.0, "pixels>channels", False)
@@ -32,6 +33,13 @@ def test_gemms_and_convolutions_are_products(network: Network) -> None:
 def test_a_gemm_does_two_operations_per_element() -> None:
     assert gemm(2, 3, 5).flops == 60
     assert is_product(gemm(2, 3, 5))
+
+
+def test_the_roofline_tells_what_arithmetic_bounds() -> None:
+    peaks = Peaks(flops_per_s=2e11, warm_bytes_per_s=1e11, cold_bytes_per_s=2e10, l1_bytes=0)
+    assert is_compute_bound(gemm(512, 512, 512), peaks)
+    assert not is_compute_bound(gemm(1, 512, 512), peaks)
+    assert not is_compute_bound(gemm(512, 512, 2), peaks)
 
 
 def test_shares_are_of_the_measured_peak() -> None:
