@@ -1,7 +1,7 @@
 """Whole networks, tuned and untuned, beside ONNX Runtime and OpenVINO, by the command line.
 
     python -m benchmarks.networks [--only resnet50]… [--threads 1]… [--time 4m] [--out DIR]
-    python -m benchmarks.networks --table-only
+    python -m benchmarks.networks --table-only [--view errors]
 
 For every network and number of threads: compile without a log; tune, distill, compile; then measure
 both in `--rounds` rounds, each against the opponents in turns. Every finished pair is a line of
@@ -32,6 +32,7 @@ from benchmarks.direct import direct_error
 from benchmarks.models import NAMES, model_file
 from benchmarks.tables import (
     OPPONENTS,
+    VIEWS,
     Bench,
     Result,
     append_result,
@@ -64,6 +65,7 @@ class Plan:
 @click.option("--against", multiple=True, type=click.Choice(OPPONENTS), default=OPPONENTS)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("logs/networks"))
 @click.option("--again", is_flag=True, help="Measure finished networks once more.")
+@click.option("--view", type=click.Choice(tuple(VIEWS)), default="all", show_default=True)
 @click.option("--table-only", is_flag=True, help="Print what is there; measure nothing.")
 def main(
     only: tuple[str, ...],
@@ -74,6 +76,7 @@ def main(
     against: tuple[str, ...],
     out: Path,
     again: bool,
+    view: str,
     table_only: bool,
 ) -> None:
     """Measure networks and print the table of what is known."""
@@ -85,7 +88,7 @@ def main(
     failed = [pair for pair in todo if not _try(*pair, plan, store)]
     known = read_results(store)
     if found := [known[pair] for pair in pairs if pair in known]:
-        click.echo(networks_table(found))
+        click.echo(networks_table(found, view))
     for model, n in failed:
         click.echo(f"failed: {model}, {counted(n, 'thread')}", err=True)
     sys.exit(1 if failed else 0)

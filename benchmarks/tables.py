@@ -102,12 +102,24 @@ _COLUMNS: tuple[Column, ...] = (
     ("tuning s", lambda r: f"{r.tune_s:.0f}"),
     ("trials", lambda r: str(r.trials)),
 )
+_TUNED = ("autotune ms", *(f"{side} ms" for side in OPPONENTS), "ratio to the best")
+VIEWS: dict[str, tuple[str, ...]] = {
+    "all": tuple(head for head, _ in _COLUMNS),
+    "tuned": ("model", "threads", *_TUNED, "tuning s", "trials"),
+    "untuned": ("model", "threads", "untuned ms", "untuned / onnxruntime"),
+    "errors": ("model", "threads", "max error", "error without Winograd", "untuned error"),
+}
+"""Columns by the name of a table."""
 
 
-def networks_table(results: Iterable[Result]) -> str:
+def networks_table(results: Iterable[Result], view: str = "all") -> str:
     """Rows by thread count; a column that no result fills is left out. Then the summary."""
     rows = sorted(results, key=lambda r: r.threads)
-    columns = [(head, cell) for head, cell in _COLUMNS if any(cell(r) is not None for r in rows)]
+    columns = [
+        (head, cell)
+        for head, cell in _COLUMNS
+        if head in VIEWS[view] and any(cell(r) is not None for r in rows)
+    ]
     cells = [[cell(r) or "–" for _, cell in columns] for r in rows]
     counts = sorted({r.threads for r in rows})
     lines = [_summary(n, [r for r in rows if r.threads == n]) for n in counts]

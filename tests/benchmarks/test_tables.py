@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.tables import (
+    VIEWS,
     Bench,
     Result,
     append_result,
@@ -77,6 +78,16 @@ def test_a_markdown_table() -> None:
 def test_a_column_without_values_is_left_out() -> None:
     assert "without Winograd" not in networks_table([RESULT])
     assert "without Winograd" in networks_table([RESULT, OTHER])
+
+
+def test_a_view_has_some_of_the_columns() -> None:
+    head = networks_table([RESULT, OTHER], "errors").splitlines()[0]
+    assert head == "| model | threads | max error | untuned error | error without Winograd |"
+
+
+def test_every_column_is_in_a_view() -> None:
+    parts = {head for name, view in VIEWS.items() if name != "all" for head in view}
+    assert parts == set(VIEWS["all"])
 
 
 def test_the_table_of_networks(golden: Callable[[str, str], None]) -> None:
