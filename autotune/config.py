@@ -27,7 +27,7 @@ class TuneConfig:
     considered finished. Time-outs are seconds per candidate. `max_error`: a candidate whose largest
     error exceeds so much of its largest output is inaccurate and never chosen. 5e-5 admits direct
     sums (1e-6…4e-6), Winograd's F(2,3) (as good) and F(4,3) (7e-6…2e-5), not F(6,3) (1e-4 and
-    more); whole networks then stay below 1e-4.
+    more); whole networks then stay below 1e-4. `warm_start`: absolute paths of earlier logs.
     """
 
     trials: int | None = None
@@ -40,16 +40,18 @@ class TuneConfig:
     build_timeout_s: float = 15.0
     run_timeout_s: float = 10.0
     max_error: float = 5e-5
+    warm_start: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Named fields for the log header."""
-        return asdict(self)
+        return asdict(self) | {"warm_start": list(self.warm_start)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> TuneConfig:
         """Inverse of `to_json`; fields that this version does not know are dropped."""
         known = {f.name for f in fields(TuneConfig)}
-        return TuneConfig(**{k: v for k, v in data.items() if k in known})
+        values = {k: v for k, v in data.items() if k in known}
+        return TuneConfig(**values | {"warm_start": tuple(values.get("warm_start", ()))})
 
 
 DEFAULT_TIME_S = 600.0

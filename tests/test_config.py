@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -61,5 +62,7 @@ def test_wrong_preset_files(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_settings_survive_the_log_even_with_fields_of_a_later_version() -> None:
-    config = TuneConfig(trials=3, seed=5)
-    assert TuneConfig.from_json(config.to_json() | {"later": 1}) == config
+    config = TuneConfig(trials=3, seed=5, warm_start=("/a.jsonl",))
+    data = json.loads(json.dumps(config.to_json()))
+    assert TuneConfig.from_json(data | {"later": 1}) == config
+    assert TuneConfig.from_json({"trials": 3}) == TuneConfig(trials=3)

@@ -115,6 +115,14 @@ max_error_option = click.option(
     type=click.FloatRange(min=0, min_open=True),
     help="Largest error of a candidate, as a share of its largest output.  [5e-5]",
 )
+warm_start_option = click.option(
+    "--warm-start",
+    "warm_start",
+    type=FILE,
+    multiple=True,
+    metavar="LOG",
+    help="Learn from an earlier log of this CPU before the first batch. Repeatable.",
+)
 events_option = click.option(
     "--events",
     type=click.Choice(["jsonl"]),

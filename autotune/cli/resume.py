@@ -13,6 +13,7 @@ from autotune.cli.options import (
     max_error_option,
     time_option,
     trials_option,
+    warm_start_option,
 )
 
 
@@ -21,6 +22,7 @@ from autotune.cli.options import (
 @trials_option
 @time_option
 @max_error_option
+@warm_start_option
 @events_option
 @debug_option
 def command(
@@ -28,6 +30,7 @@ def command(
     trials: int | None,
     time_s: float | None,
     max_error: float | None,
+    warm_start: tuple[Path, ...],
     events: str | None,
 ) -> int:
     """Go on with the session of LOG: same model, settings and seed, nothing measured twice.
@@ -36,6 +39,7 @@ def command(
     With --max-error, everything measured so far is judged anew.
     """
     from autotune.cli.sessions import next_header, require_same_machine, run_session
+    from autotune.cli.warm import warm_paths
     from autotune.config import TuneConfig
     from autotune.records import Journal
     from autotune.target import parse_target
@@ -43,7 +47,9 @@ def command(
 
     with Journal.open(log_path) as journal:
         log = journal.log
-        header = next_header(log, {"max_error": max_error})
+        config = TuneConfig.from_json(log.settings)
+        paths = warm_paths(warm_start, config.warm_start)
+        header = next_header(log, {"max_error": max_error, "warm_start": paths})
         config = TuneConfig.from_json(header.config)
         require_same_machine(log.header, parse_target(config.target))
         if journal.n_repaired_bytes:

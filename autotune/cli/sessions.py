@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from autotune import __version__
 from autotune.cli.console import say, say_note
 from autotune.cli.models import constant_bytes, tuning_tasks
 from autotune.cli.progress import JsonLines, LiveTable, Plain, Renderer, summary_lines
+from autotune.cli.warm import warm_start
 from autotune.config import TuneConfig
 from autotune.errors import ExitCode, LogMismatch, NoValidSchedule
 from autotune.graph.network import Network
@@ -31,7 +32,7 @@ from autotune.measure.options import MeasureOptions, flush_bytes
 from autotune.measure.peak import measure_peaks
 from autotune.records import Header, Journal, Log
 from autotune.search.model import Ranker
-from autotune.search.policy import SketchPolicy
+from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target
 from autotune.tuner import (
     Budget,
@@ -126,10 +127,16 @@ def run_session(
     options = measure_options(log, config)
     peaks = measure_peaks(header.target, header.n_threads, options.flush_bytes or 0)
     tasks = tuning_tasks(log, peaks)
+    # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
+    # seconds as soon as anything else runs on the machine
+    ranker = Ranker(config.seed, n_jobs=1)
+    warm = warm_start(config.warm_start, header, config.max_error, log, ranker)
+    if config.warm_start and events is None:
+        say(str(warm))
     stop = StopFlag()
     renderer = make_renderer(events)
     with stop.installed(), Measurer(header.target, header.n_threads, options) as measurer:
-        session = make_session(journal, header, tasks, budget, measurer, stop)
+        session = make_session(journal, header, tasks, budget, measurer, ranker, warm.first, stop)
         session.replay(log.within(config.max_error))
         finished = _show(session, renderer)
     return _conclude(finished, journal.path, log, quiet=events is not None)
@@ -153,13 +160,12 @@ def make_session(
     tasks: list[TuningTask],
     budget: Budget,
     measurer: Measurer,
+    ranker: Ranker,
+    first: Mapping[str, Sequence[Candidate]],
     stop: Callable[[], bool],
 ) -> Session:
     """Wire search and measurement together."""
     config = TuneConfig.from_json(header.config)
-    # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
-    # seconds as soon as anything else runs on the machine
-    ranker = Ranker(config.seed, n_jobs=1)
 
     def policy_of(task: TuningTask) -> SketchPolicy:
         rng = np.random.default_rng([config.seed, int(task.key, 16)])
@@ -177,6 +183,7 @@ def make_session(
         model=ranker,
         stop=stop,
         batch=config.batch,
+        first=first,
     )
 
 

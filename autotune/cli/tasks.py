@@ -67,6 +67,8 @@ def settings_text(resolved: Resolved) -> str:
 def _setting(name: str, value: Any) -> str:
     if value is None:
         return "no limit"
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
     if name == "threads" and value == 0:
         return "all cores"
     return format_duration(value) if name.endswith("_s") else str(value)

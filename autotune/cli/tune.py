@@ -19,6 +19,7 @@ from autotune.cli.options import (
     shapes_of,
     time_option,
     trials_option,
+    warm_start_option,
 )
 
 
@@ -33,6 +34,7 @@ from autotune.cli.options import (
 @click.option("--seed", type=click.IntRange(min=0), help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
 @max_error_option
+@warm_start_option
 @click.option("--dry-run", is_flag=True, help="Show tasks and settings; measure nothing.")
 @events_option
 @debug_option
@@ -41,6 +43,7 @@ def command(
     log_path: Path | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     preset: str | None,
+    warm_start: tuple[Path, ...],
     dry_run: bool,
     events: str | None,
     **options: Any,
@@ -51,9 +54,10 @@ def command(
     for ten minutes. Stops at the first limit that is reached; a log can be resumed at any time.
     """
     from autotune.cli.models import local_target, model_path, network_workloads, read_network
+    from autotune.cli.warm import warm_paths
     from autotune.config import resolve
 
-    resolved = resolve(preset, options)
+    resolved = resolve(preset, options | {"warm_start": warm_paths(warm_start)})
     config = resolved.config
     path = model_path(model)
     target = local_target(config.target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.records.distill import best_for, best_records, distill
+from autotune.records.distill import best_for, best_records, distill, ranked_records
 from autotune.records.journal import Journal, read_log, write_log
 from autotune.records.record import End, Entry, Header, Log, MeasureRecord, Workload, steps_text
 
@@ -17,6 +17,7 @@ __all__ = [
     "best_for",
     "best_records",
     "distill",
+    "ranked_records",
     "read_log",
     "steps_text",
     "write_log",

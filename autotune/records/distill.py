@@ -23,7 +23,14 @@ Group: TypeAlias = tuple[str, str, int]  # workload key, target key, threads
 
 
 def best_records(records: Iterable[MeasureRecord]) -> dict[Group, MeasureRecord]:
-    """The record with the lowest pooled median latency per workload, target and thread count.
+    """The record with the lowest pooled median latency per workload, target and thread count."""
+    best = [ranked[0] for ranked in ranked_records(records).values()]
+    best.sort(key=lambda r: r.sequence)
+    return {_group(r): r for r in best}
+
+
+def ranked_records(records: Iterable[MeasureRecord]) -> dict[Group, list[MeasureRecord]]:
+    """One record per valid schedule, the lowest pooled median latency first.
 
     Its result holds the repeats of every measurement of that schedule. A schedule that once crashed
     or gave wrong or inaccurate numbers is out, whatever it did at other times.
@@ -31,17 +38,16 @@ def best_records(records: Iterable[MeasureRecord]) -> dict[Group, MeasureRecord]
     pools: dict[tuple[Group, str], list[MeasureRecord]] = {}
     unsafe: set[tuple[Group, str]] = set()
     for record in records:
-        slot = ((record.workload, record.target_key, record.n_threads), record.steps_json)
+        slot = (_group(record), record.steps_json)
         if record.result.status in _UNSAFE:
             unsafe.add(slot)
         if record.result.ok and record.result.latency_s:
             pools.setdefault(slot, []).append(record)
-    best: dict[Group, MeasureRecord] = {}
-    for slot in pools.keys() - unsafe:
-        pooled, group = _pooled(pools[slot]), slot[0]
-        if group not in best or _order(pooled) < _order(best[group]):
-            best[group] = pooled
-    return dict(sorted(best.items(), key=lambda item: item[1].sequence))
+    found: dict[Group, list[MeasureRecord]] = {}
+    for slot, pool in pools.items():
+        if slot not in unsafe:
+            found.setdefault(slot[0], []).append(_pooled(pool))
+    return {group: sorted(ranked, key=_order) for group, ranked in found.items()}
 
 
 def best_for(log: Log, target_key: str, n_threads: int) -> dict[str, MeasureRecord]:
@@ -98,6 +104,10 @@ def _workloads(logs: Sequence[Log], keys: set[str]) -> dict[str, Workload]:
     for log in logs:
         merged |= {key: w for key, w in log.workloads.items() if key in keys}
     return merged
+
+
+def _group(record: MeasureRecord) -> Group:
+    return record.workload, record.target_key, record.n_threads
 
 
 def _pooled(records: Sequence[MeasureRecord]) -> MeasureRecord:

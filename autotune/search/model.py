@@ -44,7 +44,14 @@ class Ranker:
     _log2: list[float] = field(default_factory=list)
     _tasks: list[str] = field(default_factory=list)
     _booster: lgb.Booster | None = None
+    _n_taught: int = 0
     _trained_on: int = 0
+
+    def teach(self, task: str, rows: Array, latency_s: Array) -> None:
+        """Add what earlier runs measured, as `observe` does, but without training: see `train`."""
+        for row, seconds in zip(rows, latency_s, strict=True):
+            self._add(task, row, seconds)
+        self._n_taught += len(rows)
 
     def observe(self, task: str, rows: Array, latency_s: Array) -> None:
         """Add measured candidates of a task: features [n, n_features] and seconds [n].
@@ -52,10 +59,10 @@ class Ranker:
         Trains whenever enough is new: how the samples were batched makes no difference.
         """
         for row, seconds in zip(rows, latency_s, strict=True):
-            self._rows.append(row)
-            self._log2.append(float(np.log2(seconds)))
-            self._tasks.append(task)
-            self._train_when_due()
+            self._add(task, row, seconds)
+            n = len(self._log2) - self._n_taught
+            if n >= _MIN_SAMPLES and n >= 1.15 * self._trained_on:
+                self.train()
 
     def predict(self, rows: Array) -> Array:
         """Estimated log2 seconds, shape [n]."""
@@ -65,9 +72,10 @@ class Ranker:
         residual = np.asarray(self._booster.predict(rows, num_threads=self.n_jobs), np.float64)
         return draft + residual
 
-    def _train_when_due(self) -> None:
+    def train(self) -> None:
+        """Fit everything known so far; too few samples teach nothing."""
         n = len(self._log2)
-        if n < _MIN_SAMPLES or n < 1.15 * self._trained_on:
+        if n < _MIN_SAMPLES:
             return
         start = time.perf_counter()
         rows, log2 = np.stack(self._rows), np.array(self._log2)
@@ -83,5 +91,10 @@ class Ranker:
         )
         parameters = _PARAMETERS | {"seed": self.seed, "num_threads": self.n_jobs}
         self._booster = lgb.train(parameters, data, num_boost_round=min(120, 30 + n // 8))
-        self._trained_on = n
+        self._trained_on = n - self._n_taught
         self.train_s += time.perf_counter() - start
+
+    def _add(self, task: str, row: Array, seconds: float) -> None:
+        self._rows.append(row)
+        self._log2.append(float(np.log2(seconds)))
+        self._tasks.append(task)

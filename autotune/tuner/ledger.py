@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from autotune.measure.result import MeasureStatus
 from autotune.records.distill import best_records
@@ -19,6 +19,10 @@ class Seconds:
     measure: float = 0.0
     build: float = 0.0
     run: float = 0.0
+
+    def split(self, model_s: float) -> dict[str, float]:
+        """By name; of `search`, the `model_s` seconds of training that it holds are told apart."""
+        return asdict(self) | {"search": max(0.0, self.search - model_s), "model": model_s}
 
 
 @dataclass(slots=True)

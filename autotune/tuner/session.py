@@ -9,8 +9,8 @@ the state in which it was killed: nothing is measured twice, and the budget goes
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from autotune.errors import AutotuneError
@@ -55,8 +55,9 @@ class Session:
 
     `policy_of` makes the policy of a task, once, when it is first needed. `clock` gives seconds
     that only grow. `stop` is asked between candidates: true ends the session as interrupted, with
-    everything measured in the log. `finals`: at the end, measure the best few of every task again
-    before one of them is declared the winner.
+    everything measured in the log. `first`: what to measure of a task before anything is proposed.
+    `finals`: at the end, measure the best few of every task again before one of them is declared
+    the winner.
     """
 
     run: Run
@@ -70,6 +71,7 @@ class Session:
     model: Model | None = None
     stop: Callable[[], bool] = lambda: False
     batch: int = 16
+    first: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     finals: bool = True
     ledger: Ledger = field(default_factory=Ledger)
     _policies: dict[str, Policy] = field(default_factory=dict)
@@ -157,15 +159,20 @@ class Session:
         live = self.ledger.n_live
         trial_s = (self.elapsed_s() - self._before_s) / live if live else None
         n = self._search_budget().room(self.batch, self.ledger.n_trials, self.elapsed_s(), trial_s)
-        fresh: dict[str, Candidate] = {}
-        for _ in range(_MAX_ASKS):
+        found = self._unmeasured(state, self.first.get(state.task.key, ()))
+        for _ in range(_MAX_ASKS if len(found) < n else 0):
             proposed = self._policy(state.task).propose(n)
-            texts = [(steps_text(c.steps), c) for c in proposed]
-            fresh = {t: c for t, c in texts if not self.ledger.has(state.task.key, t)}
+            fresh = self._unmeasured(state, proposed)
+            found |= fresh
             if fresh or not proposed:
                 break
         self.ledger.seconds.search += self.clock() - begin
-        return list(fresh.values())[:n]
+        return list(found.values())[:n]
+
+    def _unmeasured(self, state: TaskState, some: Sequence[Candidate]) -> dict[str, Candidate]:
+        """Candidates by the text of their steps, without those that have been measured."""
+        texts = [(steps_text(c.steps), c) for c in some]
+        return {t: c for t, c in texts if not self.ledger.has(state.task.key, t)}
 
     def _round(self, state: TaskState, candidates: Sequence[Candidate]) -> Iterator[Event]:
         before = state.best_s
@@ -292,11 +299,5 @@ class Session:
             untried=tuple(k for k in missing if k not in self.ledger.by_task),
             failures=self.ledger.failures,
             stops=self._stops(reason),
-            seconds=self._time_split(),
+            seconds=self.ledger.seconds.split(self.model.train_s if self.model else 0.0),
         )
-
-    def _time_split(self) -> dict[str, float]:
-        """Training happens inside proposing; it is told apart here."""
-        seconds = asdict(self.ledger.seconds)
-        model_s = self.model.train_s if self.model is not None else 0.0
-        return seconds | {"search": max(0.0, seconds["search"] - model_s), "model": model_s}

@@ -18,7 +18,7 @@ import pytest
 import autotune
 from autotune.cli.main import run
 from autotune.errors import WrongNumbers
-from autotune.records import read_log
+from autotune.records import ranked_records, read_log
 
 Cli = Callable[..., Any]
 ROOT = Path(__file__).parent.parent.parent
@@ -134,6 +134,39 @@ def test_the_same_seed_proposes_the_same_candidates(
         for path in (tuned, again)
     )
     assert first == second
+
+
+def test_warm_start_measures_the_best_of_an_earlier_log_first(
+    cli: Cli, model: Path, tuned: Path, tmp_path: Path
+) -> None:
+    old, log = tmp_path / "old.jsonl", tmp_path / "log.jsonl"
+    old.write_bytes(tuned.read_bytes())
+    before = read_log(old)
+    common = ("--threads", 1, "--preset", "ci")
+    done = cli("tune", model, "--log", log, "--trials", 8, *common, "--warm-start", old)
+    assert done.code == 0, done.err
+    assert "warm start: 16 measurements of 2 tasks, 2 of them tasks of this model" in done.err
+    after = read_log(log)
+    assert after.header.config["warm_start"] == [str(old)]
+    best = ranked_records(before.records)
+    for (key, _, _), ranked in best.items():
+        ours = [r.steps_json for r in after.records if r.workload == key and not r.final]
+        again = [r.steps_json for r in ranked][:4]
+        assert ours[: len(again)] == again or not ours
+    old.unlink()
+    done = cli("resume", log, "--trials", 2, "--warm-start", tuned)
+    assert done.code == 0, done.err
+    assert f"note: no warm start: there is no file {old}" in done.err
+    assert read_log(log).headers[-1].config["warm_start"] == [str(old), str(tuned)]
+
+
+def test_a_missing_log_to_start_from_leaves_no_new_one(
+    cli: Cli, model: Path, tmp_path: Path
+) -> None:
+    done = cli("tune", model, "--log", tmp_path / "log.jsonl", "--warm-start", tmp_path / "none")
+    assert done.code == 2
+    assert "there is no file" in done.err
+    assert not (tmp_path / "log.jsonl").exists()
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:

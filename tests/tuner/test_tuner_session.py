@@ -244,6 +244,22 @@ def test_a_task_in_which_everything_fails_does_not_end_the_session(
     assert last.n_trials == 200
 
 
+def test_what_comes_first_is_measured_first_and_once(harness: Callable[..., Harness]) -> None:
+    h = harness(Budget(trials=8), sizes=(8,))
+    steps = [(Parallel("c", i),) for i in (9, 7, 1)]
+    h.session.first = {h.keys[0]: [Candidate(s, "old") for s in steps]}
+    list(h.session.events())
+    assert isinstance(h.session.sink, ListSink)
+    tried = [s.n for r in h.session.sink.records for s in r.steps]  # type: ignore[union-attr]
+    assert tried == [9, 7, 1, 0, 2, 3, 4, 5]
+    again = harness(Budget(trials=12), sizes=(8,))
+    again.session.first = h.session.first
+    again.session.replay(Log(records=tuple(h.session.sink.records)))
+    list(again.session.events())
+    assert isinstance(again.session.sink, ListSink)
+    assert [s.n for r in again.session.sink.records for s in r.steps] == [6, 8, 10, 11]  # type: ignore[union-attr]
+
+
 def test_an_exhausted_space_ends_its_task_and_the_last_one_the_session(
     harness: Callable[..., Harness],
 ) -> None:
