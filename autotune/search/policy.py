@@ -34,7 +34,7 @@ EXPLORE = 0.1
 MAX_ALIKE = 3
 """Most candidates of one batch between which the estimate sees no difference."""
 MAX_INACCURATE = 3
-"""A structure that gave so many inaccurate candidates, and no valid one, is left alone."""
+"""An algorithm that gave so many inaccurate candidates, and no valid one, is left alone."""
 
 
 WINOGRAD_ERROR = 2e-5
@@ -68,7 +68,7 @@ class SketchPolicy:
         self.sketches = {s.name: s for s in generate_sketches(dag, target)}
         self._measured: dict[str, dict[bytes, float | None]] = {n: {} for n in self.sketches}
         self._known: dict[str, set[bytes]] = {n: set() for n in self.sketches}
-        self._inaccurate: Counter[str] = Counter()
+        self._inaccurate: Counter[Steps] = Counter()
 
     def propose(self, n: int) -> list[Candidate]:
         """Up to `n` candidates not measured yet, most promising first; none when all are known."""
@@ -116,7 +116,7 @@ class SketchPolicy:
             found = analyse(self.dag, sketch, rows, self.target)
             self._measured[sketch.name][row.tobytes()] = result.latency_s
             self._known[sketch.name].add(found.identity[0].tobytes())
-            self._inaccurate[sketch.name] += result.status is MeasureStatus.INACCURATE
+            self._inaccurate[algorithm(sketch)] += result.status is MeasureStatus.INACCURATE
             if result.latency_s is not None:
                 x = features(found, sketch, rows, self.target, self.n_threads)
                 self.model.observe(self.dag.key, x, np.array([result.latency_s]))
@@ -127,7 +127,8 @@ class SketchPolicy:
         The more candidates of a structure have been measured, the nearer its best must be to the
         best of all: twice as slow after two, a quarter slower after eight.
         """
-        names = [n for n in self.sketches if not self._is_inaccurate(n)]
+        rough = self._inaccurate_algorithms()
+        names = [n for n, s in self.sketches.items() if algorithm(s) not in rough]
         times = {n: [t for t in self._measured[n].values() if t is not None] for n in names}
         best = min((t for found in times.values() for t in found), default=0.0)
         near = [n for n, t in times.items() if not t or min(t) <= best * (1.0 + 2.0 / len(t))]
@@ -176,10 +177,10 @@ class SketchPolicy:
         order = np.argsort(scores, kind="stable")
         return rows[keep][order], scores[order], found.identity[keep][order]
 
-    def _is_inaccurate(self, name: str) -> bool:
-        """Whether a structure rounds too much: that is its algorithm's doing, not its numbers'."""
-        enough = self._inaccurate[name] >= MAX_INACCURATE
-        return enough and not any(self._measured[name].values())
+    def _inaccurate_algorithms(self) -> set[Steps]:
+        """Algorithms that round too much, whatever the structure and its numbers."""
+        valid = {algorithm(s) for n, s in self.sketches.items() if any(self._measured[n].values())}
+        return {a for a, n in self._inaccurate.items() if n >= MAX_INACCURATE} - valid
 
     def _good_rows(self, sketch: Sketch) -> Rows:
         timed = [(t, r) for r, t in self._measured[sketch.name].items() if t is not None]
@@ -207,7 +208,7 @@ def default_steps(
     rng = np.random.default_rng(0)
     policy = SketchPolicy(dag, target, n_threads, Ranker(0, 1), rng)
     if max_error < WINOGRAD_ERROR:
-        policy.sketches = {n: s for n, s in policy.sketches.items() if not _is_winograd(s)}
+        policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
     found = policy.propose(1)
     if not found:
         raise NoValidSchedule(
@@ -216,8 +217,9 @@ def default_steps(
     return found[0].steps
 
 
-def _is_winograd(sketch: Sketch) -> bool:
-    return any(isinstance(step, Winograd) for step in sketch.steps)
+def algorithm(sketch: Sketch) -> Steps:
+    """The steps of a sketch that change what is summed up; none: sums as they are defined."""
+    return tuple(step for step in sketch.steps if isinstance(step, Winograd))
 
 
 def match(sketch: Sketch, steps: Steps) -> Rows | None:

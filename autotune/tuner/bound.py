@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from autotune.measure.peak import Peaks
-from autotune.schedule.steps import Winograd
+from autotune.search.policy import algorithm
 from autotune.search.space import Sketch
 from autotune.te.arith import bounds
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
@@ -35,8 +35,7 @@ def bound_s(dag: ComputeDAG, peaks: Peaks, sketches: Iterable[Sketch]) -> float:
 
 def saving(sketches: Iterable[Sketch]) -> float:
     """How many times fewer multiplications than its definition a task may need."""
-    steps = (step for sketch in sketches for step in sketch.steps)
-    return _WINOGRAD_SAVING if any(isinstance(s, Winograd) for s in steps) else 1.0
+    return _WINOGRAD_SAVING if any(map(algorithm, sketches)) else 1.0
 
 
 def bytes_read(dag: ComputeDAG, p: Placeholder) -> int:
