@@ -30,8 +30,8 @@ from autotune.cli.models import shape_text
 from autotune.cli.options import COUNT
 from autotune.graph.network import Network, build_network
 from autotune.measure.measurer import Measurer
-from autotune.measure.options import MeasureOptions, flush_bytes
-from autotune.measure.peak import Peaks, fma_peak, measure_peaks
+from autotune.measure.options import MeasureOptions
+from autotune.measure.peak import Peaks, fma_peak, measure_peaks, stay_cached
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target, parse_target
@@ -158,8 +158,8 @@ def main(
     rows: list[Row] = []
     for model in models:
         network = build_network(model_file(model, folder))
-        options = MeasureOptions(flush_bytes=flush_bytes(target, network.n_constant_bytes, threads))
-        peaks = measure_peaks(target, threads, options.flush_bytes or 0)
+        options = MeasureOptions(evict=not stay_cached(target, network.n_constant_bytes))
+        peaks = measure_peaks(target, threads, options.evict)
         with Measurer(target, threads, options) as measurer:
             tuner = Tuner(model, target, threads, measurer, ranker, seed, direct)
             for name, dag in _tasks(model, network, peaks):

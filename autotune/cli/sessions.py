@@ -28,8 +28,8 @@ from autotune.config import TuneConfig
 from autotune.errors import ExitCode, LogMismatch, NoValidSchedule
 from autotune.graph.network import Network
 from autotune.measure.measurer import Measurer
-from autotune.measure.options import MeasureOptions, flush_bytes
-from autotune.measure.peak import measure_peaks
+from autotune.measure.options import MeasureOptions
+from autotune.measure.peak import measure_peaks, stay_cached
 from autotune.records import Header, Journal, Log
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
@@ -125,7 +125,7 @@ def run_session(
     """
     config = TuneConfig.from_json(header.config)
     options = measure_options(log, config)
-    peaks = measure_peaks(header.target, header.n_threads, options.flush_bytes or 0)
+    peaks = measure_peaks(header.target, header.n_threads, options.evict)
     tasks = tuning_tasks(log, peaks)
     # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
     # seconds as soon as anything else runs on the machine
@@ -146,7 +146,7 @@ def measure_options(log: Log, config: TuneConfig) -> MeasureOptions:
     """Time-outs of the settings, and caches in the state in which this network leaves them."""
     header = log.header
     return MeasureOptions(
-        flush_bytes=flush_bytes(header.target, constant_bytes(log), header.n_threads),
+        evict=not stay_cached(header.target, constant_bytes(log)),
         build_timeout_s=config.build_timeout_s,
         run_timeout_s=config.run_timeout_s,
         max_error=config.max_error,

@@ -1,7 +1,8 @@
 """⑦ Run and time kernels from machine code: no Python between two time stamps.
 
     evaluate(plan):  every thread t of n                  (LLVM IR in `driver_ir`)
-        sweeps its part of a buffer, which evicts the weights     -- cold
+        drops its part of the cold spans from all caches          -- in memory
+        sweeps its part of a buffer, which empties its own caches -- in the cache that all share
         touches its part of the inputs                            -- warm
         meets the others, notes the time
         for every kernel: runs [extent·t/n, extent·(t+1)/n), meets the others
@@ -68,6 +69,8 @@ class _Plan(ctypes.Structure):
         ("sweep_lines", ctypes.c_int64),
         ("elapsed_ns", ctypes.c_int64),
         ("barrier", ctypes.c_void_p),
+        ("n_cold", ctypes.c_int64),
+        ("cold", ctypes.c_void_p),
     )
 
 
@@ -109,30 +112,37 @@ class Driver:
         return self._overhead_ns * 1e-9
 
     def plan(
-        self, launches: Sequence[Launch], warm: Sequence[tuple[int, int]], sweep: Array
+        self,
+        launches: Sequence[Launch],
+        warm: Sequence[tuple[int, int]],
+        sweep: Array,
+        cold: Sequence[tuple[int, int]] = (),
     ) -> Plan:
         """Lay out one evaluation of `launches`.
 
-        `warm`: address and bytes of what is touched before; `sweep`: the memory to run over, which
-        the threads share evenly, of any dtype, aligned to a cache line. Raises CodegenError for a
+        `warm`: address and bytes of what is touched before; `cold`: of what must come from memory;
+        `sweep`: the memory to run over, which the threads share evenly, of any dtype, aligned to a
+        cache line. Raises CodegenError for a
         kernel with more than `MAX_BUFFERS` buffers.
         """
         tables = [(ctypes.c_void_p * len(x.buffers))(*x.buffers) for x in launches]
         rows = [self._row(x, t) for x, t in zip(launches, tables, strict=True)]
         kernels = (_Kernel * len(rows))(*rows)
-        spans = (_Span * len(warm))(*(_Span(base, -(-size // _LINE)) for base, size in warm))
+        touched, evicted = _spans(warm), _spans(cold)
         record = _Plan(
             n_threads=self._n_threads,
             clock=_CLOCK_MONOTONIC if self._n_threads > 1 else _CLOCK_THREAD_CPUTIME,
             n_kernels=len(rows),
             kernels=ctypes.addressof(kernels),
             n_warm=len(warm),
-            warm=ctypes.addressof(spans),
+            warm=ctypes.addressof(touched),
             sweep=sweep.ctypes.data,
             sweep_lines=sweep.nbytes // _LINE,
             barrier=self._barrier.ctypes.data,
+            n_cold=len(cold),
+            cold=ctypes.addressof(evicted),
         )
-        return Plan(record, (tables, kernels, spans, sweep))
+        return Plan(record, (tables, kernels, touched, evicted, sweep))
 
     def evaluate(self, plan: Plan) -> float:
         """Run `plan` once; seconds between the stamps. Raises CodegenError without its threads."""
@@ -164,6 +174,10 @@ class Driver:
             raise CodegenError(f"a kernel takes {n} buffers, at most {MAX_BUFFERS} can be measured")
         thunk = self._library.address(f"thunk{n}")
         return _Kernel(thunk, launch.code, ctypes.addressof(table), launch.extent)
+
+
+def _spans(parts: Sequence[tuple[int, int]]) -> Any:
+    return (_Span * len(parts))(*(_Span(base, -(-size // _LINE)) for base, size in parts))
 
 
 def assemble(text: str, target: Target) -> bytes:

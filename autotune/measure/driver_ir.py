@@ -1,6 +1,7 @@
 """⑦ The machine code of `autotune.measure.driver`, as LLVM assembly.
 
-    evaluate(plan) → member(plan, t) on every thread → sweep · warm · barrier · now · kernels · now
+    evaluate(plan) → member(plan, t) on every thread
+                   → evict · sweep · warm · barrier · now · kernels · now
     thunk<n>(code, table, begin, end): call a kernel of n buffers whose addresses are in a table
     pin(masks, n): bind every thread
 
@@ -36,11 +37,12 @@ define void @thunk{n}(ptr %code, ptr %table, i64 %begin, i64 %end) {{
 
 
 _COMMON = """
-%plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr }
+%plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr, i64, ptr }
 %kernel = type { ptr, ptr, ptr, i64 }
 %span = type { ptr, i64 }
 
 declare i32 @clock_gettime(i32, ptr)
+declare void @llvm.x86.sse2.clflush(ptr)
 
 define internal i64 @now(i64 %clock) {
   %id = trunc i64 %clock to i32
@@ -104,7 +106,26 @@ done:
   ret void
 }
 
-define internal void @warm(ptr %spans, i64 %n_spans, i64 %t, i64 %n) {
+; Write every line of [%begin, %end) back to memory and drop it from all caches.
+define internal void @evict(ptr %base, i64 %begin, i64 %end) {
+entry:
+  br label %head
+head:
+  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
+  %more = icmp ult i64 %i, %end
+  br i1 %more, label %body, label %done
+body:
+  %offset = shl i64 %i, 6
+  %at = getelementptr i8, ptr %base, i64 %offset
+  call void @llvm.x86.sse2.clflush(ptr %at)
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}
+
+; Call %visit for every span, with thread %t's part of its lines.
+define internal void @spans(ptr %visit, ptr %spans, i64 %n_spans, i64 %t, i64 %n) {
 entry:
   br label %head
 head:
@@ -119,7 +140,7 @@ body:
   %part = call { i64, i64 } @share(i64 %lines, i64 %t, i64 %n)
   %begin = extractvalue { i64, i64 } %part, 0
   %end = extractvalue { i64, i64 } %part, 1
-  call void @touch(ptr %base, i64 %begin, i64 %end)
+  call void %visit(ptr %base, i64 %begin, i64 %end)
   %next = add i64 %i, 1
   br label %head
 done:
@@ -169,11 +190,14 @@ define internal void @member(ptr %plan, i64 %t) {
   %sweep = extractvalue %plan %all, 6
   %sweep_lines = extractvalue %plan %all, 7
   %barrier = extractvalue %plan %all, 9
+  %n_cold = extractvalue %plan %all, 10
+  %cold = extractvalue %plan %all, 11
   %part = call { i64, i64 } @share(i64 %sweep_lines, i64 %t, i64 %n)
   %begin = extractvalue { i64, i64 } %part, 0
   %end = extractvalue { i64, i64 } %part, 1
+  call void @spans(ptr @evict, ptr %cold, i64 %n_cold, i64 %t, i64 %n)
   call void @sweep(ptr %sweep, i64 %begin, i64 %end)
-  call void @warm(ptr %warm, i64 %n_warm, i64 %t, i64 %n)
+  call void @spans(ptr @touch, ptr %warm, i64 %n_warm, i64 %t, i64 %n)
   fence seq_cst
   call void @barrier(ptr %barrier, i64 %n)
   %start = call i64 @now(i64 %clock)

@@ -1,8 +1,8 @@
 """⑦ What measuring may take, and how cold the caches are.
 
-`flush_bytes` decides what state a program is timed in. A network streams all its weights once per
-inference, so those of one task have left L2 when its turn comes again; they are in L3 as long as L3
-holds the weights of the whole network, else in memory. Hence `flush_bytes(target, …)`.
+A network streams all its weights once per inference, so those of one task have left L2 when its
+turn comes again: every thread sweeps `flush_bytes`. They are in L3 as long as what this process has
+of L3 holds the weights of the whole network, else in memory: then `evict` (see `peak.stay_cached`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.target import Target
-
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
     """Time-outs, repeats and the state of the caches. All times in seconds.
 
     `flush_bytes`: how much every thread reads and writes before each timed evaluation to push the
-    weights out of its caches; None: twice L2; 0: time with hot weights.
+    weights out of its caches; None: twice L2, which replaces it whatever its policy; 0: time with
+    hot weights. `evict`: drop the constants from all caches as well.
     `n_builders`: builder processes; 0: one per core. `cores`: where the run worker may run; empty:
     all that this process may use, of which it takes the first `n_threads`.
     `run_timeout_s` covers one candidate: load, pack, check and all repeats; `prepare_timeout_s` the
@@ -31,6 +30,7 @@ class MeasureOptions:
     """
 
     flush_bytes: int | None = None
+    evict: bool = False
     n_builders: int = 0
     cores: tuple[int, ...] = ()
     build_timeout_s: float = 15.0
@@ -45,15 +45,3 @@ class MeasureOptions:
     relative_tolerance: float = 1e-4
     max_error: float = math.inf
     seed: int = 0
-
-
-def flush_bytes(target: Target, model_constant_bytes: int, n_threads: int = 1) -> int:
-    """Bytes per thread that put the weights where a network of that size would find them.
-
-    L3 holds all constants: 2·L2, which replaces L2 whatever its policy, and leaves them in L3.
-    L3 does not: the threads together sweep L3 once more on top, so they come from memory.
-    """
-    per_core = 2 * target.l2_bytes
-    if model_constant_bytes <= target.l3_bytes:
-        return per_core
-    return per_core + -(-target.l3_bytes // n_threads)

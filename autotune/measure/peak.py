@@ -6,6 +6,7 @@ come down to (`autotune.tuner.bound`).
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
 from autotune.codegen.jit import Library
@@ -18,6 +19,9 @@ _TURNS = 100_000
 _REPEATS = 20
 _OPERANDS = 4
 _STREAMS = 8  # vectors that one step of a read loads
+_STREAMED = 5
+_CACHED = 0.75  # of the rate of L3
+_MOST_STREAMED_BYTES = 512 << 20
 _TRIES = 5
 _PLAUSIBLE = 0.9  # of so many times the peak of one thread
 
@@ -26,7 +30,7 @@ _PLAUSIBLE = 0.9  # of so many times the peak of one thread
 class Peaks:
     """What all threads can do together: arithmetic, reading from L2, reading what is cold.
 
-    Cold is where measuring leaves weights: in L3, or in memory (`measure.options.flush_bytes`).
+    Cold is where measuring leaves weights: in L3, or in memory (`MeasureOptions.evict`).
     `l1_bytes`: what may be nearer than L2 when a program starts.
     """
 
@@ -36,8 +40,8 @@ class Peaks:
     l1_bytes: int
 
 
-def measure_peaks(target: Target, n_threads: int, flush_bytes: int) -> Peaks:
-    """The best of many short runs. `flush_bytes`: what is swept before a cold read.
+def measure_peaks(target: Target, n_threads: int, evict: bool) -> Peaks:
+    """The best of many short runs. `evict`: whether a cold read comes from memory, else from L3.
 
     Threads share a memory bus, so bytes are those of one thread times `n_threads`: never too few,
     also where other processes disturb threads that wait for one another.
@@ -48,8 +52,8 @@ def measure_peaks(target: Target, n_threads: int, flush_bytes: int) -> Peaks:
         if together >= _PLAUSIBLE * n_threads * alone:
             break
         together = max(together, fma_peak(target, n_threads))
-    warm = _read_rate(target, target.l2_bytes // 2, 0)
-    cold = _read_rate(target, 2 * target.l2_bytes, flush_bytes)
+    warm = max(_read_rates(target, target.l2_bytes // 2, "warm"))
+    cold = max(_read_rates(target, 2 * target.l2_bytes, "memory" if evict else "l3"))
     l1_bytes = n_threads * target.l1_bytes
     return Peaks(together * 1e9, n_threads * warm, n_threads * cold, l1_bytes)
 
@@ -71,23 +75,42 @@ def fma_peak(target: Target, n_threads: int) -> float:
     return extent * _ROUNDS * n_accumulators * target.lanes * 2 / best_s * 1e-9
 
 
-def _read_rate(target: Target, n_bytes: int, swept_bytes: int) -> float:
-    """Bytes per second of one thread that reads `n_bytes`: swept out of its caches, else warm.
+def stay_cached(target: Target, n_bytes: int) -> bool:
+    """Whether `n_bytes` that are read again and again come from a cache that all cores share.
 
+    What a process has of L3 may be much less than its size, which it shares with strangers, so this
+    is measured: a stream from memory is slower by a third and more.
+    """
+    if n_bytes <= 2 * target.l2_bytes:
+        return True
+    near = statistics.median(_read_rates(target, 2 * target.l2_bytes, "l3"))
+    streamed = min(n_bytes, _MOST_STREAMED_BYTES)
+    return statistics.median(_read_rates(target, streamed, "again", _STREAMED)) > _CACHED * near
+
+
+def _read_rates(target: Target, n_bytes: int, where: str, n: int = _REPEATS) -> list[float]:
+    """Bytes per second of `n` times that one thread reads `n_bytes`, after warming up.
+
+    `where` they are before: `warm` (just touched), `l3` (swept out of the core's own caches),
+    `memory`, or where the reading before has left them (`again`).
     The hardware prefetches such a read by itself; doing it in software gains nothing.
     """
     step = _STREAMS * target.vector_bits // 8
     data = aligned((n_bytes // step * step,), "uint8")
-    sweep, sink = aligned((swept_bytes,), "uint8"), aligned((target.lanes,), "float32")
+    swept = 2 * target.l2_bytes if where in ("l3", "memory") else 0
+    sweep, sink = aligned((swept,), "uint8"), aligned((target.lanes,), "float32")
     for buffer in (data, sweep):
         buffer.fill(0)  # touch the pages now
     library = Library([assemble(_reader(target), target)])
     driver = Driver(target, 1)
     buffers = (data.ctypes.data, sink.ctypes.data)
     launch = Launch(library.address("read"), buffers, data.nbytes // step)
-    warm = [] if swept_bytes else [(data.ctypes.data, data.nbytes)]
-    plan = driver.plan([launch], warm, sweep)
-    return data.nbytes / min(driver.evaluate(plan) for _ in range(_REPEATS))
+    whole = [(data.ctypes.data, data.nbytes)]
+    plan = driver.plan(
+        [launch], whole if where == "warm" else [], sweep, whole if where == "memory" else []
+    )
+    driver.evaluate(plan)
+    return [data.nbytes / driver.evaluate(plan) for _ in range(n)]
 
 
 def _reader(target: Target) -> str:

@@ -111,7 +111,7 @@ class RunHandler:
 
     def _run(self, request: Run) -> MeasureResult:
         ref = self._references[request.task]
-        loaded = Loaded(request.built, ref, self._driver, self._sweep)
+        loaded = self._load(request.built, ref)
         first_s = loaded.evaluate()
         verdict = loaded.verdict()
         if verdict.problem:
@@ -125,13 +125,16 @@ class RunHandler:
             self._options.max_error
         )
 
+    def _load(self, built: BuiltProgram, ref: Reference) -> Loaded:
+        return Loaded(built, ref, self._driver, self._sweep, self._options.evict)
+
     def _interleaved(
         self, task: int, built: Sequence[BuiltProgram], rounds: int
     ) -> list[MeasureResult]:
         loaded: dict[int, Loaded] = {}
 
         def load(n: int) -> MeasureResult:
-            program = Loaded(built[n], self._references[task], self._driver, self._sweep)
+            program = self._load(built[n], self._references[task])
             program.evaluate()
             verdict = program.verdict()
             if verdict.problem:
@@ -161,7 +164,9 @@ class RunHandler:
 class Loaded:
     """A program in memory: code, buffers, packed constants, and the plan to evaluate it."""
 
-    def __init__(self, built: BuiltProgram, ref: Reference, driver: Driver, sweep: Array) -> None:
+    def __init__(
+        self, built: BuiltProgram, ref: Reference, driver: Driver, sweep: Array, evict: bool
+    ) -> None:
         program = built.program
         self._program = program
         self._ref = ref
@@ -169,7 +174,7 @@ class Loaded:
         self._library = Library([built.code])
         self._arena = Arena([b for b in program.buffers if b.role != "local"])
         _fill(self._arena, program, ref)
-        self._plan = self._make_plan(sweep)
+        self._plan = self._make_plan(sweep, evict)
 
     def evaluate(self) -> float:
         """Seconds of one evaluation, weights cold and inputs warm."""
@@ -193,7 +198,7 @@ class Loaded:
                 return f"the program has changed its input {buffer.name}"
         return ""
 
-    def _make_plan(self, sweep: Array) -> Plan:
+    def _make_plan(self, sweep: Array, evict: bool) -> Plan:
         arena, program = self._arena, self._program
         launches = [
             Launch(
@@ -201,8 +206,11 @@ class Loaded:
             )
             for k in program.kernels
         ]
-        warm = [(arena.address(b.name), b.n_bytes) for b in program.buffers if b.role == "input"]
-        return self._driver.plan(launches, warm, sweep)
+        warm, constants = (
+            [(arena.address(b.name), b.n_bytes) for b in program.buffers if b.role == role]
+            for role in ("input", "constant")
+        )
+        return self._driver.plan(launches, warm, sweep, constants if evict else ())
 
 
 def _cores(options: MeasureOptions) -> tuple[int, ...]:

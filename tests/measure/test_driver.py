@@ -9,7 +9,7 @@ from autotune.codegen.jit import Library
 from autotune.codegen.pack import aligned
 from autotune.errors import CodegenError
 from autotune.measure.driver import MAX_BUFFERS, Driver, Launch, assemble
-from autotune.measure.peak import fma_peak, measure_peaks
+from autotune.measure.peak import fma_peak, measure_peaks, stay_cached
 from autotune.target import host_target
 
 TARGET = host_target()
@@ -149,7 +149,7 @@ def test_peak_is_plausible() -> None:
 
 @pytest.mark.timing
 def test_bandwidths_are_plausible() -> None:
-    peaks = measure_peaks(TARGET, N_CORES, 2 * TARGET.l2_bytes)
+    peaks = measure_peaks(TARGET, N_CORES, evict=False)
     assert 1e9 < peaks.cold_bytes_per_s < peaks.warm_bytes_per_s < N_CORES * 2e12
     assert peaks.flops_per_s > N_CORES * 2e9 * TARGET.lanes
     assert peaks.l1_bytes == N_CORES * TARGET.l1_bytes
@@ -164,5 +164,11 @@ def test_cold_constants_cost_more_than_hot_ones() -> None:
     launch = Launch(library.address("count"), (out.ctypes.data, calls.ctypes.data), n)
     hot = driver.plan([launch], [], NOTHING)
     cold = driver.plan([launch], [], aligned((2 * TARGET.l2_bytes,), "uint8"))
-    times = {id(p): [driver.evaluate(p) for _ in range(30)][5:] for p in (hot, cold)}
+    evicted = driver.plan([launch], [], NOTHING, [(out.ctypes.data, out.nbytes)])
+    times = {id(p): [driver.evaluate(p) for _ in range(30)][5:] for p in (hot, cold, evicted)}
     assert np.median(times[id(cold)]) > np.median(times[id(hot)])
+    assert np.median(times[id(evicted)]) > np.median(times[id(hot)])
+
+
+def test_little_stays_cached() -> None:
+    assert stay_cached(TARGET, TARGET.l2_bytes)

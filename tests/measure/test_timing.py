@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from autotune.measure.options import MeasureOptions, flush_bytes
+from autotune.measure.options import MeasureOptions
 from autotune.measure.timing import n_repeats, repeat
-from autotune.target import host_target
 
 OPTIONS = MeasureOptions(repeat_target_s=0.03, min_repeats=3, max_repeats=20, repeat_wall_s=0.25)
 
@@ -50,10 +48,3 @@ def test_wall_time_limits_repeats_but_not_the_first() -> None:
     now = iter(range(100))
     seconds = repeat(constant(1e-6), 1e-6, OPTIONS, clock=lambda: float(next(now)))
     assert len(seconds) == OPTIONS.min_repeats
-
-
-def test_flush_rule() -> None:
-    target = dataclasses.replace(host_target(), l2_bytes=1 << 20, l3_bytes=32 << 20)
-    assert flush_bytes(target, 32 << 20) == 2 << 20
-    assert flush_bytes(target, 33 << 20) == 34 << 20
-    assert flush_bytes(target, 33 << 20, n_threads=4) == 10 << 20
