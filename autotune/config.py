@@ -24,10 +24,12 @@ class TuneConfig:
 
     `trials` and `time_s` compose, the first reached wins; at least one is set. `threads` 0 stands
     for all cores of the target. `patience`: trials of one task without gain after which it gets few
-    more, and none after four times as many. Time-outs are seconds per candidate. `max_error`: a candidate whose largest
-    error exceeds so much of its largest output is inaccurate and never chosen. 5e-5 admits direct
-    sums (1e-6…4e-6), Winograd's F(2,3) (as good) and F(4,3) (7e-6…2e-5), not F(6,3) (1e-4 and
-    more); whole networks then stay below 1e-4. `warm_start`: absolute paths of earlier logs.
+    more, and none after four times as many. Time-outs are seconds per candidate. `warm_start`:
+    absolute paths of earlier logs.
+
+    `max_error`: a candidate whose largest error exceeds so much of its largest output is inaccurate
+    and never chosen. 5e-5 admits direct sums (1e-6…4e-6), Winograd's F(2,3) (as good) and F(4,3)
+    (7e-6…2e-5), not F(6,3) (1e-4 and more); whole networks then stay below 1e-4.
     """
 
     trials: int | None = None
