@@ -19,7 +19,7 @@ from autotune.target import Target
 FMA_LATENCY = 4.0
 L2_BYTES_PER_CYCLE = 40.0
 L3_BYTES_PER_CYCLE = 8.0
-MEMORY_BYTES_PER_CYCLE = 6.0
+MEMORY_BYTES_PER_CYCLE = 5.0
 KERNEL_START_CYCLES = 1500.0
 LOOP_EXIT_CYCLES = 6.0
 CLOCK_HZ = 3.5e9
@@ -48,7 +48,7 @@ def statement_cycles(s: Statement, target: Target) -> Array:
     cold = np.full_like(compute, s.cold_bytes)
     near = l1 / L2_BYTES_PER_CYCLE
     far = (l2 - np.minimum(cold, l2)) / L3_BYTES_PER_CYCLE + cold / MEMORY_BYTES_PER_CYCLE
-    exposed = np.where(s.prefetch < 0, 0.15, np.where(s.prefetch > 0, 0.3, 0.4))
+    exposed = np.where(s.prefetch < 0, 0.3, np.where(s.prefetch > 0, 0.4, 0.5))
     largest = np.maximum.reduce([compute, near, far])
     total: Array = np.maximum(largest, compute + 0.25 * near + exposed * far)
     return total

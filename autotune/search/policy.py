@@ -10,13 +10,15 @@ replayed goes on as the one did that wrote it.
 from __future__ import annotations
 
 import math
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.errors import NoValidSchedule
+from autotune.errors import NoValidSchedule, ScheduleError
+from autotune.loopir.lower import lower
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Hole, Split, Step, Steps, Winograd
 from autotune.search.analysis import analyse
@@ -31,6 +33,7 @@ POPULATION = 1024
 ELITE = 96
 GENERATIONS = 4
 EXPLORE = 0.1
+_MAX_DEFAULTS = 8
 MAX_ALIKE = 3
 """Most candidates of one batch between which the estimate sees no difference."""
 MAX_INACCURATE = 3
@@ -209,12 +212,13 @@ def default_steps(
     policy = SketchPolicy(dag, target, n_threads, Ranker(0, 1), rng)
     if max_error < WINOGRAD_ERROR:
         policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
-    found = policy.propose(1)
-    if not found:
-        raise NoValidSchedule(
-            f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
-        )
-    return found[0].steps
+    for candidate in policy.propose(_MAX_DEFAULTS):
+        with contextlib.suppress(ScheduleError):
+            lower(dag, candidate.steps)  # the draft bounds buffers, lowering knows them
+            return candidate.steps
+    raise NoValidSchedule(
+        f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
+    )
 
 
 def algorithm(sketch: Sketch) -> Steps:
