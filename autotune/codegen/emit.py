@@ -399,6 +399,8 @@ class _Function:
             return self._value(e.a if choice.value else e.b, guard)
         cond = self._value(choice, guard)
         yes = self._value(e.a, self._and(guard, cond) if loads(e.a) else None)
+        if isinstance(e.a, Load) and e.b == Const(0.0, dtype_of(e.a)) and cond.type == I1:
+            return yes  # a load that is not made reads zeros
         no = self._value(e.b, self._and(guard, self.b.not_(cond)) if loads(e.b) else None)
         yes, no = self._same(yes, no)
         if isinstance(cond.type, ir.VectorType):
