@@ -9,8 +9,8 @@ replayed goes on as the one did that wrote it.
 
 from __future__ import annotations
 
-import math
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
