@@ -236,7 +236,7 @@ class _Walk:
             traffic=self._traffic(),
             unique_bytes=self._footprint(0),
             chunks=_product([x.extent for x in self.loops if x.parallel], self.n),
-            local_bytes=self._local_bytes(),
+            local_bytes=_local_bytes(self.stage, self.n),
             inner_trips=inner[-1].extent if inner else np.ones(self.n),
             reloads=self._reloads(),
             cold_bytes=float(self._constant_bytes()),
@@ -322,13 +322,12 @@ class _Walk:
         return share
 
     def _versions(self) -> Array:
-        """Copies of the loops: each split with a remainder doubles them."""
+        """Copies of the loops: each split with a remainder doubles what its tile loops surround."""
         copies = np.ones(self.n)
-        for stage, _ in self.chain:
-            for rel in stage.splits:
-                if rel.tail == "split":
-                    extent = self._extent_of(stage, rel.parent)
-                    copies = copies * np.where(extent % _full(rel.factors[-1], self.n), 2.0, 1.0)
+        for stage, rel in self._splits():
+            if rel.tail == "split":
+                extent = self._extent_of(stage, rel.parent)
+                copies = copies * np.where(extent % _full(rel.factors[-1], self.n), 2.0, 1.0)
         return copies
 
     def _waste(self) -> Array:
@@ -354,13 +353,6 @@ class _Walk:
             return np.ones(self.n)
         return _full(children.factors[k - 1], self.n)
 
-    def _local_bytes(self) -> Array:
-        if self.stage.attach is None:
-            return np.zeros(self.n)
-        spatial = self.stage.axis_extents[: len(self.op.axes)]
-        size = _product([_full(e, self.n) for e in spatial], self.n)
-        return size * dtype_bytes(self.op.tensor.dtype)
-
     def _prefetch(self) -> Array:
         """Prefetch distance of the first packed constant."""
         found = self.stage.prefetches
@@ -384,37 +376,52 @@ class _Walk:
         """Bytes fetched from beyond L1, L2 and L3.
 
         The body of loop d fits a cache when its footprint does; then each tensor moves once per
-        run of loop d, over all runs of the loops outside it.
+        run of loop d, over all runs of the loops outside it. A local buffer that fits is no
+        traffic at all: who fills it finds and leaves it there.
         """
         depths = [k for k, x in enumerate(self.loops) if not (x.own and x.annotation)]
         depths.append(len(self.loops))
-        feet = [self._footprint(d) for d in depths]
+        parts = [self._parts(d) for d in depths]
+        feet = [self._total(n for n, _ in p) for p in parts]
         outside = [_product([x.extent for x in self.loops[:d]], self.n) for d in depths]
         result = []
         sizes = (self.target.l1_bytes, self.target.l2_bytes, self.target.l3_bytes)
-        for size in sizes:
-            moved = feet[-1] * outside[-1]
+        for size in (0.8 * s for s in sizes):
+            runs = [self._total(np.where(held <= size, 0, n) for n, held in p) for p in parts]
+            moved = runs[-1] * outside[-1]
             for k in range(len(depths) - 2, -1, -1):
-                moved = np.where(feet[k + 1] <= 0.8 * size, feet[k] * outside[k], moved)
+                moved = np.where(feet[k + 1] <= size, runs[k] * outside[k], moved)
             result.append(moved)
         return result[0], result[1], result[2]
 
     def _footprint(self, depth: int) -> Array:
         """Bytes touched by the loops from `depth` inwards."""
-        total = np.zeros(self.n)
+        return self._total(n for n, _ in self._parts(depth))
+
+    def _total(self, parts: Iterable[Array]) -> Array:
+        return sum(parts, np.zeros(self.n))
+
+    def _parts(self, depth: int) -> list[tuple[Array, Array]]:
+        """Bytes of each tensor that the loops from `depth` inwards touch, and what holds them.
+
+        The second is the size of the local buffer, infinite for a tensor in memory.
+        """
         inner = self._inner_extents(depth)
-        for load in self.reads:
-            total += self._bytes(load, inner)
-        if self.stage.attach is not None:
-            return total
         out = [inner[a.name] for a in self.op.axes]
-        return total + _product(out, self.n) * dtype_bytes(self.op.tensor.dtype)
+        width = dtype_bytes(self.op.tensor.dtype)
+        parts = [(self._bytes(x, inner), self._held(x.tensor.name)) for x in self.reads]
+        parts.append((_product(out, self.n) * width, self._held(self.stage.name)))
+        return [(np.minimum(n, held), held) for n, held in parts]
+
+    def _held(self, name: str) -> Array:
+        """Bytes of the local buffer of a stage; infinite where it has none."""
+        stage = self.state.stages.get(name)
+        if stage is None or stage.attach is None:
+            return np.full(self.n, np.inf)
+        return _local_bytes(stage, self.n)
 
     def _bytes(self, load: Load, inner: dict[str, Array]) -> Array:
         width = dtype_bytes(load.tensor.dtype)
-        host = self.state.stages.get(load.tensor.name)
-        if host is not None and host.attach is not None and not self.op.reduce_axes:
-            return np.zeros(self.n)
         rows = np.ones(self.n)
         extent = np.ones(self.n)
         for size, index in zip(load.tensor.shape, load.indices, strict=True):
@@ -446,6 +453,15 @@ class _Walk:
         return {n: _full(e, self.n) for n, e in zip(names, needed, strict=True)}
 
 
+def _local_bytes(stage: Stage, n: int) -> Array:
+    """Size of the local buffer of an attached stage; 0 at the root."""
+    if stage.attach is None:
+        return np.zeros(n)
+    spatial = stage.axis_extents[: len(stage.op.axes)]
+    size = _product([_full(e, n) for e in spatial], n)
+    return size * dtype_bytes(stage.op.tensor.dtype)
+
+
 def _product(parts: list[Array], n: int) -> Array:
     total = np.ones(n)
     for p in parts:
@@ -472,6 +488,8 @@ def _work(e: Expr) -> int:
     match e:
         case Select(cond=Compare(op="eq", b=Const()), a=a, b=b) if dtype_of(e) != "bool":
             return max(_work(a), _work(b))  # a choice by the number of an unrolled loop
+        case Select(a=Load(), b=Const(value=0)):
+            return 0  # an address is chosen, not a value
         case Binary(op="add", a=a, b=Binary(op="mul") as b) if _is_float(e):
             return _work(a) + _work(b)
         case Binary(op="add", a=Binary(op="mul") as a, b=b) if _is_float(e):

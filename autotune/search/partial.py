@@ -99,13 +99,17 @@ def unroll_last(
 def pack_constants(state: State, p: Partial, anchor: Compute) -> Partial:
     """Store the constants that `anchor` reads in its order, and prefetch them."""
     out = p
-    for name in dict.fromkeys(x.tensor.name for x in state[anchor.name].op.reads):
-        op = state.dag[name]
-        if isinstance(op, Placeholder) and op.constant:
-            hole = f"{name}.prefetch"
-            out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048))
-            out = out.add(Pack(name, anchor.name), Prefetch(name, anchor.name, Hole(hole)))
+    for name in constants_of(state, anchor):
+        hole = f"{name}.prefetch"
+        out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048))
+        out = out.add(Pack(name, anchor.name), Prefetch(name, anchor.name, Hole(hole)))
     return out
+
+
+def constants_of(state: State, op: Compute) -> list[str]:
+    """The constants that `op` reads."""
+    names = dict.fromkeys(x.tensor.name for x in state[op.name].op.reads)
+    return [n for n in names if isinstance(o := state.dag[n], Placeholder) and o.constant]
 
 
 def matches(consumer: Compute, op: Compute) -> bool:

@@ -14,6 +14,7 @@ import math
 from autotune.errors import ScheduleError
 from autotune.schedule.steps import CacheWrite, ComputeInline, Parallel, Reorder, Winograd
 from autotune.schedule.winograd import convolution
+from autotune.search.chained import tile_window_and_reduction
 from autotune.search.partial import Partial, Rule, split_into_vectors
 from autotune.search.rows import rfactor_contiguous_reduction, tile_rows_with_everything
 from autotune.search.space import Sketch
@@ -130,6 +131,7 @@ def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> li
 
 
 RULES: tuple[Rule, ...] = (
+    tile_window_and_reduction,
     tile_rows_with_everything,
     rfactor_contiguous_reduction,
     tile_transformed_reduction,

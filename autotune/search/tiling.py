@@ -14,6 +14,7 @@ and, as a branch, the same with the reduction in blocks outside the tiles (`k-bl
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autotune.schedule.state import State
@@ -54,7 +55,7 @@ def tile_reduction_with_consumer(
     op = state[name].op
     if op.reduce_axes or state[name].attach:
         return None
-    anchor = _anchor(state, op) if op.axes else None
+    anchor = anchor_of(state, op) if op.axes else None
     if anchor is None:
         return None
     out: list[Partial] = []
@@ -66,7 +67,7 @@ def tile_reduction_with_consumer(
 # --- what the definition says -----------------------------------------------------------------
 
 
-def _anchor(state: State, op: Compute) -> Compute | None:
+def anchor_of(state: State, op: Compute) -> Compute | None:
     """The one reduction that `op` consumes point by point and nobody else reads."""
     found = []
     for name in {x.tensor.name for x in op.reads}:
@@ -86,25 +87,26 @@ def _reuses(op: Compute) -> bool:
     return any(wide - {v for i in x.indices for v in variables(i)} for x in op.reads)
 
 
-def _vector_everywhere(op: Compute) -> bool:
+def vector_everywhere(op: Compute) -> bool:
     """Whether every load advances with the innermost axis (depthwise, pooling)."""
     last = op.axes[-1].name
     return all(any(last in variables(i) for i in x.indices) for x in op.reads)
 
 
-def _window_size(op: Compute) -> int:
-    size = 1
-    for a in op.reduce_axes:
-        size *= a.extent
-    return size
+def window_size(op: Compute) -> int:
+    """Points that a reduction sums over."""
+    return math.prod(a.extent for a in op.reduce_axes)
 
 
 # --- tiling -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Variant:
-    """One structural choice of multi-level tiling."""
+class Variant:
+    """One structural choice of multi-level tiling.
+
+    `flat_tiles`: register tiles along the innermost pixel axis only.
+    """
 
     channels_outside: bool
     panels_outside: bool
@@ -113,6 +115,7 @@ class _Variant:
     inline_producers: bool = False
     copy_inputs: bool = False
     producers_per_k: bool = False
+    flat_tiles: bool = False
 
     @property
     def label(self) -> str:
@@ -127,24 +130,24 @@ class _Variant:
         return ",".join(words)
 
 
-def _variants(anchor: Compute, consumer: Compute) -> list[_Variant]:
+def _variants(anchor: Compute, consumer: Compute) -> list[Variant]:
     pixels = any(a.extent > 1 for a in consumer.axes[:-1])
-    if not _reuses(anchor) or _vector_everywhere(anchor):
-        window = _window_size(anchor) <= MAX_UNROLLED_REDUCTION
+    if not _reuses(anchor) or vector_everywhere(anchor):
+        window = window_size(anchor) <= MAX_UNROLLED_REDUCTION
         orders = (True, False) if pixels else (False,)
         return [
-            _Variant(o, o, False, unroll, inline)
+            Variant(o, o, False, unroll, inline)
             for o in orders
             for unroll in ((True, False) if window else (False,))
             for inline in (False, True)
         ]
     if not pixels:
-        return [_Variant(False, True, False, False)]
-    plain = [_Variant(o, m, False, False) for o in (True, False) for m in (True, False)]
-    copied = [_Variant(o, True, False, False, copy_inputs=True) for o in (True, False)]
-    blocked = [_Variant(o, True, True, False) for o in (True, False)]
+        return [Variant(False, True, False, False)]
+    plain = [Variant(o, m, False, False) for o in (True, False) for m in (True, False)]
+    copied = [Variant(o, True, False, False, copy_inputs=True) for o in (True, False)]
+    blocked = [Variant(o, True, True, False) for o in (True, False)]
     per_k = [
-        _Variant(o, True, True, False, copy_inputs=c, producers_per_k=True)
+        Variant(o, True, True, False, copy_inputs=c, producers_per_k=True)
         for o in (True, False)
         for c in (True, False)
     ]
@@ -152,7 +155,7 @@ def _variants(anchor: Compute, consumer: Compute) -> list[_Variant]:
 
 
 def _tile(
-    dag: ComputeDAG, target: Target, p: Partial, op: Compute, anchor: Compute, v: _Variant
+    dag: ComputeDAG, target: Target, p: Partial, op: Compute, anchor: Compute, v: Variant
 ) -> list[Partial]:
     """Tile consumer `op`, put `anchor` inside, then its producers."""
     state = p.state(dag)
@@ -172,8 +175,8 @@ def _tile(
     for name in copied:
         out = out.add(CacheRead(name, anchor.name, f"{name}.copy"))
         producers.append(f"{name}.copy")
-    out, loops = _tile_consumer(out, op, target, v)
-    out = _place_anchor(out, op, anchor, loops, v)
+    out, loops = tile_consumer(out, op, target, v)
+    out = place_anchor(out, op, anchor, loops, v)
     host, loop = op.name, loops.blocks[-1]
     if v.producers_per_k:
         host, loop = anchor.name, f"{anchor.reduce_axes[-1].name}.0"
@@ -182,14 +185,19 @@ def _tile(
             out = out.add(ComputeInline(name), done=(name,))
         else:
             out = place_producer(out.state(dag), out, name, host, loop, target)
-    out = pack_constants(out.state(dag), out, anchor)
+    return [finish_tiling(dag, out, op, anchor, v)]
+
+
+def finish_tiling(dag: ComputeDAG, p: Partial, op: Compute, anchor: Compute, v: Variant) -> Partial:
+    """Constants in the order of the loops, and what is fetched early."""
+    out = pack_constants(p.state(dag), p, anchor)
     if not v.k_blocked:
         out = _touch_early(out.state(dag), out, op.name)
-    return [out.add(done=(op.name, anchor.name), label=v.label)]
+    return out.add(done=(op.name, anchor.name), label=v.label)
 
 
 @dataclass(frozen=True, slots=True)
-class _Loops:
+class Loops:
     """Names of the consumer's loops by level."""
 
     blocks: tuple[str, ...]
@@ -197,14 +205,16 @@ class _Loops:
     vector: str
 
 
-def _tile_consumer(p: Partial, op: Compute, target: Target, v: _Variant) -> tuple[Partial, _Loops]:
+def tile_consumer(p: Partial, op: Compute, target: Target, v: Variant) -> tuple[Partial, Loops]:
+    """Blocks, tiles and register tiles of pointwise stage `op`."""
     pixels = [a for a in op.axes[:-1] if a.extent > 1]
     channel = op.axes[-1]
     ones = [a.name for a in op.axes[:-1] if a.extent == 1]
     out = p
     for a in pixels:
         tile, many = f"{a.name}.tile", f"{a.name}.tiles"
-        out = out.hole(tile, tile_domain(a.extent)).hole(many, count_domain(a.extent))
+        sizes = (1,) if v.flat_tiles and a != pixels[-1] else tile_domain(a.extent)
+        out = out.hole(tile, sizes).hole(many, count_domain(a.extent))
         out = out.add(Split(op.name, a.name, (Hole(many), Hole(tile)), "split"))
     out = channel_holes(out, channel, target)
     factors = (Hole("panels"), Hole("vectors"), Hole("lanes"))
@@ -219,10 +229,10 @@ def _tile_consumer(p: Partial, op: Compute, target: Target, v: _Variant) -> tupl
     out = out.add(Reorder(op.name, order), Parallel(op.name, len(ones) + len(blocks)))
     marks = [Annotate(op.name, n, "unroll") for n in (*inner, f"{c}.2")]
     out = out.add(*marks, Annotate(op.name, f"{c}.3", "vectorize"))
-    return out, _Loops(tuple(blocks), tuple(tiles), c)
+    return out, Loops(tuple(blocks), tuple(tiles), c)
 
 
-def _place_anchor(p: Partial, op: Compute, anchor: Compute, loops: _Loops, v: _Variant) -> Partial:
+def place_anchor(p: Partial, op: Compute, anchor: Compute, loops: Loops, v: Variant) -> Partial:
     """The reduction on the register tile, or (k-blocked) on the block with tiles of its own."""
     a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
     channel = rename[loops.vector].name
@@ -246,7 +256,7 @@ def _place_anchor(p: Partial, op: Compute, anchor: Compute, loops: _Loops, v: _V
 
 
 def _place_blocked_anchor(
-    p: Partial, op: Compute, anchor: Compute, loops: _Loops, v: _Variant
+    p: Partial, op: Compute, anchor: Compute, loops: Loops, v: Variant
 ) -> Partial:
     a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
     channel = rename[loops.vector].name

@@ -243,6 +243,39 @@ def two_convs(n: int = 8, c: int = 5) -> ComputeDAG:
     return ComputeDAG((x, w1, w2, first, act, second), ("second",))
 
 
+def separable(n: int = 7, c: int = 9, oc: int = 12, stride: int = 1, pad: int = 1) -> ComputeDAG:
+    """clip(pointwise(relu(depthwise(pad(x)) + bias)) + bias + residual)."""
+    size = (n + 2 * pad - 3) // stride + 1
+    y, x, ch, o = Axis("h", size), Axis("w", size), Axis("c", c), Axis("o", oc)
+    kh, kw, r = Axis("kh", 3), Axis("kw", 3), Axis("r", c)
+    image, weight = placeholder("x", (n, n, c)), placeholder("weight", (3, 3, c), constant=True)
+    bias, other = placeholder("bias", (c,), constant=True), placeholder("other", (size, size, oc))
+    weight2 = placeholder("weight2", (c, oc), constant=True)
+    reach = (size - 1) * stride + 3
+    row, col = sub(Var("h"), idx(pad)), sub(Var("w"), idx(pad))
+    value = select(both(inside(row, n), inside(col, n)), image.tensor[row, col, ch], f32(0))
+    padded = compute("pad", (Axis("h", reach), Axis("w", reach), ch), value)
+    source = padded if pad else image
+    at = (add(mul(y.var, idx(stride)), kh.var), add(mul(x.var, idx(stride)), kw.var), ch)
+    body = Reduce("sum", mul(source.tensor[at], weight.tensor[kh, kw, ch]), (kh, kw))
+    deep = compute("deep", (y, x, ch), body)
+    act = compute("act", (y, x, ch), maximum(f32(0), add(deep.tensor[y, x, ch], bias.tensor[ch])))
+    body = Reduce("sum", mul(act.tensor[y, x, r], weight2.tensor[r, o]), (r,))
+    point = compute("point", (y, x, o), body)
+    out = compute("out", (y, x, o), add(point.tensor[y, x, o], other.tensor[y, x, o]))
+    stages = (padded, deep) if pad else (deep,)
+    return ComputeDAG((image, weight, bias, weight2, other, *stages, act, point, out), ("out",))
+
+
+def pooled_product(n: int = 9, c: int = 10, oc: int = 8) -> ComputeDAG:
+    """A maximum over windows of three that a product reads as it is."""
+    i, ch, o, k, r = Axis("i", n - 2), Axis("c", c), Axis("o", oc), Axis("k", 3), Axis("r", c)
+    x, weight = placeholder("x", (n, c)), placeholder("weight", (c, oc), constant=True)
+    pool = compute("pool", (i, ch), Reduce("max", x.tensor[add(i.var, k.var), ch], (k,)))
+    body = Reduce("sum", mul(pool.tensor[i, r], weight.tensor[r, o]), (r,))
+    return ComputeDAG((x, weight, pool, compute("product", (i, o), body)), ("product",))
+
+
 ALL: dict[str, Callable[[], ComputeDAG]] = {
     "gemm": gemm,
     "gemv": lambda: gemm(1, 33, 8),
@@ -263,4 +296,8 @@ ALL: dict[str, Callable[[], ComputeDAG]] = {
     "integers": integers,
     "transposed": transposed,
     "two_convs": two_convs,
+    "separable": separable,
+    "separable_strided": lambda: separable(9, 20, 17, 2),
+    "separable_unpadded": lambda: separable(6, 16, 8, 1, 0),
+    "pooled_product": pooled_product,
 }

@@ -1,0 +1,176 @@
+"""⑥ A window computed inside the blocks of the reduction that reads it point by point.
+
+    data → reduction over a small window (depthwise, pooling) → pointwise → reduction → pointwise
+
+What lies between the two reductions never leaves the cache. From the outside in:
+
+    parallel  blocks of pixels, blocks of channels
+      [padding for the block, or inlined]
+      the block's pixels × all channels of the window, in a local buffer:
+        tiles of pixels, vectors of channels
+          window unrolled, in registers; its pointwise consumer
+      the reduction over those channels, tiled as always (see `tiling`)
+
+With several blocks of channels the window is computed for each of them: the search decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.schedule.state import State
+from autotune.schedule.steps import (
+    Annotate,
+    CacheWrite,
+    ComputeAt,
+    ComputeInline,
+    Hole,
+    Pack,
+    Reorder,
+    Split,
+)
+from autotune.search.partial import Partial, constants_of, lanes_of, place_producer
+from autotune.search.tiling import (
+    MAX_UNROLLED_REDUCTION,
+    Variant,
+    anchor_of,
+    finish_tiling,
+    place_anchor,
+    tile_consumer,
+    vector_everywhere,
+    window_size,
+)
+from autotune.target import Target
+from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.expr import Var
+
+WINDOW_TILES = (1, 2, 3, 4, 5, 6, 7, 8)
+"""Pixels of a register tile of the window, along each axis."""
+WINDOW_VECTORS = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The stages: `window` is None where `middle`, which is read by `anchor`, is itself the window.
+
+    `padding`: what the window alone reads, the last stage first.
+    """
+
+    anchor: Compute
+    middle: Compute
+    window: Compute | None
+    padding: tuple[Compute, ...]
+
+
+def tile_window_and_reduction(
+    dag: ComputeDAG, target: Target, p: Partial, name: str
+) -> list[Partial] | None:
+    """Tile a pointwise stage around a reduction, and inside its blocks the window that feeds it."""
+    state = p.state(dag)
+    op = state[name].op
+    if op.reduce_axes or state[name].attach or not op.axes:
+        return None
+    anchor = anchor_of(state, op)
+    chain = _chain(state, anchor) if anchor else None
+    if chain is None:
+        return None
+    inlined = (False, True) if chain.padding else (False,)
+    variants = [
+        Variant(False, m, False, False, inline_producers=i, flat_tiles=True)
+        for m in (True, False)
+        for i in inlined
+    ]
+    return [_tile(dag, target, p, op, chain, v) for v in variants]
+
+
+def _chain(state: State, anchor: Compute) -> _Chain | None:
+    middle = _private(state, anchor)
+    if middle is None or not _point_by_point(anchor, middle) or _is_window(anchor):
+        return None
+    window = middle if middle.reduce_axes else anchor_of(state, middle)
+    if window is None or not _is_window(window):
+        return None
+    padding: list[Compute] = []
+    source = _private(state, window)
+    while source is not None:
+        padding.append(source)
+        source = _private(state, source)
+    if any(op.reduce_axes for op in padding):
+        return None
+    return _Chain(anchor, middle, None if middle is window else window, tuple(padding))
+
+
+def _private(state: State, reader: Compute) -> Compute | None:
+    """The one computation that `reader` reads, if nobody else does."""
+    names = {x.tensor.name for x in reader.reads}
+    found = [op for op in state.dag.computes if op.name in names]
+    if len(found) != 1 or found[0].name in state.dag.outputs:
+        return None
+    return found[0] if state.dag.consumers(found[0].name) == (reader,) else None
+
+
+def _point_by_point(anchor: Compute, op: Compute) -> bool:
+    """Whether the blocks of `anchor` read disjoint elements of `op`: an axis each, no windows."""
+    reads = (x for x in anchor.reads if x.tensor.name == op.name)
+    return all(isinstance(i, Var) for x in reads for i in x.indices)
+
+
+def _is_window(op: Compute) -> bool:
+    """Whether a reduction is short and all its loads advance with the innermost axis."""
+    return vector_everywhere(op) and window_size(op) <= MAX_UNROLLED_REDUCTION
+
+
+def _tile(
+    dag: ComputeDAG, target: Target, p: Partial, op: Compute, c: _Chain, v: Variant
+) -> Partial:
+    out, loops = tile_consumer(p, op, target, v)
+    out = place_anchor(out, op, c.anchor, loops, v)
+    host, block = op.name, loops.blocks[-1]
+    window = c.window
+    if window is None:
+        out = out.add(CacheWrite(c.middle.name, f"{c.middle.name}.sum"))
+        window = out.state(dag)[f"{c.middle.name}.sum"].op
+    out = out.add(ComputeAt(c.middle.name, host, block))
+    out = _tile_window(out, c.middle, window, target)
+    for stage in c.padding:
+        if v.inline_producers:
+            out = out.add(ComputeInline(stage.name), done=(stage.name,))
+        else:
+            out = place_producer(out.state(dag), out, stage.name, host, block, target)
+    out = out.add(*(Pack(n, window.name) for n in constants_of(out.state(dag), window)))
+    out = out.add(done=(c.middle.name, window.name), label="chained")
+    return finish_tiling(dag, out, op, c.anchor, v)
+
+
+def _tile_window(p: Partial, op: Compute, window: Compute, target: Target) -> Partial:
+    """Register tiles of pointwise stage `op`, and in each of them all of `window`."""
+    *pixels, channel = op.axes
+    tiled = [a for a in pixels if a.extent > 1]
+    ones = [a.name for a in pixels if a.extent == 1]
+    c, lanes = channel.name, lanes_of(channel.extent, target)
+    out = p
+    for a in tiled:
+        hole = f"window.{a.name}"
+        out = out.hole(hole, tuple(t for t in WINDOW_TILES if t <= a.extent))
+        out = out.add(Split(op.name, a.name, (Hole(hole),), "split"))
+    vectors = tuple(n for n in WINDOW_VECTORS if n * lanes <= channel.extent)
+    out = out.hole("window.vectors", vectors)
+    out = out.add(Split(op.name, c, (Hole("window.vectors"), lanes)))
+    tiles = [*(f"{a.name}.0" for a in tiled), f"{c}.0"]
+    inner = [*(f"{a.name}.1" for a in tiled), f"{c}.1"]
+    out = out.add(Reorder(op.name, (*ones, *tiles, *inner, f"{c}.2")))
+    out = out.add(*(Annotate(op.name, n, "unroll") for n in inner))
+    out = out.add(Annotate(op.name, f"{c}.2", "vectorize"))
+    return _place_window(out, op, window, f"{c}.0", lanes)
+
+
+def _place_window(p: Partial, op: Compute, window: Compute, loop: str, lanes: int) -> Partial:
+    """The window on one register tile: taps outside, everything unrolled around one vector."""
+    *pixels, channel = window.axes
+    taps = [a.name for a in window.reduce_axes]
+    out = p.add(ComputeAt(window.name, op.name, loop))
+    out = out.add(Split(window.name, channel.name, (lanes,)))
+    unrolled = [*taps, *(a.name for a in pixels), f"{channel.name}.0"]
+    out = out.add(Reorder(window.name, (*unrolled, f"{channel.name}.1")))
+    out = out.add(*(Annotate(window.name, n, "unroll") for n in unrolled))
+    return out.add(Annotate(window.name, f"{channel.name}.1", "vectorize"))

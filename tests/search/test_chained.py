@@ -1,0 +1,85 @@
+"""A window inside the blocks of the reduction that reads it: where, and with right numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from autotune.loopir.interp import interpret
+from autotune.loopir.lower import lower
+from autotune.loopir.verify import verify
+from autotune.schedule.state import replay
+from autotune.search.analysis import analyse
+from autotune.search.draft import draft_seconds
+from autotune.search.sketch import generate_sketches
+from autotune.search.space import Sketch
+from autotune.target import Target, parse_target, runs_here
+from autotune.te.dag import ComputeDAG
+from autotune.te.evaluate import evaluate
+from tests.schedule.running import assert_close, random_inputs, run_compiled
+from tests.schedule.small_dags import ALL, conv, pooled_product, separable, two_convs
+
+TARGETS = [t for t in map(parse_target, ("x86-64-v3", "x86-64-v4")) if runs_here(t)]
+CHAINS = ("separable", "separable_strided", "separable_unpadded", "pooled_product")
+
+
+def middle(dag: ComputeDAG, sketch: Sketch) -> str:
+    """The loops with every hole in the middle of its domain."""
+    values = {p.name: p.domain[len(p.domain) // 2] for p in sketch.parameters}
+    return str(replay(dag, sketch.steps, values))
+
+
+def test_sketches_of_a_separable_convolution(golden: Callable[[str, str], None]) -> None:
+    dag = separable(14, 32, 48)
+    sketches = generate_sketches(dag, parse_target("x86-64-v3"))
+    lines = [f"== {s.name}\n{middle(dag, s)}" for s in sketches]
+    golden("sketches_separable.txt", "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_everything_is_one_kernel(name: str) -> None:
+    dag = ALL[name]()
+    for sketch in generate_sketches(dag, parse_target("x86-64-v3")):
+        state = replay(dag, sketch.steps, {p.name: p.domain[0] for p in sketch.parameters})
+        assert "chained" in sketch.name
+        assert sum(s.attach is None for s in state.stages.values()) == 1
+
+
+@pytest.mark.parametrize("dag", [conv(), two_convs()], ids=["conv", "two_convs"])
+def test_a_reduction_that_is_no_window_is_not_chained(dag: ComputeDAG) -> None:
+    sketches = generate_sketches(dag, parse_target("x86-64-v3"))
+    assert not any("chained" in s.name for s in sketches)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
+@pytest.mark.parametrize("name", CHAINS)
+def test_random_rows_compute_what_the_definition_says(name: str, target: Target) -> None:
+    dag, rng = ALL[name](), np.random.default_rng(11)
+    inputs = random_inputs(dag)
+    expected = evaluate(dag, inputs)
+    for sketch in generate_sketches(dag, target):
+        rows = sketch.sample(200, rng)
+        for row in rows[analyse(dag, sketch, rows, target).valid][:3]:
+            program = lower(dag, sketch.bind(row))
+            verify(program)
+            meaning = interpret(program, inputs)
+            assert_close(meaning, expected, 3e-6)
+            assert_close(run_compiled(program, inputs, target, 2), meaning, 3e-6)
+
+
+def test_the_draft_prefers_what_stays_in_the_cache() -> None:
+    """Blocks of a few rows before one block of everything, which goes through L2."""
+    dag, target = separable(56, 128, 128), parse_target("x86-64-v4")
+    sketch = generate_sketches(dag, target)[0]
+    rows = sketch.sample(4000, np.random.default_rng(0))
+    found = analyse(dag, sketch, rows, target)
+    seconds = draft_seconds(found, target, 1)
+    local = np.sum([s.local_bytes for s in found.statements], axis=0)
+    assert local[np.argmin(seconds)] < target.l2_bytes / 4
+
+
+def test_a_window_that_is_read_as_it_is_gets_a_consumer() -> None:
+    sketch = generate_sketches(pooled_product(), parse_target("x86-64-v3"))[0]
+    assert "pool.sum" in str(sketch.steps)
