@@ -53,12 +53,12 @@ def interpret(program: Program, inputs: Mapping[str, Array]) -> dict[str, Array]
     memory = {
         b.name: _Memory(b.name, b.tensor.shape, b.tensor.dtype, clock) for b in program.buffers
     }
+    values = derive(program.derived, inputs)
     for buffer in program.buffers:
-        if buffer.name in inputs:
-            memory[buffer.name].fill(inputs[buffer.name])
-    constants = derive(program.derived, inputs)
+        if buffer.name in values:
+            memory[buffer.name].fill(values[buffer.name])
     for packing in program.packs:
-        memory[packing.packed.name] = _pack(packing, constants[packing.source.name], names)
+        memory[packing.packed.name] = _pack(packing, values[packing.source.name], names)
     for kernel in program.kernels:
         _run(kernel, memory, names, clock)
     return {b.name: _result(b, memory) for b in program.buffers if b.role == "output"}

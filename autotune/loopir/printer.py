@@ -20,7 +20,7 @@ from autotune.loopir.nodes import (
     Store,
     dense,
 )
-from autotune.te.dag import print_expr
+from autotune.te.dag import print_compute, print_expr
 from autotune.te.expr import Expr, Tensor
 
 _TAB = "  "
@@ -32,6 +32,7 @@ def print_program(program: Program) -> str:
     Strides, in elements, are shown where a buffer is not dense.
     """
     lines = [f"{b.role} {_buffer(b)}" for b in program.buffers]
+    lines += [f"derive {print_compute(op)}" for op in program.derived]
     lines += [_packing(p) for p in program.packs]
     for kernel in program.kernels:
         lines += ["", *_kernel(kernel)]

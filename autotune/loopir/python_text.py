@@ -28,6 +28,7 @@ from autotune.loopir.nodes import (
     Stmt,
     Store,
 )
+from autotune.te.dag import Compute
 from autotune.te.expr import (
     Binary,
     Call,
@@ -60,9 +61,10 @@ def sigmoid(x):
 
 
 def print_python(program: Program) -> str:
-    """One function per packing and per kernel, and `run`, which calls them in order."""
+    """One function per constant made and per kernel, and `run`, which calls them in order."""
     names = Names()
     parts = [_IMPORTS]
+    parts += [_derived_text(op, names) for op in program.derived]
     parts += [packing_text(p, names) for p in program.packs]
     parts += [kernel_text(k, names) for k in program.kernels]
     parts.append(_run_text(program, names))
@@ -103,6 +105,23 @@ def kernel_text(kernel: Kernel, names: Names) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _derived_text(op: Compute, names: Names) -> str:
+    """`def derive_x(sources…)` that returns a constant made out of others."""
+    target = names.tensor(op.name)
+    where: tuple[Expr, ...] = tuple(a.var for a in op.axes)
+    body: Body = (Store(op.tensor, where, op.body),)
+    for axis in reversed(op.axes):
+        body = (For(axis.name, axis.extent, "serial", body),)
+    lines = [f"def derive_{target}({', '.join(map(names.tensor, _sources(op)))}):"]
+    lines.append(f"{_TAB}{target} = empty({op.tensor.shape}, {op.tensor.dtype!r})")
+    lines += _body(body, _TAB, names)
+    return "\n".join([*lines, f"{_TAB}return {target}"]) + "\n"
+
+
+def _sources(op: Compute) -> list[str]:
+    return list(dict.fromkeys(x.tensor.name for x in op.reads))
+
+
 def packing_text(packing: Packing, names: Names) -> str:
     """`def pack_x(source)` that returns the packed constant."""
     source, packed = names.tensor(packing.source.name), names.tensor(packing.packed.name)
@@ -126,9 +145,15 @@ def _run_text(program: Program, names: Names) -> str:
     given = [b.name for b in program.buffers if b.role == "input"]
     packed = {p.packed.name: p for p in program.packs}
     constants = [b.name for b in program.buffers if b.role == "constant" and b.name not in packed]
-    sources = [p.source.name for p in program.packs]
-    arguments = dict.fromkeys([*given, *constants, *sources])
+    derived = {op.name for op in program.derived}
+    sources = [*(s for op in program.derived for s in _sources(op))]
+    sources += [p.source.name for p in program.packs]
+    arguments = dict.fromkeys(n for n in (*given, *constants, *sources) if n not in derived)
     lines = [f"def run({', '.join(names.tensor(a) for a in arguments)}):"]
+    for op in program.derived:
+        target = names.tensor(op.name)
+        call = f"derive_{target}({', '.join(map(names.tensor, _sources(op)))})"
+        lines.append(f"{_TAB}{target} = {call}")
     for p in program.packs:
         target = names.tensor(p.packed.name)
         lines.append(f"{_TAB}{target} = pack_{target}({names.tensor(p.source.name)})")

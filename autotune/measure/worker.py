@@ -231,7 +231,7 @@ def _fill(arena: Arena, program: Program, ref: Reference) -> None:
         if packing is not None:
             pack(packing, values[packing.source.name], arena.view(buffer.name))
         elif buffer.role in ("input", "constant"):
-            arena.view(buffer.name)[...] = ref.values[buffer.name]
+            arena.view(buffer.name)[...] = values[buffer.name]
 
 
 def _wrong(verdict: Verdict, when: str = "") -> MeasureResult:

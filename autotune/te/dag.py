@@ -232,11 +232,16 @@ def print_dag(dag: ComputeDAG) -> str:
             kind = "constant" if op.constant else "input"
             lines.append(f"{op.name} = {kind}({dims}) {op.tensor.dtype}")
             continue
-        axes = ", ".join(f"{a.name}<{a.extent}" for a in op.axes)
         mark = "output " if op.name in dag.outputs else ""
-        dtype = "" if op.tensor.dtype == "float32" else f" {op.tensor.dtype}"
-        lines.append(f"{mark}{op.name}[{axes}]{dtype} = {_bare(op.body)}")
+        lines.append(mark + print_compute(op))
     return "\n".join(lines)
+
+
+def print_compute(op: Compute) -> str:
+    """`c[i<128, j<64] = …`; the dtype is shown where it is not float32."""
+    axes = ", ".join(f"{a.name}<{a.extent}" for a in op.axes)
+    dtype = "" if op.tensor.dtype == "float32" else f" {op.tensor.dtype}"
+    return f"{op.name}[{axes}]{dtype} = {_bare(op.body)}"
 
 
 def _flops(op: Compute) -> int:

@@ -23,7 +23,9 @@ from autotune.schedule.steps import (
     Split,
     Step,
     Steps,
+    Winograd,
 )
+from autotune.schedule.winograd import convolution
 from autotune.te.dag import Compute, ComputeDAG
 
 UNROLL_LIMIT = 24
@@ -58,6 +60,12 @@ class _Draw:
         return True
 
     def rewrite(self) -> None:
+        for op in self.dag.computes:
+            found = convolution(self.dag, op.name)
+            if found and self.chance(0.4):
+                taps = tuple(p.tap.name for p in found.pairs if self.chance(0.8))
+                if taps:
+                    self.add(Winograd(op.name, taps, self.rng.choice((2, 3, 4))))
         for op in self.dag.computes:
             if op.name not in self.dag.outputs and not op.reduce_axes and self.chance(0.4):
                 self.add(ComputeInline(op.name))

@@ -17,6 +17,7 @@ from autotune.codegen.pack import aligned, pack
 from autotune.loopir.nodes import Buffer, Program
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
+from autotune.te.evaluate import derive
 
 Array = NDArray[Any]
 GUARD_BYTES = 256
@@ -65,11 +66,12 @@ def run_compiled(
     """Outputs of the machine code; each parallel range is run in `n_chunks` parts, last first."""
     library = Library([compile_program(program, target)])
     memory = {b.name: Memory(b) for b in program.buffers}
+    values = derive(program.derived, inputs)
     for packing in program.packs:
-        memory[packing.packed.name].array[...] = pack(packing, inputs[packing.source.name])
+        memory[packing.packed.name].array[...] = pack(packing, values[packing.source.name])
     for b in program.buffers:
-        if b.name in inputs:
-            memory[b.name].array[...] = inputs[b.name]
+        if b.name in values:
+            memory[b.name].array[...] = values[b.name]
     for kernel in program.kernels:
         call = library.function(kernel.name, len(kernel.buffers))
         arguments = [ctypes.c_void_p(memory[n].address) for n in kernel.buffers]

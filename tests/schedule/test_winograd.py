@@ -1,0 +1,112 @@
+"""Minimal filtering: the matrices, the rewrite, and the schedules that search makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.errors import ScheduleError
+from autotune.loopir.interp import interpret
+from autotune.loopir.lower import lower
+from autotune.loopir.verify import verify
+from autotune.schedule.state import replay
+from autotune.schedule.steps import Winograd, steps_from_json, steps_to_json
+from autotune.schedule.winograd import Matrix, convolution, filtering, rewrite
+from autotune.search.analysis import analyse
+from autotune.search.sketch import generate_sketches
+from autotune.target import Target, parse_target, runs_here
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.evaluate import derive, evaluate
+from autotune.te.expr import Axis, Reduce, add, f32, maximum, mul
+from tests.schedule.running import assert_close, random_inputs, run_compiled
+from tests.schedule.small_dags import conv
+
+TARGETS = [t for t in (parse_target("x86-64-v3"), parse_target("x86-64-v4")) if runs_here(t)]
+
+
+def valid_conv(h: int, w: int, ic: int, oc: int, kh: int, kw: int) -> ComputeDAG:
+    """relu(conv(x)) without padding, with a window of kh × kw."""
+    x = placeholder("x", (h, w, ic))
+    weight = placeholder("weight", (kh, kw, ic, oc), constant=True)
+    y, z, o = Axis("y", h - kh + 1), Axis("z", w - kw + 1), Axis("o", oc)
+    a, b, c = Axis("a", kh), Axis("b", kw), Axis("c", ic)
+    product = mul(x.tensor[add(y.var, a.var), add(z.var, b.var), c], weight.tensor[a, b, c, o])
+    total = compute("total", (y, z, o), Reduce("sum", product, (a, b, c)))
+    relu = compute("relu", (y, z, o), maximum(f32(0), total.tensor[y, z, o]))
+    return ComputeDAG((x, weight, total, relu), ("relu",))
+
+
+def floats(matrix: Matrix) -> np.ndarray:
+    return np.array([[float(c) for c in row] for row in matrix])
+
+
+@pytest.mark.parametrize(("m", "r"), [(2, 2), (2, 3), (3, 3), (4, 3), (6, 3), (2, 5), (4, 5)])
+def test_filtering_is_a_correlation(m: int, r: int) -> None:
+    f = filtering(m, r)
+    rng = np.random.default_rng(m * 10 + r)
+    x, w = rng.standard_normal(m + r - 1), rng.standard_normal(r)
+    found = floats(f.inverse) @ ((floats(f.weight) @ w) * (floats(f.data) @ x))
+    np.testing.assert_allclose(found, np.correlate(x, w), rtol=1e-10, atol=1e-10)
+
+
+def test_the_matrices_are_those_of_the_literature() -> None:
+    f = filtering(4, 3)
+    assert floats(f.data)[0].tolist() == [4, 0, -5, 0, 1, 0]
+    assert floats(f.inverse)[3].tolist() == [0, 1, -1, 8, -8, 1]
+    assert all(c.denominator == 1 for row in f.data for c in row)
+
+
+def test_there_are_only_so_many_points() -> None:
+    with pytest.raises(ScheduleError, match=r"F\(12, 3\)"):
+        filtering(12, 3)
+
+
+@pytest.mark.parametrize("m", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("dag", "taps"),
+    [
+        (valid_conv(10, 11, 3, 5, 3, 3), ("a", "b")),
+        (valid_conv(9, 9, 2, 3, 3, 3), ("b",)),
+        (valid_conv(5, 12, 3, 4, 1, 3), ("b",)),
+        (valid_conv(12, 7, 3, 4, 3, 1), ("a",)),
+    ],
+)
+def test_rewriting_keeps_the_meaning(dag: ComputeDAG, taps: tuple[str, ...], m: int) -> None:
+    inputs = random_inputs(dag)
+    new = rewrite(dag, "total", taps, m)
+    found = evaluate(new.dag, derive(new.derived, inputs))
+    assert_close(found, evaluate(dag, inputs), 1e-6)
+
+
+def test_what_is_no_convolution_of_unit_stride() -> None:
+    assert convolution(conv(stride=2), "conv") is None
+    assert convolution(valid_conv(6, 6, 3, 4, 1, 1), "total") is None
+    with pytest.raises(ScheduleError, match="no convolution"):
+        replay(valid_conv(6, 6, 3, 4, 1, 3), (Winograd("total", ("a",), 2),))
+
+
+def test_step_survives_the_log() -> None:
+    steps = (Winograd("conv", ("kh", "kw"), 4),)
+    assert steps_from_json(steps_to_json(steps)) == steps
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: str(t.vector_bits))
+@pytest.mark.parametrize(
+    "dag", [conv(7, 9, 8, 20), valid_conv(9, 9, 16, 24, 3, 3), valid_conv(6, 13, 8, 16, 1, 3)]
+)
+def test_every_sketch_computes_the_convolution(dag: ComputeDAG, target: Target) -> None:
+    inputs = random_inputs(dag)
+    expected = evaluate(dag, inputs)
+    rng = np.random.default_rng(0)
+    sketches = [s for s in generate_sketches(dag, target) if "winograd" in s.name]
+    assert {s.name.split("+")[0] for s in sketches} == {"winograd2", "winograd4"}
+    for sketch in sketches:
+        rows = sketch.sample(50, rng)
+        rows = rows[analyse(dag, sketch, rows, target).valid][:3]
+        assert len(rows)
+        for row in rows:
+            program = lower(dag, sketch.bind(row))
+            verify(program)
+            meaning = interpret(program, inputs)
+            assert_close(meaning, expected, 5e-6)
+            assert_close(run_compiled(program, inputs, target, 2), meaning, 3e-6)
