@@ -33,6 +33,8 @@ POPULATION = 1024
 ELITE = 96
 GENERATIONS = 4
 EXPLORE = 0.1
+FIRST_BATCH = 8
+"""Candidates of a task's first batch, or one of each structure if those are more."""
 _MAX_DEFAULTS = 8
 MAX_ALIKE = 3
 """Most candidates of one batch between which the estimate sees no difference."""
@@ -80,6 +82,7 @@ class SketchPolicy:
         pools = {name: self._evolve(self.sketches[name]) for name in self._promising()}
         first = not any(self._measured.values())
         chosen = self._best_of_each(pools, n) if first else []
+        n = min(n, max(FIRST_BATCH, len(chosen))) if first else n
         ranked = sorted(
             (
                 (float(p), name, k)
@@ -193,8 +196,9 @@ class SketchPolicy:
         return np.stack(rows) if rows else np.zeros((0, width), np.int64)
 
     def _best_of_each(self, pools: dict[str, tuple[Rows, Array]], n: int) -> list[tuple[str, int]]:
+        """The best of each structure that the draft does not take for twice as slow as another."""
         tops = sorted((s[0], name) for name, (_, s) in pools.items() if len(s))
-        return [(name, 0) for _, name in tops[:n]]
+        return [(name, 0) for score, name in tops[:n] if score <= tops[0][0] + 1.0]
 
     def _candidate(self, name: str, rows: Rows, scores: Array, k: int) -> Candidate:
         return Candidate(self.sketches[name].bind(rows[k]), name, float(np.exp2(scores[k])))

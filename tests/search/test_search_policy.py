@@ -31,9 +31,9 @@ def result(seconds: float) -> MeasureResult:
 def test_nothing_is_proposed_twice() -> None:
     p, seen = policy(), set()
     for _ in range(4):
-        batch = p.propose(12)
+        batch = p.propose(8)
         texts = {steps_text(c.steps) for c in batch}
-        assert len(texts) == len(batch) == 12
+        assert len(texts) == len(batch) == 8
         assert not texts & seen
         seen |= texts
         p.observe([(c, result(1e-3)) for c in batch])
