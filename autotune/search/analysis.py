@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from autotune.schedule.region import UnboundedIndex, span
 from autotune.schedule.state import SplitRelation, Stage, State, replay, required_extents
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
+from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import (
     Binary,
@@ -172,6 +174,36 @@ def _register_depth(stage: Stage) -> int:
     return depth
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Loads of one tensor that differ by constants only: the lowest, and how far the others go."""
+
+    load: Load
+    spreads: tuple[int, ...]
+
+    @property
+    def dimensions(self) -> Iterator[tuple[int, Expr, int]]:
+        """Extent, index and spread of each dimension."""
+        return zip(self.load.tensor.shape, self.load.indices, self.spreads, strict=True)
+
+
+@lru_cache(maxsize=256)
+def _accesses(op: Compute) -> tuple[Access, ...]:
+    """All loads of a computation, in groups."""
+    groups: dict[object, list[tuple[Load, tuple[int, ...]]]] = {}
+    for load in dict.fromkeys(op.reads):
+        forms = [linear(i) for i in load.indices]
+        key = (load.tensor.name, tuple(frozenset(f.terms) for f in forms))
+        groups.setdefault(key, []).append((load, tuple(f.const for f in forms)))
+    return tuple(_access(group) for group in groups.values())
+
+
+def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:
+    columns = list(zip(*(consts for _, consts in group), strict=True))
+    first = min(group, key=lambda item: item[1])[0]
+    return Access(first, tuple(max(c) - min(c) for c in columns))
+
+
 def _full(x: object, n: int) -> Array:
     return np.broadcast_to(np.asarray(x, dtype=np.float64), (n,))
 
@@ -182,7 +214,7 @@ class _Walk:
     def __init__(self, state: State, stage: Stage, n: int, target: Target) -> None:
         self.state, self.stage, self.n, self.target = state, stage, n, target
         self.op: Compute = stage.op
-        self.reads = list(dict.fromkeys(stage.op.reads))
+        self.reads = _accesses(stage.op)
         self.chain = self._chain()
         self.loops = [loop for s, depth in self.chain for loop in self._own_loops(s, depth)]
 
@@ -250,12 +282,12 @@ class _Walk:
         """Distinct loads per expanded body, and registers that its operands need."""
         total, vectors = np.zeros(self.n), np.zeros(self.n)
         inner = self._register_extents()
-        for load in self.reads:
-            count = self._elements(load, inner, skip_lanes=True)
+        for access in self.reads:
+            count = self._elements(access, inner, skip_lanes=True)
             total += count
-            vector = self._uses_lanes(load)
+            vector = self._uses_lanes(access.load)
             vectors += np.minimum(count, accumulators) if vector else 0
-        broadcast = 1.0 if any(not self._uses_lanes(x) for x in self.reads) else 0.0
+        broadcast = 1.0 if any(not self._uses_lanes(x.load) for x in self.reads) else 0.0
         window = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
         held = np.minimum(vectors, 4.0) if window else vectors
         return np.maximum(total, 1.0), held + broadcast
@@ -280,12 +312,12 @@ class _Walk:
                 return x.name.split(".")[0] if "." in x.name else x.name
         return None
 
-    def _elements(self, load: Load, inner: dict[str, Array], skip_lanes: bool) -> Array:
-        """Distinct elements (vectors, with `skip_lanes`) that `load` touches over `inner`."""
+    def _elements(self, access: Access, inner: dict[str, Array], skip_lanes: bool) -> Array:
+        """Distinct elements (vectors, with `skip_lanes`) that `access` touches over `inner`."""
         axis = self._lane_axis()
         total = np.ones(self.n)
-        for size, index in zip(load.tensor.shape, load.indices, strict=True):
-            extent = self._distinct(index, size, inner)
+        for size, index, spread in access.dimensions:
+            extent = self._distinct(index, size, spread, inner)
             if skip_lanes and axis is not None and axis in variables(index):
                 lanes = _product(
                     [x.extent for x in self.loops if x.annotation == "vectorize"], self.n
@@ -294,14 +326,14 @@ class _Walk:
             total = total * extent
         return total
 
-    def _distinct(self, index: Expr, size: int, inner: dict[str, Array]) -> Array:
+    def _distinct(self, index: Expr, size: int, spread: int, inner: dict[str, Array]) -> Array:
         """Most values that an index takes: its span, less what strides skip."""
         points = _product([inner[v] for v in variables(index) & set(inner)], self.n)
         try:
             reach = _full(span(index, inner), self.n) + 1
         except UnboundedIndex:
             reach = _full(size, self.n)
-        return np.minimum(np.minimum(reach, points), size)
+        return np.minimum(np.minimum(reach + spread, points * (1 + spread)), size)
 
     def _splits(self) -> Iterator[tuple[Stage, SplitRelation]]:
         """Splits whose tile loop surrounds this statement."""
@@ -409,7 +441,7 @@ class _Walk:
         inner = self._inner_extents(depth)
         out = [inner[a.name] for a in self.op.axes]
         width = dtype_bytes(self.op.tensor.dtype)
-        parts = [(self._bytes(x, inner), self._held(x.tensor.name)) for x in self.reads]
+        parts = [(self._bytes(x, inner), self._held(x.load.tensor.name)) for x in self.reads]
         parts.append((_product(out, self.n) * width, self._held(self.stage.name)))
         return [(np.minimum(n, held), held) for n, held in parts]
 
@@ -420,14 +452,14 @@ class _Walk:
             return np.full(self.n, np.inf)
         return _local_bytes(stage, self.n)
 
-    def _bytes(self, load: Load, inner: dict[str, Array]) -> Array:
-        width = dtype_bytes(load.tensor.dtype)
+    def _bytes(self, access: Access, inner: dict[str, Array]) -> Array:
+        width = dtype_bytes(access.load.tensor.dtype)
         rows = np.ones(self.n)
         extent = np.ones(self.n)
-        for size, index in zip(load.tensor.shape, load.indices, strict=True):
+        for size, index, spread in access.dimensions:
             rows = rows * extent
-            extent = self._distinct(index, size, inner)
-        constant = self._is_constant(load)
+            extent = self._distinct(index, size, spread, inner)
+        constant = self._is_constant(access.load)
         row = extent * width if constant else np.maximum(extent * width, CACHE_LINE)
         return rows * row
 

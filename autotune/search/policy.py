@@ -31,7 +31,9 @@ from autotune.te.dag import ComputeDAG
 
 POPULATION = 1024
 ELITE = 96
-GENERATIONS = 4
+GENERATIONS = 3
+HOPELESS = 1.0
+"""A structure whose best is estimated at twice the best of all (log2) is not looked into."""
 EXPLORE = 0.1
 FIRST_BATCH = 8
 """Candidates of a task's first batch, or one of each structure if those are more."""
@@ -79,7 +81,13 @@ class SketchPolicy:
         """Up to `n` candidates not measured yet, most promising first; none when all are known."""
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
         self._n_asked += 1
-        pools = {name: self._evolve(self.sketches[name]) for name in self._promising()}
+        seeds = {name: self._seed_rows(self.sketches[name]) for name in self._promising()}
+        limit = min((s[0] for _, s, _ in seeds.values() if len(s)), default=0.0) + HOPELESS
+        pools = {
+            name: self._evolve(self.sketches[name], *found)
+            for name, found in seeds.items()
+            if len(found[1]) and found[1][0] <= limit
+        }
         first = not any(self._measured.values())
         chosen = self._best_of_each(pools, n) if first else []
         n = min(n, max(FIRST_BATCH, len(chosen))) if first else n
@@ -145,14 +153,19 @@ class SketchPolicy:
 
     # --- evolution ----------------------------------------------------------------------------
 
-    def _evolve(self, sketch: Sketch) -> tuple[Rows, Array]:
-        """Unmeasured rows of one sketch and their estimated log2 seconds, best first."""
+    def _seed_rows(self, sketch: Sketch) -> tuple[Rows, Array, Rows]:
+        """Random rows and relatives of the best measured ones, as `_score` gives them."""
         population = sketch.sample(min(POPULATION, 4 * sketch.size), self.rng)
         good = self._good_rows(sketch)
         if len(good):
             again = np.repeat(good, max(1, POPULATION // (4 * len(good))), axis=0)
             population = np.concatenate([population, sketch.mutate(again, self.rng)])
-        rows, scores, identity = self._score(sketch, population)
+        return self._score(sketch, population)
+
+    def _evolve(
+        self, sketch: Sketch, rows: Rows, scores: Array, identity: Rows
+    ) -> tuple[Rows, Array]:
+        """Unmeasured rows of one sketch and their estimated log2 seconds, best first."""
         for _ in range(GENERATIONS):
             parents = rows[:ELITE]
             if not len(parents):
@@ -198,7 +211,7 @@ class SketchPolicy:
     def _best_of_each(self, pools: dict[str, tuple[Rows, Array]], n: int) -> list[tuple[str, int]]:
         """The best of each structure that the draft does not take for twice as slow as another."""
         tops = sorted((s[0], name) for name, (_, s) in pools.items() if len(s))
-        return [(name, 0) for score, name in tops[:n] if score <= tops[0][0] + 1.0]
+        return [(name, 0) for score, name in tops[:n] if score <= tops[0][0] + HOPELESS]
 
     def _candidate(self, name: str, rows: Rows, scores: Array, k: int) -> Candidate:
         return Candidate(self.sketches[name].bind(rows[k]), name, float(np.exp2(scores[k])))
