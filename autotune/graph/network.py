@@ -4,16 +4,20 @@
     for call in network.calls: network.tasks[call.task]     # a ComputeDAG
 
 Equal subgraphs are one task, whatever their tensors are called; its weight is how often it is
-called.
+called. A few neighbouring calls could be one (`Chain`): the tasks of both are there, and `chosen`
+takes the faster alternative.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from autotune.graph.chains import joined_groups
 from autotune.graph.importer import import_graph
 from autotune.graph.ir import Array, Graph, Shape, TensorType
 from autotune.graph.layout import channels_last
@@ -54,8 +58,19 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Chain:
+    """Calls that one call may replace: `parts` are their positions, in order."""
+
+    whole: Call
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Network:
-    """A model as calls of tasks, in topological order."""
+    """A model as calls of tasks, in topological order, and the `chains` among them.
+
+    `tasks` has the tasks of the calls and of whole chains.
+    """
 
     name: str
     inputs: tuple[Port, ...]
@@ -64,26 +79,69 @@ class Network:
     calls: tuple[Call, ...]
     tasks: dict[str, ComputeDAG]
     model_hash: str
+    chains: tuple[Chain, ...] = ()
 
     @cached_property
     def weights(self) -> dict[str, int]:
-        """How often each task is called, by key, in order of first call."""
-        return dict(Counter(call.task for call in self.calls))
+        """How often each task is called, by key, in order of first call; whole chains last."""
+        return dict(Counter(call.task for call in self._all_calls))
+
+    @cached_property
+    def parts(self) -> dict[str, tuple[str, ...]]:
+        """The tasks that each whole chain may replace, by key."""
+        return {
+            chain.whole.task: tuple(self.calls[n].task for n in chain.parts)
+            for chain in self.chains
+        }
+
+    @property
+    def _all_calls(self) -> tuple[Call, ...]:
+        return (*self.calls, *(chain.whole for chain in self.chains))
 
     @cached_property
     def labels(self) -> dict[str, str]:
         """Operators of each task, as in `Conv+Relu`, by key."""
-        return {call.task: call.label for call in reversed(self.calls)}
+        return {call.task: call.label for call in reversed(self._all_calls)}
 
     @cached_property
     def flops(self) -> int:
         """Floating-point operations of one inference."""
-        return sum(self.tasks[key].flops * n for key, n in self.weights.items())
+        return sum(self.tasks[call.task].flops for call in self.calls)
 
     @cached_property
     def n_constant_bytes(self) -> int:
         """Bytes of all weights."""
         return sum(a.nbytes for call in self.calls for a in call.constants.values())
+
+
+def chosen(
+    network: Network,
+    latency_s: Mapping[str, float],
+    estimate_s: Mapping[str, float] | None = None,
+) -> Network:
+    """`network` without chains: each is one call where that is faster than its parts.
+
+    `latency_s`: what was measured, by task. An alternative with a task that was not measured is not
+    taken; where that goes for both, `estimate_s` decides, and without it the parts stay.
+    """
+    calls: list[Call | None] = list(network.calls)
+    for chain in network.chains:
+        parts = [network.calls[n].task for n in chain.parts]
+        known = [latency_s, estimate_s or {}]
+        costs = [(_sum_s(t, [chain.whole.task]), _sum_s(t, parts)) for t in known]
+        whole_s, parts_s = next((c for c in costs if min(c) < math.inf), (0.0, 0.0))
+        if whole_s < parts_s:
+            for n in chain.parts:
+                calls[n] = None
+            calls[chain.parts[-1]] = chain.whole
+    kept = tuple(call for call in calls if call is not None)
+    tasks = {call.task: network.tasks[call.task] for call in kept}
+    return replace(network, calls=kept, tasks=tasks, chains=())
+
+
+def _sum_s(table: Mapping[str, float], tasks: Iterable[str]) -> float:
+    """Seconds of some tasks together; infinite where one is unknown."""
+    return sum(table.get(key, math.inf) for key in tasks)
 
 
 def build_network(path: str | Path, shapes: Shapes | None = None) -> Network:
@@ -106,14 +164,16 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
         stored.inputs, stored.outputs, stored.nodes, stored.constants, types, stored.opset
     )
     subgraphs = [build_subgraph(with_copies, group) for group in groups]
+    joined = list(joined_groups(with_copies, groups))
     return Network(
         name=name,
         inputs=_ports(graph, graph.inputs),
         outputs=_ports(graph, graph.outputs),
         values=values,
         calls=tuple(_call(s) for s in subgraphs),
-        tasks=_tasks(subgraphs),
+        tasks=_tasks([*subgraphs, *(j.whole for j in joined)]),
         model_hash=digest,
+        chains=tuple(Chain(_call(j.whole), j.parts) for j in joined),
     )
 
 

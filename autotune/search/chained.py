@@ -31,18 +31,16 @@ from autotune.schedule.steps import (
 )
 from autotune.search.partial import Partial, constants_of, lanes_of, place_producer
 from autotune.search.tiling import (
-    MAX_UNROLLED_REDUCTION,
     Variant,
     anchor_of,
     finish_tiling,
     place_anchor,
     tile_consumer,
-    vector_everywhere,
-    window_size,
 )
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Var
+from autotune.te.windows import is_window
 
 WINDOW_TILES = (1, 2, 3, 4, 5, 6, 7, 8)
 """Pixels of a register tile of the window, along each axis."""
@@ -85,10 +83,10 @@ def tile_window_and_reduction(
 
 def _chain(state: State, anchor: Compute) -> _Chain | None:
     middle = _private(state, anchor)
-    if middle is None or not _point_by_point(anchor, middle) or _is_window(anchor):
+    if middle is None or not _point_by_point(anchor, middle) or is_window(anchor):
         return None
     window = middle if middle.reduce_axes else anchor_of(state, middle)
-    if window is None or not _is_window(window):
+    if window is None or not is_window(window):
         return None
     padding: list[Compute] = []
     source = _private(state, window)
@@ -113,11 +111,6 @@ def _point_by_point(anchor: Compute, op: Compute) -> bool:
     """Whether the blocks of `anchor` read disjoint elements of `op`: an axis each, no windows."""
     reads = (x for x in anchor.reads if x.tensor.name == op.name)
     return all(isinstance(i, Var) for x in reads for i in x.indices)
-
-
-def _is_window(op: Compute) -> bool:
-    """Whether a reduction is short and all its loads advance with the innermost axis."""
-    return vector_everywhere(op) and window_size(op) <= MAX_UNROLLED_REDUCTION
 
 
 def _tile(

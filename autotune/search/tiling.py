@@ -14,7 +14,6 @@ and, as a branch, the same with the reduction in blocks outside the tiles (`k-bl
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from autotune.schedule.state import State
@@ -42,9 +41,7 @@ from autotune.search.partial import (
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.expr import variables
-
-MAX_UNROLLED_REDUCTION = 25
-"""A window up to this many points may be unrolled whole inside the register tile."""
+from autotune.te.windows import MAX_WINDOW, moves_with_last, window_size
 
 
 def tile_reduction_with_consumer(
@@ -87,17 +84,6 @@ def _reuses(op: Compute) -> bool:
     return any(wide - {v for i in x.indices for v in variables(i)} for x in op.reads)
 
 
-def vector_everywhere(op: Compute) -> bool:
-    """Whether every load advances with the innermost axis (depthwise, pooling)."""
-    last = op.axes[-1].name
-    return all(any(last in variables(i) for i in x.indices) for x in op.reads)
-
-
-def window_size(op: Compute) -> int:
-    """Points that a reduction sums over."""
-    return math.prod(a.extent for a in op.reduce_axes)
-
-
 # --- tiling -----------------------------------------------------------------------------------
 
 
@@ -132,8 +118,8 @@ class Variant:
 
 def _variants(anchor: Compute, consumer: Compute) -> list[Variant]:
     pixels = any(a.extent > 1 for a in consumer.axes[:-1])
-    if not _reuses(anchor) or vector_everywhere(anchor):
-        window = window_size(anchor) <= MAX_UNROLLED_REDUCTION
+    if not _reuses(anchor) or moves_with_last(anchor):
+        window = window_size(anchor) <= MAX_WINDOW
         orders = (True, False) if pixels else (False,)
         return [
             Variant(o, o, False, unroll, inline)

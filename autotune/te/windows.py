@@ -1,0 +1,29 @@
+"""② Windows: reductions over a few neighbours, channel by channel (depthwise, pooling)."""
+
+from __future__ import annotations
+
+import math
+
+from autotune.te.dag import Compute
+from autotune.te.expr import variables
+
+MAX_WINDOW = 25
+"""A window up to this many points may be unrolled whole inside a register tile."""
+
+
+def is_window(op: Compute) -> bool:
+    """Whether `op` reduces over at most `MAX_WINDOW` points, each of its own last index."""
+    return (
+        bool(op.reduce_axes and op.axes) and moves_with_last(op) and window_size(op) <= MAX_WINDOW
+    )
+
+
+def moves_with_last(op: Compute) -> bool:
+    """Whether every load advances with the innermost axis: nothing is shared by its points."""
+    last = op.axes[-1].name
+    return all(any(last in variables(i) for i in x.indices) for x in op.reads)
+
+
+def window_size(op: Compute) -> int:
+    """Points that a reduction takes together."""
+    return math.prod(a.extent for a in op.reduce_axes)
