@@ -66,7 +66,8 @@ def tuning_tasks(log: Log, peaks: Peaks) -> list[TuningTask]:
     for key, weight in log.header.tasks:
         workload = log.workloads[key]
         bound = bound_s(workload.dag, peaks, generate_sketches(workload.dag, log.header.target))
-        tasks.append(TuningTask(key, workload.dag, weight, workload.label, bound))
+        parts = log.header.parts.get(key, ())
+        tasks.append(TuningTask(key, workload.dag, weight, workload.label, bound, parts))
     return tasks
 
 
@@ -75,6 +76,7 @@ def constant_bytes(log: Log) -> int:
     return sum(
         weight * p.tensor.n_bytes
         for key, weight in log.header.tasks
+        if key not in log.header.parts
         for p in log.workloads[key].dag.placeholders
         if p.constant
     )

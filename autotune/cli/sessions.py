@@ -67,6 +67,7 @@ def new_header(
         config=config.to_json(),
         versions=versions(),
         tasks=tuple(network.weights.items()),
+        parts=network.parts,
     )
 
 

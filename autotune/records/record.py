@@ -30,6 +30,7 @@ VERSION = 1
 class Header:
     """What a run is about. `tasks`: (workload key, occurrences in the model), in model order.
 
+    `parts`: tasks that can replace others, each with the keys of those that it replaces.
     `created` is ISO 8601 with time zone; `model_path` is empty where a model was not a file.
     """
 
@@ -45,6 +46,7 @@ class Header:
     versions: dict[str, str]
     tasks: tuple[tuple[str, int], ...]
     version: int = VERSION
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,7 @@ def _decode_header(data: dict[str, Any]) -> Header:
         versions=data["versions"],
         tasks=tuple((key, weight) for key, weight in data["tasks"]),
         version=data["version"],
+        parts={key: tuple(parts) for key, parts in data.get("parts", {}).items()},
     )
 
 

@@ -24,14 +24,15 @@ class TaskStop(StrEnum):
     """Why a task gets no more trials; written to the log.
 
     `at_bound`: within a few percent of what is physically possible. `no_gain`: nothing better than
-    noise for long. `exhausted`: nothing left to try. `invalid`: nothing works. `budget`: the
-    session ended first.
+    noise for long. `exhausted`: nothing left to try. `invalid`: nothing works. `beaten`: its
+    alternative is clearly faster. `budget`: the session ended first.
     """
 
     AT_BOUND = "at_bound"
     NO_GAIN = "no_gain"
     EXHAUSTED = "exhausted"
     INVALID = "invalid"
+    BEATEN = "beaten"
     BUDGET = "budget"
 
 

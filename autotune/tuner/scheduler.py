@@ -5,18 +5,20 @@ the last trials brought with an optimistic guess of what the next may bring. Thr
 different. The guess is limited by what is physically left, `best - bound`; it shrinks with every
 trial that brought nothing; and a task stops for good when it is at its bound, when nothing better
 than noise has come for long, or when nothing is left to try, so that its trials go to the others.
+Of two alternatives (a task and the parts that it replaces) the slower one gains nothing until it
+has caught up, so it gets fewer trials, and none once it is clearly beaten.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.measure.result import MeasureResult
 from autotune.tuner.budget import TaskStop
-from autotune.tuner.task import TuningTask
+from autotune.tuner.task import TuningTask, weighted_s
 
 _PAST_SHARE = 0.2  # Ansor's alpha: how much the past slope counts against the optimistic guess
 _AT_BOUND = 1.03  # within 3 % of the bound there is nothing left to find
@@ -27,6 +29,8 @@ _FEW = 5  # repeats that say nothing of their spread
 _WINDOW = 3  # batches over which the past slope is taken
 _HOPELESS = 4  # batches without any valid program after which a task is given up
 _CONVERGED = 4  # times the patience without gain: the task is finished for good
+_BEATEN = 1.1  # an alternative so many times slower than the other is given up …
+_BEATEN_BATCHES = 3  # … after so many batches of every task of both
 _PEER_HEADROOM = 2.0  # Ansor's beta: no task is expected to beat its best peer's rate by more
 
 
@@ -86,11 +90,21 @@ def noise(result: MeasureResult) -> float:
     return max(_NOISE, 1.2533 * deviation / math.sqrt(len(times)) / median)
 
 
+def _best_s(states: Iterable[TaskState]) -> float:
+    """Seconds of several tasks together; infinite where one has no valid program."""
+    return sum(s.curve[-1] for s in states)
+
+
 class Scheduler:
     """Chooses tasks. Its state depends on the measurements alone, so a replayed log restores it."""
 
     def __init__(self, tasks: Sequence[TuningTask], batch: int, patience: int) -> None:
         self.states = {task.key: TaskState(task) for task in tasks}
+        self._wholes: dict[str, list[TaskState]] = {}
+        """The tasks that can replace a task, once for every time that it occurs in them."""
+        for state in self.states.values():
+            for part in state.task.parts:
+                self._wholes.setdefault(part, []).append(state)
         self._batch = batch
         self._patience = patience
 
@@ -123,6 +137,8 @@ class Scheduler:
             return TaskStop.EXHAUSTED
         if state.at_bound and self._bounds_hold():
             return TaskStop.AT_BOUND
+        if self._is_beaten(state):
+            return TaskStop.BEATEN
         return TaskStop.NO_GAIN if state.stale >= _CONVERGED * self._patience else None
 
     def stops(self) -> dict[str, TaskStop]:
@@ -138,20 +154,60 @@ class Scheduler:
         past = self._past_slope(state, best)
         left = max(0.0, best - self._floor_s(state.task))
         future = left / (state.n_trials + state.stale)
-        gain = state.task.weight * min(left, _PAST_SHARE * past + (1 - _PAST_SHARE) * future)
+        gain = self._open_weight(state) * min(left, _PAST_SHARE * past + (1 - _PAST_SHARE) * future)
         return gain * _LITTLE if state.stale >= self._patience else gain
 
     def total_s(self) -> float:
         """Σ weight·latency over the tasks that have a valid program."""
-        return sum(s.task.weight * s.best_s for s in self.states.values() if s.best_s is not None)
+        return self._weighted_s({key: s.best_s for key, s in self.states.items()})
 
     def start_s(self) -> float:
         """Σ weight·latency of every task's first valid program."""
-        return sum(s.task.weight * s.first_s for s in self.states.values() if s.first_s is not None)
+        return self._weighted_s({key: s.first_s for key, s in self.states.items()})
 
     def n_known(self) -> int:
         """Tasks that have a valid program."""
         return sum(s.best_s is not None for s in self.states.values())
+
+    def _weighted_s(self, latency_s: Mapping[str, float | None]) -> float:
+        return weighted_s((s.task for s in self.states.values()), latency_s)
+
+    def _alternatives(self, whole: TaskState) -> tuple[list[TaskState], list[TaskState]]:
+        """A task with parts, and its parts."""
+        return [whole], [self.states[key] for key in whole.task.parts]
+
+    def _open_weight(self, state: TaskState) -> float:
+        """How many calls a gain of this task shortens, an alternative that is behind in part."""
+        if state.task.parts:
+            ours, others = self._alternatives(state)
+            return state.task.weight * self._chance(ours, others)
+        weight = float(state.task.weight)
+        for whole in self._wholes.get(state.task.key, []):
+            others, ours = self._alternatives(whole)
+            weight -= whole.task.weight * (1 - self._chance(ours, others))
+        return weight
+
+    def _chance(self, ours: list[TaskState], others: list[TaskState]) -> float:
+        """Which share of what is left to gain on `ours` would still gain once they are level."""
+        behind = _best_s(ours) - _best_s(others)
+        if not 0 < behind < math.inf:
+            return 1.0
+        left = sum(max(0.0, (s.best_s or 0.0) - self._floor_s(s.task)) for s in ours)
+        return max(0.0, 1 - behind / left) if left else 0.0
+
+    def _is_beaten(self, state: TaskState) -> bool:
+        """Whether every call of this task has a clearly faster alternative."""
+        if state.task.parts:
+            return self._is_clear(*self._alternatives(state))
+        wholes = self._wholes.get(state.task.key, [])
+        everywhere = sum(w.task.weight for w in wholes) == state.task.weight
+        return everywhere and all(
+            self._is_clear(ours, others) for others, ours in map(self._alternatives, wholes)
+        )
+
+    def _is_clear(self, ours: list[TaskState], others: list[TaskState]) -> bool:
+        tried = min(s.n_trials for s in (*ours, *others)) >= _BEATEN_BATCHES * self._batch
+        return tried and _best_s(ours) > _BEATEN * _best_s(others)
 
     def _bounds_hold(self) -> bool:
         """Whether no program was found that is faster than possible."""

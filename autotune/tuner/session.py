@@ -31,7 +31,7 @@ from autotune.tuner.events import (
 from autotune.tuner.ledger import Ledger
 from autotune.tuner.protocols import Measurer, Model, Policy, Sink
 from autotune.tuner.scheduler import Scheduler, TaskState
-from autotune.tuner.task import TuningTask
+from autotune.tuner.task import TuningTask, weighted_s
 
 _MAX_ASKS = 3  # proposals of nothing new after which a task's space counts as exhausted
 _FINAL_TIME = 0.04  # share of the time budget kept for measuring the finalists again
@@ -294,7 +294,7 @@ class Session:
             n_trials=self.ledger.n_trials,
             elapsed_s=self.elapsed_s(),
             start_s=self.scheduler.start_s(),
-            total_s=sum(task.weight * (best[task.key] or 0.0) for task in self.tasks),
+            total_s=weighted_s(self.tasks, best),
             invalid=tuple(k for k in missing if k in self.ledger.by_task),
             untried=tuple(k for k in missing if k not in self.ledger.by_task),
             failures=self.ledger.failures,

@@ -1,0 +1,82 @@
+"""A task and the parts that it replaces: what counts, who gets trials, and when one is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.records import Header
+from autotune.records.record import decode, encode
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+from autotune.tuner import Scheduler, TaskStop, TuningTask
+from autotune.tuner.task import weighted_s
+
+BATCH = 4
+
+
+def ok(seconds: float) -> MeasureResult:
+    return MeasureResult(MeasureStatus.OK, (seconds,) * 3)
+
+
+@pytest.fixture
+def tasks(matmul_of: Callable[[int], ComputeDAG]) -> list[TuningTask]:
+    """a (called twice) and b, of which one a and b may be replaced by ab."""
+    a, b, ab = (matmul_of(n) for n in (8, 16, 24))
+    return [
+        TuningTask("a", a, 2, bound_s=1e-9),
+        TuningTask("b", b, 1, bound_s=1e-9),
+        TuningTask("ab", ab, 1, bound_s=1e-9, parts=("a", "b")),
+    ]
+
+
+def scheduler(tasks: list[TuningTask], a: float, b: float, ab: float, batches: int) -> Scheduler:
+    """Everything was measured so often, each time a little faster, down to these seconds."""
+    found = Scheduler(tasks, BATCH, patience=1000)
+    for key, best in (("a", a), ("b", b), ("ab", ab)):
+        n = batches * BATCH
+        found.observe(key, [ok(best * (1 + 0.1 * (n - 1 - k))) for k in range(n)])
+    return found
+
+
+def test_the_faster_alternative_counts(tasks: list[TuningTask]) -> None:
+    assert weighted_s(tasks, {"a": 3.0, "b": 4.0, "ab": 5.0}) == 3.0 + 5.0
+    assert weighted_s(tasks, {"a": 3.0, "b": 4.0, "ab": 9.0}) == 2 * 3.0 + 4.0
+    assert weighted_s(tasks, {"a": 3.0, "b": None, "ab": 5.0}) == 2 * 3.0
+    assert scheduler(tasks, 3.0, 4.0, 5.0, 1).total_s() == 8.0
+
+
+def test_who_is_behind_gains_less(tasks: list[TuningTask]) -> None:
+    def gains(ab: float) -> dict[str, float]:
+        s = scheduler(tasks, 1e-3, 1e-3, ab, 1)
+        return {key: s.gain_s(state) for key, state in s.states.items()}
+
+    alone = scheduler([*tasks[:2], replace(tasks[2], parts=())], 1e-3, 1e-3, 4e-3, 1)
+    level, slow, fast = gains(2e-3), gains(4e-3), gains(1e-3)
+    assert slow["ab"] == pytest.approx(alone.gain_s(alone.states["ab"]) / 2, rel=1e-3)
+    assert slow["b"] == level["b"] == alone.gain_s(alone.states["b"])
+    assert fast["b"] == pytest.approx(level["b"] / 2, rel=1e-3)
+    assert fast["a"] == pytest.approx(level["a"] * 3 / 4, rel=1e-3)  # its other call stays
+
+
+def test_who_cannot_catch_up_gains_nothing(tasks: list[TuningTask]) -> None:
+    tasks[2] = replace(tasks[2], bound_s=3e-3)
+    s = scheduler(tasks, 1e-3, 1e-3, 4e-3, 1)
+    assert s.gain_s(s.states["ab"]) == 0.0
+
+
+def test_a_clearly_slower_alternative_is_given_up(tasks: list[TuningTask]) -> None:
+    assert scheduler(tasks, 1e-3, 1e-3, 2.3e-3, 2).stops() == {}
+    assert scheduler(tasks, 1e-3, 1e-3, 2.3e-3, 3).stops() == {"ab": TaskStop.BEATEN}
+    assert scheduler(tasks, 1e-3, 1e-3, 2.1e-3, 3).stops() == {}
+    assert scheduler(tasks, 1e-3, 1e-3, 1.5e-3, 3).stops() == {"b": TaskStop.BEATEN}
+
+
+def test_parts_are_in_the_log(any_target: Target) -> None:
+    header = Header("r", "2026", "m", "h", {}, any_target, 1, 0, {}, {}, (("a", 1), ("ab", 1)))
+    joined = replace(header, parts={"ab": ("a", "a")})
+    assert decode(encode(joined)) == joined
+    assert decode(encode(header).replace(',"parts":{}', "")) == header
