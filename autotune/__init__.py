@@ -10,6 +10,7 @@ and, without the command line, from model to artifact:
     target = autotune.host_target()
     best = autotune.best_for(autotune.read_log("model.jsonl"), target.key, n_threads=2)
     steps = {key: record.steps for key, record in best.items()}
+    network = autotune.chosen(network, {key: r.result.latency_s for key, r in best.items()})
     autotune.compile_network(network, steps, target, n_threads=2).save("model.atn")
 
 Nothing is imported before it is used.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.graph.network import build_network as build_network
+    from autotune.graph.network import chosen as chosen
     from autotune.network.compiler import compile_network as compile_network
     from autotune.network.runtime import load as load
     from autotune.records import best_for as best_for
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "best_for": "autotune.records",
     "build_network": "autotune.graph.network",
+    "chosen": "autotune.graph.network",
     "compile_network": "autotune.network.compiler",
     "default_steps": "autotune.search.policy",
     "host_target": "autotune.target",
@@ -44,6 +47,7 @@ __all__ = [
     "__version__",
     "best_for",
     "build_network",
+    "chosen",
     "compile_network",
     "default_steps",
     "host_target",

@@ -175,7 +175,8 @@ def main(
 
 def _tasks(model: str, network: Network, peaks: Peaks) -> Iterator[tuple[str, ComputeDAG]]:
     """GEMM 1024³, then what the roofline calls compute-bound; says what it leaves out."""
-    products = {key: dag for key, dag in network.tasks.items() if is_product(dag)}
+    called = {call.task: network.tasks[call.task] for call in network.calls}
+    products = {key: dag for key, dag in called.items() if is_product(dag)}
     names = {k: f"{network.labels[k]} {shape_text(d)} {k[:6]}" for k, d in products.items()}
     bound = {key: dag for key, dag in products.items() if is_compute_bound(dag, peaks)}
     click.echo(

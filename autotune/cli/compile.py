@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +60,8 @@ def command(
     plan = _plan(model, log_path, shapes_of(shapes), target, threads, max_error)
     network = read_network(plan.model, plan.shapes)
     best = _best(network, plan)
-    artifact = _compile(network, _choose(network, plan, best), plan)
+    network, steps = _choose(network, plan, best)
+    artifact = _compile(network, steps, plan)
     artifact = replace(artifact, tuned=tuned_latencies(best))
     if check and not runs_here(plan.target):
         say_note("not checked: this CPU cannot run the code")
@@ -147,17 +150,38 @@ def _best(network: Network, plan: _Plan) -> dict[str, MeasureRecord]:
     return found
 
 
-def _choose(network: Network, plan: _Plan, best: dict[str, MeasureRecord]) -> dict[str, Steps]:
-    """A schedule for every task: that of the best record, else the analytic default."""
+_DRAFT_ERROR = 1.05
+"""A chain is taken on the draft's word alone if that says so much, which it can tell apart."""
+
+
+def _choose(
+    network: Network, plan: _Plan, best: dict[str, MeasureRecord]
+) -> tuple[Network, dict[str, Steps]]:
+    """The faster alternative of every chain, and a schedule for every task.
+
+    That of the best record, else the analytic default. The draft decides between alternatives of
+    which neither was measured.
+    """
+    from autotune.graph.network import chosen
+    from autotune.search.draft import estimate_s
     from autotune.search.policy import default_steps
 
+    steps = {key: record.steps for key, record in best.items()} | {
+        key: default_steps(dag, plan.target, plan.n_threads, plan.max_error)
+        for key, dag in network.tasks.items()
+        if key not in best
+    }
+    guess = {
+        key: estimate_s(network.tasks[key], steps[key], plan.target, plan.n_threads)
+        * (_DRAFT_ERROR if key in network.parts else 1.0)
+        for key in {*network.parts, *itertools.chain(*network.parts.values())}
+    }
+    latency_s = {key: record.result.latency_s or math.inf for key, record in best.items()}
+    network = chosen(network, latency_s, guess)
     missing = [key for key in network.weights if key not in best]
     if missing:
         say_note(f"{len(missing)} of {len(network.tasks)} tasks take their analytic default")
-    return {key: record.steps for key, record in best.items()} | {
-        key: default_steps(network.tasks[key], plan.target, plan.n_threads, plan.max_error)
-        for key in missing
-    }
+    return network, {key: steps[key] for key in network.tasks}
 
 
 def tuned_latencies(best: Mapping[str, MeasureRecord]) -> dict[str, Tuned]:

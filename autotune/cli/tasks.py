@@ -29,6 +29,7 @@ def command(
     """List the tuning tasks of MODEL: its distinct fused subgraphs.
 
     The weight of a task is how often the model runs it. Ids are good for `explain --task`.
+    A subgraph "for 3, 4" can replace those two tasks, which compile decides by what they take.
     """
     network = read_network(model_path(model), shapes_of(shapes))
     if style == "json":
@@ -48,13 +49,24 @@ def task_text(network: Network) -> str:
             str(weight),
             format_flops(network.tasks[key].flops),
             key,
-            network.labels[key],
+            f"{network.labels[key]}{_replaced_text(network, key)}",
             shape_text(network.tasks[key]),
         )
         for i, (key, weight) in enumerate(network.weights.items())
     ]
     totals = f"{len(rows)} tasks, {len(network.calls)} calls, {format_flops(network.flops)}"
     return f"{columns(head, rows, right=head[:3])}\n{network.name}: {totals}"
+
+
+def _replaced_text(network: Network, key: str) -> str:
+    """` for 3, 4`: ids of the tasks that this one can replace."""
+    ids = ", ".join(map(str, _replaced(network, key)))
+    return f" for {ids}" if ids else ""
+
+
+def _replaced(network: Network, key: str) -> list[int]:
+    ids = list(network.weights)
+    return [ids.index(part) for part in network.parts.get(key, ())]
 
 
 def settings_text(resolved: Resolved) -> str:
@@ -81,6 +93,7 @@ def _task_json(network: Network, key: str, with_dag: bool) -> dict[str, Any]:
         "id": ids.index(key),
         "weight": network.weights[key],
         "subgraph": network.labels[key],
+        "replaces": _replaced(network, key),
         "inputs": [list(p.tensor.shape) for p in dag.placeholders if not p.constant],
         "constants": [list(p.tensor.shape) for p in dag.placeholders if p.constant],
         "outputs": [list(dag[name].tensor.shape) for name in dag.outputs],

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.search.analysis import Analysis, Array, Statement
+from autotune.schedule.steps import Steps
+from autotune.search.analysis import Analysis, Array, Statement, analyse
+from autotune.search.space import Sketch
 from autotune.target import Target
+from autotune.te.dag import ComputeDAG
 
 FMA_LATENCY = 4.0
 L2_BYTES_PER_CYCLE = 40.0
@@ -32,6 +35,13 @@ def draft_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
         total = total + statement_cycles(s, target) * idle_factor(s, n_threads) / n_threads
         total = total + (KERNEL_START_CYCLES if n_threads > 1 else 100.0)
     return np.where(analysis.valid, total / CLOCK_HZ, np.inf)
+
+
+def estimate_s(dag: ComputeDAG, steps: Steps, target: Target, n_threads: int) -> float:
+    """Estimated seconds of one schedule, whatever it was made from."""
+    sketch = Sketch("", steps, ())
+    analysis = analyse(dag, sketch, np.zeros((1, 0), np.int64), target)
+    return float(draft_seconds(analysis, target, n_threads)[0])
 
 
 def idle_factor(s: Statement, n_threads: int) -> Array:
