@@ -30,6 +30,7 @@ from autotune.tuner import (
     TaskStop,
     TuningTask,
     event_to_json,
+    weighted_s,
 )
 from autotune.units import format_duration, format_seconds, gflops
 
@@ -103,12 +104,15 @@ class View:
         return sum(row.best_s is not None for row in self.rows.values())
 
     def total_s(self) -> float:
-        """Σ weight·latency now, over the tasks that have a program."""
-        return sum(r.task.weight * r.best_s for r in self.rows.values() if r.best_s)
+        """Σ weight·latency now, over the tasks that have a program, each chain counted once."""
+        return self._weighted_s({key: row.best_s for key, row in self.rows.items()})
 
     def start_s(self) -> float:
         """The same with the first valid program of each task."""
-        return sum(r.task.weight * r.first_s for r in self.rows.values() if r.first_s)
+        return self._weighted_s({key: row.first_s for key, row in self.rows.items()})
+
+    def _weighted_s(self, latency_s: Mapping[str, float | None]) -> float:
+        return weighted_s((row.task for row in self.rows.values()), latency_s)
 
     def left_text(self, elapsed_s: float) -> str:
         """What is left of the budget."""

@@ -19,7 +19,7 @@ from autotune.tuner.protocols import Measurer, Model, Policy, Sink
 from autotune.tuner.replay import ReplayMeasurer
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.session import Run, Session
-from autotune.tuner.task import TuningTask
+from autotune.tuner.task import TuningTask, weighted_s
 
 __all__ = [
     "BatchMeasured",
@@ -47,4 +47,5 @@ __all__ = [
     "bound_s",
     "event_to_json",
     "spent",
+    "weighted_s",
 ]
