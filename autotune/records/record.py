@@ -90,6 +90,7 @@ class End:
     """A run stopped in an orderly way, for `reason`, with these totals of the whole log.
 
     `stops`: why tasks get no more trials; `bounds_s`: what they can come down to; both by key.
+    `seconds`: where the time of this run went, by name.
     """
 
     run_id: str
@@ -98,6 +99,7 @@ class End:
     elapsed_s: float
     stops: dict[str, str] = field(default_factory=dict)
     bounds_s: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 Entry: TypeAlias = Header | Workload | MeasureRecord | End
@@ -257,6 +259,7 @@ def _decode_end(data: dict[str, Any]) -> End:
         elapsed_s=data["elapsed_s"],
         stops=data.get("stops", {}),
         bounds_s=data.get("bounds_s", {}),
+        seconds=data.get("seconds", {}),
     )
 
 

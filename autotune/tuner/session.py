@@ -274,10 +274,14 @@ class Session:
             elapsed_s=self.elapsed_s(),
             stops={key: stop.value for key, stop in self._stops(reason).items()},
             bounds_s={task.key: task.bound_s for task in self.tasks if task.bound_s},
+            seconds=self._seconds(),
         )
         with contextlib.suppress(AutotuneError):  # a full disk has been reported already
             self.sink.append([end])
             self.sink.sync()
+
+    def _seconds(self) -> dict[str, float]:
+        return self.ledger.seconds.split(self.model.train_s if self.model else 0.0)
 
     def _stops(self, reason: StopReason) -> dict[str, TaskStop]:
         """Why each task gets no more trials; an interrupt is no reason."""
@@ -299,5 +303,5 @@ class Session:
             untried=tuple(k for k in missing if k not in self.ledger.by_task),
             failures=self.ledger.failures,
             stops=self._stops(reason),
-            seconds=self.ledger.seconds.split(self.model.train_s if self.model else 0.0),
+            seconds=self._seconds(),
         )
