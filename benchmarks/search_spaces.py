@@ -6,7 +6,6 @@ of all its measurements, as `distill` sees it; of several schedules of one progr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -162,9 +161,7 @@ class Seconds:
 
 def seconds(path: Path, log: Log) -> Seconds:
     """Time split of all runs of a log."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    ends = [json.loads(line) for line in lines if line.startswith('{"type":"end"')]
-    splits = [end["seconds"] for end in ends if "seconds" in end]
+    splits = [end.seconds for end in log.ends if end.seconds]
     told = len(splits) == len(log.headers)
     used = spent(log)
     return Seconds(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,16 @@ import numpy as np
 import pytest
 
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.records import End, Header, Log, MeasureRecord, Workload, steps_text, write_log
+from autotune.records import (
+    End,
+    Header,
+    Log,
+    MeasureRecord,
+    Workload,
+    read_log,
+    steps_text,
+    write_log,
+)
 from autotune.schedule.steps import Parallel
 from autotune.tuner import TuningTask
 from benchmarks.search_spaces import Space, distinct, pool, seconds, space, spaces
@@ -99,13 +107,9 @@ def test_where_the_time_went(
     records: list[MeasureRecord], split: dict[str, float] | None, tmp_path: Path
 ) -> None:
     path = tmp_path / "net.jsonl"
-    log = replace(log_of([*records, replace(records[0], final=True)]), ends=(END,))
-    write_log(path, log)
-    if split is not None:
-        lines = path.read_text().splitlines()
-        last = json.loads(lines[-1]) | {"seconds": split}
-        path.write_text("\n".join([*lines[:-1], json.dumps(last, separators=(",", ":")), ""]))
-    found = seconds(path, log)
+    end = replace(END, seconds=split or {})
+    write_log(path, replace(log_of([*records, replace(records[0], final=True)]), ends=(end,)))
+    found = seconds(path, read_log(path))
     assert (found.log, found.trials, found.elapsed) == ("net", len(records), 20.0)
     assert found.trials_per_s == len(records) / 20
     assert found.run == pytest.approx(0.2 * (len(records) + 1))
