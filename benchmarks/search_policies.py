@@ -16,7 +16,7 @@ import numpy as np
 from autotune.measure.result import MeasureResult
 from autotune.records import Entry
 from autotune.search.features import NAMES
-from autotune.search.model import Array, Ranker
+from autotune.search.model import PARAMETERS, Array, Ranker
 from autotune.search.policy import FIRST_BATCH, Candidate, SketchPolicy
 from autotune.search.space import Rows, Sketch
 from autotune.tuner import (
@@ -39,18 +39,7 @@ _MIN_SAMPLES = 24
 _ASKS = 3
 _BEST = 30
 """Relevance of the best of a task for `Ordering`."""
-_RANKING = {
-    "objective": "lambdarank",
-    "label_gain": list(range(_BEST + 1)),
-    "num_leaves": 24,
-    "learning_rate": 0.12,
-    "min_data_in_leaf": 4,
-    "feature_fraction": 0.8,
-    "lambda_l2": 1.0,
-    "verbose": -1,
-    "deterministic": True,
-    "force_row_wise": True,
-}
+_RANKING = PARAMETERS | {"objective": "lambdarank", "label_gain": list(range(_BEST + 1))}
 
 # --- rankers ----------------------------------------------------------------------------------
 

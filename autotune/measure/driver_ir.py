@@ -18,7 +18,9 @@ _SPINS = 1 << 14
 def driver_ir(lanes: int, max_buffers: int, parallel: bool) -> str:
     """The module for vectors of `lanes` floats; refers to libgomp only when `parallel`."""
     thunks = "\n".join(_thunk(n) for n in range(max_buffers + 1))
-    common = _COMMON.replace("$LANES", str(lanes)) + barrier_ir(_SPINS)
+    loops = "".join(_line_loop(name, body) for name, body in _PER_LINE.items())
+    common = _COMMON.replace("$LINE_LOOPS", loops).replace("$LANES", str(lanes))
+    common += barrier_ir(_SPINS)
     return common + thunks + (_PARALLEL if parallel else _SERIAL)
 
 
@@ -36,6 +38,39 @@ define void @thunk{n}(ptr %code, ptr %table, i64 %begin, i64 %end) {{
 }}"""
 
 
+def _line_loop(name: str, body: str) -> str:
+    """`void name(ptr base, i64 begin, i64 end)`: `body` for every cache line, which is `%at`."""
+    return f"""
+define internal void @{name}(ptr %base, i64 %begin, i64 %end) {{
+entry:
+  br label %head
+head:
+  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
+  %more = icmp ult i64 %i, %end
+  br i1 %more, label %body, label %done
+body:
+  %offset = shl i64 %i, 6
+  %at = getelementptr i8, ptr %base, i64 %offset
+{body}  %next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}}
+"""
+
+
+_PER_LINE = {
+    # read and write one vector
+    "sweep": """\
+  %old = load <$LANES x float>, ptr %at, align 64
+  %new = fadd <$LANES x float> %old, splat (float 1.0)
+  store <$LANES x float> %new, ptr %at, align 64
+""",
+    # read one byte
+    "touch": "  %seen = load volatile i8, ptr %at\n",
+    # write the line back to memory and drop it from all caches
+    "evict": "  call void @llvm.x86.sse2.clflush(ptr %at)\n",
+}
 _COMMON = """
 %plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr, i64, ptr }
 %kernel = type { ptr, ptr, ptr, i64 }
@@ -68,62 +103,7 @@ define internal { i64, i64 } @share(i64 %extent, i64 %t, i64 %n) {
   ret { i64, i64 } %both
 }
 
-; Read and write one vector in every line of [%begin, %end).
-define internal void @sweep(ptr %base, i64 %begin, i64 %end) {
-entry:
-  br label %head
-head:
-  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
-  %more = icmp ult i64 %i, %end
-  br i1 %more, label %body, label %done
-body:
-  %offset = shl i64 %i, 6
-  %at = getelementptr i8, ptr %base, i64 %offset
-  %old = load <$LANES x float>, ptr %at, align 64
-  %new = fadd <$LANES x float> %old, splat (float 1.0)
-  store <$LANES x float> %new, ptr %at, align 64
-  %next = add i64 %i, 1
-  br label %head
-done:
-  ret void
-}
-
-; Read one byte in every line of [%begin, %end).
-define internal void @touch(ptr %base, i64 %begin, i64 %end) {
-entry:
-  br label %head
-head:
-  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
-  %more = icmp ult i64 %i, %end
-  br i1 %more, label %body, label %done
-body:
-  %offset = shl i64 %i, 6
-  %at = getelementptr i8, ptr %base, i64 %offset
-  %seen = load volatile i8, ptr %at
-  %next = add i64 %i, 1
-  br label %head
-done:
-  ret void
-}
-
-; Write every line of [%begin, %end) back to memory and drop it from all caches.
-define internal void @evict(ptr %base, i64 %begin, i64 %end) {
-entry:
-  br label %head
-head:
-  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
-  %more = icmp ult i64 %i, %end
-  br i1 %more, label %body, label %done
-body:
-  %offset = shl i64 %i, 6
-  %at = getelementptr i8, ptr %base, i64 %offset
-  call void @llvm.x86.sse2.clflush(ptr %at)
-  %next = add i64 %i, 1
-  br label %head
-done:
-  ret void
-}
-
+$LINE_LOOPS
 ; Call %visit for every span, with thread %t's part of its lines.
 define internal void @spans(ptr %visit, ptr %spans, i64 %n_spans, i64 %t, i64 %n) {
 entry:

@@ -41,6 +41,12 @@ class Reference:
             self._derived[derived] = derive(derived, self.values)
         return self._derived[derived] if derived else self.values
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all values, derived ones included."""
+        kept = [self.values, *self._derived.values()]
+        return sum({id(a): a.nbytes for values in kept for a in values.values()}.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -107,7 +107,7 @@ class RunHandler:
         return Prepared(dict(made.expected), frozenset(self._references))
 
     def _cached_bytes(self) -> int:
-        return sum(a.nbytes for r in self._references.values() for a in r.values.values())
+        return sum(r.n_bytes for r in self._references.values())
 
     def _run(self, request: Run) -> MeasureResult:
         ref = self._references[request.task]

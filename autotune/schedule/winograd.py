@@ -23,7 +23,7 @@ from math import lcm, prod
 
 from autotune.errors import ScheduleError
 from autotune.te.arith import linear
-from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
+from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
 from autotune.te.expr import (
     Axis,
     Binary,
@@ -315,7 +315,7 @@ class _Rewriter:
             compare("lt", a.var, idx(n)) for a, n in zip(axes, x.shape, strict=True) if a.extent > n
         ]
         body = select(reduce(both, tests), Load(x, tuple(a.var for a in axes)), f32(0.0))
-        wide = Compute(Tensor(f"{self.name}.wide", tuple(shape), x.dtype), axes, body)
+        wide = compute(f"{self.name}.wide", axes, body)
         return wide.tensor, [wide]
 
     def _data(self, source: Tensor) -> list[Op]:
@@ -329,8 +329,8 @@ class _Rewriter:
             axes = (*self.points[:n], point, *behind, *rest)
             read = self._reader(tensor, n, behind)
             body = combine(f.data, point.var, read)
-            tensor = _tensor(f"{self.name}.x{n + 1}", axes, source.dtype)
-            out.append(Compute(tensor, axes, body))
+            out.append(compute(f"{self.name}.x{n + 1}", axes, body))
+            tensor = out[-1].tensor
         return out
 
     def _after(self, n: int) -> list[tuple[Pair, Axis]]:
@@ -345,9 +345,9 @@ class _Rewriter:
     def _reader(self, tensor: Tensor, n: int, behind: list[Axis]) -> Callable[[int], Expr]:
         """x[k] of the n-th transform: from the source, or from the transform before."""
         if n:
-            names = [*(a.var for a in self.points[:n])]
-            after = [*(a.var for a in behind), *(a.var for a in self._data_axes())]
-            return lambda k: Load(tensor, (*names, idx(k), *after))
+            after = (*behind, *self._data_axes())
+            before = tuple(a.var for a in self.points[:n])
+            return _between(tensor, before, tuple(a.var for a in after))
 
         def first(k: int) -> Expr:
             at = list(self.conv.data.indices)
@@ -372,9 +372,8 @@ class _Rewriter:
             left = [a for d, a in enumerate(axes) if d not in taps[: n + 1]]
             out = (*self.points[: n + 1], *left)
             body = combine(f.weight, self.points[n].var, _along(tensor, at, n, taps, axes))
-            new = _tensor(f"{load.tensor.name}.points{n + 1}", out, load.tensor.dtype)
-            derived.append(Compute(new, out, body))
-            tensor, at = new, [a.var for a in out]
+            derived.append(compute(f"{load.tensor.name}.points{n + 1}", out, body))
+            tensor, at = derived[-1].tensor, [a.var for a in out]
         return tensor, tuple(derived)
 
     # --- products and inverse -----------------------------------------------------------------
@@ -387,7 +386,7 @@ class _Rewriter:
         product = mul(x, Load(weight, (*points, *rest)))
         axes = (*self.points, *(self.tiles.get(a.name, a) for a in self.conv.op.axes))
         body = Reduce("sum", product, self.conv.channels)
-        return Compute(_tensor(f"{self.name}.products", axes, weight.dtype), axes, body)
+        return compute(f"{self.name}.products", axes, body)
 
     def _inverse(self, products: Tensor) -> list[Op]:
         """Aᵀ along one window axis after the other, the last one into the convolution itself."""
@@ -400,8 +399,8 @@ class _Rewriter:
             before, after = inner[:n], (*self.points[n + 1 :], *spatial)
             read = _between(tensor, tuple(a.var for a in before), tuple(a.var for a in after))
             body = combine(self.filters[n].inverse, inner[n].var, read)
-            tensor = _tensor(f"{self.name}.y{n + 1}", axes, products.dtype)
-            out.append(Compute(tensor, axes, body))
+            out.append(compute(f"{self.name}.y{n + 1}", axes, body))
+            tensor = out[-1].tensor
         whole, part = dict[str, Expr](), dict[str, Expr]()
         for p in self.conv.pairs:
             whole[p.axis.name] = floordiv(p.axis.var, idx(self.m))
@@ -411,10 +410,6 @@ class _Rewriter:
         read = _between(tensor, tuple(places[:last]), at)
         body = combine(self.filters[last].inverse, places[last], read)
         return [*out, Compute(self.conv.op.tensor, self.conv.op.axes, body)]
-
-
-def _tensor(name: str, axes: Sequence[Axis], dtype: str) -> Tensor:
-    return Tensor(name, tuple(a.extent for a in axes), dtype)
 
 
 def _between(

@@ -29,7 +29,13 @@ from autotune.schedule.steps import (
     Reorder,
     Split,
 )
-from autotune.search.partial import Partial, constants_of, lanes_of, place_producer
+from autotune.search.partial import (
+    Partial,
+    constants_of,
+    lanes_of,
+    only_producer,
+    place_producer,
+)
 from autotune.search.tiling import (
     Variant,
     anchor_of,
@@ -82,29 +88,20 @@ def tile_window_and_reduction(
 
 
 def _chain(state: State, anchor: Compute) -> _Chain | None:
-    middle = _private(state, anchor)
+    middle = only_producer(state.dag, anchor)
     if middle is None or not _point_by_point(anchor, middle) or is_window(anchor):
         return None
     window = middle if middle.reduce_axes else anchor_of(state, middle)
     if window is None or not is_window(window):
         return None
     padding: list[Compute] = []
-    source = _private(state, window)
+    source = only_producer(state.dag, window)
     while source is not None:
         padding.append(source)
-        source = _private(state, source)
+        source = only_producer(state.dag, source)
     if any(op.reduce_axes for op in padding):
         return None
     return _Chain(anchor, middle, None if middle is window else window, tuple(padding))
-
-
-def _private(state: State, reader: Compute) -> Compute | None:
-    """The one computation that `reader` reads, if nobody else does."""
-    names = {x.tensor.name for x in reader.reads}
-    found = [op for op in state.dag.computes if op.name in names]
-    if len(found) != 1 or found[0].name in state.dag.outputs:
-        return None
-    return found[0] if state.dag.consumers(found[0].name) == (reader,) else None
 
 
 def _point_by_point(anchor: Compute, op: Compute) -> bool:

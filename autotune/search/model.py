@@ -19,7 +19,7 @@ from autotune.search.features import FEATURE_VERSION, NAMES
 Array = NDArray[np.float64]
 _DRAFT = NAMES.index("draft")
 _MIN_SAMPLES = 24
-_PARAMETERS = {
+PARAMETERS = {
     "objective": "regression",
     "num_leaves": 24,
     "learning_rate": 0.12,
@@ -89,7 +89,7 @@ class Ranker:
             weight=np.exp2(-behind),
             feature_name=[n.replace(" ", "_").replace(">", "_") for n in NAMES],
         )
-        parameters = _PARAMETERS | {"seed": self.seed, "num_threads": self.n_jobs}
+        parameters = PARAMETERS | {"seed": self.seed, "num_threads": self.n_jobs}
         self._booster = lgb.train(parameters, data, num_boost_round=min(120, 30 + n // 8))
         self._trained_on = n - self._n_taught
         self.train_s += time.perf_counter() - start

@@ -119,6 +119,15 @@ def matches(consumer: Compute, op: Compute) -> bool:
     return bool(reads) and all(x.indices == plain for x in reads)
 
 
+def only_producer(dag: ComputeDAG, op: Compute) -> Compute | None:
+    """The one computation that `op` reads, if nobody else does and it is no output."""
+    names = {x.tensor.name for x in op.reads}
+    found = [c for c in dag.computes if c.name in names]
+    if len(found) != 1 or dag.consumers(found[0].name) != (op,) or found[0].name in dag.outputs:
+        return None
+    return found[0]
+
+
 def advances(op: Compute, axis: Axis) -> bool:
     """Whether all loads move by one element, or not at all, along `axis`."""
     for x in op.reads:

@@ -24,6 +24,7 @@ from autotune.search.partial import (
     channel_holes,
     count_domain,
     lanes_of,
+    only_producer,
     pack_constants,
     place_producer,
     tile_domain,
@@ -68,18 +69,18 @@ def _chain(dag: ComputeDAG, consumer: Compute) -> _Chain | None:
     if not tiles:
         return None
     inverse: list[Compute] = []
-    anchor = _only_producer(dag, consumer)
+    anchor = only_producer(dag, consumer)
     while anchor is not None and not anchor.reduce_axes:
         inverse.append(anchor)
-        anchor = _only_producer(dag, anchor)
+        anchor = only_producer(dag, anchor)
     if anchor is None:
         return None
     data: list[Compute] = []
     padding: list[Compute] = []
-    producer = _only_producer(dag, anchor)
+    producer = only_producer(dag, anchor)
     while producer is not None:
         (data if _mixes(producer) and not padding else padding).append(producer)
-        producer = _only_producer(dag, producer)
+        producer = only_producer(dag, producer)
     if not data:
         return None
     return _Chain(consumer, tuple(inverse), anchor, tuple(data), tuple(padding), tiles)
@@ -95,15 +96,6 @@ def _divisors(op: Compute) -> dict[str, int]:
                     case Binary(op="floordiv", a=Var(name=name), b=Const(value=n)):
                         found[name] = int(n)
     return found
-
-
-def _only_producer(dag: ComputeDAG, op: Compute) -> Compute | None:
-    """The one computation that `op` reads, if nobody else does."""
-    names = {x.tensor.name for x in op.reads}
-    found = [c for c in dag.computes if c.name in names]
-    if len(found) != 1 or dag.consumers(found[0].name) != (op,) or found[0].name in dag.outputs:
-        return None
-    return found[0]
 
 
 def _mixes(op: Compute) -> bool:
