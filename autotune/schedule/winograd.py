@@ -205,6 +205,8 @@ def convolution(dag: ComputeDAG, name: str) -> Convolution | None:
     op = dag[name]
     if not isinstance(op, Compute) or not isinstance(op.body, Reduce) or op.body.op != "sum":
         return None
+    if op.tensor.dtype != "float32":  # what the constants of the transforms are
+        return None
     product = op.body.body
     if not isinstance(product, Binary) or product.op != "mul":
         return None

@@ -17,22 +17,24 @@ from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import derive, evaluate
-from autotune.te.expr import Axis, Reduce, add, f32, maximum, mul
+from autotune.te.expr import Axis, Const, Reduce, add, maximum, mul
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import conv
 
 TARGETS = [t for t in (parse_target("x86-64-v3"), parse_target("x86-64-v4")) if runs_here(t)]
 
 
-def valid_conv(h: int, w: int, ic: int, oc: int, kh: int, kw: int) -> ComputeDAG:
+def valid_conv(
+    h: int, w: int, ic: int, oc: int, kh: int, kw: int, dtype: str = "float32"
+) -> ComputeDAG:
     """relu(conv(x)) without padding, with a window of kh × kw."""
-    x = placeholder("x", (h, w, ic))
-    weight = placeholder("weight", (kh, kw, ic, oc), constant=True)
+    x = placeholder("x", (h, w, ic), dtype)
+    weight = placeholder("weight", (kh, kw, ic, oc), dtype, constant=True)
     y, z, o = Axis("y", h - kh + 1), Axis("z", w - kw + 1), Axis("o", oc)
     a, b, c = Axis("a", kh), Axis("b", kw), Axis("c", ic)
     product = mul(x.tensor[add(y.var, a.var), add(z.var, b.var), c], weight.tensor[a, b, c, o])
     total = compute("total", (y, z, o), Reduce("sum", product, (a, b, c)))
-    relu = compute("relu", (y, z, o), maximum(f32(0), total.tensor[y, z, o]))
+    relu = compute("relu", (y, z, o), maximum(Const(0.0, dtype), total.tensor[y, z, o]))
     return ComputeDAG((x, weight, total, relu), ("relu",))
 
 
@@ -81,6 +83,7 @@ def test_rewriting_keeps_the_meaning(dag: ComputeDAG, taps: tuple[str, ...], m: 
 def test_what_is_no_convolution_of_unit_stride() -> None:
     assert convolution(conv(stride=2), "conv") is None
     assert convolution(valid_conv(6, 6, 3, 4, 1, 1), "total") is None
+    assert convolution(valid_conv(6, 6, 3, 4, 3, 3, "float64"), "total") is None
     with pytest.raises(ScheduleError, match="no convolution"):
         replay(valid_conv(6, 6, 3, 4, 1, 3), (Winograd("total", ("a",), 2),))
 
