@@ -4,8 +4,9 @@
 
 Tunes GEMM 1024³ and every compute-bound GEMM and convolution of the models, one after the other,
 with the product's own policy and measurer: weights cold, activations warm, output compared with the
-oracle. The finalists of each task are measured again in turns before the best is printed: the
-median and, since a busy host only ever makes a kernel slower, the fastest of all repeats.
+oracle. The finalists of each task are measured again in turns before the best is printed, and after
+each repeat the FMA peak: clock rates follow temperature, load and neighbours from one moment to the
+next, so a share is formed within a repeat, and the median of the shares counts.
 
 Compute-bound is what the roofline says (`autotune.tuner.bound`): arithmetic at the peak takes
 longer than moving every byte once, weights from where they lie cold and the rest from L2, at rates
@@ -31,7 +32,7 @@ from autotune.cli.options import COUNT
 from autotune.graph.network import Network, build_network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
-from autotune.measure.peak import Peaks, fma_peak, measure_peaks, stay_cached
+from autotune.measure.peak import Peaks, measure_peaks, stay_cached
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target, parse_target
@@ -44,15 +45,16 @@ from benchmarks.tables import counted, geometric_mean, markdown
 
 BATCH = 16
 FINALISTS = 4
+ROUNDS = 25
 FORMS = ("text", "markdown", "json")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; `gflops` by the median.
+    """One line of the table: medians over repeats, after each of which the peak was measured.
 
-    `peak_gflops`: the higher of the peaks measured right before and right after, so that a moment
-    in which the host was busy does not pass for a slow CPU and flatter the share.
+    `share`: reached over peak, formed within each repeat. `fastest_share`: the fastest repeat over
+    the highest peak.
     """
 
     model: str
@@ -65,16 +67,8 @@ class Row:
     seconds: float
     sketch: str
     winograd: bool
-
-    @property
-    def share(self) -> float:
-        """Reached over peak, by the median."""
-        return self.gflops / self.peak_gflops
-
-    @property
-    def fastest_share(self) -> float:
-        """Reached over peak, by the fastest repeat."""
-        return self.share * self.median_us / self.fastest_us
+    share: float
+    fastest_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +88,26 @@ class Tuner:
         start = time.perf_counter()
         timed, done = self._search(dag, trials)
         finalists = [c for _, c in sorted(timed, key=lambda x: x[0])[:FINALISTS]]
-        before = fma_peak(self.target, self.threads)
-        again = self.measurer.measure_interleaved(dag, [c.steps for c in finalists], 15)
+        again = self.measurer.measure_interleaved(dag, [c.steps for c in finalists], ROUNDS)
         best, result, winner = min(
             ((r.latency_s or np.inf, r, c) for r, c in zip(again, finalists, strict=True)),
             key=lambda x: x[0],
         )
+        reached = dag.flops / np.array(result.times_s)
+        peaks = np.array(result.peaks)
         return Row(
             model=self.model,
             task=name,
-            gflops=dag.flops / best / 1e9,
-            peak_gflops=max(before, fma_peak(self.target, self.threads)),
+            gflops=dag.flops / best * 1e-9,
+            peak_gflops=float(np.median(peaks)) * 1e-9,
             median_us=best * 1e6,
-            fastest_us=min(result.times_s, default=best) * 1e6,
+            fastest_us=min(result.times_s) * 1e6,
             trials=done,
             seconds=time.perf_counter() - start,
             sketch=winner.sketch,
             winograd=uses_winograd(winner.steps),
+            share=float(np.median(reached / peaks)),
+            fastest_share=float(reached.max() / peaks.max()),
         )
 
     def _search(self, dag: ComputeDAG, trials: int) -> tuple[list[tuple[float, Candidate]], int]:
@@ -158,7 +155,8 @@ def main(
     rows: list[Row] = []
     for model in models:
         network = build_network(model_file(model, folder))
-        options = MeasureOptions(evict=not stay_cached(target, network.n_constant_bytes))
+        evict = not stay_cached(target, network.n_constant_bytes)
+        options = MeasureOptions(evict=evict, beside_peak=True)
         peaks = measure_peaks(target, threads, options.evict)
         with Measurer(target, threads, options) as measurer:
             tuner = Tuner(model, target, threads, measurer, ranker, seed, direct)
@@ -168,7 +166,7 @@ def main(
                     rows.append(tuner.tune(name, dag, trials))
                     click.echo(_line(rows[-1]), err=form != "text")
     if form == "json":
-        click.echo(json.dumps([asdict(r) | {"share": r.share} for r in rows], indent=2))
+        click.echo(json.dumps([asdict(r) for r in rows], indent=2))
     elif rows:
         click.echo(kernels_table(rows) if form == "markdown" else _summary(rows))
 

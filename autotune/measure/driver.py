@@ -97,7 +97,7 @@ class Driver:
     def __init__(self, target: Target, n_threads: int) -> None:
         if n_threads > 1:
             _load_libgomp()
-        self._n_threads = n_threads
+        self.n_threads = n_threads
         text = driver_ir(target.lanes, MAX_BUFFERS, n_threads > 1)
         self._library = Library([assemble(text, target)])
         self._evaluate = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._library.address("evaluate"))
@@ -130,8 +130,8 @@ class Driver:
         kernels = (_Kernel * len(rows))(*rows)
         touched, evicted = _spans(warm), _spans(cold)
         record = _Plan(
-            n_threads=self._n_threads,
-            clock=_CLOCK_MONOTONIC if self._n_threads > 1 else _CLOCK_THREAD_CPUTIME,
+            n_threads=self.n_threads,
+            clock=_CLOCK_MONOTONIC if self.n_threads > 1 else _CLOCK_THREAD_CPUTIME,
             n_kernels=len(rows),
             kernels=ctypes.addressof(kernels),
             n_warm=len(warm),
@@ -151,22 +151,22 @@ class Driver:
         elapsed_ns = int(plan.record.elapsed_ns)
         if elapsed_ns < 0:
             raise CodegenError(
-                f"libgomp does not give {self._n_threads} threads",
+                f"libgomp does not give {self.n_threads} threads",
                 "unset OMP_THREAD_LIMIT and OMP_DYNAMIC, or use fewer threads",
             )
         return max(elapsed_ns - self._overhead_ns, 1.0) * 1e-9
 
     def pin(self, cores: Sequence[int]) -> None:
         """Bind thread t to the t-th of `cores`, starting over when there are fewer."""
-        masks = np.zeros((self._n_threads, _CPU_SET_BYTES), np.uint8)
-        for thread in range(self._n_threads):
+        masks = np.zeros((self.n_threads, _CPU_SET_BYTES), np.uint8)
+        for thread in range(self.n_threads):
             core = cores[thread % len(cores)]
             masks[thread, core // 8] = 1 << core % 8
-        if self._n_threads == 1:
+        if self.n_threads == 1:
             os.sched_setaffinity(0, {cores[0]})
             return
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
-        kind(self._library.address("pin"))(masks.ctypes.data, self._n_threads)
+        kind(self._library.address("pin"))(masks.ctypes.data, self.n_threads)
 
     def _row(self, launch: Launch, table: Any) -> _Kernel:
         n = len(launch.buffers)

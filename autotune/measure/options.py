@@ -27,6 +27,7 @@ class MeasureOptions:
     included). A candidate `abandon_ratio` times slower than the best is given up early.
     `relative_tolerance` tells wrong answers from rounding, see `autotune.measure.oracle`; what
     rounds more than `max_error` times the largest output is inaccurate.
+    `beside_peak`: measure the FMA peak after every repeat of interleaved candidates too.
     """
 
     flush_bytes: int | None = None
@@ -45,3 +46,4 @@ class MeasureOptions:
     relative_tolerance: float = 1e-4
     max_error: float = math.inf
     seed: int = 0
+    beside_peak: bool = False

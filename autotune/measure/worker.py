@@ -24,6 +24,7 @@ from autotune.loopir.nodes import Program
 from autotune.measure.arena import Arena
 from autotune.measure.driver import Driver, Launch, Plan
 from autotune.measure.options import MeasureOptions
+from autotune.measure.peak import FmaPeak
 from autotune.measure.oracle import Reference, Verdict, check, reference
 from autotune.measure.program import BuiltProgram
 from autotune.measure.result import MeasureResult, MeasureStatus
@@ -36,6 +37,9 @@ Outputs: TypeAlias = dict[str, Array]
 
 _CACHED_BYTES = 1 << 30
 """References of tasks are kept up to this size; the last one always."""
+
+_PEAK_TURNS = 20_000
+"""About 0.3 ms: as long as a kernel, and longer than most interruptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class RunHandler:
         self._sweep = aligned((per_thread * n_threads,), "uint8")
         self._sweep.fill(0)  # touch the pages now
         self._references: dict[int, Reference] = {}
+        self._fma_peak = FmaPeak(target, self._driver) if options.beside_peak else None
 
     def __call__(self, request: Request) -> object:
         """Prepare a task or measure programs of one that is."""
@@ -144,10 +149,17 @@ class RunHandler:
             return result.within(self._options.max_error)
 
         results = [self._guarded(partial(load, n)) for n in range(len(built))]
-        turns = [{n: p.evaluate() for n, p in loaded.items()} for _ in range(rounds)]
+        turns = [
+            {n: (p.evaluate(), self._peak()) for n, p in loaded.items()} for _ in range(rounds)
+        ]
         for n in loaded:
-            results[n] = replace(results[n], times_s=tuple(turn[n] for turn in turns))
+            times, peaks = zip(*(turn[n] for turn in turns), strict=True)
+            results[n] = replace(results[n], times_s=times, peaks=peaks if all(peaks) else ())
         return results
+
+    def _peak(self) -> float:
+        """The FMA peak of this moment in flops per second; 0 where nobody asked for it."""
+        return self._fma_peak.flops_per_s(_PEAK_TURNS) if self._fma_peak else 0.0
 
     def _guarded(self, run: Callable[[], MeasureResult]) -> MeasureResult:
         try:
