@@ -24,7 +24,8 @@ class MeasureOptions:
     inputs and the oracle of a task, once; `start_timeout_s` the start of a process.
     A repeat is one evaluation. There are as many as fill `repeat_target_s`, within
     `min_repeats`…`max_repeats`; from `min_repeats` on, none starts after `repeat_wall_s` (flushing
-    included). A candidate `abandon_ratio` times slower than the best is given up early.
+    included). A candidate `abandon_ratio` times slower than the best is given up early, and one
+    that is `contend_ratio` times slower gets five.
     `relative_tolerance` tells wrong answers from rounding, see `autotune.measure.oracle`; what
     rounds more than `max_error` times the largest output is inaccurate.
     `beside_peak`: measure the FMA peak after every repeat of interleaved candidates too.
@@ -41,8 +42,9 @@ class MeasureOptions:
     repeat_target_s: float = 0.03
     repeat_wall_s: float = 0.25
     min_repeats: int = 3
-    max_repeats: int = 20
+    max_repeats: int = 15
     abandon_ratio: float = 3.0
+    contend_ratio: float = 1.15
     relative_tolerance: float = 1e-4
     max_error: float = math.inf
     seed: int = 0

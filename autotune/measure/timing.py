@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from autotune.measure.options import MeasureOptions
 
 _HOPELESS_AFTER = 2
+_OUT_AFTER = 5
 _FIRST_SLACK = 4.0
 
 
@@ -24,7 +25,8 @@ def repeat(
     `first_s`: the evaluation that was checked; it has warmed up code and pages, so it is no repeat,
     but says how many are wanted. `best_s`: the best latency known for this task. A program whose
     first repeats all exceed `abandon_ratio` times that is given up after two, and after one where
-    the first evaluation was worse still by a factor of four; it is slow, not failed.
+    the first evaluation was worse still by a factor of four; one whose repeats all exceed
+    `contend_ratio` times that, after five. It is slow, not failed, and known well enough.
     """
     wanted = n_repeats(first_s, options)
     start_s = clock()
@@ -49,6 +51,8 @@ def _is_hopeless(
 ) -> bool:
     if best_s is None:
         return False
+    if len(times) >= _OUT_AFTER and min(times) > options.contend_ratio * best_s:
+        return True
     limit_s = options.abandon_ratio * best_s
     if min(*times, first_s) <= limit_s:
         return False

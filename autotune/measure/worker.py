@@ -24,8 +24,8 @@ from autotune.loopir.nodes import Program
 from autotune.measure.arena import Arena
 from autotune.measure.driver import Driver, Launch, Plan
 from autotune.measure.options import MeasureOptions
-from autotune.measure.peak import FmaPeak
 from autotune.measure.oracle import Reference, Verdict, check, reference
+from autotune.measure.peak import FmaPeak
 from autotune.measure.program import BuiltProgram
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.measure.timing import repeat

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.schedule.region import UnboundedIndex, span
+from autotune.schedule.region import Extent, UnboundedIndex, span
 from autotune.schedule.state import SplitRelation, Stage, State, replay, required_extents
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
@@ -204,8 +205,8 @@ def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:
     return Access(first, tuple(max(c) - min(c) for c in columns))
 
 
-def _full(x: object, n: int) -> Array:
-    return np.broadcast_to(np.asarray(x, dtype=np.float64), (n,))
+def _full(x: Extent, n: int) -> Array:
+    return x.astype(np.float64) if isinstance(x, np.ndarray) else np.full(n, x, np.float64)
 
 
 class _Walk:
@@ -330,10 +331,11 @@ class _Walk:
         """Most values that an index takes: its span, less what strides skip."""
         points = _product([inner[v] for v in variables(index) & set(inner)], self.n)
         try:
-            reach = _full(span(index, inner), self.n) + 1
+            reach: Extent = span(index, inner) + 1
         except UnboundedIndex:
-            reach = _full(size, self.n)
-        return np.minimum(np.minimum(reach + spread, points * (1 + spread)), size)
+            reach = size
+        most = points * (1 + spread) if spread else points
+        return np.minimum(np.minimum(reach + spread, most), size)
 
     def _splits(self) -> Iterator[tuple[Stage, SplitRelation]]:
         """Splits whose tile loop surrounds this statement."""
@@ -415,7 +417,8 @@ class _Walk:
         depths.append(len(self.loops))
         parts = [self._parts(d) for d in depths]
         feet = [self._total(n for n, _ in p) for p in parts]
-        outside = [_product([x.extent for x in self.loops[:d]], self.n) for d in depths]
+        trips = [np.ones(self.n), *accumulate((x.extent for x in self.loops), np.multiply)]
+        outside = [trips[d] for d in depths]
         result = []
         sizes = (self.target.l1_bytes, self.target.l2_bytes, self.target.l3_bytes)
         for size in (0.8 * s for s in sizes):
@@ -431,7 +434,7 @@ class _Walk:
         return self._total(n for n, _ in self._parts(depth))
 
     def _total(self, parts: Iterable[Array]) -> Array:
-        return sum(parts, np.zeros(self.n))
+        return reduce(np.add, parts)
 
     def _parts(self, depth: int) -> list[tuple[Array, Array]]:
         """Bytes of each tensor that the loops from `depth` inwards touch, and what holds them.
@@ -454,14 +457,11 @@ class _Walk:
 
     def _bytes(self, access: Access, inner: dict[str, Array]) -> Array:
         width = dtype_bytes(access.load.tensor.dtype)
-        rows = np.ones(self.n)
-        extent = np.ones(self.n)
-        for size, index, spread in access.dimensions:
-            rows = rows * extent
-            extent = self._distinct(index, size, spread, inner)
-        constant = self._is_constant(access.load)
-        row = extent * width if constant else np.maximum(extent * width, CACHE_LINE)
-        return rows * row
+        extents = [self._distinct(i, size, spread, inner) for size, i, spread in access.dimensions]
+        row = (extents.pop() if extents else np.ones(self.n)) * width
+        if not self._is_constant(access.load):
+            row = np.maximum(row, CACHE_LINE)
+        return _product([*extents, row], self.n)
 
     def _is_constant(self, load: Load) -> bool:
         return load.tensor.name in self.stage.packs
@@ -495,10 +495,7 @@ def _local_bytes(stage: Stage, n: int) -> Array:
 
 
 def _product(parts: list[Array], n: int) -> Array:
-    total = np.ones(n)
-    for p in parts:
-        total = total * p
-    return total
+    return reduce(np.multiply, parts) if parts else np.ones(n)
 
 
 def _points(op: Compute) -> int:

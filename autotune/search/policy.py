@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.errors import NoValidSchedule, ScheduleError
 from autotune.loopir.lower import lower
@@ -121,19 +122,29 @@ class SketchPolicy:
         Inaccurate candidates count as failed ones: a latency that cannot be chosen is no example.
         """
         self._n_observed, self._n_asked = self._n_observed + len(results), 0
-        for candidate, result in results:
+        rows: dict[str, dict[int, Rows]] = {}
+        for n, (candidate, result) in enumerate(results):
             sketch = self.sketches.get(candidate.sketch)
             row = match(sketch, candidate.steps) if sketch else None
-            if sketch is None or row is None:
-                continue
-            rows = row[None, :]
-            found = analyse(self.dag, sketch, rows, self.target)
-            self._measured[sketch.name][row.tobytes()] = result.latency_s
-            self._known[sketch.name].add(found.identity[0].tobytes())
-            self._inaccurate[algorithm(sketch)] += result.status is MeasureStatus.INACCURATE
-            if result.latency_s is not None:
-                x = features(found, sketch, rows, self.target, self.n_threads)
-                self.model.observe(self.dag.key, x, np.array([result.latency_s]))
+            if sketch is not None and row is not None:
+                rows.setdefault(sketch.name, {})[n] = row
+                self._measured[sketch.name][row.tobytes()] = result.latency_s
+                self._inaccurate[algorithm(sketch)] += result.status is MeasureStatus.INACCURATE
+        samples: dict[int, Array] = {}
+        for name, numbered in rows.items():
+            samples |= zip(
+                numbered, self._known_now(name, np.stack([*numbered.values()])), strict=True
+            )
+        for n in sorted(samples):  # in the order of the log, however it was batched
+            latency_s = results[n][1].latency_s
+            if latency_s is not None:
+                self.model.observe(self.dag.key, samples[n][None], np.array([latency_s]))
+
+    def _known_now(self, name: str, rows: Rows) -> Array:
+        """Features of measured rows, whose programs are not proposed again."""
+        found = analyse(self.dag, self.sketches[name], rows, self.target)
+        self._known[name] |= {i.tobytes() for i in found.identity}
+        return features(found, self.sketches[name], rows, self.target, self.n_threads)
 
     def _promising(self) -> list[str]:
         """The structures worth a look in this round, and one of the others by chance.
@@ -183,11 +194,10 @@ class SketchPolicy:
 
     def _score(self, sketch: Sketch, rows: Rows) -> tuple[Rows, Array, Rows]:
         """Valid rows, one per program, best first; estimated log2 seconds; identities."""
-        rows = np.unique(rows, axis=0)
+        rows = rows[_first_of_each(rows)]
         found = analyse(self.dag, sketch, rows, self.target)
-        first = np.unique(found.identity, axis=0, return_index=True)[1]
         keep = np.zeros(len(rows), bool)
-        keep[first] = True
+        keep[_first_of_each(found.identity)] = True
         keep &= found.valid
         if not keep.any():
             return rows[:0], np.zeros(0), found.identity[:0]
@@ -215,6 +225,13 @@ class SketchPolicy:
 
     def _candidate(self, name: str, rows: Rows, scores: Array, k: int) -> Candidate:
         return Candidate(self.sketches[name].bind(rows[k]), name, float(np.exp2(scores[k])))
+
+
+def _first_of_each(rows: Rows) -> NDArray[np.intp]:
+    """Where each different row stands first, by a 64-bit hash, in the order of the hashes."""
+    factors = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.int64) | 1
+    first: NDArray[np.intp] = np.unique(rows @ factors, return_index=True)[1]
+    return first
 
 
 def default_steps(

@@ -35,8 +35,16 @@ def test_slow_candidate_is_abandoned() -> None:
 
 
 def test_candidate_near_the_best_is_measured_in_full() -> None:
-    full = n_repeats(2.9e-3, OPTIONS)
-    assert len(repeat(constant(2.9e-3), 2.9e-3, OPTIONS, best_s=1e-3, clock=stopped)) == full
+    full = n_repeats(1.1e-3, OPTIONS)
+    assert full > 5
+    assert len(repeat(constant(1.1e-3), 1.1e-3, OPTIONS, best_s=1e-3, clock=stopped)) == full
+
+
+def test_candidate_out_of_the_running_gets_five_repeats() -> None:
+    assert len(repeat(constant(1.2e-3), 1.2e-3, OPTIONS, best_s=1e-3, clock=stopped)) == 5
+    times = iter([1.3e-3] * 4 + [1.1e-3] * 30)  # one good repeat keeps it in
+    found = repeat(lambda: next(times), 1.3e-3, OPTIONS, best_s=1e-3, clock=stopped)
+    assert len(found) == n_repeats(1.3e-3, OPTIONS)
 
 
 def test_one_disturbed_repeat_does_not_abandon() -> None:
