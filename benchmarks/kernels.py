@@ -19,6 +19,7 @@ GFLOPS count the definition's operations. Winograd's algorithm does fewer, so it
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -33,6 +34,7 @@ from autotune.graph.network import Network, build_network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
+from autotune.measure.result import MeasureResult
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target, parse_target
@@ -93,21 +95,20 @@ class Tuner:
             ((r.latency_s or np.inf, r, c) for r, c in zip(again, finalists, strict=True)),
             key=lambda x: x[0],
         )
-        reached = dag.flops / np.array(result.times_s)
-        peaks = np.array(result.peaks)
+        share, fastest_share = shares(dag.flops, result)
         return Row(
             model=self.model,
             task=name,
             gflops=dag.flops / best * 1e-9,
-            peak_gflops=float(np.median(peaks)) * 1e-9,
+            peak_gflops=statistics.median(result.peaks) * 1e-9,
             median_us=best * 1e6,
             fastest_us=min(result.times_s) * 1e6,
             trials=done,
             seconds=time.perf_counter() - start,
             sketch=winner.sketch,
             winograd=uses_winograd(winner.steps),
-            share=float(np.median(reached / peaks)),
-            fastest_share=float(reached.max() / peaks.max()),
+            share=share,
+            fastest_share=fastest_share,
         )
 
     def _search(self, dag: ComputeDAG, trials: int) -> tuple[list[tuple[float, Candidate]], int]:
@@ -193,6 +194,13 @@ def _tasks(model: str, network: Network, peaks: Peaks) -> Iterator[tuple[str, Co
 def is_compute_bound(dag: ComputeDAG, peaks: Peaks) -> bool:
     """Whether its arithmetic at the peak takes longer than moving its bytes once."""
     return bound_s(dag, peaks, sketches=()) <= dag.flops / peaks.flops_per_s
+
+
+def shares(flops: float, result: MeasureResult) -> tuple[float, float]:
+    """Reached over peak: the median over repeats, and the fastest repeat over the highest peak."""
+    reached = [flops / t for t in result.times_s]
+    pairs = zip(reached, result.peaks, strict=True)
+    return statistics.median(r / p for r, p in pairs), max(reached) / max(result.peaks)
 
 
 def gemm(m: int, n: int, k: int) -> ComputeDAG:

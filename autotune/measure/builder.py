@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
+from threading import Event
 
 from autotune.errors import AutotuneError, ScheduleError
 from autotune.measure.child import Failed
@@ -22,6 +23,12 @@ from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
+
+_ATTENTION_S = 0.2
+
+
+class Abandoned(Exception):
+    """The results of a build are not wanted any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,7 @@ class BuilderPool:
         make = partial(BuildHandler, build, target)
         self._slots = [_Slot(Child(make, start_timeout_s)) for _ in range(n)]
         self._timeout_s = timeout_s
+        self._is_abandoned = Event()
 
     @property
     def pids(self) -> list[int]:
@@ -109,8 +117,9 @@ class BuilderPool:
             slot.child.kill()
 
     def build(self, task: int, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
-        """Build all candidates side by side; results in their order."""
+        """Build all candidates side by side; results in their order. Raises Abandoned."""
         self.start()
+        self._is_abandoned.clear()
         results: dict[int, BuildResult] = {}
         waiting = deque(enumerate(candidates))
         idle, busy = list(self._slots), list[_Slot]()
@@ -120,6 +129,8 @@ class BuilderPool:
                     slot = idle.pop()
                     self._give(slot, task, dag, *waiting.popleft())
                     busy.append(slot)
+                if self._is_abandoned.is_set():
+                    raise Abandoned
                 for slot in self._finished(busy):
                     results[slot.index] = self._take(slot)
                     busy.remove(slot)
@@ -129,6 +140,10 @@ class BuilderPool:
                 slot.child.kill()  # its late reply would answer the next request
             raise
         return [results[n] for n in range(len(candidates))]
+
+    def abandon(self) -> None:
+        """End what `build` is doing in another thread, within a fraction of a second."""
+        self._is_abandoned.set()
 
     def _give(self, slot: _Slot, task: int, dag: ComputeDAG, index: int, steps: Steps) -> None:
         slot.child.ready()
@@ -140,9 +155,10 @@ class BuilderPool:
         slot.child.send(BuildRequest(task, None if known else dag, steps))
 
     def _finished(self, busy: Sequence[_Slot]) -> list[_Slot]:
-        """Builders with a reply, dead, or out of time; waits for the first of them."""
+        """Builders with a reply, dead, or out of time; waits a moment for the first of them."""
         left_s = min(s.deadline_s for s in busy) - time.monotonic()
-        heard = wait([s.child.connection for s in busy], max(0.0, left_s))
+        patience_s = min(max(0.0, left_s), _ATTENTION_S)
+        heard = wait([s.child.connection for s in busy], patience_s)
         now_s = time.monotonic()
         return [s for s in busy if s.child.connection in heard or s.deadline_s <= now_s]
 

@@ -10,7 +10,8 @@ crash, hang or are killed are replaced, and the candidate that was theirs gets a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -50,6 +51,9 @@ class Measurer:
         self._prepared: set[int] = set()
         self._tasks: dict[ComputeDAG, int] = {}
         self._expected: dict[int, Outputs] = {}
+        self._thread: ThreadPoolExecutor | None = None  # the builders die with their thread
+        self.waited_s = 0.0
+        """Seconds in which everything was built and `meanwhile` was not done."""
 
     def __enter__(self) -> Measurer:
         return self
@@ -64,6 +68,10 @@ class Measurer:
 
     def close(self) -> None:
         """End all processes; a later measurement starts new ones."""
+        if self._thread is not None:
+            self._builders.abandon()
+            self._thread.shutdown()
+            self._thread = None
         self._builders.close()
         self._worker.kill()
 
@@ -79,16 +87,21 @@ class Measurer:
         return list(self.stream(dag, candidates, best_s))
 
     def stream(
-        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
+        self,
+        dag: ComputeDAG,
+        candidates: Sequence[Steps],
+        best_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Iterator[MeasureResult]:
         """One result per candidate, in order, each as soon as it is there.
 
-        `best_s`: the best latency known so far for this task; what is several times slower gets few
-        repeats. Better ones found within the batch count too. Raises WorkerError when no worker can
+        `best_s`: the best latency known so far for this task; what is slower by more than the noise
+        gets few repeats. Better ones found within the batch count too. `meanwhile` is called while
+        the builders work; nothing runs before it returns. Raises WorkerError when no worker can
         be started or the task itself cannot be prepared.
         """
         self._worker.start()
-        for built in self._build(dag, candidates):
+        for built in self._build(dag, candidates, meanwhile):
             result = self._run(dag, built, best_s)
             if result.latency_s is not None:
                 best_s = min(best_s or result.latency_s, result.latency_s)
@@ -121,8 +134,32 @@ class Measurer:
     def _task(self, dag: ComputeDAG) -> int:
         return self._tasks.setdefault(dag, len(self._tasks))
 
-    def _build(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
-        return self._builders.build(self._task(dag), dag, candidates)
+    def _build(
+        self,
+        dag: ComputeDAG,
+        candidates: Sequence[Steps],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[BuildResult]:
+        """Results of the builders; in a thread of its own, so that `meanwhile` has this one."""
+        self._thread = self._thread or ThreadPoolExecutor(1)
+        building = self._thread.submit(self._timed_build, dag, candidates)
+        try:
+            if meanwhile is not None:
+                meanwhile()
+            ready_s = time.perf_counter()
+            built, done_s = building.result()
+        except BaseException:
+            self._builders.abandon()
+            raise
+        self.waited_s += max(0.0, ready_s - done_s)
+        return built
+
+    def _timed_build(
+        self, dag: ComputeDAG, candidates: Sequence[Steps]
+    ) -> tuple[list[BuildResult], float]:
+        """What was built, and when it was done."""
+        built = self._builders.build(self._task(dag), dag, candidates)
+        return built, time.perf_counter()
 
     def _run(self, dag: ComputeDAG, built: BuildResult, best_s: float | None) -> MeasureResult:
         if built.program is None:

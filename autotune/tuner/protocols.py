@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from autotune.measure.result import MeasureResult
@@ -27,12 +27,22 @@ class Policy(Protocol):
 class Measurer(Protocol):
     """Builds, checks and times candidates. A failed one has a status; nothing is raised for it."""
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds in which measuring had to wait for `meanwhile`."""
+        ...
+
     def stream(
-        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None
+        self,
+        dag: ComputeDAG,
+        candidates: Sequence[Steps],
+        best_s: float | None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Iterable[MeasureResult]:
         """One result per candidate, in order, each as soon as it is there.
 
         `best_s`: the best latency so far, so that hopeless candidates can be given up early.
+        `meanwhile`: what to do while nothing can be run yet; called once.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records.record import MeasureRecord, steps_text
@@ -13,13 +13,21 @@ from autotune.te.dag import ComputeDAG
 class ReplayMeasurer:
     """Answers with the recorded result of a schedule; a run error for one never recorded."""
 
+    waited_s = 0.0
+
     def __init__(self, records: Iterable[MeasureRecord]) -> None:
         self._results = {(r.workload, r.steps_json): r.result for r in records}
 
     def stream(
-        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
+        self,
+        dag: ComputeDAG,
+        candidates: Sequence[Steps],
+        best_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Iterator[MeasureResult]:
-        """One recorded result per candidate, in order."""
+        """One recorded result per candidate, in order, after `meanwhile`."""
+        if meanwhile is not None:
+            meanwhile()
         missing = MeasureResult(MeasureStatus.RUN_ERROR, error="not in the replayed log")
         for steps in candidates:
             yield self._results.get((dag.key, steps_text(steps)), missing)

@@ -23,6 +23,7 @@ from autotune.tuner.task import TuningTask, weighted_s
 _PAST_SHARE = 0.2  # Ansor's alpha: how much the past slope counts against the optimistic guess
 _AT_BOUND = 1.03  # within 3 % of the bound there is nothing left to find
 _BROKEN = 0.95  # who is so much below its bound shows that the peaks were measured too low
+_WORTH_IT = 0.5  # of the gain of the task at hand: then another may be prepared meanwhile
 _LITTLE = 0.02  # factor on the gain of a task that seems finished
 _NOISE = 0.002  # an improvement below this share is not one, however calm the machine
 _FEW = 5  # repeats that say nothing of their spread
@@ -113,7 +114,20 @@ class Scheduler:
 
         Every task gets its first batch before any gets its second, the heaviest first.
         """
-        open_states = [s for s in self.states.values() if self.stopped(s) is None]
+        return self._best_of([s for s in self.states.values() if self.stopped(s) is None])
+
+    def after(self, state: TaskState) -> TaskState | None:
+        """The task to work on after a batch of `state` that is being measured; None: no telling.
+
+        Another one that promises much less is not worth a batch: `state` may well come again.
+        """
+        others = (s for s in self.states.values() if s is not state and self.stopped(s) is None)
+        found = self._best_of(list(others))
+        if found is None or found.n_trials == 0:
+            return found
+        return found if self.gain_s(found) >= _WORTH_IT * self.gain_s(state) else None
+
+    def _best_of(self, open_states: list[TaskState]) -> TaskState | None:
         untouched = [s for s in open_states if s.n_trials == 0]
         if untouched:
             return max(untouched, key=lambda s: s.task.weight * s.task.flops)

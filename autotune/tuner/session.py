@@ -2,6 +2,9 @@
 
     propose -> measure -> journal -> observe
 
+While the candidates of one task are built, those of the next are proposed: a processor core that
+would wait searches, and a search that would wait is done when the last measurement is.
+
 A resumed session replays the records of its log through the same `observe`, and so continues in
 the state in which it was killed: nothing is measured twice, and the budget goes on.
 """
@@ -11,7 +14,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
+from typing import TypeAlias
 
 from autotune.errors import AutotuneError
 from autotune.measure.result import MeasureResult
@@ -38,6 +43,9 @@ _FINAL_TIME = 0.04  # share of the time budget kept for measuring the finalists 
 _FINALISTS = 3
 _FINAL_ROUNDS = 10  # repeats of each
 _FINAL_MARGIN = 1.05  # who is within this factor of the best is a finalist
+
+
+_Choice: TypeAlias = tuple[TaskState | None, list[Candidate]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,7 @@ class Session:
     finals: bool = True
     ledger: Ledger = field(default_factory=Ledger)
     _policies: dict[str, Policy] = field(default_factory=dict)
+    _ahead: _Choice | None = None
     _before_s: float = 0.0
     _started_s: float | None = None
 
@@ -129,12 +138,12 @@ class Session:
             reason = self._stop_reason()
             if reason is not None:
                 return reason
-            state = self.scheduler.next()
+            state, candidates = self._ahead or self._choose()
+            self._ahead = None
             if state is None:
                 spent = all(s.exhausted for s in self.scheduler.states.values())
                 return StopReason.EXHAUSTED if spent else StopReason.CONVERGED
             yield TaskSelected(state.task.key, self.scheduler.gain_s(state))
-            candidates = self._ask(state)
             if candidates:
                 yield from self._round(state, candidates)
             else:
@@ -142,6 +151,19 @@ class Session:
             stop = self.scheduler.stopped(state)
             if stop is not None:
                 yield TaskFinished(state.task.key, state.best_s, stop)
+
+    def _choose(self) -> _Choice:
+        """The task to work on, and new candidates of it."""
+        begin = self.clock()
+        state = self.scheduler.next()
+        candidates = self._ask(state) if state else []
+        self.ledger.seconds.search += self.clock() - begin
+        return state, candidates
+
+    def _look_ahead(self, state: TaskState, n_building: int) -> None:
+        """Choose what comes next, while the builders work on candidates of `state`."""
+        after = self.scheduler.after(state)
+        self._ahead = (after, self._ask(after, n_building)) if after else None
 
     def _stop_reason(self) -> StopReason | None:
         if self.stop():
@@ -153,12 +175,14 @@ class Session:
             return self.budget
         return Budget(self.budget.trials, self.budget.time_s * (1 - _FINAL_TIME))
 
-    def _ask(self, state: TaskState) -> list[Candidate]:
-        """New candidates of a task, as many as the budget has room for."""
-        begin = self.clock()
-        live = self.ledger.n_live
-        trial_s = (self.elapsed_s() - self._before_s) / live if live else None
-        n = self._search_budget().room(self.batch, self.ledger.n_trials, self.elapsed_s(), trial_s)
+    def _ask(self, state: TaskState, n_building: int = 0) -> list[Candidate]:
+        """New candidates of a task, as many as the budget has room for after `n_building` more."""
+        live, elapsed_s = self.ledger.n_live, self.elapsed_s()
+        trial_s = (elapsed_s - self._before_s) / live if live else None
+        used = self.ledger.n_trials + n_building
+        n = self._search_budget().room(
+            self.batch, used, elapsed_s + n_building * (trial_s or 0.0), trial_s
+        )
         found = self._unmeasured(state, self.first.get(state.task.key, ()))
         for _ in range(_MAX_ASKS if len(found) < n else 0):
             proposed = self._policy(state.task).propose(n)
@@ -166,7 +190,6 @@ class Session:
             found |= fresh
             if fresh or not proposed:
                 break
-        self.ledger.seconds.search += self.clock() - begin
         return list(found.values())[:n]
 
     def _unmeasured(self, state: TaskState, some: Sequence[Candidate]) -> dict[str, Candidate]:
@@ -193,16 +216,19 @@ class Session:
 
     def _measure(self, state: TaskState, candidates: Sequence[Candidate]) -> list[MeasureResult]:
         """Measure; every result is in the log before the next one, or anybody, knows of it."""
-        begin = self.clock()
+        begin, waited_s = self.clock(), self.measurer.waited_s
         steps = [c.steps for c in candidates]
         results: list[MeasureResult] = []
-        for result in self.measurer.stream(state.task.dag, steps, state.best_s):
+        ahead = partial(self._look_ahead, state, len(candidates))
+        for result in self.measurer.stream(state.task.dag, steps, state.best_s, ahead):
             self._write(state.task, candidates[len(results)], result)
             results.append(result)
             if self._stop_reason() is not None:  # no need to run what has been built already
                 break
         self.sink.sync()
-        self.ledger.seconds.measure += self.clock() - begin
+        searched_s = self.measurer.waited_s - waited_s
+        self.ledger.seconds.search += searched_s
+        self.ledger.seconds.measure += self.clock() - begin - searched_s
         return results
 
     def _write(

@@ -22,9 +22,16 @@ from autotune.tuner import Budget, Run, Scheduler, Session, TuningTask
 class MadeUpMeasurer:
     """A latency for every schedule that has nothing to do with the machine; a few fail."""
 
+    waited_s = 0.0
+
     def stream(
-        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
+        self,
+        dag: ComputeDAG,
+        candidates: Sequence[Steps],
+        best_s: float | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> Iterator[MeasureResult]:
+        meanwhile()
         for steps in candidates:
             number = zlib.crc32(steps_text(steps).encode()) % 1000
             if number < 50:
@@ -81,8 +88,21 @@ def tune(
 def test_a_resumed_search_proposes_what_it_would_have_proposed(
     matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
 ) -> None:
-    dags = [matmul_of(64), matmul_of(96)]
+    dags = [matmul_of(64)]
     whole = tune(dags, any_target, 40)
     resumed = tune(dags, any_target, 40, whole[:n_before_kill])
     assert len(whole) == 40
     assert resumed == whole
+
+
+@pytest.mark.parametrize("n_before_kill", [16, 32])
+def test_a_resumed_search_measures_nothing_twice(
+    matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
+) -> None:
+    """Which of two tasks was looked into ahead of the kill is forgotten, and nothing else."""
+    dags = [matmul_of(64), matmul_of(96)]
+    whole = tune(dags, any_target, 40)
+    assert tune(dags, any_target, 40) == whole
+    resumed = tune(dags, any_target, 40, whole[:n_before_kill])
+    assert resumed[:n_before_kill] == whole[:n_before_kill]
+    assert len({(r.workload, r.steps_json) for r in resumed}) == len(resumed) == 40

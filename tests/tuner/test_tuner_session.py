@@ -66,10 +66,16 @@ class FakeMeasurer:
     clock: list[float]
     curve: Callable[[int], MeasureResult] = lambda i: ok(1e-3 / (1 + i))
     calls: list[tuple[str, tuple[Steps, ...]]] = field(default_factory=list)
+    waited_s: float = 0.0
 
     def stream(
-        self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
+        self,
+        dag: ComputeDAG,
+        candidates: Sequence[Steps],
+        best_s: float | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> Iterator[MeasureResult]:
+        meanwhile()
         self.calls.append((dag.key, tuple(candidates)))
         for (step,) in candidates:
             assert isinstance(step, Parallel)
@@ -228,8 +234,12 @@ def test_a_task_in_which_everything_fails_does_not_end_the_session(
     bad_key = h.keys[1]
 
     def stream(
-        dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None
+        dag: ComputeDAG,
+        candidates: Sequence[Steps],
+        best_s: float | None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> list[MeasureResult]:
+        meanwhile()
         h.measurer.calls.append((dag.key, tuple(candidates)))
         return [FAILED if dag.key == bad_key else good(s.n) for (s,) in candidates]  # type: ignore[union-attr]
 
@@ -347,10 +357,8 @@ def test_a_resumed_session_is_in_the_state_before_the_kill(
     assert [r.sequence for r in log.records] == list(range(60))
     assert len({(r.workload, r.steps_json) for r in log.records}) == 60
     assert last.elapsed_s == 60.0
-    if n_before_kill % 4 == 0:  # whole batches: then even the order of tasks is the same
-        assert [(r.workload, r.steps_json) for r in log.records] == [
-            (r.workload, r.steps_json) for r in reference.records
-        ]
+    kept = log.records[:n_before_kill]
+    assert [r.steps_json for r in kept] == [r.steps_json for r in reference.records[:n_before_kill]]
 
 
 def test_replay_ignores_records_of_other_targets_threads_and_tasks(
@@ -569,8 +577,12 @@ def test_spending_follows_the_weighted_headroom(harness: Callable[..., Harness])
     slow = h.keys[0]
 
     def stream(
-        dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None
+        dag: ComputeDAG,
+        candidates: Sequence[Steps],
+        best_s: float | None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> list[MeasureResult]:
+        meanwhile()
         scale = 1e-2 if dag.key == slow else 1e-3
         return [ok(scale * (0.5 + 1 / (1 + s.n))) for (s,) in candidates]  # type: ignore[union-attr]
 
