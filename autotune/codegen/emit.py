@@ -9,7 +9,7 @@ size costs one pointer per distinct row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import gcd
+from math import copysign, gcd
 
 import llvmlite.ir as ir
 
@@ -511,14 +511,16 @@ class _Function:
         if count == 1 or isinstance(value.type, ir.VectorType):
             return value
         if isinstance(value, ir.Constant):
-            return ir.Constant(ir.VectorType(value.type, count), [value.constant] * count)
+            is_zero = value.constant == 0 and copysign(1.0, value.constant) > 0
+            lanes = None if is_zero else [value.constant] * count  # None: a quick text for zeros
+            return ir.Constant(ir.VectorType(value.type, count), lanes)
         key = (id(value), "splat", count)
         found = self.scope.find(key)
         if found is None:
             vector = ir.VectorType(value.type, count)
             undefined = ir.Constant(vector, ir.Undefined)
             first = self.b.insert_element(undefined, value, I32(0))
-            zeros = ir.Constant(ir.VectorType(I32, count), [0] * count)
+            zeros = ir.Constant(ir.VectorType(I32, count), None)
             found = self.b.shuffle_vector(first, undefined, zeros)
             self.scope.values[key] = found
         return found
@@ -572,7 +574,7 @@ def _splat(kind: ir.Type, value: int) -> ir.Constant:
 
 def _splat_value(x: ir.Value) -> int:
     """The number in a constant or in all lanes of one; 0 when `x` is not constant."""
-    if not isinstance(x, ir.Constant):
+    if not isinstance(x, ir.Constant) or x.constant is None:
         return 0
     return int(x.constant[0].constant if isinstance(x.type, ir.VectorType) else x.constant)
 
