@@ -219,7 +219,12 @@ class InTurns(Scheduler):
 
     def next(self) -> TaskState | None:
         """The open task with the fewest trials."""
-        left = [s for s in self.states.values() if not s.exhausted]
+        left = [s for s in self.states.values() if self.stopped(s) is None]
+        return min(left, key=lambda s: s.n_trials, default=None)
+
+    def after(self, state: TaskState) -> TaskState | None:
+        """The open one with the fewest trials of the others."""
+        left = [s for s in self.states.values() if s is not state and self.stopped(s) is None]
         return min(left, key=lambda s: s.n_trials, default=None)
 
     def stopped(self, state: TaskState) -> TaskStop | None:

@@ -186,8 +186,13 @@ class SketchPolicy:
             crossed = sketch.cross(children, mates, self.rng)
             half = self.rng.random(len(children))[:, None] < 0.3
             children = sketch.mutate(np.where(half, crossed, children), self.rng)
-            candidates = np.concatenate([rows[: 4 * ELITE], children])
-            rows, scores, identity = self._score(sketch, candidates)
+            more, more_scores, more_identity = self._score(sketch, children)
+            rows = np.concatenate([rows[: 4 * ELITE], more])
+            scores = np.concatenate([scores[: 4 * ELITE], more_scores])
+            identity = np.concatenate([identity[: 4 * ELITE], more_identity])
+            first = _first_of_each(identity)
+            order = first[np.argsort(scores[first], kind="stable")]
+            rows, scores, identity = rows[order], scores[order], identity[order]
         known = self._known[sketch.name]
         new = np.array([i.tobytes() not in known for i in identity], bool).reshape(len(rows))
         return rows[new], scores[new]

@@ -1,0 +1,247 @@
+"""The search live: how near to the best known a few trials come, on this machine.
+
+    python -m benchmarks.search_live resnet50 mobilenet_v2 inception_v1 [--tasks 8] [--trials 32]
+
+Every policy searches the same tasks with several seeds, each seed in a session of its own whose
+ranker starts empty; a longer search of the product's policy looks for what is better still. Then
+all winners of a task are measured again in turns, so that luck in a first measurement counts for
+nothing, and the fastest of them is the best known. Nothing else may run. Method: docs/search.md.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+
+from autotune.cli.options import COUNT
+from autotune.graph.network import Network, build_network
+from autotune.measure.measurer import Measurer
+from autotune.measure.options import MeasureOptions
+from autotune.measure.peak import stay_cached
+from autotune.records import Entry, MeasureRecord
+from autotune.schedule.steps import Steps
+from autotune.search.model import Ranker
+from autotune.search.policy import FIRST_BATCH, SketchPolicy
+from autotune.target import Target, parse_target
+from autotune.tuner import Budget, Policy, Run, Session, TaskState, TuningTask
+from autotune.tuner import Measurer as AnyMeasurer
+from autotune.tuner.budget import TaskStop
+from benchmarks.models import NAMES, model_file
+from benchmarks.search_metrics import median_and_worst
+from benchmarks.search_policies import Draft, InTurns
+from benchmarks.search_record import Uniform
+from benchmarks.tables import counted, markdown
+
+BATCH = 12
+"""After a first batch of 8: 8, 20, 32 trials."""
+ROUNDS = 25
+REFERENCE_SEED = 1000
+NEAR = 1.1
+
+PolicyOf = Callable[[TuningTask], Policy]
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The fastest program of a task that a policy had measured after so many trials."""
+
+    policy: str
+    seed: int
+    task: str
+    trials: int
+    steps: Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A winner beside the best known of its task: latency over latency, 1 is the end."""
+
+    winner: Winner
+    ratio: float
+
+
+class UpTo(InTurns):
+    """Turns until every task has had that many trials; the last batch may be more."""
+
+    def __init__(self, tasks: Sequence[TuningTask], trials: int) -> None:
+        super().__init__(tasks, BATCH, patience=1)
+        self._trials = trials
+
+    def stopped(self, state: TaskState) -> TaskStop | None:
+        """A task stops when its trials are spent."""
+        return TaskStop.BUDGET if state.n_trials >= self._trials else super().stopped(state)
+
+
+class Kept:
+    """A sink that keeps records in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[MeasureRecord] = []
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Keep what was measured."""
+        self.records += [e for e in entries if isinstance(e, MeasureRecord)]
+
+    def sync(self) -> None:
+        """Nothing to wait for."""
+
+
+def policies(target: Target, threads: int, seed: int, trials: int) -> dict[str, PolicyOf]:
+    """Policies by name, each with a ranker of its own."""
+
+    def search(ranker: Ranker) -> PolicyOf:
+        return lambda t: SketchPolicy(t.dag, target, threads, ranker, _rng(seed, t))
+
+    return {
+        "random": lambda t: Uniform(t.dag, target, trials, _rng(seed, t)),
+        "draft only": search(Draft(seed, target.n_cores)),
+        "full": search(Ranker(seed, target.n_cores)),
+    }
+
+
+def _rng(seed: int, task: TuningTask) -> np.random.Generator:
+    return np.random.default_rng([seed, int(task.key, 16)])
+
+
+def search(
+    policy_of: PolicyOf, tasks: Sequence[TuningTask], trials: int, measurer: AnyMeasurer
+) -> list[MeasureRecord]:
+    """What a policy measured, at least `trials` candidates of every task, whole batches."""
+    sink = Kept()
+    session = Session(
+        run=Run("live", "", 1),
+        tasks=tasks,
+        policy_of=policy_of,
+        measurer=measurer,
+        sink=sink,
+        budget=Budget(),
+        scheduler=UpTo(tasks, trials),
+        clock=time.monotonic,
+        batch=BATCH,
+        finals=False,
+    )
+    for _ in session.events():
+        pass
+    return sink.records
+
+
+def winners(
+    policy: str, seed: int, records: Iterable[MeasureRecord], after: Sequence[int]
+) -> list[Winner]:
+    """The fastest program of every task after each of the numbers of trials `after`."""
+    of: dict[str, list[MeasureRecord]] = {}
+    for record in records:
+        of.setdefault(record.workload, []).append(record)
+    found = []
+    for task, measured in of.items():
+        for n in after:
+            timed = [r for r in measured[:n] if r.result.latency_s]
+            if timed:
+                best = min(timed, key=lambda r: r.result.latency_s or np.inf)
+                found.append(Winner(policy, seed, task, n, best.steps))
+    return found
+
+
+def places(found: Sequence[Winner], task: TuningTask, measurer: AnyMeasurer) -> list[Place]:
+    """The winners of a task, measured against each other in turns."""
+    mine = [w for w in found if w.task == task.key]
+    programs = list(dict.fromkeys(w.steps for w in mine))
+    results = measurer.measure_interleaved(task.dag, programs, ROUNDS)
+    latency_s = {
+        p: r.latency_s for p, r in zip(programs, results, strict=True) if r.latency_s is not None
+    }
+    best_s = min(latency_s.values(), default=np.inf)
+    return [Place(w, latency_s[w.steps] / best_s) for w in mine if w.steps in latency_s]
+
+
+def spread(network: Network, n: int) -> list[TuningTask]:
+    """`n` tasks of a network, evenly over their weight, the heaviest among them."""
+    tasks = [
+        TuningTask(key, dag, network.weights[key], network.labels[key])
+        for key, dag in network.tasks.items()
+    ]
+    tasks.sort(key=lambda t: -t.weight * t.flops)
+    return tasks[:: max(1, -(-len(tasks) // n))]
+
+
+@click.command()
+@click.argument("models", nargs=-1, type=click.Choice(NAMES), required=True)
+@click.option("--tasks", "n_tasks", type=COUNT, default=8, show_default=True, help="Per model.")
+@click.option("--trials", type=COUNT, default=32, show_default=True, help="Per task and policy.")
+@click.option("--reference", type=COUNT, default=128, show_default=True, help="Of the long search.")
+@click.option("--seeds", type=COUNT, default=3, show_default=True)
+@click.option("--threads", type=COUNT, default=1, show_default=True)
+@click.option("--target", "target_name", default="native", show_default=True)
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("logs/networks/models"))
+def main(
+    models: tuple[str, ...],
+    n_tasks: int,
+    trials: int,
+    reference: int,
+    seeds: int,
+    threads: int,
+    target_name: str,
+    folder: Path,
+) -> None:
+    """Compare policies on tasks of MODELS, measured here and now."""
+    target = parse_target(target_name)
+    found: list[Place] = []
+    for model in models:
+        network = build_network(model_file(model, folder))
+        options = MeasureOptions(evict=not stay_cached(target, network.n_constant_bytes))
+        tasks = spread(network, n_tasks)
+        with Measurer(target, threads, options) as measurer:
+            some: list[Winner] = []
+            for seed in range(seeds):
+                for name, policy_of in policies(target, threads, seed, trials).items():
+                    click.echo(f"{model}: {name}, seed {seed}", err=True)
+                    records = search(policy_of, tasks, trials, measurer)
+                    some += winners(name, seed, records, (FIRST_BATCH, trials))
+            click.echo(f"{model}: {reference} trials of each task", err=True)
+            long = policies(target, threads, REFERENCE_SEED, reference)["full"]
+            records = search(long, tasks, reference, measurer)
+            some += winners("full", REFERENCE_SEED, records, (reference,))
+            for task in tasks:
+                found += places(some, task, measurer)
+                click.echo(_line(task, [p for p in found if p.winner.task == task.key]), err=True)
+    click.echo(table(found))
+
+
+def _line(task: TuningTask, found: Sequence[Place]) -> str:
+    cells = _cells(found)
+    texts = (f"{name} {n}: {max(ratios):.3f}" for (name, n), ratios in cells.items())
+    return f"{task.label} {task.key[:6]}, worst: {', '.join(texts)}"
+
+
+def _cells(found: Sequence[Place]) -> Mapping[tuple[str, int], list[float]]:
+    cells: dict[tuple[str, int], list[float]] = {}
+    for place in found:
+        cells.setdefault((place.winner.policy, place.winner.trials), []).append(place.ratio)
+    return cells
+
+
+def table(found: Sequence[Place]) -> str:
+    """Latency over the best known, median / worst over tasks and seeds."""
+    cells = _cells(found)
+    counts = sorted({n for _, n in cells})
+    rows = []
+    for name in dict.fromkeys(name for name, _ in cells):
+        pairs = (median_and_worst(cells[name, n]) if (name, n) in cells else None for n in counts)
+        rows.append([name, *("–" if p is None else f"{p[0]:.3f} / {p[1]:.3f}" for p in pairs)])
+    tasks = {p.winner.task for p in found}
+    seeds = {p.winner.seed for p in found} - {REFERENCE_SEED}
+    last = max((n for name, n in cells if name == "random"), default=0)
+    near = [r <= NEAR for r in cells.get(("full", last), [])]
+    share = f"; full within 10 % in {100 * statistics.mean(near):.0f} % of them" if near else ""
+    scope = f"* {counted(len(tasks), 'task')}, {counted(len(seeds), 'seed')}{share}"
+    return f"{markdown(['policy', *(f'{n} trials' for n in counts)], rows)}\n\n{scope}"
+
+
+if __name__ == "__main__":
+    main()
