@@ -4,8 +4,10 @@
 
 Every policy searches the same tasks with several seeds, each seed in a session of its own whose
 ranker starts empty; a longer search of the product's policy looks for what is better still. Then
-all winners of a task are measured again in turns, so that luck in a first measurement counts for
-nothing, and the fastest of them is the best known. Nothing else may run. Method: docs/search.md.
+the three fastest programs of each are measured again, all those of a task in turns. As in a tuning
+session these repeats choose one of the three: every second one does, and the others tell how fast
+the chosen is, so that luck counts for nothing. The fastest of the chosen is the best known. Nothing
+else may run. Method: docs/search.md.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ from benchmarks.tables import counted, markdown
 
 BATCH = 12
 """After a first batch of 8: 8, 20, 32 trials."""
-ROUNDS = 25
+FINALISTS = 3
+ROUNDS = 40
 REFERENCE_SEED = 1000
 NEAR = 1.1
 
@@ -48,21 +51,21 @@ PolicyOf = Callable[[TuningTask], Policy]
 
 
 @dataclass(frozen=True, slots=True)
-class Winner:
-    """The fastest program of a task that a policy had measured after so many trials."""
+class Found:
+    """The fastest programs of a task that a policy had measured after so many trials."""
 
     policy: str
     seed: int
     task: str
     trials: int
-    steps: Steps
+    finalists: tuple[Steps, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A winner beside the best known of its task: latency over latency, 1 is the end."""
+    """What was chosen of `found` beside the best known of its task: latency over latency."""
 
-    winner: Winner
+    found: Found
     ratio: float
 
 
@@ -131,10 +134,10 @@ def search(
     return sink.records
 
 
-def winners(
+def fastest(
     policy: str, seed: int, records: Iterable[MeasureRecord], after: Sequence[int]
-) -> list[Winner]:
-    """The fastest program of every task after each of the numbers of trials `after`."""
+) -> list[Found]:
+    """The finalists of every task after each of the numbers of trials `after`."""
     of: dict[str, list[MeasureRecord]] = {}
     for record in records:
         of.setdefault(record.workload, []).append(record)
@@ -142,22 +145,27 @@ def winners(
     for task, measured in of.items():
         for n in after:
             timed = [r for r in measured[:n] if r.result.latency_s]
+            timed.sort(key=lambda r: r.result.latency_s or np.inf)
             if timed:
-                best = min(timed, key=lambda r: r.result.latency_s or np.inf)
-                found.append(Winner(policy, seed, task, n, best.steps))
+                finalists = tuple(r.steps for r in timed[:FINALISTS])
+                found.append(Found(policy, seed, task, n, finalists))
     return found
 
 
-def places(found: Sequence[Winner], task: TuningTask, measurer: AnyMeasurer) -> list[Place]:
-    """The winners of a task, measured against each other in turns."""
-    mine = [w for w in found if w.task == task.key]
-    programs = list(dict.fromkeys(w.steps for w in mine))
+def places(found: Sequence[Found], task: TuningTask, measurer: AnyMeasurer) -> list[Place]:
+    """The finalists of a task, measured against each other in turns."""
+    mine = [f for f in found if f.task == task.key]
+    programs = list(dict.fromkeys(steps for f in mine for steps in f.finalists))
     results = measurer.measure_interleaved(task.dag, programs, ROUNDS)
-    latency_s = {
-        p: r.latency_s for p, r in zip(programs, results, strict=True) if r.latency_s is not None
-    }
-    best_s = min(latency_s.values(), default=np.inf)
-    return [Place(w, latency_s[w.steps] / best_s) for w in mine if w.steps in latency_s]
+    times = {p: r.times_s for p, r in zip(programs, results, strict=True) if r.latency_s}
+    latency_s: list[tuple[Found, float]] = []
+    for f in mine:
+        ran = [times[steps] for steps in f.finalists if steps in times]
+        if ran:
+            chosen = min(ran, key=lambda t: statistics.median(t[::2]))
+            latency_s.append((f, statistics.median(chosen[1::2])))
+    best_s = min((s for _, s in latency_s), default=np.inf)
+    return [Place(f, s / best_s) for f, s in latency_s]
 
 
 def spread(network: Network, n: int) -> list[TuningTask]:
@@ -197,19 +205,19 @@ def main(
         options = MeasureOptions(evict=not stay_cached(target, network.n_constant_bytes))
         tasks = spread(network, n_tasks)
         with Measurer(target, threads, options) as measurer:
-            some: list[Winner] = []
+            some: list[Found] = []
             for seed in range(seeds):
                 for name, policy_of in policies(target, threads, seed, trials).items():
                     click.echo(f"{model}: {name}, seed {seed}", err=True)
                     records = search(policy_of, tasks, trials, measurer)
-                    some += winners(name, seed, records, (FIRST_BATCH, trials))
+                    some += fastest(name, seed, records, (FIRST_BATCH, trials))
             click.echo(f"{model}: {reference} trials of each task", err=True)
             long = policies(target, threads, REFERENCE_SEED, reference)["full"]
             records = search(long, tasks, reference, measurer)
-            some += winners("full", REFERENCE_SEED, records, (reference,))
+            some += fastest("full", REFERENCE_SEED, records, (reference,))
             for task in tasks:
                 found += places(some, task, measurer)
-                click.echo(_line(task, [p for p in found if p.winner.task == task.key]), err=True)
+                click.echo(_line(task, [p for p in found if p.found.task == task.key]), err=True)
     click.echo(table(found))
 
 
@@ -222,7 +230,7 @@ def _line(task: TuningTask, found: Sequence[Place]) -> str:
 def _cells(found: Sequence[Place]) -> Mapping[tuple[str, int], list[float]]:
     cells: dict[tuple[str, int], list[float]] = {}
     for place in found:
-        cells.setdefault((place.winner.policy, place.winner.trials), []).append(place.ratio)
+        cells.setdefault((place.found.policy, place.found.trials), []).append(place.ratio)
     return cells
 
 
@@ -234,8 +242,8 @@ def table(found: Sequence[Place]) -> str:
     for name in dict.fromkeys(name for name, _ in cells):
         pairs = (median_and_worst(cells[name, n]) if (name, n) in cells else None for n in counts)
         rows.append([name, *("–" if p is None else f"{p[0]:.3f} / {p[1]:.3f}" for p in pairs)])
-    tasks = {p.winner.task for p in found}
-    seeds = {p.winner.seed for p in found} - {REFERENCE_SEED}
+    tasks = {p.found.task for p in found}
+    seeds = {p.found.seed for p in found} - {REFERENCE_SEED}
     last = max((n for name, n in cells if name == "random"), default=0)
     near = [r <= NEAR for r in cells.get(("full", last), [])]
     share = f"; full within 10 % in {100 * statistics.mean(near):.0f} % of them" if near else ""
