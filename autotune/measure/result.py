@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, replace
 from enum import StrEnum
+
+_LEAST_NOISE = 0.002  # however calm the machine
+_FEW = 5  # repeats that say nothing of their spread
 
 
 class MeasureStatus(StrEnum):
@@ -48,6 +52,15 @@ class MeasureResult:
     def latency_s(self) -> float | None:
         """Median of the repeats, or None for a failed candidate."""
         return statistics.median(self.times_s) if self.ok else None
+
+    @property
+    def noise(self) -> float:
+        """Relative uncertainty of `latency_s`: the standard error of the median of its repeats."""
+        median = self.latency_s
+        if not median or len(self.times_s) < _FEW:
+            return _LEAST_NOISE
+        deviation = 1.4826 * statistics.median(abs(t - median) for t in self.times_s)
+        return max(_LEAST_NOISE, 1.2533 * deviation / math.sqrt(len(self.times_s)) / median)
 
     def within(self, limit: float) -> MeasureResult:
         """The same measurement under a limit on `max_error`: OK up to it, INACCURATE beyond.

@@ -6,6 +6,7 @@ was not merely lucky once. Records of different targets or thread counts never c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -23,8 +24,11 @@ Group: TypeAlias = tuple[str, str, int]  # workload key, target key, threads
 
 
 def best_records(records: Iterable[MeasureRecord]) -> dict[Group, MeasureRecord]:
-    """The record with the lowest pooled median latency per workload, target and thread count."""
-    best = [ranked[0] for ranked in ranked_records(records).values()]
+    """The fastest record per workload, target and thread count, by pooled median latency.
+
+    Where a program of fewer steps is as fast within the noise of both, that one.
+    """
+    best = [_simplest(ranked) for ranked in ranked_records(records).values()]
     best.sort(key=lambda r: r.sequence)
     return {_group(r): r for r in best}
 
@@ -116,6 +120,16 @@ def _pooled(records: Sequence[MeasureRecord]) -> MeasureRecord:
         return records[0]
     times = tuple(chain.from_iterable(r.result.times_s for r in records))
     return replace(records[0], result=replace(records[0].result, times_s=times))
+
+
+def _simplest(ranked: Sequence[MeasureRecord]) -> MeasureRecord:
+    fastest = ranked[0].result
+
+    def is_as_fast(record: MeasureRecord) -> bool:
+        noise = math.hypot(record.result.noise, fastest.noise)
+        return (record.result.latency_s or 0.0) <= (fastest.latency_s or 0.0) * (1 + noise)
+
+    return min(filter(is_as_fast, ranked), key=lambda r: (r.n_steps, *_order(r)))
 
 
 def _order(record: MeasureRecord) -> tuple[float, int]:

@@ -84,6 +84,11 @@ class MeasureRecord:
         """The schedule. Raises LogMismatch for a step that this version does not know."""
         return steps_from_json(json.loads(self.steps_json))
 
+    @property
+    def n_steps(self) -> int:
+        """How many steps the schedule has: a measure of how simple it is."""
+        return self.steps_json.count('"step":')
+
 
 @dataclass(frozen=True, slots=True)
 class End:

@@ -34,6 +34,7 @@ from autotune.te.expr import (
     dtype_bytes,
     dtype_of,
     variables,
+    walk,
 )
 
 Array = NDArray[np.float64]
@@ -58,9 +59,10 @@ class Statement:
 
     `steps`: executions of the expanded innermost body; `tiles`: how often a register tile is
     started; `accumulators`, `operands`: vector registers that must live at once; `instructions`:
-    arithmetic per step; `loads`: distinct elements or vectors loaded per step; `chain`: dependent
-    operations per step; `traffic`: bytes that miss L1, L2 and L3; `local_bytes`: size of its local
-    buffer; `reloads`: 1 where the reduction runs in blocks and tiles are loaded again;
+    arithmetic per step; `loads`: distinct elements or vectors loaded per step; `guards`: those of
+    them that a condition chooses; `chain`: dependent operations per step; `traffic`: bytes that
+    miss L1, L2 and L3; `local_bytes`: size of its local buffer; `reloads`: 1 where the reduction
+    runs in blocks and tiles are loaded again;
     `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
     copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_CHUNK or 0.
     """
@@ -74,6 +76,7 @@ class Statement:
     operands: Array
     instructions: Array
     loads: Array
+    guards: Array
     stores: Array
     chain: Array
     lanes: Array
@@ -199,6 +202,15 @@ def _accesses(op: Compute) -> tuple[Access, ...]:
     return tuple(_access(group) for group in groups.values())
 
 
+@lru_cache(maxsize=256)
+def _guarded(op: Compute) -> frozenset[Load]:
+    """The loads that a condition chooses, which nothing but running the loops can tell."""
+    body = op.body.body if isinstance(op.body, Reduce) else op.body
+    chosen = [e for e in walk(body) if isinstance(e, Select) and not isinstance(e.cond, Const)]
+    inside = (x for e in chosen for branch in (e.a, e.b) for x in walk(branch))
+    return frozenset(x for x in inside if isinstance(x, Load))
+
+
 def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:
     columns = list(zip(*(consts for _, consts in group), strict=True))
     first = min(group, key=lambda item: item[1])[0]
@@ -252,6 +264,7 @@ class _Walk:
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
         work = max(1, _operations(self.op))
         loads, operands = self._loads(accumulators)
+        guards = self._guards()
         return Statement(
             name=self.op.name,
             reduces=bool(self.op.reduce_axes),
@@ -262,6 +275,7 @@ class _Walk:
             operands=operands,
             instructions=accumulators * chain * work,
             loads=loads,
+            guards=guards,
             stores=accumulators,
             chain=chain,
             lanes=lanes,
@@ -292,6 +306,15 @@ class _Walk:
         window = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
         held = np.minimum(vectors, 4.0) if window else vectors
         return np.maximum(total, 1.0), held + broadcast
+
+    def _guards(self) -> Array:
+        """Distinct loads per expanded body that are made only where a condition holds (padding)."""
+        inner = self._register_extents()
+        guarded = _guarded(self.op)
+        counts = [
+            self._elements(x, inner, skip_lanes=True) for x in self.reads if x.load in guarded
+        ]
+        return reduce(np.add, counts) if counts else np.zeros(self.n)
 
     def _register_extents(self) -> dict[str, Array]:
         """Values that each axis takes inside the expanded body."""

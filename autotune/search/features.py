@@ -16,7 +16,7 @@ from autotune.search.draft import draft_seconds, idle_factor, statement_cycles, 
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 
-FEATURE_VERSION = 2
+FEATURE_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ MAIN: tuple[Feature, ...] = (
     Feature(
         "l3_misses", "log2 B/flop", "traffic beyond L3", lambda s, t: _per_flop(s.traffic[2], s)
     ),
+    Feature("guards", "count", "conditional loads of a step", lambda s, t: s.guards),
     Feature("unique", "log2 B", "bytes touched at all", lambda s, t: _log(s.unique_bytes)),
     Feature("chunks", "log2", "iterations of the parallel range", lambda s, t: _log(s.chunks)),
     Feature("local_l1", "ratio", "local tile over L1", lambda s, t: s.local_bytes / t.l1_bytes),

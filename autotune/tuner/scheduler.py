@@ -12,7 +12,6 @@ has caught up, so it gets fewer trials, and none once it is clearly beaten.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,8 +24,6 @@ _AT_BOUND = 1.03  # within 3 % of the bound there is nothing left to find
 _BROKEN = 0.95  # who is so much below its bound shows that the peaks were measured too low
 _WORTH_IT = 0.5  # of the gain of the task at hand: then another may be prepared meanwhile
 _LITTLE = 0.02  # factor on the gain of a task that seems finished
-_NOISE = 0.002  # an improvement below this share is not one, however calm the machine
-_FEW = 5  # repeats that say nothing of their spread
 _WINDOW = 3  # batches over which the past slope is taken
 _HOPELESS = 4  # batches without any valid program after which a task is given up
 _CONVERGED = 4  # times the patience without gain: the task is finished for good
@@ -75,20 +72,11 @@ class TaskState:
         """Take one measurement into account."""
         latency, best = result.latency_s, self.curve[-1]
         if latency is not None and latency > 0 and latency < best:
-            if latency < self.gained_s * (1 - noise(result)):
+            if latency < self.gained_s * (1 - result.noise):
                 self.last_gain, self.gained_s = self.n_trials + 1, latency
             self.first_s = self.first_s or latency
             best = latency
         self.curve.append(best)
-
-
-def noise(result: MeasureResult) -> float:
-    """Relative uncertainty of a latency: the standard error of the median of its repeats."""
-    times, median = result.times_s, result.latency_s
-    if not median or len(times) < _FEW:
-        return _NOISE
-    deviation = 1.4826 * statistics.median(abs(t - median) for t in times)
-    return max(_NOISE, 1.2533 * deviation / math.sqrt(len(times)) / median)
 
 
 def _best_s(states: Iterable[TaskState]) -> float:

@@ -275,6 +275,23 @@ def test_best_is_the_lowest_pooled_median() -> None:
     assert sorted(pooled.times_s) == [1e-3] * 3 + [3e-3] * 3
 
 
+def test_a_simpler_program_that_is_as_fast_within_the_noise_is_better() -> None:
+    def timed(sequence: int, n_steps: int, latency: float) -> MeasureRecord:
+        times = tuple(latency * (1 + 0.01 * k) for k in range(-5, 6))  # one per cent of noise
+        text = steps_text(tuple(Parallel(f"s{sequence}", n + 1) for n in range(n_steps)))
+        return record(sequence, steps_json=text, result=MeasureResult(MeasureStatus.OK, times))
+
+    long, short = timed(0, 5, 1e-3), timed(1, 2, 1.015e-3)
+    assert long.n_steps == 5
+    assert 0.01 < long.result.noise < 0.02
+    (best,) = best_records([long, short]).values()
+    assert best.sequence == 1
+    (best,) = best_records([long, timed(1, 2, 1.03e-3)]).values()
+    assert best.sequence == 0
+    (best,) = best_records([short, timed(2, 2, 1.01e-3)]).values()
+    assert best.sequence == 2
+
+
 @pytest.mark.parametrize(
     "status", [MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE]
 )

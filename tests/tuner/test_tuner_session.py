@@ -31,7 +31,6 @@ from autotune.tuner import (
     TuningTask,
     event_to_json,
 )
-from autotune.tuner.scheduler import noise
 
 RUN = Run("r1", "t1", 1)
 
@@ -541,8 +540,8 @@ def test_a_gain_within_the_spread_of_its_repeats_is_none(
 ) -> None:
     scheduler, (a,) = scheduler_of(matmul_of, (8, 1, None))
     restless = MeasureResult(MeasureStatus.OK, (0.8e-3, 0.9e-3, 0.98e-3, 1.1e-3, 1.2e-3))
-    assert noise(restless) == pytest.approx(0.1018, rel=1e-2)
-    assert noise(ok(1e-3)) == 0.002
+    assert restless.noise == pytest.approx(0.1018, rel=1e-2)
+    assert ok(1e-3).noise == 0.002
     scheduler.observe(a, [ok(1e-3), restless])
     state = scheduler.states[a]
     assert (state.stale, state.best_s) == (1, 0.98e-3)
