@@ -39,6 +39,8 @@ from autotune.te.expr import (
 
 Array = NDArray[np.float64]
 CACHE_LINE = 64
+RUN_START_BYTES = 96
+"""Bytes that could come from beyond L2 while the prefetcher finds out that a run has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,22 @@ def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:
 
 def _full(x: Extent, n: int) -> Array:
     return x.astype(np.float64) if isinstance(x, np.ndarray) else np.full(n, x, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Bytes that are touched of a tensor, in how many contiguous runs, and what holds them.
+
+    `held`: size of the local buffer; infinite for a tensor in memory.
+    """
+
+    n_bytes: Array
+    n_runs: Array
+    held: Array
+
+    def missing(self, size: float, amount: Array) -> Array:
+        """The `amount` of this part that a cache of `size` bytes has to fetch."""
+        return np.where(self.held <= size, 0.0, amount)
 
 
 class _Walk:
@@ -439,37 +457,60 @@ class _Walk:
         depths = [k for k, x in enumerate(self.loops) if not (x.own and x.annotation)]
         depths.append(len(self.loops))
         parts = [self._parts(d) for d in depths]
-        feet = [self._total(n for n, _ in p) for p in parts]
+        feet = [self._total(p.n_bytes for p in at) for at in parts]
         trips = [np.ones(self.n), *accumulate((x.extent for x in self.loops), np.multiply)]
         outside = [trips[d] for d in depths]
         result = []
         sizes = (self.target.l1_bytes, self.target.l2_bytes, self.target.l3_bytes)
-        for size in (0.8 * s for s in sizes):
-            runs = [self._total(np.where(held <= size, 0, n) for n, held in p) for p in parts]
-            moved = runs[-1] * outside[-1]
+        for level, size in enumerate(0.8 * s for s in sizes):
+            n_bytes = [self._total(p.missing(size, p.n_bytes) for p in at) for at in parts]
+            n_runs = [self._total(p.missing(size, p.n_runs) for p in at) for at in parts]
+            moved, pieces = n_bytes[-1] * outside[-1], n_runs[-1] * outside[-1]
             for k in range(len(depths) - 2, -1, -1):
-                moved = np.where(feet[k + 1] <= size, runs[k] * outside[k], moved)
+                fits = feet[k + 1] <= size
+                moved = np.where(fits, n_bytes[k] * outside[k], moved)
+                pieces = np.where(fits, n_runs[k + 1] * outside[k + 1], pieces)
+            if level:  # L2 is near enough not to mind where a run begins
+                moved = moved + RUN_START_BYTES * np.minimum(pieces, moved / CACHE_LINE)
             result.append(moved)
         return result[0], result[1], result[2]
 
     def _footprint(self, depth: int) -> Array:
         """Bytes touched by the loops from `depth` inwards."""
-        return self._total(n for n, _ in self._parts(depth))
+        return self._total(p.n_bytes for p in self._parts(depth))
 
     def _total(self, parts: Iterable[Array]) -> Array:
         return reduce(np.add, parts)
 
-    def _parts(self, depth: int) -> list[tuple[Array, Array]]:
-        """Bytes of each tensor that the loops from `depth` inwards touch, and what holds them.
-
-        The second is the size of the local buffer, infinite for a tensor in memory.
-        """
+    def _parts(self, depth: int) -> list[_Part]:
+        """What the loops from `depth` inwards touch of each tensor."""
         inner = self._inner_extents(depth)
-        out = [inner[a.name] for a in self.op.axes]
-        width = dtype_bytes(self.op.tensor.dtype)
-        parts = [(self._bytes(x, inner), self._held(x.load.tensor.name)) for x in self.reads]
-        parts.append((_product(out, self.n) * width, self._held(self.stage.name)))
-        return [(np.minimum(n, held), held) for n, held in parts]
+        parts = [self._part(x, inner) for x in self.reads]
+        out = self.op.tensor
+        extents = [inner[a.name] for a in self.op.axes]
+        parts.append(self._contiguous(out.name, out.dtype, extents, out.shape, 1))
+        return parts
+
+    def _part(self, access: Access, inner: dict[str, Array]) -> _Part:
+        tensor = access.load.tensor
+        extents = [self._distinct(i, size, spread, inner) for size, i, spread in access.dimensions]
+        if tensor.name in self.stage.packs:  # stored in the order in which it is read
+            n_bytes = _product(extents, self.n) * dtype_bytes(tensor.dtype)
+            return _Part(n_bytes, np.ones(self.n), np.full(self.n, np.inf))
+        return self._contiguous(tensor.name, tensor.dtype, extents, tensor.shape, CACHE_LINE)
+
+    def _contiguous(
+        self, name: str, dtype: str, extents: list[Array], shape: tuple[int, ...], line: int
+    ) -> _Part:
+        """A box of a tensor: how many contiguous runs it has, of at least `line` bytes each."""
+        run, n_runs = np.full(self.n, float(dtype_bytes(dtype))), np.ones(self.n)
+        whole = np.ones(self.n, bool)
+        for extent, size in zip(reversed(extents), reversed(shape), strict=True):
+            run = np.where(whole, run * extent, run)
+            n_runs = np.where(whole, n_runs, n_runs * extent)
+            whole = whole & (extent >= size)
+        held = self._held(name)
+        return _Part(np.minimum(n_runs * np.maximum(run, line), held), n_runs, held)
 
     def _held(self, name: str) -> Array:
         """Bytes of the local buffer of a stage; infinite where it has none."""
@@ -477,17 +518,6 @@ class _Walk:
         if stage is None or stage.attach is None:
             return np.full(self.n, np.inf)
         return _local_bytes(stage, self.n)
-
-    def _bytes(self, access: Access, inner: dict[str, Array]) -> Array:
-        width = dtype_bytes(access.load.tensor.dtype)
-        extents = [self._distinct(i, size, spread, inner) for size, i, spread in access.dimensions]
-        row = (extents.pop() if extents else np.ones(self.n)) * width
-        if not self._is_constant(access.load):
-            row = np.maximum(row, CACHE_LINE)
-        return _product([*extents, row], self.n)
-
-    def _is_constant(self, load: Load) -> bool:
-        return load.tensor.name in self.stage.packs
 
     def _inner_extents(self, depth: int) -> dict[str, Array]:
         """Values that each own axis takes while all loops from `depth` inwards run."""
