@@ -1,6 +1,6 @@
 """The best kernels that the search finds, beside the FMA peak measured in the same run.
 
-    python -m benchmarks.kernels [--model vgg19]… [--target x86-64-v3] [--direct] [--trials 128]
+    python -m benchmarks.kernels [--model vgg19]… [--target x86-64-v3] [--direct] [--weights l3]
 
 Tunes GEMM 1024³ and every compute-bound GEMM and convolution of the models, one after the other,
 with the product's own policy and measurer: weights cold, activations warm, output compared with the
@@ -134,6 +134,13 @@ class Tuner:
 @click.option("--threads", type=COUNT, default=1, show_default=True)
 @click.option("--only", default="", help="Tasks whose name contains this.")
 @click.option("--direct", is_flag=True, help="Without Winograd's algorithm.")
+@click.option(
+    "--weights",
+    type=click.Choice(("found", "l3")),
+    default="found",
+    show_default=True,
+    help="Where they are before each repeat: where the network leaves them, or in L3.",
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--target", "target_name", default="native", show_default=True)
 @click.option("--format", "form", type=click.Choice(FORMS), default="text", show_default=True)
@@ -144,6 +151,7 @@ def main(
     threads: int,
     only: str,
     direct: bool,
+    weights: str,
     seed: int,
     target_name: str,
     form: str,
@@ -156,7 +164,7 @@ def main(
     rows: list[Row] = []
     for model in models:
         network = build_network(model_file(model, folder))
-        evict = not stay_cached(target, network.n_constant_bytes)
+        evict = weights == "found" and not stay_cached(target, network.n_constant_bytes)
         options = MeasureOptions(evict=evict, beside_peak=True)
         peaks = measure_peaks(target, threads, options.evict)
         with Measurer(target, threads, options) as measurer:
