@@ -4,8 +4,8 @@
 
 Every policy searches the same tasks with several seeds, each seed in a session of its own whose
 ranker starts empty; a longer search of the product's policy looks for what is better still. Then
-the three fastest programs of each are measured again, all those of a task in turns. As in a tuning
-session these repeats choose one of the three: every second one does, and the others tell how fast
+the four fastest programs of each are measured again, all those of a task in turns. As in a tuning
+session these repeats choose one of the four: every second one does, and the others tell how fast
 the chosen is, so that luck counts for nothing. The fastest of the chosen is the best known. Nothing
 else may run. Method: docs/search.md.
 """
@@ -30,6 +30,7 @@ from autotune.records import Entry, MeasureRecord
 from autotune.schedule.steps import Steps
 from autotune.search.model import Ranker
 from autotune.search.policy import FIRST_BATCH, SketchPolicy
+from autotune.search.transfer import Hall
 from autotune.target import Target, parse_target
 from autotune.tuner import Budget, Policy, Run, Session, TaskState, TuningTask
 from autotune.tuner import Measurer as AnyMeasurer
@@ -42,7 +43,7 @@ from benchmarks.tables import counted, markdown
 
 BATCH = 12
 """After a first batch of 8: 8, 20, 32 trials."""
-FINALISTS = 3
+FINALISTS = 4
 ROUNDS = 40
 REFERENCE_SEED = 1000
 NEAR = 1.1
@@ -99,7 +100,8 @@ def policies(target: Target, threads: int, seed: int, trials: int) -> dict[str, 
     """Policies by name, each with a ranker of its own."""
 
     def search(ranker: Ranker) -> PolicyOf:
-        return lambda t: SketchPolicy(t.dag, target, threads, ranker, _rng(seed, t))
+        hall = Hall()
+        return lambda t: SketchPolicy(t.dag, target, threads, ranker, _rng(seed, t), hall)
 
     return {
         "random": lambda t: Uniform(t.dag, target, trials, _rng(seed, t)),

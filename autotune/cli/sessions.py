@@ -33,6 +33,7 @@ from autotune.measure.peak import measure_peaks, stay_cached
 from autotune.records import Header, Journal, Log
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
+from autotune.search.transfer import Hall
 from autotune.target import Target
 from autotune.tuner import (
     Budget,
@@ -167,10 +168,11 @@ def make_session(
 ) -> Session:
     """Wire search and measurement together."""
     config = TuneConfig.from_json(header.config)
+    hall = Hall()
 
     def policy_of(task: TuningTask) -> SketchPolicy:
         rng = np.random.default_rng([config.seed, int(task.key, 16)])
-        return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng)
+        return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng, hall)
 
     return Session(
         run=Run(header.run_id, header.target.key, header.n_threads),

@@ -27,6 +27,7 @@ from autotune.search.features import features
 from autotune.search.model import Array, Ranker
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Rows, Sketch
+from autotune.search.transfer import Hall
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
@@ -59,7 +60,7 @@ class Candidate:
 
 
 class SketchPolicy:
-    """Search state of one task."""
+    """Search state of one task; `hall`: what the policies of a run find, for all of them."""
 
     def __init__(
         self,
@@ -68,8 +69,10 @@ class SketchPolicy:
         n_threads: int,
         model: Ranker,
         rng: np.random.Generator,
+        hall: Hall | None = None,
     ) -> None:
         self.dag, self.target, self.n_threads = dag, target, n_threads
+        self._hall = hall or Hall()
         self.model, self.rng = model, rng
         self._seed = int(rng.integers(2**63))
         self._n_observed, self._n_asked = 0, 0
@@ -129,6 +132,8 @@ class SketchPolicy:
             if sketch is not None and row is not None:
                 rows.setdefault(sketch.name, {})[n] = row
                 self._measured[sketch.name][row.tobytes()] = result.latency_s
+                if result.latency_s is not None:
+                    self._hall.enter(self.dag.key, sketch, row, result.latency_s)
                 self._inaccurate[algorithm(sketch)] += result.status is MeasureStatus.INACCURATE
         samples: dict[int, Array] = {}
         for name, numbered in rows.items():
@@ -165,8 +170,10 @@ class SketchPolicy:
     # --- evolution ----------------------------------------------------------------------------
 
     def _seed_rows(self, sketch: Sketch) -> tuple[Rows, Array, Rows]:
-        """Random rows and relatives of the best measured ones, as `_score` gives them."""
+        """Random rows, those of other tasks, and relatives of the best, as `_score` gives them."""
         population = sketch.sample(min(POPULATION, 4 * sketch.size), self.rng)
+        others = self._hall.rows(self.dag.key, sketch, self.rng)
+        population = np.concatenate([population, others, sketch.mutate(others, self.rng)])
         good = self._good_rows(sketch)
         if len(good):
             again = np.repeat(good, max(1, POPULATION // (4 * len(good))), axis=0)
