@@ -419,11 +419,11 @@ def test_a_crash_among_finalists_is_not_that_of_all(harness: Callable[..., Harne
     h.session.finals = True
     crash = MeasureResult(MeasureStatus.RUN_CRASH)
     h.measurer.curve = lambda i: crash if i == 2 and len(h.measurer.calls) > 1 else ok(1e-3)
-    h.measurer.measure_interleaved = lambda dag, steps, rounds: [crash] * 3  # type: ignore[method-assign]
+    h.measurer.measure_interleaved = lambda dag, steps, rounds: [crash] * 4  # type: ignore[method-assign]
     list(h.session.events())
     assert isinstance(h.session.sink, ListSink)
     finals = [r.result.status for r in h.session.sink.records if r.final]
-    assert finals == ["ok", "ok", "run_crash"]
+    assert finals == ["ok", "ok", "run_crash", "ok"]
 
 
 def test_finalists_are_measured_again_and_are_no_trials(harness: Callable[..., Harness]) -> None:
@@ -438,9 +438,9 @@ def test_finalists_are_measured_again_and_are_no_trials(harness: Callable[..., H
 
     h.measurer.curve = curve
     *_, last = h.session.events()
-    assert seen[8:] == [1, 5, 2]
+    assert seen[8:] == [1, 5, 2, 3]
     assert isinstance(h.session.sink, ListSink)
-    assert [r.final for r in h.session.sink.records] == [False] * 8 + [True] * 3
+    assert [r.final for r in h.session.sink.records] == [False] * 8 + [True] * 4
     assert isinstance(last, SessionFinished)
     assert last.n_trials == 8
     assert last.total_s == 1.0e-3  # candidate 5 wins: 1 was lucky the first time
