@@ -47,7 +47,7 @@ _RANKING = PARAMETERS | {"objective": "lambdarank", "label_gain": list(range(_BE
 class Draft(Ranker):
     """The analytic draft: a ranker that never learns."""
 
-    def train(self) -> None:
+    def train(self, n_first: int | None = None) -> None:
         """Learn nothing."""
 
 
@@ -83,14 +83,15 @@ class Ordering(Ranker):
     candidates of a task, but is no time.
     """
 
-    def train(self) -> None:
-        """Fit everything known so far; too few samples teach nothing."""
-        n = len(self._log2)
+    def train(self, n_first: int | None = None) -> None:
+        """Fit the first samples, by default all of them; too few teach nothing."""
+        n = n_first or len(self._log2)
+        self._due = 0
         if n < _MIN_SAMPLES:
             return
-        order = np.argsort(self._tasks, kind="stable")
-        sizes = np.unique(self._tasks, return_counts=True)[1]
-        rows, log2 = np.stack(self._rows)[order], np.array(self._log2)[order]
+        order = np.argsort(self._tasks[:n], kind="stable")
+        sizes = np.unique(self._tasks[:n], return_counts=True)[1]
+        rows, log2 = np.stack(self._rows[:n])[order], np.array(self._log2[:n])[order]
         best = np.minimum.reduceat(log2, np.cumsum(sizes) - sizes)
         speed = np.exp2(np.repeat(best, sizes) - log2)
         draft = rows[:, _DRAFT]

@@ -46,6 +46,8 @@ class Ranker:
     _booster: lgb.Booster | None = None
     _n_taught: int = 0
     _trained_on: int = 0
+    _due: int = 0
+    """How many samples to train on before the next prediction; 0: none that are new."""
 
     def teach(self, task: str, rows: Array, latency_s: Array) -> None:
         """Add what earlier runs measured, as `observe` does, but without training: see `train`."""
@@ -56,33 +58,37 @@ class Ranker:
     def observe(self, task: str, rows: Array, latency_s: Array) -> None:
         """Add measured candidates of a task: features [n, n_features] and seconds [n].
 
-        Trains whenever enough is new: how the samples were batched makes no difference.
+        Whenever enough is new, training is due: on what was known then, so how the samples were
+        batched makes no difference, but not before somebody asks, so a long log is trained on once.
         """
         for row, seconds in zip(rows, latency_s, strict=True):
             self._add(task, row, seconds)
             n = len(self._log2) - self._n_taught
             if n >= _MIN_SAMPLES and n >= 1.15 * self._trained_on:
-                self.train()
+                self._trained_on, self._due = n, len(self._log2)
 
     def predict(self, rows: Array) -> Array:
         """Estimated log2 seconds, shape [n]."""
+        if self._due:
+            self.train(self._due)
         draft: Array = rows[:, _DRAFT]
         if self._booster is None or not len(rows):
             return draft
         residual = np.asarray(self._booster.predict(rows, num_threads=self.n_jobs), np.float64)
         return draft + residual
 
-    def train(self) -> None:
-        """Fit everything known so far; too few samples teach nothing."""
-        n = len(self._log2)
+    def train(self, n_first: int | None = None) -> None:
+        """Fit the first samples, by default all of them; too few teach nothing."""
+        n = n_first or len(self._log2)
+        self._due = 0
         if n < _MIN_SAMPLES:
             return
         start = time.perf_counter()
-        rows, log2 = np.stack(self._rows), np.array(self._log2)
+        rows, log2, tasks = np.stack(self._rows[:n]), np.array(self._log2[:n]), self._tasks[:n]
         best: dict[str, float] = {}
-        for task, value in zip(self._tasks, self._log2, strict=True):
+        for task, value in zip(tasks, log2, strict=True):
             best[task] = min(value, best.get(task, value))
-        behind = log2 - np.array([best[t] for t in self._tasks])
+        behind = log2 - np.array([best[t] for t in tasks])
         data = lgb.Dataset(
             rows,
             label=log2 - rows[:, _DRAFT],
