@@ -94,9 +94,12 @@ class Session:
         ours = [r for r in log.records if self._is_ours(r)]
         self.ledger.add(ours, live=False)
         searched = [r for r in ours if not r.final]
-        for key, batch in groupby(searched, key=lambda r: r.workload):
-            pairs = [(Candidate(r.steps, r.sketch), r.result) for r in batch]
-            self._learn(self.scheduler.states[key], pairs)
+        batches = [(key, list(b)) for key, b in groupby(searched, key=lambda r: r.workload)]
+        for key, batch in batches:
+            state = self.scheduler.states[key]
+            if batch is batches[-1][1]:
+                self._look_ahead(state, 0)  # chosen before its results were known
+            self._learn(state, [(Candidate(r.steps, r.sketch), r.result) for r in batch])
 
     def events(self) -> Iterator[Event]:
         """Tune until the budget ends. The caller iterates; nothing happens otherwise.

@@ -88,18 +88,18 @@ def tune(
 def test_a_resumed_search_proposes_what_it_would_have_proposed(
     matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
 ) -> None:
-    dags = [matmul_of(64)]
+    dags = [matmul_of(64), matmul_of(96)]
     whole = tune(dags, any_target, 40)
     resumed = tune(dags, any_target, 40, whole[:n_before_kill])
     assert len(whole) == 40
     assert resumed == whole
 
 
-@pytest.mark.parametrize("n_before_kill", [16, 32])
+@pytest.mark.parametrize("n_before_kill", [5, 16, 21, 32])
 def test_a_resumed_search_measures_nothing_twice(
     matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
 ) -> None:
-    """Which of two tasks was looked into ahead of the kill is forgotten, and nothing else."""
+    """Killed within a batch, too."""
     dags = [matmul_of(64), matmul_of(96)]
     whole = tune(dags, any_target, 40)
     assert tune(dags, any_target, 40) == whole
