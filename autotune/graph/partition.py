@@ -2,7 +2,8 @@
 
 A group is an anchor (convolution, matrix product, pooling, softmax, …), what precedes it and only
 rearranges or scales one input for it alone (a transpose at the model's edge, DenseNet's scale,
-shift and relu), and the elementwise chain behind it while each intermediate result has one reader.
+shift and relu), and the elementwise nodes behind it while nobody else reads what lies between;
+several readers that meet again in one node, as in `x * sigmoid(x)`, are no others.
 Concat, Slice and Reshape belong to no group: `storage` turns them into windows and views, or asks
 for a copy.
 """
@@ -21,6 +22,8 @@ _CHEAP = ("Add", "Mul", "Sub", "Relu", "Clip", "LeakyRelu", "Transpose", "Pad")
 _MOVES = ("Transpose", "Pad")
 """They tell dimensions apart, so they do not fit the split channels of a grouped convolution."""
 _INJECTIVE = (*ELEMENTWISE, "Transpose", "Pad", "Expand", "Resize")
+_MOST_JOINED = 16
+"""Most elementwise nodes between a tensor and the node where its readers meet."""
 
 
 @dataclass
@@ -66,11 +69,14 @@ class _Partition:
         self.groups: list[Group] = []
         self.owner: dict[str, Group] = {}
         """Output of a group -> the group."""
-        self.n_uses = {name: len(users) for name, users in graph.consumers().items()}
+        self.placed: set[str] = set()
+        """Outputs of the nodes that are in a group."""
+        self.readers = graph.consumers()
+        self.n_uses = {name: len(users) for name, users in self.readers.items()}
         self.rank = _ranks(graph)
 
     def visit(self, node: Node) -> None:
-        if node.op in STRUCTURAL:
+        if node.op in STRUCTURAL or node.output in self.placed:
             return
         group = self._epilogue_of(node) if node.op in ELEMENTWISE else self._prologue_of(node)
         if group is None:
@@ -78,8 +84,33 @@ class _Partition:
             self.groups.append(group)
         else:
             del self.owner[group.output]
-        group.nodes.append(node)
-        self.owner[node.output] = group
+        nodes = [node]
+        while nodes:
+            group.nodes += nodes
+            self.placed |= {n.output for n in nodes}
+            nodes = self._until_joined(group.output)
+        self.owner[group.output] = group
+
+    def _until_joined(self, name: str) -> list[Node]:
+        """The elementwise nodes through which all readers of a tensor meet again, in order.
+
+        The last one is where they meet; empty when they do not, or when there is but one use.
+        """
+        shape = self.graph.shape(name)
+        found: list[Node] = []
+        output = name
+        waiting: dict[str, Node] = {}
+        while output not in self.graph.outputs and len(found) < _MOST_JOINED:
+            waiting |= {n.output: n for n in self.readers.get(output, ())}
+            output = min(waiting, key=lambda o: self.rank[o][1], default="")
+            if not output or waiting[output].op not in ELEMENTWISE:
+                break
+            if self.graph.shape(output) != shape:
+                break
+            found.append(waiting.pop(output))
+            if not waiting:
+                return found if self.n_uses[name] > 1 else []
+        return []
 
     def _epilogue_of(self, node: Node) -> Group | None:
         """The group that can take in an elementwise node behind its last one.

@@ -17,22 +17,18 @@ from numpy.typing import NDArray
 
 from autotune.schedule.region import Extent, UnboundedIndex, span
 from autotune.schedule.state import SplitRelation, Stage, State, replay, required_extents
+from autotune.search.operations import operations
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import (
-    Binary,
-    Call,
-    Compare,
     Const,
     Expr,
     Load,
     Reduce,
     Select,
-    children,
     dtype_bytes,
-    dtype_of,
     variables,
     walk,
 )
@@ -280,7 +276,7 @@ class _Walk:
         steps = _product([x.extent for x in rolled], self.n)
         blocked = {i.name for i in self.stage.iters[: _register_depth(self.stage)]}
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
-        work = max(1, _operations(self.op))
+        work = max(1, operations(self.op))
         loads, operands = self._loads(accumulators)
         guards = self._guards()
         return Statement(
@@ -556,45 +552,3 @@ def _points(op: Compute) -> int:
     for a in op.axes + op.reduce_axes:
         total *= a.extent
     return total
-
-
-def _operations(op: Compute) -> int:
-    """Vector instructions per point: a multiply-add is one, a special function about twelve."""
-    body = op.body.body if isinstance(op.body, Reduce) else op.body
-    total = _work(body) + (1 if op.reduce_axes else 0)
-    fused = op.reduce_axes and isinstance(body, Binary) and body.op == "mul"
-    return total - 1 if fused else total
-
-
-def _work(e: Expr) -> int:
-    match e:
-        case Select(cond=Compare(op="eq", b=Const()), a=a, b=b) if dtype_of(e) != "bool":
-            return max(_work(a), _work(b))  # a choice by the number of an unrolled loop
-        case Select(a=Load(), b=Const(value=0)):
-            return 0  # an address is chosen, not a value
-        case Binary(op="add", a=a, b=Binary(op="mul") as b) if _is_float(e):
-            return _work(a) + _work(b)
-        case Binary(op="add", a=Binary(op="mul") as a, b=b) if _is_float(e):
-            return _work(a) + _work(b)
-        case Load():
-            return 0
-        case _:
-            return _cost(e) + sum(_work(c) for c in children(e))
-
-
-def _is_float(e: Expr) -> bool:
-    return dtype_of(e).startswith("float")
-
-
-def _cost(e: Expr) -> int:
-    match e:
-        case Binary(op="pow"):
-            return 30
-        case Binary():
-            return 1 if _is_float(e) else 0
-        case Call(fn="exp" | "tanh" | "erf" | "sigmoid" | "log"):
-            return 14
-        case Call() | Select():
-            return 1
-        case _:
-            return 0

@@ -21,8 +21,11 @@ from autotune.search.space import Sketch
 from autotune.search.tiling import tile_reduction_with_consumer
 from autotune.search.transformed import tile_transformed_reduction
 from autotune.target import Target
-from autotune.te.dag import ComputeDAG
-from autotune.te.expr import Load
+from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.expr import Load, walk
+
+MAX_REPEATED_NODES = 256
+"""Most nodes of an expression that inlining may write where several reads of it were."""
 
 
 def generate_sketches(dag: ComputeDAG, target: Target) -> list[Sketch]:
@@ -89,16 +92,28 @@ def _next_stage(dag: ComputeDAG, partial: Partial) -> str | None:
 
 
 def inline_pointwise(dag: ComputeDAG, p: Partial, name: str) -> Partial:
-    """A pointwise stage read once by a pointwise stage, or one that only moves elements."""
+    """A pointwise stage read at one place by a pointwise stage, or one that only moves elements.
+
+    Reading a value several times (`x * sigmoid(x)`) writes its expression several times; machine
+    code computes it once. Large expressions stay apart.
+    """
     state = p.state(dag)
     op = state[name].op
     if name in state.dag.outputs or op.reduce_axes:
         return p
     readers = state.dag.consumers(name)
-    once = len(readers) == 1 and sum(x.tensor.name == name for x in readers[0].reads) == 1
-    if (once and not readers[0].reduce_axes) or isinstance(op.body, Load):
+    once = len(readers) == 1 and not readers[0].reduce_axes and _at_one_place(readers[0], op)
+    if once or isinstance(op.body, Load):
         return p.add(ComputeInline(name), done=(name,))
     return p
+
+
+def _at_one_place(reader: Compute, op: Compute) -> bool:
+    """Whether `reader` reads one element of `op` for each of its own, and not too large a one."""
+    found = [x for x in reader.reads if x.tensor.name == op.name]
+    if len(found) > 1 and len(found) * sum(1 for _ in walk(op.body)) > MAX_REPEATED_NODES:
+        return False
+    return len({x.indices for x in found}) == 1
 
 
 def cache_reduction_output(

@@ -466,3 +466,47 @@ def test_multilayer_perceptron(act: str, tmp_path: Path) -> None:
     constants = {n: values(*s) for n, s in shapes.items()}
     network = assert_matches(model(nodes, {"x": (4, 20)}, constants, opset=20), tmp_path, 1e-5)
     assert [c.label for c in network.calls] == [f"MatMul+{act}", "MatMul", "Softmax"]
+
+
+SWISH = [node("Sigmoid", "c", "s"), node("Mul", "c s")]
+GELU = [
+    node("Div", "c root", "d"),
+    node("Erf", "d", "e"),
+    node("Add", "e one", "f"),
+    node("Mul", "c f", "g"),
+    node("Mul", "g half"),
+]
+SQUARE = [node("Mul", "c c")]
+ALSO_POOLED = [*SWISH[:1], node("Mul", "c s", "t"), node("GlobalAveragePool", "c", "p")]
+ALSO_POOLED += [node("Mul", "t p")]
+
+
+@pytest.mark.parametrize(
+    ("tail", "label"),
+    [
+        (SWISH, "Conv+Sigmoid+Mul"),
+        (GELU, "Conv+Mul+Erf+Add+Mul+Mul"),
+        (SQUARE, "Conv+Mul"),
+        ([SWISH[0], node("Mul", "c s", "t"), node("Add", "t x")], "Conv+Sigmoid+Mul+Add"),
+        (ALSO_POOLED, "Conv"),
+    ],
+    ids=["swish", "gelu", "square", "residual", "met by a reduction"],
+)
+def test_readers_that_meet_again_are_fused(
+    tail: list[NodeProto], label: str, tmp_path: Path
+) -> None:
+    constants = {"w": values(6, 6, 1, 1)} | {
+        name: np.full(1, value, np.float32)
+        for name, value in [("root", 1.4), ("one", 1.0), ("half", 0.5)]
+    }
+    proto = model([node("Conv", "x w", "c"), *tail], IMAGE, constants)
+    network = assert_matches(proto, tmp_path, 1e-5)
+    labels = [c.label.removeprefix("Transpose+") for c in network.calls]
+    assert [found for found in labels if "Conv" in found] == [label]
+
+
+def test_a_tensor_that_leaves_the_network_is_not_fused_away(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w", "c"), node("Sigmoid", "c", "s"), node("Mul", "c s")]
+    proto = model(nodes, IMAGE, {"w": values(6, 6, 1, 1)}, outputs="y s")
+    network = assert_matches(proto, tmp_path, 1e-5)
+    assert "Conv+Sigmoid+Mul" not in [c.label for c in network.calls]

@@ -13,10 +13,13 @@ from autotune.loopir.lower import lower
 from autotune.loopir.verify import verify
 from autotune.schedule.state import replay
 from autotune.search.analysis import analyse
+from autotune.search.operations import operations
 from autotune.search.policy import match
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target
+from autotune.te.dag import Compute, ComputeDAG, compute
 from autotune.te.evaluate import evaluate
+from autotune.te.expr import Axis, add, call, f32, mul
 from tests.schedule.running import assert_close, random_inputs
 from tests.schedule.small_dags import ALL, conv, gemm, softmax
 
@@ -41,6 +44,25 @@ def test_rows_are_computed_in_one_nest() -> None:
     (sketch,) = generate_sketches(softmax(4, 64), AVX2)
     state = replay(softmax(4, 64), sketch.steps, {p.name: p.domain[0] for p in sketch.parameters})
     assert sum(s.attach is None for s in state.stages.values()) == 1
+
+
+def test_what_is_read_twice_at_one_point_joins_its_reader() -> None:
+    product = gemm(32, 32, 32)
+    i, j = Axis("i", 32), Axis("j", 32)
+    shifted = compute("shifted", (i, j), add(product["e"].tensor[i, j], f32(0.5)))
+    once = compute("swish", (i, j), call("sigmoid", shifted.tensor[i, j]))
+    twice = compute("swish", (i, j), mul(shifted.tensor[i, j], once.body))
+    found = [ComputeDAG((*product.ops, shifted, last), ("swish",)) for last in (once, twice)]
+    names = [[s.name for s in generate_sketches(dag, AVX2)] for dag in found]
+    assert names[0] == names[1] != ["rows"]
+    costs = [operations(_inlined(dag)) for dag in found]
+    assert costs[1] == costs[0] + 1, "what is written twice counts once"
+
+
+def _inlined(dag: ComputeDAG) -> Compute:
+    (sketch, *_) = generate_sketches(dag, AVX2)
+    state = replay(dag, sketch.steps, {p.name: p.domain[0] for p in sketch.parameters})
+    return state["swish"].op
 
 
 @pytest.mark.parametrize("name", sorted(ALL))

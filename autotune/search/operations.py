@@ -1,0 +1,63 @@
+"""⑥ What one point of a stage costs in vector instructions, addresses and loads apart."""
+
+from __future__ import annotations
+
+from autotune.te.dag import Compute
+from autotune.te.expr import (
+    Binary,
+    Call,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    Select,
+    children,
+    dtype_of,
+)
+
+_CALLS = {"exp": 21, "log": 26, "tanh": 34, "sigmoid": 27, "erf": 24}
+"""Instructions of `codegen.math`."""
+_BINARIES = {"div": 8, "pow": 50}
+"""Ports are busy for as long as with this many additions."""
+
+
+def operations(op: Compute) -> int:
+    """Vector instructions per point: a multiply-add is one; what is written twice counts once."""
+    body = op.body.body if isinstance(op.body, Reduce) else op.body
+    total = _work(body, set()) + (1 if op.reduce_axes else 0)
+    fused = op.reduce_axes and isinstance(body, Binary) and body.op == "mul"
+    return total - 1 if fused else total
+
+
+def _work(e: Expr, seen: set[Expr]) -> int:
+    if isinstance(e, Load) or e in seen:
+        return 0
+    seen.add(e)
+    match e:
+        case Select(cond=Compare(op="eq", b=Const()), a=a, b=b) if dtype_of(e) != "bool":
+            return max(_work(a, seen), _work(b, seen))  # by the number of an unrolled loop
+        case Select(a=Load(), b=Const(value=0)):
+            return 0  # an address is chosen, not a value
+        case Binary(op="add", a=a, b=Binary(op="mul") as b) if _is_float(e):
+            return _work(a, seen) + _work(b, seen)
+        case Binary(op="add", a=Binary(op="mul") as a, b=b) if _is_float(e):
+            return _work(a, seen) + _work(b, seen)
+        case _:
+            return _cost(e) + sum(_work(c, seen) for c in children(e))
+
+
+def _is_float(e: Expr) -> bool:
+    return dtype_of(e).startswith("float")
+
+
+def _cost(e: Expr) -> int:
+    match e:
+        case Binary(op=op):
+            return _BINARIES.get(op, 1) if _is_float(e) else 0
+        case Call(fn=fn):
+            return _CALLS.get(fn, 1)
+        case Select():
+            return 1
+        case _:
+            return 0
