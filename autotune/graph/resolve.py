@@ -97,19 +97,45 @@ def _emit_slice(
         editor.emit(Node(node.name, "Slice", (source,), (out,), attrs))
 
 
+_MOST_RUNS = 64
+"""Most slices that a Gather of constant indices becomes."""
+
+
 def _gather(editor: Editor, node: Node) -> None:
-    """Gather of one constant index -> Slice and Reshape."""
-    index = editor.constants.get(node.inputs[1])
-    if index is None or index.size != 1:
-        raise unsupported(node, editor.graph, "only one constant index")
-    shape = editor.types[node.inputs[0]].shape
+    """Gather of constant indices -> one Slice per arithmetic run of them, Concat, Reshape."""
+    shape, dtype = editor.types[node.inputs[0]].shape, editor.types[node.output].dtype
     axis = node.attrs.get("axis", 0) % len(shape)
-    starts = [0] * len(shape)
-    starts[axis] = int(index.reshape(-1)[0]) % shape[axis]
-    taken = (*shape[:axis], 1, *shape[axis + 1 :])
-    part = editor.new(f"{node.output}.part", taken, editor.types[node.output].dtype)
-    _emit_slice(editor, node, node.inputs[0], part, tuple(starts), (1,) * len(shape))
-    editor.emit(Node(node.name, "Reshape", (part,), node.outputs))
+    index = editor.constants.get(node.inputs[1])
+    runs = [] if index is None else _runs((index.reshape(-1) % shape[axis]).tolist())
+    if not 0 < len(runs) <= _MOST_RUNS:
+        why = "computed at run time" if index is None else "no few arithmetic runs"
+        raise unsupported(node, editor.graph, f"its indices are {why}")
+    parts = []
+    for run in runs:
+        starts, steps = [0] * len(shape), [1] * len(shape)
+        starts[axis], steps[axis] = run.start, run.step
+        taken = (*shape[:axis], len(run), *shape[axis + 1 :])
+        parts.append(editor.new(f"{node.output}.part", taken, dtype))
+        _emit_slice(editor, node, node.inputs[0], parts[-1], tuple(starts), tuple(steps))
+    if len(parts) > 1:
+        n_taken = sum(len(run) for run in runs)
+        whole = editor.new(f"{node.output}.parts", (*shape[:axis], n_taken, *shape[axis + 1 :]))
+        editor.emit(Node(node.name, "Concat", tuple(parts), (whole,), {"axis": axis}))
+        parts = [whole]
+    editor.emit(Node(node.name, "Reshape", tuple(parts), node.outputs))
+
+
+def _runs(values: list[int]) -> list[range]:
+    """The values as arithmetic progressions, longest first where they begin."""
+    runs: list[range] = []
+    while values:
+        step = values[1] - values[0] if len(values) > 1 else 1
+        n = 1
+        while step and n < len(values) and values[n] == values[0] + n * step:
+            n += 1
+        runs.append(range(values[0], values[0] + n * (step or 1), step or 1))
+        values = values[n:]
+    return runs
 
 
 def _average_pool(editor: Editor, node: Node) -> None:

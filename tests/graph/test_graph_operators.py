@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto
 
+from autotune.errors import UnsupportedOperator
 from tests.graph.onnx_models import assert_matches, model, node
 
 RNG = np.random.default_rng(0)
@@ -365,9 +366,21 @@ def test_expand(tmp_path: Path) -> None:
     assert_matches(proto, tmp_path)
 
 
-def test_gather_of_one_index(tmp_path: Path) -> None:
-    nodes = [node("Relu", "x", "r"), node("Gather", "r i", axis=1)]
-    assert_matches(model(nodes, IMAGE, {"i": np.array(-2)}), tmp_path)
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize(
+    "index",
+    [-2, [3], [0, 1, 2], [[4, 2], [0, -1]], [1, 1, 4, 0], np.arange(4).reshape(1, 4, 1)],
+    ids=str,
+)
+def test_gather_of_constant_indices(index: object, axis: int, tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "r"), node("Gather", "r i", axis=axis)]
+    assert_matches(model(nodes, IMAGE, {"i": np.array(index)}), tmp_path)
+
+
+def test_gather_that_would_take_too_many_slices(tmp_path: Path) -> None:
+    proto = model(node("Gather", "x i"), {"x": (200, 3)}, {"i": np.arange(200) ** 2 % 200})
+    with pytest.raises(UnsupportedOperator, match="arithmetic runs"):
+        assert_matches(proto, tmp_path)
 
 
 def test_shape_arithmetic_folds_away(tmp_path: Path) -> None:
