@@ -11,6 +11,7 @@ The types `%plan`, `%kernel` and `%span` are the records that `driver` fills in.
 from __future__ import annotations
 
 from autotune.codegen.barrier import barrier_ir
+from autotune.codegen.denormals import DENORMALS_IR
 
 _SPINS = 1 << 14
 
@@ -20,7 +21,7 @@ def driver_ir(lanes: int, max_buffers: int, parallel: bool) -> str:
     thunks = "\n".join(_thunk(n) for n in range(max_buffers + 1))
     loops = "".join(_line_loop(name, body) for name, body in _PER_LINE.items())
     common = _COMMON.replace("$LINE_LOOPS", loops).replace("$LANES", str(lanes))
-    common += barrier_ir(_SPINS)
+    common += barrier_ir(_SPINS) + DENORMALS_IR
     return common + thunks + (_PARALLEL if parallel else _SERIAL)
 
 
@@ -179,10 +180,12 @@ define internal void @member(ptr %plan, i64 %t) {
   call void @sweep(ptr %sweep, i64 %begin, i64 %end)
   call void @spans(ptr @touch, ptr %warm, i64 %n_warm, i64 %t, i64 %n)
   fence seq_cst
+  %former = call i32 @flush_denormals()
   call void @barrier(ptr %barrier, i64 %n)
   %start = call i64 @now(i64 %clock)
   call void @kernels(ptr %kernels, i64 %n_kernels, i64 %t, i64 %n, ptr %barrier)
   %stop = call i64 @now(i64 %clock)
+  call void @restore_denormals(i32 %former)
   %is_first = icmp eq i64 %t, 0
   br i1 %is_first, label %note, label %done
 note:

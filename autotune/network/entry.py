@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 
 from autotune.codegen.barrier import barrier_ir
+from autotune.codegen.denormals import DENORMALS_IR
 from autotune.target import Target
 
 ARENA, CONSTANTS, FIRST_BOUND = 0, 1, 2
@@ -73,6 +74,7 @@ def entry_ir(launches: Sequence[Launch], n_bases: int, triple: str) -> str:
             *_declarations(launches),
             _DECLARATIONS,
             barrier_ir(_SPINS),
+            DENORMALS_IR,
             _NOW,
             *_alone(launches, n_bases),
             *_team(launches, n_bases),
@@ -90,32 +92,35 @@ def _declarations(launches: Sequence[Launch]) -> Iterator[str]:
 
 def _alone(launches: Sequence[Launch], n_bases: int) -> Iterator[str]:
     yield "define internal void @alone(ptr %table) {"
+    yield _FLUSH
     yield from _bases(n_bases)
     for n, launch in enumerate(launches):
         yield from _call(n, launch, "0", str(launch.extent))
-    yield "  ret void\n}"
+    yield _RETURN
 
 
 def _team(launches: Sequence[Launch], n_bases: int) -> Iterator[str]:
     yield "define internal void @team(ptr %table) {"
+    yield _FLUSH
     yield from _bases(n_bases + 1)
     yield _WHO
     for n, launch in enumerate(launches):
         if n and launch.barrier:
             yield _meet(n_bases)
         yield from _share(n, launch)
-    yield "  ret void\n}"
+    yield _RETURN
 
 
 def _timed(launches: Sequence[Launch], n_bases: int) -> Iterator[str]:
     yield "define internal void @timed(ptr %table) {"
+    yield _FLUSH
     yield from _bases(n_bases + 2)
     yield _WHO
     for n, launch in enumerate(launches):
         yield _stamp(n, n_bases)
         yield from _share(n, launch)
     yield _stamp(len(launches), n_bases)
-    yield "  ret void\n}"
+    yield _RETURN
 
 
 def _bases(count: int) -> Iterator[str]:
@@ -187,6 +192,9 @@ _WHO = """  %thread32 = call i32 @omp_get_thread_num()
   %thread = zext i32 %thread32 to i64
   %n = zext i32 %n32 to i64
   %next = add i64 %thread, 1"""
+
+_FLUSH = "  %former = call i32 @flush_denormals()"
+_RETURN = "  call void @restore_denormals(i32 %former)\n  ret void\n}"
 
 _DECLARATIONS = """declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()

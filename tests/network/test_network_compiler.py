@@ -7,14 +7,24 @@ import numpy as np
 import pytest
 
 from autotune.errors import CodegenError, NoValidSchedule, WrongNumbers
-from autotune.graph.network import Network
+from autotune.graph.network import Call, Network
 from autotune.network import load
 from autotune.network.check import check_network, evaluate_network, max_error
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
 from autotune.schedule.steps import Steps
 from autotune.target import host_target
-from tests.network.small_networks import branches, mlp, packed_steps, port, value, window
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.expr import Axis, f32, mul
+from tests.network.small_networks import (
+    branches,
+    mlp,
+    network,
+    packed_steps,
+    port,
+    value,
+    window,
+)
 
 TARGET = host_target()
 
@@ -155,3 +165,17 @@ def test_evaluation_follows_windows() -> None:
 )
 def test_max_error(actual: list[float], expected: list[float], error: float) -> None:
     assert max_error(np.array(actual), np.array(expected)) == error
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_denormal_numbers_are_zero_inside_and_nowhere_else(n_threads: int) -> None:
+    i = Axis("i", 64)
+    x = placeholder("x", (64,))
+    half = ComputeDAG((x, compute("y", (i,), mul(x.tensor[i], f32(0.5)))), ("y",))
+    call = Call("half", {"x": "x"}, {}, {"y": "y"}, "half")
+    ports = [[port(n, (64,), n)] for n in "xy"]
+    net = network(*ports, [value(n, (64,)) for n in "xy"], [call], {"half": half})
+    model = Model(compile_network(net, {"half": ()}, TARGET), n_threads)
+    tiny = np.full(64, 1e-39, np.float32)
+    assert not model.run({"x": tiny})["y"].any()
+    assert (tiny * np.float32(0.5)).all(), "the caller's arithmetic is what it was"
