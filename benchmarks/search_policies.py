@@ -17,7 +17,7 @@ from autotune.measure.result import MeasureResult
 from autotune.records import Entry
 from autotune.search.features import NAMES
 from autotune.search.model import PARAMETERS, Array, Ranker
-from autotune.search.policy import FIRST_BATCH, Candidate, SketchPolicy
+from autotune.search.policy import FIRST_BATCH, Candidate, SketchPolicy, Tried
 from autotune.search.space import Rows, Sketch
 from autotune.tuner import (
     BatchMeasured,
@@ -62,8 +62,8 @@ class Chance(Draft):
 class Scratch(Ranker):
     """Regresses log2 seconds: no draft, neither as what is corrected nor as a feature."""
 
-    def _add(self, task: str, row: Array, seconds: float) -> None:
-        super()._add(task, _without_draft(row), seconds)
+    def _features(self, chosen: list[int]) -> Array:
+        return _without_draft(super()._features(chosen))
 
     def predict(self, rows: Array) -> Array:
         """Estimated log2 seconds; 0 before anything is learnt."""
@@ -91,7 +91,7 @@ class Ordering(Ranker):
             return
         order = np.argsort(self._tasks[:n], kind="stable")
         sizes = np.unique(self._tasks[:n], return_counts=True)[1]
-        rows, log2 = np.stack(self._rows[:n])[order], np.array(self._log2[:n])[order]
+        rows, log2 = self._features(list(range(n)))[order], np.array(self._log2[:n])[order]
         best = np.minimum.reduceat(log2, np.cumsum(sizes) - sizes)
         speed = np.exp2(np.repeat(best, sizes) - log2)
         draft = rows[:, _DRAFT]
@@ -116,16 +116,17 @@ class Unmeasured:
     def __init__(self, space: Space, rng: np.random.Generator) -> None:
         self._space = space
         self._left = [int(i) for i in rng.permutation(len(space.points))]
-        self._at = {(p.candidate.sketch, p.candidate.steps): i for i, p in enumerate(space.points)}
+        candidates = (p.candidate for p in space.points)
+        self._at = {(c.sketch, c.steps_json): i for i, c in enumerate(candidates)}
 
     def best(self, model: Ranker, n: int) -> list[Candidate]:
         """The `n` that the ranker likes best; among equals, chance decides."""
         order = np.argsort(model.predict(self._space.x[self._left]), kind="stable")
         return [self._space.points[self._left[int(i)]].candidate for i in order[:n]]
 
-    def take(self, candidate: Candidate) -> int:
+    def take(self, candidate: Tried) -> int:
         """Position of a candidate, which is not left any more."""
-        at = self._at[candidate.sketch, candidate.steps]
+        at = self._at[candidate.sketch, candidate.steps_json]
         self._left.remove(at)
         return at
 
@@ -142,7 +143,7 @@ class Greedy:
         """Up to `n` candidates."""
         return self._left.best(self._model, min(n, FIRST_BATCH) if self._first else n)
 
-    def observe(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
         """Pass on what was measured."""
         self._first = False
         for candidate, result in results:
@@ -171,7 +172,7 @@ class RecordedPolicy(SketchPolicy):
         asked = (super(RecordedPolicy, self).propose(n) for _ in range(_ASKS))
         return next(filter(None, asked), None) or self._left.best(self.model, n)
 
-    def observe(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
         """Learn from measurements."""
         super().observe(results)
         for candidate, _ in results:

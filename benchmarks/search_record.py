@@ -22,7 +22,7 @@ from autotune.measure.measurer import Measurer
 from autotune.measure.result import MeasureResult
 from autotune.records import Header, Journal, Log
 from autotune.search.analysis import analyse
-from autotune.search.policy import Candidate
+from autotune.search.policy import Candidate, Tried
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
 from autotune.target import Target
@@ -60,7 +60,7 @@ class Uniform:
         self._left -= len(found)
         return found
 
-    def observe(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
         """Learn nothing."""
 
     def _draw(self, sketch: Sketch) -> list[Candidate]:

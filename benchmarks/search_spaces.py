@@ -7,17 +7,17 @@ of all its measurements, as `distill` sees it; of several schedules of one progr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from autotune.errors import LogMismatch
-from autotune.records import Log, MeasureRecord, ranked_records, steps_text
+from autotune.records import Log, MeasureRecord, ranked_records
 from autotune.search.analysis import analyse
 from autotune.search.features import features
 from autotune.search.model import Array
-from autotune.search.policy import Candidate, match
+from autotune.search.policy import Candidate
+from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
@@ -124,17 +124,12 @@ def distinct(records: Sequence[MeasureRecord]) -> list[MeasureRecord]:
 def _matches(
     sketch: Sketch, records: Sequence[MeasureRecord]
 ) -> Iterator[tuple[Rows, MeasureRecord]]:
-    """Row and record of what was made from a sketch; its steps as they are written today."""
+    """Row and record of what was made from a sketch."""
+    recogniser = Recogniser(sketch)
     for record in records:
-        if record.sketch != sketch.name:
-            continue
-        try:
-            steps = record.steps
-        except LogMismatch:  # a step that this version does not know
-            continue
-        row = match(sketch, steps)
+        row = recogniser.row(record.steps_json) if record.sketch == sketch.name else None
         if row is not None:
-            yield row, replace(record, steps_json=steps_text(steps))
+            yield row, record
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.records.distill import best_for, best_records, distill, ranked_records
 from autotune.records.journal import Journal, read_log, write_log
-from autotune.records.record import End, Entry, Header, Log, MeasureRecord, Workload, steps_text
+from autotune.records.record import End, Entry, Header, Log, MeasureRecord, Workload
+from autotune.schedule.steps import steps_text
 
 __all__ = [
     "End",

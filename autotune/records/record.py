@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from autotune.errors import LogMismatch
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.schedule.steps import Steps, steps_from_json, steps_to_json
+from autotune.schedule.steps import Steps, steps_from_json
 from autotune.target import Target
 from autotune.te.codec import dag_from_json, dag_to_json
 from autotune.te.dag import ComputeDAG
@@ -144,11 +144,6 @@ class Log:
             return self
         judged = tuple(replace(r, result=r.result.within(max_error)) for r in self.records)
         return replace(self, records=judged)
-
-
-def steps_text(steps: Steps) -> str:
-    """Canonical JSON text of a schedule; equal texts are equal schedules."""
-    return _dumps(steps_to_json(steps))
 
 
 def encode(entry: Entry) -> str:

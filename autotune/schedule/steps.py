@@ -7,6 +7,7 @@ may be a `Hole`, and during population-wide analysis an integer array with one e
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
@@ -194,6 +195,11 @@ _KINDS: dict[str, type] = {
     "prefetch": Prefetch,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def steps_text(steps: Steps) -> str:
+    """Canonical JSON text of a schedule; equal texts are equal schedules."""
+    return json.dumps(steps_to_json(steps), ensure_ascii=False, separators=(",", ":"))
 
 
 def steps_to_json(steps: Steps) -> list[dict[str, Any]]:

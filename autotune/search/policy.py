@@ -13,7 +13,9 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +23,11 @@ from numpy.typing import NDArray
 from autotune.errors import NoValidSchedule, ScheduleError
 from autotune.loopir.lower import lower
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.schedule.steps import Hole, Split, Step, Steps, Winograd
+from autotune.schedule.steps import Steps, Winograd, steps_text
 from autotune.search.analysis import analyse
 from autotune.search.features import features
 from autotune.search.model import Array, Ranker
+from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Rows, Sketch
 from autotune.search.transfer import Hall
@@ -50,6 +53,20 @@ WINOGRAD_ERROR = 2e-5
 """Largest error seen of minimal filtering with six points, F(4,3) and the like."""
 
 
+class Tried(Protocol):
+    """A schedule that was measured, now or in a log: the name of its structure, and its text."""
+
+    @property
+    def sketch(self) -> str:
+        """Name of the sketch."""
+        ...
+
+    @property
+    def steps_json(self) -> str:
+        """Its steps as `steps_text` writes them."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A schedule to measure; `sketch` names its structure, `predicted_s` is the estimate."""
@@ -57,6 +74,19 @@ class Candidate:
     steps: Steps
     sketch: str
     predicted_s: float | None = None
+
+    @property
+    def steps_json(self) -> str:
+        """The text of the steps."""
+        return steps_text(self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Studied:
+    """Features of the measured rows of one structure, and the identities of their programs."""
+
+    features: dict[bytes, Array] = field(default_factory=dict)
+    identities: set[bytes] = field(default_factory=set)
 
 
 class SketchPolicy:
@@ -78,7 +108,9 @@ class SketchPolicy:
         self._n_observed, self._n_asked = 0, 0
         self.sketches = {s.name: s for s in generate_sketches(dag, target)}
         self._measured: dict[str, dict[bytes, float | None]] = {n: {} for n in self.sketches}
-        self._known: dict[str, set[bytes]] = {n: set() for n in self.sketches}
+        self._studied = {n: _Studied() for n in self.sketches}
+        self._features_of = {n: partial(self._features, n) for n in self.sketches}
+        self._recognisers: dict[str, Recogniser] = {}
         self._inaccurate: Counter[Steps] = Counter()
 
     def propose(self, n: int) -> list[Candidate]:
@@ -119,37 +151,46 @@ class SketchPolicy:
             chosen.append(rest[int(i)])
         return [self._candidate(name, *pools[name], k) for name, k in chosen]
 
-    def observe(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
-        """Learn from measurements, live or replayed; candidates of unknown sketches are ignored.
+    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
+        """Learn from measurements, live or replayed; schedules of unknown sketches are ignored.
 
         Inaccurate candidates count as failed ones: a latency that cannot be chosen is no example.
         """
         self._n_observed, self._n_asked = self._n_observed + len(results), 0
-        rows: dict[str, dict[int, Rows]] = {}
-        for n, (candidate, result) in enumerate(results):
-            sketch = self.sketches.get(candidate.sketch)
-            row = match(sketch, candidate.steps) if sketch else None
-            if sketch is not None and row is not None:
-                rows.setdefault(sketch.name, {})[n] = row
-                self._measured[sketch.name][row.tobytes()] = result.latency_s
-                if result.latency_s is not None:
-                    self._hall.enter(self.dag.key, sketch, row, result.latency_s)
-                self._inaccurate[algorithm(sketch)] += result.status is MeasureStatus.INACCURATE
-        samples: dict[int, Array] = {}
-        for name, numbered in rows.items():
-            samples |= zip(
-                numbered, self._known_now(name, np.stack([*numbered.values()])), strict=True
-            )
-        for n in sorted(samples):  # in the order of the log, however it was batched
-            latency_s = results[n][1].latency_s
+        for tried, result in results:
+            sketch = self.sketches.get(tried.sketch)
+            row = self._recognise(sketch, tried.steps_json) if sketch else None
+            if sketch is None or row is None:
+                continue
+            latency_s = self._measured[sketch.name][row.tobytes()] = result.latency_s
+            if result.status is MeasureStatus.INACCURATE:
+                self._inaccurate[algorithm(sketch)] += 1
             if latency_s is not None:
-                self.model.observe(self.dag.key, samples[n][None], np.array([latency_s]))
+                self._hall.enter(self.dag.key, sketch, row, latency_s)
+                of = self._features_of[sketch.name]
+                self.model.observe(self.dag.key, row[None], np.array([latency_s]), of)
 
-    def _known_now(self, name: str, rows: Rows) -> Array:
-        """Features of measured rows, whose programs are not proposed again."""
-        found = analyse(self.dag, self.sketches[name], rows, self.target)
-        self._known[name] |= {i.tobytes() for i in found.identity}
-        return features(found, self.sketches[name], rows, self.target, self.n_threads)
+    def _recognise(self, sketch: Sketch, text: str) -> Rows | None:
+        if sketch.name not in self._recognisers:
+            self._recognisers[sketch.name] = Recogniser(sketch)
+        return self._recognisers[sketch.name].row(text)
+
+    def _features(self, name: str, rows: Rows) -> Array:
+        """Features of measured rows, shape [n, n_features]."""
+        studied = self._study(name).features
+        return np.stack([studied[row.tobytes()] for row in rows])
+
+    def _study(self, name: str) -> _Studied:
+        """What is known of the measured programs of a structure; each is analysed once, if ever."""
+        studied, sketch = self._studied[name], self.sketches[name]
+        new = [row for row in self._measured[name] if row not in studied.features]
+        if new:
+            rows = np.stack([np.frombuffer(row, np.int64) for row in new])
+            found = analyse(self.dag, sketch, rows, self.target)
+            x = features(found, sketch, rows, self.target, self.n_threads)
+            studied.features.update(zip(new, x, strict=True))
+            studied.identities.update(i.tobytes() for i in found.identity)
+        return studied
 
     def _promising(self) -> list[str]:
         """The structures worth a look in this round, and one of the others by chance.
@@ -200,7 +241,7 @@ class SketchPolicy:
             first = _first_of_each(identity)
             order = first[np.argsort(scores[first], kind="stable")]
             rows, scores, identity = rows[order], scores[order], identity[order]
-        known = self._known[sketch.name]
+        known = self._study(sketch.name).identities
         new = np.array([i.tobytes() not in known for i in identity], bool).reshape(len(rows))
         return rows[new], scores[new]
 
@@ -270,36 +311,3 @@ def default_steps(
 def algorithm(sketch: Sketch) -> Steps:
     """The steps of a sketch that change what is summed up; none: sums as they are defined."""
     return tuple(step for step in sketch.steps if isinstance(step, Winograd))
-
-
-def match(sketch: Sketch, steps: Steps) -> Rows | None:
-    """The row of `sketch` whose schedule is `steps`, or None."""
-    if len(steps) != len(sketch.steps):
-        return None
-    holes: dict[str, int] = {}
-    for pattern, step in zip(sketch.steps, steps, strict=True):
-        for name, value in _holes(pattern, step):
-            if holes.setdefault(name, value) != value:
-                return None
-    try:
-        row = [p.domain.index(holes[p.name]) for p in sketch.parameters]
-    except (KeyError, ValueError):
-        return None
-    found = np.array(row, np.int64)
-    return found if sketch.bind(found) == steps else None
-
-
-def _holes(pattern: Step, step: Step) -> list[tuple[str, int]]:
-    if type(pattern) is not type(step):
-        return []
-    if isinstance(pattern, Split) and isinstance(step, Split):
-        pairs = zip(pattern.factors, step.factors, strict=False)
-        return [
-            (p.name, int(v)) for p, v in pairs if isinstance(p, Hole) and not isinstance(v, Hole)
-        ]
-    found = []
-    for field in ("factor", "distance"):
-        hole, value = getattr(pattern, field, None), getattr(step, field, None)
-        if isinstance(hole, Hole) and isinstance(value, int):
-            found.append((hole.name, value))
-    return found

@@ -20,8 +20,8 @@ from typing import TypeAlias
 
 from autotune.errors import AutotuneError
 from autotune.measure.result import MeasureResult
-from autotune.records.record import End, Log, MeasureRecord, steps_text
-from autotune.search.policy import Candidate
+from autotune.records.record import End, Log, MeasureRecord
+from autotune.search.policy import Candidate, Tried
 from autotune.tuner.budget import Budget, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
@@ -99,7 +99,7 @@ class Session:
             state = self.scheduler.states[key]
             if batch is batches[-1][1]:
                 self._look_ahead(state, 0)  # chosen before its results were known
-            self._learn(state, [(Candidate(r.steps, r.sketch), r.result) for r in batch])
+            self._learn(state, [(r, r.result) for r in batch])
 
     def events(self) -> Iterator[Event]:
         """Tune until the budget ends. The caller iterates; nothing happens otherwise.
@@ -197,8 +197,7 @@ class Session:
 
     def _unmeasured(self, state: TaskState, some: Sequence[Candidate]) -> dict[str, Candidate]:
         """Candidates by the text of their steps, without those that have been measured."""
-        texts = [(steps_text(c.steps), c) for c in some]
-        return {t: c for t, c in texts if not self.ledger.has(state.task.key, t)}
+        return {c.steps_json: c for c in some if not self.ledger.has(state.task.key, c.steps_json)}
 
     def _round(self, state: TaskState, candidates: Sequence[Candidate]) -> Iterator[Event]:
         before = state.best_s
@@ -243,7 +242,7 @@ class Session:
             workload=task.key,
             target_key=self.run.target_key,
             n_threads=self.run.n_threads,
-            steps_json=steps_text(candidate.steps),
+            steps_json=candidate.steps_json,
             result=result,
             sketch=candidate.sketch,
             elapsed_s=self.elapsed_s(),
@@ -252,7 +251,7 @@ class Session:
         self.sink.append([record])
         self.ledger.add([record], live=True)
 
-    def _learn(self, state: TaskState, pairs: Sequence[tuple[Candidate, MeasureResult]]) -> None:
+    def _learn(self, state: TaskState, pairs: Sequence[tuple[Tried, MeasureResult]]) -> None:
         self.scheduler.observe(state.task.key, [result for _, result in pairs])
         begin = self.clock()
         self._policy(state.task).observe(pairs)

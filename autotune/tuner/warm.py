@@ -18,7 +18,8 @@ from autotune.schedule.steps import Steps
 from autotune.search.analysis import analyse
 from autotune.search.features import features
 from autotune.search.model import Array, Ranker
-from autotune.search.policy import Candidate, match
+from autotune.search.policy import Candidate
+from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
@@ -69,9 +70,9 @@ def _samples(
 def _rows(sketch: Sketch, records: Sequence[MeasureRecord]) -> tuple[Rows, Array]:
     """Rows of a sketch that were measured, and their latencies in seconds."""
     found: list[tuple[Rows, float]] = []
+    recogniser = Recogniser(sketch)
     for record in records:
-        steps, latency_s = _steps(record), record.result.latency_s
-        row = match(sketch, steps) if steps is not None else None
+        row, latency_s = recogniser.row(record.steps_json), record.result.latency_s
         if row is not None and latency_s is not None and not record.final:
             found.append((row, latency_s))
     rows = [row for row, _ in found]

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from autotune.config import TuneConfig
 from autotune.records import End, Entry, Log, MeasureRecord, Workload, read_log, write_log
 from autotune.search.analysis import analyse
-from autotune.search.policy import match
+from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import ReplayMeasurer, TuningTask
@@ -121,7 +121,7 @@ def test_uniform_candidates_are_valid_and_each_is_another_program() -> None:
     sketches = {s.name: s for s in generate_sketches(DAG, TARGET)}
     programs = set()
     for c in drawn:
-        row = match(sketches[c.sketch], c.steps)
+        row = Recogniser(sketches[c.sketch]).row(c.steps_json)
         assert row is not None
         found = analyse(DAG, sketches[c.sketch], row[None, :], TARGET)
         assert found.valid.all()

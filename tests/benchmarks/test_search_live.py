@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.records.record import steps_text
-from autotune.schedule.steps import Parallel, Steps
+from autotune.schedule.steps import Parallel, Steps, steps_text
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import TuningTask

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from numpy.typing import NDArray
 
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import steps_text
 from autotune.schedule.steps import Winograd
+from autotune.search import model
 from autotune.search.analysis import analyse
 from autotune.search.draft import draft_seconds
 from autotune.search.features import NAMES, features
@@ -91,6 +94,26 @@ def test_the_ranker_learns_what_the_draft_misses() -> None:
     ranker.observe("task", x[:200], truth[:200])
     after = np.corrcoef(ranker.predict(x[200:]), np.log2(truth[200:]))[0, 1]
     assert after > max(before, 0.95)
+
+
+def test_the_ranker_makes_features_of_what_it_trains_on_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model, "MOST_SAMPLES", 50)
+    rng = np.random.default_rng(0)
+    x, asked = rng.random((200, len(NAMES))), []
+
+    def featurise(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        asked.extend(rows[:, 0].tolist())
+        return x[rows[:, 0]]
+
+    lazy, eager = Ranker(0, 1), Ranker(0, 1)
+    lazy.observe("task", np.arange(200)[:, None], 1e-3 + x[:, 0], featurise)
+    eager.observe("task", x, 1e-3 + x[:, 0])
+    assert not asked
+    np.testing.assert_array_equal(lazy.predict(x), eager.predict(x))
+    assert len(asked) == 50
+    assert len(set(asked)) == 50
 
 
 def test_features_are_finite_and_named() -> None:

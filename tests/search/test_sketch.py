@@ -12,9 +12,10 @@ from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.verify import verify
 from autotune.schedule.state import replay
+from autotune.schedule.steps import steps_text
 from autotune.search.analysis import analyse
 from autotune.search.operations import operations
-from autotune.search.policy import match
+from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target
 from autotune.te.dag import Compute, ComputeDAG, compute
@@ -111,6 +112,8 @@ def test_a_row_is_found_again_from_its_schedule() -> None:
     dag, rng = gemm(64, 48, 32), np.random.default_rng(5)
     for sketch in generate_sketches(dag, AVX2):
         for row in sketch.sample(20, rng):
-            found = match(sketch, sketch.bind(row))
+            text = steps_text(sketch.bind(row))
+            found = Recogniser(sketch).row(text)
             assert found is not None
             assert sketch.bind(found) == sketch.bind(row)
+            assert Recogniser(sketch).row(text + " ") is None
