@@ -21,7 +21,8 @@ from autotune.graph.products import REDUCTIONS
 from autotune.graph.simplify import merge_reshapes, remove_dead
 
 _POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
-_SPATIAL = ("Conv", *_POOLS, "LRN", "Resize", "InstanceNormalization")
+_ENLARGING = ("Resize", "Interleave", "SpaceToDepth")
+_SPATIAL = ("Conv", *_POOLS, *_ENLARGING, "LRN", "InstanceNormalization")
 _AXIS = ("Concat", "Split", "Softmax", "LogSoftmax")
 
 

@@ -146,6 +146,7 @@ OPERATORS: dict[str, Definition] = {
 
 NATIVE = frozenset(OPERATORS) | {
     *("BatchNormalization", "Gemm", "Sum", "Split", "Gather", "Dropout", "Cast"),
+    *("ConvTranspose", "DepthToSpace", "SpaceToDepth"),
     *("Constant", "ConstantOfShape", "Shape", "Size", "Range"),
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
 }

@@ -16,6 +16,7 @@ from autotune.graph.ir import Array, Editor, Graph, Node, Shape, unsupported
 from autotune.graph.layout import pad_amounts, reduce_axes
 from autotune.graph.products import REDUCTIONS
 from autotune.graph.simplify import remove_identities
+from autotune.graph.upscale import interleave, resize, space_to_depth
 from autotune.graph.windows import Window
 
 
@@ -163,38 +164,6 @@ def _n_counted(window: Window, n: int, node: Node) -> Array:
     return counted
 
 
-def _resize(editor: Editor, node: Node) -> None:
-    """Nearest neighbour by whole factors only."""
-    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
-    whole = all(o % n == 0 for o, n in zip(out, shape, strict=True))
-    if not whole or node.attrs.get("mode", "nearest") != "nearest":
-        raise unsupported(node, editor.graph, "only 'nearest' by whole factors")
-    for o, n in zip(out, shape, strict=True):
-        if not np.array_equal(_nearest(node, n, o), np.arange(o) // (o // n)):
-            raise unsupported(node, editor.graph, "this rounding of coordinates")
-    editor.emit(replace(node, inputs=node.inputs[:1], attrs={}))
-
-
-def _nearest(node: Node, size: int, out: int) -> Array:
-    """Source index of every output position."""
-    mode = node.attrs.get("coordinate_transformation_mode", "half_pixel")
-    at = np.arange(out, dtype=np.float64)
-    if mode == "align_corners":
-        at = at * ((size - 1) / max(out - 1, 1))
-    elif mode == "asymmetric":
-        at = at * (size / out)
-    else:
-        at = (at + 0.5) * (size / out) - 0.5
-    rounding: dict[str, Callable[[Array], Array]] = {
-        "floor": np.floor,
-        "ceil": np.ceil,
-        "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-        "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    }
-    picked = rounding[node.attrs.get("nearest_mode", "round_prefer_floor")](at)
-    return np.clip(picked, 0, size - 1).astype(np.int64)
-
-
 def _expand(editor: Editor, node: Node) -> None:
     editor.emit(replace(node, inputs=node.inputs[:1]))
 
@@ -206,6 +175,8 @@ _RULES: dict[str, Callable[[Editor, Node], None]] = {
     "Split": _split,
     "Gather": _gather,
     "AveragePool": _average_pool,
-    "Resize": _resize,
+    "Resize": resize,
+    "Interleave": interleave,
+    "SpaceToDepth": space_to_depth,
     "Expand": _expand,
 }

@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from autotune.graph.affine import fold_affine
 from autotune.graph.ir import Array, Editor, Graph, Node, unsupported
+from autotune.graph.upscale import depth_to_space, transposed_convolution
 
 _OPSET = 22
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -63,7 +64,8 @@ def canonical_operators(graph: Graph) -> Graph:
 
     Reshape, Flatten, Squeeze, Unsqueeze -> Reshape of one input (chains -> the last one) ·
     Sum(a, b, c) -> Add(Add(a, b), c) · Gemm -> MatMul, Mul, Add · BatchNormalization -> Mul, Add ·
-    Sub/Div by a constant -> Add/Mul · constants to the right of Add and Mul.
+    Sub/Div by a constant -> Add/Mul · constants to the right of Add and Mul · ConvTranspose and
+    DepthToSpace -> Conv, Interleave (see `upscale`) · Conv -> one without taps on padding alone.
     """
     editor = Editor(graph)
     for original in graph.nodes:
@@ -129,7 +131,7 @@ def _known_result(node: Node, editor: Editor) -> list[Array] | None:
     return _evaluate(node, {n: editor.constants[n] for n in node.inputs if n})
 
 
-def _evaluate(node: Node, inputs: dict[str, Array]) -> list[Array]:
+def _evaluate(node: Node, inputs: dict[str, Array]) -> list[Array] | None:
     """One operator through the reference implementation of the `onnx` package."""
     attrs = {
         k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
@@ -143,7 +145,10 @@ def _evaluate(node: Node, inputs: dict[str, Array]) -> list[Array]:
     outputs = [onnx.ValueInfoProto(name=n) for n in node.outputs]
     graph = helper.make_graph([proto], "constant", types, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)])
-    return [np.asarray(v) for v in ReferenceEvaluator(model).run(None, inputs)]
+    try:
+        return [np.asarray(v) for v in ReferenceEvaluator(model).run(None, inputs)]
+    except Exception:  # it has faults of its own: what it cannot compute stays an operator
+        return None
 
 
 def _is_identity(node: Node, editor: Editor) -> bool:
@@ -243,6 +248,35 @@ def _inverse(editor: Editor, node: Node) -> None:
     editor.emit(replace(node, op=op, inputs=(a, editor.constant(f"{b}.inverse", inverse))))
 
 
+def _live_taps(editor: Editor, node: Node) -> None:
+    """Conv without the outer taps that meet only padding, as those of a large dilation do."""
+    weight = editor.constants.get(node.inputs[1])
+    if weight is None or node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        editor.emit(node)
+        return
+    size, out = editor.types[node.inputs[0]].shape[2:], editor.types[node.output].shape[2:]
+    n = len(size)
+    steps = node.attrs.get("strides", (1,) * n), node.attrs.get("dilations", (1,) * n)
+    pads = list(node.attrs.get("pads", (0,) * 2 * n))
+    kept = [slice(None)] * 2
+    for a, (h, o, k, s, d) in enumerate(zip(size, out, weight.shape[2:], *steps, strict=True)):
+        at = np.arange(o)[:, None] * s + np.arange(k) * d - pads[a]
+        live = np.flatnonzero(((at >= 0) & (at < h)).any(0))
+        first, last = (int(live[0]), int(live[-1])) if live.size else (0, k - 1)
+        cut = first * d, (k - 1 - last) * d
+        if cut[0] > pads[a] or cut[1] > pads[n + a]:
+            first, last, cut = 0, k - 1, (0, 0)
+        pads[a], pads[n + a] = pads[a] - cut[0], pads[n + a] - cut[1]
+        kept.append(slice(first, last + 1))
+    taps = weight[tuple(kept)]
+    if taps.shape != weight.shape:
+        name = editor.constant(f"{node.inputs[1]}.live", np.ascontiguousarray(taps))
+        inputs = (node.inputs[0], name, *node.inputs[2:])
+        attrs = {**node.attrs, "kernel_shape": taps.shape[2:], "pads": tuple(pads)}
+        node = replace(node, inputs=inputs, attrs=attrs)
+    editor.emit(node)
+
+
 _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     **dict.fromkeys(_RESHAPES, _reshape),
     **dict.fromkeys(("Sum", "Max", "Min"), _sum),
@@ -250,4 +284,7 @@ _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     **dict.fromkeys(("Sub", "Div"), _inverse),
     "Gemm": _gemm,
     "BatchNormalization": _batch_norm,
+    "Conv": _live_taps,
+    "ConvTranspose": transposed_convolution,
+    "DepthToSpace": depth_to_space,
 }

@@ -10,6 +10,7 @@ operator's name or a shape's value.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from autotune.errors import ScheduleError
 from autotune.schedule.steps import CacheWrite, ComputeInline, Parallel, Reorder, Winograd
@@ -22,7 +23,7 @@ from autotune.search.tiling import tile_reduction_with_consumer
 from autotune.search.transformed import tile_transformed_reduction
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Load, walk
+from autotune.te.expr import Load, variables, walk
 
 MAX_REPEATED_NODES = 256
 """Most nodes of an expression that inlining may write where several reads of it were."""
@@ -130,7 +131,11 @@ def cache_reduction_output(
 
 
 def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> list[Partial] | None:
-    """A pointwise stage at the root: vectors inside, everything else parallel."""
+    """A pointwise stage at the root: vectors inside, everything else parallel.
+
+    One that rearranges elements may run in the order in which it reads them as well, so that what
+    is read together is used together.
+    """
     state = p.state(dag)
     op = state[name].op
     if op.reduce_axes or state[name].attach:
@@ -142,7 +147,27 @@ def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> li
     last = f"{op.axes[-1].name}."
     outer = [n for n in names if not n.startswith(last) or n == f"{last}0"]
     rest = [n for n in names if n not in outer]
-    return [out.add(Reorder(name, (*outer, *rest)), Parallel(name, len(outer)), done=(name,))]
+    orders = {"": outer}
+    for axes in _orders_of_reading(op):
+        moved = sorted(outer, key=lambda n: axes.index(n.partition(".")[0]))
+        if moved != outer:
+            orders["as-read"] = moved
+    return [
+        out.add(
+            Reorder(name, (*order, *rest)), Parallel(name, len(order)), done=(name,), label=label
+        )
+        for label, order in orders.items()
+    ]
+
+
+def _orders_of_reading(op: Compute) -> Iterator[list[str]]:
+    """For loads that use all axes of `op`, one for each dimension: these, outermost first."""
+    for x in op.reads:
+        axes = [sorted(variables(i)) for i in x.indices]
+        if all(len(names) <= 1 for names in axes):
+            order = [n for names in axes for n in names]
+            if sorted(order) == sorted(a.name for a in op.axes):
+                yield order
 
 
 RULES: tuple[Rule, ...] = (

@@ -335,17 +335,103 @@ def test_channel_shuffle_is_one_copy(tmp_path: Path) -> None:
     assert [c.label for c in network.calls] == labels
 
 
+@pytest.mark.parametrize("scales", [(2, 3), (1.5, 2), (0.5, 1), (1.7, 1.3)])
+@pytest.mark.parametrize(
+    ("mode", "coordinates", "nearest"),
+    [
+        ("nearest", "asymmetric", "floor"),
+        ("nearest", "half_pixel", "round_prefer_floor"),
+        ("nearest", "half_pixel", "ceil"),
+        ("linear", "half_pixel", ""),
+        ("linear", "pytorch_half_pixel", ""),
+        ("linear", "asymmetric", ""),
+        ("linear", "align_corners", ""),
+    ],
+)
+def test_resize(
+    mode: str, coordinates: str, nearest: str, scales: tuple[float, float], tmp_path: Path
+) -> None:
+    attrs = {"nearest_mode": nearest} if nearest else {}
+    op = node("Resize", "r _ s", mode=mode, coordinate_transformation_mode=coordinates, **attrs)
+    constants = {"s": np.array([1, 1, *scales], np.float32)}
+    proto = model([node("Relu", "x", "r"), op], IMAGE, constants, opset=13)
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+def test_resize_to_a_size(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w", "c"), node("Resize", "c _ _ n", mode="linear")]
+    constants = {"w": values(5, 6, 3, 3), "n": np.array([2, 5, 20, 11])}
+    assert_matches(model(nodes, IMAGE, constants, opset=13), tmp_path, 1e-5)
+
+
+def test_resize_that_is_not_supported(tmp_path: Path) -> None:
+    op = node("Resize", "x _ s", mode="cubic")
+    proto = model(op, IMAGE, {"s": np.array([1, 1, 2, 2], np.float32)}, opset=13)
+    with pytest.raises(UnsupportedOperator, match="'nearest' and 'linear'"):
+        assert_matches(proto, tmp_path)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("group", [1, 2, 6])
 @pytest.mark.parametrize(
     "attrs",
     [
-        {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
-        {"coordinate_transformation_mode": "half_pixel"},
+        {"strides": [2, 2]},
+        {"strides": [2, 3], "pads": [1, 0, 1, 2]},
+        {"strides": [3, 1], "dilations": [2, 2]},
+        {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]},
+        {"strides": [4, 4], "output_padding": [3, 2]},
+        {"strides": [2, 2], "auto_pad": "SAME_UPPER"},
+        {"strides": [2, 2], "auto_pad": "SAME_LOWER"},
+        {"strides": [2, 2], "output_shape": [18, 13]},
     ],
+    ids=str,
 )
-def test_resize_nearest(attrs: dict[str, str], tmp_path: Path) -> None:
-    op = node("Resize", "x _ s", mode="nearest", **attrs)
-    constants = {"s": np.array([1, 1, 2, 3], np.float32)}
-    assert_matches(model(op, IMAGE, constants, opset=13), tmp_path)
+def test_transposed_convolution(
+    attrs: dict[str, object], group: int, bias: bool, tmp_path: Path
+) -> None:
+    inputs = "x w b" if bias else "x w"
+    nodes = [node("ConvTranspose", inputs, "t", group=group, **attrs), node("Relu", "t")]
+    constants = {"w": values(6, 4, 3, 3)} | ({"b": values(4 * group)} if bias else {})
+    assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("kernel", [(2,), (3, 2, 4)])
+def test_transposed_convolution_of_other_dimensions(
+    kernel: tuple[int, ...], tmp_path: Path
+) -> None:
+    proto = model(
+        node("ConvTranspose", "x w", strides=[2] * len(kernel)),
+        {"x": (1, 3, 5, 4, 6)[: 2 + len(kernel)]},
+        {"w": values(3, 5, *kernel)},
+    )
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_depth_to_space_and_back(mode: str, behind: bool, tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w", "c") if behind else node("Relu", "x", "c"),
+        node("DepthToSpace", "c", "d", blocksize=2, mode=mode),
+        node("Sigmoid", "d", "e"),
+        node("SpaceToDepth", "e", "f", blocksize=2),
+        node("Add", "f f"),
+    ]
+    image = {"x": (2, 8, 6, 4)}
+    assert_matches(model(nodes, image, {"w": values(8, 8, 1, 1)}), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dilations", "pads", "n_taps"),
+    [([9, 7], [9, 7, 9, 7], 1), ([9, 3], [9, 3, 9, 3], 3), ([1, 2], [3, 2, 1, 2], 9)],
+)
+def test_taps_that_meet_only_padding_are_dropped(
+    dilations: list[int], pads: list[int], n_taps: int, tmp_path: Path
+) -> None:
+    op = node("Conv", "x w", dilations=dilations, pads=pads)
+    network = assert_matches(model(op, IMAGE, {"w": values(4, 6, 3, 3)}), tmp_path, 1e-5)
+    assert {a.size for c in network.calls for a in c.constants.values()} == {n_taps * 4 * 6}
 
 
 def test_upsample_of_opset_9(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from autotune.search.operations import operations
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target
-from autotune.te.dag import Compute, ComputeDAG, compute
+from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Axis, add, call, f32, mul
 from tests.schedule.running import assert_close, random_inputs
@@ -58,6 +58,18 @@ def test_what_is_read_twice_at_one_point_joins_its_reader() -> None:
     assert names[0] == names[1] != ["rows"]
     costs = [operations(_inlined(dag)) for dag in found]
     assert costs[1] == costs[0] + 1, "what is written twice counts once"
+
+
+def test_what_rearranges_elements_may_run_in_the_order_of_reading() -> None:
+    c, h, w = Axis("c", 5), Axis("h", 6), Axis("w", 20)
+    x = placeholder("x", (6, 20, 5))
+    dag = ComputeDAG((x, compute("y", (c, h, w), x.tensor[h, w, c])), ("y",))
+    sketches = {s.name: s for s in generate_sketches(dag, AVX2)}
+    assert set(sketches) == {"", "as-read"}
+    state = replay(dag, sketches["as-read"].steps, {"y.w.unroll": 4})
+    assert [i.name for i in state["y"].iters] == ["h", "w.0", "c", "w.1"]
+    copied = ComputeDAG((x, compute("y", (h, w, c), x.tensor[h, w, c])), ("y",))
+    assert [s.name for s in generate_sketches(copied, AVX2)] == [""]
 
 
 def _inlined(dag: ComputeDAG) -> Compute:
