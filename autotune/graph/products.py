@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from autotune.graph.elementwise import ZERO
+from autotune.graph.elementwise import ONE, ZERO
 from autotune.graph.ir import Node, Shape
 from autotune.graph.scope import Operands, Scope, axes_of, literal, optional, read, tensor
 from autotune.graph.windows import biased
@@ -75,7 +75,8 @@ def softmax(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
         )
     powers = scope.compute("exp", axes, call("exp", shifted))
     total = _fold(scope, "sum", powers, axis, lambda e: e)
-    return scope.compute("softmax", axes, div(read(powers, axes), read(total, axes)))
+    share = div(ONE, read(total, axes))  # the same for the whole row: one division
+    return scope.compute("softmax", axes, mul(read(powers, axes), share))
 
 
 def _square(e: Expr) -> Expr:

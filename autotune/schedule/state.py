@@ -46,9 +46,13 @@ from autotune.te.expr import (
     Tensor,
     Var,
     add,
+    compare,
+    identity,
     idx,
     map_expr,
+    minimum,
     mul,
+    select,
     substitute,
 )
 
@@ -428,11 +432,17 @@ def _rfactor(state: State, step: RFactor, holes: Holes) -> State:
     if not isinstance(op.body, Reduce) or isinstance(factor, np.ndarray):
         raise ScheduleError("rfactor needs a reduction and one factor")
     last = op.body.axes[-1]
-    if last.extent % factor:
-        raise ScheduleError(f"rfactor {factor} does not divide {last.name}<{last.extent}")
-    inner, outer = Axis(f"{last.name}.r", factor), Axis(last.name, last.extent // factor)
-    at: Expr = add(mul(outer.var, idx(factor)), inner.var)
-    body = substitute(op.body.body, {last.name: at})
+    if last.extent < factor:
+        raise ScheduleError(f"rfactor {factor} is more than {last.name}<{last.extent}")
+    inner, outer = Axis(f"{last.name}.r", factor), Axis(last.name, -(-last.extent // factor))
+    first = mul(outer.var, idx(factor))
+    if last.extent % factor:  # the last part begins early, and skips what the one before had
+        at: Expr = add(minimum(first, idx(last.extent - factor)), inner.var)
+        neutral = identity(op.body.op, op.tensor.dtype)
+        body = select(compare("lt", at, first), neutral, substitute(op.body.body, {last.name: at}))
+    else:
+        at = add(first, inner.var)
+        body = substitute(op.body.body, {last.name: at})
     axes = (*op.axes, inner)
     partial = Compute(
         Tensor(step.name, tuple(a.extent for a in axes), op.tensor.dtype),

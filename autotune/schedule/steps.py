@@ -119,7 +119,8 @@ class RFactor:
 
     s = sum(x[k], k<K)   ->   name[r] = sum(x[o·R + r], o<K/R);  s = sum(name[r], r<R)
 
-    The last reduction axis is split; its extent must be a multiple of `factor`.
+    The last reduction axis is split. Where `factor` does not divide its extent K, the last part
+    begins at K - R, and what it shares with the part before counts once.
     """
 
     stage: str

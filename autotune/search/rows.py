@@ -18,6 +18,9 @@ from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Load, Reduce, Var, variables
 
+_FEW = 4
+"""Numbers that are added up one after the other."""
+
 
 def rfactor_contiguous_reduction(
     dag: ComputeDAG, target: Target, p: Partial, name: str
@@ -85,24 +88,36 @@ def _place_row_stage(
 def _place_row_reduction(
     p: Partial, op: Compute, root: str | None, row: str, target: Target
 ) -> Partial:
-    """A reduction of one row, in loop `row` of `root` or (None) of its own nest: by rfactor."""
+    """A reduction of one row, in loop `row` of `root` or (None) of its own nest: by rfactor.
+
+    Partial results in a few vectors become one vector, then four numbers, then one: adding up the
+    lanes one after the other would take longer than all before.
+    """
     last = op.reduce_axes[-1]
     width = _rfactor_width(op, last, target)
     host = root or op.name
     if width == 0:
         return _place_column_reduction(p.add(ComputeAt(op.name, host, row)), op, target)
-    partial = f"{op.name}.lanes"
-    out = p.add(RFactor(op.name, width, partial))
+    widths = [width, *(w for w in (target.lanes, _FEW) if w < width)]
+    partials = [f"{op.name}.lanes{w}" for w in widths]
+    out = p.add(*(RFactor(op.name, w, n) for w, n in zip(widths, partials, strict=True)))
     if root is not None:
         out = out.add(ComputeAt(op.name, root, row))
-    out = out.add(ComputeAt(partial, host, row), done=(partial,))
-    lane = f"{last.name}.r"
-    out = out.add(Split(partial, lane, (min(width, target.lanes),)))
-    spatial = [a.name for a in op.axes]
-    reduction = [a.name for a in op.reduce_axes]
-    out = out.add(Reorder(partial, (*spatial, *reduction, f"{lane}.0", f"{lane}.1")))
-    out = out.add(Annotate(partial, f"{lane}.0", "unroll"))
-    return out.add(Annotate(partial, f"{lane}.1", "vectorize"))
+    lane = f"{last.name}{'.r' * len(widths)}"
+    out = out.add(Annotate(op.name, lane, "unroll"))
+    for width, partial in reversed([*zip(widths, partials, strict=True)]):
+        inner = lane.removesuffix(".r")
+        out = out.add(ComputeAt(partial, host, row), done=(partial,))
+        out = out.add(Split(partial, lane, (min(width, target.lanes),)))
+        axes = [a.name for a in op.axes]
+        axes += [a.name for a in op.reduce_axes[:-1]] if inner == last.name else []
+        out = out.add(Reorder(partial, (*axes, inner, f"{lane}.0", f"{lane}.1")))
+        out = out.add(Annotate(partial, f"{lane}.0", "unroll"))
+        out = out.add(Annotate(partial, f"{lane}.1", "vectorize"))
+        if inner != last.name:
+            out = out.add(Annotate(partial, inner, "unroll"))
+        lane = inner
+    return out
 
 
 def _place_column_reduction(p: Partial, op: Compute, target: Target) -> Partial:
@@ -122,7 +137,10 @@ def _place_column_reduction(p: Partial, op: Compute, target: Target) -> Partial:
 
 
 def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
-    """Partial results of a contiguous reduction: most that divide it, up to four vectors."""
+    """Partial results of a contiguous reduction: up to four vectors, a quarter wasted at most.
+
+    0 where the reduction is not contiguous, or too short.
+    """
     contiguous = all(
         x.indices and x.indices[-1] == Var(last.name) and not _elsewhere(x, last)
         for x in op.reads
@@ -130,10 +148,12 @@ def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
     )
     if not contiguous:
         return 0
-    for width in (4 * target.lanes, 2 * target.lanes, target.lanes, target.lanes // 2, 4):
-        if last.extent % width == 0 and last.extent > width:
-            return width
-    return 0
+    lanes, n = target.lanes, last.extent
+    widths = [w for w in (4 * lanes, 2 * lanes, lanes, lanes // 2, _FEW) if n > w]
+    exact = [w for w in widths if n % w == 0]
+    close = [w for w in widths if w >= lanes and -(-n // w) * w <= 1.25 * n]
+    whole = [w for w in widths if w == lanes]
+    return next(iter(exact + close + whole), 0)
 
 
 def _elsewhere(x: Load, axis: Axis) -> bool:

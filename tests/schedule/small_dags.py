@@ -287,6 +287,7 @@ ALL: dict[str, Callable[[], ComputeDAG]] = {
     "grouped": grouped,
     "max_pool": max_pool,
     "softmax": softmax,
+    "softmax_uneven": lambda: softmax(3, 21),
     "lrn": lrn,
     "broadcasting": broadcasting,
     "concat": concat,

@@ -74,6 +74,7 @@ EXAMPLES: dict[str, Steps] = {
     "cache_read": (CacheRead("a", "c", "a.copy"), ComputeAt("a.copy", "c", "i")),
     "cache_write": (CacheWrite("e", "e.cache"), ComputeAt("e.cache", "e", "i")),
     "rfactor": (RFactor("c", 2, "c.parts"), ComputeAt("c.parts", "c", "j")),
+    "rfactor_uneven": (RFactor("c", 4, "c.parts"), ComputeAt("c.parts", "c", "j")),
     "pack": (Pack("b", "c"),),
     "prefetch": (Pack("b", "c"), Prefetch("b", "c", 128)),
     "prefetch_next_chunk": SHARED_CHUNK,
@@ -128,7 +129,7 @@ REFUSED: list[tuple[Step, str]] = [
     (CacheRead("bias", "c", "copy"), "c does not read a tensor 'bias'"),
     (CacheRead("a", "c", "d"), "there is a tensor 'd' already"),
     (CacheWrite("c", "a"), "there is a tensor 'a' already"),
-    (RFactor("c", 5, "parts"), "rfactor 5 does not divide k<6"),
+    (RFactor("c", 7, "parts"), "rfactor 7 is more than k<6"),
     (RFactor("d", 2, "parts"), "rfactor needs a reduction"),
     (Pack("a", "c"), "a is not a constant"),
 ]
