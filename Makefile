@@ -34,7 +34,7 @@ format: $(DEV_STAMP)  ## Format the code, and mend what can be mended
 	$(BIN)/ruff format .
 
 types: $(DEV_STAMP)  ## Check types, strictly
-	$(BIN)/mypy --strict autotune
+	$(BIN)/mypy --strict autotune benchmarks
 
 golden: $(DEV_STAMP)  ## Rewrite tests/golden from what the code prints now (read the diff!)
 	$(BIN)/python -m pytest -q --update-golden $(ARGS)

@@ -60,9 +60,10 @@ def command(
     plan = _plan(model, log_path, shapes_of(shapes), target, threads, max_error)
     network = read_network(plan.model, plan.shapes)
     best = _best(network, plan)
+    tasks = tuple(network.weights)
     network, steps = _choose(network, plan, best)
     artifact = _compile(network, steps, plan)
-    artifact = replace(artifact, tuned=tuned_latencies(best))
+    artifact = replace(artifact, tuned=tuned_latencies(best), tasks=tasks)
     if check and not runs_here(plan.target):
         say_note("not checked: this CPU cannot run the code")
     elif check:

@@ -81,6 +81,7 @@ class Artifact:
     address table before the barrier's. `constants`: bytes, 64-byte aligned. `max_error`: what the
     numeric check found, None if it was not run. `model_path`: the file it was compiled from.
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
+    `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Artifact:
     max_error: float | None = None
     model_path: str = ""
     tuned: Mapping[str, Tuned] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ()
 
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
@@ -119,6 +121,7 @@ class Artifact:
             "max_error": self.max_error,
             "model_path": self.model_path,
             "tuned": {key: asdict(x) for key, x in self.tuned.items()},
+            "tasks": list(self.tasks),
         }
 
     def save(self, path: str | Path) -> None:
@@ -214,6 +217,7 @@ def _artifact(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Artifact:
         autotune_version=manifest["autotune_version"],
         model_path=manifest.get("model_path", ""),
         tuned={key: Tuned(**x) for key, x in manifest.get("tuned", {}).items()},
+        tasks=tuple(manifest.get("tasks", ())),
     )
 
 

@@ -126,14 +126,21 @@ def profile_tasks(
         runs.append([kernel.time_s for kernel in model.profile(inputs)])
     alone = model.artifact.tuned if tuned is None else tuned
     known = {key: t.latency_s for key, t in alone.items() if t.n_threads == model.n_threads}
-    tasks = task_times(model.artifact.kernels, np.array(runs), known)
+    tasks = task_times(model.artifact.kernels, np.array(runs), known, model.artifact.tasks)
     return NetworkProfile(tasks, statistics.median(whole), len(whole), model.n_threads)
 
 
 def task_times(
-    kernels: Sequence[KernelInfo], times_s: NDArray[Any], alone_s: Mapping[str, float]
+    kernels: Sequence[KernelInfo],
+    times_s: NDArray[Any],
+    alone_s: Mapping[str, float],
+    tasks: Sequence[str] = (),
 ) -> tuple[TaskTime, ...]:
-    """Medians over the rows of `times_s` (runs × kernels) of the sums over every task's kernels."""
+    """Medians over the rows of `times_s` (runs × kernels) of the sums over every task's kernels.
+
+    Ids are positions in `tasks`, the keys of all tasks of the model, else in the order of calls.
+    """
+    ids = {key: n for n, key in enumerate(tasks)}
     calls = count_calls(kernels)
     labels = {kernel.task: kernel.label for kernel in reversed(kernels)}
     out = []
@@ -142,7 +149,7 @@ def task_times(
         time_s = float(np.median(times_s[:, columns].sum(axis=1)))
         alone = alone_s.get(key)
         whole = None if alone is None else n_calls * alone
-        out.append(TaskTime(n, key, labels[key], n_calls, time_s, whole))
+        out.append(TaskTime(ids.get(key, n), key, labels[key], n_calls, time_s, whole))
     return tuple(out)
 
 

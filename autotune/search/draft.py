@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.schedule.steps import Steps
-from autotune.search.analysis import Analysis, Array, Statement, analyse
+from autotune.search.analysis import Analysis, Statement, analyse
+from autotune.search.nest import Array
 from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG

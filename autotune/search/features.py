@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.search.analysis import Analysis, Array, Statement
+from autotune.search.analysis import Analysis, Statement
 from autotune.search.draft import draft_seconds, idle_factor, statement_cycles, step_cycles
+from autotune.search.nest import Array
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 

@@ -56,6 +56,8 @@ def test_times_are_medians_of_sums() -> None:
     assert b == TaskTime(1, "b", "Add", 1, 5.0, None)
     assert (a.ratio, a.is_slow) == (1.25, True)
     assert (b.ratio, b.is_slow) == (None, False)
+    renumbered = task_times(KERNELS, runs, {}, ["b", "c", "a"])
+    assert [(t.id, t.key) for t in renumbered] == [(2, "a"), (0, "b")]
 
 
 def test_totals() -> None:

@@ -1,0 +1,115 @@
+"""⑥ What a stage touches at every loop level, and what the caches must fetch for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+
+import numpy as np
+
+from autotune.search.nest import Access, Array, Nest, local_bytes, product
+from autotune.target import Target
+from autotune.te.expr import dtype_bytes
+
+CACHE_LINE = 64
+RUN_START_BYTES = 96
+"""Bytes that could come from beyond L2 while the prefetcher finds out that a run has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Bytes that are touched of a tensor, in how many contiguous runs, and what holds them.
+
+    `held`: size of the local buffer; infinite for a tensor in memory.
+    """
+
+    n_bytes: Array
+    n_runs: Array
+    held: Array
+
+    def missing(self, size: float, amount: Array) -> Array:
+        """The `amount` of this part that a cache of `size` bytes has to fetch."""
+        return np.where(self.held <= size, 0.0, amount)
+
+
+class Caches:
+    """Footprints and traffic of one stage."""
+
+    def __init__(self, nest: Nest, target: Target) -> None:
+        self.nest, self.target, self.n = nest, target, nest.n
+
+    def traffic(self) -> tuple[Array, Array, Array]:
+        """Bytes fetched from beyond L1, L2 and L3.
+
+        The body of loop d fits a cache when its footprint does; then each tensor moves once per
+        run of loop d, over all runs of the loops outside it. A local buffer that fits is no
+        traffic at all: who fills it finds and leaves it there.
+        """
+        depths = [k for k, x in enumerate(self.nest.loops) if not (x.own and x.annotation)]
+        depths.append(len(self.nest.loops))
+        parts = [self._parts(d) for d in depths]
+        feet = [self._total(p.n_bytes for p in at) for at in parts]
+        trips = [np.ones(self.n), *accumulate((x.extent for x in self.nest.loops), np.multiply)]
+        outside = [trips[d] for d in depths]
+        result = []
+        sizes = (self.target.l1_bytes, self.target.l2_bytes, self.target.l3_bytes)
+        for level, size in enumerate(0.8 * s for s in sizes):
+            n_bytes = [self._total(p.missing(size, p.n_bytes) for p in at) for at in parts]
+            n_runs = [self._total(p.missing(size, p.n_runs) for p in at) for at in parts]
+            moved, pieces = n_bytes[-1] * outside[-1], n_runs[-1] * outside[-1]
+            for k in range(len(depths) - 2, -1, -1):
+                fits = feet[k + 1] <= size
+                moved = np.where(fits, n_bytes[k] * outside[k], moved)
+                pieces = np.where(fits, n_runs[k + 1] * outside[k + 1], pieces)
+            if level:  # L2 is near enough not to mind where a run begins
+                moved = moved + RUN_START_BYTES * np.minimum(pieces, moved / CACHE_LINE)
+            result.append(moved)
+        return result[0], result[1], result[2]
+
+    def footprint(self, depth: int) -> Array:
+        """Bytes touched by the loops from `depth` inwards."""
+        return self._total(p.n_bytes for p in self._parts(depth))
+
+    def _total(self, parts: Iterable[Array]) -> Array:
+        return reduce(np.add, parts)
+
+    def _parts(self, depth: int) -> list[_Part]:
+        """What the loops from `depth` inwards touch of each tensor."""
+        inner = self.nest.inner_extents(depth)
+        parts = [self._part(x, inner) for x in self.nest.reads]
+        out = self.nest.op.tensor
+        extents = [inner[a.name] for a in self.nest.op.axes]
+        parts.append(self._contiguous(out.name, out.dtype, extents, out.shape, 1))
+        return parts
+
+    def _part(self, access: Access, inner: dict[str, Array]) -> _Part:
+        tensor = access.load.tensor
+        extents = [
+            self.nest.distinct(i, size, spread, inner) for size, i, spread in access.dimensions
+        ]
+        if tensor.name in self.nest.stage.packs:  # stored in the order in which it is read
+            n_bytes = product(extents, self.n) * dtype_bytes(tensor.dtype)
+            return _Part(n_bytes, np.ones(self.n), np.full(self.n, np.inf))
+        return self._contiguous(tensor.name, tensor.dtype, extents, tensor.shape, CACHE_LINE)
+
+    def _contiguous(
+        self, name: str, dtype: str, extents: list[Array], shape: tuple[int, ...], line: int
+    ) -> _Part:
+        """A box of a tensor: how many contiguous runs it has, of at least `line` bytes each."""
+        run, n_runs = np.full(self.n, float(dtype_bytes(dtype))), np.ones(self.n)
+        whole = np.ones(self.n, bool)
+        for extent, size in zip(reversed(extents), reversed(shape), strict=True):
+            run = np.where(whole, run * extent, run)
+            n_runs = np.where(whole, n_runs, n_runs * extent)
+            whole = whole & (extent >= size)
+        held = self._held(name)
+        return _Part(np.minimum(n_runs * np.maximum(run, line), held), n_runs, held)
+
+    def _held(self, name: str) -> Array:
+        """Bytes of the local buffer of a stage; infinite where it has none."""
+        stage = self.nest.state.stages.get(name)
+        if stage is None or stage.attach is None:
+            return np.full(self.n, np.inf)
+        return local_bytes(stage, self.n)

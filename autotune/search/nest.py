@@ -1,0 +1,165 @@
+"""⑥ The loops around one stage, as all candidates of a sketch see them, and what it reads there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.schedule.region import Extent, UnboundedIndex, span
+from autotune.schedule.state import SplitRelation, Stage, State, required_extents
+from autotune.te.arith import linear
+from autotune.te.dag import Compute
+from autotune.te.expr import Const, Expr, Load, Reduce, Select, dtype_bytes, variables, walk
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop around a stage, as all candidates see it; `own`: of the stage itself, not a host."""
+
+    name: str
+    extent: Array
+    kind: str
+    annotation: str
+    parallel: bool
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Loads of one tensor that differ by constants only: the lowest, and how far the others go."""
+
+    load: Load
+    spreads: tuple[int, ...]
+
+    @property
+    def dimensions(self) -> Iterator[tuple[int, Expr, int]]:
+        """Extent, index and spread of each dimension."""
+        return zip(self.load.tensor.shape, self.load.indices, self.spreads, strict=True)
+
+
+@lru_cache(maxsize=256)
+def accesses(op: Compute) -> tuple[Access, ...]:
+    """All loads of a computation, in groups."""
+    groups: dict[object, list[tuple[Load, tuple[int, ...]]]] = {}
+    for load in dict.fromkeys(op.reads):
+        forms = [linear(i) for i in load.indices]
+        key = (load.tensor.name, tuple(frozenset(f.terms) for f in forms))
+        groups.setdefault(key, []).append((load, tuple(f.const for f in forms)))
+    return tuple(_access(group) for group in groups.values())
+
+
+@lru_cache(maxsize=256)
+def guarded(op: Compute) -> frozenset[Load]:
+    """The loads that a condition chooses, which nothing but running the loops can tell."""
+    body = op.body.body if isinstance(op.body, Reduce) else op.body
+    chosen = [e for e in walk(body) if isinstance(e, Select) and not isinstance(e.cond, Const)]
+    inside = (x for e in chosen for branch in (e.a, e.b) for x in walk(branch))
+    return frozenset(x for x in inside if isinstance(x, Load))
+
+
+def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:
+    columns = list(zip(*(consts for _, consts in group), strict=True))
+    first = min(group, key=lambda item: item[1])[0]
+    return Access(first, tuple(max(c) - min(c) for c in columns))
+
+
+class Nest:
+    """One stage of `n` candidates: `chain` of hosts, all `loops`, outermost first, and `reads`."""
+
+    def __init__(self, state: State, stage: Stage, n: int) -> None:
+        self.state, self.stage, self.n = state, stage, n
+        self.op: Compute = stage.op
+        self.reads = accesses(stage.op)
+        self.chain = self._hosts()
+        self.loops = [loop for s, depth in self.chain for loop in self._own_loops(s, depth)]
+
+    def _hosts(self) -> list[tuple[Stage, int]]:
+        """The stage and its hosts, outermost first, each with how many of its loops surround it."""
+        out = [(self.stage, len(self.stage.iters))]
+        stage = self.stage
+        while stage.attach:
+            host = self.state[stage.attach.target]
+            out.insert(0, (host, host.position(stage.attach.iter) + 1))
+            stage = host
+        return out
+
+    def _own_loops(self, stage: Stage, depth: int) -> list[Loop]:
+        own = stage.name == self.stage.name
+        return [
+            Loop(
+                it.name, full(it.extent, self.n), it.kind, it.annotation, k < stage.n_parallel, own
+            )
+            for k, it in enumerate(stage.iters[:depth])
+        ]
+
+    def extent_of(self, stage: Stage, name: str) -> Array:
+        """Extent of an axis of a stage, or of a part that a split made of one, shape [n]."""
+        for axis, extent in zip(stage.axes, stage.axis_extents, strict=True):
+            if axis.name == name:
+                return full(extent, self.n)
+        children = next(r for r in stage.splits if name in r.children)
+        k = children.children.index(name)
+        if k == 0:
+            return np.ones(self.n)
+        return full(children.factors[k - 1], self.n)
+
+    def splits_around(self) -> Iterator[tuple[Stage, SplitRelation]]:
+        """Splits whose tile loop surrounds this statement."""
+        for stage, depth in self.chain:
+            names = {i.name for i in stage.iters[:depth]}
+            for rel in stage.splits:
+                if rel.children[-2] in names:
+                    yield stage, rel
+
+    def distinct(self, index: Expr, size: int, spread: int, inner: dict[str, Array]) -> Array:
+        """Most values that an index takes: its span, less what strides skip."""
+        points = product([inner[v] for v in variables(index) & set(inner)], self.n)
+        try:
+            reach: Extent = span(index, inner) + 1
+        except UnboundedIndex:
+            reach = size
+        most = points * (1 + spread) if spread else points
+        return np.minimum(np.minimum(reach + spread, most), size)
+
+    def inner_extents(self, depth: int) -> dict[str, Array]:
+        """Values that each own axis takes while all loops from `depth` inwards run."""
+        seen = 0
+        for stage, count in self.chain:
+            if stage.name == self.stage.name:
+                inner = stage.inner_extents(depth - seen - 1)
+                return {k: full(v, self.n) for k, v in inner.items()}
+            if depth < seen + count:
+                return self._host_extents(stage, depth - seen)
+            seen += count
+        raise AssertionError("the chain ends with the stage itself")
+
+    def _host_extents(self, host: Stage, depth: int) -> dict[str, Array]:
+        """What the host needs of this stage while its own loops from `depth` inwards run."""
+        needed = required_extents(self.state, self.stage.name, host, depth - 1)
+        names = (a.name for a in self.stage.axes)
+        return {n: full(e, self.n) for n, e in zip(names, needed, strict=True)}
+
+
+def local_bytes(stage: Stage, n: int) -> Array:
+    """Size of the local buffer of an attached stage; 0 at the root."""
+    if stage.attach is None:
+        return np.zeros(n)
+    spatial = stage.axis_extents[: len(stage.op.axes)]
+    size = product([full(e, n) for e in spatial], n)
+    return size * dtype_bytes(stage.op.tensor.dtype)
+
+
+def full(x: Extent, n: int) -> Array:
+    """One number per candidate, shape [n]."""
+    return x.astype(np.float64) if isinstance(x, np.ndarray) else np.full(n, x, np.float64)
+
+
+def product(parts: list[Array], n: int) -> Array:
+    """Product of arrays of shape [n]; of none, ones."""
+    return reduce(np.multiply, parts) if parts else np.ones(n)
