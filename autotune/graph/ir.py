@@ -82,6 +82,16 @@ class Graph:
         return sum(a.size * dtype_bytes(str(a.dtype)) for a in self.constants.values())
 
 
+def to_last(rank: int) -> tuple[int, ...]:
+    """Permutation (n, c, …) -> (n, …, c)."""
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> tuple[int, ...]:
+    """Permutation (n, …, c) -> (n, c, …)."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
 class Editor:
     """Collects the nodes of a rewritten graph. The original stays as it is."""
 

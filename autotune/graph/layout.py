@@ -16,7 +16,16 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.graph.elementwise import ELEMENTWISE
-from autotune.graph.ir import Array, Editor, Graph, Node, Shape, unsupported
+from autotune.graph.ir import (
+    Array,
+    Editor,
+    Graph,
+    Node,
+    Shape,
+    to_first,
+    to_last,
+    unsupported,
+)
 from autotune.graph.products import REDUCTIONS
 from autotune.graph.simplify import merge_reshapes, remove_dead
 
@@ -59,16 +68,6 @@ def merge_transposes(graph: Graph) -> Graph:
         else:
             editor.emit(node)
     return editor.build()
-
-
-def to_last(rank: int) -> tuple[int, ...]:
-    """Permutation (n, c, …) -> (n, …, c)."""
-    return (0, *range(2, rank), 1)
-
-
-def to_first(rank: int) -> tuple[int, ...]:
-    """Permutation (n, …, c) -> (n, c, …)."""
-    return (0, rank - 1, *range(1, rank - 1))
 
 
 class _Layout:

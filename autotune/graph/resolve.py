@@ -109,7 +109,7 @@ def _gather(editor: Editor, node: Node) -> None:
     index = editor.constants.get(node.inputs[1])
     runs = [] if index is None else _runs((index.reshape(-1) % shape[axis]).tolist())
     if not 0 < len(runs) <= _MOST_RUNS:
-        why = "computed at run time" if index is None else "no few arithmetic runs"
+        why = "computed at run time" if index is None else "not a few arithmetic runs"
         raise unsupported(node, editor.graph, f"its indices are {why}")
     parts = []
     for run in runs:
@@ -120,7 +120,8 @@ def _gather(editor: Editor, node: Node) -> None:
         _emit_slice(editor, node, node.inputs[0], parts[-1], tuple(starts), tuple(steps))
     if len(parts) > 1:
         n_taken = sum(len(run) for run in runs)
-        whole = editor.new(f"{node.output}.parts", (*shape[:axis], n_taken, *shape[axis + 1 :]))
+        together = (*shape[:axis], n_taken, *shape[axis + 1 :])
+        whole = editor.new(f"{node.output}.parts", together, dtype)
         editor.emit(Node(node.name, "Concat", tuple(parts), (whole,), {"axis": axis}))
         parts = [whole]
     editor.emit(Node(node.name, "Reshape", tuple(parts), node.outputs))

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape, float_array, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape, float_array, to_last, unsupported
 
 # --- channels in front ------------------------------------------------------------------------
 
@@ -158,9 +158,8 @@ def _rearrange(editor: Editor, node: Node, split: Shape, perm: Shape) -> None:
 def resize(editor: Editor, node: Node) -> None:
     """Nearest neighbour by whole factors stays; all else is a known matrix for every axis."""
     shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
-    if node.attrs.get("mode", "nearest") not in ("nearest", "linear") or node.attrs.get(
-        "antialias"
-    ):
+    is_known = node.attrs.get("mode", "nearest") in ("nearest", "linear")
+    if not is_known or node.attrs.get("antialias"):
         raise unsupported(node, editor.graph, "only 'nearest' and 'linear' without antialiasing")
     matrices = {a: _interpolation(editor, node, a) for a in range(len(out)) if shape[a] != out[a]}
     if all(_repeats(m) for m in matrices.values()):
@@ -206,8 +205,9 @@ def _coordinates(editor: Editor, node: Node, axis: int, size: int, out: int) -> 
     mode = node.attrs.get("coordinate_transformation_mode", "half_pixel")
     given = editor.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
     scale = np.float32(out / size)
-    if given is not None and given.size == len(editor.types[node.output].shape):
-        scale = np.float32(given[axis + 1])  # in ONNX's order, where the channels precede
+    rank = len(editor.types[node.output].shape)
+    if given is not None and given.size == rank:
+        scale = np.float32(given[to_last(rank)[axis]])
     at: Array = np.arange(out, dtype=np.float32)
     half = np.float32(0.5)
     match mode:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from autotune.records.distill import best_for, best_records, distill, ranked_records
 from autotune.records.journal import Journal, read_log, write_log
 from autotune.records.record import End, Entry, Header, Log, MeasureRecord, Workload
-from autotune.schedule.steps import steps_text
 
 __all__ = [
     "End",
@@ -20,6 +19,5 @@ __all__ = [
     "distill",
     "ranked_records",
     "read_log",
-    "steps_text",
     "write_log",
 ]

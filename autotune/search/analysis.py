@@ -21,10 +21,7 @@ from autotune.search.operations import operations
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import (
-    Load,
-    variables,
-)
+from autotune.te.expr import Load, variables
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,8 @@ class Session:
 
     def _unmeasured(self, state: TaskState, some: Sequence[Candidate]) -> dict[str, Candidate]:
         """Candidates by the text of their steps, without those that have been measured."""
-        return {c.steps_json: c for c in some if not self.ledger.has(state.task.key, c.steps_json)}
+        texts = [(c.steps_json, c) for c in some]
+        return {t: c for t, c in texts if not self.ledger.has(state.task.key, t)}
 
     def _round(self, state: TaskState, candidates: Sequence[Candidate]) -> Iterator[Event]:
         before = state.best_s

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.records import MeasureRecord, steps_text
+from autotune.records import MeasureRecord
+from autotune.schedule.steps import steps_text
 from autotune.search.analysis import analyse
 from autotune.search.features import NAMES, features
 from autotune.search.model import Array, Ranker

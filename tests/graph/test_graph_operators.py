@@ -358,6 +358,14 @@ def test_resize(
     assert_matches(proto, tmp_path, 1e-5)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_of_all_dimensions(mode: str, tmp_path: Path) -> None:
+    attrs = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    op = node("Resize", "x _ s", mode=mode, **attrs)
+    constants = {"s": np.array([1, 2, 1, 3] if mode == "nearest" else [1, 1, 3, 1], np.float32)}
+    assert_matches(model(op, IMAGE, constants, opset=13), tmp_path, 1e-5)
+
+
 def test_resize_to_a_size(tmp_path: Path) -> None:
     nodes = [node("Conv", "x w", "c"), node("Resize", "c _ _ n", mode="linear")]
     constants = {"w": values(5, 6, 3, 3), "n": np.array([2, 5, 20, 11])}

@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.records import steps_text
-from autotune.schedule.steps import Winograd
+from autotune.schedule.steps import Winograd, steps_text
 from autotune.search import model
 from autotune.search.analysis import analyse
 from autotune.search.draft import draft_seconds

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.records import Entry, Log, MeasureRecord, steps_text
-from autotune.schedule.steps import Steps
+from autotune.records import Entry, Log, MeasureRecord
+from autotune.schedule.steps import Steps, steps_text
 from autotune.search.model import Ranker
 from autotune.search.policy import SketchPolicy
 from autotune.target import Target

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.records import Log, MeasureRecord, Workload, steps_text
-from autotune.schedule.steps import Parallel, Split
+from autotune.records import Log, MeasureRecord, Workload
+from autotune.schedule.steps import Parallel, Split, steps_text
 from autotune.search.analysis import analyse
 from autotune.search.draft import draft_seconds
 from autotune.search.features import NAMES, features
