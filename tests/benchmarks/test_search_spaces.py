@@ -16,10 +16,9 @@ from autotune.records import (
     MeasureRecord,
     Workload,
     read_log,
-    steps_text,
     write_log,
 )
-from autotune.schedule.steps import Parallel
+from autotune.schedule.steps import Parallel, steps_text
 from autotune.tuner import TuningTask
 from benchmarks.search_spaces import Space, distinct, pool, seconds, space, spaces
 from tests.benchmarks.search_small import DAG, TARGET, ok, recorded, small_space

@@ -27,11 +27,10 @@ from autotune.records import (
     best_records,
     distill,
     read_log,
-    steps_text,
     write_log,
 )
 from autotune.records.record import decode, encode
-from autotune.schedule.steps import Annotate, Parallel, Split
+from autotune.schedule.steps import Annotate, Parallel, Split, steps_text
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
