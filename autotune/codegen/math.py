@@ -25,10 +25,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-import llvmlite.ir as ir
+from autotune.codegen.text import I32, Builder, Constant, Type, Value, constant
 
 _Floats: TypeAlias = tuple[float, ...]
-_I32 = ir.IntType(32)
 _SMALLEST_NORMAL = 2.0**-126
 _SQRT_HALF_BITS = 0x3F3504F3
 _ROUND = 1.5 * 2.0**23
@@ -51,116 +50,92 @@ _LOG: _Floats = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.24201408
 _LOG += (1.4249322787e-1, -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
 
 
-def declare(module: ir.Module, name: str, result: ir.Type, arguments: list[ir.Type]) -> ir.Function:
-    """The external function `name`, declared once per module."""
-    known = module.globals.get(name)
-    if known is not None:
-        return known
-    return ir.Function(module, ir.FunctionType(result, arguments), name)
-
-
-def vector_suffix(kind: ir.Type) -> str:
-    """How LLVM names an overload: `f32`, `v16f32`, `i64`…"""
-    if isinstance(kind, ir.VectorType):
-        return f"v{kind.count}{vector_suffix(kind.element)}"
-    return {"float": "f32", "double": "f64"}.get(str(kind), str(kind))
-
-
 class Math:
     """Emits elementary functions into `builder`; operands are float or vectors of float."""
 
-    def __init__(self, builder: ir.IRBuilder) -> None:
+    def __init__(self, builder: Builder) -> None:
         self.b = builder
 
-    def const(self, like: ir.Type, value: float) -> ir.Constant:
-        """`value` as a constant of type `like`, splat over a vector."""
-        if isinstance(like, ir.VectorType):
-            return ir.Constant(like, [value] * like.count)
-        return ir.Constant(like, value)
-
-    def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
+    def intrinsic(self, name: str, *args: Value) -> Value:
         """Call `llvm.<name>` overloaded on the type of the first argument."""
         kind = args[0].type
-        fn = declare(
-            self.b.module, f"llvm.{name}.{vector_suffix(kind)}", kind, [a.type for a in args]
-        )
-        return self.b.call(fn, args)
+        return self.b.call(f"llvm.{name}.{kind.suffix}", kind, args)
 
-    def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a·b + c, rounded once."""
         return self.intrinsic("fma", a, b, c)
 
-    def maximum(self, a: ir.Value, b: ir.Value) -> ir.Value:
+    def maximum(self, a: Value, b: Value) -> Value:
         """One `vmaxps`: `b` when either is NaN (llvm.maxnum costs three instructions)."""
-        return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
+        return self.b.select(self.b.compare("fcmp ogt", a, b), a, b)
 
-    def minimum(self, a: ir.Value, b: ir.Value) -> ir.Value:
+    def minimum(self, a: Value, b: Value) -> Value:
         """One `vminps`: `b` when either is NaN."""
-        return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
+        return self.b.select(self.b.compare("fcmp olt", a, b), a, b)
 
-    def exp(self, x: ir.Value) -> ir.Value:
+    def exp(self, x: Value) -> Value:
         """e^x, with the exact limits 0 and infinity."""
-        c = partial(self.const, x.type)
+        c = partial(constant, x.type)
         x = self.minimum(c(89.0), self.maximum(c(-104.0), x))
         y, shifted = self._exp_reduced(x)
         return self._scale(y, self.b.sub(shifted, self._bits(x.type, _ROUND)))
 
-    def _exp_small(self, x: ir.Value) -> ir.Value:
+    def _exp_small(self, x: Value) -> Value:
         """e^x for |x| ≤ 87, where 2^n is added to the exponent."""
         y, shifted = self._exp_reduced(x)
         ints = shifted.type
-        exponent = self.b.shl(shifted, self.const(ints, 23))
+        exponent = self.b.shl(shifted, constant(ints, 23))
         return self.b.bitcast(self.b.add(self.b.bitcast(y, ints), exponent), x.type)
 
-    def _exp_reduced(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def _exp_reduced(self, x: Value) -> tuple[Value, Value]:
         """(y, k): e^x = y·2^n, y about 1, and k the bits of n + `_ROUND`, which end in n."""
-        c = partial(self.const, x.type)
+        c = partial(constant, x.type)
         shifted = self.fma(x, c(1.44269504088896341), c(_ROUND))
         n = self.b.fsub(shifted, c(_ROUND))
         r = self.fma(n, c(-0.693359375), x)
         r = self.fma(n, c(2.12194440e-4), r)
         p = self._horner(_EXP, r)
         y = self.b.fadd(self.fma(p, self.b.fmul(r, r), r), c(1.0))
-        return y, self.b.bitcast(shifted, self._int_type(x.type))
+        return y, self.b.bitcast(shifted, x.type.of(I32))
 
-    def _reciprocal(self, x: ir.Value) -> ir.Value:
+    def _reciprocal(self, x: Value) -> Value:
         """1 / x for x from 2^-126 to 2^126."""
-        ints = self._int_type(x.type)
-        guess = self.b.sub(self.const(ints, _RECIPROCAL_BITS), self.b.bitcast(x, ints))
+        ints = x.type.of(I32)
+        guess = self.b.sub(constant(ints, _RECIPROCAL_BITS), self.b.bitcast(x, ints))
         y = self.b.bitcast(guess, x.type)
         for _ in range(3):
-            error = self.fma(self.b.fneg(x), y, self.const(x.type, 1.0))
+            error = self.fma(self.b.negate(x), y, constant(x.type, 1.0))
             y = self.fma(y, error, y)
         return y
 
-    def log(self, x: ir.Value) -> ir.Value:
+    def log(self, x: Value) -> Value:
         """Natural logarithm; -inf of 0, NaN of negative numbers."""
-        c, b = partial(self.const, x.type), self.b
-        small = b.fcmp_ordered("<", x, c(_SMALLEST_NORMAL))
+        c, b = partial(constant, x.type), self.b
+        small = b.compare("fcmp olt", x, c(_SMALLEST_NORMAL))
         y = self._log_normal(b.select(small, b.fmul(x, c(2.0**23)), x))
         y = b.select(small, b.fsub(y, c(23 * 0.6931471805599453)), y)
-        y = b.select(b.fcmp_ordered("==", x, c(math.inf)), x, y)
-        edge = b.select(b.fcmp_ordered("==", x, c(0.0)), c(-math.inf), c(math.nan))
-        return b.select(b.fcmp_ordered(">", x, c(0.0)), y, edge)
+        y = b.select(b.compare("fcmp oeq", x, c(math.inf)), x, y)
+        edge = b.select(b.compare("fcmp oeq", x, c(0.0)), c(-math.inf), c(math.nan))
+        return b.select(b.compare("fcmp ogt", x, c(0.0)), y, edge)
 
-    def _log_normal(self, x: ir.Value) -> ir.Value:
-        c = partial(self.const, x.type)
-        ints = self._int_type(x.type)
-        i = partial(self.const, ints)
+    def _log_normal(self, x: Value) -> Value:
+        c = partial(constant, x.type)
+        ints = x.type.of(I32)
+        i = partial(constant, ints)
         shifted = self.b.sub(self.b.bitcast(x, ints), i(_SQRT_HALF_BITS))
         exponent = self.b.ashr(shifted, i(23))
         mantissa = self.b.add(self.b.and_(shifted, i(0x007FFFFF)), i(_SQRT_HALF_BITS))
         f = self.b.fsub(self.b.bitcast(mantissa, x.type), c(1.0))
-        e = self.b.sitofp(exponent, x.type)
+        e = self.b.cast("sitofp", exponent, x.type)
         z = self.b.fmul(f, f)
         y = self.b.fmul(self.b.fmul(self._horner(_LOG, f), f), z)
         y = self.fma(e, c(-2.12194440e-4), y)
         y = self.fma(z, c(-0.5), y)
         return self.fma(e, c(0.693359375), self.b.fadd(f, y))
 
-    def tanh(self, x: ir.Value) -> ir.Value:
+    def tanh(self, x: Value) -> Value:
         """Hyperbolic tangent: a polynomial near 0, else 1 - 2/(e^2|x| + 1)."""
-        c, b = partial(self.const, x.type), self.b
+        c, b = partial(constant, x.type), self.b
         size = self.intrinsic("fabs", x)
         z = b.fmul(x, x)
         near = self.fma(b.fmul(self._horner(_TANH, z), z), x, x)
@@ -168,35 +143,35 @@ class Math:
         grown = b.fadd(self._exp_small(doubled), c(1.0))
         rest = self.fma(c(-2.0), self._reciprocal(grown), c(1.0))
         far = self.intrinsic("copysign", rest, x)
-        return b.select(b.fcmp_ordered("<", size, c(0.625)), near, far)
+        return b.select(b.compare("fcmp olt", size, c(0.625)), near, far)
 
-    def erf(self, x: ir.Value) -> ir.Value:
+    def erf(self, x: Value) -> Value:
         """Error function."""
-        x = self.minimum(self.const(x.type, 4.0), self.maximum(self.const(x.type, -4.0), x))
+        x = self.minimum(constant(x.type, 4.0), self.maximum(constant(x.type, -4.0), x))
         z = self.b.fmul(x, x)
         over = self._reciprocal(self._horner(_ERF_Q, z))
         return self.b.fmul(x, self.b.fmul(self._horner(_ERF_P, z), over))
 
-    def sigmoid(self, x: ir.Value) -> ir.Value:
+    def sigmoid(self, x: Value) -> Value:
         """1 / (1 + e^-x)."""
-        c = partial(self.const, x.type)
+        c = partial(constant, x.type)
         inside = self.minimum(c(_SMALL), self.maximum(c(-_SMALL), x))
-        y = self._reciprocal(self.b.fadd(c(1.0), self._exp_small(self.b.fneg(inside))))
-        return self.b.select(self.b.fcmp_ordered("<", x, c(-_SMALL)), c(0.0), y)
+        y = self._reciprocal(self.b.fadd(c(1.0), self._exp_small(self.b.negate(inside))))
+        return self.b.select(self.b.compare("fcmp olt", x, c(-_SMALL)), c(0.0), y)
 
-    def rsqrt(self, x: ir.Value) -> ir.Value:
+    def rsqrt(self, x: Value) -> Value:
         """1 / √x, both operations correctly rounded."""
-        return self.b.fdiv(self.const(x.type, 1.0), self.sqrt(x))
+        return self.b.fdiv(constant(x.type, 1.0), self.sqrt(x))
 
-    def sqrt(self, x: ir.Value) -> ir.Value:
+    def sqrt(self, x: Value) -> Value:
         """√x, correctly rounded."""
         return self.intrinsic("sqrt", x)
 
-    def pow(self, x: ir.Value, y: ir.Value) -> ir.Value:
+    def pow(self, x: Value, y: Value) -> Value:
         """x^y for positive x, as e^(y·log x)."""
         return self.exp(self.b.fmul(y, self.log(x)))
 
-    def fixed_pow(self, x: ir.Value, y: float) -> ir.Value | None:
+    def fixed_pow(self, x: Value, y: float) -> Value | None:
         """x^y by products and square roots; None where 4y is no small whole number."""
         quarters = abs(4 * y)
         if quarters != int(quarters) or quarters > _MAX_QUARTERS:
@@ -206,37 +181,34 @@ class Math:
         factors += {0: [], 1: [self.sqrt(root)], 2: [root], 3: [root, self.sqrt(root)]}[
             int(quarters % 4)
         ]
-        total: ir.Value = self.const(x.type, 1.0)
+        total: Value = constant(x.type, 1.0)
         for factor in factors:
             total = self.b.fmul(total, factor)
-        return self.b.fdiv(self.const(x.type, 1.0), total) if y < 0 else total
+        return self.b.fdiv(constant(x.type, 1.0), total) if y < 0 else total
 
-    def _horner(self, coefficients: tuple[float, ...], x: ir.Value) -> ir.Value:
-        total: ir.Value = self.const(x.type, coefficients[0])
+    def _horner(self, coefficients: tuple[float, ...], x: Value) -> Value:
+        total: Value = constant(x.type, coefficients[0])
         for value in coefficients[1:]:
-            total = self.fma(total, x, self.const(x.type, value))
+            total = self.fma(total, x, constant(x.type, value))
         return total
 
-    def _scale(self, y: ir.Value, k: ir.Value) -> ir.Value:
+    def _scale(self, y: Value, k: Value) -> Value:
         """y·2^k for integral k in [-150, 129], in two halves so that 2^128 does not overflow."""
         ints = k.type
-        half = self.b.ashr(k, self.const(ints, 1))
+        half = self.b.ashr(k, constant(ints, 1))
         for part in (half, self.b.sub(k, half)):
-            bits = self.b.shl(self.b.add(part, self.const(ints, 127)), self.const(ints, 23))
+            bits = self.b.shl(self.b.add(part, constant(ints, 127)), constant(ints, 23))
             y = self.b.fmul(y, self.b.bitcast(bits, y.type))
         return y
 
-    def _bits(self, kind: ir.Type, value: float) -> ir.Constant:
+    def _bits(self, kind: Type, value: float) -> Constant:
         """The bits of float `value`, as integers where `kind` has floats."""
-        return self.const(self._int_type(kind), struct.unpack("<i", struct.pack("<f", value))[0])
-
-    def _int_type(self, like: ir.Type) -> ir.Type:
-        return ir.VectorType(_I32, like.count) if isinstance(like, ir.VectorType) else _I32
+        return constant(kind.of(I32), struct.unpack("<i", struct.pack("<f", value))[0])
 
 
 EXACT = ("sqrt", "rsqrt", "abs", "neg", "floor", "ceil", "round")
 """Functions that have code for float64 too."""
-CALLS: dict[str, Callable[[Math, ir.Value], ir.Value]] = {
+CALLS: dict[str, Callable[[Math, Value], Value]] = {
     "exp": Math.exp,
     "log": Math.log,
     "tanh": Math.tanh,
@@ -245,7 +217,7 @@ CALLS: dict[str, Callable[[Math, ir.Value], ir.Value]] = {
     "rsqrt": Math.rsqrt,
     "sqrt": Math.sqrt,
     "abs": lambda m, x: m.intrinsic("fabs", x),
-    "neg": lambda m, x: m.b.fneg(x),
+    "neg": lambda m, x: m.b.negate(x),
     "floor": lambda m, x: m.intrinsic("floor", x),
     "ceil": lambda m, x: m.intrinsic("ceil", x),
     "round": lambda m, x: m.intrinsic("roundeven", x),

@@ -1,0 +1,311 @@
+"""⑤ LLVM IR as text, written while it is made.
+
+Only what the emitter needs: scalars and vectors, straight-line instructions, labels, phis, external
+functions. A value is its type and its name; nothing is kept of an instruction but its line, so
+writing a kernel takes a third of what building llvmlite's objects and printing them takes.
+
+    module = Module(triple)
+    b = Builder(module, "kernel", {"x": PTR, "begin": I64, "end": I64})
+    b.store(b.fadd(b.load(b.arguments[0], F32, 4), constant(F32, 1.0)), b.arguments[0], 4)
+    b.end()
+    str(module)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Type:
+    """A scalar, or a vector of `count` scalars `element`. There is one object per type."""
+
+    text: str
+    element: Type | None = None
+    count: int = 1
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def scalar(self) -> Type:
+        """The type of one lane."""
+        return self.element or self
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether there are lanes."""
+        return self.element is not None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it holds floating-point numbers."""
+        return self.scalar.text in ("float", "double")
+
+    @property
+    def suffix(self) -> str:
+        """How LLVM names an overload: `f32`, `v16f32`, `i64`…"""
+        name = {"float": "f32", "double": "f64"}.get(self.scalar.text, self.scalar.text)
+        return f"v{self.count}{name}" if self.is_vector else name
+
+    def of(self, scalar: Type) -> Type:
+        """`scalar` in as many lanes as this type has."""
+        return vector(scalar, self.count) if self.is_vector else scalar
+
+
+@lru_cache(maxsize=256)
+def vector(element: Type, count: int) -> Type:
+    """`count` lanes of `element`."""
+    return Type(f"<{count} x {element.text}>", element, count)
+
+
+VOID, PTR = Type("void"), Type("ptr")
+I1, I8, I32, I64 = Type("i1"), Type("i8"), Type("i32"), Type("i64")
+F32, F64 = Type("float"), Type("double")
+_PLAIN = re.compile(r"[A-Za-z_.][\w.]*", re.ASCII)
+_BITS = {"i1": 1, "i8": 8, "i32": 32, "i64": 64}
+
+
+def n_bits(kind: Type) -> int:
+    """Bits of an integer, or of one lane."""
+    return _BITS[kind.scalar.text]
+
+
+class Value:
+    """What an instruction yields: its type, and the name by which text refers to it."""
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, kind: Type, name: str) -> None:
+        self.type = kind
+        self.name = name
+
+
+class Constant(Value):
+    """A number, in every lane where the type is a vector."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, kind: Type, name: str, number: float) -> None:
+        super().__init__(kind, name)
+        self.number = number
+
+
+def constant(kind: Type, number: float) -> Constant:
+    """`number` as a value of type `kind`, splat over a vector."""
+    one = _float(kind.scalar, number) if kind.is_float else str(int(number))
+    return Constant(kind, f"splat ({kind.scalar} {one})" if kind.is_vector else one, number)
+
+
+def counting(kind: Type) -> Value:
+    """The lanes' own numbers: 0, 1, 2, …"""
+    lanes = ", ".join(f"{kind.scalar} {n}" for n in range(kind.count))
+    return Value(kind, f"<{lanes}>")
+
+
+def undefined(kind: Type) -> Value:
+    """Any value."""
+    return Value(kind, "undef")
+
+
+def _float(kind: Type, number: float) -> str:
+    """The bits of a double: how LLVM writes floats exactly, those of single precision as well."""
+    if kind is F32 and math.isfinite(number):
+        number = struct.unpack("<f", struct.pack("<f", number))[0]
+    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+
+
+def _quoted(name: str) -> str:
+    """A name of any characters, as LLVM reads it."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return '"' + "".join(f"\\{byte:02X}" for byte in name.encode()) + '"'
+
+
+class Module:
+    """Functions, and what they need from outside."""
+
+    def __init__(self, triple: str) -> None:
+        self._triple = triple
+        self._globals: dict[str, str] = {}
+        self._functions: list[str] = []
+
+    def __str__(self) -> str:
+        head = f'target triple = "{self._triple}"'
+        return "\n".join([head, *self._globals.values(), *self._functions, ""])
+
+    def add(self, function: str) -> None:
+        """Append the text of a function."""
+        self._functions.append(function)
+
+    def declare(self, name: str, result: Type, arguments: Sequence[Type]) -> None:
+        """Announce an external function."""
+        if name not in self._globals:
+            kinds = ", ".join(a.text for a in arguments)
+            self._globals[name] = f"declare {result} @{name}({kinds})"
+
+    def zeros(self, name: str, n_bytes: int) -> Value:
+        """The address of `n_bytes` constant zeros on a cache line of their own."""
+        quoted = f"@{_quoted(name)}"
+        self._globals[name] = (
+            f"{quoted} = internal constant [{n_bytes} x i8] zeroinitializer, align 64"
+        )
+        return Value(PTR, quoted)
+
+
+def _operation(text: str) -> Callable[[Builder, Value, Value], Value]:
+    def write(self: Builder, a: Value, b: Value) -> Value:
+        return self.binary(text, a, b)
+
+    return write
+
+
+class Builder:
+    """Writes one function, from its first line to its last."""
+
+    def __init__(self, module: Module, name: str, arguments: Mapping[str, Type]) -> None:
+        self._module = module
+        self._name = name
+        self.block = "%entry"
+        self._allocas: list[str] = []
+        self._lines: list[str] = []
+        self._count = 0
+        self.arguments = [Value(kind, self._named(n)) for n, kind in arguments.items()]
+
+    def end(self) -> None:
+        """Return, and hand the function to its module."""
+        given = ", ".join(
+            f"{a.type} {'noalias ' if a.type is PTR else ''}{a.name}" for a in self.arguments
+        )
+        head = f"define void @{_quoted(self._name)}({given}) nounwind {{\nentry:"
+        self._module.add("\n".join([head, *self._allocas, *self._lines, "  ret void", "}"]))
+
+    # --- control ------------------------------------------------------------------------------
+
+    def new_label(self, hint: str) -> str:
+        """A name for a block that `label` will begin."""
+        return self._named(hint)
+
+    def label(self, name: str) -> None:
+        """What follows belongs to block `name`."""
+        self._lines.append(f"{name[1:]}:")
+        self.block = name
+
+    def branch(self, target: str) -> None:
+        """Go on at `target`."""
+        self._lines.append(f"  br label {target}")
+
+    def branch_if(self, condition: Value, then: str, orelse: str) -> None:
+        """Go on at one of two blocks."""
+        self._lines.append(f"  br i1 {condition.name}, label {then}, label {orelse}")
+
+    def loop_index(self, hint: str, begin: Value, before: str) -> tuple[Value, int]:
+        """A phi that is `begin` when coming from block `before`; `close_index` tells the rest."""
+        index = self._value(I64, f"phi i64 [{begin.name}, {before}], ", hint)
+        return index, len(self._lines) - 1
+
+    def close_index(self, line: int, step: Value) -> None:
+        """The phi in `line` is `step` when coming from the present block."""
+        self._lines[line] += f"[{step.name}, {self.block}]"
+
+    # --- memory -------------------------------------------------------------------------------
+
+    def alloca(self, kind: Type, n: int, align: int, hint: str) -> Value:
+        """`n` elements on the stack of the function."""
+        name = self._named(hint)
+        self._allocas.append(f"  {name} = alloca [{n} x {kind}], align {align}")
+        return Value(PTR, name)
+
+    def load(self, where: Value, kind: Type, align: int) -> Value:
+        """What is in memory."""
+        return self._value(kind, f"load {kind.text}, ptr {where.name}, align {align}")
+
+    def store(self, value: Value, where: Value, align: int) -> None:
+        """Write to memory."""
+        self._lines.append(
+            f"  store {value.type.text} {value.name}, ptr {where.name}, align {align}"
+        )
+
+    def offset(self, base: Value, n: Value, kind: Type) -> Value:
+        """The address `n` elements of `kind` behind `base`."""
+        text = f"getelementptr {kind.text}, ptr {base.name}, i64 {n.name}"
+        return self._value(PTR, text)
+
+    # --- lanes --------------------------------------------------------------------------------
+
+    def extract(self, value: Value, lane: int) -> Value:
+        """One lane of a vector."""
+        text = f"extractelement {value.type.text} {value.name}, i32 {lane}"
+        return self._value(value.type.scalar, text)
+
+    def insert(self, value: Value, one: Value, lane: int) -> Value:
+        """A vector with one lane replaced."""
+        text = f"{value.type.text} {value.name}, {one.type.text} {one.name}, i32 {lane}"
+        return self._value(value.type, f"insertelement {text}")
+
+    def splat(self, one: Value, count: int) -> Value:
+        """`one` in every lane."""
+        kind = vector(one.type, count)
+        first = self.insert(undefined(kind), one, 0)
+        mask = f"<{count} x i32> zeroinitializer"
+        text = f"{kind.text} {first.name}, {kind.text} undef, {mask}"
+        return self._value(kind, f"shufflevector {text}")
+
+    # --- arithmetic ---------------------------------------------------------------------------
+
+    def binary(self, op: str, a: Value, b: Value) -> Value:
+        """Any instruction of two operands of one type, with its flags: `fadd`, `add nsw`, …"""
+        return self._value(a.type, f"{op} {a.type.text} {a.name}, {b.name}")
+
+    fadd, fsub = _operation("fadd"), _operation("fsub")
+    fmul, fdiv = _operation("fmul"), _operation("fdiv")
+    add, sub = _operation("add"), _operation("sub")
+    shl, ashr = _operation("shl"), _operation("ashr")
+    and_ = _operation("and")
+
+    def compare(self, op: str, a: Value, b: Value) -> Value:
+        """`icmp slt`, `fcmp ogt`, …"""
+        return self._value(a.type.of(I1), f"{op} {a.type.text} {a.name}, {b.name}")
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        """`a` where the condition holds, else `b`."""
+        kind = a.type.text
+        text = f"select {condition.type.text} {condition.name}, {kind} {a.name}, {kind} {b.name}"
+        return self._value(a.type, text)
+
+    def negate(self, value: Value) -> Value:
+        """Minus a float."""
+        return self._value(value.type, f"fneg {value.type.text} {value.name}")
+
+    def cast(self, op: str, value: Value, kind: Type) -> Value:
+        """`zext`, `sitofp`, `bitcast`, …: the same lanes as `kind`."""
+        return self._value(kind, f"{op} {value.type.text} {value.name} to {kind.text}")
+
+    def bitcast(self, value: Value, kind: Type) -> Value:
+        """The same bits as another type."""
+        return self.cast("bitcast", value, kind)
+
+    def call(self, name: str, result: Type, arguments: Sequence[Value]) -> Value:
+        """Call an external function, declared here."""
+        self._module.declare(name, result, [a.type for a in arguments])
+        given = ", ".join([f"{a.type.text} {a.name}" for a in arguments])
+        text = f"call {result.text} @{name}({given})"
+        if result is not VOID:
+            return self._value(result, text)
+        self._lines.append(f"  {text}")
+        return undefined(VOID)
+
+    def _value(self, kind: Type, text: str, hint: str = "") -> Value:
+        name = self._named(hint)
+        self._lines.append(f"  {name} = {text}")
+        return Value(kind, name)
+
+    def _named(self, hint: str = "") -> str:
+        """A name of its own: the number at its end tells it from all others."""
+        self._count += 1
+        return f"%{_quoted(hint + '.' + str(self._count))}" if hint else f"%.{self._count}"
