@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from autotune.codegen.jit import Library
 from autotune.errors import CodegenError, MissingDependency
-from autotune.measure.driver_ir import driver_ir
+from autotune.measure.driver_ir import FLUSHES, driver_ir
 from autotune.target import Target
 
 Array = NDArray[Any]
@@ -98,8 +98,9 @@ class Driver:
         if n_threads > 1:
             _load_libgomp()
         self.n_threads = n_threads
-        text = driver_ir(target.lanes, MAX_BUFFERS, n_threads > 1)
-        self._library = Library([assemble(text, target)])
+        feature = next(f for f in FLUSHES if llvm.get_host_cpu_features().get(f))
+        text = driver_ir(target.lanes, MAX_BUFFERS, n_threads > 1, FLUSHES[feature])
+        self._library = Library([assemble(text, target, f",+{feature}")])
         self._evaluate = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._library.address("evaluate"))
         self._barrier = np.zeros(4 * _LINE, np.uint64)
         self._overhead_ns = 0.0
@@ -180,12 +181,12 @@ def _spans(parts: Sequence[tuple[int, int]]) -> Any:
     return (_Span * len(parts))(*(_Span(base, -(-size // _LINE)) for base, size in parts))
 
 
-def assemble(text: str, target: Target) -> bytes:
+def assemble(text: str, target: Target, more_features: str = "") -> bytes:
     """Relocatable object of LLVM assembly, for `target` as it is written: no passes are run."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="default"
+        cpu=target.cpu, features=target.features + more_features, opt=2, reloc="pic", codemodel="default"
     )
     module = llvm.parse_assembly(f'target triple = "{machine.triple}"\n{text}')
     module.verify()

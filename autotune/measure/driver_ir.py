@@ -13,14 +13,20 @@ from __future__ import annotations
 from autotune.codegen.barrier import barrier_ir
 from autotune.codegen.denormals import DENORMALS_IR
 
+FLUSHES = {"clflushopt": "llvm.x86.clflushopt", "sse2": "llvm.x86.sse2.clflush"}
+"""Intrinsics that drop a cache line, by the feature of the CPU that they need, fastest first: the
+second waits for one line after the other, the fence behind the first for all of them."""
 _SPINS = 1 << 14
 
 
-def driver_ir(lanes: int, max_buffers: int, parallel: bool) -> str:
-    """The module for vectors of `lanes` floats; refers to libgomp only when `parallel`."""
+def driver_ir(lanes: int, max_buffers: int, parallel: bool, flush: str) -> str:
+    """The module for vectors of `lanes` floats; refers to libgomp only when `parallel`.
+
+    `flush`: the intrinsic that drops a cache line, one of `FLUSHES`.
+    """
     thunks = "\n".join(_thunk(n) for n in range(max_buffers + 1))
     loops = "".join(_line_loop(name, body) for name, body in _PER_LINE.items())
-    common = _COMMON.replace("$LINE_LOOPS", loops).replace("$LANES", str(lanes))
+    common = _COMMON.replace("$LINE_LOOPS", loops).replace("$LANES", str(lanes)).replace("$FLUSH", flush)
     common += barrier_ir(_SPINS) + DENORMALS_IR
     return common + thunks + (_PARALLEL if parallel else _SERIAL)
 
@@ -70,7 +76,7 @@ _PER_LINE = {
     # read one byte
     "touch": "  %seen = load volatile i8, ptr %at\n",
     # write the line back to memory and drop it from all caches
-    "evict": "  call void @llvm.x86.sse2.clflush(ptr %at)\n",
+    "evict": "  call void @$FLUSH(ptr %at)\n",
 }
 _COMMON = """
 %plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr, i64, ptr }
@@ -78,7 +84,7 @@ _COMMON = """
 %span = type { ptr, i64 }
 
 declare i32 @clock_gettime(i32, ptr)
-declare void @llvm.x86.sse2.clflush(ptr)
+declare void @$FLUSH(ptr)
 
 define internal i64 @now(i64 %clock) {
   %id = trunc i64 %clock to i32
