@@ -1,9 +1,10 @@
 """⑦ Run and time kernels from machine code: no Python between two time stamps.
 
     evaluate(plan):  every thread t of n                  (LLVM IR in `driver_ir`)
-        drops its part of the cold spans from all caches          -- in memory
-        sweeps its part of a buffer, which empties its own caches -- in the cache that all share
-        touches its part of the inputs                            -- warm
+        drops its part of the cold spans from all caches   -- these are in memory now
+        touches its part of the near spans
+        sweeps its part of a buffer: its own caches empty  -- the near in the cache that all share
+        touches its part of the warm spans                 -- in its own
         meets the others, notes the time
         for every kernel: runs [extent·t/n, extent·(t+1)/n), meets the others
         notes the time
@@ -71,6 +72,8 @@ class _Plan(ctypes.Structure):
         ("barrier", ctypes.c_void_p),
         ("n_cold", ctypes.c_int64),
         ("cold", ctypes.c_void_p),
+        ("n_near", ctypes.c_int64),
+        ("near", ctypes.c_void_p),
     )
 
 
@@ -118,32 +121,36 @@ class Driver:
         warm: Sequence[tuple[int, int]],
         sweep: Array,
         cold: Sequence[tuple[int, int]] = (),
+        near: Sequence[tuple[int, int]] = (),
     ) -> Plan:
         """Lay out one evaluation of `launches`.
 
-        `warm`: address and bytes of what is touched before; `cold`: of what must come from memory;
-        `sweep`: the memory to run over, which the threads share evenly, of any dtype, aligned to a
-        cache line. Raises CodegenError for a
+        Spans are addresses and bytes: `warm`, of what is touched before; `near`, of what comes from
+        the cache that all share; `cold`, from memory. What is in none of them is where the last
+        evaluation, of whatever plan, has left it. `sweep`: the memory to run over, which the
+        threads share evenly, of any dtype, aligned to a cache line. Raises CodegenError for a
         kernel with more than `MAX_BUFFERS` buffers.
         """
         tables = [(ctypes.c_void_p * len(x.buffers))(*x.buffers) for x in launches]
         rows = [self._row(x, t) for x, t in zip(launches, tables, strict=True)]
         kernels = (_Kernel * len(rows))(*rows)
-        touched, evicted = _spans(warm), _spans(cold)
+        spans = _spans(warm), _spans(cold), _spans(near)
         record = _Plan(
             n_threads=self.n_threads,
             clock=_CLOCK_MONOTONIC if self.n_threads > 1 else _CLOCK_THREAD_CPUTIME,
             n_kernels=len(rows),
             kernels=ctypes.addressof(kernels),
             n_warm=len(warm),
-            warm=ctypes.addressof(touched),
+            warm=ctypes.addressof(spans[0]),
             sweep=sweep.ctypes.data,
             sweep_lines=sweep.nbytes // _LINE,
             barrier=self._barrier.ctypes.data,
             n_cold=len(cold),
-            cold=ctypes.addressof(evicted),
+            cold=ctypes.addressof(spans[1]),
+            n_near=len(near),
+            near=ctypes.addressof(spans[2]),
         )
-        return Plan(record, (tables, kernels, touched, evicted, sweep))
+        return Plan(record, (tables, kernels, spans, sweep))
 
     def evaluate(self, plan: Plan) -> float:
         """Run `plan` once; seconds between the stamps. Raises CodegenError without its threads."""
@@ -186,7 +193,11 @@ def assemble(text: str, target: Target, more_features: str = "") -> bytes:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu, features=target.features + more_features, opt=2, reloc="pic", codemodel="default"
+        cpu=target.cpu,
+        features=target.features + more_features,
+        opt=2,
+        reloc="pic",
+        codemodel="default",
     )
     module = llvm.parse_assembly(f'target triple = "{machine.triple}"\n{text}')
     module.verify()

@@ -1,7 +1,7 @@
 """⑦ The machine code of `autotune.measure.driver`, as LLVM assembly.
 
     evaluate(plan) → member(plan, t) on every thread
-                   → evict · sweep · warm · barrier · now · kernels · now
+                   → evict · touch · sweep · touch · barrier · now · kernels · now
     thunk<n>(code, table, begin, end): call a kernel of n buffers whose addresses are in a table
     pin(masks, n): bind every thread
 
@@ -26,7 +26,9 @@ def driver_ir(lanes: int, max_buffers: int, parallel: bool, flush: str) -> str:
     """
     thunks = "\n".join(_thunk(n) for n in range(max_buffers + 1))
     loops = "".join(_line_loop(name, body) for name, body in _PER_LINE.items())
-    common = _COMMON.replace("$LINE_LOOPS", loops).replace("$LANES", str(lanes)).replace("$FLUSH", flush)
+    common = (
+        _COMMON.replace("$LINE_LOOPS", loops).replace("$LANES", str(lanes)).replace("$FLUSH", flush)
+    )
     common += barrier_ir(_SPINS) + DENORMALS_IR
     return common + thunks + (_PARALLEL if parallel else _SERIAL)
 
@@ -79,7 +81,7 @@ _PER_LINE = {
     "evict": "  call void @$FLUSH(ptr %at)\n",
 }
 _COMMON = """
-%plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr, i64, ptr }
+%plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr, i64, ptr, i64, ptr }
 %kernel = type { ptr, ptr, ptr, i64 }
 %span = type { ptr, i64 }
 
@@ -182,7 +184,10 @@ define internal void @member(ptr %plan, i64 %t) {
   %part = call { i64, i64 } @share(i64 %sweep_lines, i64 %t, i64 %n)
   %begin = extractvalue { i64, i64 } %part, 0
   %end = extractvalue { i64, i64 } %part, 1
+  %n_near = extractvalue %plan %all, 12
+  %near = extractvalue %plan %all, 13
   call void @spans(ptr @evict, ptr %cold, i64 %n_cold, i64 %t, i64 %n)
+  call void @spans(ptr @touch, ptr %near, i64 %n_near, i64 %t, i64 %n)
   call void @sweep(ptr %sweep, i64 %begin, i64 %end)
   call void @spans(ptr @touch, ptr %warm, i64 %n_warm, i64 %t, i64 %n)
   fence seq_cst

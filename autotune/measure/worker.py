@@ -218,11 +218,15 @@ class Loaded:
             )
             for k in program.kernels
         ]
-        warm, constants = (
-            [(arena.address(b.name), b.n_bytes) for b in program.buffers if b.role == role]
-            for role in ("input", "constant")
-        )
-        return self._driver.plan(launches, warm, sweep, constants if evict else ())
+
+        def spans(*roles: str) -> list[tuple[int, int]]:
+            return [(arena.address(b.name), b.n_bytes) for b in program.buffers if b.role in roles]
+
+        if evict:
+            near, cold = spans("output", "workspace"), spans("constant")
+        else:
+            near, cold = spans("output", "workspace", "constant"), []
+        return self._driver.plan(launches, spans("input"), sweep, cold, near)
 
 
 def _cores(options: MeasureOptions) -> tuple[int, ...]:
