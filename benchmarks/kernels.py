@@ -159,7 +159,7 @@ def main(
 ) -> None:
     """Tune GEMM 1024³ and the compute-bound tasks of MODELS; print what was reached."""
     target = parse_target(target_name)
-    ranker = Ranker(seed, target.n_cores)
+    ranker = Ranker(seed)
     seen: set[str] = set()
     rows: list[Row] = []
     for model in models:

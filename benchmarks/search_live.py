@@ -105,8 +105,8 @@ def policies(target: Target, threads: int, seed: int, trials: int) -> dict[str, 
 
     return {
         "random": lambda t: Uniform(t.dag, target, trials, _rng(seed, t)),
-        "draft only": search(Draft(seed, target.n_cores)),
-        "full": search(Ranker(seed, target.n_cores)),
+        "draft only": search(Draft(seed)),
+        "full": search(Ranker(seed)),
     }
 
 

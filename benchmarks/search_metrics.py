@@ -54,7 +54,7 @@ def from_others(spaces: Sequence[Space], ranker: type[Ranker], seed: int) -> lis
     found = []
     for k, space in enumerate(spaces):
         others = [pair for i, pair in enumerate(zip(spaces, ran, strict=True)) if i != k]
-        found.append(_quality(_trained(ranker(seed, 1), others), space, ran[k]))
+        found.append(_quality(_trained(ranker(seed), others), space, ran[k]))
     return found
 
 
@@ -63,7 +63,7 @@ def from_halves(spaces: Sequence[Space], ranker: type[Ranker], seed: int) -> lis
     rng = np.random.default_rng(seed)
     mixed = [rng.permutation(_ran(s)) for s in spaces]
     seen = [(s, m[: len(m) // 2]) for s, m in zip(spaces, mixed, strict=True)]
-    model = _trained(ranker(seed, 1), seen)
+    model = _trained(ranker(seed), seen)
     return [_quality(model, s, m[len(m) // 2 :]) for s, m in zip(spaces, mixed, strict=True)]
 
 

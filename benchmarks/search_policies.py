@@ -96,7 +96,7 @@ class Ordering(Ranker):
         speed = np.exp2(np.repeat(best, sizes) - log2)
         draft = rows[:, _DRAFT]
         data = lgb.Dataset(rows, label=np.rint(_BEST * speed), group=sizes, init_score=-draft)
-        parameters = _RANKING | {"seed": self.seed, "num_threads": self.n_jobs}
+        parameters = _RANKING | {"seed": self.seed}
         self._booster = lgb.train(parameters, data, num_boost_round=min(120, 30 + n // 8))
         self._trained_on = n - self._n_taught
 
@@ -251,7 +251,7 @@ Batches = list[tuple[float, ...]]
 def replay(spaces: Sequence[Space], kind: Kind, seed: int) -> dict[str, Batches]:
     """A session over recorded spaces of one machine until all of them is measured; by task key."""
     tasks = [s.task for s in spaces]
-    ranker = kind.ranker(seed, 1)
+    ranker = kind.ranker(seed)
     of = {s.task.key: s for s in spaces}
 
     def policy_of(task: TuningTask) -> Policy:

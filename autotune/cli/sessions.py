@@ -131,7 +131,7 @@ def run_session(
     tasks = tuning_tasks(log, peaks)
     # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
     # seconds as soon as anything else runs on the machine
-    ranker = Ranker(config.seed, n_jobs=1)
+    ranker = Ranker(config.seed)
     warm = warm_start(config.warm_start, header, config.max_error, log, ranker)
     if config.warm_start and events is None:
         say(str(warm))

@@ -15,6 +15,8 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
+import orjson
+
 from autotune.errors import LogMismatch
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_from_json
@@ -167,7 +169,7 @@ def decode(line: str) -> Entry | None:
     Raises LogMismatch for a header of a later format version.
     """
     try:
-        data = json.loads(line)
+        data = _loads(line)
         if not isinstance(data, dict):
             return None
         match data.get("type"):
@@ -183,6 +185,13 @@ def decode(line: str) -> Entry | None:
                 return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _loads(line: str) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:  # it knows neither NaN nor numbers of more than 64 bits
+        return json.loads(line)
 
 
 _STEPS = ',"steps":'

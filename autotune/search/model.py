@@ -35,6 +35,7 @@ PARAMETERS = {
     "verbose": -1,
     "deterministic": True,
     "force_row_wise": True,
+    "num_threads": 1,  # more wait for one another where the builders want the cores too
 }
 
 
@@ -43,7 +44,6 @@ class Ranker:
     """Shared by all tasks of a run; deterministic for a given sequence of observations."""
 
     seed: int
-    n_jobs: int
     version: int = FEATURE_VERSION
     train_s: float = 0.0
     _rows: list[NDArray[Any]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Ranker:
         draft: Array = rows[:, _DRAFT]
         if self._booster is None or not len(rows):
             return draft
-        residual = np.asarray(self._booster.predict(rows, num_threads=self.n_jobs), np.float64)
+        residual = np.asarray(self._booster.predict(rows, num_threads=1), np.float64)
         return draft + residual
 
     def train(self, n_first: int | None = None) -> None:
@@ -112,7 +112,7 @@ class Ranker:
             weight=np.exp2(-behind),
             feature_name=[n.replace(" ", "_").replace(">", "_") for n in NAMES],
         )
-        parameters = PARAMETERS | {"seed": self.seed, "num_threads": self.n_jobs}
+        parameters = PARAMETERS | {"seed": self.seed}
         self._booster = lgb.train(parameters, data, num_boost_round=min(120, 30 + n // 8))
         self._trained_on = n - self._n_taught
         self.train_s += time.perf_counter() - start

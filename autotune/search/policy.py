@@ -296,7 +296,7 @@ def default_steps(
     Raises NoValidSchedule when no sketch of the task has a valid row.
     """
     rng = np.random.default_rng(0)
-    policy = SketchPolicy(dag, target, n_threads, Ranker(0, 1), rng)
+    policy = SketchPolicy(dag, target, n_threads, Ranker(0), rng)
     if max_error < WINOGRAD_ERROR:
         policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
     for candidate in policy.propose(_MAX_DEFAULTS):

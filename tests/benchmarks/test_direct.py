@@ -14,7 +14,7 @@ from tests.schedule.small_dags import conv, gemm
 
 
 def policy(dag: ComputeDAG, target: Target) -> SketchPolicy:
-    return SketchPolicy(dag, target, 1, Ranker(0, 1), np.random.default_rng(0))
+    return SketchPolicy(dag, target, 1, Ranker(0), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("dag", [conv(h=16, w=16, ic=16, oc=16), gemm()], ids=["conv", "gemm"])

@@ -101,7 +101,7 @@ def test_equals_are_taken_by_chance_and_none_twice() -> None:
 
 
 def test_the_product_s_policy_sees_each_structure_first_and_then_learns() -> None:
-    policy = RecordedPolicy(one(), Ranker(0, 1), np.random.default_rng(0))
+    policy = RecordedPolicy(one(), Ranker(0), np.random.default_rng(0))
     batch = policy.propose(16)
     drafts = {n: one().x[one().of(n), DRAFT].min() for n in policy.sketches}
     near = {n for n, d in drafts.items() if d <= min(drafts.values()) + 1}
@@ -111,7 +111,7 @@ def test_the_product_s_policy_sees_each_structure_first_and_then_learns() -> Non
 
 
 def test_a_failure_costs_a_trial_and_teaches_nothing() -> None:
-    ranker = Ranker(0, 1)
+    ranker = Ranker(0)
     policy = Greedy(one(), ranker, np.random.default_rng(0))
     failed = MeasureResult(MeasureStatus.BUILD_ERROR)
     policy.observe([(c, failed) for c in policy.propose(16)])

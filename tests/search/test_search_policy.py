@@ -23,7 +23,7 @@ DAG = gemm(128, 96, 64)
 
 
 def policy(seed: int = 0) -> SketchPolicy:
-    return SketchPolicy(DAG, TARGET, 1, Ranker(seed, 1), np.random.default_rng(seed))
+    return SketchPolicy(DAG, TARGET, 1, Ranker(seed), np.random.default_rng(seed))
 
 
 def result(seconds: float) -> MeasureResult:
@@ -58,7 +58,7 @@ def test_the_first_batch_tries_every_structure() -> None:
 
 def test_an_algorithm_that_only_gives_inaccurate_results_is_left_alone() -> None:
     dag = conv(28, 28, 64, 64)
-    p = SketchPolicy(dag, TARGET, 1, Ranker(0, 1), np.random.default_rng(0))
+    p = SketchPolicy(dag, TARGET, 1, Ranker(0), np.random.default_rng(0))
     rough = {n for n, s in p.sketches.items() if algorithm(s)}
     inaccurate = MeasureResult(MeasureStatus.INACCURATE, (1e-6,) * 3, max_error=1e-4)
     batch = p.propose(16)
@@ -88,7 +88,7 @@ def test_the_ranker_learns_what_the_draft_misses() -> None:
     found = analyse(DAG, sketch, rows, TARGET)
     x = features(found, sketch, rows, TARGET, 1)[found.valid]
     truth = np.exp2(x[:, NAMES.index("draft")] + 0.5 * x[:, NAMES.index("chain")])
-    ranker = Ranker(0, 1)
+    ranker = Ranker(0)
     before = np.corrcoef(ranker.predict(x), np.log2(truth))[0, 1]
     ranker.observe("task", x[:200], truth[:200])
     after = np.corrcoef(ranker.predict(x[200:]), np.log2(truth[200:]))[0, 1]
@@ -106,7 +106,7 @@ def test_the_ranker_makes_features_of_what_it_trains_on_only(
         asked.extend(rows[:, 0].tolist())
         return x[rows[:, 0]]
 
-    lazy, eager = Ranker(0, 1), Ranker(0, 1)
+    lazy, eager = Ranker(0), Ranker(0)
     lazy.observe("task", np.arange(200)[:, None], 1e-3 + x[:, 0], featurise)
     eager.observe("task", x, 1e-3 + x[:, 0])
     assert not asked

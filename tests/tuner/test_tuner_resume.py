@@ -61,7 +61,7 @@ def tune(
 ) -> list[MeasureRecord]:
     """Records of a session of `n_trials`, the replayed ones first."""
     tasks = [TuningTask(dag.key, dag, 1 + i) for i, dag in enumerate(dags)]
-    ranker = Ranker(0, 1)
+    ranker = Ranker(0)
 
     def policy_of(task: TuningTask) -> SketchPolicy:
         return SketchPolicy(task.dag, target, 1, ranker, np.random.default_rng(int(task.key, 16)))

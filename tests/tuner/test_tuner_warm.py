@@ -58,7 +58,7 @@ def test_a_taught_ranker_knows_what_the_draft_misses(
     found = analyse(DAG, sketch, rows, any_target)
     x = features(found, sketch, rows, any_target, 1)[found.valid]
     truth = x[:, NAMES.index("draft")] + 0.5 * x[:, NAMES.index("chain")]
-    ranker = Ranker(0, 1)
+    ranker = Ranker(0)
     before = np.corrcoef(ranker.predict(x), truth)[0, 1]
     assert teach(ranker, DAG, measured, any_target) == len(measured)
     assert np.corrcoef(ranker.predict(x), truth)[0, 1] == before
@@ -77,14 +77,14 @@ def test_what_the_present_space_does_not_know_teaches_nothing(
         replace(one, steps_json=steps_text((Split("c", "i", (4,)),))),
         replace(one, final=True),
     ]
-    assert teach(Ranker(0, 1), DAG, odd, any_target) == 0
-    assert teach(Ranker(0, 1), DAG, [*odd, one], any_target) == 1
+    assert teach(Ranker(0), DAG, odd, any_target) == 0
+    assert teach(Ranker(0), DAG, [*odd, one], any_target) == 1
 
 
 def test_what_was_taught_does_not_delay_learning_from_this_run() -> None:
     rng = np.random.default_rng(0)
     x = rng.random((300, len(NAMES)))
-    ranker = Ranker(0, 1)
+    ranker = Ranker(0)
     ranker.teach("old", x[:200], np.full(200, 1e-3))
     ranker.train()
     taught = ranker.predict(x[200:])
@@ -117,7 +117,7 @@ def test_only_valid_records_of_the_same_machine_are_used(any_target: Target) -> 
 
 
 def test_a_few_samples_train_nothing(measured: list[MeasureRecord], any_target: Target) -> None:
-    ranker = Ranker(0, 1)
+    ranker = Ranker(0)
     teach(ranker, DAG, measured[:5], any_target)
     ranker.train()
     assert ranker.train_s == 0.0
