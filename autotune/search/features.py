@@ -1,6 +1,6 @@
 """⑥ Features of a population for the ranker: one NumPy array from one walk of the structure.
 
-`FEATURES` is the whole truth about the columns; `FEATURE_VERSION` is stored with every saved model.
+`FEATURES` is the whole truth about the columns.
 Magnitudes are log2(1 + x). "Main" is the statement with the most arithmetic; "rest" all others.
 """
 
@@ -16,8 +16,6 @@ from autotune.search.draft import draft_seconds, idle_factor, statement_cycles, 
 from autotune.search.nest import Array
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
-
-FEATURE_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.search.features import FEATURE_VERSION, NAMES
+from autotune.search.features import NAMES
 
 Array = NDArray[np.float64]
 Featurise: TypeAlias = Callable[[NDArray[Any]], Array]
@@ -44,7 +44,6 @@ class Ranker:
     """Shared by all tasks of a run; deterministic for a given sequence of observations."""
 
     seed: int
-    version: int = FEATURE_VERSION
     train_s: float = 0.0
     _rows: list[NDArray[Any]] = field(default_factory=list)
     _featurise: list[Featurise | None] = field(default_factory=list)
