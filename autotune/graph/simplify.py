@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from autotune.graph.affine import fold_affine
+from autotune.graph.branches import merge_branches
 from autotune.graph.ir import Array, Editor, Graph, Node, unsupported
 from autotune.graph.upscale import depth_to_space, transposed_convolution
 
@@ -108,13 +109,22 @@ def remove_dead(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
 
 
+def fold_linear(graph: Graph) -> Graph:
+    """Scales, shifts and parallel branches into the weights of convolutions, as far as it goes."""
+    while True:
+        n_nodes = len(graph.nodes)
+        graph = merge_branches(fold_affine(graph))
+        if len(graph.nodes) == n_nodes:
+            return graph
+
+
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
     remove_dead,
     remove_identities,
     canonical_operators,
     merge_reshapes,
-    fold_affine,
+    fold_linear,
     remove_dead,
 )
 
