@@ -40,12 +40,13 @@ THIRD_PARTY_HOMES = {
     "click": {"cli"},
     "rich": {"cli"},
     "lightgbm": {"search", "cli"},
+    "orjson": {"records"},
     "onnx": {"graph", "cli", "network"},
     "onnxruntime": {"network", "cli"},
     "openvino": {"network", "cli"},
     "llvmlite": {"codegen", "target", "measure", "network", "cli"},
 }
-RUNTIME_DEPENDENCIES = {"click", "lightgbm", "llvmlite", "numpy", "onnx", "rich"}
+RUNTIME_DEPENDENCIES = {"click", "lightgbm", "llvmlite", "numpy", "onnx", "orjson", "rich"}
 
 
 def modules() -> list[Path]:

@@ -28,7 +28,7 @@ def _te(dag: ComputeDAG, steps: Steps, target: Target) -> str:
 
 
 def _schedule(dag: ComputeDAG, steps: Steps, target: Target) -> str:
-    from autotune.schedule.state import replay
+    from autotune.schedule.replay import replay
 
     return str(replay(dag, steps))
 

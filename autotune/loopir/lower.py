@@ -43,7 +43,8 @@ from autotune.loopir.visitor import (
     statements,
 )
 from autotune.schedule.region import UnboundedIndex, low, lowest, span
-from autotune.schedule.state import Iterator, SplitRelation, Stage, State, replay
+from autotune.schedule.replay import replay
+from autotune.schedule.state import Iterator, SplitRelation, Stage, State
 from autotune.schedule.steps import Steps
 from autotune.te.arith import linear, simplify
 from autotune.te.dag import ComputeDAG

@@ -31,6 +31,11 @@ Extent = int | np.ndarray
 Spans = Mapping[str, Extent]
 
 
+def plain(extent: Extent) -> Extent:
+    """An int where it is one number."""
+    return int(extent) if np.ndim(extent) == 0 else extent
+
+
 class UnboundedIndex(Exception):
     """The reach of an index cannot be told; the caller takes the whole dimension."""
 

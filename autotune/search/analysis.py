@@ -14,7 +14,8 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.schedule.state import Stage, State, replay
+from autotune.schedule.replay import replay
+from autotune.schedule.state import Stage, State
 from autotune.search.caches import Caches
 from autotune.search.nest import Access, Array, Nest, full, guarded, local_bytes, product
 from autotune.search.operations import operations

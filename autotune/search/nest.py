@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.schedule.region import Extent, UnboundedIndex, span
-from autotune.schedule.state import SplitRelation, Stage, State, required_extents
+from autotune.schedule.required import required_extents
+from autotune.schedule.state import SplitRelation, Stage, State
 from autotune.te.arith import linear
 from autotune.te.dag import Compute
 from autotune.te.expr import Const, Expr, Load, Reduce, Select, dtype_bytes, variables, walk

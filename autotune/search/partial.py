@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from autotune.schedule.state import State, replay
+from autotune.schedule.replay import replay
+from autotune.schedule.state import State
 from autotune.schedule.steps import (
     NEXT_CHUNK,
     Annotate,

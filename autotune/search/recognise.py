@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from autotune.schedule.state import bind
+from autotune.schedule.replay import bind
 from autotune.schedule.steps import steps_text
 from autotune.search.space import Rows, Sketch
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.schedule.state import bind
+from autotune.schedule.replay import bind
 from autotune.schedule.steps import Steps
 
 Rows = NDArray[np.int64]

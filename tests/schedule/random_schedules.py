@@ -7,7 +7,8 @@ from random import Random
 from autotune.errors import ScheduleError
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
-from autotune.schedule.state import State, replay
+from autotune.schedule.replay import replay
+from autotune.schedule.state import State
 from autotune.schedule.steps import (
     NEXT_CHUNK,
     Annotate,

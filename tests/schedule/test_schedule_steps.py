@@ -11,7 +11,7 @@ from autotune.errors import LogMismatch, ScheduleError
 from autotune.loopir.lower import lower
 from autotune.loopir.printer import print_program
 from autotune.loopir.python_text import print_python
-from autotune.schedule.state import bind, replay
+from autotune.schedule.replay import bind, replay
 from autotune.schedule.steps import (
     NEXT_CHUNK,
     Annotate,

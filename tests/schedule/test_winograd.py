@@ -9,7 +9,7 @@ from autotune.errors import ScheduleError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.verify import verify
-from autotune.schedule.state import replay
+from autotune.schedule.replay import replay
 from autotune.schedule.steps import Winograd, steps_from_json, steps_to_json
 from autotune.schedule.winograd import Matrix, convolution, filtering, rewrite
 from autotune.search.analysis import analyse

@@ -10,7 +10,7 @@ import pytest
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.verify import verify
-from autotune.schedule.state import replay
+from autotune.schedule.replay import replay
 from autotune.search.analysis import analyse
 from autotune.search.draft import draft_seconds
 from autotune.search.sketch import generate_sketches

@@ -11,7 +11,7 @@ from autotune.errors import ScheduleError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.verify import verify
-from autotune.schedule.state import replay
+from autotune.schedule.replay import replay
 from autotune.schedule.steps import steps_text
 from autotune.search.analysis import analyse
 from autotune.search.operations import operations

@@ -1,0 +1,212 @@
+"""③ What every step does to a `State`: `replay(dag, steps)`.
+
+With arrays for the holes of a sketch, the extents of the state are arrays: one candidate each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import ScheduleError
+from autotune.schedule.region import Extent, plain
+from autotune.schedule.required import required_extents
+from autotune.schedule.rewriting import cache_read, cache_write, compute_inline, rfactor
+from autotune.schedule.state import Attach, SplitRelation, Stage, State, fresh, initial
+from autotune.schedule.steps import (
+    Annotate,
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    ComputeInline,
+    Hole,
+    Pack,
+    Parallel,
+    Prefetch,
+    Reorder,
+    RFactor,
+    Size,
+    Split,
+    Step,
+    Steps,
+    Winograd,
+)
+from autotune.schedule.winograd import rewrite
+from autotune.te.dag import ComputeDAG
+
+Holes: TypeAlias = Mapping[str, int | NDArray[np.int64]]
+
+
+def replay(dag: ComputeDAG, steps: Steps, holes: Holes | None = None) -> State:
+    """Apply `steps` in order. Raises ScheduleError for a step that cannot be applied."""
+    state = initial(dag)
+    for step in steps:
+        state = _APPLY[type(step)](state, step, holes or {})
+    return state
+
+
+def bind(steps: Steps, holes: Mapping[str, int]) -> Steps:
+    """The concrete schedule that fills the holes of a sketch with numbers."""
+    return tuple(_bind(s, holes) for s in steps)
+
+
+def _bind(step: Step, holes: Mapping[str, int]) -> Step:
+    match step:
+        case Split(factors=factors):
+            return replace(step, factors=tuple(int(_size(f, holes)) for f in factors))
+        case RFactor(factor=factor):
+            return replace(step, factor=int(_size(factor, holes)))
+        case Prefetch(distance=distance):
+            return replace(step, distance=int(_size(distance, holes)))
+        case _:
+            return step
+
+
+def _size(size: Size, holes: Holes) -> Extent:
+    return holes[size.name] if isinstance(size, Hole) else size
+
+
+def _with_dag(state: State, dag: ComputeDAG) -> State:
+    """Stages for a rewritten DAG: known ones keep their loops, new ones start fresh."""
+    stages = {}
+    for op in dag.computes:
+        old = state.stages.get(op.name)
+        same = old is not None and old.op.axes == op.axes and old.op.reduce_axes == op.reduce_axes
+        stages[op.name] = replace(old, op=op) if old is not None and same else fresh(op)
+    return replace(state, dag=dag, stages=stages)
+
+
+def _with(state: State, stage: Stage) -> State:
+    return replace(state, stages=state.stages | {stage.name: stage})
+
+
+# --- loop steps -------------------------------------------------------------------------------
+
+
+def _split(state: State, step: Split, holes: Holes) -> State:
+    stage = state[step.stage]
+    at = stage.position(step.iter)
+    if step.tail not in ("shift", "split"):
+        raise ScheduleError(f"unknown tail '{step.tail}', expected 'shift' or 'split'")
+    if state.attached_at(stage.name, step.iter):
+        raise ScheduleError(f"split loop {step.iter} of {stage.name} before placing stages in it")
+    old = stage.iters[at]
+    factors: list[Extent] = []
+    extent: Extent = old.extent
+    for size in reversed(step.factors):
+        factors.insert(0, plain(np.minimum(np.maximum(_size(size, holes), 1), extent)))
+        extent = plain(-(-extent // factors[0]))
+    sizes = [extent, *factors]
+    children = tuple(f"{old.name}.{n}" for n in range(len(sizes)))
+    new = tuple(replace(old, name=c, extent=e) for c, e in zip(children, sizes, strict=True))
+    relation = SplitRelation(old.name, children, tuple(factors), step.tail)
+    return _with(
+        state,
+        replace(
+            stage,
+            iters=stage.iters[:at] + new + stage.iters[at + 1 :],
+            splits=(*stage.splits, relation),
+        ),
+    )
+
+
+def _reorder(state: State, step: Reorder, _: Holes) -> State:
+    stage = state[step.stage]
+    if sorted(step.iters) != sorted(i.name for i in stage.iters):
+        raise ScheduleError(f"reorder of {stage.name} must name all of its loops once")
+    return _with(state, replace(stage, iters=tuple(stage.iter(n) for n in step.iters)))
+
+
+def _parallel(state: State, step: Parallel, _: Holes) -> State:
+    stage = state[step.stage]
+    outer = stage.iters[: step.n]
+    if stage.attach or len(outer) < step.n or any(i.kind == "reduce" for i in outer):
+        raise ScheduleError(f"only outer spatial loops of a root stage run in parallel: {step}")
+    return _with(state, replace(stage, n_parallel=step.n))
+
+
+def _annotate(state: State, step: Annotate, _: Holes) -> State:
+    stage = state[step.stage]
+    at = stage.position(step.iter)
+    if step.kind not in ("unroll", "vectorize"):
+        raise ScheduleError(f"unknown annotation '{step.kind}'")
+    if step.kind == "vectorize" and stage.iters[at].kind == "reduce":
+        raise ScheduleError("a reduction loop is vectorised by rfactor, not by annotation")
+    marked = replace(stage.iters[at], annotation=step.kind)
+    return _with(state, replace(stage, iters=(*stage.iters[:at], marked, *stage.iters[at + 1 :])))
+
+
+# --- location ---------------------------------------------------------------------------------
+
+
+def _compute_at(state: State, step: ComputeAt, _: Holes) -> State:
+    stage, target = state[step.stage], state[step.target]
+    if stage.splits:
+        raise ScheduleError(f"place {stage.name} before splitting its loops")
+    if stage.name in state.dag.outputs:
+        raise ScheduleError(f"{stage.name} is an output and stays at the root")
+    needed = required_extents(state, stage.name, target, target.position(step.iter))
+    placed = replace(
+        fresh(stage.op, needed), attach=Attach(step.target, step.iter), packs=stage.packs
+    )
+    return _with(state, placed)
+
+
+# --- steps that rewrite the DAG ---------------------------------------------------------------
+
+
+def _compute_inline(state: State, step: ComputeInline, _: Holes) -> State:
+    return _with_dag(state, compute_inline(state.dag, step))
+
+
+def _cache_read(state: State, step: CacheRead, _: Holes) -> State:
+    return _with_dag(state, cache_read(state.dag, step))
+
+
+def _cache_write(state: State, step: CacheWrite, _: Holes) -> State:
+    return _with_dag(state, cache_write(state.dag, step))
+
+
+def _rfactor(state: State, step: RFactor, holes: Holes) -> State:
+    return _with_dag(state, rfactor(state.dag, step, _size(step.factor, holes)))
+
+
+def _winograd(state: State, step: Winograd, _: Holes) -> State:
+    new = rewrite(state.dag, step.stage, step.taps, step.tile)
+    return replace(_with_dag(state, new.dag), derived=(*state.derived, *new.derived))
+
+
+# --- weights ----------------------------------------------------------------------------------
+
+
+def _pack(state: State, step: Pack, _: Holes) -> State:
+    stage = state[step.stage]
+    if not any(p.name == step.tensor and p.constant for p in state.dag.placeholders):
+        raise ScheduleError(f"{step.tensor} is not a constant and cannot be packed")
+    return _with(state, replace(stage, packs=(*stage.packs, step.tensor)))
+
+
+def _prefetch(state: State, step: Prefetch, holes: Holes) -> State:
+    stage = state[step.stage]
+    entry = (step.tensor, _size(step.distance, holes))
+    return _with(state, replace(stage, prefetches=(*stage.prefetches, entry)))
+
+
+_APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
+    Split: _split,
+    Reorder: _reorder,
+    Parallel: _parallel,
+    Annotate: _annotate,
+    ComputeAt: _compute_at,
+    ComputeInline: _compute_inline,
+    CacheRead: _cache_read,
+    CacheWrite: _cache_write,
+    RFactor: _rfactor,
+    Winograd: _winograd,
+    Pack: _pack,
+    Prefetch: _prefetch,
+}

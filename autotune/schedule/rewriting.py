@@ -1,0 +1,123 @@
+"""③ Steps that rewrite the DAG: inlining, copies, partial reductions (and `winograd`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.errors import ScheduleError
+from autotune.schedule.region import Extent
+from autotune.schedule.steps import CacheRead, CacheWrite, ComputeInline, RFactor
+from autotune.te.dag import Compute, ComputeDAG, Op
+from autotune.te.expr import (
+    Axis,
+    Expr,
+    Load,
+    Reduce,
+    Tensor,
+    Var,
+    add,
+    compare,
+    identity,
+    idx,
+    map_expr,
+    minimum,
+    mul,
+    select,
+    substitute,
+)
+
+
+def compute_inline(dag: ComputeDAG, step: ComputeInline) -> ComputeDAG:
+    """Readers of a tensor compute its elements themselves."""
+    op = _computation(dag, step.stage)
+    if op.reduce_axes or op.name in dag.outputs:
+        raise ScheduleError(f"{op.name} reduces or is an output: it cannot be inlined")
+
+    def one(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.tensor.name == op.name:
+            at = (map_expr(i, one) for i in e.indices)
+            return substitute(op.body, {a.name: i for a, i in zip(op.axes, at, strict=True)})
+        return None
+
+    ops = [_map_body(o, one) for o in dag.ops if o.name != op.name]
+    return ComputeDAG(tuple(ops), dag.outputs)
+
+
+def _map_body(op: Op, f: Callable[[Expr], Expr | None]) -> Op:
+    return replace(op, body=map_expr(op.body, f)) if isinstance(op, Compute) else op
+
+
+def _computation(dag: ComputeDAG, name: str) -> Compute:
+    op = next((op for op in dag.computes if op.name == name), None)
+    if op is None:
+        raise ScheduleError(f"no stage '{name}'")
+    return op
+
+
+def _insert(dag: ComputeDAG, new: Op, before: str, changed: Compute) -> ComputeDAG:
+    if any(op.name == new.name for op in dag.ops):
+        raise ScheduleError(f"there is a tensor '{new.name}' already")
+    ops: list[Op] = []
+    for op in dag.ops:
+        if op.name == before:
+            ops.append(new)
+        ops.append(changed if op.name == changed.name else op)
+    return ComputeDAG(tuple(ops), dag.outputs)
+
+
+def cache_read(dag: ComputeDAG, step: CacheRead) -> ComputeDAG:
+    """A computation reads a copy of a tensor."""
+    reader = _computation(dag, step.reader)
+    source = next((x.tensor for x in reader.reads if x.tensor.name == step.tensor), None)
+    if source is None:
+        raise ScheduleError(f"{reader.name} does not read a tensor '{step.tensor}'")
+    axes = tuple(Axis(f"d{n}", e) for n, e in enumerate(source.shape))
+    everything = Load(source, tuple(a.var for a in axes))
+    copy = Compute(Tensor(step.name, source.shape, source.dtype), axes, everything)
+
+    def one(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.tensor.name == source.name:
+            return Load(copy.tensor, e.indices)
+        return None
+
+    changed = replace(reader, body=map_expr(reader.body, one))
+    return _insert(dag, copy, reader.name, changed)
+
+
+def cache_write(dag: ComputeDAG, step: CacheWrite) -> ComputeDAG:
+    """A computation writes to a tensor of its own, which is then copied."""
+    op = _computation(dag, step.stage)
+    cache = replace(op, tensor=Tensor(step.name, op.tensor.shape, op.tensor.dtype))
+    changed = replace(op, body=Load(cache.tensor, tuple(a.var for a in op.axes)))
+    return _insert(dag, cache, op.name, changed)
+
+
+def rfactor(dag: ComputeDAG, step: RFactor, factor: Extent) -> ComputeDAG:
+    """`factor` partial results, over which the reduction then runs."""
+    op = _computation(dag, step.stage)
+    if not isinstance(op.body, Reduce) or isinstance(factor, np.ndarray):
+        raise ScheduleError("rfactor needs a reduction and one factor")
+    last = op.body.axes[-1]
+    if last.extent < factor:
+        raise ScheduleError(f"rfactor {factor} is more than {last.name}<{last.extent}")
+    inner, outer = Axis(f"{last.name}.r", factor), Axis(last.name, -(-last.extent // factor))
+    first = mul(outer.var, idx(factor))
+    if last.extent % factor:  # the last part begins early, and skips what the one before had
+        at: Expr = add(minimum(first, idx(last.extent - factor)), inner.var)
+        neutral = identity(op.body.op, op.tensor.dtype)
+        body = select(compare("lt", at, first), neutral, substitute(op.body.body, {last.name: at}))
+    else:
+        at = add(first, inner.var)
+        body = substitute(op.body.body, {last.name: at})
+    axes = (*op.axes, inner)
+    partial = Compute(
+        Tensor(step.name, tuple(a.extent for a in axes), op.tensor.dtype),
+        axes,
+        Reduce(op.body.op, body, (*op.body.axes[:-1], outer)),
+    )
+    load = Load(partial.tensor, tuple(Var(a.name) for a in axes))
+    changed = replace(op, body=Reduce(op.body.op, load, (inner,)))
+    return _insert(dag, partial, op.name, changed)
