@@ -63,6 +63,7 @@ from autotune.te.expr import (
     Var,
     dtype_bytes,
     dtype_of,
+    is_guard,
     loads,
     substitute,
 )
@@ -326,7 +327,8 @@ class _Function:
             for atom, coef in terms:
                 step = self.b.binary("mul nsw", self._value(atom), constant(I64, coef))
                 found = self.b.offset(found, step, kind)
-            self.scope.values[key] = found
+            if not any(loads(atom) for atom, _ in terms):  # those may be stored to
+                self.scope.values[key] = found
         return found
 
     def _lane_address(
@@ -408,10 +410,13 @@ class _Function:
         if isinstance(choice, Const):
             return self._value(e.a if choice.value else e.b, guard)
         cond = self._value(choice, guard)
-        yes = self._value(e.a, self._and(guard, cond) if loads(e.a) else None)
-        if isinstance(e.a, Load) and e.b == Const(0.0, dtype_of(e.a)) and cond.type is I1:
-            return yes  # a load that is not made reads zeros
-        no = self._value(e.b, self._and(guard, self._not(cond)) if loads(e.b) else None)
+        if is_guard(e):
+            yes = self._value(e.a, self._and(guard, cond) if loads(e.a) else None)
+            if isinstance(e.a, Load) and e.b == Const(0.0, dtype_of(e.a)) and cond.type is I1:
+                return yes  # a load that is not made reads zeros
+            no = self._value(e.b, self._and(guard, self._not(cond)) if loads(e.b) else None)
+        else:
+            yes, no = self._value(e.a, guard), self._value(e.b, guard)
         yes, no = self._same(yes, no)
         if cond.type.is_vector:
             yes, no = (self._broadcast(x, cond.type.count) for x in (yes, no))

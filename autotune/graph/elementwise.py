@@ -16,6 +16,7 @@ from autotune.te.expr import (
     add,
     binary,
     call,
+    cast,
     compare,
     div,
     f32,
@@ -89,6 +90,10 @@ def _binary(op: str) -> Callable[..., Expr]:
     return lambda attrs, a, b: binary(op, a, b)
 
 
+def _comparison(op: str) -> Callable[..., Expr]:
+    return lambda attrs, a, b: compare(op, a, b)
+
+
 ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     **{op: _binary(op.lower()) for op in ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min")},
     **{
@@ -119,4 +124,16 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
         compare("gt", x, ZERO), ONE, select(compare("lt", x, ZERO), f32(-1.0), ZERO)
     ),
     "Identity": lambda attrs, x: x,
+    "Cast": lambda attrs, x: cast(attrs["to"], x),
+    "Where": lambda attrs, cond, a, b: select(cond, a, b),
+    "Equal": _comparison("eq"),
+    "Less": _comparison("lt"),
+    "LessOrEqual": _comparison("le"),
+    "Greater": _comparison("gt"),
+    "GreaterOrEqual": _comparison("ge"),
+    "IsNaN": lambda attrs, x: compare("ne", x, x),
+    "And": _binary("and"),
+    "Or": _binary("or"),
+    "Xor": _comparison("ne"),
+    "Not": _unary("not"),
 }

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from autotune.graph.chains import joined_groups
 from autotune.graph.importer import import_graph
+from autotune.graph.indices import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType
 from autotune.graph.layout import channels_last
 from autotune.graph.onnx_reader import Shapes, load_model, model_hash
@@ -30,17 +31,23 @@ from autotune.graph.subgraph import Subgraph, build_subgraph
 from autotune.te.dag import ComputeDAG
 
 
+_FLAGS = 2
+"""Integers that are no indices are taken for flags, as a mask is: 0 and 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Port:
     """An input or output of the model as the user sees it.
 
-    `value` names a Value with the same elements in the same order.
+    `value` names a Value with the same elements in the same order. Integers of an input that are
+    indices must be below `limit` to be valid; others may be anything.
     """
 
     name: str
     shape: Shape
     dtype: str
     value: str
+    limit: int = _FLAGS
 
 
 @dataclass(frozen=True)
@@ -167,8 +174,8 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
     joined = list(joined_groups(with_copies, groups))
     return Network(
         name=name,
-        inputs=_ports(graph, graph.inputs),
-        outputs=_ports(graph, graph.outputs),
+        inputs=_ports(graph, graph.inputs, index_limits(stored)),
+        outputs=_ports(graph, graph.outputs, {}),
         values=values,
         calls=tuple(_call(s) for s in subgraphs),
         tasks=_tasks([*subgraphs, *(j.whole for j in joined)]),
@@ -189,5 +196,6 @@ def _call(subgraph: Subgraph) -> Call:
     return Call(subgraph.dag.key, subgraph.inputs, subgraph.constants, outputs, subgraph.label)
 
 
-def _ports(graph: Graph, names: tuple[str, ...]) -> tuple[Port, ...]:
-    return tuple(Port(n, graph.types[n].shape, graph.types[n].dtype, n) for n in names)
+def _ports(graph: Graph, names: tuple[str, ...], limits: Mapping[str, int]) -> tuple[Port, ...]:
+    types = ((n, graph.types[n]) for n in names)
+    return tuple(Port(n, t.shape, t.dtype, n, limits.get(n, _FLAGS)) for n, t in types)

@@ -12,6 +12,13 @@ from typing import TypeAlias
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.elementwise import ELEMENTWISE
+from autotune.graph.indices import (
+    arg_extremum,
+    gather,
+    gather_elements,
+    gather_nd,
+    running_sum,
+)
 from autotune.graph.ir import Node, Shape
 from autotune.graph.products import (
     REDUCTIONS,
@@ -142,10 +149,29 @@ OPERATORS: dict[str, Definition] = {
     "Concat": concat,
     "Expand": expand,
     "Resize": upsample,
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
+    "ArgMax": arg_extremum,
+    "ArgMin": arg_extremum,
+    "CumSum": running_sum,
 }
 
+DTYPES = ("float32", "int64", "int32", "bool")
+"""Types of elements: the first for every operator, all of them for those in `ANY_TYPE`."""
+
+ANY_TYPE = frozenset(
+    (
+        *("Identity", "Cast", "Where", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
+        *("IsNaN", "And", "Or", "Xor", "Not", "Add", "Sub", "Mul", "Max", "Min", "Clip", "Abs", "Neg"),
+        *("Transpose", "Slice", "Concat", "Expand", "Gather", "GatherElements", "GatherND"),
+        *("ArgMax", "ArgMin", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"),
+    )
+)
+"""Operators that mean the same for integers as for floats."""
+
 NATIVE = frozenset(OPERATORS) | {
-    *("BatchNormalization", "Gemm", "Sum", "Split", "Gather", "Dropout", "Cast"),
+    *("BatchNormalization", "Gemm", "Sum", "Split", "Dropout"),
     *("ConvTranspose", "DepthToSpace", "SpaceToDepth"),
     *("Constant", "ConstantOfShape", "Shape", "Size", "Range"),
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze"),

@@ -21,7 +21,10 @@ _TAKES_PROLOGUE = ("Conv", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePoo
 _CHEAP = ("Add", "Mul", "Sub", "Relu", "Clip", "LeakyRelu", "Transpose", "Pad")
 _MOVES = ("Transpose", "Pad")
 """They tell dimensions apart, so they do not fit the split channels of a grouped convolution."""
-_INJECTIVE = (*ELEMENTWISE, "Transpose", "Pad", "Expand", "Resize")
+_INJECTIVE = (
+    *(*ELEMENTWISE, "Transpose", "Pad", "Expand", "Resize"),
+    *("Gather", "GatherElements", "GatherND"),
+)
 _MOST_JOINED = 16
 """Most elementwise nodes between a tensor and the node where its readers meet."""
 

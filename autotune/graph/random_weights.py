@@ -68,7 +68,7 @@ def _constant_fills(model: ModelProto) -> dict[str, Array]:
         if node.op_type == "ConstantOfShape" and node.input[0] in known:
             shape = numpy_helper.to_array(known[node.input[0]])
             value = _fill_value(node.attribute)
-            fills[node.output[0]] = np.broadcast_to(value, tuple(shape))
+            fills[node.output[0]] = np.broadcast_to(value.reshape(()), tuple(shape))
     return fills
 
 

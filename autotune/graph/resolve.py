@@ -103,14 +103,14 @@ _MOST_RUNS = 64
 
 
 def _gather(editor: Editor, node: Node) -> None:
-    """Gather of constant indices -> one Slice per arithmetic run of them, Concat, Reshape."""
+    """Gather of a few arithmetic runs of constants -> one Slice per run, Concat, Reshape."""
     shape, dtype = editor.types[node.inputs[0]].shape, editor.types[node.output].dtype
     axis = node.attrs.get("axis", 0) % len(shape)
     index = editor.constants.get(node.inputs[1])
     runs = [] if index is None else _runs((index.reshape(-1) % shape[axis]).tolist())
     if not 0 < len(runs) <= _MOST_RUNS:
-        why = "computed at run time" if index is None else "not a few arithmetic runs"
-        raise unsupported(node, editor.graph, f"its indices are {why}")
+        editor.emit(node)
+        return
     parts = []
     for run in runs:
         starts, steps = [0] * len(shape), [1] * len(shape)
@@ -165,6 +165,14 @@ def _n_counted(window: Window, n: int, node: Node) -> Array:
     return counted
 
 
+def _running_sum(editor: Editor, node: Node) -> None:
+    axis = editor.constants.get(node.inputs[1])
+    if axis is None:
+        raise unsupported(node, editor.graph, "its axis is computed at run time")
+    at = int(axis.reshape(-1)[0]) % len(editor.types[node.output].shape)
+    editor.emit(replace(node, inputs=node.inputs[:1], attrs={**node.attrs, "axis": at}))
+
+
 def _expand(editor: Editor, node: Node) -> None:
     editor.emit(replace(node, inputs=node.inputs[:1]))
 
@@ -175,6 +183,7 @@ _RULES: dict[str, Callable[[Editor, Node], None]] = {
     "Slice": _slice,
     "Split": _split,
     "Gather": _gather,
+    "CumSum": _running_sum,
     "AveragePool": _average_pool,
     "Resize": resize,
     "Interleave": interleave,

@@ -26,9 +26,11 @@ class Scope:
         self.ops: list[Op] = []
         self._used: Counter[str] = Counter()
 
-    def placeholder(self, role: str, shape: Sequence[int], constant: bool = False) -> Tensor:
+    def placeholder(
+        self, role: str, shape: Sequence[int], constant: bool = False, dtype: str = "float32"
+    ) -> Tensor:
         """Declare an input called after its role."""
-        op = Placeholder(Tensor(self._name(role), tuple(shape)), constant)
+        op = Placeholder(Tensor(self._name(role), tuple(shape), dtype), constant)
         self.ops.append(op)
         return op.tensor
 

@@ -187,7 +187,8 @@ def _sum(editor: Editor, node: Node) -> None:
     for n, name in enumerate(node.inputs[1:], 1):
         last = n == len(node.inputs) - 1
         shape = np.broadcast_shapes(editor.types[total].shape, editor.types[name].shape)
-        out = node.output if last else editor.new(f"{node.output}.{n}", shape)
+        dtype = editor.types[node.output].dtype
+        out = node.output if last else editor.new(f"{node.output}.{n}", shape, dtype)
         editor.emit(Node(node.name, op, (total, name), (out,)))
         total = out
 
@@ -241,6 +242,11 @@ def _batch_norm(editor: Editor, node: Node) -> None:
     editor.emit(Node(node.name, "Add", (scaled, add), node.outputs[:1]))
 
 
+def _cast(editor: Editor, node: Node) -> None:
+    """The number of a type -> its name."""
+    editor.emit(replace(node, attrs={"to": editor.types[node.output].dtype}))
+
+
 def _commute(editor: Editor, node: Node) -> None:
     a, b = node.inputs
     inputs = (b, a) if a in editor.constants and b not in editor.constants else (a, b)
@@ -292,6 +298,7 @@ _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     **dict.fromkeys(("Sum", "Max", "Min"), _sum),
     **dict.fromkeys(("Add", "Mul"), _commute),
     **dict.fromkeys(("Sub", "Div"), _inverse),
+    "Cast": _cast,
     "Gemm": _gemm,
     "BatchNormalization": _batch_norm,
     "Conv": _live_taps,

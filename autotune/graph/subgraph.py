@@ -8,12 +8,12 @@ import numpy as np
 
 from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Array, Graph, Node, Shape, unsupported
-from autotune.graph.operators import OPERATORS
+from autotune.graph.operators import ANY_TYPE, DTYPES, OPERATORS
 from autotune.graph.partition import Group
-from autotune.graph.scope import Operand, Scope, literal
+from autotune.graph.scope import Operand, Scope
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
-from autotune.te.expr import Tensor
+from autotune.te.expr import Const, Tensor
 
 _ROLES = {"Conv": ("x", "weight", "bias"), "MatMul": ("x", "weight", "bias")}
 _CONSTANT_ROLES = {"Mul": "scale", "Add": "shift", "AveragePool": "scale"}
@@ -62,9 +62,11 @@ class _Builder:
 
     def define(self, node: Node) -> None:
         definition = OPERATORS.get(node.op)
-        kind = self.graph.types[node.output].dtype
-        if definition is None or kind != "float32":
-            raise unsupported(node, self.graph, "" if definition is None else f"type {kind}")
+        if definition is None:
+            raise unsupported(node, self.graph)
+        types = {self.graph.types[n].dtype for n in (*node.inputs, node.output) if n}
+        for dtype in sorted(types - set(DTYPES if node.op in ANY_TYPE else DTYPES[:1])):
+            raise unsupported(node, self.graph, f"type {dtype}")
         operands = [self.operand(node, slot, name) for slot, name in enumerate(node.inputs)]
         shape = self.graph.shape(node.output)
         self.tensors[node.output] = definition(self.scope, node, operands, shape)
@@ -80,20 +82,20 @@ class _Builder:
 
     def _external(self, node: Node, slot: int, name: str, value: Array | None) -> Operand:
         dtype = self.graph.types[name].dtype
-        if dtype != "float32":
-            raise unsupported(node, self.graph, f"operand '{name}' of type {dtype}")
         roles = _ROLES.get(node.op, ("x",))
         if value is None:
             role = roles[slot] if slot < len(roles) else "y"
             role = "x" if not self.inputs else "y" if role == "x" else role
-            tensor = self.scope.placeholder(role, self._spread(self.graph.shape(name)))
+            tensor = self.scope.placeholder(
+                role, self._spread(self.graph.shape(name)) or (1,), dtype=dtype
+            )
             self.inputs[tensor.name] = name
             return tensor
         if value.size == 1 and (node.op in ELEMENTWISE or node.op == "AveragePool"):
-            return literal(float(value.reshape(-1)[0]))
+            return Const(value.reshape(-1)[0].item(), dtype)
         role = roles[slot] if slot < len(roles) else _CONSTANT_ROLES.get(node.op, "constant")
         shape = value.shape if node.op in _ROLES and slot == 1 else self._spread(value.shape)
-        tensor = self.scope.placeholder(role, shape or (1,), constant=True)
+        tensor = self.scope.placeholder(role, shape or (1,), constant=True, dtype=dtype)
         self.constants[tensor.name] = np.ascontiguousarray(value)
         return tensor
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from autotune.loopir.nodes import Alloc, Body, For, If, Let, PrefetchLine, Stmt, Store
-from autotune.te.expr import Expr, Load, Select, children, loads, map_expr
+from autotune.te.expr import Expr, Load, children, is_guard, loads, map_expr
 
 Rewrite = Callable[[Expr], Expr | None]
 
@@ -48,7 +48,7 @@ def body_loads(body: Body) -> list[Load]:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A load, the loops around it, and whether a Select or an If decides if it is made."""
+    """A load, the loops around it, and whether a guard or an If decides if it is made."""
 
     load: Load
     extents: tuple[tuple[str, int], ...]
@@ -85,7 +85,7 @@ def _guarded_loads(e: Expr, guarded: bool) -> Iterator[tuple[Load, bool]]:
     if isinstance(e, Load):
         yield e, guarded
     for n, part in enumerate(children(e)):
-        yield from _guarded_loads(part, guarded or (isinstance(e, Select) and n > 0))
+        yield from _guarded_loads(part, guarded or (n > 0 and is_guard(e)))
 
 
 def loop_extents(body: Body) -> dict[str, int]:

@@ -3,6 +3,7 @@
 Activations are standard normal. A constant inside a reduction of K terms is normal/√K, so that sums
 are of order 1; another of rank 1 (a bias) is 0.1·normal. Where a DAG takes log, sqrt, rsqrt, pow or
 divides by something that is no literal, all values are uniform(0.5, 1.5) instead, scaled alike.
+Integers are indices of the smallest dimension that they choose from, or flags: 0 and 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.evaluate import derive, evaluate
-from autotune.te.expr import Binary, Call, Const, walk
+from autotune.te.expr import Binary, Call, Const, loads, walk
 
 Array = NDArray[Any]
 
@@ -150,13 +151,25 @@ def check(name: str, found: Array, ref: Reference) -> Verdict:
 def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive: bool) -> Array:
     shape, dtype = p.tensor.shape, np.dtype(p.tensor.dtype)
     if dtype.kind != "f":
-        return rng.integers(0, 2, shape).astype(dtype)
+        return rng.integers(0, _limit(dag, p.name), shape).astype(dtype)
     if positive:
         values = rng.random(shape, dtype=np.float32) + np.float32(0.5)
     else:
         values = rng.standard_normal(shape, dtype=np.float32)
     values *= np.float32(_scale(dag, p))
     return values.astype(dtype, copy=False)
+
+
+def _limit(dag: ComputeDAG, name: str) -> int:
+    """The smallest dimension in which elements of a tensor choose what is read; 2 if they do not."""
+    sizes = [
+        size
+        for op in dag.consumers(name)
+        for load in op.reads
+        for index, size in zip(load.indices, load.tensor.shape, strict=True)
+        if any(x.tensor.name == name for x in loads(index))
+    ]
+    return min(sizes, default=2)
 
 
 def _scale(dag: ComputeDAG, p: Placeholder) -> float:

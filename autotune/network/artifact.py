@@ -44,7 +44,7 @@ class Endpoint:
 
     Bound (`window` is None): the array itself is what slot `base` of the table points to. Else the
     elements are copied to or from byte `offset` after that address, where they lie as a window:
-    an array of some shape with strides in elements.
+    an array of some shape with strides in elements. `limit`: see `graph.network.Port`.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Endpoint:
     base: int
     offset: int = 0
     window: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    limit: int = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,8 @@ class Layout:
             raise CodegenError(f"internal: port '{port.name}' does not fit value '{port.value}'")
         at = self._pointer(place)
         window = None if self.owners.get(place.root) == port.name else (place.shape, place.strides)
-        return Endpoint(port.name, tuple(port.shape), port.dtype, at.base, at.offset, window)
+        shape = tuple(port.shape)
+        return Endpoint(port.name, shape, port.dtype, at.base, at.offset, window, port.limit)
 
     def _pointer(self, place: Place) -> Pointer:
         if place.root in self.slots:

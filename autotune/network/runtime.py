@@ -134,7 +134,7 @@ class Model:
 
 
 def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array]:
-    """Standard normal floats, or small integers, for every input."""
+    """Standard normal floats, valid indices, and flags, for every input."""
     rng = np.random.default_rng(seed)
     return {p.name: _random(rng, p) for p in ports}
 
@@ -142,7 +142,7 @@ def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array
 def _random(rng: np.random.Generator, port: Endpoint) -> Array:
     if port.dtype.startswith("float"):
         return rng.standard_normal(port.shape).astype(port.dtype)
-    return rng.integers(0, 2, port.shape).astype(port.dtype)
+    return rng.integers(0, port.limit, port.shape).astype(port.dtype)
 
 
 def _checked(end: Endpoint, array: Array) -> Array:

@@ -22,7 +22,7 @@ from autotune.search.operations import operations
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Load, variables
+from autotune.te.expr import Load, dtype_bytes, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,12 @@ class _Walk:
 
     def _constant_bytes(self) -> int:
         constants = {p.name for p in self.state.dag.placeholders if p.constant}
-        return sum(x.tensor.n_bytes for x in self.op.reads if x.tensor.name in constants)
+        most = _points(self.op)  # of a table of embeddings it reads a few rows
+        return sum(
+            min(x.tensor.size, most) * dtype_bytes(x.tensor.dtype)
+            for x in self.op.reads
+            if x.tensor.name in constants
+        )
 
 
 def _points(op: Compute) -> int:

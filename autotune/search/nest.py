@@ -14,7 +14,7 @@ from autotune.schedule.required import required_extents
 from autotune.schedule.state import SplitRelation, Stage, State
 from autotune.te.arith import linear
 from autotune.te.dag import Compute
-from autotune.te.expr import Const, Expr, Load, Reduce, Select, dtype_bytes, variables, walk
+from autotune.te.expr import Expr, Load, Reduce, Select, dtype_bytes, is_guard, variables, walk
 
 Array = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ def accesses(op: Compute) -> tuple[Access, ...]:
 def guarded(op: Compute) -> frozenset[Load]:
     """The loads that a condition chooses, which nothing but running the loops can tell."""
     body = op.body.body if isinstance(op.body, Reduce) else op.body
-    chosen = [e for e in walk(body) if isinstance(e, Select) and not isinstance(e.cond, Const)]
+    chosen = [e for e in walk(body) if isinstance(e, Select) and is_guard(e)]
     inside = (x for e in chosen for branch in (e.a, e.b) for x in walk(branch))
     return frozenset(x for x in inside if isinstance(x, Load))
 

@@ -12,8 +12,10 @@ from autotune.te.expr import (
     Load,
     Reduce,
     Select,
+    Var,
     children,
     dtype_of,
+    is_guard,
 )
 
 _CALLS = {"exp": 21, "log": 26, "tanh": 34, "sigmoid": 27, "erf": 24}
@@ -35,9 +37,9 @@ def _work(e: Expr, seen: set[Expr]) -> int:
         return 0
     seen.add(e)
     match e:
-        case Select(cond=Compare(op="eq", b=Const()), a=a, b=b) if dtype_of(e) != "bool":
+        case Select(cond=Compare(op="eq", a=Var(), b=Const()), a=a, b=b) if dtype_of(e) != "bool":
             return max(_work(a, seen), _work(b, seen))  # by the number of an unrolled loop
-        case Select(a=Load(), b=Const(value=0)):
+        case Select(a=Load(), b=Const(value=0)) if is_guard(e):
             return 0  # an address is chosen, not a value
         case Binary(op="add", a=a, b=Binary(op="mul") as b) if _is_float(e):
             return _work(a, seen) + _work(b, seen)

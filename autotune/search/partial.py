@@ -22,7 +22,7 @@ from autotune.search.space import Parameter
 from autotune.target import Target
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
-from autotune.te.expr import Axis, variables
+from autotune.te.expr import Axis, loads, variables
 
 MAX_TILE = 32
 """Most iterations of one unrolled axis of a register tile."""
@@ -108,8 +108,10 @@ def pack_constants(state: State, p: Partial, anchor: Compute) -> Partial:
 
 
 def constants_of(state: State, op: Compute) -> list[str]:
-    """The constants that `op` reads."""
-    names = dict.fromkeys(x.tensor.name for x in state[op.name].op.reads)
+    """The constants that `op` reads in an order that is known."""
+    reads = state[op.name].op.reads
+    chosen = {x.tensor.name for x in reads if any(map(loads, x.indices))}
+    names = [n for n in dict.fromkeys(x.tensor.name for x in reads) if n not in chosen]
     return [n for n in names if isinstance(o := state.dag[n], Placeholder) and o.constant]
 
 

@@ -4,13 +4,14 @@
          | Binary(op, a, b)    op ∈ add sub mul div floordiv mod min max pow and or
          | Compare(op, a, b)   op ∈ lt le gt ge eq ne
          | Call(fn, (a,))      fn ∈ exp log sqrt rsqrt tanh erf sigmoid abs neg floor ceil round not
-         | Select(cond, a, b)  -- `a` where cond holds, else `b`; a Load not selected is not made
+         | Select(cond, a, b)  -- `a` where cond holds, else `b`; see `is_guard`
          | Cast(dtype, a)
          | Load(tensor, indices)
          | Reduce(op, body, axes)   op ∈ sum max min prod; only as the whole body of a Compute
 
 Nodes are frozen; the functions `add`, `mul`, … fold constants, the classes do not. Integer `div`
 does not exist: indices use `floordiv`/`mod`, which round towards minus infinity as in Python.
+An index may hold Loads (of tensors of indices); who writes one sees to it that it stays inside.
 """
 
 from __future__ import annotations
@@ -234,6 +235,14 @@ def variables(e: Expr) -> set[str]:
     return {x.name for x in walk(e) if isinstance(x, Var)}
 
 
+def is_guard(e: Expr) -> bool:
+    """Whether `e` is a Select by loop indices alone: a Load that it does not select is not made.
+
+    Where data decide, both sides are inside their tensors and may be read.
+    """
+    return isinstance(e, Select) and not loads(e.cond)
+
+
 def dtype_of(e: Expr) -> str:
     """Element type of the value of `e`."""
     match e:
@@ -334,6 +343,11 @@ def both(a: Expr, b: Expr) -> Expr:
 def call(fn: str, a: Expr) -> Expr:
     """Apply a one-argument function."""
     return Call(fn, (a,))
+
+
+def cast(dtype: str, a: Expr) -> Expr:
+    """`a` as a `dtype`."""
+    return a if dtype_of(a) == dtype else Cast(dtype, a)
 
 
 def select(cond: Expr, a: Expr, b: Expr) -> Expr:
