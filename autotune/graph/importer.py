@@ -10,10 +10,14 @@ from autotune.errors import ModelError, UnsupportedOperator
 from autotune.graph.ir import Graph, Node, TensorType, unsupported
 from autotune.graph.onnx_reader import Model, node_name
 from autotune.graph.operators import NATIVE
+from autotune.graph.simplify import fold_constants, shape_of
 
 
 def import_graph(model: Model) -> Graph:
-    """Nodes, constants and types of a model. Raises ModelError where a shape stays unknown."""
+    """Nodes, constants and types of a model. Raises ModelError where a shape stays unknown.
+
+    Folds constants: shapes that nodes compute from shapes are then known.
+    """
     proto = model.proto.graph
     constants = dict(model.weights)
     constants |= {t.name: numpy_helper.to_array(t) for t in proto.initializer}
@@ -29,14 +33,14 @@ def import_graph(model: Model) -> Graph:
         types=types,
         opset=model.opset,
     )
+    graph = fold_constants(graph)
     _require_types(graph)
     return graph
 
 
 def _type(value: ValueInfoProto) -> TensorType:
     tensor = value.type.tensor_type
-    shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
-    return TensorType(shape, str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
+    return TensorType(shape_of(tensor), str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
 
 
 def _node(node: NodeProto, opset: int) -> Node:
