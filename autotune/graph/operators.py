@@ -172,7 +172,7 @@ ANY_TYPE = frozenset(
 
 NATIVE = frozenset(OPERATORS) | {
     *("BatchNormalization", "Gemm", "Sum", "Split", "Dropout"),
-    *("ConvTranspose", "DepthToSpace", "SpaceToDepth"),
+    *("ConvTranspose", "DepthToSpace", "SpaceToDepth", "ScatterND", "ScatterElements"),
     *("Constant", "ConstantOfShape", "Shape", "Size", "Range"),
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
 }

@@ -127,6 +127,41 @@ def _gather(editor: Editor, node: Node) -> None:
     editor.emit(Node(node.name, "Reshape", tuple(parts), node.outputs))
 
 
+def _scatter(editor: Editor, node: Node) -> None:
+    """ScatterND and ScatterElements at constant indices -> Where(hit, Gather(updates, rows), x).
+
+    Of several updates of one place the last one stays.
+    """
+    x, index, updates = node.inputs
+    if index not in editor.constants or node.attrs.get("reduction", "none") != "none":
+        raise unsupported(node, editor.graph, "only constant indices, and no reduction")
+    shape, dtype = editor.types[x].shape, editor.types[x].dtype
+    at = _scattered(node, editor.constants[index])
+    outer, rest = shape[: at.shape[1]], shape[at.shape[1] :]
+    which = np.full(outer, -1)
+    which[tuple((at % outer).T)] = np.arange(len(at))
+    hit = editor.constant(f"{node.output}.hit", (which >= 0).reshape(*outer, *(1 for _ in rest)))
+    rows = editor.constant(f"{node.output}.rows", np.maximum(which, 0))
+    stem = f"{node.output}.updates"
+    if updates in editor.constants:
+        listed = editor.constant(stem, editor.constants[updates].reshape(len(at), *rest))
+    else:
+        listed = editor.new(stem, (len(at), *rest), dtype)
+        editor.emit(Node(node.name, "Reshape", (updates,), (listed,)))
+    taken = editor.new(f"{node.output}.taken", shape, dtype)
+    editor.emit(Node(node.name, "Gather", (listed, rows), (taken,), {"axis": 0}))
+    editor.emit(Node(node.name, "Where", (hit, taken, x), node.outputs))
+
+
+def _scattered(node: Node, index: Array) -> Array:
+    """Where every update goes, one row each: its place in the leading dimensions."""
+    if node.op == "ScatterND":
+        return index.reshape(-1, index.shape[-1])
+    at = np.indices(index.shape)
+    at[node.attrs.get("axis", 0)] = index
+    return at.reshape(index.ndim, -1).T
+
+
 def _runs(values: list[int]) -> list[range]:
     """The values as arithmetic progressions, longest first where they begin."""
     runs: list[range] = []
@@ -183,6 +218,8 @@ _RULES: dict[str, Callable[[Editor, Node], None]] = {
     "Slice": _slice,
     "Split": _split,
     "Gather": _gather,
+    "ScatterND": _scatter,
+    "ScatterElements": _scatter,
     "CumSum": _running_sum,
     "AveragePool": _average_pool,
     "Resize": resize,
