@@ -327,7 +327,7 @@ class _Function:
             for atom, coef in terms:
                 step = self.b.binary("mul nsw", self._value(atom), constant(I64, coef))
                 found = self.b.offset(found, step, kind)
-            if not any(loads(atom) for atom, _ in terms):  # those may be stored to
+            if not _reads(terms):
                 self.scope.values[key] = found
         return found
 
@@ -490,7 +490,7 @@ class _Function:
             where = self.b.select(guard, where, self.zeros)
             align = dtype_bytes(e.tensor.dtype)
         value = self.b.load(where, shape, align)
-        if guard is None:
+        if guard is None and not _reads(form.terms):
             self.scope.values[key] = value
         return value
 
@@ -532,6 +532,11 @@ class _Function:
         if found is None:
             found = self.scope.values[key] = self.b.splat(value, count)
         return found
+
+
+def _reads(terms: tuple[tuple[Expr, int], ...]) -> bool:
+    """Whether an address depends on what is in memory, which may be another thing a little later."""
+    return any(not isinstance(atom, Var) and loads(atom) for atom, _ in terms)
 
 
 def _width(value: Value) -> int:

@@ -335,16 +335,46 @@ def _narrow(step: object) -> Any:
     return step
 
 
-@pytest.mark.parametrize("flag_chooses_load", [True, False])
-def test_load_is_guarded_by_a_flag_from_memory(flag_chooses_load: bool) -> None:
-    """Where the flag says otherwise, each lane reads zeros instead of its far address."""
-    flag, far = load("f", dtype="bool"), load("x", mul(I, idx(1 << 40)))
-    sides = (far, f32(1)) if flag_chooses_load else (f32(1), far)
-    flags = np.arange(LANES) == 0 if flag_chooses_load else np.arange(LANES) > 0
-    inputs = {"f": flags, "x": numbers()}
+def test_where_data_choose_both_sides_are_read() -> None:
+    """No load is masked: what a register tile accumulates is never read through a mask."""
+    flag, inputs = load("f", dtype="bool"), {"x": numbers(), "z": numbers(seed=1)}
+    inputs["f"] = np.arange(LANES) % 3 == 0
     out = Tensor("y", (LANES,))
-    loop = For("i", LANES, "vectorize", (Store(out, (I,), Select(flag, *sides)),))
+    chosen = Select(flag, load("x"), load("z"))
+    loop = For("i", LANES, "vectorize", (Store(out, (I,), chosen),))
     program = program_of(inputs, out, loop)
-    assert emit_program(program, "").count("@zeros") > LANES  # chosen once per lane
-    found = run_compiled(program, inputs, AVX2)
-    assert_close(found, interpret(program, inputs), 0)
+    assert "masked" not in emit_program(program, "")
+    agree(program, inputs, 0)
+
+
+@pytest.mark.parametrize("kind", ["serial", "unroll"])
+def test_rows_of_a_table_are_whole_vectors(kind: str) -> None:
+    """y[t, :] = table[ids[t], :]: the index is one number, the row is one vector."""
+    table, ids = Tensor("table", (5, LANES)), Tensor("ids", (4,), "int64")
+    inputs = {"table": numbers(5 * LANES).reshape(5, LANES), "ids": np.array([3, 0, 7, -2])}
+    row = Binary("max", idx(0), Binary("min", Load(ids, (T,)), idx(4)))
+    out = Tensor("y", (4, LANES))
+    copy = For("i", LANES, "vectorize", (Store(out, (T, I), Load(table, (row, I))),))
+    outer = For("t", 4, kind, (copy,))
+    buffers = [Buffer(x, "input", dense(x.shape)) for x in (table, ids)]
+    buffers.append(Buffer(out, "output", dense(out.shape)))
+    kernel = Kernel("k", 1, "n", ("table", "ids", "y"), (outer,))
+    program = Program(tuple(buffers), (), (kernel,))
+    text = emit_program(program, "")
+    assert "insertelement" not in text and f"<{LANES} x float>" in text
+    np.testing.assert_array_equal(agree(program, inputs)["y"], inputs["table"][[3, 0, 4, 0]])
+
+
+@pytest.mark.parametrize("kind", ["serial", "unroll"])
+def test_an_index_that_is_stored_is_read_again(kind: str) -> None:
+    """Every round writes the local index anew before it reads the table there."""
+    table, at = Tensor("table", (LANES,)), Tensor("at", (1,), "int64")
+    inputs = {"table": numbers()}
+    out, zero = Tensor("y", (LANES,)), idx(0)
+    round_ = (
+        Store(at, (zero,), sub(idx(LANES - 1), I)),
+        Store(out, (I,), Load(table, (Load(at, (zero,)),))),
+    )
+    local = Buffer(at, "local", (1,))
+    program = program_of(inputs, out, Alloc(local, (For("i", LANES, kind, round_),)))
+    np.testing.assert_array_equal(agree(program, inputs)["y"], inputs["table"][::-1])

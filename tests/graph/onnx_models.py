@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from autotune.graph.network import Network, build_network, chosen
 from autotune.graph.onnx_reader import prepare_model
@@ -36,15 +36,21 @@ def model(
     constants: Mapping[str, object] | None = None,
     outputs: str = "y",
     opset: int = 17,
+    types: Mapping[str, str] | None = None,
 ) -> ModelProto:
-    """A model of float inputs whose outputs have inferred shapes."""
+    """A model whose outputs have inferred shapes; inputs and outputs are floats but for `types`."""
+    kinds = {n: helper.np_dtype_to_tensor_dtype(np.dtype(t)) for n, t in (types or {}).items()}
+
+    def port(name: str, shape: Sequence[int | str] | None) -> ValueInfoProto:
+        return helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), shape)
+
     nodes = [nodes] if isinstance(nodes, NodeProto) else list(nodes)
     arrays = {n: np.asarray(a) for n, a in (constants or {}).items()}
     graph = helper.make_graph(
         nodes,
         "test",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs.split()],
+        [port(n, s) for n, s in inputs.items()],
+        [port(n, None) for n in outputs.split()],
         [numpy_helper.from_array(a, n) for n, a in arrays.items()],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
@@ -55,7 +61,8 @@ def model(
 def execute(network: Network, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Run a network over storage that begins as NaN, so that what is not written shows."""
     roots = [v for v in network.values.values() if v.parent is None]
-    memory = {v.name: np.full(int(np.prod(v.shape)), np.nan, v.dtype) for v in roots}
+    unset = {v.name: np.nan if v.dtype == "float32" else 0 for v in roots}
+    memory = {v.name: np.full(int(np.prod(v.shape)), unset[v.name], v.dtype) for v in roots}
 
     def window(name: str) -> Array:
         value = network.values[name]
@@ -81,9 +88,14 @@ def last_element(value: Value) -> int:
 
 
 def random_feeds(network: Network, seed: int = 0) -> dict[str, Array]:
-    """Normal values for every input."""
+    """Normal values for every input, or numbers from -limit on that are valid indices."""
     rng = np.random.default_rng(seed)
-    return {p.name: rng.standard_normal(p.shape, np.float32) for p in network.inputs}
+    return {
+        p.name: rng.standard_normal(p.shape, np.float32)
+        if p.dtype == "float32"
+        else rng.integers(0 if p.dtype == "bool" else -p.limit, p.limit, p.shape).astype(p.dtype)
+        for p in network.inputs
+    }
 
 
 def onnxruntime_outputs(proto: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -121,8 +133,9 @@ def _error(results: Mapping[str, Array], expected: Mapping[str, Array]) -> float
     for name, want in expected.items():
         assert results[name].shape == want.shape
         assert results[name].dtype == want.dtype
+        found, want = results[name].astype(np.float64), want.astype(np.float64)
         scale = max(float(np.abs(want).max()), 1e-6)
-        worst = max(worst, float(np.abs(results[name] - want).max()) / scale)
+        worst = max(worst, float(np.abs(found - want).max()) / scale)
     return worst
 
 

@@ -473,8 +473,8 @@ def test_gather_of_constant_indices(index: object, axis: int, tmp_path: Path) ->
 
 def test_gather_that_would_take_too_many_slices(tmp_path: Path) -> None:
     proto = model(node("Gather", "x i"), {"x": (200, 3)}, {"i": np.arange(200) ** 2 % 200})
-    with pytest.raises(UnsupportedOperator, match="arithmetic runs"):
-        assert_matches(proto, tmp_path)
+    network = assert_matches(proto, tmp_path)
+    assert [c.label for c in network.calls] == ["Gather"]
 
 
 def test_shape_arithmetic_folds_away(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from autotune.te.expr import (
     floordiv,
     idx,
     maximum,
+    minimum,
     mod,
     mul,
     select,
@@ -276,6 +277,31 @@ def pooled_product(n: int = 9, c: int = 10, oc: int = 8) -> ComputeDAG:
     return ComputeDAG((x, weight, pool, compute("product", (i, o), body)), ("product",))
 
 
+def gathered(n: int = 9, rows: int = 11, c: int = 20) -> ComputeDAG:
+    """Rows of a table, and rows of those, where computed indices and a mask say."""
+    i, j = Axis("i", n), Axis("j", c)
+    table, shift = placeholder("table", (rows, c), constant=True), placeholder("shift", (c,))
+    ids, mask = placeholder("ids", (n,), "int64"), placeholder("mask", (n,), "bool")
+    at = compute("at", (i,), add(ids.tensor[i], idx(1)))
+    row = maximum(idx(0), minimum(at.tensor[i], idx(rows - 1)))
+    taken = compute("taken", (i, j), mul(table.tensor[row, j], f32(3)))
+    back = maximum(idx(0), minimum(sub(idx(40), at.tensor[i]), idx(n - 1)))
+    other = add(taken.tensor[back, j], shift.tensor[j])
+    y = compute("y", (i, j), select(mask.tensor[i], other, taken.tensor[i, j]))
+    return ComputeDAG((table, shift, ids, mask, at, taken, y), ("y",))
+
+
+def chosen_product(m: int = 7, n: int = 37, k: int = 6) -> ComputeDAG:
+    """a·b where a mask says, else a number far below."""
+    i, j, r = Axis("i", m), Axis("j", n), Axis("k", k)
+    a, b = placeholder("a", (m, k)), placeholder("b", (k, n), constant=True)
+    mask = placeholder("mask", (m, n), "int32")
+    c = compute("c", (i, j), Reduce("sum", mul(a.tensor[i, r], b.tensor[r, j]), (r,)))
+    kept = compare("ne", mask.tensor[i, j], Const(0, "int32"))
+    y = compute("y", (i, j), select(kept, c.tensor[i, j], f32(-1e4)))
+    return ComputeDAG((a, b, mask, c, y), ("y",))
+
+
 ALL: dict[str, Callable[[], ComputeDAG]] = {
     "gemm": gemm,
     "gemv": lambda: gemm(1, 33, 8),
@@ -301,4 +327,6 @@ ALL: dict[str, Callable[[], ComputeDAG]] = {
     "separable_strided": lambda: separable(9, 20, 17, 2),
     "separable_unpadded": lambda: separable(6, 16, 8, 1, 0),
     "pooled_product": pooled_product,
+    "gathered": gathered,
+    "chosen_product": chosen_product,
 }
