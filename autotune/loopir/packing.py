@@ -27,7 +27,7 @@ from autotune.loopir.prefetch import prefetch
 from autotune.loopir.visitor import body_loads, rewrite_exprs
 from autotune.schedule.state import State
 from autotune.te.arith import bounds
-from autotune.te.expr import Axis, Expr, Load, Tensor, Var, idx, substitute, variables
+from autotune.te.expr import Axis, Expr, Load, Tensor, Var, idx, loads, substitute, variables
 
 Loops = tuple[tuple[str, int], ...]
 
@@ -86,6 +86,8 @@ class _Packer:
     def _load(self, e: Expr, loops: Loops) -> Expr | None:
         if not isinstance(e, Load) or e.tensor.name not in self.wanted:
             return None
+        if any(map(loads, e.indices)):
+            return None  # in an order that only data know
         used = {v for i in e.indices for v in variables(i)}
         dims = [(n, size) for n, size in loops if n in used]
         names = {n: Var(f"i{k}") for k, (n, _) in enumerate(dims)}

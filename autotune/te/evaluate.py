@@ -143,7 +143,7 @@ def _contraction(op: Compute, body: Reduce, values: Env) -> Array | None:
 
 def _strided(load: Load, axes: tuple[Axis, ...], values: Env) -> tuple[Array, list[str]] | None:
     """View of a loaded tensor with one dimension per axis that its indices use."""
-    array = values[load.tensor.name]
+    array = np.ascontiguousarray(values[load.tensor.name])  # a product may lie in any order
     strides = dict.fromkeys((a.name for a in axes), 0)
     offset = 0
     extents = {a.name: a.extent for a in axes}
