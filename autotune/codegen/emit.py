@@ -535,7 +535,7 @@ class _Function:
 
 
 def _reads(terms: tuple[tuple[Expr, int], ...]) -> bool:
-    """Whether an address depends on what is in memory, which may be another thing a little later."""
+    """Whether an address depends on what is in memory, which may change."""
     return any(not isinstance(atom, Var) and loads(atom) for atom, _ in terms)
 
 

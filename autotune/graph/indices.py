@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autotune.graph.ir import Graph, Node, Shape
-from autotune.graph.scope import Operands, Scope, axes_of, read, tensor
+from autotune.graph.scope import Operands, Scope, axes_of, tensor
 from autotune.te.expr import (
     INDEX,
     Axis,

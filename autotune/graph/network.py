@@ -30,7 +30,6 @@ from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraph
 from autotune.te.dag import ComputeDAG
 
-
 _FLAGS = 2
 """Integers that are no indices are taken for flags, as a mask is: 0 and 1."""
 

@@ -163,7 +163,8 @@ DTYPES = ("float32", "int64", "int32", "bool")
 ANY_TYPE = frozenset(
     (
         *("Identity", "Cast", "Where", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
-        *("IsNaN", "And", "Or", "Xor", "Not", "Add", "Sub", "Mul", "Max", "Min", "Clip", "Abs", "Neg"),
+        *("IsNaN", "And", "Or", "Xor", "Not"),
+        *("Add", "Sub", "Mul", "Max", "Min", "Clip", "Abs", "Neg"),
         *("Transpose", "Slice", "Concat", "Expand", "Gather", "GatherElements", "GatherND"),
         *("ArgMax", "ArgMin", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"),
     )

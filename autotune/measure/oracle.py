@@ -161,7 +161,7 @@ def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive:
 
 
 def _limit(dag: ComputeDAG, name: str) -> int:
-    """The smallest dimension in which elements of a tensor choose what is read; 2 if they do not."""
+    """The smallest dimension in which values of a tensor choose what is read; 2 if in none."""
     sizes = [
         size
         for op in dag.consumers(name)

@@ -1,0 +1,305 @@
+"""Integers, flags and indices that are computed at run time: machine code against onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, helper
+
+from autotune.errors import UnsupportedOperator, UsageError
+from autotune.graph.network import build_network
+from autotune.measure.measurer import Measurer
+from autotune.measure.options import MeasureOptions
+from autotune.network.compiler import compile_network
+from autotune.network.runtime import Model, random_inputs
+from autotune.search.policy import default_steps
+from autotune.target import host_target
+from tests.graph.onnx_models import model, node, onnxruntime_outputs, save
+from tests.graph.text_models import text_transformer
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(0)
+TARGET = host_target()
+
+
+def values(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def integers(low: int, high: int, *shape: int, dtype: str = "int64") -> Array:
+    return RNG.integers(low, high, shape).astype(dtype)
+
+
+def compiled(proto: ModelProto, folder: Path) -> Model:
+    network = build_network(save(proto, folder))
+    steps = {key: default_steps(dag, TARGET, 1) for key, dag in network.tasks.items()}
+    return Model(compile_network(network, steps, TARGET), 1)
+
+
+def assert_right(
+    nodes: NodeProto | Sequence[NodeProto],
+    feeds: Mapping[str, Array],
+    folder: Path,
+    constants: Mapping[str, object] | None = None,
+    output: str = "float32",
+) -> Array:
+    """The output of a model, which is that of onnxruntime in shape, type and every element."""
+    types = {name: str(a.dtype) for name, a in feeds.items()} | {"y": output}
+    proto = model(nodes, {n: a.shape for n, a in feeds.items()}, constants, types=types)
+    found = compiled(proto, folder).run(feeds)["y"]
+    want = onnxruntime_outputs(proto, feeds)["y"]
+    assert found.dtype == want.dtype
+    np.testing.assert_allclose(found, want, rtol=2e-6, atol=1e-6)
+    return found
+
+
+# --- reading where data say -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (1, 40)], ids=str)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_gather(axis: int, shape: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
+    x = values(9, 7, 33)
+    n = x.shape[axis]
+    feeds = {"i": np.asarray(integers(-n, n, *shape, dtype=dtype))}
+    assert_right(node("Gather", "x i", axis=axis), feeds, tmp_path, {"x": x})
+
+
+def test_gather_of_what_is_computed(tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "r"), node("Add", "i one", "j"), node("Gather", "r j", "g")]
+    nodes.append(node("Mul", "g g", "y"))
+    feeds = {"x": values(8, 20), "i": integers(-9, 7, 6)}
+    assert_right(nodes, feeds, tmp_path, {"one": np.array(1)})
+
+
+def test_gather_of_integers(tmp_path: Path) -> None:
+    feeds = {"x": integers(-99, 99, 6, 5), "i": integers(0, 6, 4)}
+    assert_right(node("Gather", "x i"), feeds, tmp_path, output="int64")
+
+
+def test_a_table_of_one_row(tmp_path: Path) -> None:
+    feeds = {"i": np.array([0, -1, 0])}
+    assert_right(node("Gather", "x i"), feeds, tmp_path, {"x": values(1, 6)})
+
+
+def test_indices_that_are_outside_take_the_nearest_row(tmp_path: Path) -> None:
+    table, far = values(5, 12), np.iinfo(np.int64)
+    indices = np.array([5, 1 << 40, -6, far.min, far.max, 2])
+    proto = model(node("Gather", "x i"), {"i": (6,)}, {"x": table}, types={"i": "int64"})
+    found = compiled(proto, tmp_path).run({"i": indices})["y"]
+    np.testing.assert_array_equal(found, table[[4, 4, 0, 0, 4, 2]])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_gather_elements(axis: int, tmp_path: Path) -> None:
+    x = values(4, 6, 5)
+    shape = [3, 5, 4]
+    shape[axis] = 9
+    feeds = {"x": x, "i": integers(-x.shape[axis], x.shape[axis], *shape)}
+    assert_right(node("GatherElements", "x i", axis=axis), feeds, tmp_path)
+
+
+@pytest.mark.parametrize("n_long", [3, 200])
+def test_gather_elements_of_constants_folds(n_long: int, tmp_path: Path) -> None:
+    constants = {"t": values(2, n_long), "i": integers(0, n_long, 1, 9)}
+    nodes = [node("GatherElements", "t i", "g", axis=1), node("Add", "x g")]
+    proto = model(nodes, {"x": (1, 9)}, constants)
+    assert [c.label for c in build_network(save(proto, tmp_path)).calls] == ["Add"]
+    assert_right(nodes, {"x": values(1, 9)}, tmp_path, constants)
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_batch"), [((3, 2), 0), ((2, 5, 1), 0), ((4, 2), 1), ((4, 3, 1), 1)]
+)
+def test_gather_nd(shape: tuple[int, ...], n_batch: int, tmp_path: Path) -> None:
+    x = values(4, 5, 6)
+    limit = x.shape[n_batch]
+    index = integers(-limit, limit, *shape)
+    assert_right(node("GatherND", "x i", batch_dims=n_batch), {"x": x, "i": index}, tmp_path)
+
+
+@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_scatter_at_constant_indices(op: str, dtype: str, tmp_path: Path) -> None:
+    index, shape = np.array([[2, 1], [0, -1], [3, 0]]), (3, 5)
+    if op == "ScatterElements":
+        index, shape = np.array([[2, 1, -1], [0, 3, 2]]), (2, 3)
+    feeds = {"x": integers(-9, 9, 4, 3, 5, dtype=dtype), "u": integers(-9, 9, *shape, dtype=dtype)}
+    if op == "ScatterElements":
+        feeds["x"] = feeds["x"][:, :, 0].copy()
+    assert_right(node(op, "x i u"), feeds, tmp_path, {"i": index}, dtype)
+
+
+def test_scatter_at_computed_indices_is_refused(tmp_path: Path) -> None:
+    types = {"i": "int64"}
+    proto = model(node("ScatterND", "x i x"), {"x": (4,), "i": (4, 1)}, types=types)
+    with pytest.raises(UnsupportedOperator, match="only constant indices"):
+        build_network(save(proto, tmp_path))
+
+
+# --- along an axis ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
+@pytest.mark.parametrize("exclusive", [0, 1])
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_sum(axis: int, reverse: int, exclusive: int, dtype: str, tmp_path: Path) -> None:
+    feeds = {"x": integers(-9, 9, 3, 21, dtype=dtype)}
+    op = node("CumSum", "x a", exclusive=exclusive, reverse=reverse)
+    assert_right(op, feeds, tmp_path, {"a": np.array(axis)}, dtype)
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+@pytest.mark.parametrize(("axis", "keep", "last"), [(0, 1, 0), (1, 0, 0), (-1, 0, 1), (2, 1, 1)])
+def test_where_the_extremum_is(
+    op: str, dtype: str, axis: int, keep: int, last: int, tmp_path: Path
+) -> None:
+    feeds = {"x": integers(-3, 3, 3, 5, 40, dtype=dtype)}
+    found = node(op, "x", axis=axis, keepdims=keep, select_last_index=last)
+    assert_right(found, feeds, tmp_path, output="int64")
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"])
+def test_reductions_of_integers(op: str, tmp_path: Path) -> None:
+    feeds = {"x": integers(-4, 5, 6, 20)}
+    constants = {"a": np.array([1])} if op == "ReduceSum" else {}
+    chosen = node(op, "x a") if op == "ReduceSum" else node(op, "x", axes=[1])
+    assert_right(chosen, feeds, tmp_path, constants, "int64")
+
+
+# --- element by element -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
+def test_comparisons(op: str, dtype: str, tmp_path: Path) -> None:
+    feeds = {n: integers(-2, 3, *s, dtype=dtype) for n, s in (("x", (6, 20)), ("z", (20,)))}
+    assert_right(node(op, "x z"), feeds, tmp_path, output="bool")
+    one = {"z": np.array([1], dtype)}
+    assert_right(node(op, "x z"), {"x": feeds["x"]}, tmp_path, one, "bool")
+
+
+@pytest.mark.parametrize("op", ["And", "Or", "Xor", "Equal"])
+def test_logic(op: str, tmp_path: Path) -> None:
+    feeds = {n: integers(0, 2, *s, dtype="bool") for n, s in (("x", (6, 20)), ("z", (6, 1)))}
+    assert_right([node(op, "x z", "b"), node("Not", "b")], feeds, tmp_path, output="bool")
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Max", "Min"])
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_arithmetic_of_integers(op: str, dtype: str, tmp_path: Path) -> None:
+    feeds = {n: integers(-99, 99, *s, dtype=dtype) for n, s in (("x", (6, 20)), ("z", (6, 1)))}
+    nodes = [node(op, "x z", "t"), node(op, "t c", "u"), node("Abs", "u", "v"), node("Neg", "v")]
+    assert_right(nodes, feeds, tmp_path, {"c": np.array(7, dtype)}, dtype)
+
+
+def test_clip_of_integers(tmp_path: Path) -> None:
+    constants = {"lo": np.array(-3), "hi": np.array(5)}
+    feeds = {"x": integers(-9, 9, 5, 20)}
+    assert_right(node("Clip", "x lo hi"), feeds, tmp_path, constants, "int64")
+
+
+@pytest.mark.parametrize("target", ["float32", "int64", "int32", "bool"])
+@pytest.mark.parametrize("source", ["float32", "int64", "int32", "bool"])
+def test_casts(source: str, target: str, tmp_path: Path) -> None:
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(target))
+    x = (values(5, 20) * 9 if source == "float32" else integers(0, 2, 5, 20)).astype(source)
+    assert_right(node("Cast", "x", to=to), {"x": x}, tmp_path, output=target)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_where(dtype: str, tmp_path: Path) -> None:
+    feeds = {"c": integers(0, 2, 6, 1, dtype="bool"), "x": integers(0, 9, 6, 20, dtype=dtype)}
+    feeds["z"] = integers(0, 9, 20, dtype=dtype)
+    assert_right(node("Where", "c x z"), feeds, tmp_path, output=dtype)
+
+
+def test_masked_scores(tmp_path: Path) -> None:
+    """What exporters put between mask and softmax, behind a product."""
+    nodes = [
+        node("MatMul", "x w", "s"),
+        node("Cast", "m", "b", to=9),
+        node("Where", "b s low", "k"),
+        node("Softmax", "k", "p"),
+        node("IsNaN", "p", "n"),
+        node("Where", "n zero p"),
+    ]
+    feeds = {"x": values(2, 7, 12), "m": integers(0, 2, 2, 1, 20)}
+    feeds["m"][1] = 0
+    constants = {"w": values(12, 20), "low": np.float32(-np.inf), "zero": np.float32(0)}
+    found = assert_right(nodes, feeds, tmp_path, constants)
+    assert not found[1].any()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
+def test_moving_integers(dtype: str, tmp_path: Path) -> None:
+    nodes = [
+        node("Transpose", "x", "t", perm=[1, 0]),
+        node("Concat", "t z", "c", axis=0),
+        node("Slice", "c from to", "s"),
+        node("Unsqueeze", "s one", "u"),
+        node("Expand", "u shape"),
+    ]
+    feeds = {"x": integers(0, 9, 5, 4, dtype=dtype), "z": integers(0, 9, 3, 5, dtype=dtype)}
+    constants = {"from": np.array([1, 0]), "to": np.array([6, 4]), "one": np.array([1])}
+    constants["shape"] = np.array([5, 3, 4])
+    assert_right(nodes, feeds, tmp_path, constants, dtype)
+
+
+def test_what_has_no_meaning_for_integers_is_refused(tmp_path: Path) -> None:
+    proto = model(node("Div", "x x"), {"x": (4,)}, types={"x": "int64", "y": "int64"})
+    with pytest.raises(UnsupportedOperator, match=r"'Div'.*type int64"):
+        build_network(save(proto, tmp_path))
+
+
+# --- inputs -----------------------------------------------------------------------------------
+
+
+def test_made_up_inputs_are_valid_indices_and_flags(tmp_path: Path) -> None:
+    nodes = [
+        node("Gather", "words i", "a"),
+        node("CumSum", "mask axis", "n"),
+        node("Gather", "positions n", "b"),
+        node("Cast", "j", "k", to=7),
+        node("Gather", "kinds k", "c"),
+        node("Sum", "a b c"),
+    ]
+    constants = {"words": values(300, 8), "positions": values(99, 8), "kinds": values(3, 8)}
+    constants["axis"] = np.array(0)
+    types = {"i": "int64", "j": "int32", "mask": "int64"}
+    proto = model(nodes, {"i": (64,), "j": (64,), "mask": (64,)}, constants, types=types)
+    network = build_network(save(proto, tmp_path))
+    assert {p.name: p.limit for p in network.inputs} == {"i": 300, "j": 3, "mask": 2}
+    artifact = compile_network(network, dict.fromkeys(network.tasks, ()), TARGET)
+    artifact.save(tmp_path / "m.atn")
+    made = random_inputs(artifact.load(tmp_path / "m.atn").inputs)
+    assert {n: (int(a.min()), int(a.max())) for n, a in made.items() if n != "i"} == {
+        "j": (0, 2),
+        "mask": (0, 1),
+    }
+    assert 0 <= made["i"].min() < 100 < 200 < made["i"].max() < 300
+
+
+def test_tasks_of_a_text_transformer_pass_the_oracle(tmp_path: Path) -> None:
+    network = build_network(save(text_transformer(), tmp_path))
+    kinds = {p.tensor.dtype for dag in network.tasks.values() for p in dag.placeholders}
+    assert kinds == {"float32", "int64", "bool"}
+    with Measurer(TARGET, 1, MeasureOptions(min_repeats=1, max_repeats=1)) as measurer:
+        for dag in network.tasks.values():
+            (result,) = measurer.measure(dag, [default_steps(dag, TARGET, 1)])
+            assert result.ok, result.error
+
+
+def test_inputs_of_another_type_are_refused(tmp_path: Path) -> None:
+    proto = model(node("Gather", "x i"), {"i": (3,)}, {"x": values(5, 4)}, types={"i": "int64"})
+    runner = compiled(proto, tmp_path)
+    with pytest.raises(UsageError, match="'i' has dtype float32, expected int64"):
+        runner.run({"i": values(3)})
