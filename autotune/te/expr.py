@@ -238,7 +238,7 @@ def variables(e: Expr) -> set[str]:
 def is_guard(e: Expr) -> bool:
     """Whether `e` is a Select by loop indices alone: a Load that it does not select is not made.
 
-    Where data decide, both sides are inside their tensors and may be read.
+    Where data decide, both sides are inside their tensors and are read, in whole vectors and once.
     """
     return isinstance(e, Select) and not loads(e.cond)
 

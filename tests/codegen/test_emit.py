@@ -336,14 +336,17 @@ def _narrow(step: object) -> Any:
 
 
 def test_where_data_choose_both_sides_are_read() -> None:
-    """No load is masked: what a register tile accumulates is never read through a mask."""
+    """No load is masked, and what the condition has read is not read again."""
     flag, inputs = load("f", dtype="bool"), {"x": numbers(), "z": numbers(seed=1)}
     inputs["f"] = np.arange(LANES) % 3 == 0
     out = Tensor("y", (LANES,))
     chosen = Select(flag, load("x"), load("z"))
+    chosen = Select(compare("ne", chosen, chosen), f32(0), chosen)
     loop = For("i", LANES, "vectorize", (Store(out, (I,), chosen),))
     program = program_of(inputs, out, loop)
-    assert "masked" not in emit_program(program, "")
+    text = emit_program(program, "")
+    assert "masked" not in text
+    assert text.count(f"load <{LANES} x float>") == 2
     agree(program, inputs, 0)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import NodeProto
+from onnx import NodeProto, numpy_helper
 
 from autotune.errors import UnsupportedOperator
 from tests.graph.onnx_models import assert_matches, model, node
@@ -489,6 +489,26 @@ def test_shape_arithmetic_folds_away(tmp_path: Path) -> None:
     constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
     network = assert_matches(model(nodes, IMAGE, constants), tmp_path)
     assert [c.label for c in network.calls if c.label != "Identity"] == ["Relu"]
+
+
+def test_shapes_that_are_computed_from_shapes(tmp_path: Path) -> None:
+    """Expand as exporters write it; ONNX's own inference gives up before it."""
+    nodes = [
+        node("ConstantOfShape", "rank", "ones", value=numpy_helper.from_array(np.array([1]))),
+        node("Mul", "ones minus", "open"),
+        node("Equal", "wanted open", "is_open"),
+        node("Where", "is_open ones wanted", "target"),
+        node("Expand", "x target", "wide"),
+        node("Relu", "wide"),
+    ]
+    constants = {"rank": np.array([4]), "minus": np.array(-1), "wanted": np.array([2, -1, 5, 4])}
+    network = assert_matches(model(nodes, {"x": (3, 1, 4)}, constants), tmp_path)
+    assert network.outputs[0].shape == (2, 3, 5, 4)
+
+
+def test_a_single_number_of_constant_shape(tmp_path: Path) -> None:
+    nodes = [node("ConstantOfShape", "empty", "zero"), node("Add", "x zero")]
+    assert_matches(model(nodes, {"x": (3, 4)}, {"empty": np.zeros(0, np.int64)}), tmp_path)
 
 
 def test_layer_normalization(tmp_path: Path) -> None:
