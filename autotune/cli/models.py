@@ -73,8 +73,10 @@ def tuning_tasks(log: Log, peaks: Peaks) -> list[TuningTask]:
 
 def constant_bytes(log: Log) -> int:
     """Bytes of weights that the model streams per inference."""
+    from autotune.tuner.bound import bytes_read
+
     return sum(
-        weight * p.tensor.n_bytes
+        weight * bytes_read(log.workloads[key].dag, p)
         for key, weight in log.header.tasks
         if key not in log.header.parts
         for p in log.workloads[key].dag.placeholders
