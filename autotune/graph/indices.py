@@ -118,6 +118,9 @@ def _limited(node: Node, graph: Graph, limit: int | None) -> Iterator[tuple[str,
     """The inputs of a node that are indices if its output is one below `limit`."""
     is_gather = node.op.startswith("Gather")
     if limit is not None and node.op in _CARRIES:
+        known = [graph.constants[name] for name in node.inputs if name in graph.constants]
+        if node.op == "Add":  # what comes on top must stay below as well
+            limit = max(1, limit - sum(int(a.max()) for a in known if a.size))
         yield from ((name, limit) for name in (node.inputs[:1] if is_gather else node.inputs))
     if is_gather:
         shape = graph.shape(node.inputs[0])

@@ -269,11 +269,12 @@ def test_made_up_inputs_are_valid_indices_and_flags(tmp_path: Path) -> None:
         node("CumSum", "mask axis", "n"),
         node("Gather", "positions n", "b"),
         node("Cast", "j", "k", to=7),
-        node("Gather", "kinds k", "c"),
+        node("Add", "k one", "next"),
+        node("Gather", "kinds next", "c"),
         node("Sum", "a b c"),
     ]
-    constants = {"words": values(300, 8), "positions": values(99, 8), "kinds": values(3, 8)}
-    constants["axis"] = np.array(0)
+    constants = {"words": values(300, 8), "positions": values(99, 8), "kinds": values(4, 8)}
+    constants |= {"axis": np.array(0), "one": np.array(1)}
     types = {"i": "int64", "j": "int32", "mask": "int64"}
     proto = model(nodes, {"i": (64,), "j": (64,), "mask": (64,)}, constants, types=types)
     network = build_network(save(proto, tmp_path))
