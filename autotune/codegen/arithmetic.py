@@ -1,0 +1,168 @@
+"""⑤ The operations of te on values: which instruction means what for which element type.
+
+Both operands of an operation are scalars of one type or vectors of as many lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from autotune.codegen.math import CALLS, EXACT, Math
+from autotune.codegen.text import (
+    F32,
+    F64,
+    I1,
+    I8,
+    I32,
+    I64,
+    Builder,
+    Constant,
+    Type,
+    Value,
+    constant,
+    n_bits,
+)
+from autotune.errors import CodegenError
+
+TYPES: dict[str, Type] = {
+    "float32": F32,
+    "float64": F64,
+    "int64": I64,
+    "int32": I32,
+    "int8": I8,
+    "uint8": I8,
+    "bool": I8,
+}
+"""How elements lie in memory; a bool that was computed or loaded is an `i1`."""
+_UNSIGNED = ("uint8", "bool")
+
+
+class Arithmetic:
+    """Emits operations into `builder`; element types are those of te."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.b = builder
+        self.math = Math(builder)
+
+    def binary(self, op: str, dtype: str, a: Value, b: Value) -> Value:
+        """`a op b`; integers divide towards minus infinity by positive numbers."""
+        if a.type.is_float:
+            return _FLOAT_OPS[op](self, a, b)
+        return (_UNSIGNED_OPS if dtype in _UNSIGNED else _INT_OPS)[op](self, a, b)
+
+    def compare(self, op: str, dtype: str, a: Value, b: Value) -> Value:
+        """A bool per lane; nothing but `ne` holds of NaN."""
+        if a.type.is_float:
+            return self.b.compare(f"fcmp {'u' if op == 'ne' else 'o'}{op}", a, b)
+        sign = "" if op in ("eq", "ne") else "u" if dtype in _UNSIGNED else "s"
+        return self.b.compare(f"icmp {sign}{op}", a, b)
+
+    def call(self, fn: str, dtype: str, value: Value) -> Value:
+        """A function of one argument. Raises CodegenError for types that it has no code for."""
+        if fn == "not":
+            return self.negation(value)
+        if not value.type.is_float:
+            return self._integer_call(fn, value)
+        if value.type.scalar is not F32 and fn not in EXACT:
+            raise CodegenError(f"{fn} has no code for {dtype}")
+        return CALLS[fn](self.math, value)
+
+    def negation(self, condition: Value) -> Value:
+        """Where the condition does not hold."""
+        return self.b.binary("xor", condition, constant(condition.type, 1))
+
+    def cast(self, source: str, goal: str, value: Value) -> Value:
+        """From one element type to another; what is too large wraps, as in NumPy."""
+        if goal == "bool":
+            return self._is_set(value)
+        kind = value.type.of(TYPES[goal])
+        if value.type is kind:
+            return value
+        unsigned = source in _UNSIGNED
+        match value.type.is_float, kind.is_float:
+            case True, True:
+                return self.b.cast("fpext" if kind.scalar is F64 else "fptrunc", value, kind)
+            case True, False:
+                wide = value.type.of(I64 if goal == "int64" else I32)
+                return self._resize(self.b.cast("fptosi", value, wide), kind, unsigned)
+            case False, True:
+                return self.b.cast("uitofp" if unsigned else "sitofp", value, kind)
+            case _:
+                return self._resize(value, kind, unsigned)
+
+    def _is_set(self, value: Value) -> Value:
+        if value.type.scalar is I1:
+            return value
+        op = "fcmp une" if value.type.is_float else "icmp ne"
+        return self.b.compare(op, value, constant(value.type, 0))
+
+    def _resize(self, value: Value, kind: Type, unsigned: bool) -> Value:
+        have, want = n_bits(value.type), n_bits(kind)
+        if want <= have:
+            return value if want == have else self.b.cast("trunc", value, kind)
+        return self.b.cast("zext" if unsigned else "sext", value, kind)
+
+    def _integer_call(self, fn: str, value: Value) -> Value:
+        if fn not in ("abs", "neg"):
+            raise CodegenError(f"{fn} has no code for integers")
+        negated = self.b.sub(constant(value.type, 0), value)
+        if fn == "neg":
+            return negated
+        negative = self.b.compare("icmp slt", value, constant(value.type, 0))
+        return self.b.select(negative, negated, value)
+
+
+_Op: TypeAlias = Callable[[Arithmetic, Value, Value], Value]
+
+
+def _instruction(name: str) -> _Op:
+    return lambda f, a, b: f.b.binary(name, a, b)
+
+
+def _chosen(comparison: str) -> _Op:
+    return lambda f, a, b: f.b.select(f.b.compare(comparison, a, b), a, b)
+
+
+def _floor_div(f: Arithmetic, a: Value, b: Value) -> Value:
+    divisor = _known_number(b)
+    if divisor & (divisor - 1) == 0 and divisor > 0:
+        return f.b.ashr(a, constant(b.type, divisor.bit_length() - 1))
+    remainder = f.b.binary("srem", a, b)
+    negative = f.b.cast("sext", f.b.compare("icmp slt", remainder, constant(b.type, 0)), b.type)
+    return f.b.add(f.b.binary("sdiv", a, b), negative)
+
+
+def _floor_mod(f: Arithmetic, a: Value, b: Value) -> Value:
+    divisor = _known_number(b)
+    if divisor & (divisor - 1) == 0 and divisor > 0:
+        return f.b.and_(a, constant(b.type, divisor - 1))
+    remainder = f.b.binary("srem", a, b)
+    negative = f.b.compare("icmp slt", remainder, constant(b.type, 0))
+    return f.b.select(negative, f.b.add(remainder, b), remainder)
+
+
+def _known_number(x: Value) -> int:
+    """The number in a constant, or in all lanes of one; 0 when `x` is not constant."""
+    return int(x.number) if isinstance(x, Constant) else 0
+
+
+_INT_OPS: dict[str, _Op] = {
+    **{op: _instruction(op) for op in ("add", "sub", "mul", "and", "or")},
+    "floordiv": _floor_div,
+    "mod": _floor_mod,
+    "min": _chosen("icmp slt"),
+    "max": _chosen("icmp sgt"),
+}
+_FLOAT_OPS: dict[str, _Op] = {
+    **{op: _instruction(f"f{op}") for op in ("add", "sub", "mul", "div")},
+    "min": lambda f, a, b: f.math.minimum(a, b),
+    "max": lambda f, a, b: f.math.maximum(a, b),
+    "pow": lambda f, a, b: f.math.pow(a, b),
+}
+_UNSIGNED_OPS: dict[str, _Op] = _INT_OPS | {
+    "floordiv": _instruction("udiv"),
+    "mod": _instruction("urem"),
+    "min": _chosen("icmp ult"),
+    "max": _chosen("icmp ugt"),
+}

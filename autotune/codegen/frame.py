@@ -1,0 +1,132 @@
+"""⑤ What is known at a point of a kernel while it is emitted: loops, lanes, and values to share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from autotune.codegen.text import Value
+from autotune.loopir.nodes import Buffer
+from autotune.te.arith import Linear, linear, simplify
+from autotune.te.expr import Binary, Expr, Tensor, Var, idx, substitute
+
+
+class Scope:
+    """Values computed in a region of straight-line code and valid to its end."""
+
+    def __init__(self, parent: Scope | None, stored: frozenset[str]) -> None:
+        self.parent = parent
+        self.stored = stored
+        self.values: dict[object, Value] = {}
+        self.loads: dict[str, dict[object, Value]] = {}
+
+
+@dataclass(slots=True)
+class Frame:
+    """`buffers` and `pointers` by tensor; `env`: loops and lets, as numbers where unrolled.
+
+    `lanes`: the vectorised loop around, and how many iterations it has.
+    """
+
+    buffers: dict[str, Buffer]
+    pointers: dict[str, Value]
+    env: dict[str, int | Value] = field(default_factory=dict)
+    lanes: tuple[str, int] | None = None
+    _scope: Scope = field(default_factory=lambda: Scope(None, frozenset()))
+    _forms: dict[int, tuple[object, Linear]] = field(default_factory=dict)
+
+    # --- loops --------------------------------------------------------------------------------
+
+    def unrolled(self) -> dict[str, Expr]:
+        """The loops whose value is a number here."""
+        return {v: idx(n) for v, n in self.env.items() if isinstance(n, int)}
+
+    def known(self, cond: Expr) -> Expr:
+        """A condition with the values of unrolled loops in it: a Const where they decide it."""
+        values = self.unrolled()
+        return simplify(substitute(cond, values)) if values else cond
+
+    # --- addresses ----------------------------------------------------------------------------
+
+    def form(self, key: object, tensor: Tensor, indices: tuple[Expr, ...]) -> Linear:
+        """Element offset of access `key`, as a linear form over loops."""
+        found = self._forms.get(id(key))
+        if found is None or found[0] is not key:
+            strides = self.buffers[tensor.name].strides
+            total: Expr = idx(0)
+            for i, s in zip(indices, strides, strict=True):
+                total = Binary("add", total, Binary("mul", i, idx(s)))
+            found = self._forms[id(key)] = (key, linear(total))
+        return found[1]
+
+    def expanded(self, form: Linear) -> Linear:
+        """The form with the values of unrolled loops in it, inside opaque atoms too."""
+        const, rest, opaque = form.const, [], False
+        for atom, coef in form.terms:
+            bound = self.env.get(atom.name) if isinstance(atom, Var) else None
+            if isinstance(bound, int):
+                const += bound * coef
+            else:
+                rest.append((atom, coef))
+                opaque = opaque or not isinstance(atom, Var)
+        out = Linear(tuple(rest), const)
+        return linear(substitute(out.expr, self.unrolled())) if opaque else out
+
+    def lane_stride(self, form: Linear) -> int | None:
+        """Elements between neighbouring lanes; None when not constant."""
+        if self.lanes is None:
+            return 0
+        name = self.lanes[0]
+        return None if form.is_opaque_in(name) else form.coefficient(name)
+
+    @contextmanager
+    def without_lanes(self) -> Iterator[tuple[str, int]]:
+        """What is emitted inside is a scalar, for one lane."""
+        lanes, self.lanes = self.lanes, None
+        assert lanes is not None
+        yield lanes
+        self.lanes = lanes
+
+    # --- values to share ----------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self, stored: frozenset[str]) -> Iterator[None]:
+        """What is computed inside is valid to its end; it stores to tensors `stored`."""
+        outer, self._scope = self._scope, Scope(self._scope, stored)
+        yield
+        self._scope = outer
+        for tensor in stored:
+            self.forget(tensor)
+
+    def find(self, key: object) -> Value | None:
+        """A value that was kept here or further out."""
+        scope: Scope | None = self._scope
+        while scope is not None:
+            if key in scope.values:
+                return scope.values[key]
+            scope = scope.parent
+        return None
+
+    def keep(self, key: object, value: Value) -> Value:
+        """Let what follows in this region use a value."""
+        self._scope.values[key] = value
+        return value
+
+    def find_load(self, tensor: str, key: object) -> Value | None:
+        """What was loaded of a tensor, unless it has been stored to since."""
+        scope: Scope | None = self._scope
+        while scope is not None:
+            found = scope.loads.get(tensor, {}).get(key)
+            if found is not None or tensor in scope.stored:
+                return found
+            scope = scope.parent
+        return None
+
+    def keep_load(self, tensor: str, key: object, value: Value) -> None:
+        """Let what follows in this region use an element until its tensor is stored to."""
+        self._scope.loads.setdefault(tensor, {})[key] = value
+
+    def forget(self, tensor: str) -> None:
+        """Elements of a tensor that was just stored to must be loaded anew."""
+        self._scope.loads.pop(tensor, None)
