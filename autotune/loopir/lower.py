@@ -14,11 +14,13 @@ Three rules make the fast programs:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from autotune.errors import ScheduleError
+from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
+from autotune.loopir.local import check_stack, local_region, spread_rows
 from autotune.loopir.nodes import (
     Alloc,
     Body,
@@ -35,18 +37,16 @@ from autotune.loopir.nodes import (
 from autotune.loopir.packing import pack_constants
 from autotune.loopir.prefetch import touch
 from autotune.loopir.visitor import (
-    Read,
     body_loads,
     loop_extents,
     reads_of,
     rewrite_exprs,
     statements,
 )
-from autotune.schedule.region import UnboundedIndex, low, lowest, span
 from autotune.schedule.replay import replay
 from autotune.schedule.state import Iterator, SplitRelation, Stage, State
 from autotune.schedule.steps import Steps
-from autotune.te.arith import linear, simplify
+from autotune.te.arith import simplify
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import (
     REDUCE_BINARY,
@@ -56,27 +56,16 @@ from autotune.te.expr import (
     Reduce,
     Tensor,
     Var,
-    add,
     binary,
     both,
     compare,
-    dtype_bytes,
     floordiv,
     identity,
     idx,
-    maximum,
-    minimum,
     mod,
-    mul,
     sub,
     substitute,
-    variables,
 )
-
-Ranges = dict[str, tuple[int, int]]
-_CONFLICT_BYTES, _PADDING = 1024, 16
-MAX_LOCAL_BYTES = 3 << 19
-"""Local buffers live on the stack of a thread, of which the smallest common size is 2 MiB."""
 
 
 def lower(dag: ComputeDAG, steps: Steps) -> Program:
@@ -116,31 +105,6 @@ def _with_arguments(program: Program) -> Callable[[Kernel], Kernel]:
     return one
 
 
-@dataclass(frozen=True, slots=True)
-class _Instance:
-    """A stage being emitted: start and extent of its region per axis; `local` when attached."""
-
-    stage: Stage
-    starts: tuple[Expr, ...]
-    extents: dict[str, int]
-    overrides: tuple[tuple[str, int], ...] = ()
-    versioned: frozenset[str] = frozenset()
-    local: bool = False
-
-    def sizes(self) -> dict[str, int]:
-        """Extent of every loop, split ones included, in this version."""
-        chosen = dict(self.overrides)
-        out = {a.name: self.extents[a.name] for a in self.stage.axes}
-        for rel in self.stage.splits:
-            extent = out[rel.parent]
-            for child, nominal in zip(rel.children[:0:-1], rel.factors[::-1], strict=True):
-                factor = min(int(nominal), extent)
-                out[child] = chosen.get(child, factor)
-                extent = -(-extent // factor)
-            out[rel.children[0]] = extent
-        return out
-
-
 class _Nest:
     """Emits the loops of one root stage and everything attached inside them."""
 
@@ -151,19 +115,19 @@ class _Nest:
     def kernel(self, number: int) -> Kernel:
         stage = self.root
         extents = {a.name: a.extent for a in stage.axes}
-        inst = _Instance(stage, tuple(idx(0) for _ in stage.op.axes), extents)
-        sizes = inst.sizes()
+        inst = Instance(stage, tuple(idx(0) for _ in stage.op.axes), extents)
+        sizes = inst.sizes
         lets, total, ranges = _decode(stage, sizes)
         body = self._loops(inst, 0, ranges, _Leaf(self._plain))
-        _check_stack(stage.name, body)
+        check_stack(stage.name, body)
         return Kernel(f"k{number}_{_symbol(stage.name)}", total, "t", (), (*lets, *body))
 
     # --- one stage ----------------------------------------------------------------------------
 
-    def _loops(self, inst: _Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+    def _loops(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         """Loops `depth`… of a stage around `leaf`, with the stages attached inside them."""
         stage = inst.stage
-        ready = _version_ready(inst, depth)
+        ready = inst.version_ready(depth)
         if ready is not None:
             return _versions(
                 inst, ready, depth, ranges, lambda i, r: self._loops(i, depth, r, leaf)
@@ -174,57 +138,57 @@ class _Nest:
             body = self._loop(inst, depth, ranges, leaf)
         return self._attach(stage, stage.iters[depth - 1], body, ranges) if depth else body
 
-    def _loop(self, inst: _Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+    def _loop(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         stage = inst.stage
         if depth == len(stage.iters):
             return leaf(inst, ranges)
         it = stage.iters[depth]
-        extent = inst.sizes()[it.name]
-        inside = ranges if extent == 1 else ranges | {_var(stage, it): (0, extent - 1)}
+        extent = inst.sizes[it.name]
+        inside = ranges if extent == 1 else ranges | {loop_var(stage, it): (0, extent - 1)}
         body = self._loops(inst, depth + 1, inside, leaf)
         return body if depth < stage.n_parallel else _loop(stage, it, extent, body)
 
-    def _tile(self, inst: _Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+    def _tile(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         """The spatial loops from `depth` on around `leaf`, and nothing attached."""
         stage = inst.stage
-        ready = _version_ready(inst, depth, "spatial")
+        ready = inst.version_ready(depth, "spatial")
         if ready is not None:
             return _versions(inst, ready, depth, ranges, lambda i, r: self._tile(i, depth, r, leaf))
         if depth == len(stage.iters):
             return leaf(inst, ranges)
         it = stage.iters[depth]
-        extent = inst.sizes()[it.name] if it.kind == "spatial" else 1
-        inside = ranges if extent == 1 else ranges | {_var(stage, it): (0, extent - 1)}
+        extent = inst.sizes[it.name] if it.kind == "spatial" else 1
+        inside = ranges if extent == 1 else ranges | {loop_var(stage, it): (0, extent - 1)}
         return _loop(stage, it, extent, self._tile(inst, depth + 1, inside, leaf))
 
-    def _plain(self, inst: _Instance, ranges: Ranges) -> Body:
-        value = simplify(substitute(inst.stage.op.body, _axis_values(inst)), ranges)
-        tensor, where = _target(inst, ranges)
+    def _plain(self, inst: Instance, ranges: Ranges) -> Body:
+        value = simplify(substitute(inst.stage.op.body, inst.axis_values()), ranges)
+        tensor, where = inst.target(ranges)
         return (Store(tensor, where, value),)
 
-    def _accumulate(self, inst: _Instance, depth: int, ranges: Ranges) -> Body:
+    def _accumulate(self, inst: Instance, depth: int, ranges: Ranges) -> Body:
         """acc = identity or what is there; reduction loops { acc ⊕= … }; store acc."""
-        stage, sizes = inst.stage, inst.sizes()
+        stage, sizes = inst.stage, inst.sizes
         body = stage.op.body
         if not isinstance(body, Reduce):
             raise ScheduleError(f"{stage.name} does not reduce")
         outer = [i for i in stage.iters[:depth] if i.kind == "reduce" and sizes[i.name] > 1]
-        overlap = _has_overlap(inst)
+        overlap = inst.has_overlap()
         if outer and overlap:
             raise ScheduleError(f"{stage.name}: blocked reduction with overlapping tiles")
-        direct = inst.local and not outer and not overlap and _covers(inst, depth)
+        direct = inst.local and not outer and not overlap and inst.covers(depth)
         tile = tuple(i for i in stage.iters[depth:] if i.kind == "spatial")
         shape = tuple(sizes[i.name] for i in tile)
-        where = _target if direct else partial(_accumulator, tile=tile, shape=shape)
-        leaves = _Reduction(body, where)
-        init = self._tile(inst, depth, ranges, _Leaf(leaves.reset))
+        where = Instance.target if direct else partial(_accumulator, tile=tile, shape=shape)
+        parts = _Reduction(body, where)
+        init = self._tile(inst, depth, ranges, _Leaf(parts.reset))
         if outer:
-            resume = self._tile(inst, depth, ranges, _Leaf(leaves.resume))
+            resume = self._tile(inst, depth, ranges, _Leaf(parts.resume))
             init = (If(_all_zero(inst, outer), init, resume),)
-        update = self._loop(inst, depth, ranges, _Update(leaves.update))
+        update = self._loop(inst, depth, ranges, _Update(parts.update))
         if direct:
             return (*init, *update)
-        final = self._tile(inst, depth, ranges, _Leaf(leaves.finish))
+        final = self._tile(inst, depth, ranges, _Leaf(parts.finish))
         acc, _ = where(inst, ranges)
         return (Alloc(Buffer(acc, "local", dense(acc.shape)), (*init, *update, *final)),)
 
@@ -241,13 +205,13 @@ class _Nest:
         if not reads:
             return body
         inner = {v: e for v, e in loop_extents(body).items() if v not in ranges}
-        region = [_region(reads, d, ranges) for d in range(len(stage.op.axes))]
+        region = [local_region(reads, d, ranges) for d in range(len(stage.op.axes))]
         starts = tuple(r[0] for r in region)
         shape = tuple(r[1] for r in region)
         local = Tensor(stage.name, shape, stage.op.tensor.dtype)
         extents = dict(zip((a.name for a in stage.op.axes), shape, strict=True))
         extents |= {a.name: a.extent for a in stage.op.reduce_axes}
-        inst = _Instance(stage, starts, extents, local=True)
+        inst = Instance(stage, starts, extents, local=True)
         fill = self._loops(inst, 0, ranges, _Leaf(self._plain))
         known = ranges | {v: (0, e - 1) for v, e in inner.items()}
 
@@ -260,10 +224,10 @@ class _Nest:
         moved = rewrite_exprs(body, one)
         touched = {name for s in self.state.stages.values() for name in s.touched}
         early = touch(body, touched) if stage.op.reduce_axes and touched else ()
-        return (Alloc(Buffer(local, "local", _rows(local)), (*early, *fill, *moved)),)
+        return (Alloc(Buffer(local, "local", spread_rows(local)), (*early, *fill, *moved)),)
 
 
-_Emit = Callable[[_Instance, Ranges], Body]
+_Emit = Callable[[Instance, Ranges], Body]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +236,7 @@ class _Leaf:
 
     emit: _Emit
 
-    def __call__(self, inst: _Instance, ranges: Ranges) -> Body:
+    def __call__(self, inst: Instance, ranges: Ranges) -> Body:
         return self.emit(inst, ranges)
 
 
@@ -285,52 +249,52 @@ class _Reduction:
     """The four leaves of a reduction; `accumulator` says where a version of the tile keeps it."""
 
     reduce: Reduce
-    accumulator: Callable[[_Instance, Ranges], tuple[Tensor, tuple[Expr, ...]]]
+    accumulator: Callable[[Instance, Ranges], tuple[Tensor, tuple[Expr, ...]]]
 
-    def reset(self, inst: _Instance, ranges: Ranges) -> Body:
+    def reset(self, inst: Instance, ranges: Ranges) -> Body:
         """acc = identity."""
         acc, at = self.accumulator(inst, ranges)
         return (Store(acc, at, identity(self.reduce.op, acc.dtype)),)
 
-    def resume(self, inst: _Instance, ranges: Ranges) -> Body:
+    def resume(self, inst: Instance, ranges: Ranges) -> Body:
         """acc = what the tensor holds."""
-        return (Store(*self.accumulator(inst, ranges), Load(*_target(inst, ranges))),)
+        return (Store(*self.accumulator(inst, ranges), Load(*inst.target(ranges))),)
 
-    def update(self, inst: _Instance, ranges: Ranges) -> Body:
+    def update(self, inst: Instance, ranges: Ranges) -> Body:
         """acc = acc ⊕ one term."""
         acc, at = self.accumulator(inst, ranges)
-        value = simplify(substitute(self.reduce.body, _axis_values(inst)), ranges)
+        value = simplify(substitute(self.reduce.body, inst.axis_values()), ranges)
         total = binary(REDUCE_BINARY[self.reduce.op], Load(acc, at), value)
         return (Store(acc, at, total),)
 
-    def finish(self, inst: _Instance, ranges: Ranges) -> Body:
+    def finish(self, inst: Instance, ranges: Ranges) -> Body:
         """The tensor = acc."""
-        return (Store(*_target(inst, ranges), Load(*self.accumulator(inst, ranges))),)
+        return (Store(*inst.target(ranges), Load(*self.accumulator(inst, ranges))),)
 
 
 def _accumulator(
-    inst: _Instance, _: Ranges, tile: tuple[Iterator, ...], shape: tuple[int, ...]
+    inst: Instance, _: Ranges, tile: tuple[Iterator, ...], shape: tuple[int, ...]
 ) -> tuple[Tensor, tuple[Expr, ...]]:
     """One element per point of the tile, whatever the version."""
-    op, sizes = inst.stage.op, inst.sizes()
-    at = tuple(_loop_value(inst, i, sizes) for i in tile)
+    op = inst.stage.op
+    at = tuple(inst.loop_value(i) for i in tile)
     return Tensor(f"{op.name}.acc", shape, op.tensor.dtype), at
 
 
 def _versions(
-    inst: _Instance,
+    inst: Instance,
     rel: SplitRelation,
     depth: int,
     ranges: Ranges,
-    nest: Callable[[_Instance, Ranges], Body],
+    nest: Callable[[Instance, Ranges], Body],
 ) -> Body:
     """`nest` for the full tile of `rel` and for its remainder, and the choice between them."""
-    stage, sizes = inst.stage, inst.sizes()
+    stage, sizes = inst.stage, inst.sizes
     outside = max(depth, stage.n_parallel)
-    if any(stage.position(c) < outside for c in _leaves(stage, rel.children[-1:])):
+    if any(stage.position(c) < outside for c in leaves(stage, rel.children[-1:])):
         raise ScheduleError(f"{stage.name}: the tile of {rel.parent} must be inside of its number")
-    extent, factor = sizes[rel.parent], min(int(rel.factors[-1]), sizes[rel.parent])
-    tile = simplify(_tile_number(inst, rel, sizes), ranges)
+    extent, factor = sizes[rel.parent], inst.factor(rel)
+    tile = simplify(inst.tile_number(rel), ranges)
     full = replace(inst, versioned=inst.versioned | {rel.parent})
     part = replace(full, overrides=(*inst.overrides, (rel.children[-1], extent % factor)))
     n_full = extent // factor
@@ -346,13 +310,24 @@ def _known(ranges: Ranges, e: Expr, limits: tuple[int, int]) -> Ranges:
     return ranges | {e.name: limits} if isinstance(e, Var) else ranges
 
 
+def _tile_depth(stage: Stage) -> int:
+    """Depth from which only reduction loops and unrolled or vectorised spatial loops follow."""
+    first = next(n for n, i in enumerate(stage.iters) if i.kind == "reduce")
+    depth = first
+    for n in range(first, len(stage.iters)):
+        it = stage.iters[n]
+        if it.kind == "spatial" and not it.annotation:
+            depth = n + 1
+    return depth
+
+
 def _loop(stage: Stage, it: Iterator, extent: int, body: Body) -> Body:
     """A loop around `body`, unless it runs once."""
     if extent == 1:
         return body
     if it.annotation == "vectorize" and not all(map(_is_straight, body)):
         raise ScheduleError(f"{stage.name}: only unrolled loops fit inside vector loop {it.name}")
-    return (For(_var(stage, it), extent, it.annotation or "serial", body),)
+    return (For(loop_var(stage, it), extent, it.annotation or "serial", body),)
 
 
 def _is_straight(stmt: Stmt) -> bool:
@@ -360,10 +335,6 @@ def _is_straight(stmt: Stmt) -> bool:
     if isinstance(stmt, For):
         return stmt.kind == "unroll" and all(map(_is_straight, stmt.body))
     return isinstance(stmt, Store)
-
-
-def _var(stage: Stage, it: Iterator) -> str:
-    return f"{stage.name}.{it.name}"
 
 
 def _symbol(name: str) -> str:
@@ -381,186 +352,14 @@ def _decode(stage: Stage, sizes: dict[str, int]) -> tuple[Body, int, Ranges]:
         extent = sizes[it.name]
         if it is not outer[0]:
             value = mod(value, idx(extent))
-        lets.append(Let(_var(stage, it), value))
-        ranges[_var(stage, it)] = (0, extent - 1)
+        lets.append(Let(loop_var(stage, it), value))
+        ranges[loop_var(stage, it)] = (0, extent - 1)
         total *= extent
     return tuple(lets), total, ranges
 
 
-def _tile_depth(stage: Stage) -> int:
-    """Depth from which only reduction loops and unrolled or vectorised spatial loops follow."""
-    first = next(n for n, i in enumerate(stage.iters) if i.kind == "reduce")
-    depth = first
-    for n in range(first, len(stage.iters)):
-        it = stage.iters[n]
-        if it.kind == "spatial" and not it.annotation:
-            depth = n + 1
-    return depth
-
-
-def _version_ready(inst: _Instance, depth: int, kind: str = "") -> SplitRelation | None:
-    """A split with a remainder whose tile number is known before loop `depth`."""
-    stage, sizes = inst.stage, None
-    for rel in stage.splits:
-        if rel.tail != "split" or rel.parent in inst.versioned:
-            continue
-        sizes = sizes or inst.sizes()
-        factor = min(int(rel.factors[-1]), sizes[rel.parent])
-        if sizes[rel.parent] % factor == 0:
-            continue
-        loops = [stage.position(c) for c in _leaves(stage, rel.children[:-1])]
-        if max(loops) < depth and kind in ("", stage.iters[loops[0]].kind):
-            return rel
-    return None
-
-
-def _leaves(stage: Stage, names: tuple[str, ...]) -> list[str]:
-    out = []
-    for name in names:
-        rel = next((r for r in stage.splits if r.parent == name), None)
-        out += _leaves(stage, rel.children) if rel else [name]
-    return out
-
-
-def _loop_value(inst: _Instance, it: Iterator, sizes: dict[str, int]) -> Expr:
-    return idx(0) if sizes[it.name] == 1 else Var(_var(inst.stage, it))
-
-
-def _value(inst: _Instance, name: str, sizes: dict[str, int]) -> Expr:
-    """Value of a loop or axis within the region, from the loops it was split into."""
-    rel = next((r for r in inst.stage.splits if r.parent == name), None)
-    if rel is None:
-        return _loop_value(inst, inst.stage.iter(name), sizes)
-    last = rel.children[-1]
-    extent = sizes[name]
-    factor = min(int(rel.factors[-1]), extent)
-    tile = _tile_number(inst, rel, sizes)
-    start = mul(tile, idx(factor))
-    if extent % factor and rel.tail == "shift":
-        _refuse_reduction(inst, name)
-        start = minimum(start, idx(extent - factor))
-    return add(start, _value(inst, last, sizes))
-
-
-def _tile_number(inst: _Instance, rel: SplitRelation, sizes: dict[str, int]) -> Expr:
-    """Which innermost tile of a split is being computed; outer levels shift inwards."""
-    count = -(-sizes[rel.parent] // min(int(rel.factors[-1]), sizes[rel.parent]))
-    counts = [count]
-    for nominal in rel.factors[-2::-1]:
-        counts.append(-(-counts[-1] // min(int(nominal), counts[-1])))
-    value = _value(inst, rel.children[0], sizes)
-    levels = zip(rel.children[1:-1], rel.factors[:-1], counts[-2::-1], strict=True)
-    for child, nominal, n in levels:
-        factor = min(int(nominal), n)
-        start = mul(value, idx(factor))
-        if n % factor:
-            _refuse_reduction(inst, rel.parent)
-            start = minimum(start, idx(n - factor))
-        value = add(start, _value(inst, child, sizes))
-    return value
-
-
-def _refuse_reduction(inst: _Instance, name: str) -> None:
-    if any(name == a.name or name.startswith(f"{a.name}.") for a in inst.stage.op.reduce_axes):
-        raise ScheduleError(f"{inst.stage.name}: a reduction over {name} must not overlap")
-
-
-def _has_overlap(inst: _Instance) -> bool:
-    """Whether some spatial point is computed by more than one tile."""
-    sizes = inst.sizes()
-    for rel in inst.stage.splits:
-        extent = sizes[rel.parent]
-        for level, nominal in enumerate(reversed(rel.factors)):
-            factor = min(int(nominal), extent)
-            if extent % factor and not (level == 0 and rel.tail == "split"):
-                return True
-            extent = -(-extent // factor)
-    return False
-
-
-def _covers(inst: _Instance, depth: int) -> bool:
-    """Whether the tile below `depth` is the whole region."""
-    sizes = inst.sizes()
-    return all(sizes[i.name] == 1 for i in inst.stage.iters[:depth] if i.kind == "spatial")
-
-
-def _local_values(inst: _Instance) -> dict[str, Expr]:
-    sizes = inst.sizes()
-    return {a.name: _value(inst, a.name, sizes) for a in inst.stage.axes}
-
-
-def _axis_values(inst: _Instance) -> dict[str, Expr]:
-    values = _local_values(inst)
-    for axis, start in zip(inst.stage.op.axes, inst.starts, strict=True):
-        values[axis.name] = add(start, values[axis.name])
-    return values
-
-
-def _target(inst: _Instance, ranges: Ranges) -> tuple[Tensor, tuple[Expr, ...]]:
-    """Where the stage stores: its own tensor, or a local one of the size of its region."""
-    op = inst.stage.op
-    values = _local_values(inst) if inst.local else _axis_values(inst)
-    where = tuple(simplify(values[a.name], ranges) for a in op.axes)
-    if not inst.local:
-        return op.tensor, where
-    shape = tuple(inst.extents[a.name] for a in op.axes)
-    return Tensor(op.name, shape, op.tensor.dtype), where
-
-
-def _all_zero(inst: _Instance, loops: list[Iterator]) -> Expr:
+def _all_zero(inst: Instance, loops: list[Iterator]) -> Expr:
     cond: Expr = Const(True, "bool")
     for it in loops:
-        cond = both(cond, compare("eq", Var(_var(inst.stage, it)), idx(0)))
+        cond = both(cond, compare("eq", Var(loop_var(inst.stage, it)), idx(0)))
     return cond
-
-
-def _region(reads: list[Read], dim: int, ranges: Ranges) -> tuple[Expr, int]:
-    """Start and extent of what `reads` touch of dimension `dim` while the loops around them run.
-
-    Where reads are guarded or their reach is a bound only, the region is moved into the tensor; an
-    exact one is inside, and its start stays free of min and max.
-    """
-    size = max(r.load.tensor.shape[dim] for r in reads)
-    indices = [(r.load.indices[dim], r.loops(ranges)) for r in reads]
-    try:
-        spans = [int(span(i, inner)) for i, inner in indices]
-        starts = [linear(low(i, inner), ranges) for i, inner in indices]
-    except UnboundedIndex:
-        return idx(0), size
-    first = lowest(starts)
-    if first is None:
-        return idx(0), size
-    extent = max(s.const + n for s, n in zip(starts, spans, strict=True)) - first.const + 1
-    if not any(r.guarded for r in reads) and all(_is_exact(i, inner) for i, inner in indices):
-        return simplify(first.expr, ranges), extent
-    extent = min(extent, size)
-    start = minimum(maximum(first.expr, idx(0)), idx(size - extent))
-    return simplify(start, ranges), extent
-
-
-def _is_exact(index: Expr, inner: Mapping[str, int]) -> bool:
-    """Whether `index` takes its lowest and its highest value while the `inner` loops run."""
-    return all(
-        isinstance(atom, Var) or not variables(atom) & set(inner) for atom, _ in linear(index).terms
-    )
-
-
-def _rows(tensor: Tensor) -> tuple[int, ...]:
-    """Strides of a local buffer: rows a multiple of 1 KiB apart get a cache line in between.
-
-    Else all rows of a register tile would compete for one set of the L1 cache.
-    """
-    strides: list[int] = []
-    step = 1
-    for extent in reversed(tensor.shape):
-        if strides and extent > 1 and step * dtype_bytes(tensor.dtype) % _CONFLICT_BYTES == 0:
-            step += _PADDING
-        strides.insert(0, step)
-        step *= extent
-    return tuple(strides)
-
-
-def _check_stack(name: str, body: Body) -> None:
-    total = sum(s.buffer.n_bytes for s in statements(body) if isinstance(s, Alloc))
-    if total > MAX_LOCAL_BYTES:
-        raise ScheduleError(f"{name}: local buffers need {total} bytes, more than the stack has")

@@ -1,0 +1,147 @@
+"""④ One version of a stage that is being lowered: the size and the meaning of its loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from autotune.errors import ScheduleError
+from autotune.schedule.state import Iterator, SplitRelation, Stage
+from autotune.te.arith import simplify
+from autotune.te.expr import Expr, Tensor, Var, add, idx, minimum, mul
+
+Ranges: TypeAlias = dict[str, tuple[int, int]]
+"""Lowest and highest value of the loops around."""
+
+
+def loop_var(stage: Stage, it: Iterator) -> str:
+    """Name of a loop in the program."""
+    return f"{stage.name}.{it.name}"
+
+
+def leaves(stage: Stage, names: tuple[str, ...]) -> list[str]:
+    """The loops that `names` were split into, or they themselves."""
+    out = []
+    for name in names:
+        rel = next((r for r in stage.splits if r.parent == name), None)
+        out += leaves(stage, rel.children) if rel else [name]
+    return out
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A stage being lowered: start and extent of its region per axis; `local` when attached.
+
+    `overrides`: extents of loops that differ in this version; `versioned`: loops whose remainder
+    has been told from their full tiles.
+    """
+
+    stage: Stage
+    starts: tuple[Expr, ...]
+    extents: dict[str, int]
+    overrides: tuple[tuple[str, int], ...] = ()
+    versioned: frozenset[str] = frozenset()
+    local: bool = False
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Extent of every loop, split ones included, in this version."""
+        chosen = dict(self.overrides)
+        out = {a.name: self.extents[a.name] for a in self.stage.axes}
+        for rel in self.stage.splits:
+            extent = out[rel.parent]
+            for child, nominal in zip(rel.children[:0:-1], rel.factors[::-1], strict=True):
+                factor = min(int(nominal), extent)
+                out[child] = chosen.get(child, factor)
+                extent = -(-extent // factor)
+            out[rel.children[0]] = extent
+        return out
+
+    def factor(self, rel: SplitRelation) -> int:
+        """Size of the innermost tile of a split."""
+        return min(int(rel.factors[-1]), self.sizes[rel.parent])
+
+    def version_ready(self, depth: int, kind: str = "") -> SplitRelation | None:
+        """A split with a remainder whose tile number is known before loop `depth`."""
+        for rel in self.stage.splits:
+            if rel.tail != "split" or rel.parent in self.versioned:
+                continue
+            if self.sizes[rel.parent] % self.factor(rel) == 0:
+                continue
+            loops = [self.stage.position(c) for c in leaves(self.stage, rel.children[:-1])]
+            if max(loops) < depth and kind in ("", self.stage.iters[loops[0]].kind):
+                return rel
+        return None
+
+    def loop_value(self, it: Iterator) -> Expr:
+        """The variable of a loop; 0 where it runs once."""
+        return idx(0) if self.sizes[it.name] == 1 else Var(loop_var(self.stage, it))
+
+    def tile_number(self, rel: SplitRelation) -> Expr:
+        """Which innermost tile of a split is being computed; outer levels shift inwards."""
+        counts = [-(-self.sizes[rel.parent] // self.factor(rel))]
+        for nominal in rel.factors[-2::-1]:
+            counts.append(-(-counts[-1] // min(int(nominal), counts[-1])))
+        value = self._value(rel.children[0])
+        levels = zip(rel.children[1:-1], rel.factors[:-1], counts[-2::-1], strict=True)
+        for child, nominal, n in levels:
+            factor = min(int(nominal), n)
+            start = mul(value, idx(factor))
+            if n % factor:
+                self._refuse_reduction(rel.parent)
+                start = minimum(start, idx(n - factor))
+            value = add(start, self._value(child))
+        return value
+
+    def axis_values(self) -> dict[str, Expr]:
+        """The index along every axis, from the loops."""
+        values = self._local_values()
+        for axis, start in zip(self.stage.op.axes, self.starts, strict=True):
+            values[axis.name] = add(start, values[axis.name])
+        return values
+
+    def target(self, ranges: Ranges) -> tuple[Tensor, tuple[Expr, ...]]:
+        """Where the stage stores: its own tensor, or a local one of the size of its region."""
+        op = self.stage.op
+        values = self._local_values() if self.local else self.axis_values()
+        where = tuple(simplify(values[a.name], ranges) for a in op.axes)
+        if not self.local:
+            return op.tensor, where
+        shape = tuple(self.extents[a.name] for a in op.axes)
+        return Tensor(op.name, shape, op.tensor.dtype), where
+
+    def has_overlap(self) -> bool:
+        """Whether some spatial point is computed by more than one tile."""
+        for rel in self.stage.splits:
+            extent = self.sizes[rel.parent]
+            for level, nominal in enumerate(reversed(rel.factors)):
+                factor = min(int(nominal), extent)
+                if extent % factor and not (level == 0 and rel.tail == "split"):
+                    return True
+                extent = -(-extent // factor)
+        return False
+
+    def covers(self, depth: int) -> bool:
+        """Whether the tile below `depth` is the whole region."""
+        outer = (i for i in self.stage.iters[:depth] if i.kind == "spatial")
+        return all(self.sizes[i.name] == 1 for i in outer)
+
+    def _local_values(self) -> dict[str, Expr]:
+        return {a.name: self._value(a.name) for a in self.stage.axes}
+
+    def _value(self, name: str) -> Expr:
+        """Value of a loop or axis within the region, from the loops it was split into."""
+        rel = next((r for r in self.stage.splits if r.parent == name), None)
+        if rel is None:
+            return self.loop_value(self.stage.iter(name))
+        extent, factor = self.sizes[name], self.factor(rel)
+        start = mul(self.tile_number(rel), idx(factor))
+        if extent % factor and rel.tail == "shift":
+            self._refuse_reduction(name)
+            start = minimum(start, idx(extent - factor))
+        return add(start, self._value(rel.children[-1]))
+
+    def _refuse_reduction(self, name: str) -> None:
+        if any(name == a.name or name.startswith(f"{a.name}.") for a in self.stage.op.reduce_axes):
+            raise ScheduleError(f"{self.stage.name}: a reduction over {name} must not overlap")
