@@ -146,6 +146,8 @@ class Editor:
         for name in self.graph.outputs:
             if name not in made or name in self._alias:
                 source = self.resolve(name)
+                if source == name:
+                    source = self.constant(f"{name}.value", self.constants[name])
                 self.nodes.append(Node(name, "Identity", (source,), (name,)))
         return replace(
             self.graph, nodes=tuple(self.nodes), constants=self.constants, types=self.types

@@ -171,15 +171,16 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
     )
     subgraphs = [build_subgraph(with_copies, group) for group in groups]
     joined = list(joined_groups(with_copies, groups))
+    tasks = _tasks([*subgraphs, *(j.whole for j in joined)])
     return Network(
         name=name,
         inputs=_ports(graph, graph.inputs, index_limits(stored)),
         outputs=_ports(graph, graph.outputs, {}),
         values=values,
-        calls=tuple(_call(s) for s in subgraphs),
-        tasks=_tasks([*subgraphs, *(j.whole for j in joined)]),
+        calls=tuple(_call(s, tasks) for s in subgraphs),
+        tasks=tasks,
         model_hash=digest,
-        chains=tuple(Chain(_call(j.whole), j.parts) for j in joined),
+        chains=tuple(Chain(_call(j.whole, tasks), j.parts) for j in joined),
     )
 
 
@@ -190,9 +191,17 @@ def _tasks(subgraphs: list[Subgraph]) -> dict[str, ComputeDAG]:
     return tasks
 
 
-def _call(subgraph: Subgraph) -> Call:
-    outputs = dict.fromkeys(subgraph.dag.outputs, subgraph.output)
-    return Call(subgraph.dag.key, subgraph.inputs, subgraph.constants, outputs, subgraph.label)
+def _call(subgraph: Subgraph, tasks: Mapping[str, ComputeDAG]) -> Call:
+    """The call of a subgraph, by the names of its task, which another subgraph may have given."""
+    task = tasks[subgraph.dag.key]
+    called = {a.name: b.name for a, b in zip(subgraph.dag.ops, task.ops, strict=True)}
+    return Call(
+        task=task.key,
+        inputs={called[n]: value for n, value in subgraph.inputs.items()},
+        constants={called[n]: array for n, array in subgraph.constants.items()},
+        outputs=dict.fromkeys(task.outputs, subgraph.output),
+        label=subgraph.label,
+    )
 
 
 def _ports(graph: Graph, names: tuple[str, ...], limits: Mapping[str, int]) -> tuple[Port, ...]:
