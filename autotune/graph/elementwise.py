@@ -82,6 +82,28 @@ def _gelu(attrs: Attrs, x: Expr) -> Expr:
     return mul(half, add(ONE, call("erf", mul(x, literal(1 / math.sqrt(2))))))
 
 
+_PI = (3.140625, 0.0009670257568359375, 6.2771141529083251953e-07, 1.2154201e-10)
+"""π in parts whose products with small whole numbers are exact."""
+_SINE = (-1 / 6, 1 / 120, -1 / 5040, 1 / 362880, -1 / 39916800)
+"""sin(r)/r in powers of r²; the next term is below 6e-8 for |r| ≤ π/2."""
+
+
+def _sine(x: Expr, turn: float) -> Expr:
+    """sin(x + turn·π) = (-1)^k · sin(r) with x + turn·π = kπ + r; as exact as x/π has digits."""
+    k = call("round", add(mul(x, literal(1 / math.pi)), literal(turn)))
+    r = x
+    for part in _PI:
+        r = sub(r, mul(sub(k, literal(turn)), literal(part)))
+    square = mul(r, r)
+    series: Expr = literal(_SINE[-1])
+    for coefficient in reversed(_SINE[:-1]):
+        series = add(mul(series, square), literal(coefficient))
+    half = mul(k, literal(0.5))
+    is_odd = compare("ne", half, call("floor", half))
+    value = add(r, mul(mul(r, square), series))
+    return select(is_odd, call("neg", value), value)
+
+
 def _unary(fn: str) -> Callable[..., Expr]:
     return lambda attrs, x: call(fn, x)
 
@@ -101,6 +123,8 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
         for op in ("Exp", "Log", "Sqrt", "Tanh", "Erf", "Sigmoid", "Abs", "Neg", "Floor", "Ceil")
     },
     "Round": _unary("round"),
+    "Sin": lambda attrs, x: _sine(x, 0.0),
+    "Cos": lambda attrs, x: _sine(x, 0.5),
     "Relu": lambda attrs, x: maximum(ZERO, x),
     "Clip": _clip,
     "Reciprocal": lambda attrs, x: div(ONE, x),

@@ -26,12 +26,12 @@ from autotune.graph.ir import (
     to_last,
     unsupported,
 )
-from autotune.graph.products import REDUCTIONS
+from autotune.graph.products import REDUCES
 from autotune.graph.simplify import merge_reshapes, remove_dead
 
-_POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+_POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool")
 _ENLARGING = ("Resize", "Interleave", "SpaceToDepth")
-_SPATIAL = ("Conv", *_POOLS, *_ENLARGING, "LRN", "InstanceNormalization")
+_SPATIAL = ("Conv", *_POOLS, *_ENLARGING, "LRN", "InstanceNormalization", "GroupNormalization")
 _AXIS = ("Concat", "Split", "Softmax", "LogSoftmax")
 
 
@@ -105,7 +105,7 @@ class _Layout:
         if node.op in _AXIS:
             return self.with_axis
         return {"Pad": self.pad, "Slice": self.slice, "Transpose": self.transpose}.get(
-            node.op, self.reduction if node.op in REDUCTIONS else None
+            node.op, self.reduction if node.op in REDUCES else None
         ) or (self.reshape if node.op == "Reshape" else None)
 
     def _is_last(self, node: Node) -> bool:

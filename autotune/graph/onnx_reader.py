@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from autotune.graph.random_weights import Array, replace_all, take_constant_fill
 OPSET = 22
 MIN_OPSET = 7
 IR_VERSION = 10
+_RESIZE_WITH_MODES = 11
+"""The opset from which on Resize says where results lie in the source."""
 _LARGE = 1024
 """Initialisers with more elements than this never decide a shape: they are stripped."""
 
@@ -79,8 +81,8 @@ def load_model(path: str | Path, shapes: Shapes | None = None) -> Model:
     weights |= _take_large(model)
     _declare(model, weights)
     _check(model)
-    model = _infer(_forget_shapes(_convert(_infer(model))))
-    return Model(_expand_functions(model), weights, opset)
+    model = _infer(_forget_shapes(_convert(_infer(_expand(model, _is_newer)))))
+    return Model(_infer(_expand(model, _is_foreign)), weights, opset)
 
 
 def prepare_model(path: str | Path, shapes: Shapes | None = None) -> ModelProto:
@@ -267,17 +269,23 @@ def _convert(model: ModelProto) -> ModelProto:
                     "export it with a newer opset",
                 ) from error
             # going down, adapters exist for few operators; what changed since is types, not meaning
+    if standard < _RESIZE_WITH_MODES:
+        for node in model.graph.node:
+            if node.op_type == "Resize":  # the converter leaves open what went without saying
+                modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+                node.attribute.extend(helper.make_attribute(*mode) for mode in modes.items())
     replace_all(model.opset_import, [helper.make_opsetid("", OPSET)])
     model.ir_version = IR_VERSION
     return model
 
 
-def _expand_functions(model: ModelProto) -> ModelProto:
-    """Operators that the standard defines by others (LayerNormalization, …) -> those others."""
+def _expand(model: ModelProto, wanted: Callable[[NodeProto], bool]) -> ModelProto:
+    """The wanted operators that the standard defines by others (Attention, …) -> those others."""
+    opset = source_opset(model)
     compound = {
         (node.domain, node.op_type)
         for node in model.graph.node
-        if node.op_type not in NATIVE and _has_body(node.op_type)
+        if wanted(node) and _has_body(node.op_type, opset)
     }
     if not compound:
         return model
@@ -285,24 +293,42 @@ def _expand_functions(model: ModelProto) -> ModelProto:
         model.graph.value_info.append(
             helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         )
-    return _infer(
-        onnx.inliner.inline_selected_functions(
-            model, sorted(compound), exclude=False, inline_schema_functions=True
-        )
+    return onnx.inliner.inline_selected_functions(
+        model, sorted(compound), exclude=False, inline_schema_functions=True
     )
 
 
-def _has_body(op_type: str) -> bool:
-    schema: Any = onnx.defs.get_schema(op_type, OPSET)
+def _is_newer(node: NodeProto) -> bool:
+    """Whether an operator came after the opset that models are brought to."""
+    return not _is_standard(node.op_type, OPSET)
+
+
+def _is_foreign(node: NodeProto) -> bool:
+    """Whether nothing here knows an operator."""
+    return node.op_type not in NATIVE
+
+
+def _has_body(op_type: str, opset: int) -> bool:
+    schema: Any = onnx.defs.get_schema(op_type, opset)
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _infer(model: ModelProto) -> ModelProto:
+    """Types of all results, as far as ONNX can tell."""
+    for node in _normalisations_by_group(model):
+        node.op_type = "InstanceNormalization"  # ONNX cannot tell the shape of the former
     try:
-        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
             f"the shapes of the model do not fit together: {reason}",
             "check the shapes given with --shape",
         ) from error
+    for node in _normalisations_by_group(model):
+        node.op_type = "GroupNormalization"
+    return model
+
+
+def _normalisations_by_group(model: ModelProto) -> list[NodeProto]:
+    return [n for n in model.graph.node if any(a.name == "num_groups" for a in n.attribute)]

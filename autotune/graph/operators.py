@@ -22,15 +22,17 @@ from autotune.graph.indices import (
 from autotune.graph.ir import Node, Shape
 from autotune.graph.products import (
     REDUCTIONS,
+    einsum,
     global_pool,
+    log_sum_exp,
     lrn,
     matmul,
     normalise,
     reduction,
     softmax,
 )
-from autotune.graph.scope import Operands, Scope, axes_of, broadcast_shape, read, tensor
-from autotune.graph.windows import average_pool, conv, max_pool, padded
+from autotune.graph.scope import Operands, Scope, axes_of, broadcast_shape, literal, read, tensor
+from autotune.graph.windows import average_pool, conv, lp_pool, max_pool, padded
 from autotune.te.expr import (
     Expr,
     Tensor,
@@ -41,6 +43,7 @@ from autotune.te.expr import (
     idx,
     maximum,
     minimum,
+    mod,
     mul,
     select,
     sub,
@@ -65,14 +68,14 @@ def transpose(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
 
 
 def pad(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Constant, edge or reflect padding by `node.attrs["amounts"]`."""
+    """Constant, edge, reflect or wrap padding by `node.attrs["amounts"]`."""
     x = tensor(operands, 0)
     amounts = node.attrs["amounts"]
     begin, end = amounts[: len(x.shape)], amounts[len(x.shape) :]
     mode = node.attrs.get("mode", "constant")
     if mode == "constant":
         return padded(scope, x, begin, end, node.attrs.get("fill", 0.0))
-    if mode not in ("edge", "reflect"):
+    if mode not in ("edge", "reflect", "wrap"):
         raise UnsupportedOperator(f"Pad with mode '{mode}' (node '{node.name}') is not supported")
     axes = axes_of(shape)
     index = []
@@ -81,6 +84,8 @@ def pad(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
         if mode == "reflect":
             i = select(compare("lt", i, idx(0)), sub(idx(0), i), i)
             i = select(compare("ge", i, idx(n)), sub(idx(2 * n - 2), i), i)
+        if mode == "wrap":
+            i = mod(i, idx(n))
         index.append(maximum(idx(0), minimum(idx(n - 1), i)) if n != a.extent else as_index(a))
     return scope.compute("pad", axes, x[tuple(index)])
 
@@ -92,6 +97,15 @@ def slice_(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor
     parts = zip(axes, node.attrs["starts"], node.attrs["steps"], strict=True)
     index = [add(mul(a.var, idx(step)), idx(start)) for a, start, step in parts]
     return scope.compute("slice", axes, x[tuple(index)])
+
+
+def triangle(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """The elements of x on one side of diagonal `node.attrs["k"]` of its last two dimensions."""
+    x = tensor(operands, 0)
+    axes = axes_of(shape)
+    row, column = add(axes[-2].var, idx(node.attrs["k"])), axes[-1].var
+    kept = compare("ge" if node.attrs.get("upper", 1) else "le", column, row)
+    return scope.compute("triangle", axes, select(kept, x[axes], literal(0.0)))
 
 
 def concat(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -135,17 +149,22 @@ OPERATORS: dict[str, Definition] = {
     "Conv": conv,
     "MaxPool": max_pool,
     "AveragePool": average_pool,
+    "LpPool": lp_pool,
     "GlobalAveragePool": global_pool,
     "GlobalMaxPool": global_pool,
     "MatMul": matmul,
     "Softmax": softmax,
     "LogSoftmax": softmax,
+    "ReduceLogSumExp": log_sum_exp,
+    "Einsum": einsum,
     "LRN": lrn,
     "InstanceNormalization": normalise,
+    "GroupNormalization": normalise,
     "LayerNormalization": normalise,
     "Transpose": transpose,
     "Pad": pad,
     "Slice": slice_,
+    "Trilu": triangle,
     "Concat": concat,
     "Expand": expand,
     "Resize": upsample,
@@ -173,7 +192,8 @@ ANY_TYPE = frozenset(
 
 NATIVE = frozenset(OPERATORS) | {
     *("BatchNormalization", "Gemm", "Sum", "Split", "Dropout"),
-    *("ConvTranspose", "DepthToSpace", "SpaceToDepth", "ScatterND", "ScatterElements"),
+    *("ConvTranspose", "Col2Im", "DepthToSpace", "SpaceToDepth", "ScatterND", "ScatterElements"),
+    *("Mean", "Tile", "GlobalLpPool"),
     *("Constant", "ConstantOfShape", "Shape", "Size", "Range"),
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from autotune.graph.elementwise import ONE, ZERO
 from autotune.graph.ir import Node, Shape
@@ -27,6 +28,9 @@ from autotune.te.expr import (
     sub,
 )
 
+_POINT = (Axis("n", 1),)
+"""The axes of a number: a computation has at least one."""
+
 
 def matmul(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[…, m, n] = Σ a[…, m, k] · b[…, k, n] + bias[n], batches broadcast, vectors promoted."""
@@ -42,13 +46,14 @@ def matmul(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor
     left = (k, *rows) if trans_a else (*rows, k)
     right = (*cols, k) if trans_b else (k, *cols)
     product = mul(_batched(a, batch, left), _batched(b, batch, right))
-    result = scope.compute("matmul", axes, Reduce("sum", product, (k,)))
+    result = scope.compute("matmul", axes or _POINT, Reduce("sum", product, (k,)))
     return biased(scope, result, bias)
 
 
 def _matmul_axes(shape: Shape) -> tuple[Axis, ...]:
-    names = ["b", "m", "n"][-len(shape) :] if len(shape) < 4 else None
-    names = names or [f"b{n}" for n in range(len(shape) - 2)] + ["m", "n"]
+    names = ["b", "m", "n"][max(0, 3 - len(shape)) :]
+    if len(shape) > 3:
+        names = [f"b{n}" for n in range(len(shape) - 2)] + ["m", "n"]
     return tuple(Axis(a, e) for a, e in zip(names, shape, strict=True))
 
 
@@ -58,6 +63,28 @@ def _batched(x: Tensor, batch: Sequence[Axis], inner: Sequence[Axis]) -> Expr:
     pairs = zip(x.shape, lead, strict=False)
     index = [idx(0) if extent == 1 else axis.var for extent, axis in pairs]
     return x[(*index, *inner)]
+
+
+def einsum(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[result] = Σ Π x[labels] over the labels that the result lacks; one label, one axis.
+
+    `node.attrs["labels"]`: those of every operand, then those of the result, as in `bik bkj bij`.
+    """
+    *sources, result = node.attrs["labels"].split(" ")
+    tensors = [tensor(operands, n) for n in range(len(sources))]
+    extents: dict[str, int] = {}
+    for labels, x in zip(sources, tensors, strict=True):
+        for label, extent in zip(labels, x.shape, strict=True):
+            extents[label] = max(extent, extents.get(label, 1))
+    axes = {label: Axis(label, extent) for label, extent in extents.items()}
+    elements: list[Expr] = [
+        x[tuple(axes[a].var if n > 1 else idx(0) for a, n in zip(labels, x.shape, strict=True))]
+        for labels, x in zip(sources, tensors, strict=True)
+    ]
+    body = reduce(mul, elements)
+    summed = tuple(axis for label, axis in axes.items() if label not in result)
+    body = Reduce("sum", body, summed) if summed else body
+    return scope.compute("einsum", [axes[a] for a in result] or _POINT, body)
 
 
 def softmax(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -95,6 +122,8 @@ REDUCTIONS: dict[str, tuple[str, Callable[[Expr], Expr], str]] = {
     "ReduceLogSum": ("sum", lambda e: e, "log"),
 }
 """Operator -> reduction, what is reduced, what happens to the result."""
+REDUCES = (*REDUCTIONS, "ReduceLogSumExp")
+"""All operators that reduce over some axes."""
 
 
 def reduction(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -102,6 +131,20 @@ def reduction(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
     x = tensor(operands, 0)
     keep = bool(node.attrs.get("keepdims", 1))
     return _reduced(scope, node.op, x, tuple(node.attrs["axes"]), keep)
+
+
+def log_sum_exp(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """log Σ exp(x - max) + max over `node.attrs["axes"]`."""
+    x, over = tensor(operands, 0), tuple(node.attrs["axes"])
+    axes, keep = axes_of(x.shape), bool(node.attrs.get("keepdims", 1))
+    top = _fold(scope, "max", x, over, lambda e: e)
+    below = scope.compute("sub", axes, sub(read(x, axes), read(top, axes)))
+    total = _fold(scope, "sum", below, over, lambda e: call("exp", e), keep)
+    outer = axes_of(total.shape)
+    kept = iter(a for n, a in enumerate(outer) if not keep or n not in over)
+    at = [idx(0) if n in over else next(kept).var for n in range(len(axes))]
+    logarithm = call("log", total[tuple(a.var for a in outer)])
+    return scope.compute("logsumexp", outer, add(logarithm, top[tuple(at)]))
 
 
 def _reduced(scope: Scope, op: str, x: Tensor, over: tuple[int, ...], keep: bool) -> Tensor:
@@ -134,19 +177,24 @@ def _fold(
         outer = [Axis(a.name, 1) if n in inner else a for n, a in enumerate(axes)]
     else:
         outer = [a for n, a in enumerate(axes) if n not in inner]
-    return scope.compute(op, outer or [Axis("n", 1)], Reduce(op, element, reduced))
+    return scope.compute(op, outer or _POINT, Reduce(op, element, reduced))
 
 
 def normalise(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """(x - mean) / sqrt(variance + ε) · scale + bias.
 
-    Mean and variance over the spatial dimensions (InstanceNormalization), or over the dimensions
-    from `axis` on (LayerNormalization).
+    Mean and variance over the spatial dimensions (InstanceNormalization), over those and the
+    channels of a group (GroupNormalization, x is (n, …, group, c/group) or has one group), or over
+    the dimensions from `axis` on (LayerNormalization).
     """
-    x, axes = tensor(operands, 0), axes_of(shape)
-    layer = node.op == "LayerNormalization"
-    first = node.attrs.get("axis", -1) % len(shape) if layer else 1
-    over = tuple(range(first, len(shape) if layer else len(shape) - 1))
+    x = tensor(operands, 0)
+    shape, axes = x.shape, axes_of(x.shape)
+    over = tuple(range(1, len(shape) - 1))
+    if node.op == "LayerNormalization":
+        over = tuple(range(node.attrs.get("axis", -1) % len(shape), len(shape)))
+    elif node.op == "GroupNormalization":
+        n_inner = 1 if node.attrs["num_groups"] == 1 else 2
+        over = (*range(1, len(shape) - n_inner), len(shape) - 1)
     mean = _reduced(scope, "ReduceMean", x, over, keep=True)
     centred = scope.compute("sub", axes, sub(read(x, axes), read(mean, axes)))
     total = _fold(scope, "sum", centred, over, _square)

@@ -14,17 +14,21 @@ import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, unsupported
 from autotune.graph.layout import pad_amounts, reduce_axes
-from autotune.graph.products import REDUCTIONS
+from autotune.graph.products import REDUCES
+from autotune.graph.resizing import resize
 from autotune.graph.simplify import remove_identities
-from autotune.graph.upscale import interleave, resize, space_to_depth
+from autotune.graph.upscale import interleave, space_to_depth
 from autotune.graph.windows import Window
 
 
 def resolve_operands(graph: Graph) -> Graph:
     """Rewrite the graph; see the module. Raises UnsupportedOperator for computed operands."""
-    editor = Editor(graph)
+    editor, readers = Editor(graph), graph.consumers()
     for original in graph.nodes:
         node = editor.updated(original)
+        used = (name in readers or name in graph.outputs for name in node.outputs[1:])
+        if node.op != "Split" and any(used):
+            raise unsupported(node, graph, "its second output is used")
         rewrite = _RULES.get(node.op)
         if rewrite is None:
             editor.emit(node)
@@ -185,7 +189,23 @@ def _average_pool(editor: Editor, node: Node) -> None:
     scale = (1.0 / np.maximum(counts, 1)).astype(np.float32)
     scale = scale.reshape(-1)[:1] if (scale == scale.flat[0]).all() else scale[..., None]
     name = editor.constant(f"{node.output}.counts", scale)
-    editor.emit(replace(node, inputs=(node.inputs[0], name)))
+    _pool(editor, replace(node, inputs=(node.inputs[0], name)))
+
+
+def _pool(editor: Editor, node: Node) -> None:
+    """Pooling without the outer taps that meet only padding."""
+    size = editor.types[node.inputs[0]].shape[1:-1]
+    out = editor.types[node.output].shape[1:-1]
+    _, attrs = Window(node, tuple(node.attrs["kernel_shape"]), size, out).live()
+    editor.emit(replace(node, attrs={**node.attrs, "auto_pad": "NOTSET", **attrs}))
+
+
+def _triangle(editor: Editor, node: Node) -> None:
+    k = editor.constants.get(node.inputs[1]) if len(node.inputs) > 1 else np.zeros(1)
+    if k is None:
+        raise unsupported(node, editor.graph, "its diagonal is computed at run time")
+    attrs = {**node.attrs, "k": int(k.reshape(-1)[0])}
+    editor.emit(replace(node, inputs=node.inputs[:1], attrs=attrs))
 
 
 def _n_counted(window: Window, n: int, node: Node) -> Array:
@@ -213,7 +233,7 @@ def _expand(editor: Editor, node: Node) -> None:
 
 
 _RULES: dict[str, Callable[[Editor, Node], None]] = {
-    **dict.fromkeys(REDUCTIONS, _reduction),
+    **dict.fromkeys(REDUCES, _reduction),
     "Pad": _pad,
     "Slice": _slice,
     "Split": _split,
@@ -222,6 +242,9 @@ _RULES: dict[str, Callable[[Editor, Node], None]] = {
     "ScatterElements": _scatter,
     "CumSum": _running_sum,
     "AveragePool": _average_pool,
+    "MaxPool": _pool,
+    "LpPool": _pool,
+    "Trilu": _triangle,
     "Resize": resize,
     "Interleave": interleave,
     "SpaceToDepth": space_to_depth,

@@ -16,8 +16,19 @@ from onnx.reference import ReferenceEvaluator
 
 from autotune.graph.affine import fold_affine
 from autotune.graph.branches import merge_branches
-from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType, unsupported
-from autotune.graph.upscale import depth_to_space, transposed_convolution
+from autotune.graph.contraction import einsum
+from autotune.graph.ir import (
+    Array,
+    Editor,
+    Graph,
+    Node,
+    Shape,
+    TensorType,
+    float_array,
+    unsupported,
+)
+from autotune.graph.upscale import columns_to_image, depth_to_space, transposed_convolution
+from autotune.graph.windows import Window
 
 _OPSET = 22
 _SMALL = 1024
@@ -71,8 +82,9 @@ def canonical_operators(graph: Graph) -> Graph:
 
     Reshape, Flatten, Squeeze, Unsqueeze -> Reshape of one input (chains -> the last one) ·
     Sum(a, b, c) -> Add(Add(a, b), c) · Gemm -> MatMul, Mul, Add · BatchNormalization -> Mul, Add ·
-    Sub/Div by a constant -> Add/Mul · constants to the right of Add and Mul · ConvTranspose and
-    DepthToSpace -> Conv, Interleave (see `upscale`) · Conv -> one without taps on padding alone.
+    Sub/Div by a constant -> Add/Mul · constants to the right of Add and Mul · ConvTranspose, Col2Im
+    and DepthToSpace -> Conv, Interleave (see `upscale`) · Conv -> without taps on padding alone ·
+    Einsum of labels and pairs (see `contraction`) · Tile -> Expand · GlobalLpPool -> ReduceL2.
     """
     editor = Editor(graph)
     for original in graph.nodes:
@@ -227,7 +239,7 @@ def _is_identity(node: Node, editor: Editor) -> bool:
         case "Dropout":
             flag = node.inputs[2] if len(node.inputs) > 2 else ""
             return flag not in editor.constants or not editor.constants[flag].any()
-        case "Cast":
+        case "Cast" | "CastLike":
             return editor.types[node.inputs[0]].dtype == editor.types[node.output].dtype
         case "Sum" | "Max" | "Min" | "Mean" | "Concat":
             return len(node.inputs) == 1
@@ -240,16 +252,55 @@ def _reshape(editor: Editor, node: Node) -> None:
 
 
 def _sum(editor: Editor, node: Node) -> None:
-    """Sum, Max and Min of many -> a chain of two-operand ones."""
-    op = "Add" if node.op == "Sum" else node.op
+    """Sum, Max, Min and Mean of many -> a chain of two-operand ones; a mean is scaled."""
+    op = "Add" if node.op in ("Sum", "Mean") else node.op
+    result = node.output
+    if node.op == "Mean":
+        result = editor.new(f"{node.output}.sum", editor.types[node.output].shape)
     total = node.inputs[0]
     for n, name in enumerate(node.inputs[1:], 1):
         last = n == len(node.inputs) - 1
         shape = np.broadcast_shapes(editor.types[total].shape, editor.types[name].shape)
         dtype = editor.types[node.output].dtype
-        out = node.output if last else editor.new(f"{node.output}.{n}", shape, dtype)
+        out = result if last else editor.new(f"{node.output}.{n}", shape, dtype)
         editor.emit(Node(node.name, op, (total, name), (out,)))
         total = out
+    if node.op == "Mean":
+        share = editor.constant(f"{node.output}.share", np.full(1, 1 / len(node.inputs), "f4"))
+        editor.emit(Node(node.name, "Mul", (total, share), node.outputs))
+
+
+def _tile(editor: Editor, node: Node) -> None:
+    """Tile -> Reshape to (…, 1, n, …), Expand to (…, repeats, n, …), Reshape."""
+    repeats = editor.constants.get(node.inputs[1])
+    if repeats is None:
+        raise unsupported(node, editor.graph, "its repeats are computed at run time")
+    kind = editor.types[node.inputs[0]]
+    apart = [d for n in kind.shape for d in (1, n)]
+    wide = [d for r, n in zip(repeats.tolist(), kind.shape, strict=True) for d in (r, n)]
+    split = editor.new(f"{node.output}.apart", apart, kind.dtype)
+    tiled = editor.new(f"{node.output}.tiled", wide, kind.dtype)
+    editor.emit(Node(node.name, "Reshape", node.inputs[:1], (split,)))
+    editor.emit(Node(node.name, "Expand", (split,), (tiled,)))
+    editor.emit(Node(node.name, "Reshape", (tiled,), node.outputs))
+
+
+def _global_lp_pool(editor: Editor, node: Node) -> None:
+    """GlobalLpPool -> ReduceL1 or ReduceL2 over the spatial dimensions."""
+    p = node.attrs.get("p", 2)
+    if p not in (1, 2):
+        raise unsupported(node, editor.graph, f"p = {p}")
+    axes = tuple(range(2, len(editor.types[node.output].shape)))
+    editor.emit(replace(node, op=f"ReduceL{p}", attrs={"axes": axes, "keepdims": 1}))
+
+
+def _float_power(editor: Editor, node: Node) -> None:
+    """Pow with a constant exponent of whole numbers -> with one of floats."""
+    x, power = node.inputs
+    value = editor.constants.get(power)
+    if value is not None and editor.types[x].dtype == "float32" != value.dtype:
+        node = replace(node, inputs=(x, editor.constant(f"{power}.float", float_array(value))))
+    editor.emit(node)
 
 
 def _gemm(editor: Editor, node: Node) -> None:
@@ -326,35 +377,21 @@ def _inverse(editor: Editor, node: Node) -> None:
 def _live_taps(editor: Editor, node: Node) -> None:
     """Conv without the outer taps that meet only padding, as those of a large dilation do."""
     weight = editor.constants.get(node.inputs[1])
-    if weight is None or node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
-        editor.emit(node)
-        return
-    size, out = editor.types[node.inputs[0]].shape[2:], editor.types[node.output].shape[2:]
-    n = len(size)
-    steps = node.attrs.get("strides", (1,) * n), node.attrs.get("dilations", (1,) * n)
-    pads = list(node.attrs.get("pads", (0,) * 2 * n))
-    kept = [slice(None)] * 2
-    for a, (h, o, k, s, d) in enumerate(zip(size, out, weight.shape[2:], *steps, strict=True)):
-        at = np.arange(o)[:, None] * s + np.arange(k) * d - pads[a]
-        live = np.flatnonzero(((at >= 0) & (at < h)).any(0))
-        first, last = (int(live[0]), int(live[-1])) if live.size else (0, k - 1)
-        cut = first * d, (k - 1 - last) * d
-        if cut[0] > pads[a] or cut[1] > pads[n + a]:
-            first, last, cut = 0, k - 1, (0, 0)
-        pads[a], pads[n + a] = pads[a] - cut[0], pads[n + a] - cut[1]
-        kept.append(slice(first, last + 1))
-    taps = weight[tuple(kept)]
-    if taps.shape != weight.shape:
-        name = editor.constant(f"{node.inputs[1]}.live", np.ascontiguousarray(taps))
-        inputs = (node.inputs[0], name, *node.inputs[2:])
-        attrs = {**node.attrs, "kernel_shape": taps.shape[2:], "pads": tuple(pads)}
-        node = replace(node, inputs=inputs, attrs=attrs)
+    if weight is not None:
+        size, out = editor.types[node.inputs[0]].shape[2:], editor.types[node.output].shape[2:]
+        live, attrs = Window(node, weight.shape[2:], size, out).live()
+        kept = [slice(None)] * 2 + [slice(t.start, t.stop) for t in live]
+        taps = weight[tuple(kept)]
+        if taps.shape != weight.shape:
+            name = editor.constant(f"{node.inputs[1]}.live", np.ascontiguousarray(taps))
+            inputs = (node.inputs[0], name, *node.inputs[2:])
+            node = replace(node, inputs=inputs, attrs={**node.attrs, **attrs})
     editor.emit(node)
 
 
 _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     **dict.fromkeys(_RESHAPES, _reshape),
-    **dict.fromkeys(("Sum", "Max", "Min"), _sum),
+    **dict.fromkeys(("Sum", "Max", "Min", "Mean"), _sum),
     **dict.fromkeys(("Add", "Mul"), _commute),
     **dict.fromkeys(("Sub", "Div"), _inverse),
     "Cast": _cast,
@@ -362,5 +399,10 @@ _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     "BatchNormalization": _batch_norm,
     "Conv": _live_taps,
     "ConvTranspose": transposed_convolution,
+    "Col2Im": columns_to_image,
     "DepthToSpace": depth_to_space,
+    "Einsum": einsum,
+    "Tile": _tile,
+    "GlobalLpPool": _global_lp_pool,
+    "Pow": _float_power,
 }

@@ -2,11 +2,11 @@
 
     ConvTranspose(x, W, b)  -> Conv, Interleave, Slice      every phase of it is a convolution
     DepthToSpace(x)         -> Interleave
+    Col2Im(x)               -> Interleave, or ConvTranspose where blocks overlap
     Interleave(x)           -> Reshape, Transpose, Reshape  blocks of channels become neighbours
     SpaceToDepth(x)         -> Reshape, Transpose, Reshape
-    Resize(x)               -> MatMul, one for each axis    the weights of all neighbours are known
 
-The first two are rewritten in ONNX's order of dimensions, the others where channels are last.
+The first three are rewritten in ONNX's order of dimensions, the others where channels are last.
 
 A transposed convolution of stride s adds W[k] to y[s·i + k] for every x[i]. Of y[s·q + r] only the
 taps k = s·t + r are part, so with T = ⌈K/s⌉ it is Σ x[q - t]·W[s·t + r] over t < T: an ordinary
@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape, float_array, to_last, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape, float_array, unsupported
 
 # --- channels in front ------------------------------------------------------------------------
 
@@ -76,6 +76,35 @@ def depth_to_space(editor: Editor, node: Node) -> None:
         "blocks_first": node.attrs.get("mode", "DCR") == "DCR",
     }
     editor.emit(replace(node, op="Interleave", attrs=attrs))
+
+
+def columns_to_image(editor: Editor, node: Node) -> None:
+    """Col2Im -> Interleave; where blocks overlap or have holes, ConvTranspose with unit kernels."""
+    n, rows, _ = editor.types[node.inputs[0]].shape
+    shape = editor.types[node.output].shape
+    known = [editor.constants.get(name) for name in node.inputs[1:]]
+    if any(value is None for value in known):
+        raise unsupported(node, editor.graph, "its shape is computed at run time")
+    block = tuple(int(b) for b in known[1].reshape(-1)) if known[1] is not None else ()
+    rank = len(block)
+    strides, dilations = (node.attrs.get(a, (1,) * rank) for a in ("strides", "dilations"))
+    pads = node.attrs.get("pads", (0,) * 2 * rank)
+    counts = [
+        (h + pads[a] + pads[rank + a] - dilations[a] * (block[a] - 1) - 1) // strides[a] + 1
+        for a, h in enumerate(shape[2:])
+    ]
+    columns = editor.new(f"{node.output}.columns", (n, rows, *counts))
+    editor.emit(Node(node.name, "Reshape", node.inputs[:1], (columns,)))
+    whole = tuple(c * b for c, b in zip(counts, block, strict=True))
+    if strides == block and whole == shape[2:] and not any(pads) and set(dilations) == {1}:
+        attrs = {"blocks": block, "groups": 1, "blocks_first": False}
+        editor.emit(Node(node.name, "Interleave", (columns,), node.outputs, attrs))
+        return
+    units = np.eye(math.prod(block), dtype=np.float32).reshape(-1, 1, *block)
+    kernel = editor.constant(f"{node.output}.units", np.tile(units, (shape[1], *(1,) * (rank + 1))))
+    attrs = {"strides": strides, "dilations": dilations, "pads": pads, "group": shape[1]}
+    overlapping = Node(node.name, "ConvTranspose", (columns, kernel), node.outputs, attrs)
+    transposed_convolution(editor, overlapping)
 
 
 def _with_holes(weight: Array, dilations: Shape) -> Array:
@@ -153,85 +182,3 @@ def _rearrange(editor: Editor, node: Node, split: Shape, perm: Shape) -> None:
     editor.emit(Node(node.name, "Reshape", node.inputs[:1], (apart,)))
     editor.emit(Node(node.name, "Transpose", (apart,), (moved,), {"perm": perm}))
     editor.emit(Node(node.name, "Reshape", (moved,), node.outputs))
-
-
-def resize(editor: Editor, node: Node) -> None:
-    """Nearest neighbour by whole factors stays; all else is a known matrix for every axis."""
-    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
-    is_known = node.attrs.get("mode", "nearest") in ("nearest", "linear")
-    if not is_known or node.attrs.get("antialias"):
-        raise unsupported(node, editor.graph, "only 'nearest' and 'linear' without antialiasing")
-    matrices = {a: _interpolation(editor, node, a) for a in range(len(out)) if shape[a] != out[a]}
-    if all(_repeats(m) for m in matrices.values()):
-        editor.emit(replace(node, inputs=node.inputs[:1], attrs={}))
-        return
-    source = node.inputs[0]
-    for axis, matrix in matrices.items():
-        before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-        flat = editor.new(f"{node.output}.flat", (before, shape[axis], after))
-        made = editor.new(f"{node.output}.axis", (before, out[axis], after))
-        shape = (*shape[:axis], out[axis], *shape[axis + 1 :])
-        target = node.output if shape == out else editor.new(f"{node.output}.partly", shape)
-        weights = editor.constant(f"{node.output}.weights", float_array(matrix))
-        editor.emit(Node(node.name, "Reshape", (source,), (flat,)))
-        editor.emit(Node(node.name, "MatMul", (weights, flat), (made,)))
-        editor.emit(Node(node.name, "Reshape", (made,), (target,)))
-        source = target
-
-
-def _repeats(matrix: Array) -> bool:
-    """Whether every element is taken equally often, one after the other."""
-    out, size = matrix.shape
-    whole = out % size == 0
-    return whole and np.array_equal(matrix, np.repeat(np.eye(size), out // size, axis=0))
-
-
-def _interpolation(editor: Editor, node: Node, axis: int) -> Array:
-    """What every element of the source along `axis` is worth for every result: [out, size]."""
-    size, out = editor.types[node.inputs[0]].shape[axis], editor.types[node.output].shape[axis]
-    at = _coordinates(editor, node, axis, size, out)
-    weights = np.zeros((out, size))
-    if node.attrs.get("mode", "nearest") == "nearest":
-        weights[np.arange(out), np.clip(_nearest(node, at), 0, size - 1)] = 1.0
-        return weights
-    low = np.floor(at).astype(np.int64)
-    for index, share in ((low, low + 1 - at), (low + 1, at - low)):
-        np.add.at(weights, (np.arange(out), np.clip(index, 0, size - 1)), share)
-    return weights
-
-
-def _coordinates(editor: Editor, node: Node, axis: int, size: int, out: int) -> Array:
-    """Where every result lies in the source, in elements; in float32, as ties depend on that."""
-    mode = node.attrs.get("coordinate_transformation_mode", "half_pixel")
-    given = editor.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
-    scale = np.float32(out / size)
-    rank = len(editor.types[node.output].shape)
-    if given is not None and given.size == rank:
-        scale = np.float32(given[to_last(rank)[axis]])
-    at: Array = np.arange(out, dtype=np.float32)
-    half = np.float32(0.5)
-    match mode:
-        case "align_corners":
-            return at * np.float32((size - 1) / max(out - 1, 1))
-        case "asymmetric":
-            return at / scale
-        case "half_pixel":
-            return (at + half) / scale - half
-        case "pytorch_half_pixel":
-            return (at + half) / scale - half if out > 1 else at
-        case _:
-            raise unsupported(node, editor.graph, f"coordinates '{mode}'")
-
-
-def _nearest(node: Node, at: Array) -> Array:
-    """Nearest whole coordinates."""
-    match node.attrs.get("nearest_mode", "round_prefer_floor"):
-        case "floor":
-            picked = np.floor(at)
-        case "ceil":
-            picked = np.ceil(at)
-        case "round_prefer_ceil":
-            picked = np.floor(at + 0.5)
-        case _:
-            picked = np.ceil(at - 0.5)
-    return picked.astype(np.int64)

@@ -7,8 +7,10 @@ inline it, compute it per tile, or once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
+
+import numpy as np
 
 from autotune.graph.elementwise import ONE
 from autotune.graph.ir import Node, Shape
@@ -27,7 +29,9 @@ from autotune.te.expr import (
     Reduce,
     Tensor,
     add,
+    binary,
     both,
+    call,
     compare,
     idx,
     mul,
@@ -64,6 +68,24 @@ class Window:
             (o - 1) * s + (k - 1) * d + 1
             for o, s, k, d in zip(self.out, self.strides, self.kernel, self.dilations, strict=True)
         )
+
+    def live(self) -> tuple[tuple[range, ...], dict[str, Shape]]:
+        """The taps of every dimension that meet more than padding, and a window's attributes so.
+
+        All taps of a dimension where none does, or where what is left would begin inside the input.
+        """
+        kept, pads = [], []
+        window = zip(self.out, self.strides, self.kernel, self.dilations, strict=True)
+        for (o, s, k, d), b, e, h in zip(window, self.begin, self.end, self.size, strict=True):
+            at = np.arange(o)[:, None] * s + np.arange(k) * d - b
+            met = np.flatnonzero(((at >= 0) & (at < h)).any(0))
+            first, last = (int(met[0]), int(met[-1])) if met.size else (0, k - 1)
+            cut = first * d, (k - 1 - last) * d
+            fits = cut[0] <= b and cut[1] <= e
+            kept.append(range(first, last + 1) if fits else range(k))
+            pads.append((b - cut[0], e - cut[1]) if fits else (b, e))
+        ends = (*(b for b, _ in pads), *(e for _, e in pads))
+        return tuple(kept), {"kernel_shape": tuple(map(len, kept)), "pads": ends}
 
     @property
     def taps(self) -> tuple[Axis, ...]:
@@ -164,11 +186,30 @@ def average_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
     return scope.compute("mul", axes, mul(read(total, axes), read(operands[1] or ONE, axes)))
 
 
-def _pool(scope: Scope, node: Node, operands: Operands, shape: Shape, op: str) -> Tensor:
+def lp_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """(Σ |x|^p)^(1/p) over the window."""
+    p = node.attrs.get("p", 2)
+    total = _pool(scope, node, operands, shape, "sum", lambda e: _power(call("abs", e), p))
+    axes = axes_of(total.shape)
+    return scope.compute("root", axes, _power(read(total, axes), 1 / p))
+
+
+def _power(e: Expr, p: float) -> Expr:
+    return e if p == 1 else binary("pow", e, literal(p))
+
+
+def _pool(
+    scope: Scope,
+    node: Node,
+    operands: Operands,
+    shape: Shape,
+    op: str,
+    before: Callable[[Expr], Expr] = lambda e: e,
+) -> Tensor:
     x = tensor(operands, 0)
     window = Window(node, tuple(node.attrs["kernel_shape"]), x.shape[1:-1], shape[1:-1])
     source = window.pad(scope, x, -math.inf if op == "max" else 0.0)
     n, outs, c = Axis("n", shape[0]), _space(shape[1:-1]), Axis("c", shape[-1])
     taps = window.taps
-    body = Reduce(op, source[(n, *window.at(outs, taps), c)], taps)
+    body = Reduce(op, before(source[(n, *window.at(outs, taps), c)]), taps)
     return scope.compute(f"{op}_pool", (n, *outs, c), body)

@@ -373,9 +373,10 @@ def test_resize_to_a_size(tmp_path: Path) -> None:
 
 
 def test_resize_that_is_not_supported(tmp_path: Path) -> None:
-    op = node("Resize", "x _ s", mode="cubic")
-    proto = model(op, IMAGE, {"s": np.array([1, 1, 2, 2], np.float32)}, opset=13)
-    with pytest.raises(UnsupportedOperator, match="'nearest' and 'linear'"):
+    op = node("Resize", "x r s", coordinate_transformation_mode="tf_crop_and_resize")
+    constants = {"s": np.array([1, 1, 2, 2], np.float32), "r": np.ones(8, np.float32)}
+    proto = model(op, IMAGE, constants, opset=13)
+    with pytest.raises(UnsupportedOperator, match="tf_crop_and_resize"):
         assert_matches(proto, tmp_path)
 
 
