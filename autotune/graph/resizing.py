@@ -52,7 +52,8 @@ def _interpolation(editor: Editor, node: Node, axis: int) -> Array:
     size, out = editor.types[node.inputs[0]].shape[axis], editor.types[node.output].shape[axis]
     scale = _scale(editor, node, axis)
     at = _coordinates(editor, node, size, out, scale)
-    weights, rows = np.zeros((out, size)), np.arange(out)
+    weights: Array = np.zeros((out, size))
+    rows = np.arange(out)
     mode = node.attrs.get("mode", "nearest")
     if mode == "nearest":
         weights[rows, np.clip(_nearest(node, at), 0, size - 1)] = 1.0
@@ -66,13 +67,14 @@ def _interpolation(editor: Editor, node: Node, axis: int) -> Array:
         if node.attrs.get("exclude_outside", 0) and (smooth or mode == "cubic"):
             share = np.where((index >= 0) & (index < size), share, 0.0)
         np.add.at(weights, (rows, np.clip(index, 0, size - 1)), share)
-    return weights / weights.sum(1, keepdims=True)
+    weights /= weights.sum(1, keepdims=True)
+    return weights
 
 
 def _kernel(node: Node, distance: Array) -> Array:
     """What a source at some distance is worth, before the sum is brought to 1."""
     if node.attrs["mode"] == "linear":
-        return np.maximum(0.0, 1.0 - distance)
+        return (1.0 - distance).clip(min=0.0)
     a = node.attrs.get("cubic_coeff_a", -0.75)
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a

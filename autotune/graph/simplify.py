@@ -27,6 +27,7 @@ from autotune.graph.ir import (
     float_array,
     unsupported,
 )
+from autotune.graph.normalisations import group_normalisations
 from autotune.graph.upscale import columns_to_image, depth_to_space, transposed_convolution
 from autotune.graph.windows import Window
 
@@ -142,6 +143,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     remove_identities,
     canonical_operators,
     merge_reshapes,
+    group_normalisations,
+    remove_dead,
     fold_linear,
     remove_dead,
 )
