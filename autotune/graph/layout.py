@@ -80,14 +80,19 @@ class _Layout:
         """Tensors that exist in ONNX's order."""
         self.flattened: dict[str, Shape] = {}
         """Tensors that are flattened from channels-last storage -> the ONNX shape before."""
+        self.reshaped: dict[str, Node] = {}
+        """Tensors in ONNX's order that reshape the space of one that was channels last before."""
         self.done: set[str] = set()
         """Outputs of nodes that were rewritten together with an earlier one."""
         self.consumers = graph.consumers()
+        self.makers = {node.output: node for node in graph.nodes}
 
     def visit(self, node: Node) -> None:
         if node.output in self.done:
             return
         handler = self._handler(node)
+        if self._restores_space(node):
+            self.reshaped[node.output] = node
         if handler is None:
             self.emit_first(node)
         else:
@@ -119,6 +124,8 @@ class _Layout:
         rank = rank or len(shape)
         if name in self.last and len(shape) == rank:
             return self.last[name]
+        if name in self.reshaped and len(shape) == rank:
+            return self.reshaped_last(self.reshaped[name])
         full = (1,) * (rank - len(shape)) + shape
         target = tuple(full[p] for p in to_last(rank))
         if name in self.editor.constants:
@@ -249,12 +256,37 @@ class _Layout:
         if math.prod(shape[2:]) == 1 or shape[1] == 1:
             self.editor.emit(replace(node, inputs=(source,)))
             self.first.add(node.output)
+        elif self._keeps_channels(node):
+            self.reshaped_last(node)
         elif self._flattens(node, shape, target):
             self.editor.emit(replace(node, inputs=(source,)))
             self.first.add(node.output)
             self.flattened[node.output] = shape
         elif not self._shuffle(node, shape, target):
             self.emit_first(node)
+
+    def reshaped_last(self, node: Node) -> str:
+        """A Reshape that keeps the first two dimensions, channels last: (n, …, c) -> (n, …, c)."""
+        source = self.as_last(node.inputs[0])
+        out = self.new_last(node.output)
+        self.editor.emit(replace(node, inputs=(source,), outputs=(out,)))
+        return out
+
+    def _keeps_channels(self, node: Node) -> bool:
+        shape, target = self.graph.shape(node.inputs[0]), self.graph.shape(node.output)
+        return min(len(shape), len(target)) > 2 and shape[:2] == target[:2]
+
+    def _restores_space(self, node: Node) -> bool:
+        """Whether a Reshape gives (n, c, …) of what a Transpose brought from (n, …, c)."""
+        if node.op != "Reshape" or not self._keeps_channels(node):
+            return False
+        maker = self.makers.get(node.inputs[0])
+        rank = len(self.graph.shape(node.inputs[0]))
+        return (
+            maker is not None
+            and maker.op == "Transpose"
+            and tuple(maker.attrs.get("perm", ())) == to_first(rank)
+        )
 
     def _flattens(self, node: Node, shape: Shape, target: Shape) -> bool:
         users = self.consumers.get(node.output, [])

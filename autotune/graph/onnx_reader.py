@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
 from autotune.graph.operators import NATIVE
@@ -282,20 +282,29 @@ def _convert(model: ModelProto) -> ModelProto:
 def _expand(model: ModelProto, wanted: Callable[[NodeProto], bool]) -> ModelProto:
     """The wanted operators that the standard defines by others (Attention, …) -> those others."""
     opset = source_opset(model)
-    compound = {
-        (node.domain, node.op_type)
-        for node in model.graph.node
-        if wanted(node) and _has_body(node.op_type, opset)
-    }
-    if not compound:
+    found = [n for n in model.graph.node if wanted(n) and _has_body(n.op_type, opset)]
+    if not found:
         return model
+    for node in found:
+        node.attribute.extend(_defaults(node, opset))
     for tensor in model.graph.initializer:  # the inliner asks for the type of every operand
         model.graph.value_info.append(
             helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         )
     return onnx.inliner.inline_selected_functions(
-        model, sorted(compound), exclude=False, inline_schema_functions=True
+        model,
+        sorted({(n.domain, n.op_type) for n in found}),
+        exclude=False,
+        inline_schema_functions=True,
     )
+
+
+def _defaults(node: NodeProto, opset: int) -> list[AttributeProto]:
+    """Attributes that a node lacks and that have a default: the inliner does not look those up."""
+    given = {a.name for a in node.attribute}
+    known = onnx.defs.get_schema(node.op_type, opset).attributes
+    missing = (a.default_value for name, a in known.items() if name not in given)
+    return [value for value in missing if value.type != AttributeProto.UNDEFINED]
 
 
 def _is_newer(node: NodeProto) -> bool:

@@ -81,9 +81,9 @@ class Window:
             met = np.flatnonzero(((at >= 0) & (at < h)).any(0))
             first, last = (int(met[0]), int(met[-1])) if met.size else (0, k - 1)
             cut = first * d, (k - 1 - last) * d
-            fits = cut[0] <= b and cut[1] <= e
+            fits = cut[0] <= b
             kept.append(range(first, last + 1) if fits else range(k))
-            pads.append((b - cut[0], e - cut[1]) if fits else (b, e))
+            pads.append((b - cut[0], max(0, e - cut[1])) if fits else (b, e))
         ends = (*(b for b, _ in pads), *(e for _, e in pads))
         return tuple(kept), {"kernel_shape": tuple(map(len, kept)), "pads": ends}
 

@@ -1,0 +1,268 @@
+"""Operators that are written in terms of others, and what exporters make of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import NodeProto
+
+from autotune.errors import UnsupportedOperator
+from autotune.graph.network import build_network
+from tests.graph.onnx_models import assert_matches, execute, model, node, save
+
+RNG = np.random.default_rng(0)
+IMAGE = {"x": (2, 6, 9, 7)}
+
+
+def values(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+CONV = node("Conv", "x w", "t", pads=[1, 1, 1, 1])
+WEIGHT = {"w": values(6, 6, 3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
+        ("bhid,bhjd->bhij", [(1, 2, 3, 4), (1, 2, 5, 4)]),
+        ("bcij,kc->bkij", [(2, 6, 3, 4), (5, 6)]),
+        ("nkctv,kvw->nctw", [(1, 2, 3, 4, 5), (2, 5, 5)]),
+        ("...ij,jk->...ik", [(2, 3, 4), (4, 5)]),
+        ("...ij,...jk", [(2, 1, 3, 4), (1, 3, 4, 5)]),
+        ("abc,cd,de->abe", [(2, 3, 4), (4, 5), (5, 6)]),
+        ("i,j->ij", [(3,), (4,)]),
+        ("bijk->bi", [(2, 3, 4, 5)]),
+        ("ij->ji", [(3, 4)]),
+        ("ii->i", [(3, 3)]),
+        ("ij,ij->", [(3, 4), (3, 4)]),
+    ],
+)
+def test_einsum(equation: str, shapes: list[tuple[int, ...]], tmp_path: Path) -> None:
+    names = "abc"[: len(shapes)]
+    op = node("Einsum", " ".join(names), equation=equation)
+    assert_matches(model(op, dict(zip(names, shapes, strict=True))), tmp_path)
+
+
+def test_einsum_behind_a_convolution(tmp_path: Path) -> None:
+    nodes = [CONV, node("Einsum", "t m", "u", equation="bchw,oc->bohw"), node("Relu", "u")]
+    assert_matches(model(nodes, IMAGE, WEIGHT | {"m": values(5, 6)}), tmp_path, 1e-5)
+
+
+def test_product_of_vectors(tmp_path: Path) -> None:
+    assert_matches(model(node("MatMul", "a b"), {"a": (5,), "b": (5,)}), tmp_path)
+
+
+@pytest.mark.parametrize("scales", [(2, 1.5), (0.6, 1.5), (0.5, 0.7)])
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"mode": "cubic"},
+        {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
+        {"mode": "cubic", "coordinate_transformation_mode": "align_corners"},
+        {"mode": "cubic", "antialias": 1},
+        {"mode": "linear", "antialias": 1},
+        {"mode": "linear", "antialias": 1, "exclude_outside": 1},
+        {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"},
+    ],
+    ids=str,
+)
+def test_resize_by_kernels(
+    attrs: dict[str, object], scales: tuple[float, float], tmp_path: Path
+) -> None:
+    constants = {"s": np.array([1, 1, *scales], np.float32)}
+    proto = model(node("Resize", "x _ s", **attrs), IMAGE, constants, opset=19)
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
+def test_resize_of_some_axes(policy: str, tmp_path: Path) -> None:
+    attrs = {"mode": "linear", "keep_aspect_ratio_policy": policy, "axes": [3, 2]}
+    proto = model(node("Resize", "x _ _ n", **attrs), IMAGE, {"n": np.array([5, 12])}, opset=18)
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(("op", "opset"), [("Upsample", 9), ("Resize", 10)])
+def test_resize_of_old_opsets_is_asymmetric(op: str, opset: int, mode: str, tmp_path: Path) -> None:
+    constants = {"s": np.array([1, 1, 2, 1.5], np.float32)}
+    proto = model(node(op, "x s", mode=mode), IMAGE, constants, opset=opset)
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("block", "attrs"),
+    [
+        ((2, 2), {"strides": [2, 2]}),
+        ((3, 2), {"strides": [1, 1]}),
+        ((3, 3), {"strides": [2, 1], "pads": [1, 0, 1, 2]}),
+        ((2, 2), {"dilations": [2, 1]}),
+    ],
+    ids=str,
+)
+def test_columns_to_image(
+    block: tuple[int, int], attrs: dict[str, list[int]], tmp_path: Path
+) -> None:
+    size, n = (6, 8), 1
+    for a in range(2):
+        taps = attrs.get("dilations", [1, 1])[a] * (block[a] - 1) + 1
+        pads = attrs.get("pads", [0] * 4)
+        n *= (size[a] + pads[a] + pads[2 + a] - taps) // attrs.get("strides", [1, 1])[a] + 1
+    op = node("Col2Im", "x s b", **attrs)
+    constants = {"s": np.array(size), "b": np.array(block)}
+    proto = model(op, {"x": (2, 3 * block[0] * block[1], n)}, constants, opset=18)
+    assert_matches(proto, tmp_path)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_pooling_by_norms(p: int, tmp_path: Path) -> None:
+    attrs = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+    assert_matches(model(node("LpPool", "x", p=p, **attrs), IMAGE), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_global_pooling_by_norms(p: int, tmp_path: Path) -> None:
+    nodes = [CONV, node("GlobalLpPool", "t", p=p)]
+    assert_matches(model(nodes, IMAGE, WEIGHT), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool"])
+def test_pooling_beyond_the_image_has_no_more_taps_than_it(op: str, tmp_path: Path) -> None:
+    pool = node(op, "x", kernel_shape=[50, 60], strides=[50, 60], ceil_mode=1)
+    network = assert_matches(model(pool, IMAGE, opset=19), tmp_path)
+    assert sum(dag.flops for dag in network.tasks.values()) < 4 * 2 * 6 * 9 * 7
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("axes", [[1], [2, 3], [0, 1, 2, 3]])
+def test_log_sum_exp(axes: list[int], keep: int, tmp_path: Path) -> None:
+    nodes = [node("Mul", "x c", "t"), node("ReduceLogSumExp", "t a", keepdims=keep)]
+    constants = {"a": np.array(axes), "c": np.float32(60)}
+    assert_matches(model(nodes, IMAGE, constants, opset=18), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("n_groups", [1, 2, 6])
+@pytest.mark.parametrize("behind", [False, True])
+def test_group_normalization(n_groups: int, behind: bool, tmp_path: Path) -> None:
+    nodes = [
+        CONV if behind else node("Identity", "x", "t"),
+        node("GroupNormalization", "t s b", "u", num_groups=n_groups),
+        node("Relu", "u"),
+    ]
+    constants = WEIGHT | {"s": values(6), "b": values(6)}
+    assert_matches(model(nodes, IMAGE, constants, opset=21), tmp_path, 2e-5)
+
+
+def test_group_normalization_as_exporters_write_it(tmp_path: Path) -> None:
+    nodes = [
+        CONV,
+        node("Reshape", "t split", "g"),
+        node("InstanceNormalization", "g one zero", "i"),
+        node("Reshape", "i back", "u"),
+        node("Mul", "u scale", "v"),
+        node("Add", "v shift", "z"),
+        node("Conv", "z w"),
+    ]
+    constants = WEIGHT | {
+        **{"split": np.array([0, 3, -1]), "back": np.array([2, 6, 9, 7])},
+        **{"one": np.ones(3, np.float32), "zero": np.zeros(3, np.float32)},
+        **{"scale": values(6, 1, 1), "shift": values(6, 1, 1)},
+    }
+    network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 2e-5)
+    labels = ["Transpose+Conv", "GroupNormalization+Mul+Add", "Conv", "Transpose"]
+    assert [c.label for c in network.calls] == labels
+
+
+def test_tokens_become_an_image_and_tokens_again_without_transposes(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x m", "a"),
+        node("Transpose", "a", "b", perm=[0, 2, 1]),
+        node("Reshape", "b image", "c"),
+        node("Conv", "c k", "d", group=8, pads=[1, 1, 1, 1]),
+        node("Reshape", "d tokens", "e"),
+        node("Transpose", "e", "f", perm=[0, 2, 1]),
+        node("MatMul", "f n"),
+    ]
+    constants = {
+        **{"m": values(5, 8), "k": values(8, 1, 3, 3), "n": values(8, 5)},
+        **{"image": np.array([2, 8, 4, 3]), "tokens": np.array([2, 8, -1])},
+    }
+    network = assert_matches(model(nodes, {"x": (2, 12, 5)}, constants), tmp_path, 1e-5)
+    assert [c.label for c in network.calls] == ["MatMul", "Conv", "MatMul"]
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_tile(behind: bool, tmp_path: Path) -> None:
+    first = CONV if behind else node("Relu", "x", "t")
+    proto = model([first, node("Tile", "t r")], IMAGE, WEIGHT | {"r": np.array([1, 2, 1, 3])})
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+@pytest.mark.parametrize("k", [-2, 0, 3])
+def test_triangle(upper: int, k: int, tmp_path: Path) -> None:
+    assert_matches(model(node("Trilu", "x k", upper=upper), IMAGE, {"k": np.array(k)}), tmp_path)
+
+
+def test_padding_around_a_torus(tmp_path: Path) -> None:
+    op = node("Pad", "x p", mode="wrap")
+    proto = model(op, IMAGE, {"p": np.array([0, 0, 1, 2, 0, 0, 3, 1])}, opset=19)
+    assert_matches(proto, tmp_path)
+
+
+def test_mean_of_several(tmp_path: Path) -> None:
+    shapes = {"x": (2, 3), "z": (2, 1), "q": (3,)}
+    assert_matches(model(node("Mean", "x z q"), shapes), tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Sin", "Cos"])
+@pytest.mark.parametrize("scale", [1, 100])
+def test_sine(op: str, scale: float, tmp_path: Path) -> None:
+    proto = model([node("Mul", "x c", "t"), node(op, "t")], IMAGE, {"c": np.float32(scale)})
+    assert_matches(proto, tmp_path, 1e-6 * scale)
+
+
+def test_power_of_a_whole_number(tmp_path: Path) -> None:
+    assert_matches(model(node("Pow", "x p"), IMAGE, {"p": np.array(3)}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("op", "outputs"),
+    [(node("LayerNormalization", "x s", "y m", axis=-1), "y m"), (node("TopK", "x k", "y i"), "y")],
+)
+def test_what_is_refused(op: NodeProto, outputs: str, tmp_path: Path) -> None:
+    constants = {"s": values(7), "k": np.array([2])}
+    path = save(model(op, IMAGE, constants, outputs), tmp_path)
+    with pytest.raises(UnsupportedOperator, match=op.op_type):
+        build_network(path)
+
+
+def test_an_output_may_be_a_constant(tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "y"), node("Identity", "c", "z")]
+    proto = model(nodes, IMAGE, {"c": values(3, 2)}, "y z")
+    assert_matches(proto, tmp_path)
+
+
+def test_equal_tasks_of_other_operators_are_called_by_one_name(tmp_path: Path) -> None:
+    nodes = [
+        node("Resize", "x _ s", "a", mode="nearest"),
+        node("Expand", "x e", "b"),
+    ]
+    constants = {"s": np.array([5, 1, 1], np.float32), "e": np.array([5, 4, 3])}
+    proto = model(nodes, {"x": (1, 4, 3)}, constants, "a b", opset=13)
+    network = assert_matches(proto, tmp_path)
+    for call in network.calls:
+        assert tuple(call.outputs) == network.tasks[call.task].outputs
+
+
+def test_operators_newer_than_what_models_are_brought_to(tmp_path: Path) -> None:
+    proto = model(node("Swish", "x"), IMAGE, opset=24)
+    path = save(proto, tmp_path)
+    network = build_network(path)
+    x = values(*IMAGE["x"])
+    assert onnx.load(path).opset_import[0].version == 24
+    np.testing.assert_allclose(execute(network, {"x": x})["y"], x / (1 + np.exp(-x)), rtol=1e-5)
