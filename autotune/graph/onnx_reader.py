@@ -77,6 +77,7 @@ def load_model(path: str | Path, shapes: Shapes | None = None) -> Model:
     model = onnx.inliner.inline_local_functions(model) if model.functions else model
     drop_initializers_from_inputs(model)
     _bind_shapes(model, shapes or {})
+    _state_defaults(model)
     weights = take_constant_fills(model)
     weights |= _take_large(model)
     _declare(model, weights)
@@ -166,6 +167,16 @@ def operator_name(node: NodeProto) -> str:
 def node_name(node: NodeProto) -> str:
     """Name of a node; nodes without one are known by their first output."""
     return node.name or next((o for o in node.output if o), node.op_type)
+
+
+def _state_defaults(model: ModelProto) -> None:
+    """Attributes that operators defined by others lack: no function body looks up their defaults."""
+    opset = source_opset(model)
+    for node in (n for n in model.graph.node if _has_body(n.op_type, opset)):
+        given = {a.name for a in node.attribute}
+        known = onnx.defs.get_schema(node.op_type, opset).attributes
+        missing = (a.default_value for name, a in known.items() if name not in given)
+        node.attribute.extend(a for a in missing if a.type != AttributeProto.UNDEFINED)
 
 
 def _is_standard(op_type: str, opset: int) -> bool:
@@ -282,29 +293,20 @@ def _convert(model: ModelProto) -> ModelProto:
 def _expand(model: ModelProto, wanted: Callable[[NodeProto], bool]) -> ModelProto:
     """The wanted operators that the standard defines by others (Attention, …) -> those others."""
     opset = source_opset(model)
-    found = [n for n in model.graph.node if wanted(n) and _has_body(n.op_type, opset)]
-    if not found:
+    compound = {
+        (node.domain, node.op_type)
+        for node in model.graph.node
+        if wanted(node) and _has_body(node.op_type, opset)
+    }
+    if not compound:
         return model
-    for node in found:
-        node.attribute.extend(_defaults(node, opset))
     for tensor in model.graph.initializer:  # the inliner asks for the type of every operand
         model.graph.value_info.append(
             helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         )
     return onnx.inliner.inline_selected_functions(
-        model,
-        sorted({(n.domain, n.op_type) for n in found}),
-        exclude=False,
-        inline_schema_functions=True,
+        model, sorted(compound), exclude=False, inline_schema_functions=True
     )
-
-
-def _defaults(node: NodeProto, opset: int) -> list[AttributeProto]:
-    """Attributes that a node lacks and that have a default: the inliner does not look those up."""
-    given = {a.name for a in node.attribute}
-    known = onnx.defs.get_schema(node.op_type, opset).attributes
-    missing = (a.default_value for name, a in known.items() if name not in given)
-    return [value for value in missing if value.type != AttributeProto.UNDEFINED]
 
 
 def _is_newer(node: NodeProto) -> bool:

@@ -524,8 +524,10 @@ def test_instance_normalization(tmp_path: Path) -> None:
     assert_matches(proto, tmp_path, 2e-5)
 
 
-def test_operator_defined_by_others_in_the_standard(tmp_path: Path) -> None:
-    proto = model(node("MeanVarianceNormalization", "x", axes=[0, 2, 3]), IMAGE)
+@pytest.mark.parametrize("stated", [False, True])
+def test_operator_defined_by_others_in_the_standard(stated: bool, tmp_path: Path) -> None:
+    attrs = {"axes": [0, 2, 3]} if stated else {}
+    proto = model(node("MeanVarianceNormalization", "x", **attrs), IMAGE)
     assert_matches(proto, tmp_path, 2e-5)
 
 
