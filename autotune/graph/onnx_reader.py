@@ -170,7 +170,7 @@ def node_name(node: NodeProto) -> str:
 
 
 def _state_defaults(model: ModelProto) -> None:
-    """Attributes that operators defined by others lack: no function body looks up their defaults."""
+    """State the defaults of attributes that operators defined by others lack: bodies need them."""
     opset = source_opset(model)
     for node in (n for n in model.graph.node if _has_body(n.op_type, opset)):
         given = {a.name for a in node.attribute}
