@@ -159,6 +159,8 @@ def _known_result(node: Node, editor: Editor) -> list[Array] | None:
         return [np.array(shape[part], np.int64)]
     if node.op == "Size":
         return [np.array(np.prod(editor.types[node.inputs[0]].shape, dtype=np.int64))]
+    if node.op == "CastLike" and node.inputs[0] in editor.constants:
+        return [editor.constants[node.inputs[0]].astype(editor.types[node.inputs[1]].dtype)]
     if node.op in _RANDOM or any(n and n not in editor.constants for n in node.inputs):
         return None
     if node.op == "GatherElements":  # the reference implementation gives up beyond 64 elements
