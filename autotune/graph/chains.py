@@ -45,9 +45,7 @@ def joined_groups(graph: Graph, groups: Sequence[Group]) -> Iterator[JoinedGroup
 
 def _is_grouped(group: Group) -> bool:
     """Whether a group views its channels in two dimensions, which the other does not."""
-    return any(
-        n.attrs.get("kind") == "grouped" or n.op == "GroupNormalization" for n in group.nodes
-    )
+    return any(n.attrs.get("kind") == "grouped" for n in group.nodes)
 
 
 def _is_chain(dag: ComputeDAG) -> bool:

@@ -28,6 +28,7 @@ from autotune.graph.products import (
     lrn,
     matmul,
     normalise,
+    normalise_groups,
     reduction,
     softmax,
 )
@@ -159,7 +160,7 @@ OPERATORS: dict[str, Definition] = {
     "Einsum": einsum,
     "LRN": lrn,
     "InstanceNormalization": normalise,
-    "GroupNormalization": normalise,
+    "GroupNormalization": normalise_groups,
     "LayerNormalization": normalise,
     "Transpose": transpose,
     "Pad": pad,

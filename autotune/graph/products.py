@@ -22,6 +22,7 @@ from autotune.te.expr import (
     call,
     compare,
     div,
+    floordiv,
     idx,
     mul,
     select,
@@ -183,22 +184,52 @@ def _fold(
 def normalise(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """(x - mean) / sqrt(variance + ε) · scale + bias.
 
-    Mean and variance over the spatial dimensions (InstanceNormalization), over those and the
-    channels of a group (GroupNormalization, x is (n, …, group, c/group) or has one group), or over
-    the dimensions from `axis` on (LayerNormalization).
+    Mean and variance over the spatial dimensions (InstanceNormalization), or over the dimensions
+    from `axis` on (LayerNormalization).
     """
-    x = tensor(operands, 0)
-    shape, axes = x.shape, axes_of(x.shape)
-    over = tuple(range(1, len(shape) - 1))
-    if node.op == "LayerNormalization":
-        over = tuple(range(node.attrs.get("axis", -1) % len(shape), len(shape)))
-    elif node.op == "GroupNormalization":
-        n_inner = 1 if node.attrs["num_groups"] == 1 else 2
-        over = (*range(1, len(shape) - n_inner), len(shape) - 1)
+    x, axes = tensor(operands, 0), axes_of(shape)
+    layer = node.op == "LayerNormalization"
+    first = node.attrs.get("axis", -1) % len(shape) if layer else 1
+    over = tuple(range(first, len(shape) if layer else len(shape) - 1))
     mean = _reduced(scope, "ReduceMean", x, over, keep=True)
     centred = scope.compute("sub", axes, sub(read(x, axes), read(mean, axes)))
     total = _fold(scope, "sum", centred, over, _square)
-    variance = mul(read(total, axes), literal(1 / math.prod(shape[n] for n in over)))
+    share = 1 / math.prod(shape[n] for n in over)
+    return _scaled(scope, node, operands, centred, total, share)
+
+
+def normalise_groups(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """(x - mean) / sqrt(variance + ε) · scale + bias over space and the channels of each group.
+
+    Sums are made channel by channel, then over the channels of its group for each of them, so that
+    only these small sums know of groups.
+    """
+    x, axes = tensor(operands, 0), axes_of(shape)
+    size = shape[-1] // node.attrs["num_groups"]
+    share = 1 / (math.prod(shape[1:-1]) * size)
+    mean = mul(read(_group_sum(scope, x, size, lambda e: e), axes), literal(share))
+    centred = scope.compute("sub", axes, sub(read(x, axes), mean))
+    total = _group_sum(scope, centred, size, _square)
+    return _scaled(scope, node, operands, centred, total, share)
+
+
+def _group_sum(scope: Scope, x: Tensor, size: int, before: Callable[[Expr], Expr]) -> Tensor:
+    """Σ over space and the `size` channels of a group; 1 in space, for every channel or for all."""
+    channels = _fold(scope, "sum", x, tuple(range(1, len(x.shape) - 1)), before)
+    if size == x.shape[-1]:
+        return _fold(scope, "sum", channels, (len(x.shape) - 1,), lambda e: e)
+    axes, near = axes_of(channels.shape), Axis("r", size)
+    first = mul(floordiv(axes[-1].var, idx(size)), idx(size))
+    element = channels[(*axes[:-1], add(first, near.var))]
+    return scope.compute("sum", axes, Reduce("sum", element, (near,)))
+
+
+def _scaled(
+    scope: Scope, node: Node, operands: Operands, centred: Tensor, squares: Tensor, share: float
+) -> Tensor:
+    """centred / sqrt(squares·share + ε) · scale + bias, the operands behind the first."""
+    axes = axes_of(centred.shape)
+    variance = mul(read(squares, axes), literal(share))
     epsilon = literal(node.attrs.get("epsilon", 1e-5))
     body = mul(read(centred, axes), call("rsqrt", add(variance, epsilon)))
     body = mul(body, read(tensor(operands, 1), axes))

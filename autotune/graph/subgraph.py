@@ -116,10 +116,8 @@ class _Builder:
 
 
 def _n_channel_groups(graph: Graph, group: Group) -> int:
-    """How many groups the channels of a subgraph are viewed in; 1 where there are none."""
+    """How many groups the channels of a subgraph are viewed in: 1 but for grouped convolution."""
     for node in group.nodes:
-        if node.op == "GroupNormalization":
-            return int(node.attrs["num_groups"])
         if node.op == "Conv" and node.attrs["kind"] == "grouped":
             return int(graph.constants[node.inputs[1]].shape[-3])
     return 1

@@ -146,11 +146,12 @@ def _tile(
     """Tile consumer `op`, put `anchor` inside, then its producers."""
     state = p.state(dag)
     producers = [
-        r
-        for r in dict.fromkeys(x.tensor.name for x in anchor.reads)
-        if isinstance(state.dag[r], Compute)
-        and state.dag.consumers(r) == (anchor,)
-        and r not in state.dag.outputs
+        r.name
+        for r in (state.dag[n] for n in dict.fromkeys(x.tensor.name for x in anchor.reads))
+        if isinstance(r, Compute)
+        and not r.reduce_axes
+        and state.dag.consumers(r.name) == (anchor,)
+        and r.name not in state.dag.outputs
     ]
     copied = [] if producers or not v.copy_inputs else _activations(state, anchor)
     if v.copy_inputs and not copied:
