@@ -302,6 +302,17 @@ def chosen_product(m: int = 7, n: int = 37, k: int = 6) -> ComputeDAG:
     return ComputeDAG((a, b, mask, c, y), ("y",))
 
 
+def sums_of_sums(m: int = 9, c: int = 24, size: int = 3) -> ComputeDAG:
+    """y[m, c] = x[m, c] + Σ Σ x over all rows and the `size` columns of a group."""
+    x = placeholder("x", (m, c))
+    i, j, r, s = Axis("i", m), Axis("j", c), Axis("r", m), Axis("s", size)
+    column = compute("column", (j,), Reduce("sum", x.tensor[r, j], (r,)))
+    first = mul(floordiv(j.var, idx(size)), idx(size))
+    group = compute("group", (j,), Reduce("sum", column.tensor[add(first, s.var)], (s,)))
+    y = compute("y", (i, j), add(x.tensor[i, j], mul(group.tensor[j], f32(0.1))))
+    return ComputeDAG((x, column, group, y), ("y",))
+
+
 ALL: dict[str, Callable[[], ComputeDAG]] = {
     "gemm": gemm,
     "gemv": lambda: gemm(1, 33, 8),
@@ -329,4 +340,5 @@ ALL: dict[str, Callable[[], ComputeDAG]] = {
     "pooled_product": pooled_product,
     "gathered": gathered,
     "chosen_product": chosen_product,
+    "sums_of_sums": sums_of_sums,
 }
