@@ -197,7 +197,7 @@ def _pool(editor: Editor, node: Node) -> None:
     size = editor.types[node.inputs[0]].shape[1:-1]
     out = editor.types[node.output].shape[1:-1]
     _, attrs = Window(node, tuple(node.attrs["kernel_shape"]), size, out).live()
-    editor.emit(replace(node, attrs={**node.attrs, "auto_pad": "NOTSET", **attrs}))
+    editor.emit(replace(node, attrs={**node.attrs, **attrs}))
 
 
 def _triangle(editor: Editor, node: Node) -> None:

@@ -69,7 +69,7 @@ class Window:
             for o, s, k, d in zip(self.out, self.strides, self.kernel, self.dilations, strict=True)
         )
 
-    def live(self) -> tuple[tuple[range, ...], dict[str, Shape]]:
+    def live(self) -> tuple[tuple[range, ...], dict[str, object]]:
         """The taps of every dimension that meet more than padding, and a window's attributes so.
 
         All taps of a dimension where none does, or where what is left would begin inside the input.
@@ -85,7 +85,8 @@ class Window:
             kept.append(range(first, last + 1) if fits else range(k))
             pads.append((b - cut[0], max(0, e - cut[1])) if fits else (b, e))
         ends = (*(b for b, _ in pads), *(e for _, e in pads))
-        return tuple(kept), {"kernel_shape": tuple(map(len, kept)), "pads": ends}
+        attrs = {"kernel_shape": tuple(map(len, kept)), "pads": ends, "auto_pad": "NOTSET"}
+        return tuple(kept), attrs
 
     @property
     def taps(self) -> tuple[Axis, ...]:

@@ -443,6 +443,15 @@ def test_taps_that_meet_only_padding_are_dropped(
     assert {a.size for c in network.calls for a in c.constants.values()} == {n_taps * 4 * 6}
 
 
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_a_kernel_larger_than_the_image_that_is_padded_automatically(
+    mode: str, tmp_path: Path
+) -> None:
+    op = node("Conv", "x w", auto_pad=mode, strides=[2, 1])
+    proto = model(op, {"x": (1, 6, 4, 3)}, {"w": values(4, 6, 11, 8)})
+    assert_matches(proto, tmp_path, 1e-5)
+
+
 def test_upsample_of_opset_9(tmp_path: Path) -> None:
     op = node("Upsample", "x s", mode="nearest")
     constants = {"s": np.array([1, 1, 2, 2], np.float32)}
