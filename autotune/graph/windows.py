@@ -85,8 +85,8 @@ class Window:
             kept.append(range(first, last + 1) if fits else range(k))
             pads.append((b - cut[0], max(0, e - cut[1])) if fits else (b, e))
         ends = (*(b for b, _ in pads), *(e for _, e in pads))
-        attrs = {"kernel_shape": tuple(map(len, kept)), "pads": ends, "auto_pad": "NOTSET"}
-        return tuple(kept), attrs
+        attrs: dict[str, object] = {"pads": ends, "auto_pad": "NOTSET"}
+        return tuple(kept), {**attrs, "kernel_shape": tuple(map(len, kept))}
 
     @property
     def taps(self) -> tuple[Axis, ...]:
