@@ -7,10 +7,10 @@ from typing import Any
 from onnx import AttributeProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from autotune.errors import ModelError, UnsupportedOperator
+from autotune.graph.constants import fold_constants, shape_of
 from autotune.graph.ir import Graph, Node, TensorType, unsupported
 from autotune.graph.onnx_reader import Model, node_name
 from autotune.graph.operators import NATIVE
-from autotune.graph.simplify import fold_constants, shape_of
 
 
 def import_graph(model: Model) -> Graph:

@@ -193,7 +193,7 @@ def test_near_spans_do_not_depend_on_what_ran_between() -> None:
         for name, plan in plans.items():
             driver.evaluate(away)
             times[name].append(driver.evaluate(plan))
-    assert np.median(times["near"]) < np.median(times["left"])
+    assert min(times["near"]) < min(times["left"])
 
 
 def test_little_stays_cached() -> None:
