@@ -164,7 +164,9 @@ def main(
     rows: list[Row] = []
     for model in models:
         network = build_network(model_file(model, folder))
-        evict = weights == "found" and not stay_cached(target, network.n_constant_bytes)
+        evict = weights == "found" and not stay_cached(
+            target, 1, network.n_constant_bytes, network.flops
+        )
         options = MeasureOptions(evict=evict, beside_peak=True)
         peaks = measure_peaks(target, threads, options.evict)
         with Measurer(target, threads, options) as measurer:

@@ -204,7 +204,8 @@ def main(
     found: list[Place] = []
     for model in models:
         network = build_network(model_file(model, folder))
-        options = MeasureOptions(evict=not stay_cached(target, network.n_constant_bytes))
+        cached = stay_cached(target, threads, network.n_constant_bytes, network.flops)
+        options = MeasureOptions(evict=not cached)
         tasks = spread(network, n_tasks)
         with Measurer(target, threads, options) as measurer:
             some: list[Found] = []

@@ -84,6 +84,12 @@ def constant_bytes(log: Log) -> int:
     )
 
 
+def total_flops(log: Log) -> int:
+    """Floating-point operations of an inference."""
+    tasks = (task for task in log.header.tasks if task[0] not in log.header.parts)
+    return sum(weight * log.workloads[key].dag.flops for key, weight in tasks)
+
+
 def find_task(log: Log, text: str) -> str:
     """The key of the task that `text` names: its id (as `tasks` prints it) or part of its key.
 

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from autotune import __version__
 from autotune.cli.console import say, say_note
-from autotune.cli.models import constant_bytes, tuning_tasks
+from autotune.cli.models import constant_bytes, total_flops, tuning_tasks
 from autotune.cli.progress import JsonLines, LiveTable, Plain, Renderer, summary_lines
 from autotune.cli.warm import warm_start
 from autotune.config import TuneConfig
@@ -147,8 +147,9 @@ def run_session(
 def measure_options(log: Log, config: TuneConfig) -> MeasureOptions:
     """Time-outs of the settings, and caches in the state in which this network leaves them."""
     header = log.header
+    n_bytes, flops = constant_bytes(log), total_flops(log)
     return MeasureOptions(
-        evict=not stay_cached(header.target, constant_bytes(log)),
+        evict=not stay_cached(header.target, header.n_threads, n_bytes, flops),
         build_timeout_s=config.build_timeout_s,
         run_timeout_s=config.run_timeout_s,
         max_error=config.max_error,

@@ -2,7 +2,8 @@
 
 A network streams all its weights once per inference, so those of one task have left L2 when its
 turn comes again: every thread sweeps `flush_bytes`. They are in L3 as long as what this process has
-of L3 holds the weights of the whole network, else in memory: then `evict` (see `peak.stay_cached`).
+of L3 holds the weights of the whole network, from one inference to the next, else in memory: then
+`evict` (see `peak.stay_cached`).
 """
 
 from __future__ import annotations

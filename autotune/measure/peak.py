@@ -7,6 +7,7 @@ come down to (`autotune.tuner.bound`).
 from __future__ import annotations
 
 import statistics
+import time
 from dataclasses import dataclass
 
 from autotune.codegen.jit import Library
@@ -19,9 +20,12 @@ _TURNS = 100_000
 _REPEATS = 20
 _OPERANDS = 4
 _STREAMS = 8  # vectors that one step of a read loads
-_STREAMED = 5
+_WATCHED_S, _LEAST_READINGS, _MOST_READINGS = 0.6, 12, 100
+"""A cache may take dozens of readings until it keeps what comes back so seldom."""
 _CACHED = 0.75  # of the rate of L3
 _MOST_STREAMED_BYTES = 512 << 20
+_SHORTEST_S, _LONGEST_S = 1e-4, 0.1
+"""What is still there after the longer one stays."""
 _TRIES = 5
 _PLAUSIBLE = 0.9  # of so many times the peak of one thread
 
@@ -86,24 +90,31 @@ class FmaPeak:
         return extent * self._flops_per_turn / self._driver.evaluate(plan)
 
 
-def stay_cached(target: Target, n_bytes: int) -> bool:
-    """Whether `n_bytes` that are read again and again come from a cache that all cores share.
+def stay_cached(target: Target, n_threads: int, n_bytes: int, flops: int) -> bool:
+    """Whether `n_bytes` that every inference reads come from a cache that all cores share.
 
-    What a process has of L3 may be much less than its size, which it shares with strangers, so this
-    is measured: a stream from memory is slower by a third and more.
+    What a process has of L3 may be much less than its size, and strangers who share it push out
+    within milliseconds what is not read again. So this is measured: between the readings a core
+    computes for as long as `flops` take at the peak, and the last readings count. A stream from
+    memory is slower by a third and more.
     """
     if n_bytes <= 2 * target.l2_bytes:
         return True
+    every_s = max(_SHORTEST_S, flops / (1e9 * fma_peak(target, 1) * n_threads))
     near = statistics.median(_read_rates(target, 2 * target.l2_bytes, "l3"))
     streamed = min(n_bytes, _MOST_STREAMED_BYTES)
-    return statistics.median(_read_rates(target, streamed, "again", _STREAMED)) > _CACHED * near
+    n = min(_MOST_READINGS, max(_LEAST_READINGS, round(_WATCHED_S / every_s)))
+    again = _read_rates(target, streamed, "again", n, min(every_s, _LONGEST_S))
+    return statistics.median(again[-n // 4 :]) > _CACHED * near
 
 
-def _read_rates(target: Target, n_bytes: int, where: str, n: int = _REPEATS) -> list[float]:
+def _read_rates(
+    target: Target, n_bytes: int, where: str, n: int = _REPEATS, every_s: float = 0.0
+) -> list[float]:
     """Bytes per second of `n` times that one thread reads `n_bytes`, after warming up.
 
     `where` they are before: `warm` (just touched), `l3` (swept out of the core's own caches),
-    `memory`, or where the reading before has left them (`again`).
+    `memory`, or where the reading before has left them, `every_s` ago (`again`).
     The hardware prefetches such a read by itself; doing it in software gains nothing.
     """
     step = _STREAMS * target.vector_bits // 8
@@ -120,8 +131,20 @@ def _read_rates(target: Target, n_bytes: int, where: str, n: int = _REPEATS) -> 
     plan = driver.plan(
         [launch], whole if where == "warm" else [], sweep, whole if where == "memory" else []
     )
+    peak = FmaPeak(target, driver)
     driver.evaluate(plan)
-    return [data.nbytes / driver.evaluate(plan) for _ in range(n)]
+    rates = []
+    for _ in range(n):
+        _compute(peak, every_s)
+        rates.append(data.nbytes / driver.evaluate(plan))
+    return rates
+
+
+def _compute(peak: FmaPeak, seconds: float) -> None:
+    """Keep a core busy, and nothing else."""
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s:
+        peak.flops_per_s(_TURNS // 10)
 
 
 def _reader(target: Target) -> str:

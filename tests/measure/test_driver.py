@@ -197,4 +197,4 @@ def test_near_spans_do_not_depend_on_what_ran_between() -> None:
 
 
 def test_little_stays_cached() -> None:
-    assert stay_cached(TARGET, TARGET.l2_bytes)
+    assert stay_cached(TARGET, 1, TARGET.l2_bytes, 10**9)
