@@ -88,7 +88,7 @@ class _Function:
     ) -> None:
         kinds = dict.fromkeys(kernel.buffers, PTR) | {"begin": I64, "end": I64}
         self.kernel = kernel
-        self.b = Builder(module, prefix + kernel.name, kinds)
+        self.b = Builder(module, prefix + kernel.name, kinds, program.shared)
         self.do = Arithmetic(self.b)
         self.zeros = zeros
         pointers = dict(zip(kernel.buffers, self.b.arguments, strict=False))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -168,7 +168,14 @@ def _operation(text: str) -> Callable[[Builder, Value, Value], Value]:
 class Builder:
     """Writes one function, from its first line to its last."""
 
-    def __init__(self, module: Module, name: str, arguments: Mapping[str, Type]) -> None:
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        arguments: Mapping[str, Type],
+        shared: Collection[str] = (),
+    ) -> None:
+        """`shared`: pointers among the arguments whose memory others may reach as well."""
         self._module = module
         self._name = name
         self.block = "%entry"
@@ -176,11 +183,13 @@ class Builder:
         self._lines: list[str] = []
         self._count = 0
         self.arguments = [Value(kind, self._named(n)) for n, kind in arguments.items()]
+        self._apart = [kind is PTR and n not in shared for n, kind in arguments.items()]
 
     def end(self) -> None:
         """Return, and hand the function to its module."""
         given = ", ".join(
-            f"{a.type} {'noalias ' if a.type is PTR else ''}{a.name}" for a in self.arguments
+            f"{a.type} {'noalias ' if apart else ''}{a.name}"
+            for a, apart in zip(self.arguments, self._apart, strict=True)
         )
         head = f"define void @{_quoted(self._name)}({given}) nounwind {{\nentry:"
         self._module.add("\n".join([head, *self._allocas, *self._lines, "  ret void", "}"]))

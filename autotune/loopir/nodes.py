@@ -137,13 +137,15 @@ class Kernel:
 class Program:
     """A lowered task: kernels to run one after another, a barrier between any two.
 
-    `derived`: constants made out of others, in order, before any is packed.
+    `derived`: constants made out of others, in order, before any is packed. `shared`: buffers that
+    may lie on one another; all others are apart.
     """
 
     buffers: tuple[Buffer, ...]
     packs: tuple[Packing, ...]
     kernels: tuple[Kernel, ...]
     derived: tuple[Compute, ...] = ()
+    shared: tuple[str, ...] = ()
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""

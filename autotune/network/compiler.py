@@ -1,6 +1,6 @@
 """⑩ From a network and one schedule per task to an artifact.
 
-    lower every task → one variant per layout of its inputs and outputs → objects
+    lower every task → one variant per layout of its inputs and outputs (`in_place`) → objects
     pack the constants · plan the arena → addresses → the main function that calls all kernels
 
 Two calls with the same task and the same layouts share one object; equal constants are stored once.
@@ -8,7 +8,9 @@ Two calls with the same task and the same layouts share one object; equal consta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 from autotune import __version__
 from autotune.codegen.compile import compile_program
@@ -18,12 +20,14 @@ from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, dense, with_strides
 from autotune.network.artifact import Artifact
 from autotune.network.entry import compile_entry
+from autotune.network.in_place import Overlay, heirs, overlays
 from autotune.network.layout import Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
 from autotune.schedule.steps import Steps
 from autotune.target import Target
 
-Strides = tuple[tuple[str, tuple[int, ...]], ...]
+Variant: TypeAlias = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
+"""What tells the programs of one network apart: task, strides of the buffers, which are shared."""
 
 
 def compile_network(
@@ -38,8 +42,10 @@ def compile_network(
     artifact. Raises NoValidSchedule for a task without steps, ScheduleError or CodegenError where
     a schedule has no program.
     """
-    units = _units(network, steps)
-    layout = Layout(network, units)
+    programs = _programs(network, steps)
+    found = overlays(network, programs)
+    units = _units(network, programs, found)
+    layout = Layout(network, units, heirs(found))
     entry = compile_entry(layout.launches, layout.n_bases, target)
     return Artifact(
         name=network.name,
@@ -57,19 +63,33 @@ def compile_network(
     )
 
 
-def _units(network: Network, steps: Mapping[str, Steps]) -> list[Unit]:
+def _programs(network: Network, steps: Mapping[str, Steps]) -> list[Program]:
+    """The program of every call, for the layout of its inputs and outputs."""
     lowered: dict[str, Program] = {}
-    variants: dict[tuple[str, Strides], tuple[Program, str]] = {}
-    out: list[Unit] = []
+    out: list[Program] = []
     for call in network.calls:
         if call.task not in lowered:
             lowered[call.task] = _lower(network, call, steps)
-        key = (call.task, _strides(network, call, lowered[call.task]))
-        if key not in variants:
-            program = with_strides(lowered[call.task], dict(key[1]))
-            variants[key] = (program, f"p{len(variants)}_")
-        out.append(Unit(call, *variants[key]))
+        program = lowered[call.task]
+        out.append(with_strides(program, _strides(network, call, program)))
     return out
+
+
+def _units(
+    network: Network, programs: Sequence[Program], found: Mapping[int, Overlay]
+) -> list[Unit]:
+    out: list[Unit] = []
+    prefixes: dict[Variant, str] = {}
+    for step, (call, program) in enumerate(zip(network.calls, programs, strict=True)):
+        if step in found:
+            program = replace(program, shared=(found[step].operand, found[step].result))
+        prefix = prefixes.setdefault(_variant(call, program), f"p{len(prefixes)}_")
+        out.append(Unit(call, program, prefix))
+    return out
+
+
+def _variant(call: Call, program: Program) -> Variant:
+    return call.task, tuple(b.strides for b in program.buffers), program.shared
 
 
 def _lower(network: Network, call: Call, steps: Mapping[str, Steps]) -> Program:
@@ -80,9 +100,9 @@ def _lower(network: Network, call: Call, steps: Mapping[str, Steps]) -> Program:
     return lower(network.tasks[call.task], steps[call.task])
 
 
-def _strides(network: Network, call: Call, program: Program) -> Strides:
+def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[int, ...]]:
     """Strides of the inputs and outputs of a call that are windows, as its program sees them."""
-    out: list[tuple[str, tuple[int, ...]]] = []
+    out: dict[str, tuple[int, ...]] = {}
     for buffer in program.buffers:
         name = value_name(call, buffer)
         if name is None:
@@ -91,8 +111,8 @@ def _strides(network: Network, call: Call, program: Program) -> Strides:
         shape = buffer.tensor.shape
         strides = fold_strides(place.shape, place.strides, shape)
         if strides != dense(shape):
-            out.append((buffer.name, strides))
-    return tuple(out)
+            out[buffer.name] = strides
+    return out
 
 
 def _compile(units: list[Unit], target: Target) -> list[bytes]:

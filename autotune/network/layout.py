@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,16 +74,19 @@ class ConstantPool:
 class Layout:
     """The plan of one network: bound ports, arena, constants, and every kernel's addresses.
 
-    `slots`: storage → slot of the table, for those that the user's arrays replace.
+    `slots`: storage → slot of the table, for those that the user's arrays replace. `heirs`: the
+    storage where another lies (see `in_place`).
     """
 
-    def __init__(self, network: Network, units: Sequence[Unit]) -> None:
+    def __init__(self, network: Network, units: Sequence[Unit], heirs: Mapping[str, str]) -> None:
         self.network = network
+        self.heirs = heirs
         self.constants = ConstantPool()
         self.owners = _bind(network)
         self.slots = {root: FIRST_BOUND + n for n, root in enumerate(self.owners)}
         self.n_bases = FIRST_BOUND + len(self.slots)
-        self.plan = plan_arena(live_blocks(network, _workspaces(units), self.slots))
+        blocks = live_blocks(network, _workspaces(units), self.slots, self.heirs)
+        self.plan = plan_arena(blocks)
         self.kernels = tuple(
             KernelInfo(u.call.task, u.call.label, u.prefix + k.name, k.extent)
             for u, k in _kernels(units)
@@ -103,7 +106,8 @@ class Layout:
     def _pointer(self, place: Place) -> Pointer:
         if place.root in self.slots:
             return Pointer(self.slots[place.root], place.offset_bytes)
-        return Pointer(ARENA, self.plan.offsets[place.root] + place.offset_bytes)
+        root = self.heirs.get(place.root, place.root)
+        return Pointer(ARENA, self.plan.offsets[root] + place.offset_bytes)
 
     def _launches(self, units: Sequence[Unit]) -> tuple[Launch, ...]:
         touched: list[list[Access]] = []

@@ -1,0 +1,111 @@
+"""Results that overwrite an operand: where that is right, and that the numbers stay the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import NodeProto
+
+from autotune.graph.network import Network, build_network
+from autotune.loopir.lower import lower
+from autotune.loopir.nodes import Program
+from autotune.network.check import check_network
+from autotune.network.compiler import compile_network
+from autotune.network.in_place import Overlay, heirs, overlays, replaceable
+from autotune.network.runtime import Model
+from autotune.schedule.steps import Annotate, Split, Steps
+from autotune.target import host_target
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.expr import Axis, add, f32, maximum
+from tests.graph.onnx_models import model, node
+
+TARGET = host_target()
+RNG = np.random.default_rng(0)
+
+
+def built(nodes: list[NodeProto], path: Path) -> Network:
+    weights = {n: RNG.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8 for n in "abcd"}
+    proto = model(nodes, {"x": (1, 8, 9, 7)}, weights)
+    onnx.save(proto, str(path / "net.onnx"))
+    return build_network(path / "net.onnx")
+
+
+def conv(x: str, weight: str, out: str) -> NodeProto:
+    return node("Conv", f"{x} {weight}", out, pads=[1, 1, 1, 1])
+
+
+def steps_of(network: Network) -> dict[str, Steps]:
+    return dict.fromkeys(network.tasks, ())
+
+
+def found_in(network: Network) -> list[Overlay]:
+    steps = steps_of(network)
+    programs = [lower(network.tasks[c.task], steps[c.task]) for c in network.calls]
+    return list(overlays(network, programs).values())
+
+
+RESIDUAL = [
+    conv("x", "a", "t"),
+    node("Relu", "t", "u"),
+    conv("u", "b", "v"),
+    node("Relu", "v", "w"),
+    conv("w", "c", "p"),
+]
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_residual_sum_lies_where_its_operand_lay(n_threads: int, tmp_path: Path) -> None:
+    network = built([*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "y")], tmp_path)
+    assert len(found_in(network)) == 1
+    compiled = Model(compile_network(network, steps_of(network), TARGET), n_threads)
+    assert check_network(compiled, network) < 1e-5
+
+
+def test_what_the_window_around_reads_stays(tmp_path: Path) -> None:
+    network = built([*RESIDUAL, node("Add", "p w", "s"), conv("s", "d", "y")], tmp_path)
+    assert found_in(network) == []
+    compiled = Model(compile_network(network, steps_of(network), TARGET), 1)
+    assert check_network(compiled, network) < 1e-5
+
+
+def test_what_is_read_later_is_overwritten_then(tmp_path: Path) -> None:
+    late = [node("Add", "q u", "r"), conv("r", "a", "y")]
+    nodes = [*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "q"), *late]
+    network = built(nodes, tmp_path)
+    (overlay,) = found_in(network)
+    first, second = (c for c in network.calls if "Add" in c.label)
+    assert overlay.new_root in second.outputs.values()
+    assert overlay.new_root not in first.outputs.values()
+    compiled = Model(compile_network(network, steps_of(network), TARGET), 1)
+    assert check_network(compiled, network) < 1e-5
+
+
+def test_arrays_of_the_user_stay(tmp_path: Path) -> None:
+    flat = {"x": (6, 8)}
+    nodes = [node("Relu", "x", "t"), node("Add", "t x", "y")]
+    onnx.save(model(nodes, flat), str(tmp_path / "net.onnx"))
+    assert found_in(build_network(tmp_path / "net.onnx")) == []
+
+
+def sum_relu() -> ComputeDAG:
+    i = Axis("i", 50)
+    a, b = placeholder("a", (50,)), placeholder("b", (50,))
+    y = compute("y", (i,), maximum(f32(0), add(a.tensor[i], b.tensor[i])))
+    return ComputeDAG((a, b, y), ("y",))
+
+
+def program(tail: str) -> Program:
+    return lower(sum_relu(), (Split("y", "i", (8,), tail), Annotate("y", "i.1", "vectorize")))
+
+
+def test_tiles_that_overlap_would_read_what_they_wrote() -> None:
+    assert replaceable(program("split")) == [("a", "y"), ("b", "y")]
+    assert replaceable(program("shift")) == []
+
+
+def test_heirs_of_heirs_lie_in_the_first_place() -> None:
+    chain = {2: Overlay("a", "y", "one", "two"), 5: Overlay("a", "y", "two", "three")}
+    assert heirs(chain) == {"two": "one", "three": "one"}
