@@ -43,7 +43,7 @@ def optimise(module: llvm.ModuleRef, target: Target) -> llvm.ModuleRef:
     """Run the middle-end passes over `module` in place.
 
     What LLVM does per function at level 1, then dead stores: the kernels are as fast as after the
-    whole of level 2 (within the noise, over 400 tasks), which takes twice as long.
+    whole of level 2 (in turns, over 121 tasks), which takes twice as long.
     """
     options = llvm.create_pipeline_tuning_options(speed_level=1)
     options.loop_unrolling = False
