@@ -173,27 +173,11 @@ def test_cold_constants_cost_more_than_hot_ones() -> None:
     assert min(median["cold"], median["evicted"], median["near"]) > median["hot"]
 
 
-@pytest.mark.timing
-def test_near_spans_do_not_depend_on_what_ran_between() -> None:
-    """After everything has gone to memory, what is near comes from the shared cache again."""
-    driver = Driver(TARGET, 1)
-    library = Library([assemble(COUNT, TARGET)])
-    n = TARGET.l2_bytes // 8
-    out, calls = aligned((n,), "int64"), aligned((1,), "int64")
-    launch = Launch(library.address("count"), (out.ctypes.data, calls.ctypes.data), n)
-    whole = [(out.ctypes.data, out.nbytes)]
-    away = driver.plan([], [], NOTHING, whole)
-    sweep = aligned((2 * TARGET.l2_bytes,), "uint8")
-    plans = {
-        "left": driver.plan([launch], [], sweep),
-        "near": driver.plan([launch], [], sweep, near=whole),
-    }
-    times: dict[str, list[float]] = {name: [] for name in plans}
-    for _ in range(30):
-        for name, plan in plans.items():
-            driver.evaluate(away)
-            times[name].append(driver.evaluate(plan))
-    assert min(times["near"]) < min(times["left"])
+def test_near_spans_are_read_only(driver: Driver) -> None:
+    near = np.arange(1000, dtype=np.float32)
+    plan = driver.plan([], [], NOTHING, near=[(near.ctypes.data, near.nbytes)])
+    driver.evaluate(plan)
+    np.testing.assert_array_equal(near, np.arange(1000))
 
 
 def test_little_stays_cached() -> None:
