@@ -76,18 +76,22 @@ def constant_bytes(log: Log) -> int:
     from autotune.tuner.bound import bytes_read
 
     return sum(
-        weight * bytes_read(log.workloads[key].dag, p)
-        for key, weight in log.header.tasks
-        if key not in log.header.parts
-        for p in log.workloads[key].dag.placeholders
+        weight * bytes_read(dag, p)
+        for dag, weight in _called(log)
+        for p in dag.placeholders
         if p.constant
     )
 
 
 def total_flops(log: Log) -> int:
     """Floating-point operations of an inference."""
+    return sum(weight * dag.flops for dag, weight in _called(log))
+
+
+def _called(log: Log) -> list[tuple[ComputeDAG, int]]:
+    """The tasks of a model without those that may replace others, and how often each is called."""
     tasks = (task for task in log.header.tasks if task[0] not in log.header.parts)
-    return sum(weight * log.workloads[key].dag.flops for key, weight in tasks)
+    return [(log.workloads[key].dag, weight) for key, weight in tasks]
 
 
 def find_task(log: Log, text: str) -> str:

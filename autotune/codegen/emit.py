@@ -74,23 +74,20 @@ _ZEROS = 256
 def emit_program(program: Program, triple: str, prefix: str = "") -> str:
     """A module with one function `void prefix+name(ptr…, i64 begin, i64 end)` per kernel."""
     module = Module(triple)
-    zeros = module.zeros(f"{prefix}zeros", _ZEROS)
     for kernel in program.kernels:
-        _Function(module, program, kernel, prefix, zeros).emit()
+        _Function(module, program, kernel, prefix).emit()
     return str(module)
 
 
 class _Function:
     """State while one kernel is emitted."""
 
-    def __init__(
-        self, module: Module, program: Program, kernel: Kernel, prefix: str, zeros: Value
-    ) -> None:
+    def __init__(self, module: Module, program: Program, kernel: Kernel, prefix: str) -> None:
         kinds = dict.fromkeys(kernel.buffers, PTR) | {"begin": I64, "end": I64}
         self.kernel = kernel
         self.b = Builder(module, prefix + kernel.name, kinds, program.shared)
         self.do = Arithmetic(self.b)
-        self.zeros = zeros
+        self.module, self.prefix = module, prefix
         pointers = dict(zip(kernel.buffers, self.b.arguments, strict=False))
         self.at = Frame({b.name: b for b in program.buffers}, pointers)
 
@@ -99,6 +96,11 @@ class _Function:
         with self._where(self.b.compare("icmp slt", begin, end)):
             self._counted_loop(self.kernel.var, begin, end, self.kernel.body)
         self.b.end()
+
+    @property
+    def zeros(self) -> Value:
+        """Where a load that is not made reads; part of the module from the first use on."""
+        return self.module.zeros(f"{self.prefix}zeros", _ZEROS)
 
     # --- statements ---------------------------------------------------------------------------
 

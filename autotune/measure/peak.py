@@ -131,11 +131,12 @@ def _read_rates(
     plan = driver.plan(
         [launch], whole if where == "warm" else [], sweep, whole if where == "memory" else []
     )
-    peak = FmaPeak(target, driver)
+    peak = FmaPeak(target, driver) if every_s else None
     driver.evaluate(plan)
     rates = []
     for _ in range(n):
-        _compute(peak, every_s)
+        if peak is not None:
+            _compute(peak, every_s)
         rates.append(data.nbytes / driver.evaluate(plan))
     return rates
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from autotune.graph.network import Call, Network
 from autotune.loopir.nodes import Buffer, Program, Store
 from autotune.loopir.visitor import body_loads, statements
-from autotune.network.memory import Place, place_of
+from autotune.network.memory import Place, live_blocks, place_of
 from autotune.te.expr import Binary, Load, loads, walk
 
 
@@ -31,16 +31,17 @@ class Overlay:
 def overlays(network: Network, programs: Sequence[Program]) -> dict[int, Overlay]:
     """What may be overwritten, by the position of the call; `programs`: one per call."""
     ports = {place_of(network.values, p.value).root for p in (*network.inputs, *network.outputs)}
-    first, last = _life(network)
+    life = {block.name: block for block in live_blocks(network, (), ports)}
     found: dict[int, Overlay] = {}
     for step, (call, program) in enumerate(zip(network.calls, programs, strict=True)):
         roots = {n: _whole(network, value) for n, value in (call.inputs | call.outputs).items()}
         for operand, result in replaceable(program):
             old, new = roots.get(operand), roots.get(result)
-            if old is None or new is None or {old.root, new.root} & ports:
+            if old is None or new is None or not {old.root, new.root} <= life.keys():
                 continue
             alone = _n_uses(network, call, old.root) == 1
-            if alone and last[old.root] == step == first[new.root] and old.dtype == new.dtype:
+            ends_here = life[old.root].last == step == life[new.root].first
+            if alone and ends_here and old.dtype == new.dtype:
                 found[step] = Overlay(operand, result, old.root, new.root)
                 break
     return found
@@ -96,18 +97,6 @@ def _is_read_in_place(x: Buffer, y: Buffer, stores: Sequence[Store], reads: Sequ
         if load.tensor.name == x.name and load.indices == s.indices
     ]
     return bool(here) and len(here) == sum(load.tensor.name == x.name for load in reads)
-
-
-def _life(network: Network) -> tuple[dict[str, int], dict[str, int]]:
-    """The first and the last call that touches every storage."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for step, call in enumerate(network.calls):
-        for name in (*call.inputs.values(), *call.outputs.values()):
-            root = place_of(network.values, name).root
-            first.setdefault(root, step)
-            last[root] = step
-    return first, last
 
 
 def _whole(network: Network, name: str) -> Place | None:
