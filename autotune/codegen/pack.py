@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codegen.memory import aligned
 from autotune.errors import CodegenError
 from autotune.loopir.nodes import Packing
 from autotune.te.arith import Linear, linear
@@ -26,9 +27,6 @@ Array = NDArray[Any]
 Grid = NDArray[np.int64]
 Box = tuple[tuple[int, int], ...]
 """Half-open range per axis."""
-
-ALIGNMENT = 64
-"""Bytes; a cache line and the widest vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +44,6 @@ class _Piece:
 
     box: Box
     indices: tuple[_Index, ...]
-
-
-def aligned(shape: tuple[int, ...], dtype: str) -> Array:
-    """Zeroed array whose data start at a multiple of `ALIGNMENT` bytes."""
-    n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    raw = np.zeros(n_bytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def pack(packing: Packing, source: Array, out: Array | None = None) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from autotune.codegen.pack import ALIGNMENT
+from autotune.codegen.memory import ALIGNMENT, aligned
 from autotune.loopir.nodes import Buffer
 
 Array = NDArray[Any]
@@ -37,8 +37,7 @@ class Arena:
         for buffer in buffers:
             self._start[buffer.name] = _align(end + GUARD_BYTES)
             end = self._start[buffer.name] + buffer.n_bytes
-        raw = np.zeros(_align(end + GUARD_BYTES) + ALIGNMENT, np.uint8)
-        self._memory = raw[-raw.ctypes.data % ALIGNMENT :]
+        self._memory = aligned((_align(end + GUARD_BYTES),), "uint8")
         self._guards = self._gaps(end)
         for low, high in self._guards:
             self._memory[low:high] = _poison(low, high)

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from autotune.codegen.jit import Library
-from autotune.codegen.pack import aligned
+from autotune.codegen.memory import aligned
 from autotune.measure.driver import Driver, Launch, assemble
 from autotune.target import Target
 

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.jit import Library
-from autotune.codegen.pack import aligned, pack
+from autotune.codegen.memory import aligned
+from autotune.codegen.pack import pack
 from autotune.errors import AutotuneError, UsageError
 from autotune.loopir.nodes import Program
 from autotune.measure.arena import Arena

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codegen.pack import ALIGNMENT, aligned
+from autotune.codegen.memory import ALIGNMENT, aligned
 from autotune.errors import ArtifactError, UsageError
 from autotune.target import Target, missing_features
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codegen.pack import aligned, pack
+from autotune.codegen.memory import aligned
+from autotune.codegen.pack import pack
 from autotune.errors import CodegenError
 from autotune.graph.network import Call, Network, Port
 from autotune.loopir.nodes import Buffer, Kernel, Program

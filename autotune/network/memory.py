@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from autotune.codegen.pack import ALIGNMENT
+from autotune.codegen.memory import ALIGNMENT
 from autotune.errors import CodegenError
 from autotune.graph.network import Network
 from autotune.graph.storage import Value

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from autotune.codegen.jit import Library
-from autotune.codegen.pack import aligned
+from autotune.codegen.memory import aligned
 from autotune.measure.driver import assemble
 from autotune.network.runtime import load_libgomp
 from autotune.target import Target

@@ -23,7 +23,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.codegen.jit import Library
-from autotune.codegen.pack import aligned
+from autotune.codegen.memory import aligned
 from autotune.errors import MissingDependency, UsageError
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES

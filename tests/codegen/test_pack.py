@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.codegen.pack import ALIGNMENT, pack
+from autotune.codegen.memory import ALIGNMENT
+from autotune.codegen.pack import pack
 from autotune.loopir.nodes import Packing
 from autotune.te.expr import (
     Axis,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autotune.codegen.jit import Library
-from autotune.codegen.pack import aligned
+from autotune.codegen.memory import aligned
 from autotune.errors import CodegenError
 from autotune.measure.driver import MAX_BUFFERS, Driver, Launch, assemble
 from autotune.measure.peak import fma_peak, measure_peaks, stay_cached

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import llvmlite.binding as llvm
 import numpy as np
 
-from autotune.codegen.pack import aligned
+from autotune.codegen.memory import aligned
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo
 from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer, compile_entry
 from autotune.target import Target, host_target

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from autotune.codegen.pack import ALIGNMENT
+from autotune.codegen.memory import ALIGNMENT
 from autotune.errors import CodegenError
 from autotune.graph.network import Call, Network, Port
 from autotune.graph.storage import Value

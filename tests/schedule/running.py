@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from autotune.codegen.compile import compile_program
 from autotune.codegen.jit import Library
-from autotune.codegen.pack import aligned, pack
+from autotune.codegen.memory import aligned
+from autotune.codegen.pack import pack
 from autotune.loopir.nodes import Buffer, Program
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
