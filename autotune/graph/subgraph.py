@@ -14,6 +14,7 @@ from autotune.graph.scope import Operand, Scope
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import Const, Tensor
+from autotune.te.order import follow_sources
 
 _ROLES = {"Conv": ("x", "weight", "bias"), "MatMul": ("x", "weight", "bias")}
 _CONSTANT_ROLES = {"Mul": "scale", "Add": "shift", "AveragePool": "scale"}
@@ -50,7 +51,7 @@ class _Builder:
             self.define(self._chain_first(node))
         result = self.tensors[self.group.output]
         assert isinstance(result, Tensor)
-        dag = collapse(self.scope.dag(result))
+        dag = follow_sources(collapse(self.scope.dag(result)))
         shapes = {p.name: p.tensor.shape for p in dag.placeholders}
         return Subgraph(
             dag=dag,
