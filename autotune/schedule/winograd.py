@@ -1,27 +1,20 @@
-"""③ Minimal filtering: the rewrite behind the `winograd` step.
+"""③ The rewrite behind the `winograd` step: a convolution by minimal filtering.
 
-    y[h] = Σ_kh x[h + kh]·w[kh]          h = m·tile + j,  kh < r
+    y[h] = Σ_c Σ_kh x[s·h + kh, c]·w[kh, c]          h = m·tile + j
 
-A tile of m outputs needs α = m + r - 1 inputs. Toom and Cook: evaluate both factors at α points,
-multiply point by point, interpolate. As matrices (S. Winograd, 1980; A. Lavin, S. Gray, 2016):
-
-    y = Aᵀ [(G w) ⊙ (Bᵀ x)]
-
-so r·m products become α, along each window axis. Everything else that a convolution sums over stays
-inside ⊙, which becomes one matrix product per point. G is applied to the weights at compile time.
-
-The points are 0, ±1, ±2, ±1/2, … and ∞: the fewer and the nearer to 1, the smaller the error.
+Each tile of m outputs is Aᵀ [(G w) ⊙ (Bᵀ x)] along each window axis (`schedule/filtering.py`).
+Everything else that a convolution sums over stays inside ⊙, which becomes one matrix product per
+point. G is applied to the weights at compile time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache, reduce
-from math import lcm, prod
 
 from autotune.errors import ScheduleError
+from autotune.schedule.filtering import Filtering, combine, filtering
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
 from autotune.te.expr import (
@@ -41,139 +34,13 @@ from autotune.te.expr import (
     mod,
     mul,
     select,
-    sub,
     variables,
 )
-
-Matrix = tuple[tuple[Fraction, ...], ...]
-_POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2", "4", "-4")))
-
-
-@dataclass(frozen=True, slots=True)
-class Filtering:
-    """F(m, r): `inverse` [m, α], `data` [α, α] and `weight` [α, r] are Aᵀ, Bᵀ and G."""
-
-    inverse: Matrix
-    data: Matrix
-    weight: Matrix
-
-
-def filtering(m: int, r: int) -> Filtering:
-    """The matrices of F(m, r), Bᵀ in integers where the points allow.
-
-    Raises ScheduleError when there are too few points.
-    """
-    n = m + r - 2
-    if n > len(_POINTS) or min(m, r) < 2:
-        raise ScheduleError(f"there is no minimal filtering F({m}, {r})")
-    points = _POINTS[:n]
-    inverse = [[p**k for p in points] + [Fraction(k == m - 1)] for k in range(m)]
-    # G scales row i by 1/Π(aᵢ - aⱼ); Bᵀ holds the coefficients of Π_{j≠i}(x - aⱼ)
-    scale = [prod((a - b for b in points if b != a), start=Fraction(1)) for a in points]
-    weight = [[p**k / s for k in range(r)] for p, s in zip(points, scale, strict=True)]
-    weight.append([Fraction(k == r - 1) for k in range(r)])
-    data = [[*_polynomial([b for b in points if b != a]), Fraction(0)] for a in points]
-    data.append(_polynomial(list(points)))
-    for i in range(n):  # integers in Bᵀ: move the factors into G
-        unit = lcm(*(c.denominator for c in data[i]))
-        data[i] = [c * unit for c in data[i]]
-        weight[i] = [c / unit for c in weight[i]]
-    return Filtering(_matrix(inverse), _matrix(data), _matrix(weight))
-
-
-def _polynomial(roots: list[Fraction]) -> list[Fraction]:
-    """Coefficients of Π(x - root), lowest first."""
-    out = [Fraction(1)]
-    for root in roots:
-        shifted = [Fraction(0), *out]
-        out = [s - root * c for s, c in zip(shifted, [*out, Fraction(0)], strict=True)]
-    return out
-
-
-def _matrix(rows: list[list[Fraction]]) -> Matrix:
-    return tuple(tuple(row) for row in rows)
-
-
-# --- a matrix times a vector, as the body of a computation ------------------------------------
-
-
-def combine(matrix: Matrix, row: Expr, value: Callable[[int], Expr]) -> Expr:
-    """Element `row` of `matrix`·x, where `value(k)` is x[k]: a choice among written-out sums.
-
-    Rows and columns of a minimal filtering come in pairs that differ in signs only. Their sums are
-    written so that the common parts of a pair are equal expressions, to be computed once.
-    """
-    rows = [_row(matrix, n, value) for n in range(len(matrix))]
-    return reduce(
-        lambda rest, n: select(compare("eq", row, idx(n)), rows[n], rest),
-        range(len(rows) - 2, -1, -1),
-        rows[-1],
-    )
-
-
-def _row(matrix: Matrix, n: int, value: Callable[[int], Expr]) -> Expr:
-    partner = _partner(matrix, n)
-    if partner is not None:
-        same = [k for k, c in enumerate(matrix[n]) if c and c == matrix[partner][k]]
-        other = [k for k, c in enumerate(matrix[n]) if c and c != matrix[partner][k]]
-        if same and other:
-            first = matrix[min(n, partner)]
-            parts = (_terms(first, same, value), _terms(first, other, value))
-            return add(*parts) if n < partner else sub(*parts)
-    return _paired_sum(matrix, n, value)
-
-
-def _partner(matrix: Matrix, n: int) -> int | None:
-    """The row that differs from row `n` in signs alone."""
-    size = [abs(c) for c in matrix[n]]
-    same = (k for k, row in enumerate(matrix) if k != n and [abs(c) for c in row] == size)
-    return next(same, None)
-
-
-def _paired_sum(matrix: Matrix, n: int, value: Callable[[int], Expr]) -> Expr:
-    """Row `n` as a sum in which columns that are alike but for signs are added up first."""
-    columns: Matrix = tuple(zip(*matrix, strict=True))
-    todo = [k for k, c in enumerate(matrix[n]) if c]
-    terms: list[tuple[Fraction, Expr]] = []
-    while todo:
-        k = todo.pop(0)
-        c, partner = matrix[n][k], _partner(columns, k)
-        if partner not in todo:
-            terms.append((c, value(k)))
-            continue
-        todo.remove(partner)
-        join = add if matrix[n][partner] == c else sub
-        terms.append((c, join(value(k), value(partner))))
-    return _weighted(terms)
-
-
-def _terms(row: Sequence[Fraction], columns: Sequence[int], value: Callable[[int], Expr]) -> Expr:
-    return _weighted([(row[k], value(k)) for k in columns])
-
-
-def _weighted(terms: list[tuple[Fraction, Expr]]) -> Expr:
-    """Σ c·x, one multiply-add for each c that is not 1, starting from one that is."""
-    ordered = sorted(terms, key=lambda t: t[0] != 1)
-    total: Expr | None = None
-    for c, x in ordered:
-        if total is None:
-            total = x if c == 1 else mul(f32(float(c)), x)
-        elif c == 1:
-            total = add(total, x)
-        elif c == -1:
-            total = sub(total, x)
-        else:
-            total = add(mul(f32(float(c)), x), total)
-    assert total is not None
-    return total
-
-
-# --- the rewrite ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A window axis: `axis` slides, `tap` is reduced over, and x is read at axis + tap + `start`.
+    """A window axis: x is read at `stride`·`axis` + `tap` + `start`, and `tap` is reduced over.
 
     `dimension`: of x.
     """
@@ -182,11 +49,17 @@ class Pair:
     tap: Axis
     dimension: int
     start: int
+    stride: int
+
+    @property
+    def n_taps(self) -> int:
+        """Most taps of one phase."""
+        return -(-self.tap.extent // self.stride)
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A sum of products of data and constant weights over windows of unit stride."""
+    """A sum of products of data and constant weights over windows that overlap."""
 
     op: Compute
     data: Load
@@ -227,16 +100,18 @@ def _is_constant(dag: ComputeDAG, load: Load) -> bool:
 
 
 def _pair(op: Compute, data: Load, weight: Load, tap: Axis) -> Pair | None:
-    """The axis that slides with `tap`, if `tap` is a window of unit stride and more than 1 wide."""
+    """The axis that slides with `tap`, if `tap` is a window wider than the stride."""
     where = [d for d, i in enumerate(data.indices) if tap.name in variables(i)]
     if tap.extent < 2 or len(where) != 1 or weight.indices.count(tap.var) != 1:
         return None
     form = linear(data.indices[where[0]])
+    steps = {atom: n for atom, n in form.terms if atom != tap.var}
     for axis in op.axes:
-        if set(form.terms) == {(axis.var, 1), (tap.var, 1)} and not _elsewhere(
-            axis, data, weight, where[0]
-        ):
-            return Pair(axis, tap, where[0], form.const)
+        if set(steps) != {axis.var} or (tap.var, 1) not in form.terms:
+            continue
+        pair = Pair(axis, tap, where[0], form.const, steps[axis.var])
+        if pair.stride > 0 and pair.n_taps > 1 and not _elsewhere(axis, data, weight, where[0]):
+            return pair
     return None
 
 
@@ -259,7 +134,7 @@ def rewrite(dag: ComputeDAG, name: str, taps: tuple[str, ...], m: int) -> Rewrit
 
     With two of them, c being what is left of the reduction:
 
-        name.x1[u, t, p, q, c]      = Bᵀ x[m·p + ·, m·q + t, c]
+        name.x1[u, t, p, q, c]      = Bᵀ x[s·m·p + ·, s·m·q + t, c]
         name.x2[u, v, p, q, c]      = Bᵀ name.x1[u, ·, p, q, c]
         name.products[u, v, p, q, o] = Σ_c name.x2[u, v, p, q, c]·w.points[u, v, c, o]
         name.y1[j, v, p, q, o]      = Aᵀ name.products[·, v, p, q, o]
@@ -270,7 +145,7 @@ def rewrite(dag: ComputeDAG, name: str, taps: tuple[str, ...], m: int) -> Rewrit
     found = convolution(dag, name)
     pairs = tuple(p for p in found.pairs if p.tap.name in taps) if found else ()
     if found is None or len(pairs) != len(taps) or not pairs:
-        raise ScheduleError(f"{name} is no convolution of unit stride along {', '.join(taps)}")
+        raise ScheduleError(f"{name} is no convolution along {', '.join(taps)}")
     maker = _Rewriter(dag, Convolution(found.op, found.data, found.weight, pairs), m)
     return maker.rewritten()
 
@@ -279,7 +154,7 @@ class _Rewriter:
     def __init__(self, dag: ComputeDAG, conv: Convolution, m: int) -> None:
         self.dag, self.conv, self.m = dag, conv, m
         self.name = conv.op.name
-        self.filters = [filtering(m, p.tap.extent) for p in conv.pairs]
+        self.filters = [filtering(m, p.tap.extent, p.stride) for p in conv.pairs]
         self.points = [
             Axis(f"{p.axis.name}_point", len(f.data))
             for p, f in zip(conv.pairs, self.filters, strict=True)
@@ -308,7 +183,7 @@ class _Rewriter:
         x = self.conv.data.tensor
         shape = list(x.shape)
         for p in self.conv.pairs:
-            reach = p.start + self._count(p) * self.m + p.tap.extent - 1
+            reach = p.start + (self._count(p) * self.m - 1) * p.stride + p.tap.extent
             shape[p.dimension] = max(shape[p.dimension], reach)
         if tuple(shape) == x.shape:
             return x, []
@@ -327,7 +202,7 @@ class _Rewriter:
         rest = self._data_axes()
         for n, f in enumerate(self.filters):
             point = self.points[n]
-            behind = [Axis(f"{q.axis.name}_in", a.extent) for q, a in self._after(n)]
+            behind = [Axis(f"{q.axis.name}_in", len(g.data[0])) for q, g in self._after(n)]
             axes = (*self.points[:n], point, *behind, *rest)
             read = self._reader(tensor, n, behind)
             body = combine(f.data, point.var, read)
@@ -335,8 +210,8 @@ class _Rewriter:
             tensor = out[-1].tensor
         return out
 
-    def _after(self, n: int) -> list[tuple[Pair, Axis]]:
-        return list(zip(self.conv.pairs, self.points, strict=True))[n + 1 :]
+    def _after(self, n: int) -> list[tuple[Pair, Filtering]]:
+        return list(zip(self.conv.pairs, self.filters, strict=True))[n + 1 :]
 
     def _data_axes(self) -> tuple[Axis, ...]:
         """Axes of the data: those of the result that it depends on, tiles for windows, channels."""
@@ -355,7 +230,8 @@ class _Rewriter:
             at = list(self.conv.data.indices)
             inside: list[Expr] = [idx(k), *(a.var for a in behind)]
             for p, i in zip(self.conv.pairs, inside, strict=True):
-                start = add(mul(self.tiles[p.axis.name].var, idx(self.m)), idx(p.start))
+                step = idx(self.m * p.stride)
+                start = add(mul(self.tiles[p.axis.name].var, step), idx(p.start))
                 at[p.dimension] = add(start, i)
             return Load(tensor, tuple(at))
 

@@ -62,7 +62,7 @@ def algorithms(dag: ComputeDAG) -> list[Partial]:
         if found is None or math.prod(a.extent for a in found.channels) < MIN_CHANNELS:
             continue
         taps = tuple(p.tap.name for p in found.pairs)
-        widest = max(p.tap.extent for p in found.pairs)
+        widest = max(p.n_taps for p in found.pairs)
         for tile in range(2, MAX_POINTS - widest + 2, 2):
             step = Winograd(op.name, taps, tile)
             out.append(Partial().add(step, label=f"winograd{tile}"))

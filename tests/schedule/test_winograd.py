@@ -9,15 +9,16 @@ from autotune.errors import ScheduleError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.verify import verify
+from autotune.schedule.filtering import Matrix, filtering
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import Winograd, steps_from_json, steps_to_json
-from autotune.schedule.winograd import Matrix, convolution, filtering, rewrite
+from autotune.schedule.winograd import convolution, rewrite
 from autotune.search.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import derive, evaluate
-from autotune.te.expr import Axis, Const, Reduce, add, maximum, mul
+from autotune.te.expr import Axis, Const, Reduce, add, idx, maximum, mul
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import conv
 
@@ -25,14 +26,24 @@ TARGETS = [t for t in (parse_target("x86-64-v3"), parse_target("x86-64-v4")) if 
 
 
 def valid_conv(
-    h: int, w: int, ic: int, oc: int, kh: int, kw: int, dtype: str = "float32"
+    h: int,
+    w: int,
+    ic: int,
+    oc: int,
+    kh: int,
+    kw: int,
+    dtype: str = "float32",
+    strides: tuple[int, int] = (1, 1),
 ) -> ComputeDAG:
     """relu(conv(x)) without padding, with a window of kh × kw."""
     x = placeholder("x", (h, w, ic), dtype)
     weight = placeholder("weight", (kh, kw, ic, oc), dtype, constant=True)
-    y, z, o = Axis("y", h - kh + 1), Axis("z", w - kw + 1), Axis("o", oc)
-    a, b, c = Axis("a", kh), Axis("b", kw), Axis("c", ic)
-    product = mul(x.tensor[add(y.var, a.var), add(z.var, b.var), c], weight.tensor[a, b, c, o])
+    y, z = Axis("y", (h - kh) // strides[0] + 1), Axis("z", (w - kw) // strides[1] + 1)
+    a, b, c, o = Axis("a", kh), Axis("b", kw), Axis("c", ic), Axis("o", oc)
+    row, column = (
+        add(mul(i.var, idx(s)), k.var) for i, s, k in ((y, strides[0], a), (z, strides[1], b))
+    )
+    product = mul(x.tensor[row, column, c], weight.tensor[a, b, c, o])
     total = compute("total", (y, z, o), Reduce("sum", product, (a, b, c)))
     relu = compute("relu", (y, z, o), maximum(Const(0.0, dtype), total.tensor[y, z, o]))
     return ComputeDAG((x, weight, total, relu), ("relu",))
@@ -42,13 +53,22 @@ def floats(matrix: Matrix) -> np.ndarray:
     return np.array([[float(c) for c in row] for row in matrix])
 
 
-@pytest.mark.parametrize(("m", "r"), [(2, 2), (2, 3), (3, 3), (4, 3), (6, 3), (2, 5), (4, 5)])
-def test_filtering_is_a_correlation(m: int, r: int) -> None:
-    f = filtering(m, r)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("m", "r"), [(2, 4), (3, 4), (2, 5), (4, 5), (2, 7)])
+def test_filtering_is_a_correlation(m: int, r: int, stride: int) -> None:
+    f = filtering(m, r, stride)
     rng = np.random.default_rng(m * 10 + r)
-    x, w = rng.standard_normal(m + r - 1), rng.standard_normal(r)
+    x, w = rng.standard_normal(stride * (m - 1) + r), rng.standard_normal(r)
     found = floats(f.inverse) @ ((floats(f.weight) @ w) * (floats(f.data) @ x))
-    np.testing.assert_allclose(found, np.correlate(x, w), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found, np.correlate(x, w)[::stride], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("m", "r", "stride", "n_products"),
+    [(2, 2, 1, 3), (2, 3, 1, 4), (4, 3, 1, 6), (6, 3, 1, 8), (2, 3, 2, 5), (4, 3, 2, 9)],
+)
+def test_products_are_as_few_as_they_can_be(m: int, r: int, stride: int, n_products: int) -> None:
+    assert len(filtering(m, r, stride).data) == n_products
 
 
 def test_the_matrices_are_those_of_the_literature() -> None:
@@ -71,6 +91,9 @@ def test_there_are_only_so_many_points() -> None:
         (valid_conv(9, 9, 2, 3, 3, 3), ("b",)),
         (valid_conv(5, 12, 3, 4, 1, 3), ("b",)),
         (valid_conv(12, 7, 3, 4, 3, 1), ("a",)),
+        (valid_conv(11, 12, 3, 5, 3, 3, strides=(2, 2)), ("a", "b")),
+        (valid_conv(11, 10, 2, 3, 5, 3, strides=(2, 1)), ("a", "b")),
+        (valid_conv(5, 15, 3, 4, 1, 4, strides=(1, 3)), ("b",)),
     ],
 )
 def test_rewriting_keeps_the_meaning(dag: ComputeDAG, taps: tuple[str, ...], m: int) -> None:
@@ -80,8 +103,8 @@ def test_rewriting_keeps_the_meaning(dag: ComputeDAG, taps: tuple[str, ...], m: 
     assert_close(found, evaluate(dag, inputs), 1e-6)
 
 
-def test_what_is_no_convolution_of_unit_stride() -> None:
-    assert convolution(conv(stride=2), "conv") is None
+def test_what_is_no_convolution_over_overlapping_windows() -> None:
+    assert convolution(conv(stride=3), "conv") is None
     assert convolution(valid_conv(6, 6, 3, 4, 1, 1), "total") is None
     assert convolution(valid_conv(6, 6, 3, 4, 3, 3, "float64"), "total") is None
     with pytest.raises(ScheduleError, match="no convolution"):
@@ -95,7 +118,13 @@ def test_step_survives_the_log() -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: str(t.vector_bits))
 @pytest.mark.parametrize(
-    "dag", [conv(7, 9, 8, 20), valid_conv(9, 9, 16, 24, 3, 3), valid_conv(6, 13, 8, 16, 1, 3)]
+    "dag",
+    [
+        conv(7, 9, 8, 20),
+        conv(15, 9, 8, 20, stride=2),
+        valid_conv(9, 9, 16, 24, 3, 3),
+        valid_conv(6, 13, 8, 16, 1, 3),
+    ],
 )
 def test_every_sketch_computes_the_convolution(dag: ComputeDAG, target: Target) -> None:
     inputs = random_inputs(dag)
