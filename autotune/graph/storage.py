@@ -3,24 +3,25 @@
 The inputs of a Concat are written straight into their part of its result, a Slice is read where it
 lies, a Reshape is the same memory under another shape. What cannot be had that way gets a copy: an
 `Identity` group. Windows may be strided in all dimensions but must be dense in the last, and all
-dimensions before it must collapse into one (see `te.collapse`).
+dimensions before it must collapse into one (see `te.collapse`). Memory of its own is dense, or its
+rows are a little apart (`te.pitch`) where nobody needs them dense.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from autotune.graph.ir import Graph, Node, Shape
 from autotune.graph.partition import Group
+from autotune.te.pitch import dense, spaced
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     """An activation.
 
-    `parent` None: dense memory of its own. Otherwise the window of `parent`'s memory that begins at
+    `parent` None: memory of its own. Otherwise the window of `parent`'s memory that begins at
     `offset` and has `strides`, both in elements; a parent has no parent itself.
     """
 
@@ -35,11 +36,6 @@ class Value:
     def root(self) -> str:
         """The value that owns the memory."""
         return self.parent or self.name
-
-
-def dense_strides(shape: Shape) -> Shape:
-    """Row-major strides in elements."""
-    return tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
 def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
@@ -101,13 +97,22 @@ class _Place:
 
 def plan_storage(graph: Graph, groups: list[Group]) -> tuple[dict[str, Value], list[Group]]:
     """Values of all activations, and the groups with the copies that were needed, in order."""
-    plan = _Storage(graph, groups)
-    return plan.run()
+    unspaced = {*graph.inputs, *graph.outputs}
+    while True:
+        plan = _Storage(graph, groups, unspaced)
+        found = plan.run()
+        if not plan.in_the_way:
+            return found
+        unspaced |= plan.in_the_way
 
 
 class _Storage:
-    def __init__(self, graph: Graph, groups: list[Group]) -> None:
+    """`unspaced`: what has no space between rows; `in_the_way`: whose space costs a copy."""
+
+    def __init__(self, graph: Graph, groups: list[Group], unspaced: set[str]) -> None:
         self.graph = graph
+        self.unspaced = unspaced
+        self.in_the_way: set[str] = set()
         self.made = {g.output: g for g in groups}
         self.groups: list[Group] = []
         self.values: dict[str, Value] = {}
@@ -141,7 +146,7 @@ class _Storage:
                 self.places[name] = _Place(node, offset)
 
     def _windows_fit(self, node: Node) -> bool:
-        strides = dense_strides(self.graph.shape(node.output))
+        strides = dense(self.graph.shape(node.output))
         return all(
             is_window(self.graph.shape(name), strides) and name not in self.graph.constants
             for name in node.inputs
@@ -165,7 +170,9 @@ class _Storage:
 
     def _own(self, name: str) -> Value:
         kind = self.graph.types[name]
-        value = Value(name, kind.shape, kind.dtype, dense_strides(kind.shape))
+        in_order = name in self.unspaced
+        strides = dense(kind.shape) if in_order else spaced(kind.shape, kind.dtype)
+        value = Value(name, kind.shape, kind.dtype, strides)
         self.values[name] = value
         return value
 
@@ -227,15 +234,16 @@ class _Storage:
         strides = reshape_strides(source.shape, source.strides, shape)
         if strides is None or not is_window(shape, strides):
             source = self._dense_copy(node, source)
-            strides = dense_strides(shape)
+            strides = dense(shape)
         value = Value(node.output, shape, source.dtype, strides, source.root, source.offset)
         self._alias(node, value)
 
     def _alias(self, node: Node, value: Value) -> None:
         """Register a view; a model output that would be one gets dense memory of its own."""
-        dense = value.strides == dense_strides(value.shape)
+        is_dense = value.strides == dense(value.shape)
         is_input = value.root in self.graph.inputs
-        if node.output in self.graph.outputs and (is_input or not dense or value.offset):
+        if node.output in self.graph.outputs and (is_input or not is_dense or value.offset):
+            self._wants_dense(value)
             view = self._unused(f"{node.output}.view")
             self.values[view] = replace(value, name=view)
             self._own(node.output)
@@ -243,12 +251,19 @@ class _Storage:
         else:
             self.values[node.output] = value
 
+    def _wants_dense(self, value: Value) -> None:
+        """Note that a copy could be saved if there was no space between the rows of a storage."""
+        root = self.values[value.root]
+        if root.strides != dense(root.shape):
+            self.in_the_way.add(root.name)
+
     def _dense_copy(self, node: Node, source: Value) -> Value:
+        self._wants_dense(source)
         copy = self._unused(f"{source.name}.dense")
-        dense = Value(copy, source.shape, source.dtype, dense_strides(source.shape))
-        self.values[copy] = dense
+        made = Value(copy, source.shape, source.dtype, dense(source.shape))
+        self.values[copy] = made
         self.groups.append(_copy(node, source.name, copy))
-        return dense
+        return made
 
     def _group(self, node: Node) -> None:
         """A structural node that has to be computed after all."""

@@ -21,19 +21,7 @@ from functools import partial
 from autotune.errors import ScheduleError
 from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
 from autotune.loopir.local import check_stack, local_region, spread_rows
-from autotune.loopir.nodes import (
-    Alloc,
-    Body,
-    Buffer,
-    For,
-    If,
-    Kernel,
-    Let,
-    Program,
-    Stmt,
-    Store,
-    dense,
-)
+from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Let, Program, Stmt, Store
 from autotune.loopir.packing import pack_constants
 from autotune.loopir.prefetch import touch
 from autotune.loopir.visitor import (
@@ -66,6 +54,7 @@ from autotune.te.expr import (
     sub,
     substitute,
 )
+from autotune.te.pitch import dense, spaced
 
 
 def lower(dag: ComputeDAG, steps: Steps) -> Program:
@@ -79,12 +68,17 @@ def lower_state(state: State) -> Program:
     kernels: list[Kernel] = []
     for stage in state.stages.values():
         if stage.attach is None:
-            role = "output" if stage.name in state.dag.outputs else "workspace"
-            buffers.append(Buffer(stage.op.tensor, role, dense(stage.op.tensor.shape)))
+            buffers.append(_result_buffer(stage.op.tensor, stage.name in state.dag.outputs))
             kernels.append(_Nest(state, stage).kernel(len(kernels)))
     program = pack_constants(Program(tuple(buffers), (), tuple(kernels)), state)
     named = map(_with_arguments(program), program.kernels)
     return Program(program.buffers, program.packs, tuple(named), state.derived)
+
+
+def _result_buffer(tensor: Tensor, output: bool) -> Buffer:
+    if output:
+        return Buffer(tensor, "output", dense(tensor.shape))
+    return Buffer(tensor, "workspace", spaced(tensor.shape, tensor.dtype))
 
 
 def _placeholder_buffer(tensor: Tensor, constant: bool) -> Buffer:

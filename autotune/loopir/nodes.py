@@ -13,13 +13,13 @@ of its tensor. A `Let` binds an index for the statements after it. Indices are p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from autotune.te.dag import Compute
 from autotune.te.expr import Axis, Expr, Tensor, dtype_bytes
+from autotune.te.pitch import spanned
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,8 @@ class Buffer:
     @property
     def n_bytes(self) -> int:
         """Bytes from the first to one past the last element."""
-        last = sum((n - 1) * s for n, s in zip(self.tensor.shape, self.strides, strict=True))
-        return (last + 1) * dtype_bytes(self.tensor.dtype) if self.tensor.size else 0
-
-
-def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    return tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
+        n_elements = spanned(self.tensor.shape, self.strides) if self.tensor.size else 0
+        return n_elements * dtype_bytes(self.tensor.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from autotune.loopir.nodes import (
     Program,
     Stmt,
     Store,
-    dense,
 )
 from autotune.loopir.prefetch import prefetch
 from autotune.loopir.visitor import body_loads, rewrite_exprs
 from autotune.schedule.state import State
 from autotune.te.arith import bounds
 from autotune.te.expr import Axis, Expr, Load, Tensor, Var, idx, loads, substitute, variables
+from autotune.te.pitch import dense
 
 Loops = tuple[tuple[str, int], ...]
 

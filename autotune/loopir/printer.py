@@ -18,10 +18,10 @@ from autotune.loopir.nodes import (
     Program,
     Stmt,
     Store,
-    dense,
 )
 from autotune.te.dag import print_compute, print_expr
 from autotune.te.expr import Expr, Tensor
+from autotune.te.pitch import dense
 
 _TAB = "  "
 

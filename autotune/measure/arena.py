@@ -2,9 +2,10 @@
 
     [guard][input][guard][constant][guard][output][guard]…
 
-Buffers start at multiples of 64 bytes; a guard starts at the byte after its buffer. Guards, outputs
-and workspace hold a NaN of its own kind: what a program should have written and did not is found in
-its output, what it wrote and should not have in a guard, and what it read there spoils its results.
+Buffers start at multiples of 64 bytes; a guard starts at the byte after its buffer. Guards, what is
+between rows, outputs and workspace hold a NaN of its own kind: what a program should have written
+and did not is found in its output, what it wrote and should not have in a guard, and what it read
+there spoils its results.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _POISON = np.frombuffer(np.uint32(0x7FC0DEAD).tobytes(), np.uint8)
 
 
 class Arena:
-    """Storage for `buffers`; the content of inputs and constants is zero until filled."""
+    """Storage for `buffers`; constants are zero until filled."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self._start: dict[str, int] = {}
@@ -42,7 +43,7 @@ class Arena:
         for low, high in self._guards:
             self._memory[low:high] = _poison(low, high)
         for buffer in buffers:
-            if buffer.role in ("output", "workspace"):
+            if buffer.role != "constant":
                 start = self._start[buffer.name]
                 self._memory[start : start + buffer.n_bytes] = _poison(0, buffer.n_bytes)
 

@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 from autotune.codegen.compile import compile_program
 from autotune.loopir.lower import lower
-from autotune.loopir.nodes import Program
+from autotune.loopir.nodes import Program, with_strides
 from autotune.schedule.steps import Steps
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
+from autotune.te.pitch import spaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,14 @@ Build: TypeAlias = Callable[[ComputeDAG, Steps, Target], BuiltProgram]
 
 
 def build_program(dag: ComputeDAG, steps: Steps, target: Target) -> BuiltProgram:
-    """Lower and compile one candidate."""
+    """Lower and compile one candidate, for inputs and outputs as a network stores them."""
     program = lower(dag, steps)
+    activations = {
+        b.name: spaced(b.tensor.shape, b.tensor.dtype)
+        for b in program.buffers
+        if b.role in ("input", "output")
+    }
+    program = with_strides(program, activations)
     return BuiltProgram(compile_program(program, target), without_bodies(program))
 
 

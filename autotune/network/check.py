@@ -6,7 +6,6 @@ evaluation of the network's tasks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from autotune.network.memory import Place, place_of
 from autotune.network.opponents import onnxruntime_runner
 from autotune.network.runtime import Model, random_inputs
 from autotune.te.evaluate import evaluate
+from autotune.te.pitch import spanned
 
 TOLERANCE = 1e-4
 """Largest absolute error over the largest absolute output.
@@ -84,7 +84,7 @@ def _view(storages: dict[str, Array], network: Network, place: Place) -> Array:
         root = network.values[place.root]
         # storage that nothing wrote must not look like a number
         unset = np.nan if root.dtype.startswith("float") else 0
-        storages[place.root] = np.full(math.prod(root.shape), unset, root.dtype)
+        storages[place.root] = np.full(spanned(root.shape, root.strides), unset, root.dtype)
     flat = storages[place.root]
     strides = [s * flat.itemsize for s in place.strides]
     return as_strided(flat[place.offset :], place.shape, strides)

@@ -17,7 +17,7 @@ from autotune.codegen.compile import compile_program
 from autotune.errors import NoValidSchedule
 from autotune.graph.network import Call, Network
 from autotune.loopir.lower import lower
-from autotune.loopir.nodes import Program, dense, with_strides
+from autotune.loopir.nodes import Program, with_strides
 from autotune.network.artifact import Artifact
 from autotune.network.entry import compile_entry
 from autotune.network.in_place import Overlay, heirs, overlays
@@ -25,6 +25,7 @@ from autotune.network.layout import Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
 from autotune.schedule.steps import Steps
 from autotune.target import Target
+from autotune.te.pitch import dense
 
 Variant: TypeAlias = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 """What tells the programs of one network apart: task, strides of the buffers, which are shared."""

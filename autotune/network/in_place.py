@@ -103,7 +103,7 @@ def _whole(network: Network, name: str) -> Place | None:
     """The place of a value that is all of a storage."""
     place = place_of(network.values, name)
     root = network.values[place.root]
-    return place if place.is_dense and place.n_elements == math.prod(root.shape) else None
+    return place if place.n_elements == math.prod(root.shape) else None
 
 
 def _n_uses(network: Network, call: Call, root: str) -> int:

@@ -20,8 +20,8 @@ from autotune.codegen.memory import ALIGNMENT
 from autotune.errors import CodegenError
 from autotune.graph.network import Network
 from autotune.graph.storage import Value
-from autotune.loopir.nodes import dense
 from autotune.te.expr import dtype_bytes
+from autotune.te.pitch import dense, spanned
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def place_of(values: Mapping[str, Value], name: str) -> Place:
         root = values[root.parent]
     strides = tuple(value.strides)
     last = sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True))
-    if offset < 0 or offset + last >= math.prod(root.shape):
+    if offset < 0 or offset + last >= spanned(root.shape, root.strides):
         raise CodegenError(f"internal: value '{name}' reaches outside of its storage '{root.name}'")
     return Place(root.name, offset, tuple(value.shape), strides, value.dtype)
 
@@ -176,4 +176,4 @@ def live_blocks(
 
 
 def _storage_bytes(value: Value) -> int:
-    return math.prod(value.shape) * dtype_bytes(value.dtype)
+    return spanned(value.shape, value.strides) * dtype_bytes(value.dtype)

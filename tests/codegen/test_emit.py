@@ -13,18 +13,7 @@ from autotune.codegen.emit import emit_program
 from autotune.errors import CodegenError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
-from autotune.loopir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    If,
-    Kernel,
-    PrefetchLine,
-    Program,
-    Stmt,
-    Store,
-    dense,
-)
+from autotune.loopir.nodes import Alloc, Buffer, For, If, Kernel, PrefetchLine, Program, Stmt, Store
 from autotune.loopir.verify import verify
 from autotune.schedule.steps import (
     Annotate,
@@ -60,6 +49,7 @@ from autotune.te.expr import (
     mul,
     sub,
 )
+from autotune.te.pitch import dense
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import gemm
 

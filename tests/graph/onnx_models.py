@@ -15,8 +15,8 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from autotune.graph.network import Network, build_network, chosen
 from autotune.graph.onnx_reader import prepare_model
-from autotune.graph.storage import Value
 from autotune.te.evaluate import evaluate
+from autotune.te.pitch import spanned
 
 Array = NDArray[Any]
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -62,13 +62,13 @@ def execute(network: Network, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Run a network over storage that begins as NaN, so that what is not written shows."""
     roots = [v for v in network.values.values() if v.parent is None]
     unset = {v.name: np.nan if v.dtype == "float32" else 0 for v in roots}
-    memory = {v.name: np.full(int(np.prod(v.shape)), unset[v.name], v.dtype) for v in roots}
+    memory = {v.name: np.full(spanned(v.shape, v.strides), unset[v.name], v.dtype) for v in roots}
 
     def window(name: str) -> Array:
         value = network.values[name]
         base = memory[value.root][value.offset :]
         strides = [s * base.itemsize for s in value.strides]
-        assert base.size > last_element(value) or not value.shape
+        assert base.size >= spanned(value.shape, value.strides)
         return as_strided(base, value.shape, strides)
 
     for port in network.inputs:
@@ -80,11 +80,6 @@ def execute(network: Network, feeds: Mapping[str, Array]) -> dict[str, Array]:
             target = window(value)
             target[...] = results[name].reshape(target.shape)
     return {p.name: np.array(window(p.value)).reshape(p.shape) for p in network.outputs}
-
-
-def last_element(value: Value) -> int:
-    """Offset of the last element of a value from its first."""
-    return sum((n - 1) * s for n, s in zip(value.shape, value.strides, strict=True))
 
 
 def random_feeds(network: Network, seed: int = 0) -> dict[str, Array]:

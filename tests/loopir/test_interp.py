@@ -6,18 +6,7 @@ import numpy as np
 import pytest
 
 from autotune.loopir.interp import InvalidAccess, interpret
-from autotune.loopir.nodes import (
-    Alloc,
-    Body,
-    Buffer,
-    For,
-    If,
-    Kernel,
-    Packing,
-    Program,
-    Store,
-    dense,
-)
+from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Packing, Program, Store
 from autotune.loopir.python_text import Names, print_python
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import (
@@ -35,6 +24,7 @@ from autotune.te.expr import (
     maximum,
     mul,
 )
+from autotune.te.pitch import dense
 from tests.schedule.random_schedules import lowered
 from tests.schedule.running import assert_close, random_inputs
 from tests.schedule.small_dags import ALL

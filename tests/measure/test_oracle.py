@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
-from autotune.loopir.nodes import Buffer, dense
+from autotune.loopir.nodes import Buffer
 from autotune.measure.arena import GUARD_BYTES, Arena
 from autotune.measure.oracle import check, needs_positive, random_values, reference, tolerance
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
@@ -22,6 +23,7 @@ from autotune.te.expr import (
     maximum,
     mul,
 )
+from autotune.te.pitch import dense
 
 M, N, K = 32, 48, 1024
 
@@ -139,7 +141,8 @@ def test_arena_is_aligned_poisoned_and_apart() -> None:
     assert all(a % 64 == 0 for a in addresses)
     assert np.diff(addresses).min() >= GUARD_BYTES
     assert np.isnan(arena.view("y")).all()
-    assert (arena.view("x") == 0).all()
+    assert np.isnan(arena.view("x")).all()
+    assert (arena.view("w") == 0).all()
     assert arena.damage() == ""
 
 
@@ -157,8 +160,9 @@ def test_arena_finds_writes_next_to_every_buffer(name: str, ahead: bool) -> None
     assert "out-of-bounds write: 1 bytes" in arena.damage()
 
 
-def test_arena_lays_out_strides() -> None:
+def test_arena_lays_out_strides_with_poison_between_rows() -> None:
     arena = Arena([Buffer(Tensor("x", (2, 3)), "input", (8, 1))])
     arena.view("x")[...] = np.arange(6).reshape(2, 3)
     assert arena.view("x").strides == (32, 4)
+    assert np.isnan(as_strided(arena.view("x"), (8,), (4,))[3:]).all()
     assert arena.damage() == ""

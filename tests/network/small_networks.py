@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from autotune.graph.network import Call, Network, Port
 from autotune.graph.storage import Value
-from autotune.loopir.nodes import dense
 from autotune.schedule.steps import Annotate, Pack, Parallel, Reorder, Split, Steps
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce, add, f32, maximum, mul
+from autotune.te.pitch import dense
 
 
 def value(name: str, shape: Sequence[int]) -> Value:

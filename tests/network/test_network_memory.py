@@ -12,7 +12,6 @@ from autotune.codegen.memory import ALIGNMENT
 from autotune.errors import CodegenError
 from autotune.graph.network import Call, Network, Port
 from autotune.graph.storage import Value
-from autotune.loopir.nodes import dense
 from autotune.network.memory import (
     Block,
     align,
@@ -21,6 +20,7 @@ from autotune.network.memory import (
     place_of,
     plan_arena,
 )
+from autotune.te.pitch import dense
 
 
 @st.composite

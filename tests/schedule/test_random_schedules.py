@@ -9,12 +9,13 @@ import pytest
 from autotune.errors import ScheduleError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
-from autotune.loopir.nodes import dense, with_strides
+from autotune.loopir.nodes import with_strides
 from autotune.loopir.verify import verify
 from autotune.schedule.steps import Steps
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
+from autotune.te.pitch import dense
 from tests.schedule.random_schedules import lowered, random_steps
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import ALL

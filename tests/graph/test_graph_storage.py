@@ -1,0 +1,68 @@
+"""Rows a multiple of 4 KiB long are stored a line apart, where that costs no copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from onnx import NodeProto
+
+from autotune.graph.network import Network
+from tests.graph.onnx_models import assert_matches, model, node
+
+RNG = np.random.default_rng(0)
+SPACED = (1040, 1)
+
+
+def weights(*shape: int) -> np.ndarray:
+    return (RNG.standard_normal(shape) / 32).astype(np.float32)
+
+
+def checked(nodes: list[NodeProto], folder: Path, n_outputs: int = 16) -> Network:
+    """A network of matrix products over rows of 1024, run on its storages and compared."""
+    constants = {"a": weights(16, 1024), "b": weights(1024, 1024), "c": weights(1024, n_outputs)}
+    used = {name for n in nodes for name in n.input}
+    constants = {n: w for n, w in constants.items() if n in used}
+    return assert_matches(model(nodes, {"x": (6, 16)}, constants), folder)
+
+
+def pitches(network: Network) -> list[tuple[int, ...]]:
+    """Last two strides of every value that is not a port."""
+    ports = {p.value for p in (*network.inputs, *network.outputs)}
+    return [v.strides[-2:] for name, v in network.values.items() if name not in ports]
+
+
+def test_what_lies_between_two_products_is_spaced(tmp_path: Path) -> None:
+    nodes = [node("MatMul", "x a", "s"), node("Relu", "s", "t"), node("MatMul", "t c", "y")]
+    assert pitches(checked(nodes, tmp_path)) == [SPACED]
+
+
+def test_inputs_and_outputs_are_dense(tmp_path: Path) -> None:
+    nodes = [node("MatMul", "x a", "s"), node("MatMul", "s b", "y")]
+    network = checked(nodes, tmp_path)
+    assert pitches(network) == [SPACED]
+    assert network.values[network.outputs[0].value].strides[-2:] == (1024, 1)
+
+
+def test_a_concat_is_written_into_spaced_rows(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x a", "s"),
+        node("Split", "s", "p q", axis=1),
+        node("Sigmoid", "p", "u"),
+        node("Tanh", "q", "v"),
+        node("Concat", "u v", "t", axis=1),
+        node("MatMul", "t c", "y"),
+    ]
+    assert set(pitches(checked(nodes, tmp_path))) == {SPACED}
+
+
+def test_who_needs_dense_rows_gets_them_without_a_copy(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x a", "s"),
+        node("Relu", "s", "t"),
+        node("Flatten", "t", "u", axis=0),
+        node("ReduceSum", "u", "y", keepdims=1),
+    ]
+    network = checked(nodes, tmp_path)
+    assert SPACED not in pitches(network)
+    assert not any(call.label == "Identity" for call in network.calls)
