@@ -47,7 +47,7 @@ from benchmarks.tables import counted, geometric_mean, markdown
 
 BATCH = 16
 FINALISTS = 4
-ROUNDS = 25
+ROUNDS = 75
 FORMS = ("text", "markdown", "json")
 
 
