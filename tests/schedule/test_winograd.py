@@ -53,8 +53,11 @@ def floats(matrix: Matrix) -> np.ndarray:
     return np.array([[float(c) for c in row] for row in matrix])
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize(("m", "r"), [(2, 4), (3, 4), (2, 5), (4, 5), (2, 7)])
+UNIT = [(2, 2), (2, 3), (3, 3), (4, 3), (6, 3), (2, 5), (4, 5)]
+STRIDED = [(m, r, s) for s in (2, 3) for m, r in ((2, 4), (3, 4), (2, 5), (4, 5), (2, 7))]
+
+
+@pytest.mark.parametrize(("m", "r", "stride"), [*((m, r, 1) for m, r in UNIT), *STRIDED])
 def test_filtering_is_a_correlation(m: int, r: int, stride: int) -> None:
     f = filtering(m, r, stride)
     rng = np.random.default_rng(m * 10 + r)
