@@ -60,6 +60,27 @@ done:
 }
 """
 
+# follows a chain of indices from 0: bound by the latency of where the chain lies
+CHASE = """
+define void @chase(ptr %chain, ptr %last, i64 %begin, i64 %end) {
+entry:
+  br label %head
+head:
+  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
+  %at = phi i64 [ 0, %entry ], [ %to, %body ]
+  %more = icmp ult i64 %i, %end
+  br i1 %more, label %body, label %done
+body:
+  %link = getelementptr i64, ptr %chain, i64 %at
+  %to = load i64, ptr %link
+  %next = add i64 %i, 1
+  br label %head
+done:
+  store i64 %at, ptr %last
+  ret void
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def library() -> Library:
@@ -156,16 +177,25 @@ def test_bandwidths_are_plausible() -> None:
 
 
 @pytest.mark.timing
-def test_evicted_constants_cost_more_than_hot_ones() -> None:
+def test_constants_from_further_away_cost_more() -> None:
     driver = Driver(TARGET, 1)
-    library = Library([assemble(COUNT, TARGET)])
-    n = TARGET.l2_bytes // 4 // 8
-    out, calls = aligned((n,), "int64"), aligned((1,), "int64")
-    launch = Launch(library.address("count"), (out.ctypes.data, calls.ctypes.data), n)
+    library = Library([assemble(CHASE, TARGET)])
+    n_lines = TARGET.l2_bytes // 4 // 64
+    chain, last = aligned((n_lines, 8), "int64"), aligned((1,), "int64")
+    order = np.random.default_rng(0).permutation(n_lines)  # that no prefetcher foresees
+    chain[order, 0] = 8 * np.roll(order, -1)
+    arguments = (chain.ctypes.data, last.ctypes.data)
+    launch = Launch(library.address("chase"), arguments, n_lines)
     hot = driver.plan([launch], [], NOTHING)
-    evicted = driver.plan([launch], [], NOTHING, [(out.ctypes.data, out.nbytes)])
-    hot_s, evicted_s = (min(driver.evaluate(p) for _ in range(30)) for p in (hot, evicted))
-    assert evicted_s > hot_s
+    cold = driver.plan([launch], [], aligned((2 * TARGET.l2_bytes,), "uint8"))
+    whole = [(chain.ctypes.data, chain.nbytes)]
+    evicted = driver.plan([launch], [], NOTHING, whole)
+    near = driver.plan([launch], [], aligned((2 * TARGET.l2_bytes,), "uint8"), near=whole)
+    plans = {"hot": hot, "cold": cold, "evicted": evicted, "near": near}
+    times = {name: [driver.evaluate(p) for _ in range(30)][5:] for name, p in plans.items()}
+    median = {name: np.median(t) for name, t in times.items()}
+    assert min(median["cold"], median["evicted"], median["near"]) > median["hot"], median
+    assert last[0] == 0
 
 
 def test_near_spans_are_read_only(driver: Driver) -> None:
