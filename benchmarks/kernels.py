@@ -23,6 +23,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -34,7 +35,9 @@ from autotune.graph.network import Network, build_network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
+from autotune.measure.program import build_program
 from autotune.measure.result import MeasureResult
+from autotune.network.overlays import overwritable
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target, parse_target
@@ -169,7 +172,8 @@ def main(
         )
         options = MeasureOptions(evict=evict, beside_peak=True)
         peaks = measure_peaks(target, threads, options.evict)
-        with Measurer(target, threads, options) as measurer:
+        build = partial(build_program, overwritten=overwritable(network))
+        with Measurer(target, threads, options, build) as measurer:
             tuner = Tuner(model, target, threads, measurer, ranker, seed, direct)
             for name, dag in _tasks(model, network, peaks):
                 if only.lower() in name.lower() and dag.key not in seen:

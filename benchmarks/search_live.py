@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -26,6 +27,8 @@ from autotune.graph.network import Network, build_network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import stay_cached
+from autotune.measure.program import build_program
+from autotune.network.overlays import overwritable
 from autotune.records import Entry, MeasureRecord
 from autotune.schedule.steps import Steps
 from autotune.search.model import Ranker
@@ -207,7 +210,8 @@ def main(
         cached = stay_cached(target, threads, network.n_constant_bytes, network.flops)
         options = MeasureOptions(evict=not cached)
         tasks = spread(network, n_tasks)
-        with Measurer(target, threads, options) as measurer:
+        build = partial(build_program, overwritten=overwritable(network))
+        with Measurer(target, threads, options, build) as measurer:
             some: list[Found] = []
             for seed in range(seeds):
                 for name, policy_of in policies(target, threads, seed, trials).items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from autotune.cli.sessions import measure_options, new_header
 from autotune.config import TuneConfig
 from autotune.graph.network import build_network
 from autotune.measure.measurer import Measurer
+from autotune.measure.program import build_program
 from autotune.measure.result import MeasureResult
 from autotune.records import Header, Journal, Log
 from autotune.search.analysis import analyse
@@ -111,9 +113,11 @@ def record(model: Path, path: Path, n_trials: int, config: TuneConfig) -> None:
     log = Log(headers=(header,), workloads={w.key: w for w in workloads})
     tasks = [TuningTask(w.key, w.dag, network.weights[w.key], w.label) for w in workloads]
     labels = {task.key: task.label for task in tasks}
+    options = measure_options(log, config)
+    build = partial(build_program, overwritten=header.overwritten)
     with (
         Journal.create(path, header, workloads) as journal,
-        Measurer(header.target, header.n_threads, measure_options(log, config)) as measurer,
+        Measurer(header.target, header.n_threads, options, build) as measurer,
     ):
         session = uniform_session(header, tasks, n_trials, measurer, journal, time.monotonic)
         for event in session.events():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,6 +31,8 @@ from autotune.graph.network import Network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import measure_peaks, stay_cached
+from autotune.measure.program import build_program
+from autotune.network.overlays import overwritable
 from autotune.records import Header, Journal, Log
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
@@ -69,6 +72,7 @@ def new_header(
         versions=versions(),
         tasks=tuple(network.weights.items()),
         parts=network.parts,
+        overwritten=overwritable(network),
     )
 
 
@@ -137,7 +141,9 @@ def run_session(
         say(str(warm))
     stop = StopFlag()
     renderer = make_renderer(events)
-    with stop.installed(), Measurer(header.target, header.n_threads, options) as measurer:
+    build = partial(build_program, overwritten=header.overwritten)
+    measuring = Measurer(header.target, header.n_threads, options, build)
+    with stop.installed(), measuring as measurer:
         session = make_session(journal, header, tasks, budget, measurer, ranker, warm.first, stop)
         session.replay(log.within(config.max_error))
         finished = _show(session, renderer)

@@ -5,12 +5,13 @@
 Buffers start at multiples of 64 bytes; a guard starts at the byte after its buffer. Guards, what is
 between rows, outputs and workspace hold a NaN of its own kind: what a program should have written
 and did not is found in its output, what it wrote and should not have in a guard, and what it read
-there spoils its results.
+there spoils its results. A result that overwrites an operand has no place of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,23 +30,29 @@ _POISON = np.frombuffer(np.uint32(0x7FC0DEAD).tobytes(), np.uint8)
 
 
 class Arena:
-    """Storage for `buffers`; constants are zero until filled."""
+    """Storage for `buffers`; constants are zero until filled.
 
-    def __init__(self, buffers: Sequence[Buffer]) -> None:
+    `shared`: an operand and the result that lies in its place, or nothing.
+    """
+
+    def __init__(self, buffers: Sequence[Buffer], shared: Sequence[str] = ()) -> None:
         self._start: dict[str, int] = {}
         self._buffers = {b.name: b for b in buffers}
+        self._apart = [b for b in buffers if b.name not in shared[1:]]
         end = 0
-        for buffer in buffers:
+        for buffer in self._apart:
             self._start[buffer.name] = _align(end + GUARD_BYTES)
             end = self._start[buffer.name] + buffer.n_bytes
         self._memory = aligned((_align(end + GUARD_BYTES),), "uint8")
         self._guards = self._gaps(end)
         for low, high in self._guards:
             self._memory[low:high] = _poison(low, high)
-        for buffer in buffers:
+        for buffer in self._apart:
             if buffer.role != "constant":
                 start = self._start[buffer.name]
                 self._memory[start : start + buffer.n_bytes] = _poison(0, buffer.n_bytes)
+        for operand, result in pairwise(shared):
+            self._start[result] = self._start[operand]
 
     def address(self, name: str) -> int:
         """Where buffer `name` starts."""
@@ -61,7 +68,7 @@ class Arena:
 
     def damage(self) -> str:
         """Which guard was written to, or "" when none was."""
-        names = ["the first buffer", *self._buffers]
+        names = ["the first buffer", *(b.name for b in self._apart)]
         for (low, high), name in zip(self._guards, names, strict=True):
             wrong = np.flatnonzero(self._memory[low:high] != _poison(low, high))
             if wrong.size:
@@ -70,8 +77,8 @@ class Arena:
         return ""
 
     def _gaps(self, end: int) -> list[tuple[int, int]]:
-        starts = [*self._start.values(), _align(end + GUARD_BYTES)]
-        ends = [0, *(self._start[b.name] + b.n_bytes for b in self._buffers.values())]
+        starts = [*(self._start[b.name] for b in self._apart), _align(end + GUARD_BYTES)]
+        ends = [0, *(self._start[b.name] + b.n_bytes for b in self._apart)]
         return list(zip(ends, starts, strict=True))
 
 

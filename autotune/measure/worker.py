@@ -185,12 +185,15 @@ class Loaded:
         self._ref = ref
         self._driver = driver
         self._library = Library([built.code])
-        self._arena = Arena([b for b in program.buffers if b.role != "local"])
+        buffers = [b for b in program.buffers if b.role != "local"]
+        self._arena = Arena(buffers, program.shared)
         _fill(self._arena, program, ref)
         self._plan = self._make_plan(sweep, evict)
 
     def evaluate(self) -> float:
         """Seconds of one evaluation, weights cold and inputs warm."""
+        for operand in self._program.shared[:1]:
+            self._arena.view(operand)[...] = self._ref.values[operand]
         return self._driver.evaluate(self._plan)
 
     def verdict(self) -> Verdict:
@@ -204,11 +207,11 @@ class Loaded:
         return Verdict(worst, self._arena.damage() or self._changed_input())
 
     def _changed_input(self) -> str:
-        for buffer in self._program.buffers:
-            if buffer.role == "input" and not np.array_equal(
-                self._arena.view(buffer.name), self._ref.values[buffer.name]
-            ):
-                return f"the program has changed its input {buffer.name}"
+        program = self._program
+        for name in (b.name for b in program.buffers if b.role == "input"):
+            intact = np.array_equal(self._arena.view(name), self._ref.values[name])
+            if name not in program.shared and not intact:
+                return f"the program has changed its input {name}"
         return ""
 
     def _make_plan(self, sweep: Array, evict: bool) -> Plan:
@@ -221,8 +224,10 @@ class Loaded:
         ]
 
         def spans(*roles: str) -> list[tuple[int, int]]:
-            return [(arena.address(b.name), b.n_bytes) for b in program.buffers if b.role in roles]
+            mine = [b for b in program.buffers if b.role in roles and b.name not in result]
+            return [(arena.address(b.name), b.n_bytes) for b in mine]
 
+        result = program.shared[1:]  # lies where an input does
         if evict:
             near, cold = spans("output", "workspace"), spans("constant")
         else:

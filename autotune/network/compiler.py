@@ -1,6 +1,6 @@
 """⑩ From a network and one schedule per task to an artifact.
 
-    lower every task → one variant per layout of its inputs and outputs (`in_place`) → objects
+    lower every task → one variant per layout of its inputs and outputs (`overlays`) → objects
     pack the constants · plan the arena → addresses → the main function that calls all kernels
 
 Two calls with the same task and the same layouts share one object; equal constants are stored once.
@@ -20,9 +20,9 @@ from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, with_strides
 from autotune.network.artifact import Artifact
 from autotune.network.entry import compile_entry
-from autotune.network.in_place import Overlay, heirs, overlays
 from autotune.network.layout import Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
+from autotune.network.overlays import Overlay, heirs, overlays
 from autotune.schedule.steps import Steps
 from autotune.target import Target
 from autotune.te.pitch import dense

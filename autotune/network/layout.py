@@ -76,7 +76,7 @@ class Layout:
     """The plan of one network: bound ports, arena, constants, and every kernel's addresses.
 
     `slots`: storage → slot of the table, for those that the user's arrays replace. `heirs`: the
-    storage where another lies (see `in_place`).
+    storage where another lies (see `overlays`).
     """
 
     def __init__(self, network: Network, units: Sequence[Unit], heirs: Mapping[str, str]) -> None:

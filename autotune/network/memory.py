@@ -148,7 +148,7 @@ def live_blocks(
 
     `workspaces[i]`: bytes of the temporaries of call i by a name of their own. Storages named in
     `elsewhere` are bound to arrays of the user and take no room; `heirs` lie where other storages
-    lay (see `in_place`). Step -1 is before the first call
+    lay (see `overlays`). Step -1 is before the first call
     (inputs are written), step `len(calls)` after the last (outputs are read).
     """
     busy: dict[str, list[int]] = {}

@@ -33,6 +33,7 @@ class Header:
     """What a run is about. `tasks`: (workload key, occurrences in the model), in model order.
 
     `parts`: tasks that can replace others, each with the keys of those that it replaces.
+    `overwritten`: inputs of tasks in whose place the result may lie, by key.
     `created` is ISO 8601 with time zone; `model_path` is empty where a model was not a file.
     """
 
@@ -49,6 +50,7 @@ class Header:
     tasks: tuple[tuple[str, int], ...]
     version: int = VERSION
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    overwritten: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +258,13 @@ def _decode_header(data: dict[str, Any]) -> Header:
         versions=data["versions"],
         tasks=tuple((key, weight) for key, weight in data["tasks"]),
         version=data["version"],
-        parts={key: tuple(parts) for key, parts in data.get("parts", {}).items()},
+        parts=_names(data.get("parts", {})),
+        overwritten=_names(data.get("overwritten", {})),
     )
+
+
+def _names(data: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(names) for key, names in data.items()}
 
 
 def _decode_end(data: dict[str, Any]) -> End:

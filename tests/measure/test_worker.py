@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import measure_fakes as fakes
 import numpy as np
 import pytest
 
 from autotune.measure import worker
-from autotune.measure.worker import Prepare, Prepared, Run, RunHandler
+from autotune.measure.arena import Arena
+from autotune.measure.program import build_program
+from autotune.measure.worker import Prepare, Prepared, Run, RunHandler, RunInterleaved
+from autotune.schedule.steps import Annotate, Split, Steps
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.expr import Axis, add, idx, sub
 
 
 @pytest.fixture
@@ -40,3 +47,57 @@ def test_oracle_that_is_known_is_used(handler: RunHandler) -> None:
     assert handler(Prepare(1, dag, expected)) == Prepared(expected, frozenset({1}))
     result = handler(Run(1, fakes.build(dag, fakes.does("good"), fakes.TARGET), None))
     assert "expected 0" in str(result)
+
+
+def sum_dag() -> ComputeDAG:
+    i = Axis("i", 1000)
+    a, b = placeholder("a", (1000,)), placeholder("b", (1000,))
+    y = compute("y", (i,), add(a.tensor[i], b.tensor[i]))
+    return ComputeDAG((a, b, y), ("y",))
+
+
+def tiled(tail: str) -> Steps:
+    return (Split("y", "i", (32,), tail), Annotate("y", "i.1", "vectorize"))
+
+
+def test_a_result_is_measured_in_the_place_of_an_operand_that_nobody_needs() -> None:
+    dag = sum_dag()
+    for operands in (["b"], ["b", "a"]):
+        built = build_program(dag, tiled("split"), fakes.TARGET, {dag.key: operands})
+        assert built.program.shared == (min(operands), "y")
+    assert build_program(dag, tiled("split"), fakes.TARGET).program.shared == ()
+    overlapping = build_program(dag, tiled("shift"), fakes.TARGET, {dag.key: ["b"]})
+    assert overlapping.program.shared == ()
+
+
+def test_an_overwritten_operand_is_restored_for_each_evaluation(handler: RunHandler) -> None:
+    dag = sum_dag()
+    handler(Prepare(1, dag, None))
+    built = build_program(dag, tiled("split"), fakes.TARGET, {dag.key: ["b"]})
+    result = handler(Run(1, built, None))
+    assert (str(result.status), len(result.times_s) >= 3) == ("ok", True), result
+    for again in handler(RunInterleaved(1, (built, built), 3)):
+        assert len(again.times_s) == 3, again
+
+
+def test_what_reads_after_it_wrote_there_is_a_wrong_answer(handler: RunHandler) -> None:
+    i = Axis("i", 1000)
+    x = placeholder("x", (1000,))
+    last = sub(idx(999), i.var)
+    y = compute("y", (i,), add(x.tensor[i], x.tensor[last]))
+    dag = ComputeDAG((x, y), ("y",))
+    built = build_program(dag, (), fakes.TARGET, {dag.key: ["x"]})
+    assert built.program.shared == ()
+    handler(Prepare(1, dag, None))
+    assert str(handler(Run(1, built, None)).status) == "ok"
+    forced = replace(built, program=replace(built.program, shared=("x", "y")))
+    assert str(handler(Run(1, forced, None)).status) == "wrong_answer"
+
+
+def test_a_shared_place_has_guards_of_its_own() -> None:
+    program = build_program(sum_dag(), (), fakes.TARGET).program
+    arena = Arena(program.buffers, ("b", "y"))
+    assert arena.address("y") == arena.address("b") != arena.address("a")
+    assert arena.damage() == ""
+    ctypes.memset(arena.address("y") + 4000, 0, 1)
+    assert "after the end of b changed" in arena.damage()

@@ -51,6 +51,7 @@ def header(any_target: Target) -> Header:
         config={"trials": 16},
         versions={"autotune": "0.1.0"},
         tasks=(("k1", 2),),
+        overwritten={"k1": ("x",)},
     )
 
 

@@ -10,11 +10,12 @@ import pytest
 from onnx import NodeProto
 
 from autotune.graph.network import Network, build_network
+from autotune.loopir.in_place import replaceable
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
 from autotune.network.check import check_network
 from autotune.network.compiler import compile_network
-from autotune.network.in_place import Overlay, heirs, overlays, replaceable
+from autotune.network.overlays import Overlay, heirs, overlays, overwritable
 from autotune.network.runtime import Model
 from autotune.schedule.steps import Annotate, Split, Steps
 from autotune.target import host_target
@@ -81,6 +82,24 @@ def test_what_is_read_later_is_overwritten_then(tmp_path: Path) -> None:
     assert overlay.new_root not in first.outputs.values()
     compiled = Model(compile_network(network, steps_of(network), TARGET), 1)
     assert check_network(compiled, network) < 1e-5
+
+
+def test_operands_that_no_call_of_a_task_needs_afterwards(tmp_path: Path) -> None:
+    network = built([*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "y")], tmp_path)
+    (call,) = (c for c in network.calls if "Add" in c.label)
+    (overlay,) = found_in(network)
+    found = overwritable(network)
+    assert overlay.operand in found[call.task]
+    assert network.calls[0].task not in found  # reads what the user gave
+
+
+def test_an_operand_that_one_of_two_calls_leaves_is_not_overwritten(tmp_path: Path) -> None:
+    nodes = [*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "q"), node("Add", "q u", "r")]
+    network = built([*nodes, conv("r", "a", "y")], tmp_path)
+    first, second = (c for c in network.calls if "Add" in c.label)
+    assert first.task == second.task
+    (overlay,) = found_in(network)
+    assert overlay.operand not in overwritable(network).get(first.task, ())
 
 
 def test_arrays_of_the_user_stay(tmp_path: Path) -> None:
