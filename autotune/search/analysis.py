@@ -95,6 +95,8 @@ MAX_EXPANDED = 192
 """Most vector instructions in the expanded bodies of all versions: more only costs compile time."""
 MAX_EXPANDED_POINTWISE = 1024
 """The same where nothing is accumulated: a transform of a whole tile is one straight piece."""
+_BUSY = 8.0
+"""Independent multiply-adds in flight that keep two ports busy: a latency of four cycles each."""
 MAX_LOCAL_BYTES = 1_400_000
 """Most bytes of local buffers, see loopir.lower."""
 
@@ -178,7 +180,7 @@ class _Walk:
             name=self.op.name,
             reduces=bool(self.op.reduce_axes),
             flops=float(_points(self.op) * work),
-            steps=steps * self._useful(),
+            steps=steps * self._useful(accumulators),
             tiles=steps / product([x.extent for x in inner], self.n),
             accumulators=accumulators,
             operands=operands,
@@ -257,14 +259,20 @@ class _Walk:
             total = total * extent
         return total
 
-    def _useful(self) -> Array:
-        """Share of the tile grid that is really computed: split tails do not compute the rest."""
+    def _useful(self, accumulators: Array) -> Array:
+        """Share of the tile grid that takes time: split tails do not compute the rest.
+
+        A tail of few accumulators waits for each of them, so it is no cheaper than `_BUSY` are.
+        """
+        least = np.minimum(_BUSY / accumulators, 1.0) if self.op.reduce_axes else 0.0
         share = np.ones(self.n)
         for stage, rel in self.nest.splits_around():
             if rel.tail == "split":
                 extent = self.nest.extent_of(stage, rel.parent)
                 tile = full(rel.factors[-1], self.n)
-                share = share * extent / (np.ceil(extent / tile) * tile)
+                rest = extent % tile
+                last = np.where(rest > 0, np.maximum(rest / tile, least), 0.0)
+                share = share * (extent // tile + last) / np.ceil(extent / tile)
         return share
 
     def _versions(self) -> Array:

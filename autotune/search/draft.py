@@ -7,11 +7,12 @@ networks their schedules, and is itself a feature of the ranker, which learns wh
             and a little more where others are nearly as large; + conditional loads
     tile  = steps·step + start and end of the register tile; where one step is all of it, neither
             its chain nor its ends are waited for, since the next tile does not depend on it
-    total = tiles + a quarter of the L2 traffic + the exposed part of what comes from further away,
-            which is smaller the earlier it is prefetched; never less than each of them alone.
+    total = the larger of tiles and L2 traffic, and a little more where both are nearly as large,
+            + the exposed part of what comes from further away, which is smaller the earlier it is
+            prefetched; never less than each of them alone.
             Inputs and outputs that fit half of L2 are there already.
 
-Checked against 6,900 candidates drawn uniformly (docs/search.md).
+Checked against 6,900 candidates drawn uniformly and 2,900 promising ones (docs/search.md).
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ GUARD_CYCLES = 1.0
 """Comparing and choosing an address: padding that is read through a condition."""
 SHARPNESS = 5.0
 """Ports and dependences that are nearly as busy as the busiest delay it too: a p-norm."""
+OVERLAP = 3.0
+"""The p-norm of arithmetic and L2 traffic, which delay each other where they are nearly equal."""
 CLOCK_HZ = 3.5e9
 
 
@@ -72,8 +75,8 @@ def statement_cycles(s: Statement, target: Target) -> Array:
     far = np.maximum(l2 - np.minimum(cold, l2) - warm, 0.0) / L3_BYTES_PER_CYCLE
     far = far + cold / MEMORY_BYTES_PER_CYCLE
     exposed = np.where(s.prefetch < 0, 0.3, np.where(s.prefetch > 0, 0.4, 0.5))
-    largest = np.maximum.reduce([compute, near, far])
-    total: Array = np.maximum(largest, compute + 0.25 * near + exposed * far)
+    both = (compute**OVERLAP + near**OVERLAP) ** (1 / OVERLAP)
+    total: Array = np.maximum(far, both + exposed * far)
     return total
 
 
