@@ -1,19 +1,22 @@
-"""⑦ Measure candidates: build them side by side, then run one after another in isolation.
+"""⑦ Measure candidates: build them side by side, then run them in turns in an isolated process.
 
     with Measurer(target, n_threads, options) as measurer:
         results = measurer.measure(dag, [steps, …])      # one status each, nothing is raised
 
 Nothing is built while something runs. The processes start with the first use and stay; those that
 crash, hang or are killed are replaced, and the candidate that was theirs gets a status.
+
+Neighbours and clocks make a machine slower for tenths of a second, which is all the time that one
+candidate gets. Candidates of a batch take turns, so that they all have the same luck.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
@@ -23,10 +26,13 @@ from autotune.measure.options import MeasureOptions
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, WorkerError
 from autotune.measure.program import Build, build_program
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.measure.worker import Outputs, Prepare, Prepared, Run, RunHandler, RunInterleaved
+from autotune.measure.worker import Hold, Outputs, Prepare, Prepared, RunHandler, Time
 from autotune.schedule.steps import Steps
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
+
+_HELD_BYTES = 1 << 29
+"""Programs that are timed together need no more memory than this; one alone may."""
 
 
 class Measurer:
@@ -95,41 +101,24 @@ class Measurer:
     ) -> Iterator[MeasureResult]:
         """One result per candidate, in order, each as soon as it is there.
 
-        `best_s`: the best latency known so far for this task; what is slower by more than the noise
-        gets few repeats. Better ones found within the batch count too. `meanwhile` is called while
-        the builders work; nothing runs before it returns. Raises WorkerError when no worker can
-        be started or the task itself cannot be prepared.
+        Those that fit memory together are timed in turns. `best_s`: the best latency known so far
+        for this task; what is slower by more than the noise gets few repeats. `meanwhile` is called
+        while the builders work; nothing runs before it returns. Raises WorkerError when no worker
+        can be started or the task itself cannot be prepared.
         """
         self._worker.start()
-        for built in self._build(dag, candidates, meanwhile):
-            result = self._run(dag, built, best_s)
-            if result.latency_s is not None:
-                best_s = min(best_s or result.latency_s, result.latency_s)
-            yield result
+        for group in _groups(self._build(dag, candidates, meanwhile)):
+            results = self._measure(dag, group, Time(best_s))
+            known = [r.latency_s for r in results if r.latency_s is not None]
+            best_s = min([*known, *([best_s] if best_s else [])], default=None)
+            yield from results
 
     def measure_interleaved(
         self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
     ) -> list[MeasureResult]:
-        """Time finalists against each other, A B A B …: `rounds` repeats each, in turns.
-
-        What disturbs the machine meanwhile disturbs all alike. For candidates that have been
-        measured before: when one of them crashes or hangs now, all get that status.
-        """
-        builds = self._build(dag, candidates)
-        good = [b for b in builds if b.program is not None]
-        programs = tuple(b.program for b in good if b.program is not None)
-        measured: list[MeasureResult] = []
-        if programs:
-            request = RunInterleaved(self._task(dag), programs, rounds)
-            timeout_s = self._options.run_timeout_s * len(programs)
-            self._prepare(dag)
-            reply = self._ask(request, timeout_s)
-            measured = reply if isinstance(reply, list) else [reply] * len(programs)
-        rest = iter(measured)
-        return [
-            b.failure() if b.program is None else replace(next(rest), build_s=b.build_s)
-            for b in builds
-        ]
+        """Time finalists against each other, A B A B …: `rounds` repeats each, in turns."""
+        built = self._build(dag, candidates)
+        return [r for g in _groups(built) for r in self._measure(dag, g, Time(rounds=rounds))]
 
     def _task(self, dag: ComputeDAG) -> int:
         return self._tasks.setdefault(dag, len(self._tasks))
@@ -146,7 +135,7 @@ class Measurer:
         try:
             if meanwhile is not None:
                 meanwhile()
-            ready_s = time.perf_counter()
+            ready_s = perf_counter()
             built, done_s = building.result()
         except BaseException:
             self._builders.abandon()
@@ -159,19 +148,54 @@ class Measurer:
     ) -> tuple[list[BuildResult], float]:
         """What was built, and when it was done."""
         built = self._builders.build(self._task(dag), dag, candidates)
-        return built, time.perf_counter()
+        return built, perf_counter()
 
-    def _run(self, dag: ComputeDAG, built: BuildResult, best_s: float | None) -> MeasureResult:
-        if built.program is None:
-            return built.failure()
-        request = Run(self._task(dag), built.program, best_s)
-        self._prepare(dag)
-        start_s = time.perf_counter()
-        result: MeasureResult = self._ask(request, self._options.run_timeout_s)
-        run_s = time.perf_counter() - start_s
-        return replace(result, build_s=built.build_s, run_s=run_s)
+    def _measure(
+        self, dag: ComputeDAG, group: Sequence[BuildResult], time: Time
+    ) -> list[MeasureResult]:
+        """Check and time a group in turns; if they cannot be timed together, one by one."""
+        start_s = perf_counter()
+        failed = self._hold(dag, group)
+        rest = [b for n, b in enumerate(group) if n not in failed]
+        reply = self._ask(time, self._options.run_timeout_s * len(rest)) if rest else []
+        if isinstance(reply, list) and len(reply) == len(rest):
+            timed = reply
+        elif len(rest) == 1:
+            timed = [reply]
+        else:
+            timed = [r for b in rest for r in self._measure(dag, [b], time)]
+        each_s = (perf_counter() - start_s) / len(group)
+        found = iter(timed)
+        results = [failed[n] if n in failed else next(found) for n in range(len(group))]
+        return [
+            replace(r, build_s=b.build_s, run_s=each_s if b.program else 0.0)
+            for r, b in zip(results, group, strict=True)
+        ]
 
-    def _ask(self, request: Run | RunInterleaved, timeout_s: float) -> Any:
+    def _hold(self, dag: ComputeDAG, group: Sequence[BuildResult]) -> dict[int, MeasureResult]:
+        """What fails, by position; the worker holds all the others in the end.
+
+        Who crashes or hangs takes the worker with it, so the others are loaded once more.
+        """
+        failed = {n: b.failure() for n, b in enumerate(group) if b.program is None}
+        lost = True
+        while lost:
+            lost, first = False, True
+            for n, built in enumerate(group):
+                if n in failed or built.program is None:
+                    continue
+                self._prepare(dag)
+                request = Hold(self._task(dag), built.program, first)
+                result: MeasureResult = self._ask(request, self._options.run_timeout_s)
+                first = False
+                if result.status is not MeasureStatus.OK:
+                    failed[n] = result
+                if result.status in (MeasureStatus.RUN_CRASH, MeasureStatus.RUN_TIMEOUT):
+                    lost = True
+                    break
+        return failed
+
+    def _ask(self, request: Hold | Time, timeout_s: float) -> Any:
         """The worker's reply, or one result that says how it ended."""
         try:
             reply = self._worker.request(request, timeout_s)
@@ -200,3 +224,18 @@ class Measurer:
             text = reply.text if isinstance(reply, Failed) else repr(reply)
             raise WorkerError(f"cannot make the oracle of task {dag.key}: {text}")
         self._expected[task], self._prepared = reply.expected, set(reply.held)
+
+
+def _groups(built: Sequence[BuildResult]) -> Iterator[list[BuildResult]]:
+    """What is timed together, in order."""
+    group: list[BuildResult] = []
+    held_bytes = 0
+    for each in built:
+        n_bytes = sum(b.n_bytes for b in each.program.program.buffers) if each.program else 0
+        if group and held_bytes + n_bytes > _HELD_BYTES:
+            yield group
+            group, held_bytes = [], 0
+        group.append(each)
+        held_bytes += n_bytes
+    if group:
+        yield group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -13,31 +14,47 @@ _OUT_AFTER = 5
 _FIRST_SLACK = 4.0
 
 
-def repeat(
-    evaluate: Callable[[], float],
-    first_s: float,
+def repeat_in_turns(
+    programs: Sequence[Callable[[], float]],
+    first_s: Sequence[float],
     options: MeasureOptions,
     best_s: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> tuple[float, ...]:
-    """Seconds of every repeat of `evaluate`, which gives those of one evaluation.
+) -> list[tuple[float, ...]]:
+    """Seconds of every repeat of each of `programs`, whose calls give those of one evaluation.
 
-    `first_s`: the evaluation that was checked; it has warmed up code and pages, so it is no repeat,
-    but says how many are wanted. `best_s`: the best latency known for this task. A program whose
-    first repeats all exceed `abandon_ratio` times that is given up after two, and after one where
-    the first evaluation was worse still by a factor of four; one whose repeats all exceed
-    `contend_ratio` times that, after five. It is slow, not failed, and known well enough.
+    They take turns, so what disturbs the machine for a while disturbs all of them, and none for
+    all of its repeats. `first_s`: the evaluations that were checked; they have warmed up code and
+    pages, so they are no repeats, but say how many are wanted. `best_s`: the best latency known for
+    this task; a better one among the programs counts too. A program whose first repeats all exceed
+    `abandon_ratio` times that is given up after two, and after one where the first evaluation was
+    worse still by a factor of four; one whose repeats all exceed `contend_ratio` times that, after
+    five. It is slow, not failed, and known well enough.
     """
-    wanted = n_repeats(first_s, options)
-    start_s = clock()
-    times: list[float] = []
-    while len(times) < wanted:
-        times.append(evaluate())
-        if _is_hopeless(times, first_s, options, best_s):
-            break
-        if len(times) >= options.min_repeats and clock() - start_s > options.repeat_wall_s:
-            break
-    return tuple(times)
+    times: list[list[float]] = [[] for _ in programs]
+    taken_s = [0.0] * len(programs)
+    active = list(range(len(programs)))
+    while active:
+        for n in active:
+            start_s = clock()
+            times[n].append(programs[n]())
+            taken_s[n] += clock() - start_s
+        known = [statistics.median(t) for t in times if len(t) >= _HOPELESS_AFTER]
+        best = min([*known, *([best_s] if best_s else [])], default=None)
+        active = [n for n in active if _wants_more(times[n], taken_s[n], first_s[n], options, best)]
+    return [tuple(t) for t in times]
+
+
+def _wants_more(
+    times: Sequence[float],
+    taken_s: float,
+    first_s: float,
+    options: MeasureOptions,
+    best_s: float | None,
+) -> bool:
+    if len(times) >= n_repeats(first_s, options) or _is_hopeless(times, first_s, options, best_s):
+        return False
+    return len(times) < options.min_repeats or taken_s <= options.repeat_wall_s
 
 
 def n_repeats(first_s: float, options: MeasureOptions) -> int:

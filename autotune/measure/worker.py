@@ -1,8 +1,9 @@
 """⑦ The run worker: one isolated process that loads, checks and times programs.
 
 The check comes first: outputs and workspace hold NaN, buffers are fenced, and the output of one
-evaluation on all threads is compared with the oracle. Only a program that passes is timed. After
-timing its output must still be right: what a race spoils now and then shows there.
+evaluation on all threads is compared with the oracle. Only a program that passes is timed, in turns
+with others of its task. After timing its output must still be right: what a race spoils now and
+then shows there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -29,7 +30,7 @@ from autotune.measure.oracle import Reference, Verdict, check, reference
 from autotune.measure.peak import FmaPeak
 from autotune.measure.program import BuiltProgram
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.measure.timing import repeat
+from autotune.measure.timing import repeat_in_turns
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
@@ -61,24 +62,30 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Check and time one program of a prepared task. Replied to with a MeasureResult."""
+class Hold:
+    """Load and check one program of a prepared task, and keep it if it is right.
+
+    `first`: whether those that are held already are forgotten. Replied to with a MeasureResult
+    without times.
+    """
 
     task: int
     built: BuiltProgram
-    best_s: float | None
+    first: bool
 
 
 @dataclass(frozen=True, slots=True)
-class RunInterleaved:
-    """Check all programs, then time them in turns: A B A B … Replied to with a list of results."""
+class Time:
+    """Time the held programs in turns, and forget them. Replied to with a list of results.
 
-    task: int
-    built: tuple[BuiltProgram, ...]
-    rounds: int
+    `rounds`: how many repeats each gets; None: as many as it deserves beside `best_s`.
+    """
+
+    best_s: float | None = None
+    rounds: int | None = None
 
 
-Request: TypeAlias = Prepare | Run | RunInterleaved
+Request: TypeAlias = Prepare | Hold | Time
 
 
 class RunHandler:
@@ -92,6 +99,7 @@ class RunHandler:
         self._sweep = aligned((per_thread * n_threads,), "uint8")
         self._sweep.fill(0)  # touch the pages now
         self._references: dict[int, Reference] = {}
+        self._held: list[_Held] = []
         self._fma_peak = FmaPeak(target, self._driver) if options.beside_peak else None
 
     def __call__(self, request: Request) -> object:
@@ -99,10 +107,12 @@ class RunHandler:
         match request:
             case Prepare():
                 return self._prepare(request)
-            case Run():
-                return self._guarded(partial(self._run, request))
-            case RunInterleaved():
-                return self._interleaved(request.task, request.built, request.rounds)
+            case Hold():
+                self._held = [] if request.first else self._held
+                return self._guarded(partial(self._hold, request))
+            case Time():
+                held, self._held = self._held, []
+                return self._time(held, request)
 
     def _prepare(self, request: Prepare) -> Prepared:
         options = self._options
@@ -115,52 +125,43 @@ class RunHandler:
     def _cached_bytes(self) -> int:
         return sum(r.n_bytes for r in self._references.values())
 
-    def _run(self, request: Run) -> MeasureResult:
+    def _hold(self, request: Hold) -> MeasureResult:
         ref = self._references[request.task]
-        loaded = self._load(request.built, ref)
+        loaded = Loaded(request.built, ref, self._driver, self._sweep, self._options.evict)
         first_s = loaded.evaluate()
         verdict = loaded.verdict()
         if verdict.problem:
             return _wrong(verdict)
-        times = repeat(loaded.evaluate, first_s, self._options, request.best_s)
-        again = loaded.verdict()
+        self._held.append(_Held(loaded, first_s, verdict))
+        return MeasureResult(MeasureStatus.OK, max_error=verdict.max_error)
+
+    def _time(self, held: Sequence[_Held], request: Time) -> list[MeasureResult]:
+        peaks: list[list[float]] = [[] for _ in held]
+
+        def evaluate(n: int) -> float:
+            time_s = held[n].loaded.evaluate()
+            if self._fma_peak is not None and request.rounds is not None:
+                peaks[n].append(self._fma_peak.flops_per_s(_PEAK_TURNS))
+            return time_s
+
+        programs = [partial(evaluate, n) for n in range(len(held))]
+        if request.rounds is not None:
+            rounds = [[program() for program in programs] for _ in range(request.rounds)]
+            times = list(zip(*rounds, strict=True))
+        else:
+            first_s = [h.first_s for h in held]
+            times = repeat_in_turns(programs, first_s, self._options, request.best_s)
+        return [self._result(*each) for each in zip(held, times, peaks, strict=True)]
+
+    def _result(
+        self, held: _Held, times: tuple[float, ...], peaks: Sequence[float]
+    ) -> MeasureResult:
+        again = held.loaded.verdict()
         if again.problem:
             return _wrong(again, "in a later evaluation: ")
-        worst = max(verdict.max_error, again.max_error)
-        return MeasureResult(MeasureStatus.OK, times, max_error=worst).within(
-            self._options.max_error
-        )
-
-    def _load(self, built: BuiltProgram, ref: Reference) -> Loaded:
-        return Loaded(built, ref, self._driver, self._sweep, self._options.evict)
-
-    def _interleaved(
-        self, task: int, built: Sequence[BuiltProgram], rounds: int
-    ) -> list[MeasureResult]:
-        loaded: dict[int, Loaded] = {}
-
-        def load(n: int) -> MeasureResult:
-            program = self._load(built[n], self._references[task])
-            program.evaluate()
-            verdict = program.verdict()
-            if verdict.problem:
-                return _wrong(verdict)
-            loaded[n] = program
-            result = MeasureResult(MeasureStatus.OK, max_error=verdict.max_error)
-            return result.within(self._options.max_error)
-
-        results = [self._guarded(partial(load, n)) for n in range(len(built))]
-        turns = [
-            {n: (p.evaluate(), self._peak()) for n, p in loaded.items()} for _ in range(rounds)
-        ]
-        for n in loaded:
-            times, peaks = zip(*(turn[n] for turn in turns), strict=True)
-            results[n] = replace(results[n], times_s=times, peaks=peaks if all(peaks) else ())
-        return results
-
-    def _peak(self) -> float:
-        """The FMA peak of this moment in flops per second; 0 where nobody asked for it."""
-        return self._fma_peak.flops_per_s(_PEAK_TURNS) if self._fma_peak else 0.0
+        worst = max(held.verdict.max_error, again.max_error)
+        result = MeasureResult(MeasureStatus.OK, times, max_error=worst, peaks=tuple(peaks))
+        return result.within(self._options.max_error)
 
     def _guarded(self, run: Callable[[], MeasureResult]) -> MeasureResult:
         try:
@@ -233,6 +234,15 @@ class Loaded:
         else:
             near, cold = spans("output", "workspace", "constant"), []
         return self._driver.plan(launches, spans("input"), sweep, cold, near)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A program that was right when it was loaded, and how long that evaluation took."""
+
+    loaded: Loaded
+    first_s: float
+    verdict: Verdict
 
 
 def _cores(options: MeasureOptions) -> tuple[int, ...]:

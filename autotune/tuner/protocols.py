@@ -49,7 +49,7 @@ class Measurer(Protocol):
     def measure_interleaved(
         self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
     ) -> Sequence[MeasureResult]:
-        """Time finalists in turns, `rounds` repeats each; a crash of one may be that of all."""
+        """Time finalists in turns, `rounds` repeats each."""
         ...
 
 

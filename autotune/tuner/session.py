@@ -280,8 +280,6 @@ class Session:
             return
         steps = [c.steps for c in again]
         results = self.measurer.measure_interleaved(state.task.dag, steps, _FINAL_ROUNDS)
-        if not all(r.ok for r in results):  # one crash hits all of them: ask one by one
-            results = list(self.measurer.stream(state.task.dag, steps, state.best_s))
         for candidate, result in zip(again, results, strict=True):
             self._write(state.task, candidate, result, final=True)
 

@@ -142,6 +142,13 @@ PROGRAMS = {
         "  store float %m, ptr @calls\n  %late = fcmp ogt float %m, 1000.0\n"
         "  %f = select i1 %late, float 3.0, float 2.0" + ELEMENT.format(**PLAIN | {"factor": "%f"})
     ),
+    "crash_later": "@calls = internal global i64 0\n"
+    + KERNEL.format(
+        body="  %n = load i64, ptr @calls\n  %m = add i64 %n, 1\n"
+        "  store i64 %m, ptr @calls\n  %late = icmp ugt i64 %m, 1000\n"
+        "  %where = select i1 %late, ptr null, ptr %y"
+        + ELEMENT.format(**PLAIN | {"base": "%where"})
+    ),
     "hang": KERNEL.format(body=ENDLESS),
     "wrong": _kernel(factor="3.0"),
     "off_by_a_little": _kernel(factor="0x4000010000000000"),

@@ -15,6 +15,7 @@ import pytest
 from autotune.measure.measurer import Measurer
 from autotune.measure.process import WorkerError
 from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.measure.worker import Hold, Time
 
 S = MeasureStatus
 
@@ -167,10 +168,40 @@ def test_interleaved(measurer: Measurer) -> None:
     assert [len(r.times_s) for r in results] == [7, 0, 0, 7]
 
 
-def test_interleaved_crash_is_a_status(measurer: Measurer) -> None:
-    steps = [fakes.does("good"), fakes.does("crash")]
+def test_interleaved_crash_is_a_status_of_who_crashed(measurer: Measurer) -> None:
+    what = ("good", "crash", "good", "hang", "good")
+    steps = [fakes.does(w) for w in what]
     results = measurer.measure_interleaved(fakes.double_dag(), steps, rounds=2)
-    assert [r.status for r in results] == [S.RUN_CRASH, S.RUN_CRASH]
+    assert [r.status for r in results] == [S.OK, S.RUN_CRASH, S.OK, S.RUN_TIMEOUT, S.OK]
+
+
+@pytest.mark.parametrize("rounds", [None, 3])
+def test_who_crashes_later_is_told_from_the_others(measurer: Measurer, rounds: int | None) -> None:
+    dag, steps = fakes.double_dag(), [fakes.does(w) for w in ("good", "crash_later", "good")]
+    if rounds is None:
+        results = measurer.measure(dag, steps)
+    else:
+        results = measurer.measure_interleaved(dag, steps, rounds)
+    assert [r.status for r in results] == [S.OK, S.RUN_CRASH, S.OK]
+
+
+def test_what_does_not_fit_memory_together_is_timed_apart(
+    measurer: Measurer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    ask = Measurer._ask
+
+    def spy(self: Measurer, request: Hold | Time, timeout_s: float) -> object:
+        asked.append(type(request))
+        return ask(self, request, timeout_s)
+
+    monkeypatch.setattr(Measurer, "_ask", spy)
+    assert all(r.ok for r in measure(measurer, "good", "good", "good"))
+    assert asked == [Hold, Hold, Hold, Time]
+    monkeypatch.setattr("autotune.measure.measurer._HELD_BYTES", 2 * 2 * 4 * fakes.N)
+    asked.clear()
+    assert all(r.ok for r in measure(measurer, "good", "good", "good"))
+    assert asked == [Hold, Hold, Time, Hold, Time]
 
 
 def test_workers_print_nothing_and_ignore_interrupts(

@@ -1,13 +1,25 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from autotune.measure.options import MeasureOptions
-from autotune.measure.timing import n_repeats, repeat
+from autotune.measure.timing import n_repeats, repeat_in_turns
 
 OPTIONS = MeasureOptions(repeat_target_s=0.03, min_repeats=3, max_repeats=20, repeat_wall_s=0.25)
+
+
+def repeat(
+    evaluate: Callable[[], float],
+    first_s: float,
+    options: MeasureOptions,
+    best_s: float | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[float, ...]:
+    (found,) = repeat_in_turns([evaluate], [first_s], options, best_s, clock)
+    return found
 
 
 def constant(time_s: float) -> Callable[[], float]:
@@ -56,3 +68,30 @@ def test_wall_time_limits_repeats_but_not_the_first() -> None:
     now = iter(range(100))
     seconds = repeat(constant(1e-6), 1e-6, OPTIONS, clock=lambda: float(next(now)))
     assert len(seconds) == OPTIONS.min_repeats
+
+
+def test_programs_take_turns_until_each_has_enough() -> None:
+    order: list[str] = []
+
+    def program(name: str, time_s: float) -> Callable[[], float]:
+        def evaluate() -> float:
+            order.append(name)
+            return time_s
+
+        return evaluate
+
+    seconds = {"a": 1e-3, "far": 4e-3, "near": 1.3e-3, "b": 1.1e-3}
+    programs = [program(n, t) for n, t in seconds.items()]
+    times = repeat_in_turns(programs, list(seconds.values()), OPTIONS, clock=stopped)
+    full = OPTIONS.max_repeats
+    assert [len(t) for t in times] == [full, 2, 5, full]
+    assert order[:8] == ["a", "far", "near", "b"] * 2
+    assert order[8:17] == ["a", "near", "b"] * 3
+    assert order[17:] == ["a", "b"] * (full - 5)
+
+
+def test_programs_are_compared_with_what_is_known_too() -> None:
+    both = [constant(4e-3), constant(1.1e-3)]
+    times = repeat_in_turns(both, [4e-3, 1.1e-3], OPTIONS, best_s=0.9e-3, clock=stopped)
+    assert [len(t) for t in times] == [2, 5]
+    assert repeat_in_turns([], [], OPTIONS) == []

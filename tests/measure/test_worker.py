@@ -12,7 +12,7 @@ import pytest
 from autotune.measure import worker
 from autotune.measure.arena import Arena
 from autotune.measure.program import build_program
-from autotune.measure.worker import Prepare, Prepared, Run, RunHandler, RunInterleaved
+from autotune.measure.worker import Hold, Prepare, Prepared, RunHandler, Time
 from autotune.schedule.steps import Annotate, Split, Steps
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, add, idx, sub
@@ -45,7 +45,7 @@ def test_oracle_that_is_known_is_used(handler: RunHandler) -> None:
     dag = fakes.double_dag()
     expected = {"y": np.zeros(fakes.N, np.float32)}
     assert handler(Prepare(1, dag, expected)) == Prepared(expected, frozenset({1}))
-    result = handler(Run(1, fakes.build(dag, fakes.does("good"), fakes.TARGET), None))
+    result = handler(Hold(1, fakes.build(dag, fakes.does("good"), fakes.TARGET), first=True))
     assert "expected 0" in str(result)
 
 
@@ -74,10 +74,11 @@ def test_an_overwritten_operand_is_restored_for_each_evaluation(handler: RunHand
     dag = sum_dag()
     handler(Prepare(1, dag, None))
     built = build_program(dag, tiled("split"), fakes.TARGET, {dag.key: ["b"]})
-    result = handler(Run(1, built, None))
-    assert (str(result.status), len(result.times_s) >= 3) == ("ok", True), result
-    for again in handler(RunInterleaved(1, (built, built), 3)):
-        assert len(again.times_s) == 3, again
+    for first in (True, False, True, False):
+        assert str(handler(Hold(1, built, first)).status) == "ok"
+    for again in handler(Time(rounds=3)):
+        assert (str(again.status), len(again.times_s)) == ("ok", 3), again
+    assert handler(Time(rounds=3)) == []
 
 
 def test_what_reads_after_it_wrote_there_is_a_wrong_answer(handler: RunHandler) -> None:
@@ -89,9 +90,9 @@ def test_what_reads_after_it_wrote_there_is_a_wrong_answer(handler: RunHandler) 
     built = build_program(dag, (), fakes.TARGET, {dag.key: ["x"]})
     assert built.program.shared == ()
     handler(Prepare(1, dag, None))
-    assert str(handler(Run(1, built, None)).status) == "ok"
+    assert str(handler(Hold(1, built, first=True)).status) == "ok"
     forced = replace(built, program=replace(built.program, shared=("x", "y")))
-    assert str(handler(Run(1, forced, None)).status) == "wrong_answer"
+    assert str(handler(Hold(1, forced, first=True)).status) == "wrong_answer"
 
 
 def test_a_shared_place_has_guards_of_its_own() -> None:
