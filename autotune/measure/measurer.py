@@ -158,7 +158,7 @@ class Measurer:
         failed = self._hold(dag, group)
         rest = [b for n, b in enumerate(group) if n not in failed]
         reply = self._ask(time, self._options.run_timeout_s * len(rest)) if rest else []
-        if isinstance(reply, list) and len(reply) == len(rest):
+        if isinstance(reply, list):
             timed = reply
         elif len(rest) == 1:
             timed = [reply]

@@ -17,8 +17,8 @@ class MeasureOptions:
     """Time-outs, repeats and the state of the caches. All times in seconds.
 
     `flush_bytes`: how much every thread reads and writes before each timed evaluation to push the
-    weights out of its caches; None: twice L2, which replaces it whatever its policy; 0: time with
-    hot weights. `evict`: drop the constants from all caches as well.
+    weights out of its caches; None: twice L2, which replaces most of it whatever its policy; 0:
+    time with hot weights. `evict`: drop the constants from all caches as well.
     `n_builders`: builder processes; 0: one per core. `cores`: where the run worker may run; empty:
     all that this process may use, of which it takes the first `n_threads`.
     `run_timeout_s` covers one candidate: load, pack, check and all repeats; `prepare_timeout_s` the

@@ -218,7 +218,7 @@ class Session:
             yield TaskImproved(state.task.key, before, state.best_s)
 
     def _measure(self, state: TaskState, candidates: Sequence[Candidate]) -> list[MeasureResult]:
-        """Measure; every result is in the log before the next one, or anybody, knows of it."""
+        """Measure; every result is in the log before anybody knows of it."""
         begin, waited_s = self.clock(), self.measurer.waited_s
         steps = [c.steps for c in candidates]
         results: list[MeasureResult] = []
