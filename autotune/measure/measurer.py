@@ -109,8 +109,7 @@ class Measurer:
         self._worker.start()
         for group in _groups(self._build(dag, candidates, meanwhile)):
             results = self._measure(dag, group, Time(best_s))
-            known = [r.latency_s for r in results if r.latency_s is not None]
-            best_s = min([*known, *([best_s] if best_s else [])], default=None)
+            best_s = min(filter(None, [best_s, *(r.latency_s for r in results)]), default=None)
             yield from results
 
     def measure_interleaved(

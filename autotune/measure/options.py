@@ -21,7 +21,8 @@ class MeasureOptions:
     time with hot weights. `evict`: drop the constants from all caches as well.
     `n_builders`: builder processes; 0: one per core. `cores`: where the run worker may run; empty:
     all that this process may use, of which it takes the first `n_threads`.
-    `run_timeout_s` covers one candidate: load, pack, check and all repeats; `prepare_timeout_s` the
+    `run_timeout_s` is what one candidate may take to be loaded, packed and checked, and again for
+    all its repeats; those that are timed in turns have the sum. `prepare_timeout_s` covers the
     inputs and the oracle of a task, once; `start_timeout_s` the start of a process.
     A repeat is one evaluation. There are as many as fill `repeat_target_s`, within
     `min_repeats`…`max_repeats`; from `min_repeats` on, none starts after `repeat_wall_s` (flushing
@@ -29,7 +30,7 @@ class MeasureOptions:
     that is `contend_ratio` times slower gets five.
     `relative_tolerance` tells wrong answers from rounding, see `autotune.measure.oracle`; what
     rounds more than `max_error` times the largest output is inaccurate.
-    `beside_peak`: measure the FMA peak after every repeat of interleaved candidates too.
+    `beside_peak`: measure the FMA peak after every repeat of finalists too.
     """
 
     flush_bytes: int | None = None

@@ -40,7 +40,7 @@ def repeat_in_turns(
             times[n].append(programs[n]())
             taken_s[n] += clock() - start_s
         known = [statistics.median(t) for t in times if len(t) >= _HOPELESS_AFTER]
-        best = min([*known, *([best_s] if best_s else [])], default=None)
+        best = min(filter(None, [best_s, *known]), default=None)
         active = [n for n in active if _wants_more(times[n], taken_s[n], first_s[n], options, best)]
     return [tuple(t) for t in times]
 

@@ -184,7 +184,6 @@ def test_constants_from_further_away_cost_more() -> None:
     chain, last = aligned((n_lines, 8), "int64"), aligned((1,), "int64")
     order = np.random.default_rng(0).permutation(n_lines)  # that no prefetcher foresees
     chain[order, 0] = 8 * np.roll(order, -1)
-    arguments = (chain.ctypes.data, last.ctypes.data)
     arguments, whole = (chain.ctypes.data, last.ctypes.data), [(chain.ctypes.data, chain.nbytes)]
     launch = Launch(library.address("chase"), arguments, n_lines)
     sweep = aligned((8 * TARGET.l2_bytes,), "uint8")  # twice L2 leaves half of it on some CPUs
