@@ -76,7 +76,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Time the held programs in turns, and forget them. Replied to with a list of results.
+    """Time the held programs in turns, and forget them. Replied to with a list of results, or
+    with one for all of them where timing failed.
 
     `rounds`: how many repeats each gets; None: as many as it deserves beside `best_s`.
     """
@@ -112,7 +113,7 @@ class RunHandler:
                 return self._guarded(partial(self._hold, request))
             case Time():
                 held, self._held = self._held, []
-                return self._time(held, request)
+                return self._guarded(partial(self._time, held, request))
 
     def _prepare(self, request: Prepare) -> Prepared:
         options = self._options
@@ -163,7 +164,7 @@ class RunHandler:
         result = MeasureResult(MeasureStatus.OK, times, max_error=worst, peaks=tuple(peaks))
         return result.within(self._options.max_error)
 
-    def _guarded(self, run: Callable[[], MeasureResult]) -> MeasureResult:
+    def _guarded(self, run: Callable[[], object]) -> object:
         try:
             return run()
         except AutotuneError as error:

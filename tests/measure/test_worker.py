@@ -12,6 +12,7 @@ import pytest
 from autotune.measure import worker
 from autotune.measure.arena import Arena
 from autotune.measure.program import build_program
+from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.measure.worker import Hold, Prepare, Prepared, RunHandler, Time
 from autotune.schedule.steps import Annotate, Split, Steps
 from autotune.te.dag import ComputeDAG, compute, placeholder
@@ -79,6 +80,21 @@ def test_an_overwritten_operand_is_restored_for_each_evaluation(handler: RunHand
     for again in handler(Time(rounds=3)):
         assert (str(again.status), len(again.times_s)) == ("ok", 3), again
     assert handler(Time(rounds=3)) == []
+
+
+def test_a_failure_while_timing_is_a_status(
+    handler: RunHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> float:
+        raise MemoryError
+
+    dag = fakes.double_dag()
+    handler(Prepare(1, dag, None))
+    handler(Hold(1, fakes.build(dag, fakes.does("good"), fakes.TARGET), first=True))
+    monkeypatch.setattr(worker.Loaded, "evaluate", fail)
+    result = handler(Time())
+    assert isinstance(result, MeasureResult)
+    assert (result.status, result.error[:13]) == (MeasureStatus.RUN_ERROR, "out of memory")
 
 
 def test_what_reads_after_it_wrote_there_is_a_wrong_answer(handler: RunHandler) -> None:
