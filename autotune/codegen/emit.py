@@ -9,7 +9,8 @@ size costs one pointer per distinct row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from math import gcd
 
 from autotune.codegen.arithmetic import TYPES, Arithmetic
@@ -45,7 +46,7 @@ from autotune.loopir.nodes import (
     Store,
 )
 from autotune.loopir.visitor import statements
-from autotune.te.arith import Linear
+from autotune.te.arith import Linear, bounds
 from autotune.te.expr import (
     Binary,
     Call,
@@ -64,11 +65,22 @@ from autotune.te.expr import (
     is_guard,
     loads,
     substitute,
+    variables,
 )
 
 _CACHE_LINE = 64
 _ZEROS = 256
 """Bytes to read where a load is not made: more than any vector."""
+_MAX_ZEROS = 16_384
+"""Most of them: what is read in a row behind one choice of an address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Whether a load is made, and the loops that this depends on."""
+
+    holds: Value
+    loops: frozenset[str]
 
 
 def emit_program(program: Program, triple: str, prefix: str = "") -> str:
@@ -94,13 +106,13 @@ class _Function:
     def emit(self) -> None:
         begin, end = self.b.arguments[-2:]
         with self._where(self.b.compare("icmp slt", begin, end)):
+            self.at.ranges[self.kernel.var] = (0, self.kernel.extent - 1)
             self._counted_loop(self.kernel.var, begin, end, self.kernel.body)
         self.b.end()
 
-    @property
-    def zeros(self) -> Value:
+    def zeros(self, n_bytes: int = _ZEROS) -> Value:
         """Where a load that is not made reads; part of the module from the first use on."""
-        return self.module.zeros(f"{self.prefix}zeros", _ZEROS)
+        return self.module.zeros(f"{self.prefix}zeros", n_bytes)
 
     # --- statements ---------------------------------------------------------------------------
 
@@ -121,7 +133,9 @@ class _Function:
                 self.body(loop.body)
             del self.at.env[loop.var]
         else:
+            self.at.ranges[loop.var] = (0, loop.extent - 1)
             self._counted_loop(loop.var, constant(I64, 0), constant(I64, loop.extent), loop.body)
+            del self.at.ranges[loop.var]
 
     def _counted_loop(self, var: str, begin: Value, end: Value, body: Body) -> None:
         """A loop that is known to run at least once."""
@@ -172,6 +186,8 @@ class _Function:
 
     def _let(self, stmt: Let) -> None:
         self.at.env[stmt.var] = self._value(stmt.value)
+        with suppress(KeyError):
+            self.at.ranges[stmt.var] = bounds(stmt.value, self.at.ranges)
 
     def _alloc(self, stmt: Alloc) -> None:
         buffer = stmt.buffer
@@ -253,20 +269,20 @@ class _Function:
 
     # --- expressions --------------------------------------------------------------------------
 
-    def _value(self, e: Expr, guard: Value | None = None) -> Value:
+    def _value(self, e: Expr, guard: Guard | None = None) -> Value:
         return _EXPRS[type(e)](self, e, guard)
 
-    def _const(self, e: Const, _: Value | None) -> Value:
+    def _const(self, e: Const, _: Guard | None) -> Value:
         kind = I1 if e.dtype == "bool" else TYPES[e.dtype]
         return constant(kind, e.value)
 
-    def _var(self, e: Var, _: Value | None) -> Value:
+    def _var(self, e: Var, _: Guard | None) -> Value:
         if self.at.lanes and e.name == self.at.lanes[0]:
             return counting(vector(I64, self.at.lanes[1]))
         value = self.at.env[e.name]
         return constant(I64, value) if isinstance(value, int) else value
 
-    def _binary(self, e: Binary, guard: Value | None) -> Value:
+    def _binary(self, e: Binary, guard: Guard | None) -> Value:
         if e.op == "pow" and isinstance(e.b, Const):
             power = self.do.math.fixed_pow(self._value(e.a, guard), float(e.b.value))
             if power is not None:
@@ -278,32 +294,34 @@ class _Function:
         a, b = self._same(self._value(e.a, guard), self._value(e.b, guard))
         return self.do.binary(e.op, dtype_of(e.a), a, b)
 
-    def _fma(self, product: Expr, addend: Expr, guard: Value | None) -> Value:
+    def _fma(self, product: Expr, addend: Expr, guard: Guard | None) -> Value:
         assert isinstance(product, Binary)
         parts = [self._value(x, guard) for x in (product.a, product.b, addend)]
         count = max(p.type.count for p in parts)
         return self.do.math.fma(*(self._broadcast(p, count) for p in parts))
 
-    def _compare(self, e: Compare, guard: Value | None) -> Value:
+    def _compare(self, e: Compare, guard: Guard | None) -> Value:
         a, b = self._same(self._value(e.a, guard), self._value(e.b, guard))
         return self.do.compare(e.op, dtype_of(e.a), a, b)
 
-    def _call(self, e: Call, guard: Value | None) -> Value:
+    def _call(self, e: Call, guard: Guard | None) -> Value:
         return self.do.call(e.fn, dtype_of(e), self._value(e.args[0], guard))
 
-    def _cast(self, e: Cast, guard: Value | None) -> Value:
+    def _cast(self, e: Cast, guard: Guard | None) -> Value:
         return self.do.cast(dtype_of(e.a), e.dtype, self._value(e.a, guard))
 
-    def _select(self, e: Select, guard: Value | None) -> Value:
+    def _select(self, e: Select, guard: Guard | None) -> Value:
         choice = self.at.known(e.cond)
         if isinstance(choice, Const):
             return self._value(e.a if choice.value else e.b, guard)
         cond = self._value(choice, guard)
         if is_guard(e):
-            yes = self._value(e.a, self._and(guard, cond) if loads(e.a) else None)
+            names = frozenset(variables(e.cond))
+            yes = self._value(e.a, self._and(guard, Guard(cond, names)) if loads(e.a) else None)
             if isinstance(e.a, Load) and e.b == Const(0.0, dtype_of(e.a)) and cond.type is I1:
                 return yes  # a load that is not made reads zeros
-            no = self._value(e.b, self._and(guard, self.do.negation(cond)) if loads(e.b) else None)
+            other = Guard(self.do.negation(cond), names)
+            no = self._value(e.b, self._and(guard, other) if loads(e.b) else None)
         else:
             yes, no = self._value(e.a, guard), self._value(e.b, guard)
         yes, no = self._same(yes, no)
@@ -311,17 +329,17 @@ class _Function:
             yes, no = (self._broadcast(x, cond.type.count) for x in (yes, no))
         return self.b.select(cond, yes, no)
 
-    def _and(self, a: Value | None, b: Value) -> Value:
+    def _and(self, a: Guard | None, b: Guard) -> Guard:
         if a is None:
             return b
-        x, y = self._same(a, b)
-        return self.b.and_(x, y)
+        x, y = self._same(a.holds, b.holds)
+        return Guard(self.b.and_(x, y), a.loops | b.loops)
 
-    def _load(self, e: Load, guard: Value | None) -> Value:
+    def _load(self, e: Load, guard: Guard | None) -> Value:
         form = self.at.form(e, e.tensor, e.indices)
         lane = self.at.lane_stride(form)
         kind = TYPES[e.tensor.dtype]
-        masked = guard is not None and guard.type.is_vector
+        masked = guard is not None and guard.holds.type.is_vector
         if lane == 0 and not masked:
             value = self._plain_load(e, form, kind, 1, guard)
         elif lane == 1:
@@ -332,29 +350,46 @@ class _Function:
         return self.b.cast("trunc", value, value.type.of(I1)) if e.tensor.dtype == "bool" else value
 
     def _plain_load(
-        self, e: Load, form: Linear, kind: Type, count: int, guard: Value | None
+        self, e: Load, form: Linear, kind: Type, count: int, guard: Guard | None
     ) -> Value:
         key = (self.at.expanded(form), count)
         known = self.at.find_load(e.tensor.name, key) if guard is None else None
         if known is not None:
             return known
-        where, align = self._address(e.tensor, form, kind, count)
         shape = vector(kind, count) if count > 1 else kind
-        if guard is not None and guard.type.is_vector:
-            return self._masked(where, shape, guard, dtype_bytes(e.tensor.dtype))
+        if guard is not None and not guard.holds.type.is_vector:
+            where = self._chosen(e.tensor, form, kind, count, guard)
+            return self.b.load(where, shape, dtype_bytes(e.tensor.dtype))
+        where, align = self._address(e.tensor, form, kind, count)
         if guard is not None:
-            where = self.b.select(guard, where, self.zeros)
-            align = dtype_bytes(e.tensor.dtype)
+            return self._masked(where, shape, guard.holds, dtype_bytes(e.tensor.dtype))
         value = self.b.load(where, shape, align)
-        if guard is None and not _reads(form.terms):
+        if not _reads(form.terms):
             self.at.keep_load(e.tensor.name, key, value)
         return value
+
+    def _chosen(self, tensor: Tensor, form: Linear, kind: Type, count: int, guard: Guard) -> Value:
+        """The address of a load where `guard` holds, else of zeros.
+
+        What the loops inside of the guard's add is added to whichever it is, so that the choice is
+        made outside of them.
+        """
+        fixed, walk, reach = self.at.parts(form, guard.loops)
+        n_bytes = (reach + count) * dtype_bytes(tensor.dtype)
+        if n_bytes > _MAX_ZEROS:
+            fixed, walk, n_bytes = form, Linear((), 0), 0
+        where, _ = self._address(tensor, fixed, kind, count)
+        where = self.b.select(guard.holds, where, self.zeros(max(_ZEROS, n_bytes)))
+        for atom, coef in walk.terms:
+            step = self.b.binary("mul nsw", self._value(atom), constant(I64, coef))
+            where = self.b.offset(where, step, kind)
+        return self.b.offset(where, constant(I64, walk.const), kind) if walk.const else where
 
     def _masked(self, where: Value, shape: Type, mask: Value, align: int) -> Value:
         name = f"llvm.masked.load.{shape.suffix}.p0"
         return self.b.call(name, shape, [where, constant(I32, align), mask, constant(shape, 0)])
 
-    def _gather(self, e: Load, guard: Value | None) -> Value:
+    def _gather(self, e: Load, guard: Guard | None) -> Value:
         """Lane by lane: for strides other than 0 and 1."""
         lanes = self.at.lanes
         assert lanes is not None
@@ -363,15 +398,15 @@ class _Function:
         for n in range(lanes[1]):
             where, align = self._lane_address(e.tensor, e.indices, n)
             if guard is not None:
-                one = guard
-                if guard.type.is_vector:
-                    one = self.b.extract(guard, n)
-                where = self.b.select(one, where, self.zeros)
+                one = guard.holds
+                if one.type.is_vector:
+                    one = self.b.extract(one, n)
+                where = self.b.select(one, where, self.zeros())
             value = self.b.load(where, kind, align)
             gathered = self.b.insert(gathered, value, n)
         return gathered
 
-    def _reduce(self, e: Reduce, _: Value | None) -> Value:
+    def _reduce(self, e: Reduce, _: Guard | None) -> Value:
         raise CodegenError("a reduction reached code generation without being lowered")
 
     def _same(self, a: Value, b: Value) -> tuple[Value, Value]:

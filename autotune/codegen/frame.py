@@ -24,7 +24,8 @@ class Scope:
 
 @dataclass(slots=True)
 class Frame:
-    """`buffers` and `pointers` by tensor; `env`: loops and lets, as numbers where unrolled.
+    """`buffers` and `pointers` by tensor; `env`: loops and lets, as numbers where unrolled;
+    `ranges`: lowest and highest value of those that are not.
 
     `lanes`: the vectorised loop around, and how many iterations it has.
     """
@@ -32,6 +33,7 @@ class Frame:
     buffers: dict[str, Buffer]
     pointers: dict[str, Value]
     env: dict[str, int | Value] = field(default_factory=dict)
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     lanes: tuple[str, int] | None = None
     _scope: Scope = field(default_factory=lambda: Scope(None, frozenset()))
     _forms: dict[int, tuple[object, Linear]] = field(default_factory=dict)
@@ -44,8 +46,7 @@ class Frame:
 
     def known(self, cond: Expr) -> Expr:
         """A condition with the values of unrolled loops in it: a Const where they decide it."""
-        values = self.unrolled()
-        return simplify(substitute(cond, values)) if values else cond
+        return simplify(substitute(cond, self.unrolled()), self.ranges)
 
     # --- addresses ----------------------------------------------------------------------------
 
@@ -72,6 +73,32 @@ class Frame:
                 opaque = opaque or not isinstance(atom, Var)
         out = Linear(tuple(rest), const)
         return linear(substitute(out.expr, self.unrolled())) if opaque else out
+
+    def parts(self, form: Linear, outside: frozenset[str]) -> tuple[Linear, Linear, int]:
+        """`form` as the sum of a part that the loops `outside` decide, and what others inside add.
+
+        Third: how large the second part becomes; its least value is 0.
+        """
+        names = list(self.env)
+        rolled = [n for n, v in enumerate(self.env.values()) if not isinstance(v, int)]
+        depth = max((n for n in rolled if names[n] in outside), default=-1)
+        inside = {names[n] for n in rolled if n > depth}
+        inside |= {n for n, v in self.env.items() if isinstance(v, int) and n not in outside}
+        fixed: list[tuple[Expr, int]] = []
+        walk: list[tuple[Expr, int]] = []
+        const = reach = 0
+        for atom, coef in form.terms:
+            if not isinstance(atom, Var) or coef < 0 or atom.name not in inside:
+                fixed.append((atom, coef))
+                continue
+            value = self.env[atom.name]
+            if isinstance(value, int):
+                const += coef * value
+                reach += coef * value
+            else:
+                walk.append((atom, coef))
+                reach += coef * self.ranges[atom.name][1]
+        return Linear(tuple(fixed), form.const), Linear(tuple(walk), const), reach
 
     def lane_stride(self, form: Linear) -> int | None:
         """Elements between neighbouring lanes; None when not constant."""

@@ -134,6 +134,7 @@ class Module:
         self._triple = triple
         self._globals: dict[str, str] = {}
         self._functions: list[str] = []
+        self._zeros: dict[str, int] = {}
 
     def __str__(self) -> str:
         head = f'target triple = "{self._triple}"'
@@ -152,6 +153,7 @@ class Module:
     def zeros(self, name: str, n_bytes: int) -> Value:
         """The address of `n_bytes` constant zeros on a cache line of their own."""
         quoted = f"@{_quoted(name)}"
+        n_bytes = self._zeros[name] = max(n_bytes, self._zeros.get(name, 0))
         self._globals[name] = (
             f"{quoted} = internal constant [{n_bytes} x i8] zeroinitializer, align 64"
         )

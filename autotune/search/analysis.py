@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 from autotune.schedule.replay import replay
 from autotune.schedule.state import Stage, State
 from autotune.search.caches import Caches
-from autotune.search.nest import Access, Array, Nest, full, guarded, local_bytes, product
+from autotune.search.nest import (
+    Access,
+    Array,
+    Nest,
+    full,
+    guarded,
+    local_bytes,
+    needed_shares,
+    product,
+)
 from autotune.search.operations import operations
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
@@ -180,7 +189,7 @@ class _Walk:
             name=self.op.name,
             reduces=bool(self.op.reduce_axes),
             flops=float(_points(self.op) * work),
-            steps=steps * self._useful(accumulators),
+            steps=steps * self._useful(accumulators) * self._needed(),
             tiles=steps / product([x.extent for x in inner], self.n),
             accumulators=accumulators,
             operands=operands,
@@ -219,11 +228,26 @@ class _Walk:
         return np.maximum(total, 1.0), held + broadcast
 
     def _guards(self) -> Array:
-        """Distinct loads per expanded body that are made only where a condition holds (padding)."""
+        """Distinct loads per expanded body of which each step chooses anew whether to make them."""
         inner = self._register_extents()
-        chosen = guarded(self.op)
+        step = next((x for x in reversed(self.loops) if not (x.own and x.annotation)), None)
+        fixed = step is not None and step.own
+        chosen = {
+            x
+            for x, axes in guarded(self.op)
+            if not (fixed and step and step.name.partition(".")[0] not in axes)
+        }
         counts = [self._elements(x, inner, skip_lanes=True) for x in self.reads if x.load in chosen]
         return reduce(np.add, counts) if counts else np.zeros(self.n)
+
+    def _needed(self) -> Array:
+        """Share of the steps that are run: those that add nothing are left out."""
+        inner = self._register_extents()
+        share = np.ones(self.n)
+        for axes, part in needed_shares(self.op) if self.op.reduce_axes else ():
+            same = product([inner[a] for a in axes], self.n) == 1
+            share = share * np.where(same, part, 1.0)
+        return share
 
     def _register_extents(self) -> dict[str, Array]:
         """Values that each axis takes inside the expanded body."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from itertools import product as product_of
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,20 @@ from numpy.typing import NDArray
 from autotune.schedule.region import Extent, UnboundedIndex, span
 from autotune.schedule.required import required_extents
 from autotune.schedule.state import SplitRelation, Stage, State
-from autotune.te.arith import linear
+from autotune.te.arith import linear, simplify
 from autotune.te.dag import Compute
-from autotune.te.expr import Expr, Load, Reduce, Select, dtype_bytes, is_guard, variables, walk
+from autotune.te.expr import (
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    Select,
+    conjuncts,
+    dtype_bytes,
+    is_guard,
+    variables,
+    walk,
+)
 
 Array = NDArray[np.float64]
 
@@ -56,12 +68,35 @@ def accesses(op: Compute) -> tuple[Access, ...]:
 
 
 @lru_cache(maxsize=256)
-def guarded(op: Compute) -> frozenset[Load]:
-    """The loads that a condition chooses, which nothing but running the loops can tell."""
+def guarded(op: Compute) -> tuple[tuple[Load, frozenset[str]], ...]:
+    """The loads that a condition by loop indices chooses, and the indices that it is made of."""
+    return tuple(
+        (x, frozenset(variables(e.cond)))
+        for e in _guards(op)
+        for branch in (e.a, e.b)
+        for x in walk(branch)
+        if isinstance(x, Load)
+    )
+
+
+@lru_cache(maxsize=256)
+def needed_shares(op: Compute) -> tuple[tuple[frozenset[str], float], ...]:
+    """For each condition without which a term adds nothing: its axes, and how often it holds."""
+    extents = {a.name: a.extent for a in op.axes + op.reduce_axes}
+    found = {c for e in _guards(op) if isinstance(e.b, Const) for c in conjuncts(e.cond)}
+    return tuple((frozenset(variables(c)), _share(c, extents)) for c in found)
+
+
+def _guards(op: Compute) -> list[Select]:
     body = op.body.body if isinstance(op.body, Reduce) else op.body
-    chosen = [e for e in walk(body) if isinstance(e, Select) and is_guard(e)]
-    inside = (x for e in chosen for branch in (e.a, e.b) for x in walk(branch))
-    return frozenset(x for x in inside if isinstance(x, Load))
+    return [e for e in walk(body) if isinstance(e, Select) and is_guard(e)]
+
+
+def _share(cond: Expr, extents: dict[str, int]) -> float:
+    names = sorted(variables(cond))
+    points = list(product_of(*(range(extents[n]) for n in names)))
+    fixed = ({n: (k, k) for n, k in zip(names, p, strict=True)} for p in points)
+    return sum(simplify(cond, at) == Const(True, "bool") for at in fixed) / len(points)
 
 
 def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:

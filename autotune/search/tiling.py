@@ -9,12 +9,14 @@ From the outside in:
           register tile: unrolled spatial axes × vectors of the innermost axis
         consumer on the register tile
 
-and, as a branch, the same with the reduction in blocks outside the tiles (`k-blocked`).
+and, as branches, the same with the reduction in blocks outside the tiles (`k-blocked`), and with
+padding that is not copied (`inlined`): register tiles of one row leave out the taps that meet only
+padding, and what they read of it elsewhere comes from zeros.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.schedule.state import State
 from autotune.schedule.steps import (
@@ -41,7 +43,7 @@ from autotune.search.partial import (
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.expr import variables
-from autotune.te.windows import MAX_WINDOW, moves_with_last, window_size
+from autotune.te.windows import MAX_WINDOW, moves_with_last, only_pads, window_size
 
 
 def tile_reduction_with_consumer(
@@ -137,7 +139,8 @@ def _variants(anchor: Compute, consumer: Compute) -> list[Variant]:
         for o in (True, False)
         for c in (True, False)
     ]
-    return plain + copied + blocked + per_k
+    skipping = [replace(v, inline_producers=True, flat_tiles=True) for v in plain + blocked]
+    return plain + copied + blocked + per_k + skipping
 
 
 def _tile(
@@ -145,18 +148,17 @@ def _tile(
 ) -> list[Partial]:
     """Tile consumer `op`, put `anchor` inside, then its producers."""
     state = p.state(dag)
-    producers = [
-        r.name
-        for r in (state.dag[n] for n in dict.fromkeys(x.tensor.name for x in anchor.reads))
-        if isinstance(r, Compute)
-        and not r.reduce_axes
-        and state.dag.consumers(r.name) == (anchor,)
-        and r.name not in state.dag.outputs
-    ]
+    producers = _producers(state, anchor)
     copied = [] if producers or not v.copy_inputs else _activations(state, anchor)
     if v.copy_inputs and not copied:
         return []
     if (v.inline_producers or v.producers_per_k) and not (producers or copied):
+        return []
+    if (
+        v.inline_producers
+        and _reuses(anchor)
+        and not all(only_pads(state[n].op) for n in producers)
+    ):
         return []
     out = p
     for name in copied:
@@ -173,6 +175,19 @@ def _tile(
         else:
             out = place_producer(out.state(dag), out, name, host, loop, target)
     return [finish_tiling(dag, out, op, anchor, v)]
+
+
+def _producers(state: State, anchor: Compute) -> list[str]:
+    """The computations that nobody but `anchor` reads."""
+    found = (state.dag[n] for n in dict.fromkeys(x.tensor.name for x in anchor.reads))
+    return [
+        r.name
+        for r in found
+        if isinstance(r, Compute)
+        and not r.reduce_axes
+        and state.dag.consumers(r.name) == (anchor,)
+        and r.name not in state.dag.outputs
+    ]
 
 
 def finish_tiling(dag: ComputeDAG, p: Partial, op: Compute, anchor: Compute, v: Variant) -> Partial:

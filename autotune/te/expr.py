@@ -243,6 +243,13 @@ def is_guard(e: Expr) -> bool:
     return isinstance(e, Select) and not loads(e.cond)
 
 
+def conjuncts(cond: Expr) -> frozenset[Expr]:
+    """The conditions that must all hold for `cond` to hold."""
+    if isinstance(cond, Binary) and cond.op == "and":
+        return conjuncts(cond.a) | conjuncts(cond.b)
+    return frozenset((cond,))
+
+
 def dtype_of(e: Expr) -> str:
     """Element type of the value of `e`."""
     match e:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autotune.te.dag import Compute
-from autotune.te.expr import variables
+from autotune.te.expr import Const, Load, Select, is_guard, variables
 
 MAX_WINDOW = 25
 """A window up to this many points may be unrolled whole inside a register tile."""
@@ -27,3 +27,11 @@ def moves_with_last(op: Compute) -> bool:
 def window_size(op: Compute) -> int:
     """Points that a reduction takes together."""
     return math.prod(a.extent for a in op.reduce_axes)
+
+
+def only_pads(op: Compute) -> bool:
+    """Whether each element of `op` is one that it reads, or a constant around them."""
+    body = op.body
+    if not isinstance(body, Select) or not is_guard(body):
+        return False
+    return isinstance(body.a, Load) and isinstance(body.b, Const)
