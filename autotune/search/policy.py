@@ -43,6 +43,8 @@ EXPLORE = 0.1
 FIRST_BATCH = 8
 """Candidates of a task's first batch, or one of each structure if those are more."""
 _MAX_DEFAULTS = 8
+_DEFAULT_GENERATIONS, _DEFAULT_HOPELESS = 6, 0.5
+"""Where only the first choice counts: more rounds, for fewer structures."""
 MAX_ALIKE = 3
 """Most candidates of one batch between which the estimate sees no difference."""
 MAX_INACCURATE = 3
@@ -104,6 +106,7 @@ class SketchPolicy:
         self.dag, self.target, self.n_threads = dag, target, n_threads
         self._hall = hall or Hall()
         self.model, self.rng = model, rng
+        self.generations, self.hopeless = GENERATIONS, HOPELESS
         self._seed = int(rng.integers(2**63))
         self._n_observed, self._n_asked = 0, 0
         self.sketches = {s.name: s for s in generate_sketches(dag, target)}
@@ -118,7 +121,7 @@ class SketchPolicy:
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
         self._n_asked += 1
         seeds = {name: self._seed_rows(self.sketches[name]) for name in self._promising()}
-        limit = min((s[0] for _, s, _ in seeds.values() if len(s)), default=0.0) + HOPELESS
+        limit = min((s[0] for _, s, _ in seeds.values() if len(s)), default=0.0) + self.hopeless
         pools = {
             name: self._evolve(self.sketches[name], *found)
             for name, found in seeds.items()
@@ -225,7 +228,7 @@ class SketchPolicy:
         self, sketch: Sketch, rows: Rows, scores: Array, identity: Rows
     ) -> tuple[Rows, Array]:
         """Unmeasured rows of one sketch and their estimated log2 seconds, best first."""
-        for _ in range(GENERATIONS):
+        for _ in range(self.generations):
             parents = rows[:ELITE]
             if not len(parents):
                 break
@@ -297,6 +300,7 @@ def default_steps(
     """
     rng = np.random.default_rng(0)
     policy = SketchPolicy(dag, target, n_threads, Ranker(0), rng)
+    policy.generations, policy.hopeless = _DEFAULT_GENERATIONS, _DEFAULT_HOPELESS
     if max_error < WINOGRAD_ERROR:
         policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
     for candidate in policy.propose(_MAX_DEFAULTS):
