@@ -80,9 +80,7 @@ def tile_window_and_reduction(
         return None
     inlined = (False, True) if chain.padding else (False,)
     variants = [
-        Variant(False, m, False, False, inline_producers=i, flat_tiles=True)
-        for m in (True, False)
-        for i in inlined
+        Variant(False, m, False, False, inline_producers=i) for m in (True, False) for i in inlined
     ]
     return [_tile(dag, target, p, op, chain, v) for v in variants]
 
@@ -113,7 +111,8 @@ def _point_by_point(anchor: Compute, op: Compute) -> bool:
 def _tile(
     dag: ComputeDAG, target: Target, p: Partial, op: Compute, c: _Chain, v: Variant
 ) -> Partial:
-    out, loops = tile_consumer(p, op, target, v)
+    rows = [a.name for a in op.axes[:-1] if a.extent > 1][:-1]
+    out, loops = tile_consumer(p, op, target, v, rows)
     out = place_anchor(out, op, c.anchor, loops, v)
     host, block = op.name, loops.blocks[-1]
     window = c.window

@@ -16,6 +16,7 @@ padding, and what they read of it elsewhere comes from zeros.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from autotune.schedule.state import State
@@ -81,7 +82,9 @@ def anchor_of(state: State, op: Compute) -> Compute | None:
 
 
 def _reuses(op: Compute) -> bool:
-    """Whether some element is read for more than one output point (other than by a window)."""
+    """Whether neighbours along the innermost axis read the same: a product, not a window."""
+    if moves_with_last(op):
+        return False
     wide = {a.name for a in op.axes if a.extent > 1}
     return any(wide - {v for i in x.indices for v in variables(i)} for x in op.reads)
 
@@ -91,10 +94,7 @@ def _reuses(op: Compute) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One structural choice of multi-level tiling.
-
-    `flat_tiles`: register tiles along the innermost pixel axis only.
-    """
+    """One structural choice of multi-level tiling."""
 
     channels_outside: bool
     panels_outside: bool
@@ -103,7 +103,6 @@ class Variant:
     inline_producers: bool = False
     copy_inputs: bool = False
     producers_per_k: bool = False
-    flat_tiles: bool = False
 
     @property
     def label(self) -> str:
@@ -120,7 +119,7 @@ class Variant:
 
 def _variants(anchor: Compute, consumer: Compute) -> list[Variant]:
     pixels = any(a.extent > 1 for a in consumer.axes[:-1])
-    if not _reuses(anchor) or moves_with_last(anchor):
+    if not _reuses(anchor):
         window = window_size(anchor) <= MAX_WINDOW
         orders = (True, False) if pixels else (False,)
         return [
@@ -139,7 +138,7 @@ def _variants(anchor: Compute, consumer: Compute) -> list[Variant]:
         for o in (True, False)
         for c in (True, False)
     ]
-    skipping = [replace(v, inline_producers=True, flat_tiles=True) for v in plain + blocked]
+    skipping = [replace(v, inline_producers=True) for v in plain + blocked]
     return plain + copied + blocked + per_k + skipping
 
 
@@ -154,17 +153,15 @@ def _tile(
         return []
     if (v.inline_producers or v.producers_per_k) and not (producers or copied):
         return []
-    if (
-        v.inline_producers
-        and _reuses(anchor)
-        and not all(only_pads(state[n].op) for n in producers)
-    ):
+    skips = v.inline_producers and _reuses(anchor)
+    if skips and not all(only_pads(state[n].op) for n in producers):
         return []
     out = p
     for name in copied:
         out = out.add(CacheRead(name, anchor.name, f"{name}.copy"))
         producers.append(f"{name}.copy")
-    out, loops = tile_consumer(out, op, target, v)
+    rows = _window_axes(op, anchor)[:-1] if skips else []
+    out, loops = tile_consumer(out, op, target, v, rows)
     out = place_anchor(out, op, anchor, loops, v)
     host, loop = op.name, loops.blocks[-1]
     if v.producers_per_k:
@@ -175,6 +172,15 @@ def _tile(
         else:
             out = place_producer(out.state(dag), out, name, host, loop, target)
     return [finish_tiling(dag, out, op, anchor, v)]
+
+
+def _window_axes(op: Compute, anchor: Compute) -> list[str]:
+    """The axes of consumer `op` along which windows of `anchor` move, outermost first."""
+    summed = {a.name for a in anchor.reduce_axes}
+    indices = [variables(i) for x in anchor.reads for i in x.indices]
+    moved = set().union(*(names for names in indices if names & summed))
+    pairs = zip(op.axes, anchor.axes, strict=True)
+    return [a.name for a, b in pairs if a.extent > 1 and b.name in moved]
 
 
 def _producers(state: State, anchor: Compute) -> list[str]:
@@ -207,15 +213,17 @@ class Loops:
     vector: str
 
 
-def tile_consumer(p: Partial, op: Compute, target: Target, v: Variant) -> tuple[Partial, Loops]:
-    """Blocks, tiles and register tiles of pointwise stage `op`."""
+def tile_consumer(
+    p: Partial, op: Compute, target: Target, v: Variant, rows: Container[str] = ()
+) -> tuple[Partial, Loops]:
+    """Blocks, tiles and register tiles of pointwise stage `op`, one wide along the axes `rows`."""
     pixels = [a for a in op.axes[:-1] if a.extent > 1]
     channel = op.axes[-1]
     ones = [a.name for a in op.axes[:-1] if a.extent == 1]
     out = p
     for a in pixels:
         tile, many = f"{a.name}.tile", f"{a.name}.tiles"
-        sizes = (1,) if v.flat_tiles and a != pixels[-1] else tile_domain(a.extent)
+        sizes = (1,) if a.name in rows else tile_domain(a.extent)
         out = out.hole(tile, sizes).hole(many, count_domain(a.extent))
         out = out.add(Split(op.name, a.name, (Hole(many), Hole(tile)), "split"))
     out = channel_holes(out, channel, target)
