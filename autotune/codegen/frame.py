@@ -75,15 +75,13 @@ class Frame:
         return linear(substitute(out.expr, self.unrolled())) if opaque else out
 
     def parts(self, form: Linear, outside: frozenset[str]) -> tuple[Linear, Linear, int]:
-        """`form` as the sum of a part that the loops `outside` decide, and what others inside add.
+        """`form` in two: what the loops `outside` fix, and what those inside of them add to it.
 
-        Third: how large the second part becomes; its least value is 0.
+        Third: the most that the second part becomes; its least is 0.
         """
-        names = list(self.env)
-        rolled = [n for n, v in enumerate(self.env.values()) if not isinstance(v, int)]
-        depth = max((n for n in rolled if names[n] in outside), default=-1)
-        inside = {names[n] for n in rolled if n > depth}
-        inside |= {n for n, v in self.env.items() if isinstance(v, int) and n not in outside}
+        rolled = [n for n, v in self.env.items() if not isinstance(v, int)]
+        depth = max((k for k, n in enumerate(rolled) if n in outside), default=-1)
+        inside = {*rolled[depth + 1 :], *(self.unrolled().keys() - outside)}
         fixed: list[tuple[Expr, int]] = []
         walk: list[tuple[Expr, int]] = []
         const = reach = 0

@@ -230,13 +230,9 @@ class _Walk:
     def _guards(self) -> Array:
         """Distinct loads per expanded body of which each step chooses anew whether to make them."""
         inner = self._register_extents()
-        step = next((x for x in reversed(self.loops) if not (x.own and x.annotation)), None)
-        fixed = step is not None and step.own
-        chosen = {
-            x
-            for x, axes in guarded(self.op)
-            if not (fixed and step and step.name.partition(".")[0] not in axes)
-        }
+        rolled = [x for x in self.loops if not (x.own and x.annotation)]
+        step = rolled[-1].name.partition(".")[0] if rolled and rolled[-1].own else None
+        chosen = {x for x, axes in guarded(self.op) if step is None or step in axes}
         counts = [self._elements(x, inner, skip_lanes=True) for x in self.reads if x.load in chosen]
         return reduce(np.add, counts) if counts else np.zeros(self.n)
 
