@@ -26,6 +26,8 @@ from autotune.te.expr import Axis, loads, variables
 
 MAX_TILE = 32
 """Most iterations of one unrolled axis of a register tile."""
+MAX_VECTORS = 16
+"""Most vectors of channels in a register tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def channel_holes(p: Partial, channel: Axis, target: Target) -> Partial:
     if channel.extent % lanes and lanes > 4:
         widths = (lanes // 2, lanes)
     count = -(-channel.extent // widths[0])
-    vectors = tuple(n for n in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16) if n <= count)
+    vectors = tuple(range(1, min(count, MAX_VECTORS) + 1))
     p = p.hole("lanes", widths).hole("vectors", vectors)
     return p.hole("panels", count_domain(count))
 
