@@ -320,8 +320,8 @@ class _Function:
             yes = self._value(e.a, self._and(guard, Guard(cond, names)) if loads(e.a) else None)
             if isinstance(e.a, Load) and e.b == Const(0.0, dtype_of(e.a)) and cond.type is I1:
                 return yes  # a load that is not made reads zeros
-            other = Guard(self.do.negation(cond), names)
-            no = self._value(e.b, self._and(guard, other) if loads(e.b) else None)
+            other = Guard(self.do.negation(cond), names) if loads(e.b) else None
+            no = self._value(e.b, self._and(guard, other) if other else None)
         else:
             yes, no = self._value(e.a, guard), self._value(e.b, guard)
         yes, no = self._same(yes, no)

@@ -57,25 +57,25 @@ def _needed(stmt: Stmt, op: str) -> Conditions:
             return frozenset(c for c in inside if var not in variables(c))
         case Store(tensor=tensor, indices=at, value=Binary(op=how, a=a, b=term)):
             if how == REDUCE_BINARY[op] and a == Load(tensor, at):
-                return _terms(term, op)
+                return conditions(term, op)
     return frozenset()
 
 
-def _terms(term: Expr, op: str) -> Conditions:
+def conditions(term: Expr, op: str) -> Conditions:
     """Conditions without each of which `term` is neutral."""
     neutral = identity(op, dtype_of(term))
     match term:
         case Select(cond=cond, a=a, b=b) if is_guard(term) and b == neutral:
-            return conjuncts(cond) | _terms(a, op)
+            return conjuncts(cond) | conditions(a, op)
         case Binary(op="mul", a=a, b=b) if neutral.value == 0:
-            return _terms(a, op) | _terms(b, op)
+            return conditions(a, op) | conditions(b, op)
         case _:
             return frozenset()
 
 
 def _given(e: Expr, known: Conditions) -> Expr | None:
     """`e` where all `known` conditions hold."""
-    if not isinstance(e, Select) or not is_guard(e):
+    if not isinstance(e, Select) or not conjuncts(e.cond) & known:
         return None
     rest = conjuncts(e.cond) - known
     a = map_expr(e.a, lambda x: _given(x, known))

@@ -41,7 +41,7 @@ class Statement:
     `steps`: executions of the expanded innermost body; `tiles`: how often a register tile is
     started; `accumulators`, `operands`: vector registers that must live at once; `instructions`:
     arithmetic per step; `loads`: distinct elements or vectors loaded per step; `guards`: those of
-    them that a condition chooses; `chain`: dependent operations per step; `traffic`: bytes that
+    them that each step chooses anew; `chain`: dependent operations per step; `traffic`: bytes that
     miss L1, L2 and L3; `local_bytes`: size of its local buffer; `reloads`: 1 where the reduction
     runs in blocks and tiles are loaded again;
     `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
@@ -240,7 +240,7 @@ class _Walk:
         """Share of the steps that are run: those that add nothing are left out."""
         inner = self._register_extents()
         share = np.ones(self.n)
-        for axes, part in needed_shares(self.op) if self.op.reduce_axes else ():
+        for axes, part in needed_shares(self.op):
             same = product([inner[a] for a in axes], self.n) == 1
             share = share * np.where(same, part, 1.0)
         return share

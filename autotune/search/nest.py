@@ -5,30 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from itertools import product as product_of
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.loopir.skipping import conditions
 from autotune.schedule.region import Extent, UnboundedIndex, span
 from autotune.schedule.required import required_extents
 from autotune.schedule.state import SplitRelation, Stage, State
-from autotune.te.arith import linear, simplify
-from autotune.te.dag import Compute
+from autotune.te.arith import linear
+from autotune.te.dag import Compute, ComputeDAG, compute
+from autotune.te.evaluate import evaluate
 from autotune.te.expr import (
-    Const,
     Expr,
     Load,
     Reduce,
     Select,
-    conjuncts,
     dtype_bytes,
+    f32,
     is_guard,
     variables,
     walk,
 )
 
 Array = NDArray[np.float64]
+
+_MAX_COUNTED = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,10 @@ def guarded(op: Compute) -> tuple[tuple[Load, frozenset[str]], ...]:
 @lru_cache(maxsize=256)
 def needed_shares(op: Compute) -> tuple[tuple[frozenset[str], float], ...]:
     """For each condition without which a term adds nothing: its axes, and how often it holds."""
-    extents = {a.name: a.extent for a in op.axes + op.reduce_axes}
-    found = {c for e in _guards(op) if isinstance(e.b, Const) for c in conjuncts(e.cond)}
-    return tuple((frozenset(variables(c)), _share(c, extents)) for c in found)
+    if not isinstance(op.body, Reduce):
+        return ()
+    found = sorted(conditions(op.body.body, op.body.op), key=repr)
+    return tuple((frozenset(variables(c)), _share(c, op)) for c in found)
 
 
 def _guards(op: Compute) -> list[Select]:
@@ -92,11 +96,14 @@ def _guards(op: Compute) -> list[Select]:
     return [e for e in walk(body) if isinstance(e, Select) and is_guard(e)]
 
 
-def _share(cond: Expr, extents: dict[str, int]) -> float:
-    names = sorted(variables(cond))
-    points = list(product_of(*(range(extents[n]) for n in names)))
-    fixed = ({n: (k, k) for n, k in zip(names, p, strict=True)} for p in points)
-    return sum(simplify(cond, at) == Const(True, "bool") for at in fixed) / len(points)
+def _share(cond: Expr, op: Compute) -> float:
+    """How often `cond` holds; 1 where its axes have more points than are worth counting."""
+    axes = tuple(a for a in op.axes + op.reduce_axes if a.name in variables(cond))
+    if prod(a.extent for a in axes) > _MAX_COUNTED:
+        return 1.0
+    holds = compute("holds", axes, Select(cond, f32(1), f32(0)))
+    values = evaluate(ComputeDAG((holds,), ("holds",)), {})["holds"]
+    return np.count_nonzero(values) / values.size
 
 
 def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:

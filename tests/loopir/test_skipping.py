@@ -15,6 +15,7 @@ from autotune.loopir.verify import verify
 from autotune.loopir.visitor import expressions, statements
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import Annotate, ComputeAt, ComputeInline, Reorder, Split, Steps
+from autotune.search import analysis
 from autotune.search.analysis import analyse
 from autotune.search.nest import needed_shares
 from autotune.search.sketch import generate_sketches
@@ -122,7 +123,7 @@ def test_zeros_for_all_channels_behind_one_choice(channels: int, target: Target)
     assert_close(run_compiled(program, inputs, target, 1), evaluate(dag, inputs), 3e-5)
 
 
-def test_the_draft_knows_what_is_left_out() -> None:
+def test_the_draft_knows_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """7 rows and 3 taps: 19 of 21 pairs are inside, by two conditions of 20 each."""
     dag = conv(7, 9, 16, 16)
     (sketch, *_) = [s for s in generate_sketches(dag, AVX2) if s.name.endswith("inlined")]
@@ -134,3 +135,7 @@ def test_the_draft_knows_what_is_left_out() -> None:
     assert np.ptp(wide) > 0
     (found,) = (s for s in analyse(dag, sketch, rows, AVX2).statements if s.name == "conv")
     assert not found.guards.any(), "chosen outside of the channels"
+    monkeypatch.setattr(analysis, "needed_shares", lambda _: ())
+    (whole,) = (s for s in analyse(dag, sketch, rows, AVX2).statements if s.name == "conv")
+    expected = (20 / 21) ** 2 * np.where(wide == 1, (26 / 27) ** 2, 1)
+    np.testing.assert_allclose(found.steps / whole.steps, expected, rtol=1e-12)
