@@ -15,6 +15,7 @@ from math import gcd
 
 from autotune.codegen.arithmetic import TYPES, Arithmetic
 from autotune.codegen.frame import Frame
+from autotune.codegen.lanes import picked, repeated
 from autotune.codegen.text import (
     I1,
     I8,
@@ -46,7 +47,7 @@ from autotune.loopir.nodes import (
     Store,
 )
 from autotune.loopir.visitor import statements
-from autotune.te.arith import Linear, bounds
+from autotune.te.arith import Linear, bounds, linear
 from autotune.te.expr import (
     Binary,
     Call,
@@ -211,6 +212,7 @@ class _Function:
             count = self.at.lanes[1] if self.at.lanes else 1
             where, align = self._address(stmt.tensor, form, kind, count)
             self.b.store(self._broadcast(value, count), where, align)
+            self.at.widths[stmt.tensor.name] = count
         elif lane == 0 and not value.type.is_vector:
             where, align = self._address(stmt.tensor, form, kind, 1)
             self.b.store(value, where, align)
@@ -337,7 +339,7 @@ class _Function:
 
     def _load(self, e: Load, guard: Guard | None) -> Value:
         form = self.at.form(e, e.tensor, e.indices)
-        lane = self.at.lane_stride(form)
+        lane, period = self.at.lane_stride(form), self.at.lane_period(form)
         kind = TYPES[e.tensor.dtype]
         masked = guard is not None and guard.holds.type.is_vector
         if lane == 0 and not masked:
@@ -345,6 +347,10 @@ class _Function:
         elif lane == 1:
             assert self.at.lanes is not None
             value = self._plain_load(e, form, kind, self.at.lanes[1], guard)
+        elif period is not None and not masked:
+            value = self._repeated(e, form, kind, period, guard)
+        elif lane and guard is None and (width := self.at.stored_width(e.tensor, form)):
+            value = self._picked(e, form, kind, lane, width)
         else:
             value = self._gather(e, guard)
         return self.b.cast("trunc", value, value.type.of(I1)) if e.tensor.dtype == "bool" else value
@@ -367,6 +373,27 @@ class _Function:
         if not _reads(form.terms):
             self.at.keep_load(e.tensor.name, key, value)
         return value
+
+    def _repeated(
+        self, e: Load, form: Linear, kind: Type, period: int, guard: Guard | None
+    ) -> Value:
+        """A few elements in a row, again and again over the lanes."""
+        lanes = self.at.lanes
+        assert lanes is not None
+        first = linear(substitute(form.expr, {lanes[0]: idx(0)}))
+        few = self._plain_load(e, first, kind, min(period, lanes[1]), guard)
+        return repeated(self.b, few, lanes[1])
+
+    def _picked(self, e: Load, form: Linear, kind: Type, stride: int, width: int) -> Value:
+        """Every `stride`-th element, out of the vectors of `width` lanes that hold them all."""
+        lanes = self.at.lanes
+        assert lanes is not None
+        form = self.at.expanded(form)
+        phase = form.const % stride
+        terms = tuple((a, c) for a, c in form.terms if a != Var(lanes[0]))
+        starts = range(form.const - phase, form.const - phase + stride * lanes[1], width)
+        whole = [self._plain_load(e, Linear(terms, n), kind, width, None) for n in starts]
+        return picked(self.b, whole, stride, phase)
 
     def _chosen(self, tensor: Tensor, form: Linear, kind: Type, count: int, guard: Guard) -> Value:
         """The address of a load where `guard` holds, else of zeros.

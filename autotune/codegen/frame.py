@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from autotune.codegen.text import Value
 from autotune.loopir.nodes import Buffer
 from autotune.te.arith import Linear, linear, simplify
-from autotune.te.expr import Binary, Expr, Tensor, Var, idx, substitute
+from autotune.te.expr import (
+    Binary,
+    Const,
+    Expr,
+    Tensor,
+    Var,
+    dtype_bytes,
+    idx,
+    substitute,
+    variables,
+)
 
 
 class Scope:
@@ -27,7 +37,8 @@ class Frame:
     """`buffers` and `pointers` by tensor; `env`: loops and lets, as numbers where unrolled;
     `ranges`: lowest and highest value of those that are not.
 
-    `lanes`: the vectorised loop around, and how many iterations it has.
+    `lanes`: the vectorised loop around, and how many iterations it has; `widths`: of the vectors
+    that were last stored to a tensor.
     """
 
     buffers: dict[str, Buffer]
@@ -35,6 +46,7 @@ class Frame:
     env: dict[str, int | Value] = field(default_factory=dict)
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     lanes: tuple[str, int] | None = None
+    widths: dict[str, int] = field(default_factory=dict)
     _scope: Scope = field(default_factory=lambda: Scope(None, frozenset()))
     _forms: dict[int, tuple[object, Linear]] = field(default_factory=dict)
 
@@ -105,6 +117,30 @@ class Frame:
         name = self.lanes[0]
         return None if form.is_opaque_in(name) else form.coefficient(name)
 
+    def stored_width(self, tensor: Tensor, form: Linear) -> int:
+        """Lanes of the vectors, as they were stored, that hold what the lanes read of `tensor`.
+
+        For strides of 2, 4 and 8, and groups of as many elements; 0 where there are none such.
+        """
+        width, stride = self.widths.get(tensor.name, 1), self.lane_stride(form)
+        count = self.lanes[1] if self.lanes else 1
+        if stride not in (2, 4, 8) or not _is_power(width) or not _is_power(count) or width < count:
+            return 0
+        size = self.buffers[tensor.name].n_bytes // dtype_bytes(tensor.dtype)
+        groups = size % stride == 0 and all(c % stride == 0 for _, c in form.terms)
+        return width if groups and stride * count % width == 0 else 0
+
+    def lane_period(self, form: Linear) -> int | None:
+        """After how many lanes, each one element further, the elements repeat; None: never."""
+        if self.lanes is None:
+            return None
+        lane = Var(self.lanes[0])
+        rest = [(a, c) for a, c in form.terms if self.lanes[0] in variables(a)]
+        match rest:
+            case [(Binary(op="mod", a=a, b=Const(value=n)), 1)] if a == lane:
+                return int(n)
+        return None
+
     @contextmanager
     def without_lanes(self) -> Iterator[tuple[str, int]]:
         """What is emitted inside is a scalar, for one lane."""
@@ -155,3 +191,8 @@ class Frame:
     def forget(self, tensor: str) -> None:
         """Elements of a tensor that was just stored to must be loaded anew."""
         self._scope.loads.pop(tensor, None)
+
+
+def _is_power(n: int) -> bool:
+    """Whether `n` is 2, 4, 8, …"""
+    return n > 1 and n & (n - 1) == 0

@@ -267,6 +267,13 @@ class Builder:
         text = f"{kind.text} {first.name}, {kind.text} undef, {mask}"
         return self._value(kind, f"shufflevector {text}")
 
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+        """Some `lanes` of two vectors of one type, those of `b` counted on from those of `a`."""
+        mask = ", ".join(f"i32 {n}" for n in lanes)
+        kind = a.type.text
+        text = f"{kind} {a.name}, {kind} {b.name}, <{len(lanes)} x i32> <{mask}>"
+        return self._value(vector(a.type.scalar, len(lanes)), f"shufflevector {text}")
+
     # --- arithmetic ---------------------------------------------------------------------------
 
     def binary(self, op: str, a: Value, b: Value) -> Value:

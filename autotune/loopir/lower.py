@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
+from math import prod
 
 from autotune.errors import ScheduleError
 from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
@@ -163,6 +165,7 @@ class _Nest:
 
     def _accumulate(self, inst: Instance, depth: int, ranges: Ranges) -> Body:
         """acc = identity or what is there; reduction loops { acc ⊕= … }; store acc."""
+        inst = replace(inst, stage=_fewest_held(inst))
         stage, sizes = inst.stage, inst.sizes
         body = stage.op.body
         if not isinstance(body, Reduce):
@@ -315,6 +318,27 @@ def _tile_depth(stage: Stage) -> int:
         if it.kind == "spatial" and not it.annotation:
             depth = n + 1
     return depth
+
+
+def _fewest_held(inst: Instance) -> Stage:
+    """The stage with the longer side of its register tile outside: what is inside is held.
+
+    for p in 3: for v in 9: acc[p, v] += x[p]·w[v]   holds nine w; the other way around, three x.
+    """
+    stage = inst.stage
+    *rest, last = stage.iters
+    tile = [*takewhile(_is_unrolled, reversed(rest))]
+    if last.annotation != "vectorize" or not tile:
+        return stage
+    vectors, *pixels = tile
+    if inst.sizes[vectors.name] <= prod([inst.sizes[i.name] for i in pixels]):
+        return stage
+    outside = stage.iters[: -len(tile) - 1]
+    return replace(stage, iters=(*outside, vectors, *reversed(pixels), last))
+
+
+def _is_unrolled(it: Iterator) -> bool:
+    return it.kind == "spatial" and it.annotation == "unroll"
 
 
 def _loop(stage: Stage, it: Iterator, extent: int, body: Body) -> Body:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from autotune.errors import ScheduleError
 from autotune.schedule.region import Extent, plain
 from autotune.schedule.required import required_extents
-from autotune.schedule.rewriting import cache_read, cache_write, compute_inline, rfactor
+from autotune.schedule.rewriting import cache_read, cache_write, compute_inline, interleave, rfactor
 from autotune.schedule.state import Attach, SplitRelation, Stage, State, fresh, initial
 from autotune.schedule.steps import (
     Annotate,
@@ -24,6 +24,7 @@ from autotune.schedule.steps import (
     ComputeAt,
     ComputeInline,
     Hole,
+    Interleave,
     Pack,
     Parallel,
     Prefetch,
@@ -175,6 +176,10 @@ def _rfactor(state: State, step: RFactor, holes: Holes) -> State:
     return _with_dag(state, rfactor(state.dag, step, _size(step.factor, holes)))
 
 
+def _interleave(state: State, step: Interleave, _: Holes) -> State:
+    return _with_dag(state, interleave(state.dag, step))
+
+
 def _winograd(state: State, step: Winograd, _: Holes) -> State:
     new = rewrite(state.dag, step.stage, step.taps, step.tile)
     return replace(_with_dag(state, new.dag), derived=(*state.derived, *new.derived))
@@ -206,6 +211,7 @@ _APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     CacheRead: _cache_read,
     CacheWrite: _cache_write,
     RFactor: _rfactor,
+    Interleave: _interleave,
     Winograd: _winograd,
     Pack: _pack,
     Prefetch: _prefetch,

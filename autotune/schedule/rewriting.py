@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
 from autotune.errors import ScheduleError
 from autotune.schedule.region import Extent
-from autotune.schedule.steps import CacheRead, CacheWrite, ComputeInline, RFactor
+from autotune.schedule.steps import CacheRead, CacheWrite, ComputeInline, Interleave, RFactor
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.expr import (
     Axis,
@@ -20,10 +21,12 @@ from autotune.te.expr import (
     Var,
     add,
     compare,
+    floordiv,
     identity,
     idx,
     map_expr,
     minimum,
+    mod,
     mul,
     select,
     substitute,
@@ -121,3 +124,30 @@ def rfactor(dag: ComputeDAG, step: RFactor, factor: Extent) -> ComputeDAG:
     load = Load(partial.tensor, tuple(Var(a.name) for a in axes))
     changed = replace(op, body=Reduce(op.body.op, load, (inner,)))
     return _insert(dag, partial, op.name, changed)
+
+
+def interleave(dag: ComputeDAG, step: Interleave) -> ComputeDAG:
+    """Partial results side by side along the innermost axis, added up where they are read."""
+    op = _computation(dag, step.stage)
+    factor = step.factor
+    if not isinstance(op.body, Reduce) or op.body.op != "sum" or not op.axes:
+        raise ScheduleError("interleave needs a sum with axes")
+    last, channel = op.body.axes[-1], op.axes[-1]
+    if last.extent % factor:
+        raise ScheduleError(f"interleave {factor} does not divide {last.name}<{last.extent}")
+    outer = Axis(last.name, last.extent // factor)
+    lane = Axis(channel.name, channel.extent * factor)
+    at: dict[str, Expr] = {
+        channel.name: floordiv(lane.var, idx(factor)),
+        last.name: add(mul(outer.var, idx(factor)), mod(lane.var, idx(factor))),
+    }
+    axes = (*op.axes[:-1], lane)
+    partial = Compute(
+        Tensor(step.name, tuple(a.extent for a in axes), op.tensor.dtype),
+        axes,
+        Reduce("sum", substitute(op.body.body, at), (*op.body.axes[:-1], outer)),
+    )
+    first = mul(channel.var, idx(factor))
+    before = tuple(a.var for a in op.axes[:-1])
+    parts: list[Expr] = [Load(partial.tensor, (*before, add(first, idx(n)))) for n in range(factor)]
+    return _insert(dag, partial, op.name, replace(op, body=reduce(add, parts)))

@@ -129,6 +129,21 @@ class RFactor:
 
 
 @dataclass(frozen=True, slots=True)
+class Interleave:
+    """Compute `factor` partial results of `stage` as neighbours along its innermost axis.
+
+    s[c] = sum(x[c, k], k<K)   ->   name[j] = sum(x[j/R, o·R + j%R], o<K/R)
+                                    s[c] = name[c·R] + … + name[c·R + R-1]
+
+    Few channels fill vectors so. The last reduction axis is split, and R divides its extent K.
+    """
+
+    stage: str
+    factor: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Winograd:
     """Rewrite convolution `stage` by minimal filtering F(tile, ·) along the reduction axes `taps`.
 
@@ -175,6 +190,7 @@ Step: TypeAlias = (
     | CacheRead
     | CacheWrite
     | RFactor
+    | Interleave
     | Winograd
     | Pack
     | Prefetch
@@ -191,6 +207,7 @@ _KINDS: dict[str, type] = {
     "cache_read": CacheRead,
     "cache_write": CacheWrite,
     "rfactor": RFactor,
+    "interleave": Interleave,
     "winograd": Winograd,
     "pack": Pack,
     "prefetch": Prefetch,

@@ -30,8 +30,9 @@ from autotune.search.nest import (
 from autotune.search.operations import operations
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
+from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Load, dtype_bytes, variables
+from autotune.te.expr import Binary, Expr, Load, dtype_bytes, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +257,9 @@ class _Walk:
         return {k: full(v, self.n) for k, v in inner.items()}
 
     def _uses_lanes(self, load: Load) -> bool:
+        """Whether the lanes differ in more than what repeats after a few of them."""
         axis = self._lane_axis()
-        return axis is not None and any(axis in variables(i) for i in load.indices)
+        return axis is not None and any(axis in _outside_mod(i) for i in load.indices)
 
     def _lane_axis(self) -> str | None:
         for x in self.loops:
@@ -268,14 +270,13 @@ class _Walk:
     def _elements(self, access: Access, inner: dict[str, Array], skip_lanes: bool) -> Array:
         """Distinct elements (vectors, with `skip_lanes`) that `access` touches over `inner`."""
         axis = self._lane_axis()
-        total = np.ones(self.n)
+        lanes = product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n)
+        total = one = np.ones(self.n)
         for size, index, spread in access.dimensions:
             extent = self.nest.distinct(index, size, spread, inner)
             if skip_lanes and axis is not None and axis in variables(index):
-                lanes = product(
-                    [x.extent for x in self.loops if x.annotation == "vectorize"], self.n
-                )
-                extent = np.ceil(extent / lanes)
+                inside = {k: lanes if k == axis else one for k in inner}
+                extent = np.ceil(extent / self.nest.distinct(index, size, 0, inside))
             total = total * extent
         return total
 
@@ -338,6 +339,15 @@ class _Walk:
             for x in self.op.reads
             if x.tensor.name in constants
         )
+
+
+def _outside_mod(e: Expr) -> set[str]:
+    terms = linear(e).terms
+    return set().union(*(variables(a) for a, _ in terms if not _is_mod(a)))
+
+
+def _is_mod(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op == "mod"
 
 
 def _points(op: Compute) -> int:

@@ -29,6 +29,7 @@ from autotune.schedule.steps import (
     Reorder,
     Split,
 )
+from autotune.search.interleaving import interleaved, interleaving
 from autotune.search.partial import (
     Partial,
     constants_of,
@@ -79,8 +80,12 @@ def tile_window_and_reduction(
     if chain is None:
         return None
     inlined = (False, True) if chain.padding else (False,)
+    factors = (1, *interleaving(state.dag, chain.anchor, target))
     variants = [
-        Variant(False, m, False, False, inline_producers=i) for m in (True, False) for i in inlined
+        Variant(False, m, False, False, inline_producers=i, interleave=n)
+        for m in (True, False)
+        for i in inlined
+        for n in factors
     ]
     return [_tile(dag, target, p, op, chain, v) for v in variants]
 
@@ -112,8 +117,9 @@ def _tile(
     dag: ComputeDAG, target: Target, p: Partial, op: Compute, c: _Chain, v: Variant
 ) -> Partial:
     rows = [a.name for a in op.axes[:-1] if a.extent > 1][:-1]
-    out, loops = tile_consumer(p, op, target, v, rows)
-    out = place_anchor(out, op, c.anchor, loops, v)
+    out, op, anchor = interleaved(dag, p, op, c.anchor, v.interleave)
+    out, loops = tile_consumer(out, op, target, v, rows)
+    out = place_anchor(out, op, anchor, loops, v, target)
     host, block = op.name, loops.blocks[-1]
     window = c.window
     if window is None:
@@ -128,7 +134,7 @@ def _tile(
             out = place_producer(out.state(dag), out, stage.name, host, block, target)
     out = out.add(*(Pack(n, window.name) for n in constants_of(out.state(dag), window)))
     out = out.add(done=(c.middle.name, window.name), label="chained")
-    return finish_tiling(dag, out, op, c.anchor, v)
+    return finish_tiling(dag, out, op, anchor, v)
 
 
 def _tile_window(p: Partial, op: Compute, window: Compute, target: Target) -> Partial:

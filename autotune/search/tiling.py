@@ -9,9 +9,10 @@ From the outside in:
           register tile: unrolled spatial axes × vectors of the innermost axis
         consumer on the register tile
 
-and, as branches, the same with the reduction in blocks outside the tiles (`k-blocked`), and with
+and, as branches, the same with the reduction in blocks outside the tiles (`k-blocked`), with
 padding that is not copied (`inlined`): register tiles of one row leave out the taps that meet only
-padding, and what they read of it elsewhere comes from zeros.
+padding, and what they read of it elsewhere comes from zeros; and with several partial results of a
+channel side by side in the lanes (`interleaved`), where the channels alone leave lanes idle.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from autotune.schedule.steps import (
     Reorder,
     Split,
 )
+from autotune.search.interleaving import interleaved, interleaving
 from autotune.search.partial import (
     Partial,
     channel_holes,
@@ -59,7 +61,7 @@ def tile_reduction_with_consumer(
     if anchor is None:
         return None
     out: list[Partial] = []
-    for variant in _variants(anchor, op):
+    for variant in _variants(anchor, op, interleaving(state.dag, anchor, target)):
         out += _tile(dag, target, p, op, anchor, variant)
     return out
 
@@ -103,6 +105,7 @@ class Variant:
     inline_producers: bool = False
     copy_inputs: bool = False
     producers_per_k: bool = False
+    interleave: int = 1
 
     @property
     def label(self) -> str:
@@ -114,10 +117,11 @@ class Variant:
         words += ["inlined"] if self.inline_producers else []
         words += ["copied"] if self.copy_inputs else []
         words += ["per-k"] if self.producers_per_k else []
+        words += [f"interleaved{self.interleave}"] if self.interleave > 1 else []
         return ",".join(words)
 
 
-def _variants(anchor: Compute, consumer: Compute) -> list[Variant]:
+def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> list[Variant]:
     pixels = any(a.extent > 1 for a in consumer.axes[:-1])
     if not _reuses(anchor):
         window = window_size(anchor) <= MAX_WINDOW
@@ -139,7 +143,8 @@ def _variants(anchor: Compute, consumer: Compute) -> list[Variant]:
         for c in (True, False)
     ]
     skipping = [replace(v, inline_producers=True) for v in plain + blocked]
-    return plain + copied + blocked + per_k + skipping
+    dense = [replace(v, interleave=n) for n in factors for v in plain + skipping[: len(plain)]]
+    return plain + copied + blocked + per_k + skipping + dense
 
 
 def _tile(
@@ -156,13 +161,13 @@ def _tile(
     skips = v.inline_producers and _reuses(anchor)
     if skips and not all(only_pads(state[n].op) for n in producers):
         return []
-    out = p
+    rows = _window_axes(op, anchor)[:-1] if skips else []
+    out, op, anchor = interleaved(dag, p, op, anchor, v.interleave)
     for name in copied:
         out = out.add(CacheRead(name, anchor.name, f"{name}.copy"))
         producers.append(f"{name}.copy")
-    rows = _window_axes(op, anchor)[:-1] if skips else []
     out, loops = tile_consumer(out, op, target, v, rows)
-    out = place_anchor(out, op, anchor, loops, v)
+    out = place_anchor(out, op, anchor, loops, v, target)
     host, loop = op.name, loops.blocks[-1]
     if v.producers_per_k:
         host, loop = anchor.name, f"{anchor.reduce_axes[-1].name}.0"
@@ -242,7 +247,9 @@ def tile_consumer(
     return out, Loops(tuple(blocks), tuple(tiles), c)
 
 
-def place_anchor(p: Partial, op: Compute, anchor: Compute, loops: Loops, v: Variant) -> Partial:
+def place_anchor(
+    p: Partial, op: Compute, anchor: Compute, loops: Loops, v: Variant, target: Target
+) -> Partial:
     """The reduction on the register tile, or (k-blocked) on the block with tiles of its own."""
     a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
     channel = rename[loops.vector].name
@@ -253,7 +260,8 @@ def place_anchor(p: Partial, op: Compute, anchor: Compute, loops: Loops, v: Vari
     if v.k_blocked:
         return _place_blocked_anchor(out, op, anchor, loops, v)
     out = out.add(ComputeAt(a, op.name, loops.tiles[-1] if loops.tiles else loops.blocks[-1]))
-    out = out.add(Split(a, channel, (Hole("lanes"),)))
+    lanes = Hole("lanes") if v.interleave == 1 else target.lanes
+    out = out.add(Split(a, channel, (lanes,)))
     unrolled: list[str] = []
     if v.unroll_window:
         unrolled = reduction

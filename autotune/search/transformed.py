@@ -16,9 +16,19 @@ Which axes are tiles, points, rows and channels follows from what the loads use.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from autotune.schedule.steps import Annotate, ComputeAt, Hole, Parallel, Reorder, Split
+from autotune.schedule.steps import (
+    Annotate,
+    ComputeAt,
+    Hole,
+    Interleave,
+    Parallel,
+    Reorder,
+    Size,
+    Split,
+)
+from autotune.search.interleaving import interleaving
 from autotune.search.partial import (
     Partial,
     channel_holes,
@@ -60,7 +70,8 @@ def tile_transformed_reduction(
     chain = _chain(state.dag, state[name].op)
     if chain is None:
         return None
-    return [_tile(dag, target, p, chain, whole) for whole in (False, True)]
+    factors = (1, *interleaving(state.dag, chain.anchor, target)[:1])
+    return [_tile(dag, target, p, chain, whole, n) for n in factors for whole in (False, True)]
 
 
 def _chain(dag: ComputeDAG, consumer: Compute) -> _Chain | None:
@@ -104,8 +115,12 @@ def _mixes(op: Compute) -> bool:
     return len(loads) > len({x.tensor.name for x in loads})
 
 
-def _tile(dag: ComputeDAG, target: Target, p: Partial, c: _Chain, whole: bool) -> Partial:
+def _tile(
+    dag: ComputeDAG, target: Target, p: Partial, c: _Chain, whole: bool, factor: int
+) -> Partial:
     op = c.consumer
+    if factor > 1:
+        p, c = _interleaved(dag, p, c, factor)
     pixels = [a for a in op.axes[:-1] if a.extent > 1]
     ones = [a.name for a in op.axes[:-1] if a.extent == 1]
     channel = op.axes[-1]
@@ -131,10 +146,20 @@ def _tile(dag: ComputeDAG, target: Target, p: Partial, c: _Chain, whole: bool) -
     out = out.add(Annotate(op.name, f"{o}.3", "vectorize"))
     for stage in c.inverse:
         out = _place_transform(out, stage, op.name, f"{o}.2")
-    out = _place_product(dag, out, c, f"{o}.1")
+    out = _place_product(dag, out, c, f"{o}.1", target.lanes if factor > 1 else Hole("lanes"))
     out = _place_data(dag, target, out, c, None if whole else blocks[-1])
     names = (s.name for s in (op, *c.inverse, c.anchor, *c.data))
-    return out.add(done=tuple(names), label="whole" if whole else "blocked")
+    words = ["whole" if whole else "blocked", *([f"interleaved{factor}"] if factor > 1 else [])]
+    return out.add(done=tuple(names), label=",".join(words))
+
+
+def _interleaved(dag: ComputeDAG, p: Partial, c: _Chain, factor: int) -> tuple[Partial, _Chain]:
+    """The product with `factor` partial results of each channel, and their sum as a transform."""
+    name = f"{c.anchor.name}.parts"
+    out = p.add(Interleave(c.anchor.name, factor, name))
+    state = out.state(dag)
+    total, anchor = state[c.anchor.name].op, state[name].op
+    return out, replace(c, inverse=(*c.inverse, total), anchor=anchor)
 
 
 def _place_transform(p: Partial, op: Compute, host: str, loop: str) -> Partial:
@@ -144,7 +169,7 @@ def _place_transform(p: Partial, op: Compute, host: str, loop: str) -> Partial:
     return out.add(Annotate(op.name, op.axes[-1].name, "vectorize"))
 
 
-def _place_product(dag: ComputeDAG, p: Partial, c: _Chain, loop: str) -> Partial:
+def _place_product(dag: ComputeDAG, p: Partial, c: _Chain, loop: str, lanes: Size) -> Partial:
     """The batched product of one panel: batch, register tiles, reduction."""
     a = c.anchor
     batch, rows = _batch_and_rows(a)
@@ -155,7 +180,7 @@ def _place_product(dag: ComputeDAG, p: Partial, c: _Chain, loop: str) -> Partial
         extent = next(x.extent for x in a.axes if x.name == name)
         out = out.hole(f"{name}.rows", tile_domain(extent))
         out = out.add(Split(a.name, name, (Hole(f"{name}.rows"),), "split"))
-    out = out.add(Split(a.name, channel, (Hole("lanes"),)))
+    out = out.add(Split(a.name, channel, (lanes,)))
     out, reduction, unrolled = unroll_last(out, a, last, reduction)
     inner = [f"{n}.1" for n in rows] + [f"{channel}.0"]
     kept = [n for n in unrolled if n not in reduction]

@@ -19,6 +19,7 @@ from autotune.schedule.steps import (
     Annotate,
     ComputeAt,
     ComputeInline,
+    Interleave,
     Pack,
     Parallel,
     Reorder,
@@ -156,6 +157,48 @@ def test_masked_load_of_bools(kind: str) -> None:
 def test_strides_of_lanes(stride: int, kind: str) -> None:
     at = add(mul(I, idx(stride)), idx(LANES if stride < 0 else 0))
     lanewise(mul(load("x", at, 24), f32(3)), {"x": numbers(24)}, kind)
+
+
+@BOTH
+@pytest.mark.parametrize("period", [1, 2, 3, 4, 12, 16])
+def test_elements_that_repeat_over_the_lanes(period: int, kind: str) -> None:
+    """The last ones of their tensor: nothing behind them is read."""
+    x, at = numbers(LANES + period), add(idx(LANES), mod(I, idx(period)))
+    lanewise(mul(load("x", at, len(x)), f32(3)), {"x": x}, kind)
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+@pytest.mark.parametrize("stride", [2, 3, 4, 8])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int64"])
+def test_every_second_element_of_stored_vectors(dtype: str, stride: int, width: int) -> None:
+    """y[j, r] = parts[stride·j + r], where `parts` was stored in vectors of some width."""
+    n = 16 * stride
+    parts, out = Tensor("parts", (n,), dtype), Tensor("y", (16, stride), dtype)
+    j, r, v = Var("j"), Var("r"), Var("v")
+    at = add(mul(v, idx(width)), I)
+    fill = For(
+        "v",
+        n // width,
+        "serial",
+        (For("i", width, "vectorize", (Store(parts, (at,), load("x", at, n, dtype)),)),),
+    )
+    two = For(
+        "j",
+        8,
+        "vectorize",
+        (
+            Store(
+                out,
+                (add(mul(T, idx(8)), j), r),
+                Load(parts, (add(mul(add(mul(T, idx(8)), j), idx(stride)), r),)),
+            ),
+        ),
+    )
+    local = Alloc(
+        Buffer(parts, "local", dense(parts.shape)), (fill, For("r", stride, "unroll", (two,)))
+    )
+    x = numbers(n, dtype)
+    agree(program_of({"x": x}, out, local, extent=2), {"x": x})
 
 
 @BOTH
@@ -314,6 +357,39 @@ def test_register_tile_stays_in_registers(target: Target) -> None:
     assert "vfmadd231ps" in text
     assert "(%rsp)" not in "".join(x for x in text.splitlines() if "vmov" in x and wide in x)
     assert ("%zmm" in text) == (target.lanes == 16)
+    if runs_here(target):
+        inputs = random_inputs(dag)
+        assert_close(run_compiled(program, inputs, target, 3), interpret(program, inputs), 3e-6)
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+def test_interleaved_register_tile_stays_in_registers(rows: int) -> None:
+    """Tiles of 9 × 3 and of 2 × 12 vectors, whose pairs of lanes are added up at the end."""
+    target, vectors = parse_target("x86-64-v4"), {9: 3, 2: 12}[rows]
+    dag = gemm(18, 12 * 8, 40)
+    steps = (
+        ComputeInline("d"),
+        Interleave("c", 2, "c.parts"),
+        ComputeInline("c"),
+        Split("e", "i", (rows,)),
+        Split("e", "j", (vectors, 8)),
+        Reorder("e", ("i.0", "j.0", "i.1", "j.1", "j.2")),
+        Parallel("e", 2),
+        ComputeAt("c.parts", "e", "j.0"),
+        Split("c.parts", "j", (16,)),
+        Reorder("c.parts", ("k", "i", "j.0", "j.1")),
+        Annotate("c.parts", "i", "unroll"),
+        Annotate("c.parts", "j.0", "unroll"),
+        Annotate("c.parts", "j.1", "vectorize"),
+        Annotate("e", "i.1", "unroll"),
+        Annotate("e", "j.1", "unroll"),
+        Annotate("e", "j.2", "vectorize"),
+        Pack("b", "c.parts"),
+    )
+    program = lower(dag, steps)
+    text = assembly(program, target)
+    assert text.count("vfmadd231ps") == rows * vectors
+    assert "(%rsp)" not in "".join(x for x in text.splitlines() if "vmov" in x and "%zmm" in x)
     if runs_here(target):
         inputs = random_inputs(dag)
         assert_close(run_compiled(program, inputs, target, 3), interpret(program, inputs), 3e-6)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import pytest
 
 from autotune.errors import ScheduleError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
-from autotune.loopir.nodes import Alloc, For, If, Program, Store
+from autotune.loopir.nodes import Alloc, For, If, Program, Stmt, Store
 from autotune.loopir.verify import verify
 from autotune.loopir.visitor import body_loads, statements
 from autotune.schedule.steps import (
@@ -59,6 +61,19 @@ def register_tile(rows: int, vectors: int, lanes: int, tail: str, blocks: int) -
 @pytest.mark.parametrize("tail", ["split", "shift"])
 def test_register_tiles(lanes: int, tail: str) -> None:
     proven(gemm(23, 41, 5), register_tile(4, 2, lanes, tail, 2))
+
+
+@pytest.mark.parametrize(("rows", "vectors"), [(2, 5), (5, 2), (3, 3)])
+def test_the_shorter_side_of_a_register_tile_is_inside(rows: int, vectors: int) -> None:
+    """What belongs to it is held while the longer side passes."""
+    program = proven(gemm(rows, 8 * vectors, 5), register_tile(rows, vectors, 8, "shift", 1))
+    serial = next(s for s in statements(program.kernels[0].body) if _is_serial(s))
+    outer = next(s for s in serial.body if isinstance(s, For))
+    assert outer.extent == max(rows, vectors)
+
+
+def _is_serial(stmt: Stmt) -> TypeGuard[For]:
+    return isinstance(stmt, For) and stmt.kind == "serial"
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])

@@ -16,6 +16,7 @@ from autotune.schedule.steps import (
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    Interleave,
     Pack,
     Parallel,
     Prefetch,
@@ -75,6 +76,10 @@ class _Draw:
                 factors = [f for f in range(2, 17) if op.reduce_axes[-1].extent % f == 0]
                 if factors:
                     self.add(RFactor(op.name, self.rng.choice(factors), f"{op.name}.rf"))
+        for op in self.state.dag.computes:
+            step = Interleave(op.name, self.rng.choice((2, 3, 4, 8)), f"{op.name}.parts")
+            if op.reduce_axes and op.axes and self.chance(0.25) and self.add(step):
+                self.add(ComputeInline(op.name))
         for op in self.state.dag.computes:
             if self.chance(0.2):
                 self.add(CacheWrite(op.name, f"{op.name}.cache"))

@@ -41,6 +41,19 @@ def test_a_convolution_may_keep_its_padding_per_block_or_per_reduction_block() -
     assert any("k-blocked" not in n for n in names)
 
 
+@pytest.mark.parametrize(
+    ("channels", "factors"),
+    [(8, {4}), (16, {2}), (24, {2}), (32, set()), (36, {2, 4}), (40, {2}), (144, set())],
+)
+def test_lanes_that_channels_leave_idle_are_shared(channels: int, factors: set[int]) -> None:
+    """Nothing is gained where they leave few, and the factor divides the terms of the sum."""
+    wide = parse_target("x86-64-v4")
+    names = [s.name for s in generate_sketches(gemm(32, channels, 12), wide)]
+    assert {int(n.partition("interleaved")[2] or 1) for n in names} == {1, *factors}
+    odd = [s.name for s in generate_sketches(gemm(32, channels, 9), wide)]
+    assert not any("interleaved" in n for n in odd)
+
+
 def test_rows_are_computed_in_one_nest() -> None:
     (sketch,) = generate_sketches(softmax(4, 64), AVX2)
     state = replay(softmax(4, 64), sketch.steps, {p.name: p.domain[0] for p in sketch.parameters})

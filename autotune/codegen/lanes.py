@@ -1,0 +1,42 @@
+"""⑤ Lanes of vectors in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.codegen.text import F32, I32, I64, Builder, Value, constant, vector
+
+
+def repeated(b: Builder, few: Value, count: int) -> Value:
+    """The lanes of `few` again and again, `count` lanes in all."""
+    n = few.type.count
+    return few if n == count else b.shuffle(few, few, [lane % n for lane in range(count)])
+
+
+def picked(b: Builder, vectors: Sequence[Value], stride: int, phase: int) -> Value:
+    """Lanes `phase`, `phase` + `stride`, … of `vectors` in a row; `stride` is a power of two."""
+    while stride > 1:
+        odd = phase % 2
+        if len(vectors) == 1:
+            vectors = [_half(b, vectors[0], odd)]
+        else:
+            lanes = range(odd, 2 * vectors[0].type.count, 2)
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            vectors = [b.shuffle(x, y, lanes) for x, y in pairs]
+        stride, phase = stride // 2, phase // 2
+    return vectors[0]
+
+
+def _half(b: Builder, value: Value, odd: int) -> Value:
+    """The even or the odd lanes of one vector.
+
+    As halves of larger integers: of a sum of even and odd lanes picked by a shuffle LLVM makes a
+    horizontal addition, which knows only the first 16 registers and drives a register tile out.
+    """
+    count = value.type.count // 2
+    if count == 1 or value.type.scalar is not F32:
+        return b.shuffle(value, value, range(odd, 2 * count, 2))
+    pairs = b.bitcast(value, vector(I64, count))
+    if odd:
+        pairs = b.binary("lshr", pairs, constant(pairs.type, 32))
+    return b.bitcast(b.cast("trunc", pairs, vector(I32, count)), vector(value.type.scalar, count))

@@ -1,0 +1,73 @@
+"""⑥ Partial results of one channel side by side, where channels alone leave lanes idle.
+
+24 channels are one and a half vectors of 16: a quarter of all multiply-adds would compute nothing.
+With the even and the odd terms of the sum apart they are 48 sums in three vectors, to be added up
+in pairs at the end. One vector of channels needs a load for every multiply-add; two need fewer.
+"""
+
+from __future__ import annotations
+
+from autotune.schedule.steps import ComputeInline, Interleave
+from autotune.search.partial import Partial
+from autotune.target import Target
+from autotune.te.dag import Compute, ComputeDAG, Placeholder
+from autotune.te.expr import Reduce, variables
+from autotune.te.windows import moves_with_last
+
+_FACTORS = (1, 2, 4, 8)
+_MAX_VECTORS = 8
+"""With more vectors of channels than this less than one in nine lanes is idle."""
+_ALONE = 0.85
+"""What one vector is worth that is alone with its load."""
+_GAIN = 1.05
+"""Least gain that is worth measuring."""
+_NEAR = 0.85
+"""A smaller factor that is nearly as good as the best is worth measuring too: its tiles are less
+wide."""
+
+
+def interleaving(dag: ComputeDAG, anchor: Compute, target: Target) -> tuple[int, ...]:
+    """How many partial results of a channel use the lanes of vectors well; none where no number
+    does better than 1.
+
+    The constants that `anchor` multiplies with are packed in that order, all else must be the same
+    for all channels.
+    """
+    channel, last = anchor.axes[-1], anchor.reduce_axes[-1]
+    shared = any(a.extent > 1 for a in anchor.axes[:-1]) and not moves_with_last(anchor)
+    is_sum = isinstance(anchor.body, Reduce) and anchor.body.op == "sum"
+    few = channel.extent <= _MAX_VECTORS * target.lanes
+    if not (shared and is_sum and few and _by_constants(dag, anchor)):
+        return ()
+    used = {
+        n: _lanes_used(n * channel.extent, target.lanes) for n in _FACTORS if last.extent % n == 0
+    }
+    best = max(used, key=used.__getitem__)
+    least = max(_GAIN * used[1], _NEAR * used[best])
+    return tuple(n for n in used if n <= best and used[n] > least)
+
+
+def _lanes_used(n: int, lanes: int) -> float:
+    vectors = -(-n // lanes)
+    return n / (vectors * lanes) * (_ALONE if vectors == 1 else 1.0)
+
+
+def _by_constants(dag: ComputeDAG, anchor: Compute) -> bool:
+    """Whether what differs from channel to channel is constant."""
+    channel = anchor.axes[-1].name
+    tensors = (
+        x.tensor.name for x in anchor.reads if any(channel in variables(i) for i in x.indices)
+    )
+    return all(isinstance(op := dag[n], Placeholder) and op.constant for n in tensors)
+
+
+def interleaved(
+    dag: ComputeDAG, p: Partial, op: Compute, anchor: Compute, factor: int
+) -> tuple[Partial, Compute, Compute]:
+    """Consumer `op` and `anchor` with `factor` partial results of each channel side by side."""
+    if factor == 1:
+        return p, op, anchor
+    name = f"{anchor.name}.parts"
+    out = p.add(Interleave(anchor.name, factor, name), ComputeInline(anchor.name))
+    state = out.state(dag)
+    return out, state[op.name].op, state[name].op
