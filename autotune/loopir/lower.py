@@ -4,9 +4,10 @@ Each root stage becomes a kernel. Loop nests are built inside out: the loops of 
 at the loop where a producer is attached, the region that the finished loops read of it is computed,
 allocated and filled in front of them.
 
-Three rules make the fast programs:
+Four rules make the fast programs:
 - A reduction accumulates in a local tile of its innermost unrolled and vectorised loops, around
   which all remaining reduction loops run; the tile is loaded and stored once.
+- The longer side of that tile is outside, so the operands of the shorter one stay in registers.
 - `tail="split"` is versioned: where the number of the tile becomes known, an `If` chooses between
   a copy of the loops with the full tile and one with the remainder, so extents stay constant.
 - `tail="shift"` moves the last tile inwards: `min(tile·T, E - T)`.

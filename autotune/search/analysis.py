@@ -216,17 +216,19 @@ class _Walk:
 
     def _loads(self, accumulators: Array) -> tuple[Array, Array]:
         """Distinct loads per expanded body, and registers that its operands need."""
-        total, vectors = np.zeros(self.n), np.zeros(self.n)
+        vectors, splats = np.zeros(self.n), np.zeros(self.n)
         inner = self._register_extents()
+        total = np.zeros(self.n)
         for access in self.reads:
             count = self._elements(access, inner, skip_lanes=True)
             total += count
-            vector = self._uses_lanes(access.load)
-            vectors += np.minimum(count, accumulators) if vector else 0
-        broadcast = 1.0 if any(not self._uses_lanes(x.load) for x in self.reads) else 0.0
+            kind = vectors if self._uses_lanes(access.load) else splats
+            kind += np.minimum(count, accumulators)
         window = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
         held = np.minimum(vectors, 4.0) if window else vectors
-        return np.maximum(total, 1.0), held + broadcast
+        if splats.any():  # the fewer of both, and one of the others at a time
+            held = np.minimum(held, splats) + 1.0
+        return np.maximum(total, 1.0), held
 
     def _guards(self) -> Array:
         """Distinct loads per expanded body of which each step chooses anew whether to make them."""
