@@ -12,7 +12,7 @@ the state in which it was killed: nothing is measured twice, and the budget goes
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -93,13 +93,24 @@ class Session:
         self._before_s = spent(log).elapsed_s
         ours = [r for r in log.records if self._is_ours(r)]
         self.ledger.add(ours, live=False)
-        searched = [r for r in ours if not r.final]
-        batches = [(key, list(b)) for key, b in groupby(searched, key=lambda r: r.workload)]
-        for key, batch in batches:
-            state = self.scheduler.states[key]
-            if batch is batches[-1][1]:
+        batches = list(self._batches([r for r in ours if not r.final]))
+        for batch in batches:
+            state = self.scheduler.states[batch[0].workload]
+            if batch is batches[-1]:
                 self._look_ahead(state, 0)  # chosen before its results were known
             self._learn(state, [(r, r.result) for r in batch])
+
+    def _batches(self, records: Iterable[MeasureRecord]) -> Iterator[list[MeasureRecord]]:
+        """Records in the batches in which they were measured: a task may come several times in a
+        row, and only its first batch may be short."""
+        seen: set[str] = set()
+        for key, found in groupby(records, key=lambda r: r.workload):
+            group = list(found)
+            end = self.batch if key in seen else (len(group) - 1) % self.batch + 1
+            for begin in (0, *range(end, len(group), self.batch)):
+                yield group[begin:end]
+                end += self.batch
+            seen.add(key)
 
     def events(self) -> Iterator[Event]:
         """Tune until the budget ends. The caller iterates; nothing happens otherwise.

@@ -95,6 +95,14 @@ def test_a_resumed_search_proposes_what_it_would_have_proposed(
     assert resumed == whole
 
 
+@pytest.mark.parametrize("n_before_kill", [8, 16, 24])
+def test_a_task_that_came_several_times_in_a_row_goes_on(
+    matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
+) -> None:
+    whole = tune([matmul_of(64)], any_target, 32)
+    assert tune([matmul_of(64)], any_target, 32, whole[:n_before_kill]) == whole
+
+
 @pytest.mark.parametrize("n_before_kill", [5, 16, 21, 32])
 def test_a_resumed_search_measures_nothing_twice(
     matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
