@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -95,12 +96,15 @@ def test_a_resumed_search_proposes_what_it_would_have_proposed(
     assert resumed == whole
 
 
-@pytest.mark.parametrize("n_before_kill", [8, 16, 24])
+@pytest.mark.parametrize("n_before_kill", [16, 24, 32, 40])
 def test_a_task_that_came_several_times_in_a_row_goes_on(
     matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
 ) -> None:
-    whole = tune([matmul_of(64)], any_target, 32)
-    assert tune([matmul_of(64)], any_target, 32, whole[:n_before_kill]) == whole
+    dags = [matmul_of(96), matmul_of(24)]
+    whole = tune(dags, any_target, 48)
+    keys = [r.workload for r in whole[::8]]
+    assert any(a == b for a, b in pairwise(keys))
+    assert tune(dags, any_target, 48, whole[:n_before_kill]) == whole
 
 
 @pytest.mark.parametrize("n_before_kill", [5, 16, 21, 32])
