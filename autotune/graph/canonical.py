@@ -9,6 +9,7 @@ import numpy as np
 
 from autotune.graph.contraction import einsum
 from autotune.graph.ir import Editor, Graph, Node, float_array, unsupported
+from autotune.graph.recurrent import recurrent
 from autotune.graph.upscale import columns_to_image, depth_to_space, transposed_convolution
 from autotune.graph.windows import Window
 
@@ -22,7 +23,8 @@ def canonical_operators(graph: Graph) -> Graph:
     Sum(a, b, c) -> Add(Add(a, b), c) · Gemm -> MatMul, Mul, Add · BatchNormalization -> Mul, Add ·
     Sub/Div by a constant -> Add/Mul · constants to the right of Add and Mul · ConvTranspose, Col2Im
     and DepthToSpace -> Conv, Interleave (see `upscale`) · Conv -> without taps on padding alone ·
-    Einsum of labels and pairs (see `contraction`) · Tile -> Expand · GlobalLpPool -> ReduceL2.
+    Einsum of labels and pairs (see `contraction`) · Tile -> Expand · GlobalLpPool -> ReduceL2 ·
+    RNN, GRU and LSTM -> their steps (see `recurrent`).
     """
     editor = Editor(graph)
     for original in graph.nodes:
@@ -193,4 +195,5 @@ _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     "Tile": _tile,
     "GlobalLpPool": _global_lp_pool,
     "Pow": _float_power,
+    **dict.fromkeys(("RNN", "GRU", "LSTM"), recurrent),
 }

@@ -32,6 +32,7 @@ from autotune.graph.products import (
     reduction,
     softmax,
 )
+from autotune.graph.recurrent import lstm_output, lstm_state
 from autotune.graph.scope import Operands, Scope, axes_of, broadcast_shape, literal, read, tensor
 from autotune.graph.windows import average_pool, conv, lp_pool, max_pool, padded
 from autotune.te.expr import (
@@ -175,6 +176,8 @@ OPERATORS: dict[str, Definition] = {
     "ArgMax": arg_extremum,
     "ArgMin": arg_extremum,
     "CumSum": running_sum,
+    "LstmState": lstm_state,
+    "LstmOutput": lstm_output,
 }
 
 DTYPES = ("float32", "int64", "int32", "bool")
@@ -194,7 +197,7 @@ ANY_TYPE = frozenset(
 NATIVE = frozenset(OPERATORS) | {
     *("BatchNormalization", "Gemm", "Sum", "Split", "Dropout"),
     *("ConvTranspose", "Col2Im", "DepthToSpace", "SpaceToDepth", "ScatterND", "ScatterElements"),
-    *("Mean", "Tile", "GlobalLpPool"),
+    *("Mean", "Tile", "GlobalLpPool", "RNN", "GRU", "LSTM"),
     *("Constant", "ConstantOfShape", "Shape", "Size", "Range"),
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
 }

@@ -108,19 +108,17 @@ def test_foreign_file(content: bytes, tmp_path: Path) -> None:
         build_network(path)
 
 
-@pytest.mark.parametrize("op", ["NonMaxSuppression", "LSTM", "Det", "GridSample"])
+@pytest.mark.parametrize("op", ["NonMaxSuppression", "Det", "GridSample"])
 def test_unsupported_operator_is_named_with_node_and_opset(op: str, tmp_path: Path) -> None:
-    operands = {"LSTM": "x w r", "GridSample": "x g", "NonMaxSuppression": "x z"}.get(op, "x")
+    operands = {"GridSample": "x g", "NonMaxSuppression": "x z"}.get(op, "x")
     shapes = {
-        "LSTM": {"x": (3, 1, 4)},
         "GridSample": {"x": (1, 2, 4, 4), "g": (1, 3, 3, 2)},
         "Det": {"x": (3, 3)},
         "NonMaxSuppression": {"x": (1, 6, 4), "z": (1, 1, 6)},
     }[op]
     proto = model(
-        helper.make_node(op, operands.split(), ["y"], name="odd", **_attributes(op)),
+        helper.make_node(op, operands.split(), ["y"], name="odd"),
         shapes,
-        {"w": weights(1, 8, 4), "r": weights(1, 8, 2)} if op == "LSTM" else {},
         opset=17,
     )
     if op == "NonMaxSuppression":
@@ -130,10 +128,6 @@ def test_unsupported_operator_is_named_with_node_and_opset(op: str, tmp_path: Pa
     assert f"'{op}'" in caught.value.message
     assert "'odd'" in caught.value.message
     assert "opset 17" in caught.value.message
-
-
-def _attributes(op: str) -> dict[str, int]:
-    return {"hidden_size": 2} if op == "LSTM" else {}
 
 
 def test_operator_of_another_domain(tmp_path: Path) -> None:

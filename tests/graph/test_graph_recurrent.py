@@ -1,0 +1,161 @@
+"""RNN, GRU and LSTM in all their forms, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from autotune.errors import UnsupportedOperator
+from autotune.graph.network import build_network
+from tests.graph.onnx_models import assert_matches, model, node, save
+
+STEPS, BATCH, WIDTH, HIDDEN = 5, 3, 4, 6
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+RNG = np.random.default_rng(0)
+
+
+def values(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def weights(op: str, directions: int = 1) -> dict[str, np.ndarray]:
+    rows = GATES[op] * HIDDEN
+    return {
+        "w": values(directions, rows, WIDTH),
+        "r": values(directions, rows, HIDDEN),
+        "b": values(directions, 2 * rows),
+    }
+
+
+def outputs_of(op: str) -> str:
+    return "y h c" if op == "LSTM" else "y h"
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", GATES)
+def test_directions(op: str, direction: str, tmp_path: Path) -> None:
+    one = node(op, "x w r b", outputs_of(op), hidden_size=HIDDEN, direction=direction)
+    constants = weights(op, 2 if direction == "bidirectional" else 1)
+    proto = model(one, {"x": (STEPS, BATCH, WIDTH)}, constants, outputs_of(op))
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("op", GATES)
+def test_given_states_without_bias(op: str, direction: str, tmp_path: Path) -> None:
+    n = 2 if direction == "bidirectional" else 1
+    states = {"h0": (n, BATCH, HIDDEN)} | ({"c0": (n, BATCH, HIDDEN)} if op == "LSTM" else {})
+    inputs = " ".join(["x w r _ _", *states])
+    one = node(op, inputs, outputs_of(op), hidden_size=HIDDEN, direction=direction)
+    proto = model(one, {"x": (STEPS, BATCH, WIDTH)} | states, weights(op, n), outputs_of(op))
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_gru_whose_reset_gate_scales_a_product(direction: str, given: bool, tmp_path: Path) -> None:
+    n = 2 if direction == "bidirectional" else 1
+    attrs = {"hidden_size": HIDDEN, "direction": direction, "linear_before_reset": 1}
+    one = node("GRU", "x w r b _ h0" if given else "x w r b", "y h", **attrs)
+    states = {"h0": (n, BATCH, HIDDEN)} if given else {}
+    proto = model(one, {"x": (STEPS, BATCH, WIDTH)} | states, weights("GRU", n), "y h")
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "names"),
+    [
+        ("RNN", ["Relu"]),
+        ("GRU", ["Softsign", "Relu"]),
+        ("LSTM", ["Sigmoid", "Relu", "Softplus"]),
+        ("LSTM", ["sigmoid", "tanh", "relu"] * 2),
+    ],
+)
+def test_activations(op: str, names: list[str], tmp_path: Path) -> None:
+    n = 2 if len(names) == 6 else 1
+    attrs = {"direction": "bidirectional"} if n == 2 else {}
+    one = node(op, "x w r b", outputs_of(op), hidden_size=HIDDEN, activations=names, **attrs)
+    proto = model(one, {"x": (STEPS, BATCH, WIDTH)}, weights(op, n), outputs_of(op))
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_only_the_last_state_is_wanted(op: str, tmp_path: Path) -> None:
+    one = node(op, "x w r b", "_ h", hidden_size=HIDDEN)
+    proto = model(one, {"x": (STEPS, 1, WIDTH)}, weights(op), "h")
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+def test_layers_between_others(tmp_path: Path) -> None:
+    """As in text recognition: columns of an image, two layers in both directions, a product."""
+    shape = np.array([STEPS, BATCH, 2 * HIDDEN])
+    nodes = [
+        node("Conv", "x k", "a", pads=[1, 1, 1, 1]),
+        node("Relu", "a", "b0"),
+        node("Squeeze", "b0 two", "s"),
+        node("Transpose", "s", "t", perm=[2, 0, 1]),
+        node("LSTM", "t w r b", "y1", hidden_size=HIDDEN, direction="bidirectional"),
+        node("Transpose", "y1", "y2", perm=[0, 2, 1, 3]),
+        node("Reshape", "y2 shape", "y3"),
+        node("GRU", "y3 w2 r2 b2", "y4 h", hidden_size=HIDDEN, linear_before_reset=1),
+        node("Squeeze", "y4 one", "y5"),
+        node("MatMul", "y5 m", "z"),
+        node("Softmax", "z", "y", axis=2),
+    ]
+    second = weights("GRU")
+    constants = weights("LSTM", 2) | {
+        "k": values(WIDTH, 2, 3, 3),
+        "shape": shape,
+        "one": np.array([1]),
+        "two": np.array([2]),
+        "m": values(HIDDEN, 7),
+        "w2": values(1, 3 * HIDDEN, 2 * HIDDEN),
+        "r2": second["r"],
+        "b2": second["b"],
+    }
+    proto = model(nodes, {"x": (BATCH, 2, 1, STEPS)}, constants)
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+def test_all_steps_are_calls_of_the_same_tasks(tmp_path: Path) -> None:
+    """The first step has no product; the rows of a step and its part of the result are windows."""
+    one = node("LSTM", "x w r b", hidden_size=HIDDEN)
+    proto = model(one, {"x": (40, 1, WIDTH)}, weights("LSTM"))
+    network = build_network(save(proto, tmp_path))
+    labels = sorted(network.labels[key] for key in network.tasks)
+    assert labels == ["LstmOutput", "LstmState", "LstmState", "MatMul", "MatMul+Add"]
+    assert len(network.calls) == 1 + 2 + 39 * 3
+    arrays = [a for c in network.calls for a in c.constants.values() if a.size == 4 * HIDDEN**2]
+    assert len(arrays) == 39
+    assert all(np.shares_memory(a, arrays[0]) for a in arrays), "weights are there once"
+
+
+@pytest.mark.parametrize(
+    ("attrs", "inputs", "reason"),
+    [
+        ({"clip": 1.0}, "x w r", "'clip'"),
+        ({"layout": 1}, "x w r", "'layout'"),
+        ({"input_forget": 1}, "x w r", "'input_forget'"),
+        ({"activations": ["Elu", "Tanh", "Tanh"]}, "x w r", "activations are Elu, Tanh, Tanh"),
+        ({}, "x w r b lengths", "different steps"),
+        ({}, "x w r b _ _ _ p", "peepholes"),
+        ({}, "x w q", "computed at run time"),
+    ],
+)
+def test_what_is_refused_says_why(
+    attrs: dict[str, object], inputs: str, reason: str, tmp_path: Path
+) -> None:
+    constants = weights("LSTM") | {
+        "lengths": np.array([STEPS, 2, 1], np.int32),
+        "p": values(1, 3 * HIDDEN),
+    }
+    names = ["" if n == "_" else n for n in inputs.split()]
+    one = helper.make_node("LSTM", names, ["", "h"], hidden_size=HIDDEN, **attrs)
+    shapes = {"x": (STEPS, BATCH, WIDTH)} | ({"q": (1, 4 * HIDDEN, HIDDEN)} if "q" in names else {})
+    kept = {n: a for n, a in constants.items() if n in names}
+    proto = model(one, shapes, kept, "h")
+    with pytest.raises(UnsupportedOperator, match=reason):
+        build_network(save(proto, tmp_path))
