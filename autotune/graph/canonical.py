@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.graph.contraction import einsum
-from autotune.graph.ir import Editor, Graph, Node, float_array, unsupported
+from autotune.graph.ir import Array, Editor, Graph, Node, float_array, unsupported
+from autotune.graph.ranking import top_k
 from autotune.graph.recurrent import recurrent
 from autotune.graph.upscale import columns_to_image, depth_to_space, transposed_convolution
 from autotune.graph.windows import Window
@@ -24,7 +25,8 @@ def canonical_operators(graph: Graph) -> Graph:
     Sub/Div by a constant -> Add/Mul · constants to the right of Add and Mul · ConvTranspose, Col2Im
     and DepthToSpace -> Conv, Interleave (see `upscale`) · Conv -> without taps on padding alone ·
     Einsum of labels and pairs (see `contraction`) · Tile -> Expand · GlobalLpPool -> ReduceL2 ·
-    RNN, GRU and LSTM -> their steps (see `recurrent`).
+    RNN, GRU and LSTM -> their steps (see `recurrent`) · TopK -> Rank, Ranked (see
+    `ranking`) · OneHot -> Where.
     """
     editor = Editor(graph)
     for original in graph.nodes:
@@ -179,6 +181,36 @@ def _live_taps(editor: Editor, node: Node) -> None:
     editor.emit(node)
 
 
+def _one_hot(editor: Editor, node: Node) -> None:
+    """OneHot -> Where(index == 0, 1, 2, …; on, off); negative indices count from the end."""
+    index, depth, pair = node.inputs
+    n, values = editor.constants.get(depth), editor.constants.get(pair)
+    if n is None or values is None:
+        raise unsupported(node, editor.graph, "its depth or values are computed at run time")
+    shape, kind = list(editor.types[node.output].shape), editor.types[index].dtype
+    axis = node.attrs.get("axis", -1) % len(shape)
+    wide = [1 if a == axis else d for a, d in enumerate(shape)]
+    extent = np.array(n.reshape(-1)[0], kind)
+
+    def emit(op: str, inputs: tuple[str, ...], dims: list[int], dtype: str) -> str:
+        name = editor.new(f"{node.output}.{op.lower()}", dims, dtype)
+        editor.emit(Node(node.name, op, inputs, (name,)))
+        return name
+
+    def constant(value: Array) -> str:
+        return editor.constant(f"{node.output}.value", value)
+
+    at = emit("Reshape", (index,), wide, kind)
+    below = emit("Less", (at, constant(np.zeros(1, kind))), wide, "bool")
+    moved = emit("Add", (at, constant(extent.reshape(1))), wide, kind)
+    at = emit("Where", (below, moved, at), wide, kind)
+    places = np.arange(int(extent)).astype(kind)
+    places = places.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    hot = emit("Equal", (at, constant(places)), shape, "bool")
+    off, on = (constant(v.reshape(1)) for v in values)
+    editor.emit(Node(node.name, "Where", (hot, on, off), node.outputs))
+
+
 _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     **dict.fromkeys(_RESHAPES, _reshape),
     **dict.fromkeys(("Sum", "Max", "Min", "Mean"), _sum),
@@ -196,4 +228,6 @@ _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     "GlobalLpPool": _global_lp_pool,
     "Pow": _float_power,
     **dict.fromkeys(("RNN", "GRU", "LSTM"), recurrent),
+    "TopK": top_k,
+    "OneHot": _one_hot,
 }

@@ -32,6 +32,7 @@ from autotune.graph.products import (
     reduction,
     softmax,
 )
+from autotune.graph.ranking import rank, ranked
 from autotune.graph.recurrent import lstm_output, lstm_state
 from autotune.graph.scope import Operands, Scope, axes_of, broadcast_shape, literal, read, tensor
 from autotune.graph.windows import average_pool, conv, lp_pool, max_pool, padded
@@ -176,6 +177,8 @@ OPERATORS: dict[str, Definition] = {
     "ArgMax": arg_extremum,
     "ArgMin": arg_extremum,
     "CumSum": running_sum,
+    "Rank": rank,
+    "Ranked": ranked,
     "LstmState": lstm_state,
     "LstmOutput": lstm_output,
 }
@@ -189,7 +192,8 @@ ANY_TYPE = frozenset(
         *("IsNaN", "And", "Or", "Xor", "Not"),
         *("Add", "Sub", "Mul", "Max", "Min", "Clip", "Abs", "Neg"),
         *("Transpose", "Slice", "Concat", "Expand", "Gather", "GatherElements", "GatherND"),
-        *("ArgMax", "ArgMin", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"),
+        *("ArgMax", "ArgMin", "CumSum", "Rank", "Ranked"),
+        *("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"),
     )
 )
 """Operators that mean the same for integers as for floats."""
@@ -197,7 +201,7 @@ ANY_TYPE = frozenset(
 NATIVE = frozenset(OPERATORS) | {
     *("BatchNormalization", "Gemm", "Sum", "Split", "Dropout"),
     *("ConvTranspose", "Col2Im", "DepthToSpace", "SpaceToDepth", "ScatterND", "ScatterElements"),
-    *("Mean", "Tile", "GlobalLpPool", "RNN", "GRU", "LSTM"),
+    *("Mean", "Tile", "GlobalLpPool", "RNN", "GRU", "LSTM", "TopK", "OneHot"),
     *("Constant", "ConstantOfShape", "Shape", "Size", "Range"),
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
 }

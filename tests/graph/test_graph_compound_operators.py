@@ -232,10 +232,10 @@ def test_power_of_a_whole_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("op", "outputs"),
-    [(node("LayerNormalization", "x s", "y m", axis=-1), "y m"), (node("TopK", "x k", "y i"), "y")],
+    [(node("LayerNormalization", "x s", "y m", axis=-1), "y m"), (node("Mod", "x s", fmod=1), "y")],
 )
 def test_what_is_refused(op: NodeProto, outputs: str, tmp_path: Path) -> None:
-    constants = {"s": values(7), "k": np.array([2])}
+    constants = {"s": values(7)}
     path = save(model(op, IMAGE, constants, outputs), tmp_path)
     with pytest.raises(UnsupportedOperator, match=op.op_type):
         build_network(path)
@@ -266,3 +266,51 @@ def test_operators_newer_than_what_models_are_brought_to(tmp_path: Path) -> None
     x = values(*IMAGE["x"])
     assert onnx.load(path).opset_import[0].version == 24
     np.testing.assert_allclose(execute(network, {"x": x})["y"], x / (1 + np.exp(-x)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(("axis", "k"), [(-1, 3), (1, 1), (0, 2), (2, 9)])
+def test_top_k(axis: int, k: int, largest: int, tmp_path: Path) -> None:
+    """Rounded values are equal now and then: the first of them comes first."""
+    nodes = [
+        node("Round", "x", "r"),
+        node("TopK", "r k", "y i", axis=axis, largest=largest),
+    ]
+    proto = model(nodes, {"x": (2, 6, 9)}, {"k": np.array([k])}, "y i")
+    proto.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    assert_matches(proto, tmp_path)
+
+
+def test_top_k_of_integers_behind_a_convolution(tmp_path: Path) -> None:
+    nodes = [
+        CONV,
+        node("Reshape", "t flat", "f"),
+        node("TopK", "f k", "best at", axis=1),
+        node("TopK", "at k", "z y", axis=1, largest=0),
+        node("Cast", "z", "zf", to=onnx.TensorProto.FLOAT),
+        node("Add", "zf best", "w2"),
+    ]
+    constants = WEIGHT | {"flat": np.array([2, -1]), "k": np.array([5])}
+    assert_matches(model(nodes, IMAGE, constants, "w2"), tmp_path, 1e-5)
+
+
+def test_top_k_of_too_many_is_refused(tmp_path: Path) -> None:
+    proto = model(node("TopK", "x k", "y i"), {"x": (1, 20_000)}, {"k": np.array([5])}, "y")
+    with pytest.raises(UnsupportedOperator, match="ranks more than 16384"):
+        build_network(save(proto, tmp_path))
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_one_hot(axis: int, tmp_path: Path) -> None:
+    """Indices from behind, and one that is nowhere."""
+    nodes = [
+        node("Add", "x some", "i"),
+        node("OneHot", "i depth pair", "y", axis=axis),
+    ]
+    constants = {
+        "some": np.array([[0, 1, -1], [4, -5, 9]]),
+        "depth": np.array(5),
+        "pair": np.array([0.25, 3], np.float32),
+    }
+    proto = model(nodes, {"x": (2, 3)}, constants, types={"x": "int64"})
+    assert_matches(proto, tmp_path)
