@@ -47,7 +47,7 @@ from autotune.loopir.nodes import (
     Store,
 )
 from autotune.loopir.visitor import statements
-from autotune.te.arith import Linear, bounds, linear
+from autotune.te.arith import Linear, bounds
 from autotune.te.expr import (
     Binary,
     Call,
@@ -339,7 +339,7 @@ class _Function:
 
     def _load(self, e: Load, guard: Guard | None) -> Value:
         form = self.at.form(e, e.tensor, e.indices)
-        lane, period = self.at.lane_stride(form), self.at.lane_period(form)
+        lane = self.at.lane_stride(form)
         kind = TYPES[e.tensor.dtype]
         masked = guard is not None and guard.holds.type.is_vector
         if lane == 0 and not masked:
@@ -347,9 +347,9 @@ class _Function:
         elif lane == 1:
             assert self.at.lanes is not None
             value = self._plain_load(e, form, kind, self.at.lanes[1], guard)
-        elif period is not None and not masked:
+        elif lane is None and not masked and (period := self.at.lane_period(form)):
             value = self._repeated(e, form, kind, period, guard)
-        elif lane and guard is None and (width := self.at.stored_width(e.tensor, form)):
+        elif lane and guard is None and (width := self.at.stored_width(e.tensor, form, lane)):
             value = self._picked(e, form, kind, lane, width)
         else:
             value = self._gather(e, guard)
@@ -380,7 +380,7 @@ class _Function:
         """A few elements in a row, again and again over the lanes."""
         lanes = self.at.lanes
         assert lanes is not None
-        first = linear(substitute(form.expr, {lanes[0]: idx(0)}))
+        first = self.at.without_lane(form)
         few = self._plain_load(e, first, kind, min(period, lanes[1]), guard)
         return repeated(self.b, few, lanes[1])
 
@@ -388,11 +388,10 @@ class _Function:
         """Every `stride`-th element, out of the vectors of `width` lanes that hold them all."""
         lanes = self.at.lanes
         assert lanes is not None
-        form = self.at.expanded(form)
-        phase = form.const % stride
-        terms = tuple((a, c) for a, c in form.terms if a != Var(lanes[0]))
-        starts = range(form.const - phase, form.const - phase + stride * lanes[1], width)
-        whole = [self._plain_load(e, Linear(terms, n), kind, width, None) for n in starts]
+        first = self.at.expanded(self.at.without_lane(form))
+        phase = first.const % stride
+        starts = range(first.const - phase, first.const - phase + stride * lanes[1], width)
+        whole = [self._plain_load(e, Linear(first.terms, n), kind, width, None) for n in starts]
         return picked(self.b, whole, stride, phase)
 
     def _chosen(self, tensor: Tensor, form: Linear, kind: Type, count: int, guard: Guard) -> Value:

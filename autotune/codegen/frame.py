@@ -117,12 +117,17 @@ class Frame:
         name = self.lanes[0]
         return None if form.is_opaque_in(name) else form.coefficient(name)
 
-    def stored_width(self, tensor: Tensor, form: Linear) -> int:
+    def without_lane(self, form: Linear) -> Linear:
+        """What of `form` is the same for all lanes: where lane 0 is, if the rest begins at 0."""
+        name = self.lanes[0] if self.lanes else ""
+        return Linear(tuple((a, c) for a, c in form.terms if name not in variables(a)), form.const)
+
+    def stored_width(self, tensor: Tensor, form: Linear, stride: int) -> int:
         """Lanes of the vectors, as they were stored, that hold what the lanes read of `tensor`.
 
         For strides of 2, 4 and 8, and groups of as many elements; 0 where there are none such.
         """
-        width, stride = self.widths.get(tensor.name, 1), self.lane_stride(form)
+        width = self.widths.get(tensor.name, 1)
         count = self.lanes[1] if self.lanes else 1
         if stride not in (2, 4, 8) or not _is_power(width) or not _is_power(count) or width < count:
             return 0

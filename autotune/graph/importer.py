@@ -59,10 +59,12 @@ def _attribute(attribute: AttributeProto, node: NodeProto, opset: int) -> Any:
         return numpy_helper.to_array(value)
     if attribute.type == AttributeProto.STRING:
         return value.decode()
+    if attribute.type == AttributeProto.STRINGS:
+        return tuple(v.decode() for v in value)
     return tuple(value) if attribute.type in _LISTS else value
 
 
-_LISTS = (AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.STRINGS)
+_LISTS = (AttributeProto.INTS, AttributeProto.FLOATS)
 
 
 def _require_types(graph: Graph) -> None:

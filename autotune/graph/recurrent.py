@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.errors import ModelError
 from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Array, Editor, Node, Shape, float_array, unsupported
 from autotune.graph.scope import Operands, Scope, axes_of, read, tensor
@@ -37,6 +38,7 @@ def recurrent(editor: Editor, node: Node) -> None:
     x, initial = names[0], names[5:7]
     steps, batch, _ = editor.types[x].shape
     w, r, b = _weights(editor, node, names)
+    _require_shapes(editor, node, names, w, r, b)
     _refuse_variants(editor, node, names, steps)
     found = []
     for d in range(len(w)):
@@ -88,8 +90,31 @@ def _weights(editor: Editor, node: Node, names: Sequence[str]) -> tuple[Array, A
     b = editor.constants.get(names[3])
     if w is None or r is None or (names[3] and b is None):
         raise unsupported(node, editor.graph, "its weights are computed at run time")
-    zeros = np.zeros((len(w), 2 * _GATES[node.op] * r.shape[2]), np.float32)
+    zeros = np.zeros((len(w), 2 * _GATES[node.op] * r.shape[-1]), np.float32)
     return w, r, zeros if b is None else b
+
+
+def _require_shapes(
+    editor: Editor, node: Node, names: Sequence[str], w: Array, r: Array, b: Array
+) -> None:
+    """Raises ModelError where an input does not fit to x, or to the others."""
+    _, batch, n_in = editor.types[names[0]].shape
+    hidden = r.shape[-1]
+    directions = 2 if node.attrs.get("direction") == "bidirectional" else 1
+    rows = _GATES[node.op] * hidden
+    pairs = [
+        (w.shape, (directions, rows, n_in)),
+        (r.shape, (directions, rows, hidden)),
+        (b.shape, (directions, 2 * rows)),
+        *((editor.types[n].shape, (directions, batch, hidden)) for n in names[5:7] if n),
+    ]
+    for found, wanted in pairs:  # ONNX compares ranks only
+        if found != wanted:
+            raise ModelError(
+                f"an input of operator '{node.op}' (node '{node.name}') has the shape "
+                f"{'x'.join(map(str, found))} instead of {'x'.join(map(str, wanted))}",
+                "export the model again",
+            )
 
 
 def _refuse_variants(editor: Editor, node: Node, names: Sequence[str], steps: int) -> None:
@@ -108,8 +133,7 @@ def _activations(editor: Editor, node: Node, direction: int) -> list[str]:
     """Names of operators, as many as the cell has."""
     default = _ACTIVATIONS[node.op]
     given = node.attrs.get("activations", default * 2)
-    names = [a.decode() if isinstance(a, bytes) else a for a in given]
-    names = names[len(default) * direction :][: len(default)]
+    names = given[len(default) * direction :][: len(default)]
     if any(a.lower() not in _KNOWN for a in names):
         raise unsupported(node, editor.graph, f"its activations are {', '.join(names)}")
     return [_KNOWN[a.lower()] for a in names]

@@ -220,7 +220,7 @@ class _Walk:
         inner = self._register_extents()
         total = np.zeros(self.n)
         for access in self.reads:
-            count = self._elements(access, inner, skip_lanes=True)
+            count = self._elements(access, inner)
             total += count
             kind = vectors if self._uses_lanes(access.load) else splats
             kind += np.minimum(count, accumulators)
@@ -236,7 +236,7 @@ class _Walk:
         rolled = [x for x in self.loops if not (x.own and x.annotation)]
         step = rolled[-1].name.partition(".")[0] if rolled and rolled[-1].own else None
         chosen = {x for x, axes in guarded(self.op) if step is None or step in axes}
-        counts = [self._elements(x, inner, skip_lanes=True) for x in self.reads if x.load in chosen]
+        counts = [self._elements(x, inner) for x in self.reads if x.load in chosen]
         return reduce(np.add, counts) if counts else np.zeros(self.n)
 
     def _needed(self) -> Array:
@@ -269,14 +269,14 @@ class _Walk:
                 return x.name.split(".")[0] if "." in x.name else x.name
         return None
 
-    def _elements(self, access: Access, inner: dict[str, Array], skip_lanes: bool) -> Array:
-        """Distinct elements (vectors, with `skip_lanes`) that `access` touches over `inner`."""
+    def _elements(self, access: Access, inner: dict[str, Array]) -> Array:
+        """Distinct elements, vectors where it uses lanes, that `access` touches over `inner`."""
         axis = self._lane_axis()
         lanes = product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n)
         total = one = np.ones(self.n)
         for size, index, spread in access.dimensions:
             extent = self.nest.distinct(index, size, spread, inner)
-            if skip_lanes and axis is not None and axis in variables(index):
+            if axis is not None and axis in variables(index):
                 inside = {k: lanes if k == axis else one for k in inner}
                 extent = np.ceil(extent / self.nest.distinct(index, size, 0, inside))
             total = total * extent

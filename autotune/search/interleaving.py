@@ -61,13 +61,22 @@ def _by_constants(dag: ComputeDAG, anchor: Compute) -> bool:
     return all(isinstance(op := dag[n], Placeholder) and op.constant for n in tensors)
 
 
+def in_parts(
+    dag: ComputeDAG, p: Partial, anchor: Compute, factor: int
+) -> tuple[Partial, Compute, Compute]:
+    """The sum of `factor` partial results of each channel, and these, side by side."""
+    name = f"{anchor.name}.parts"
+    out = p.add(Interleave(anchor.name, factor, name))
+    state = out.state(dag)
+    return out, state[anchor.name].op, state[name].op
+
+
 def interleaved(
     dag: ComputeDAG, p: Partial, op: Compute, anchor: Compute, factor: int
 ) -> tuple[Partial, Compute, Compute]:
-    """Consumer `op` and `anchor` with `factor` partial results of each channel side by side."""
+    """Consumer `op`, which adds up what `anchor` computes in `factor` parts."""
     if factor == 1:
         return p, op, anchor
-    name = f"{anchor.name}.parts"
-    out = p.add(Interleave(anchor.name, factor, name), ComputeInline(anchor.name))
-    state = out.state(dag)
-    return out, state[op.name].op, state[name].op
+    out, total, parts = in_parts(dag, p, anchor, factor)
+    out = out.add(ComputeInline(total.name))
+    return out, out.state(dag)[op.name].op, parts

@@ -22,13 +22,12 @@ from autotune.schedule.steps import (
     Annotate,
     ComputeAt,
     Hole,
-    Interleave,
     Parallel,
     Reorder,
     Size,
     Split,
 )
-from autotune.search.interleaving import interleaving
+from autotune.search.interleaving import in_parts, interleaving
 from autotune.search.partial import (
     Partial,
     channel_holes,
@@ -120,7 +119,8 @@ def _tile(
 ) -> Partial:
     op = c.consumer
     if factor > 1:
-        p, c = _interleaved(dag, p, c, factor)
+        p, total, anchor = in_parts(dag, p, c.anchor, factor)
+        c = replace(c, inverse=(*c.inverse, total), anchor=anchor)
     pixels = [a for a in op.axes[:-1] if a.extent > 1]
     ones = [a.name for a in op.axes[:-1] if a.extent == 1]
     channel = op.axes[-1]
@@ -151,15 +151,6 @@ def _tile(
     names = (s.name for s in (op, *c.inverse, c.anchor, *c.data))
     words = ["whole" if whole else "blocked", *([f"interleaved{factor}"] if factor > 1 else [])]
     return out.add(done=tuple(names), label=",".join(words))
-
-
-def _interleaved(dag: ComputeDAG, p: Partial, c: _Chain, factor: int) -> tuple[Partial, _Chain]:
-    """The product with `factor` partial results of each channel, and their sum as a transform."""
-    name = f"{c.anchor.name}.parts"
-    out = p.add(Interleave(c.anchor.name, factor, name))
-    state = out.state(dag)
-    total, anchor = state[c.anchor.name].op, state[name].op
-    return out, replace(c, inverse=(*c.inverse, total), anchor=anchor)
 
 
 def _place_transform(p: Partial, op: Compute, host: str, loop: str) -> Partial:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from autotune.errors import UnsupportedOperator
+from autotune.errors import ModelError, UnsupportedOperator
 from autotune.graph.network import build_network
 from tests.graph.onnx_models import assert_matches, model, node, save
 
@@ -131,6 +131,25 @@ def test_all_steps_are_calls_of_the_same_tasks(tmp_path: Path) -> None:
     arrays = [a for c in network.calls for a in c.constants.values() if a.size == 4 * HIDDEN**2]
     assert len(arrays) == 39
     assert all(np.shares_memory(a, arrays[0]) for a in arrays), "weights are there once"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("w", (1, 4 * HIDDEN, WIDTH + 1)),
+        ("r", (1, 3 * HIDDEN, HIDDEN)),
+        ("b", (1, HIDDEN)),
+        ("h0", (2, BATCH, HIDDEN)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(
+    name: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    constants = weights("LSTM") | {"h0": values(1, BATCH, HIDDEN)} | {name: values(*shape)}
+    one = node("LSTM", "x w r b _ h0", hidden_size=HIDDEN)
+    path = save(model(one, {"x": (STEPS, BATCH, WIDTH)}, constants), tmp_path)
+    with pytest.raises(ModelError, match=f"'LSTM'.* shape {'x'.join(map(str, shape))} instead of"):
+        build_network(path)
 
 
 @pytest.mark.parametrize(
