@@ -1,12 +1,14 @@
 """The best kernels that the search finds, beside the FMA peak measured in the same run.
 
-    python -m benchmarks.kernels [--model vgg19]… [--target x86-64-v3] [--direct] [--weights l3]
+    python -m benchmarks.kernels [--model vgg19]… [--target x86-64-v3] [--direct]
 
 Tunes GEMM 1024³ and every compute-bound GEMM and convolution of the models, one after the other,
 with the product's own policy and measurer: weights cold, activations warm, output compared with the
 oracle. The finalists of each task are measured again in turns before the best is printed, and after
 each repeat the FMA peak: clock rates follow temperature, load and neighbours from one moment to the
-next, so a share is formed within a repeat, and the median of the shares counts.
+next, so a share is formed within a repeat, and the median of the shares counts. Where a network
+leaves its weights in memory, the finalists take turns once more with weights in L3: the difference
+is what a kernel waits for memory.
 
 Compute-bound is what the roofline says (`autotune.tuner.bound`): arithmetic at the peak takes
 longer than moving every byte once, weights from where they lie cold and the rest from L2, at rates
@@ -22,7 +24,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +53,8 @@ from benchmarks.tables import counted, geometric_mean, markdown
 BATCH = 16
 FINALISTS = 4
 ROUNDS = 75
+GOOD = 0.95
+"""A share of the peak that leaves little to find."""
 FORMS = ("text", "markdown", "json")
 
 
@@ -59,7 +63,8 @@ class Row:
     """One line of the table: medians over repeats, after each of which the peak was measured.
 
     `share`: reached over peak, formed within each repeat. `fastest_share`: the fastest repeat over
-    the highest peak.
+    the highest peak. `l3_share`: the highest share of a finalist with weights in L3; None where the
+    network leaves them there.
     """
 
     model: str
@@ -74,16 +79,21 @@ class Row:
     winograd: bool
     share: float
     fastest_share: float
+    l3_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tuner:
-    """What the tasks of one model are tuned with."""
+    """What the tasks of one model are tuned with.
+
+    `measurer` finds weights where the network leaves them, `beside_l3` in L3.
+    """
 
     model: str
     target: Target
     threads: int
     measurer: Measurer
+    beside_l3: Measurer | None
     ranker: Ranker
     seed: int
     direct: bool
@@ -112,7 +122,15 @@ class Tuner:
             winograd=uses_winograd(winner.steps),
             share=share,
             fastest_share=fastest_share,
+            l3_share=self._l3_share(dag, finalists),
         )
+
+    def _l3_share(self, dag: ComputeDAG, finalists: Sequence[Candidate]) -> float | None:
+        if self.beside_l3 is None:
+            return None
+        steps = [c.steps for c in finalists]
+        results = self.beside_l3.measure_interleaved(dag, steps, ROUNDS)
+        return max(shares(dag.flops, r)[0] for r in results)
 
     def _search(self, dag: ComputeDAG, trials: int) -> tuple[list[tuple[float, Candidate]], int]:
         """Seconds and candidate of every success, and how many were tried."""
@@ -137,13 +155,6 @@ class Tuner:
 @click.option("--threads", type=COUNT, default=1, show_default=True)
 @click.option("--only", default="", help="Tasks whose name contains this.")
 @click.option("--direct", is_flag=True, help="Without Winograd's algorithm.")
-@click.option(
-    "--weights",
-    type=click.Choice(("found", "l3")),
-    default="found",
-    show_default=True,
-    help="Where they are before each repeat: where the network leaves them, or in L3.",
-)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--target", "target_name", default="native", show_default=True)
 @click.option("--format", "form", type=click.Choice(FORMS), default="text", show_default=True)
@@ -154,7 +165,6 @@ def main(
     threads: int,
     only: str,
     direct: bool,
-    weights: str,
     seed: int,
     target_name: str,
     form: str,
@@ -167,14 +177,16 @@ def main(
     rows: list[Row] = []
     for model in models:
         network = build_network(model_file(model, folder))
-        evict = weights == "found" and not stay_cached(
-            target, 1, network.n_constant_bytes, network.flops
-        )
-        options = MeasureOptions(evict=evict, beside_peak=True)
-        peaks = measure_peaks(target, threads, options.evict)
+        evict = not stay_cached(target, 1, network.n_constant_bytes, network.flops)
+        peaks = measure_peaks(target, threads, evict)
         build = partial(build_program, overwritten=overwritable(network))
-        with Measurer(target, threads, options, build) as measurer:
-            tuner = Tuner(model, target, threads, measurer, ranker, seed, direct)
+        found, near = (
+            Measurer(target, threads, MeasureOptions(evict=state, beside_peak=True), build)
+            for state in (evict, False)
+        )
+        with found, near:
+            beside_l3 = near if evict else None
+            tuner = Tuner(model, target, threads, found, beside_l3, ranker, seed, direct)
             for name, dag in _tasks(model, network, peaks):
                 if only.lower() in name.lower() and dag.key not in seen:
                     seen.add(dag.key)
@@ -241,15 +253,27 @@ def _sums_products(op: Compute) -> bool:
 
 def kernels_table(rows: Sequence[Row]) -> str:
     """A Markdown table and its summary."""
-    head = ("task", "model", "GFLOPS", "peak", "share", "fastest", "µs", "trials", "structure")
+    head = (
+        "task",
+        "model",
+        "GFLOPS",
+        "peak",
+        "share",
+        "fastest",
+        "in L3",
+        "µs",
+        "trials",
+        "structure",
+    )
     cells = [
         (
             r.task,
             r.model,
             f"{r.gflops:.1f}",
             f"{r.peak_gflops:.1f}",
-            f"{100 * r.share:.1f} %",
-            f"{100 * r.fastest_share:.1f} %",
+            _percent(r.share),
+            _percent(r.fastest_share),
+            "–" if r.l3_share is None else _percent(r.l3_share),
             f"{r.median_us:.1f}",
             str(r.trials),
             r.sketch,
@@ -264,19 +288,35 @@ def _summary(rows: Sequence[Row]) -> str:
     lines = []
     for winograd, what in ((False, "direct"), (True, "by Winograd's algorithm")):
         if group := [r for r in rows if r.winograd is winograd]:
-            worst = min(group, key=lambda r: r.share)
-            mean = geometric_mean(r.share for r in group)
-            shares = f"geometric mean {100 * mean:.1f} %, lowest {100 * worst.share:.1f} %"
-            lines.append(f"* {counted(len(group), 'task')} {what}: {shares} ({worst.task})")
+            lines.append(f"* {counted(len(group), 'task')} {what}: {_spread(group)}")
+            if near := [replace(r, share=r.l3_share) for r in group if r.l3_share is not None]:
+                lines.append(
+                    f"* {counted(len(near), 'task')} {what}, weights in L3: {_spread(near)}"
+                )
     peaks = [r.peak_gflops for r in rows]
     lines.append(f"* peak from {min(peaks):.1f} to {max(peaks):.1f} GFLOPS in this run")
     return "\n".join(lines)
 
 
-def _line(r: Row) -> str:
+def _spread(rows: Sequence[Row]) -> str:
+    worst = min(rows, key=lambda r: r.share)
+    mean = geometric_mean(r.share for r in rows)
+    good = sum(r.share >= GOOD for r in rows)
     return (
-        f"{r.task:66} {r.gflops:7.1f} of {r.peak_gflops:5.1f} GFLOPS {100 * r.share:5.1f} % "
-        f"(fastest {100 * r.fastest_share:5.1f} %) {r.median_us:8.1f} us  "
+        f"geometric mean {_percent(mean)}, {good} at {100 * GOOD:.0f} % or more, "
+        f"lowest {_percent(worst.share)} ({worst.task})"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _line(r: Row) -> str:
+    near = "" if r.l3_share is None else f", weights in L3 {_percent(r.l3_share)}"
+    return (
+        f"{r.task:66} {r.gflops:7.1f} of {r.peak_gflops:5.1f} GFLOPS {_percent(r.share):>7} "
+        f"(fastest {_percent(r.fastest_share)}{near}) {r.median_us:8.1f} us  "
         f"{r.trials:4} trials {r.seconds:5.1f} s  {r.sketch}"
     )
 

@@ -106,7 +106,7 @@ class _Partition:
         while output not in self.graph.outputs and len(found) < _MOST_JOINED:
             waiting |= {n.output: n for n in self.readers.get(output, ())}
             output = min(waiting, key=lambda o: self.rank[o][1], default="")
-            if not output or waiting[output].op not in ELEMENTWISE:
+            if not output or output in self.placed or waiting[output].op not in ELEMENTWISE:
                 break
             if self.graph.shape(output) != shape:
                 break

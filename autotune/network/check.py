@@ -29,6 +29,10 @@ longest sums of common networks (k ≈ 5,000), and a few times that after a hund
 wrong, missing or doubled term of such a sum is 1e-3 and more.
 """
 
+_LEAST_SCALE = 1e-30
+"""Outputs smaller than this come of denormal numbers, which count as zero: no error is relative to
+them."""
+
 Array = NDArray[Any]
 
 
@@ -49,10 +53,14 @@ def check_network(model: Model, network: Network, seed: int = 0) -> float:
 
 
 def max_error(actual: Array, expected: Array) -> float:
-    """Largest absolute difference over the largest absolute expected value; inf for a NaN."""
+    """Largest absolute difference over the largest absolute expected value; inf for a NaN.
+
+    Over one where all that is expected is zero.
+    """
     if actual.shape != expected.shape:
         return float("inf")
-    scale = float(np.max(np.abs(expected), initial=0.0)) or 1.0
+    largest = float(np.max(np.abs(expected), initial=0.0))
+    scale = max(largest, _LEAST_SCALE) if largest else 1.0
     same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
     with np.errstate(invalid="ignore"):
         error = np.abs(actual.astype(np.float64) - expected)

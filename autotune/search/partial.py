@@ -104,7 +104,7 @@ def pack_constants(state: State, p: Partial, anchor: Compute) -> Partial:
     out = p
     for name in constants_of(state, anchor):
         hole = f"{name}.prefetch"
-        out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048))
+        out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048, 8192))
         out = out.add(Pack(name, anchor.name), Prefetch(name, anchor.name, Hole(hole)))
     return out
 

@@ -644,6 +644,22 @@ def test_readers_that_meet_again_are_fused(
     assert [found for found in labels if "Conv" in found] == [label]
 
 
+def test_two_tensors_whose_readers_meet_in_the_same_node(tmp_path: Path) -> None:
+    """Either could take in what both lead to; one does."""
+    nodes = [
+        node("Conv", "x w", "c"),
+        node("Conv", "x v", "d"),
+        node("Sigmoid", "c", "s"),
+        node("Mul", "s d", "p"),
+        node("Relu", "d", "r"),
+        node("Add", "c r", "q"),
+        node("Sub", "p q"),
+    ]
+    constants = {"w": values(6, 6, 1, 1), "v": values(6, 6, 1, 1)}
+    network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
+    assert sum(c.label.count("Sub") for c in network.calls) == 1
+
+
 def test_a_tensor_that_leaves_the_network_is_not_fused_away(tmp_path: Path) -> None:
     nodes = [node("Conv", "x w", "c"), node("Sigmoid", "c", "s"), node("Mul", "c s")]
     proto = model(nodes, IMAGE, {"w": values(6, 6, 1, 1)}, outputs="y s")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto
@@ -15,17 +17,21 @@ HEIGHT, WIDTH = 3, 5
 
 
 class _Drawn:
-    """Nodes drawn so far and the tensors (name -> channels) that they make."""
+    """Nodes drawn so far and the tensors (name -> channels) that they make.
 
-    def __init__(self, data: st.DataObject) -> None:
+    They read what was made last, one of `recent` tensors.
+    """
+
+    def __init__(self, data: st.DataObject, recent: int) -> None:
         self.data = data
+        self.recent = recent
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, object] = {}
         self.tensors = {"x": 4}
         self.rng = np.random.default_rng(data.draw(st.integers(0, 99)))
 
     def pick(self) -> str:
-        return self.data.draw(st.sampled_from(sorted(self.tensors)))
+        return self.data.draw(st.sampled_from(list(self.tensors)[-self.recent :]))
 
     def constant(self, value: object) -> str:
         name = f"c{len(self.constants)}"
@@ -40,8 +46,8 @@ class _Drawn:
         self.nodes.append(node(op, " ".join(inputs), " ".join(names), **attrs))
         self.tensors |= dict(zip(names, channels, strict=True))
 
-    def step(self) -> None:
-        op = self.data.draw(st.sampled_from(_OPS))
+    def step(self, ops: Sequence[str]) -> None:
+        op = self.data.draw(st.sampled_from(ops))
         x = self.pick()
         n = self.tensors[x]
         match op:
@@ -55,9 +61,10 @@ class _Drawn:
                 self.add("Conv", [x, self.weight(n, 1, 3, 3)], [n], group=n, pads=[1, 1, 1, 1])
             case "Grouped" if n % 2 == 0:
                 self.add("Conv", [x, self.weight(n, n // 2, 1, 1)], [n], group=2)
-            case "Sum":
-                same = sorted(t for t, c in self.tensors.items() if c == n)
-                self.add("Add", [x, self.data.draw(st.sampled_from(same))], [n])
+            case "Add" | "Max" | "Min":
+                other = self.pick()
+                if self.tensors[other] == n:
+                    self.add(op, [x, other], [n])
             case "Concat":
                 others = [self.pick() for _ in range(self.data.draw(st.integers(1, 2)))]
                 total = n + sum(self.tensors[o] for o in others)
@@ -74,18 +81,25 @@ class _Drawn:
                 self.add(op, [x], [n])
 
 
-_OPS = ("Conv", "Pointwise", "Depthwise", "Grouped", "Sum", "Concat", "Concat", "Split", "Scale")
+_OPS = ("Conv", "Pointwise", "Depthwise", "Grouped", "Add", "Concat", "Concat", "Split", "Scale")
 _OPS += ("MaxPool", "Relu", "Sigmoid")
+_ARITHMETIC = ("Add", "Max", "Min", "Relu", "Sigmoid", "Scale", "MaxPool")
+"""Every tensor has the shape of the first: readers part and meet again in many ways."""
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@pytest.mark.parametrize(
+    ("ops", "most", "recent"), [(_OPS, 12, 99), (_ARITHMETIC, 16, 4)], ids=["all", "arithmetic"]
 )
 @given(data=st.data())
-def test_random_network(data: st.DataObject, tmp_path: Path) -> None:
-    drawn = _Drawn(data)
-    for _ in range(data.draw(st.integers(1, 12))):
-        drawn.step()
+def test_random_network(
+    data: st.DataObject, tmp_path: Path, ops: Sequence[str], most: int, recent: int
+) -> None:
+    drawn = _Drawn(data, recent)
+    for _ in range(data.draw(st.integers(1, most))):
+        drawn.step(ops)
     drawn.add("Identity", [drawn.pick()], [1])
     made = [name for name in drawn.tensors if name != "x"]
     outputs = data.draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True))
