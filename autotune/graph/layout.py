@@ -262,7 +262,7 @@ class _Layout:
             self.editor.emit(replace(node, inputs=(source,)))
             self.first.add(node.output)
             self.flattened[node.output] = shape
-        elif not self._shuffle(node, shape, target):
+        elif not (self._shuffle(node, shape, target) or self._splits_channels(node, shape, target)):
             self.emit_first(node)
 
     def reshaped_last(self, node: Node) -> str:
@@ -337,6 +337,26 @@ class _Layout:
         self.editor.emit(Node(swap.name, "Transpose", (split,), (swapped,), {"perm": perm}))
         self.editor.emit(replace(back, inputs=(swapped,), outputs=(self.new_last(back.output),)))
         self.done |= {swap.output, back.output}
+        return True
+
+    def _splits_channels(self, node: Node, shape: Shape, target: Shape) -> bool:
+        """Reshape (n, c, …) -> (n, a, b, …): (n, …, a, b) is as it is stored, then Transpose.
+
+        Whoever moves the parts to the end again, as detectors do, needs no Transpose.
+        """
+        n_parts = len(target) - 1
+        while n_parts and math.prod(target[1 : n_parts + 1]) > shape[1]:
+            n_parts -= 1
+        parts, space = target[1 : n_parts + 1], target[n_parts + 1 :]
+        if target[:1] != shape[:1] or math.prod(parts) != shape[1]:
+            return False
+        dtype = self.graph.types[node.output].dtype
+        split = self.editor.new(f"{node.output}.split", (*shape[:1], *space, *parts), dtype)
+        self.editor.emit(replace(node, inputs=(self.last[node.inputs[0]],), outputs=(split,)))
+        ends = (*range(1 + len(space), len(target)), *range(1, 1 + len(space)))
+        perm = {"perm": (0, *ends)}
+        self.editor.emit(Node(node.name, "Transpose", (split,), (node.output,), perm))
+        self.first.add(node.output)
         return True
 
     def _chain(self, node: Node, ops: tuple[str, ...]) -> list[Node] | None:

@@ -54,11 +54,14 @@ class Partial:
 
 
 def split_into_vectors(
-    p: Partial, state: State, op: Compute, target: Target, prefix: str
+    p: Partial, state: State, op: Compute, target: Target, prefix: str, gather: bool = False
 ) -> Partial:
-    """Split the innermost axis of a pointwise stage into vectors, a few of them unrolled."""
+    """Split the innermost axis of a pointwise stage into vectors, a few of them unrolled.
+
+    One that does not read neighbours has no vectors, or (`gather`) collects their elements.
+    """
     last = op.axes[-1]
-    lanes = lanes_of(last.extent, target) if advances(op, last) else 1
+    lanes = lanes_of(last.extent, target) if gather or advances(op, last) else 1
     if lanes == 1:
         hole = f"{prefix}.{last.name}.unroll"
         out = p.hole(hole, tuple(u for u in (1, 2, 4, 8) if u <= last.extent))

@@ -16,7 +16,7 @@ from autotune.errors import ScheduleError
 from autotune.schedule.steps import CacheWrite, ComputeInline, Parallel, Reorder, Winograd
 from autotune.schedule.winograd import convolution
 from autotune.search.chained import tile_window_and_reduction
-from autotune.search.partial import Partial, Rule, split_into_vectors
+from autotune.search.partial import Partial, Rule, advances, split_into_vectors
 from autotune.search.rows import rfactor_contiguous_reduction, tile_rows_with_everything
 from autotune.search.space import Sketch
 from autotune.search.tiling import tile_reduction_with_consumer
@@ -133,17 +133,25 @@ def cache_reduction_output(
 def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> list[Partial] | None:
     """A pointwise stage at the root: vectors inside, everything else parallel.
 
-    One that rearranges elements may run in the order in which it reads them as well, so that what
-    is read together is used together.
+    One that rearranges elements may collect those of a vector one by one, and may run in the order
+    in which it reads them, so that what is read together is used together.
     """
-    state = p.state(dag)
-    op = state[name].op
-    if op.reduce_axes or state[name].attach:
+    op = p.state(dag)[name].op
+    if op.reduce_axes or p.state(dag)[name].attach:
         return None
     if not op.axes:
         return [p.add(done=(name,))]
-    out = split_into_vectors(p, state, op, target, name)
-    names = [i.name for i in out.state(dag)[name].iters]
+    last = op.axes[-1]
+    collects = last.extent > 1 and not advances(op, last)
+    ways = (False, True) if collects else (False,)
+    return [x for gather in ways for x in _pointwise_loops(dag, target, p, op, gather)]
+
+
+def _pointwise_loops(
+    dag: ComputeDAG, target: Target, p: Partial, op: Compute, gather: bool
+) -> Iterator[Partial]:
+    out = split_into_vectors(p, p.state(dag), op, target, op.name, gather)
+    names = [i.name for i in out.state(dag)[op.name].iters]
     last = f"{op.axes[-1].name}."
     outer = [n for n in names if not n.startswith(last) or n == f"{last}0"]
     rest = [n for n in names if n not in outer]
@@ -152,12 +160,10 @@ def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> li
         moved = sorted(outer, key=lambda n: axes.index(n.partition(".")[0]))
         if moved != outer:
             orders["as-read"] = moved
-    return [
-        out.add(
-            Reorder(name, (*order, *rest)), Parallel(name, len(order)), done=(name,), label=label
-        )
-        for label, order in orders.items()
-    ]
+    for label, order in orders.items():
+        words = ",".join(filter(None, ("gathered" if gather else "", label)))
+        loops = (Reorder(op.name, (*order, *rest)), Parallel(op.name, len(order)))
+        yield out.add(*loops, done=(op.name,), label=words)
 
 
 def _orders_of_reading(op: Compute) -> Iterator[list[str]]:
