@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import NodeProto, numpy_helper
 
 from autotune.errors import UnsupportedOperator
+from autotune.te.expr import variables
 from tests.graph.onnx_models import assert_matches, model, node
 
 RNG = np.random.default_rng(0)
@@ -642,6 +643,32 @@ def test_readers_that_meet_again_are_fused(
     network = assert_matches(proto, tmp_path, 1e-5)
     labels = [c.label.removeprefix("Transpose+") for c in network.calls]
     assert [found for found in labels if "Conv" in found] == [label]
+
+
+@pytest.mark.parametrize(
+    ("split", "perm"),
+    [
+        ((1, 2, 3, 5, 5), (0, 1, 3, 4, 2)),
+        ((1, 2, 3, 25), (0, 1, 3, 2)),
+        ((1, 1, 6, 25), (0, 3, 1, 2)),
+        ((1, 3, 1, 2, 5, 5), (0, 4, 5, 1, 2, 3)),
+    ],
+)
+def test_parts_of_the_channels_moved_to_the_end(
+    split: tuple[int, ...], perm: tuple[int, ...], tmp_path: Path
+) -> None:
+    """As the heads of detectors do: they end where they are stored, so vectors stay vectors."""
+    nodes = [
+        node("Conv", "x w", "c"),
+        node("Reshape", "c split", "r"),
+        node("Transpose", "r", "t", perm=perm),
+        node("Sigmoid", "t"),
+    ]
+    constants = {"w": values(6, 6, 1, 1), "split": np.array(split)}
+    network = assert_matches(model(nodes, {"x": (1, 6, 5, 5)}, constants), tmp_path, 1e-5)
+    assert len(network.calls) == 2
+    computes = network.tasks[network.calls[-1].task].computes
+    assert all(variables(x.indices[-1]) <= {op.axes[-1].name} for op in computes for x in op.reads)
 
 
 def test_two_tensors_whose_readers_meet_in_the_same_node(tmp_path: Path) -> None:
