@@ -130,7 +130,7 @@ class Tuner:
             return None
         steps = [c.steps for c in finalists]
         results = self.beside_l3.measure_interleaved(dag, steps, ROUNDS)
-        return max(shares(dag.flops, r)[0] for r in results)
+        return max((shares(dag.flops, r)[0] for r in results if r.latency_s), default=None)
 
     def _search(self, dag: ComputeDAG, trials: int) -> tuple[list[tuple[float, Candidate]], int]:
         """Seconds and candidate of every success, and how many were tried."""
@@ -287,24 +287,22 @@ def _summary(rows: Sequence[Row]) -> str:
     """Shares of direct programs and of Winograd's apart: they do not count the same operations."""
     lines = []
     for winograd, what in ((False, "direct"), (True, "by Winograd's algorithm")):
-        if group := [r for r in rows if r.winograd is winograd]:
-            lines.append(f"* {counted(len(group), 'task')} {what}: {_spread(group)}")
-            if near := [replace(r, share=r.l3_share) for r in group if r.l3_share is not None]:
-                lines.append(
-                    f"* {counted(len(near), 'task')} {what}, weights in L3: {_spread(near)}"
-                )
+        group = [r for r in rows if r.winograd is winograd]
+        near = [replace(r, share=r.l3_share) for r in group if r.l3_share is not None]
+        lines += [_spread(what, group)] if group else []
+        lines += [_spread(f"{what}, weights in L3", near)] if near else []
     peaks = [r.peak_gflops for r in rows]
     lines.append(f"* peak from {min(peaks):.1f} to {max(peaks):.1f} GFLOPS in this run")
     return "\n".join(lines)
 
 
-def _spread(rows: Sequence[Row]) -> str:
+def _spread(what: str, rows: Sequence[Row]) -> str:
     worst = min(rows, key=lambda r: r.share)
     mean = geometric_mean(r.share for r in rows)
     good = sum(r.share >= GOOD for r in rows)
     return (
-        f"geometric mean {_percent(mean)}, {good} at {100 * GOOD:.0f} % or more, "
-        f"lowest {_percent(worst.share)} ({worst.task})"
+        f"* {counted(len(rows), 'task')} {what}: geometric mean {_percent(mean)}, "
+        f"{good} at {100 * GOOD:.0f} % or more, lowest {_percent(worst.share)} ({worst.task})"
     )
 
 

@@ -262,7 +262,7 @@ class _Layout:
             self.editor.emit(replace(node, inputs=(source,)))
             self.first.add(node.output)
             self.flattened[node.output] = shape
-        elif not (self._shuffle(node, shape, target) or self._splits_channels(node, shape, target)):
+        elif not (self._shuffle(node, shape, target) or self._split_channels(node, shape, target)):
             self.emit_first(node)
 
     def reshaped_last(self, node: Node) -> str:
@@ -330,16 +330,15 @@ class _Layout:
             return False
         spatial, (groups, size) = shape[2:], target[1:3]
         dtype = self.graph.types[node.output].dtype
-        split = self.editor.new(f"{node.output}.groups", (shape[0], *spatial, groups, size), dtype)
+        split = self._in_parts(node, (*shape[:1], *spatial, groups, size))
         swapped = self.editor.new(f"{swap.output}.new", (shape[0], *spatial, size, groups), dtype)
         perm = (*range(rank - 2), rank - 1, rank - 2)
-        self.editor.emit(replace(node, inputs=(self.last[node.inputs[0]],), outputs=(split,)))
         self.editor.emit(Node(swap.name, "Transpose", (split,), (swapped,), {"perm": perm}))
         self.editor.emit(replace(back, inputs=(swapped,), outputs=(self.new_last(back.output),)))
         self.done |= {swap.output, back.output}
         return True
 
-    def _splits_channels(self, node: Node, shape: Shape, target: Shape) -> bool:
+    def _split_channels(self, node: Node, shape: Shape, target: Shape) -> bool:
         """Reshape (n, c, …) -> (n, a, b, …): (n, …, a, b) is as it is stored, then Transpose.
 
         Whoever moves the parts to the end again, as detectors do, needs no Transpose.
@@ -350,14 +349,18 @@ class _Layout:
         parts, space = target[1 : n_parts + 1], target[n_parts + 1 :]
         if target[:1] != shape[:1] or math.prod(parts) != shape[1]:
             return False
-        dtype = self.graph.types[node.output].dtype
-        split = self.editor.new(f"{node.output}.split", (*shape[:1], *space, *parts), dtype)
-        self.editor.emit(replace(node, inputs=(self.last[node.inputs[0]],), outputs=(split,)))
+        split = self._in_parts(node, (*shape[:1], *space, *parts))
         ends = (*range(1 + len(space), len(target)), *range(1, 1 + len(space)))
         perm = {"perm": (0, *ends)}
         self.editor.emit(Node(node.name, "Transpose", (split,), (node.output,), perm))
         self.first.add(node.output)
         return True
+
+    def _in_parts(self, node: Node, shape: Shape) -> str:
+        """A Reshape of what is stored channels last, to `shape`, whose last ones are the parts."""
+        out = self.editor.new(f"{node.output}.parts", shape, self.graph.types[node.output].dtype)
+        self.editor.emit(replace(node, inputs=(self.last[node.inputs[0]],), outputs=(out,)))
+        return out
 
     def _chain(self, node: Node, ops: tuple[str, ...]) -> list[Node] | None:
         out: list[Node] = []

@@ -97,7 +97,8 @@ class _Partition:
     def _until_joined(self, name: str) -> list[Node]:
         """The elementwise nodes through which all readers of a tensor meet again, in order.
 
-        The last one is where they meet; empty when they do not, or when there is but one use.
+        The last one is where they meet; empty when they do not, when a group has one of them
+        already, or when there is but one use.
         """
         shape = self.graph.shape(name)
         found: list[Node] = []

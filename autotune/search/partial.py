@@ -54,7 +54,7 @@ class Partial:
 
 
 def split_into_vectors(
-    p: Partial, state: State, op: Compute, target: Target, prefix: str, gather: bool = False
+    p: Partial, op: Compute, target: Target, prefix: str, gather: bool = False
 ) -> Partial:
     """Split the innermost axis of a pointwise stage into vectors, a few of them unrolled.
 

@@ -53,7 +53,7 @@ def tile_rows_with_everything(
     if not shared:
         return None
     row = op.axes[shared - 1].name
-    out = split_into_vectors(p, state, op, target, "row")
+    out = split_into_vectors(p, op, target, "row")
     names = [i.name for i in out.state(dag)[name].iters]
     out = out.add(Reorder(name, tuple(names)), Parallel(name, shared), label="rows")
     for producer in reversed(inner):

@@ -136,8 +136,9 @@ def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> li
     One that rearranges elements may collect those of a vector one by one, and may run in the order
     in which it reads them, so that what is read together is used together.
     """
-    op = p.state(dag)[name].op
-    if op.reduce_axes or p.state(dag)[name].attach:
+    stage = p.state(dag)[name]
+    op = stage.op
+    if op.reduce_axes or stage.attach:
         return None
     if not op.axes:
         return [p.add(done=(name,))]
@@ -150,7 +151,7 @@ def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> li
 def _pointwise_loops(
     dag: ComputeDAG, target: Target, p: Partial, op: Compute, gather: bool
 ) -> Iterator[Partial]:
-    out = split_into_vectors(p, p.state(dag), op, target, op.name, gather)
+    out = split_into_vectors(p, op, target, op.name, gather)
     names = [i.name for i in out.state(dag)[op.name].iters]
     last = f"{op.axes[-1].name}."
     outer = [n for n in names if not n.startswith(last) or n == f"{last}0"]

@@ -31,7 +31,10 @@ class _Drawn:
         self.rng = np.random.default_rng(data.draw(st.integers(0, 99)))
 
     def pick(self) -> str:
-        return self.data.draw(st.sampled_from(list(self.tensors)[-self.recent :]))
+        return self.data.draw(st.sampled_from(self.last()))
+
+    def last(self) -> list[str]:
+        return list(self.tensors)[-self.recent :]
 
     def constant(self, value: object) -> str:
         name = f"c{len(self.constants)}"
@@ -62,9 +65,8 @@ class _Drawn:
             case "Grouped" if n % 2 == 0:
                 self.add("Conv", [x, self.weight(n, n // 2, 1, 1)], [n], group=2)
             case "Add" | "Max" | "Min":
-                other = self.pick()
-                if self.tensors[other] == n:
-                    self.add(op, [x, other], [n])
+                same = [t for t in self.last() if self.tensors[t] == n]
+                self.add(op, [x, self.data.draw(st.sampled_from(same))], [n])
             case "Concat":
                 others = [self.pick() for _ in range(self.data.draw(st.integers(1, 2)))]
                 total = n + sum(self.tensors[o] for o in others)
