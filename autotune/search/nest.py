@@ -146,11 +146,12 @@ class Nest:
         for axis, extent in zip(stage.axes, stage.axis_extents, strict=True):
             if axis.name == name:
                 return full(extent, self.n)
-        children = next(r for r in stage.splits if name in r.children)
-        k = children.children.index(name)
-        if k == 0:
-            return np.ones(self.n)
-        return full(children.factors[k - 1], self.n)
+        rel = next(r for r in stage.splits if name in r.children)
+        k = rel.children.index(name)
+        if k:
+            return full(rel.factors[k - 1], self.n)
+        parts = [full(f, self.n) for f in rel.factors]
+        return np.ceil(self.extent_of(stage, rel.parent) / product(parts, self.n))
 
     def splits_around(self) -> Iterator[tuple[Stage, SplitRelation]]:
         """Splits whose tile loop surrounds this statement."""

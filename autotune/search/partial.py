@@ -170,6 +170,17 @@ def channel_holes(p: Partial, channel: Axis, target: Target) -> Partial:
     return p.hole("panels", count_domain(count))
 
 
+def split_channel(p: Partial, op: Compute, channel: Axis) -> tuple[Partial, tuple[str, ...]]:
+    """Split `channel` of `op` by `channel_holes`: its loops of blocks, panels, vectors and lanes.
+
+    Where the vectors of a panel do not divide all of them, the last panel has fewer.
+    """
+    c = channel.name
+    out = p.add(Split(op.name, c, (Hole("lanes"),)))
+    out = out.add(Split(op.name, f"{c}.0", (Hole("panels"), Hole("vectors")), "split"))
+    return out, (f"{c}.0.0", f"{c}.0.1", f"{c}.0.2", f"{c}.1")
+
+
 def tile_domain(extent: int) -> tuple[int, ...]:
     """Sizes of one unrolled axis of a register tile."""
     return tuple(range(1, min(extent, MAX_TILE) + 1))

@@ -40,6 +40,7 @@ from autotune.search.partial import (
     matches,
     pack_constants,
     place_producer,
+    split_channel,
     tile_domain,
     unroll_last,
 )
@@ -232,19 +233,17 @@ def tile_consumer(
         out = out.hole(tile, sizes).hole(many, count_domain(a.extent))
         out = out.add(Split(op.name, a.name, (Hole(many), Hole(tile)), "split"))
     out = channel_holes(out, channel, target)
-    factors = (Hole("panels"), Hole("vectors"), Hole("lanes"))
-    out = out.add(Split(op.name, channel.name, factors, "shift"))
-    c = channel.name
+    out, (block, panel, vector, lane) = split_channel(out, op, channel)
     pixel_blocks = [f"{a.name}.0" for a in pixels]
     pixel_tiles = [f"{a.name}.1" for a in pixels]
-    blocks = [f"{c}.0", *pixel_blocks] if v.channels_outside else [*pixel_blocks, f"{c}.0"]
-    tiles = [f"{c}.1", *pixel_tiles] if v.panels_outside else [*pixel_tiles, f"{c}.1"]
-    inner = [f"{a.name}.2" for a in pixels]
-    order = (*ones, *blocks, *tiles, *inner, f"{c}.2", f"{c}.3")
+    blocks = [block, *pixel_blocks] if v.channels_outside else [*pixel_blocks, block]
+    tiles = [panel, *pixel_tiles] if v.panels_outside else [*pixel_tiles, panel]
+    inner = [*(f"{a.name}.2" for a in pixels), vector]
+    order = (*ones, *blocks, *tiles, *inner, lane)
     out = out.add(Reorder(op.name, order), Parallel(op.name, len(ones) + len(blocks)))
-    marks = [Annotate(op.name, n, "unroll") for n in (*inner, f"{c}.2")]
-    out = out.add(*marks, Annotate(op.name, f"{c}.3", "vectorize"))
-    return out, Loops(tuple(blocks), tuple(tiles), c)
+    marks = [Annotate(op.name, n, "unroll") for n in inner]
+    out = out.add(*marks, Annotate(op.name, lane, "vectorize"))
+    return out, Loops(tuple(blocks), tuple(tiles), channel.name)
 
 
 def place_anchor(
@@ -287,14 +286,15 @@ def _place_blocked_anchor(
     out = out.add(Split(a, last.name, (Hole("k.block"),), "split"))
     for name, tile in tiled:
         out = out.add(Split(a, name, (Hole(tile),), "split"))
-    out = out.add(Split(a, channel, (Hole("vectors"), Hole("lanes"))))
-    panel, tiles = f"{channel}.0", [f"{n}.0" for n, _ in tiled]
+    out = out.add(Split(a, channel, (Hole("lanes"),)))
+    out = out.add(Split(a, f"{channel}.0", (Hole("vectors"),), "split"))
+    panel, tiles = f"{channel}.0.0", [f"{n}.0" for n, _ in tiled]
     middle = [panel, *tiles] if v.panels_outside else [*tiles, panel]
-    inner = [f"{n}.1" for n, _ in tiled] + [f"{channel}.1"]
+    inner = [f"{n}.1" for n, _ in tiled] + [f"{channel}.0.1"]
     order = (*ones, f"{last.name}.0", *middle, *reduction, f"{last.name}.1")
-    out = out.add(Reorder(a, (*order, *inner, f"{channel}.2")))
+    out = out.add(Reorder(a, (*order, *inner, f"{channel}.1")))
     marks = [Annotate(a, n, "unroll") for n in inner]
-    return out.add(*marks, Annotate(a, f"{channel}.2", "vectorize"))
+    return out.add(*marks, Annotate(a, f"{channel}.1", "vectorize"))
 
 
 def _touch_early(state: State, p: Partial, name: str) -> Partial:

@@ -36,6 +36,7 @@ from autotune.search.partial import (
     only_producer,
     pack_constants,
     place_producer,
+    split_channel,
     tile_domain,
     unroll_last,
 )
@@ -133,20 +134,18 @@ def _tile(
         else:
             out = out.add(Split(op.name, a.name, (Hole(many),), "shift"))
     out = channel_holes(out, channel, target)
-    panels = (Hole("panels"), Hole("vectors"), Hole("lanes"))
-    out = out.add(Split(op.name, channel.name, panels, "shift"))
-    o = channel.name
+    out, (block, panel, vector, lane) = split_channel(out, op, channel)
     blocks = [f"{a.name}.0" for a in pixels]
-    blocks = [f"{o}.0", *blocks] if whole else [*blocks, f"{o}.0"]
+    blocks = [block, *blocks] if whole else [*blocks, block]
     tiles = [f"{a.name}.1" for a in pixels]
     inner = [f"{a.name}.2" for a in pixels if a.name in c.tiles]
-    order = (*ones, *blocks, f"{o}.1", *tiles, f"{o}.2", *inner, f"{o}.3")
+    order = (*ones, *blocks, panel, *tiles, vector, *inner, lane)
     out = out.add(Reorder(op.name, order), Parallel(op.name, len(ones) + len(blocks)))
     out = out.add(*(Annotate(op.name, n, "unroll") for n in inner))
-    out = out.add(Annotate(op.name, f"{o}.3", "vectorize"))
+    out = out.add(Annotate(op.name, lane, "vectorize"))
     for stage in c.inverse:
-        out = _place_transform(out, stage, op.name, f"{o}.2")
-    out = _place_product(dag, out, c, f"{o}.1", target.lanes if factor > 1 else Hole("lanes"))
+        out = _place_transform(out, stage, op.name, vector)
+    out = _place_product(dag, out, c, panel, target.lanes if factor > 1 else Hole("lanes"))
     out = _place_data(dag, target, out, c, None if whole else blocks[-1])
     names = (s.name for s in (op, *c.inverse, c.anchor, *c.data))
     words = ["whole" if whole else "blocked", *([f"interleaved{factor}"] if factor > 1 else [])]

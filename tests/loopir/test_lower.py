@@ -88,6 +88,36 @@ def test_remainder_has_its_own_producer(blocks: int) -> None:
     assert all(isinstance(i, Const | Var) for indices in used for i in indices)
 
 
+@pytest.mark.parametrize("panels", [1, 2, 4])
+@pytest.mark.parametrize("channels", [56, 53])
+def test_the_last_panel_has_the_vectors_that_are_left(channels: int, panels: int) -> None:
+    """Seven vectors are four and three, or three, three and one: none is computed twice."""
+    for vectors, widths in ((4, {32, 24}), (3, {24, 8})):
+        steps: list[Step] = [
+            ComputeInline("d"),
+            Split("e", "i", (1, 3), "split"),
+            Split("e", "j", (8,)),
+        ]
+        steps += [Split("e", "j.0", (panels, vectors), "split")]
+        order = ("i.0", "j.0.0", "i.1", "j.0.1", "i.2", "j.0.2", "j.1")
+        steps += [Reorder("e", order), Parallel("e", 2), ComputeAt("c", "e", "j.0.1")]
+        steps += [Split("c", "j", (8,)), Reorder("c", ("k", "i", "j.0", "j.1"))]
+        steps += [Annotate("c", n, "unroll") for n in ("i", "j.0")]
+        steps += [Annotate("e", n, "unroll") for n in ("i.2", "j.0.2")]
+        steps += [
+            Annotate("c", "j.1", "vectorize"),
+            Annotate("e", "j.1", "vectorize"),
+            Pack("b", "c"),
+        ]
+        program = proven(gemm(8, channels, 5), tuple(steps))
+        local = [
+            s.buffer.tensor.shape
+            for s in statements(program.kernels[0].body)
+            if isinstance(s, Alloc)
+        ]
+        assert {shape[1] for shape in local if len(shape) == 2} == widths
+
+
 def test_overlapping_vectors_accumulate_apart() -> None:
     """24 channels in two vectors of 16 share eight: none may count its products twice."""
     steps: Steps = (

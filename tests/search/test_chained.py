@@ -72,12 +72,13 @@ def test_random_rows_compute_what_the_definition_says(name: str, target: Target)
 def test_the_draft_prefers_what_stays_in_the_cache() -> None:
     """Blocks of a few rows before one block of everything, which goes through L2."""
     dag, target = separable(56, 128, 128), parse_target("x86-64-v4")
-    sketch = generate_sketches(dag, target)[0]
-    rows = sketch.sample(4000, np.random.default_rng(0))
-    found = analyse(dag, sketch, rows, target)
-    seconds = draft_seconds(found, target, 1)
-    local = np.sum([s.local_bytes for s in found.statements], axis=0)
-    assert local[np.argmin(seconds)] < target.l2_bytes / 4
+    best = []
+    for sketch in generate_sketches(dag, target):
+        found = analyse(dag, sketch, sketch.sample(4000, np.random.default_rng(0)), target)
+        seconds = draft_seconds(found, target, 1)
+        local = np.sum([s.local_bytes for s in found.statements], axis=0)
+        best.append((seconds.min(), local[np.argmin(seconds)]))
+    assert min(best)[1] < target.l2_bytes / 4
 
 
 def test_a_window_that_is_read_as_it_is_gets_a_consumer() -> None:
