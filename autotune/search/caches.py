@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
+from math import gcd
 
 import numpy as np
 
 from autotune.search.nest import Access, Array, Nest, local_bytes, product
 from autotune.target import Target
-from autotune.te.expr import dtype_bytes
+from autotune.te.arith import linear
+from autotune.te.expr import Var, dtype_bytes
+from autotune.te.pitch import SET_BYTES, spaced
 
 CACHE_LINE = 64
 RUN_START_BYTES = 96
@@ -22,12 +25,14 @@ RUN_START_BYTES = 96
 class _Part:
     """Bytes that are touched of a tensor, in how many contiguous runs, and what holds them.
 
-    `held`: size of the local buffer; infinite for a tensor in memory.
+    `held`: size of the local buffer; infinite for a tensor in memory. `crowded`: bytes of L1 that
+    are taken, which are more than those touched where the lines share a few of its sets.
     """
 
     n_bytes: Array
     n_runs: Array
     held: Array
+    crowded: Array
 
     def missing(self, size: float, amount: Array) -> Array:
         """The `amount` of this part that a cache of `size` bytes has to fetch."""
@@ -48,9 +53,10 @@ class Caches:
         traffic at all: who fills it finds and leaves it there.
         """
         depths = [k for k, x in enumerate(self.nest.loops) if not (x.own and x.annotation)]
-        depths.append(len(self.nest.loops))
+        depths.append(depths[-1] + 1 if depths else 0)  # one step of everything that is expanded
         parts = [self._parts(d) for d in depths]
         feet = [self._total(p.n_bytes for p in at) for at in parts]
+        crowded = [self._total(p.crowded for p in at) for at in parts]
         trips = [np.ones(self.n), *accumulate((x.extent for x in self.nest.loops), np.multiply)]
         outside = [trips[d] for d in depths]
         result = []
@@ -60,7 +66,7 @@ class Caches:
             n_runs = [self._total(p.missing(size, p.n_runs) for p in at) for at in parts]
             moved, pieces = n_bytes[-1] * outside[-1], n_runs[-1] * outside[-1]
             for k in range(len(depths) - 2, -1, -1):
-                fits = feet[k + 1] <= size
+                fits = (feet if level else crowded)[k + 1] <= size
                 moved = np.where(fits, n_bytes[k] * outside[k], moved)
                 pieces = np.where(fits, n_runs[k + 1] * outside[k + 1], pieces)
             if level:  # L2 is near enough not to mind where a run begins
@@ -91,8 +97,26 @@ class Caches:
         ]
         if tensor.name in self.nest.stage.packs:  # stored in the order in which it is read
             n_bytes = product(extents, self.n) * dtype_bytes(tensor.dtype)
-            return _Part(n_bytes, np.ones(self.n), np.full(self.n, np.inf))
-        return self._contiguous(tensor.name, tensor.dtype, extents, tensor.shape, CACHE_LINE)
+            return _Part(n_bytes, np.ones(self.n), np.full(self.n, np.inf), n_bytes)
+        part = self._contiguous(tensor.name, tensor.dtype, extents, tensor.shape, CACHE_LINE)
+        return replace(part, crowded=np.maximum(part.n_bytes, self._crowded(access, inner)))
+
+    def _crowded(self, access: Access, inner: dict[str, Array]) -> Array:
+        """Bytes of L1 that are taken by lines of few sets: a way of all sets for each of a set."""
+        tensor = access.load.tensor
+        strides = spaced(tensor.shape, tensor.dtype)
+        lines, sets = np.ones(self.n), np.ones(self.n)
+        for index, stride in zip(access.load.indices, strides, strict=True):
+            for atom, coef in linear(index).terms:
+                if not isinstance(atom, Var):
+                    return np.zeros(self.n)
+                step = abs(coef) * stride * dtype_bytes(tensor.dtype)
+                count = inner.get(atom.name, np.ones(self.n))
+                apart = np.minimum(count, SET_BYTES // gcd(step, SET_BYTES))
+                lines = lines * np.ceil(count * min(step / CACHE_LINE, 1.0))
+                sets = sets * np.ceil(apart * min(step / CACHE_LINE, 1.0))
+        few = sets < SET_BYTES // CACHE_LINE
+        return np.where(few, (lines / sets - 1.0) * SET_BYTES, 0.0)
 
     def _contiguous(
         self, name: str, dtype: str, extents: list[Array], shape: tuple[int, ...], line: int
@@ -105,7 +129,8 @@ class Caches:
             n_runs = np.where(whole, n_runs, n_runs * extent)
             whole = whole & (extent >= size)
         held = self._held(name)
-        return _Part(np.minimum(n_runs * np.maximum(run, line), held), n_runs, held)
+        n_bytes = np.minimum(n_runs * np.maximum(run, line), held)
+        return _Part(n_bytes, n_runs, held, n_bytes)
 
     def _held(self, name: str) -> Array:
         """Bytes of the local buffer of a stage; infinite where it has none."""

@@ -13,7 +13,8 @@ from autotune.te.expr import dtype_bytes
 
 Shape = tuple[int, ...]
 
-_SET_BYTES = 4096
+SET_BYTES = 4096
+"""Addresses a multiple of this apart share a set of L1."""
 _LINE = 64
 
 
@@ -26,7 +27,7 @@ def spaced(shape: Shape, dtype: str) -> Shape:
     """Row-major strides in elements, rows a line further apart where they would share a set."""
     strides = dense(shape)
     long = [n for n, extent in enumerate(shape) if extent != 1]
-    if len(long) < 2 or shape[long[-1]] * dtype_bytes(dtype) % _SET_BYTES:
+    if len(long) < 2 or shape[long[-1]] * dtype_bytes(dtype) % SET_BYTES:
         return strides
     row = shape[long[-1]]
     pitch = row + _LINE // dtype_bytes(dtype)

@@ -82,6 +82,19 @@ def test_the_draft_prefers_full_registers() -> None:
     assert (main.accumulators + main.operands)[best].max() <= TARGET.n_registers
 
 
+def test_the_draft_knows_that_l1_keeps_few_lines_of_one_set() -> None:
+    """Of rows 2 KiB apart every other one is in the same set; a line further, none of 28 are."""
+    target, per_row = parse_target("x86-64-v4"), {}
+    for length in (512, 528):
+        dag = gemm(112, 16, length)
+        sketch = generate_sketches(dag, target)[0]
+        rows = sketch.sample(2000, np.random.default_rng(0))
+        rows = rows[sketch.values(rows)["i.tile"] == 28]
+        main = max(analyse(dag, sketch, rows, target).statements, key=lambda s: s.flops)
+        per_row[length] = np.median(main.traffic[0]) / length
+    assert per_row[512] > 4 * per_row[528]
+
+
 def test_the_ranker_learns_what_the_draft_misses() -> None:
     sketch = generate_sketches(DAG, TARGET)[0]
     rows = sketch.sample(3000, np.random.default_rng(1))
