@@ -26,6 +26,7 @@ from functools import partial
 from typing import TypeAlias
 
 from autotune.codegen.text import I32, Builder, Constant, Type, Value, constant
+from autotune.te.expr import quarters_of
 
 _Floats: TypeAlias = tuple[float, ...]
 _SMALLEST_NORMAL = 2.0**-126
@@ -36,7 +37,6 @@ _SMALL = 87.0
 """e^±87 and its reciprocal are normal numbers."""
 _RECIPROCAL_BITS = 0x7EF311C7
 """Minus the bits of a positive number: the bits of its reciprocal, 12 % off at most."""
-_MAX_QUARTERS = 32
 _TANH: _Floats = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1)
 _TANH += (-3.33332819422e-1,)
 _ERF_P: _Floats = (2.72614225801306e-10, -2.77068142495902e-08, 2.10102402082508e-06)
@@ -173,13 +173,13 @@ class Math:
 
     def fixed_pow(self, x: Value, y: float) -> Value | None:
         """x^y by products and square roots; None where 4y is no small whole number."""
-        quarters = abs(4 * y)
-        if quarters != int(quarters) or quarters > _MAX_QUARTERS:
+        quarters = quarters_of(y)
+        if quarters is None:
             return None
         root = self.sqrt(x) if quarters % 4 else x
-        factors = [x] * int(quarters // 4)
+        factors = [x] * (quarters // 4)
         factors += {0: [], 1: [self.sqrt(root)], 2: [root], 3: [root, self.sqrt(root)]}[
-            int(quarters % 4)
+            quarters % 4
         ]
         total: Value = constant(x.type, 1.0)
         for factor in factors:

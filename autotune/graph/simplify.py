@@ -13,6 +13,7 @@ from autotune.graph.affine import fold_affine
 from autotune.graph.branches import merge_branches
 from autotune.graph.canonical import canonical_operators
 from autotune.graph.constants import fold_constants
+from autotune.graph.hoisting import hoist_elementwise
 from autotune.graph.ir import Editor, Graph, Node, unsupported
 from autotune.graph.normalisations import group_normalisations
 
@@ -85,6 +86,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     canonical_operators,
     merge_reshapes,
     group_normalisations,
+    hoist_elementwise,
+    merge_reshapes,
     remove_dead,
     fold_linear,
     remove_dead,

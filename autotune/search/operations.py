@@ -16,6 +16,7 @@ from autotune.te.expr import (
     children,
     dtype_of,
     is_guard,
+    quarters_of,
 )
 
 _CALLS = {"exp": 21, "log": 26, "tanh": 34, "sigmoid": 27, "erf": 24}
@@ -55,6 +56,9 @@ def _is_float(e: Expr) -> bool:
 
 def _cost(e: Expr) -> int:
     match e:
+        case Binary(op="pow", b=Const(value=y)) if (quarters := quarters_of(float(y))) is not None:
+            roots = (quarters % 4 > 0) + quarters % 2
+            return quarters // 4 + (roots + (y < 0)) * _BINARIES["div"]
         case Binary(op=op):
             return _BINARIES.get(op, 1) if _is_float(e) else 0
         case Call(fn=fn):

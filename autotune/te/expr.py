@@ -243,6 +243,15 @@ def is_guard(e: Expr) -> bool:
     return isinstance(e, Select) and not loads(e.cond)
 
 
+_MAX_QUARTERS = 32
+
+
+def quarters_of(y: float) -> int | None:
+    """4·|y| where a power of y takes a few products and square roots, else None."""
+    quarters = abs(4 * y)
+    return int(quarters) if quarters <= _MAX_QUARTERS and quarters == int(quarters) else None
+
+
 def conjuncts(cond: Expr) -> frozenset[Expr]:
     """The conditions that must all hold for `cond` to hold."""
     if isinstance(cond, Binary) and cond.op == "and":

@@ -20,7 +20,7 @@ from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
-from autotune.te.expr import Axis, add, call, f32, mul
+from autotune.te.expr import Axis, add, binary, call, f32, mul
 from tests.schedule.running import assert_close, random_inputs
 from tests.schedule.small_dags import ALL, conv, gemm, softmax
 
@@ -71,6 +71,12 @@ def test_what_is_read_twice_at_one_point_joins_its_reader() -> None:
     assert names[0] == names[1] != ["rows"]
     costs = [operations(_inlined(dag)) for dag in found]
     assert costs[1] == costs[0] + 1, "what is written twice counts once"
+
+
+@pytest.mark.parametrize(("power", "cost"), [(2.0, 2), (3.0, 3), (0.5, 8), (-1.0, 9), (2.2, 50)])
+def test_powers_cost_what_they_are_made_of(power: float, cost: int) -> None:
+    i, x = Axis("i", 5), placeholder("x", (5,))
+    assert operations(compute("y", (i,), binary("pow", x.tensor[i.var], f32(power)))) == cost
 
 
 def test_what_rearranges_elements_may_run_in_the_order_of_reading() -> None:

@@ -1,0 +1,89 @@
+"""Elementwise operators in front of what rearranges their operands: when, and that numbers stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import NodeProto
+
+from tests.graph.onnx_models import assert_matches, model, node
+
+RNG = np.random.default_rng(0)
+
+
+def values(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+CONSTANTS: dict[str, np.ndarray] = {
+    "w": values(8, 12),
+    "back": values(12, 8),
+    "bias": values(12),
+    "half": np.float32(0.5).reshape(1, 1, 1, 1),
+    "table": values(1, 6, 12),
+    "heads": ints(1, 6, 3, 4),
+    "rows": ints(1, 6, 12),
+    "flat": ints(6, 12),
+    "first": ints(0),
+    "third": ints(2),
+    "channels": ints(1),
+}
+PRODUCT = node("Gemm", "x w bias", "p")
+
+
+def labels(
+    nodes: list[NodeProto], folder: Path, outputs: str = "y", **more: tuple[int, ...]
+) -> list[str]:
+    proto = model(nodes, {"x": (6, 8), **more}, CONSTANTS, outputs)
+    return [call.label for call in assert_matches(proto, folder).calls]
+
+
+def test_a_scale_of_rearranged_results_moves_into_the_weights(tmp_path: Path) -> None:
+    nodes = [
+        PRODUCT,
+        node("Reshape", "p heads", "r"),
+        node("Transpose", "r", "t", perm=[0, 2, 1, 3]),
+    ]
+    assert labels([*nodes, node("Mul", "t half")], tmp_path) == ["MatMul", "Transpose"]
+
+
+def test_operators_of_one_operand_join_the_product(tmp_path: Path) -> None:
+    nodes = [PRODUCT, node("Reshape", "p heads", "r"), node("HardSwish", "r", "h")]
+    nodes += [node("Transpose", "h", "t", perm=[0, 2, 1, 3]), node("Tanh", "t")]
+    assert labels(nodes, tmp_path) == ["MatMul+HardSwish+Tanh", "Transpose"]
+
+
+@pytest.mark.parametrize("other", ["residual", "table"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_leading_one_keeps_no_sum_from_its_product(
+    other: str, swapped: bool, tmp_path: Path
+) -> None:
+    operands = f"{other} r" if swapped else f"r {other}"
+    nodes = [PRODUCT, node("Reshape", "p rows", "r"), node("Add", operands, "s"), node("Relu", "s")]
+    assert labels(nodes, tmp_path, residual=(1, 6, 12)) == ["MatMul+Add+Relu"]
+
+
+def test_what_is_read_several_times_joins_too(tmp_path: Path) -> None:
+    """The Gelu of GPT-2 between two products of matrices."""
+    nodes = [PRODUCT, node("Reshape", "p rows", "r"), node("Tanh", "r", "t")]
+    nodes += [node("Mul", "r t", "m"), node("Add", "m r", "a"), node("Reshape", "a flat", "f")]
+    nodes.append(node("MatMul", "f back"))
+    assert labels(nodes, tmp_path) == ["MatMul+Tanh+Mul+Add", "MatMul"]
+
+
+def test_nothing_moves_where_it_would_be_on_its_own(tmp_path: Path) -> None:
+    """Behind a part of a tensor, another reader of the source, or its maker."""
+    part = node("Slice", "p first third channels", "part")
+    nodes = [PRODUCT, part, node("Transpose", "part", "t"), node("Relu", "t", "y")]
+    nodes += [node("Reshape", "p heads", "r"), node("Sigmoid", "r", "z")]
+    found = labels([*nodes, node("Mul", "z half", "q")], tmp_path, "y q")
+    assert sorted(found) == ["MatMul", "Sigmoid+Mul", "Transpose+Relu"]
+    nodes = [PRODUCT, node("Gemm", "x w bias", "q"), node("Reshape", "q rows", "r")]
+    other = [node("Reshape", "p rows", "s"), node("Softmax", "s", "e", axis=-1)]
+    assert labels([*nodes, *other, node("Add", "e r")], tmp_path)[-1].endswith("Softmax+Add")
