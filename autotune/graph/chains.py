@@ -1,21 +1,28 @@
-"""① Chains: a window and the product behind it (depthwise, pointwise), as one task beside the two.
+"""① Chains: groups that could be one task, beside the tasks that they are.
 
-Only what the definition says counts: the first group reduces over a small window channel by
-channel, the second reads each of its results at one point, and nobody else reads them at all. What
-is between the two then needs no memory of its own; whether that is faster, measuring decides.
+    a window, the product behind it                   depthwise, pointwise
+    a product, its rows normalised, the product       attention
+
+Only what the definition says counts. The first group of two reduces over a small window channel by
+channel, and the second reads each of its results at one point; of three, see `te.chains`. Nobody
+else reads what is between, which then needs no memory of its own; whether that is faster, measuring
+decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.graph.ir import Graph
 from autotune.graph.partition import Group
 from autotune.graph.subgraph import Subgraph, build_subgraph
-from autotune.te.dag import ComputeDAG
+from autotune.te.chains import row_chain
+from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Var
 from autotune.te.windows import is_window
+
+_MOST_GROUPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +34,37 @@ class JoinedGroups:
 
 
 def joined_groups(graph: Graph, groups: Sequence[Group]) -> Iterator[JoinedGroups]:
-    """Every pair of groups that is a chain; no group is in two of them."""
+    """Every run of groups that is a chain; no group is in two of them."""
+    source = _sources(graph, groups)
+    taken: set[int] = set()
+    for n in source:
+        for parts in _runs(source, n):
+            if taken.isdisjoint(parts) and not any(_is_grouped(groups[k]) for k in parts):
+                whole = build_subgraph(graph, Group([x for k in parts for x in groups[k].nodes]))
+                if _is_chain(whole.dag):
+                    taken.update(parts)
+                    yield JoinedGroups(whole, parts)
+
+
+def _sources(graph: Graph, groups: Sequence[Group]) -> dict[int, int]:
+    """For each group that begins with its anchor: the anchored one whose output it alone reads."""
     position = {group.output: n for n, group in enumerate(groups)}
     n_users = {name: len(users) for name, users in graph.consumers().items()}
+    found: dict[int, int] = {}
     for n, group in enumerate(groups):
-        source = group.nodes[0].inputs[0] if group.nodes[0].inputs else ""
-        private = n_users.get(source) == 1 and source not in graph.outputs
-        if not private or source not in position or group.nodes[0] is not group.anchor:
-            continue
-        first = groups[position[source]]
-        if first.anchor is None or _is_grouped(first) or _is_grouped(group):
-            continue
-        whole = build_subgraph(graph, Group([*first.nodes, *group.nodes]))
-        if _is_chain(whole.dag):
-            yield JoinedGroups(whole, (position[source], n))
+        name = group.nodes[0].inputs[0] if group.nodes[0].inputs else ""
+        private = n_users.get(name) == 1 and name not in graph.outputs and name in position
+        if private and group.nodes[0] is group.anchor and groups[position[name]].anchor:
+            found[n] = position[name]
+    return found
+
+
+def _runs(source: Mapping[int, int], n: int) -> Iterator[tuple[int, ...]]:
+    """Two and three groups that feed one another, the last of which is `n`."""
+    run = (n,)
+    while run[0] in source and len(run) < _MOST_GROUPS:
+        run = (source[run[0]], *run)
+        yield run
 
 
 def _is_grouped(group: Group) -> bool:
@@ -49,8 +73,12 @@ def _is_grouped(group: Group) -> bool:
 
 
 def _is_chain(dag: ComputeDAG) -> bool:
-    """Whether the second of two reductions reads the window before it point by point."""
+    """Whether the last reduction reads a window point by point, or rows made from a product's."""
     reductions = [op for op in dag.computes if op.reduce_axes]
+    return _is_window_chain(dag, reductions) or row_chain(dag, reductions[-1]) is not None
+
+
+def _is_window_chain(dag: ComputeDAG, reductions: Sequence[Compute]) -> bool:
     if len(reductions) != 2 or not is_window(reductions[0]) or is_window(reductions[1]):
         return False
     _, product = reductions

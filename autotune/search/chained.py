@@ -34,7 +34,6 @@ from autotune.search.partial import (
     Partial,
     constants_of,
     lanes_of,
-    only_producer,
     place_producer,
 )
 from autotune.search.tiling import (
@@ -45,6 +44,7 @@ from autotune.search.tiling import (
     tile_consumer,
 )
 from autotune.target import Target
+from autotune.te.chains import only_producer
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Var
 from autotune.te.windows import is_window

@@ -89,7 +89,7 @@ def place_producer(
 
 
 def unroll_last(
-    p: Partial, anchor: Compute, last: Axis, reduction: list[str]
+    p: Partial, anchor: Compute, last: Axis, reduction: list[str], prefix: str = ""
 ) -> tuple[Partial, list[str], list[str]]:
     """Unroll a few steps of the innermost reduction loop."""
     domain = tuple(u for u in (1, 2, 4, 8) if last.extent % u == 0)
@@ -97,7 +97,8 @@ def unroll_last(
         return p, reduction, [last.name]
     if len(domain) == 1:
         return p, reduction, []
-    out = p.hole("k.unroll", domain).add(Split(anchor.name, last.name, (Hole("k.unroll"),)))
+    hole = f"{prefix}k.unroll"
+    out = p.hole(hole, domain).add(Split(anchor.name, last.name, (Hole(hole),)))
     names = [*reduction[:-1], f"{last.name}.0"]
     return out, names, [f"{last.name}.1"]
 
@@ -120,20 +121,12 @@ def constants_of(state: State, op: Compute) -> list[str]:
     return [n for n in names if isinstance(o := state.dag[n], Placeholder) and o.constant]
 
 
-def matches(consumer: Compute, op: Compute) -> bool:
-    """Whether `consumer` reads `op` point by point: same axes, same order, once."""
-    reads = [x for x in consumer.reads if x.tensor.name == op.name]
-    plain = tuple(a.var for a in consumer.axes)
-    return bool(reads) and all(x.indices == plain for x in reads)
-
-
-def only_producer(dag: ComputeDAG, op: Compute) -> Compute | None:
-    """The one computation that `op` reads, if nobody else does and it is no output."""
-    names = {x.tensor.name for x in op.reads}
-    found = [c for c in dag.computes if c.name in names]
-    if len(found) != 1 or dag.consumers(found[0].name) != (op,) or found[0].name in dag.outputs:
-        return None
-    return found[0]
+def batch_and_rows(op: Compute) -> tuple[list[str], list[str]]:
+    """Axes that all loads use, and those that the weights do not; the last is the channel."""
+    used = [{v for i in x.indices for v in variables(i)} for x in op.reads]
+    names = [a.name for a in op.axes[:-1]]
+    batch = [n for n in names if all(n in u for u in used)]
+    return batch, [n for n in names if n not in batch]
 
 
 def advances(op: Compute, axis: Axis) -> bool:
@@ -160,14 +153,20 @@ def lanes_of(extent: int, target: Target) -> int:
 
 def channel_holes(p: Partial, channel: Axis, target: Target) -> Partial:
     """Holes for lanes, vectors of a register tile and register tiles of a block of `channel`."""
+    out = vector_holes(p, channel, target)
+    narrowest = out.parameters[-2].domain[0]
+    return out.hole("panels", count_domain(-(-channel.extent // narrowest)))
+
+
+def vector_holes(p: Partial, channel: Axis, target: Target, prefix: str = "") -> Partial:
+    """Holes for lanes and vectors of a register tile of `channel`."""
     lanes = lanes_of(channel.extent, target)
     widths: tuple[int, ...] = (lanes,)
     if channel.extent % lanes and lanes > 4:
         widths = (lanes // 2, lanes)
     count = -(-channel.extent // widths[0])
     vectors = tuple(range(1, min(count, MAX_VECTORS) + 1))
-    p = p.hole("lanes", widths).hole("vectors", vectors)
-    return p.hole("panels", count_domain(count))
+    return p.hole(f"{prefix}lanes", widths).hole(f"{prefix}vectors", vectors)
 
 
 def split_channel(p: Partial, op: Compute, channel: Axis) -> tuple[Partial, tuple[str, ...]]:

@@ -10,11 +10,11 @@ from autotune.search.partial import (
     Partial,
     advances,
     lanes_of,
-    matches,
     place_producer,
     split_into_vectors,
 )
 from autotune.target import Target
+from autotune.te.chains import matches, shared_axes
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Load, Reduce, Var, variables
 
@@ -49,7 +49,7 @@ def tile_rows_with_everything(
         return None
     if len(reductions) == 1 and matches(op, reductions[0]):
         return None
-    shared = _shared_axes(state, op, inner)
+    shared = shared_axes(state.dag, op, inner)
     if not shared:
         return None
     row = op.axes[shared - 1].name
@@ -57,26 +57,11 @@ def tile_rows_with_everything(
     names = [i.name for i in out.state(dag)[name].iters]
     out = out.add(Reorder(name, tuple(names)), Parallel(name, shared), label="rows")
     for producer in reversed(inner):
-        out = _place_row_stage(dag, target, out, producer.name, name, row)
+        out = place_row_stage(dag, target, out, producer.name, name, row)
     return [out.add(done=(name, *(i.name for i in inner)))]
 
 
-def _shared_axes(state: State, op: Compute, inner: list[Compute]) -> int:
-    """How many leading axes of `op` all inner stages have too, read at the same place."""
-    count = len(op.axes) - 1
-    for s in inner:
-        for reader in state.dag.consumers(s.name):
-            for load in (x for x in reader.reads if x.tensor.name == s.name):
-                same = 0
-                for i, a in zip(load.indices, reader.axes, strict=False):
-                    if i != a.var:
-                        break
-                    same += 1
-                count = min(count, same)
-    return count
-
-
-def _place_row_stage(
+def place_row_stage(
     dag: ComputeDAG, target: Target, p: Partial, name: str, root: str, row: str
 ) -> Partial:
     op = p.state(dag)[name].op

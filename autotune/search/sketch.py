@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from autotune.errors import ScheduleError
 from autotune.schedule.steps import CacheWrite, ComputeInline, Parallel, Reorder, Winograd
 from autotune.schedule.winograd import convolution
+from autotune.search.attended import tile_products_of_rows
 from autotune.search.chained import tile_window_and_reduction
 from autotune.search.partial import Partial, Rule, advances, split_into_vectors
 from autotune.search.rows import rfactor_contiguous_reduction, tile_rows_with_everything
@@ -179,6 +180,7 @@ def _orders_of_reading(op: Compute) -> Iterator[list[str]]:
 
 RULES: tuple[Rule, ...] = (
     tile_window_and_reduction,
+    tile_products_of_rows,
     tile_rows_with_everything,
     rfactor_contiguous_reduction,
     tile_transformed_reduction,

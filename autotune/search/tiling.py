@@ -37,7 +37,6 @@ from autotune.search.partial import (
     Partial,
     channel_holes,
     count_domain,
-    matches,
     pack_constants,
     place_producer,
     split_channel,
@@ -45,9 +44,10 @@ from autotune.search.partial import (
     unroll_last,
 )
 from autotune.target import Target
+from autotune.te.chains import matches
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.expr import variables
-from autotune.te.windows import MAX_WINDOW, moves_with_last, only_pads, window_size
+from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
 
 
 def tile_reduction_with_consumer(
@@ -84,14 +84,6 @@ def anchor_of(state: State, op: Compute) -> Compute | None:
     return found[0] if only and state[found[0].name].attach is None else None
 
 
-def _reuses(op: Compute) -> bool:
-    """Whether neighbours along the innermost axis read the same: a product, not a window."""
-    if moves_with_last(op):
-        return False
-    wide = {a.name for a in op.axes if a.extent > 1}
-    return any(wide - {v for i in x.indices for v in variables(i)} for x in op.reads)
-
-
 # --- tiling -----------------------------------------------------------------------------------
 
 
@@ -124,7 +116,7 @@ class Variant:
 
 def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> list[Variant]:
     pixels = any(a.extent > 1 for a in consumer.axes[:-1])
-    if not _reuses(anchor):
+    if not reuses(anchor):
         window = window_size(anchor) <= MAX_WINDOW
         orders = (True, False) if pixels else (False,)
         return [
@@ -159,7 +151,7 @@ def _tile(
         return []
     if (v.inline_producers or v.producers_per_k) and not (producers or copied):
         return []
-    skips = v.inline_producers and _reuses(anchor)
+    skips = v.inline_producers and reuses(anchor)
     if skips and not all(only_pads(state[n].op) for n in producers):
         return []
     rows = _window_axes(op, anchor)[:-1] if skips else []
@@ -212,11 +204,12 @@ def finish_tiling(dag: ComputeDAG, p: Partial, op: Compute, anchor: Compute, v: 
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Names of the consumer's loops by level."""
+    """Names of the consumer's loops by level; its holes begin with `prefix`."""
 
     blocks: tuple[str, ...]
     tiles: tuple[str, ...]
     vector: str
+    prefix: str = ""
 
 
 def tile_consumer(
@@ -259,13 +252,13 @@ def place_anchor(
     if v.k_blocked:
         return _place_blocked_anchor(out, op, anchor, loops, v)
     out = out.add(ComputeAt(a, op.name, loops.tiles[-1] if loops.tiles else loops.blocks[-1]))
-    lanes = Hole("lanes") if v.interleave == 1 else target.lanes
+    lanes = Hole(f"{loops.prefix}lanes") if v.interleave == 1 else target.lanes
     out = out.add(Split(a, channel, (lanes,)))
     unrolled: list[str] = []
     if v.unroll_window:
         unrolled = reduction
     else:
-        out, reduction, unrolled = unroll_last(out, anchor, last, reduction)
+        out, reduction, unrolled = unroll_last(out, anchor, last, reduction, loops.prefix)
     order = (*reduction, *(n for n in unrolled if n not in reduction), *pixels)
     out = out.add(Reorder(a, (*order, f"{channel}.0", f"{channel}.1")))
     marks = [Annotate(a, n, "unroll") for n in (*unrolled, *pixels, f"{channel}.0")]

@@ -30,10 +30,10 @@ from autotune.schedule.steps import (
 from autotune.search.interleaving import in_parts, interleaving
 from autotune.search.partial import (
     Partial,
+    batch_and_rows,
     channel_holes,
     count_domain,
     lanes_of,
-    only_producer,
     pack_constants,
     place_producer,
     split_channel,
@@ -41,8 +41,9 @@ from autotune.search.partial import (
     unroll_last,
 )
 from autotune.target import Target
+from autotune.te.chains import only_producer
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Binary, Const, Var, variables, walk
+from autotune.te.expr import Binary, Const, Var, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ def _place_transform(p: Partial, op: Compute, host: str, loop: str) -> Partial:
 def _place_product(dag: ComputeDAG, p: Partial, c: _Chain, loop: str, lanes: Size) -> Partial:
     """The batched product of one panel: batch, register tiles, reduction."""
     a = c.anchor
-    batch, rows = _batch_and_rows(a)
+    batch, rows = batch_and_rows(a)
     channel, last = a.axes[-1].name, a.reduce_axes[-1]
     reduction = [x.name for x in a.reduce_axes]
     out = p.add(ComputeAt(a.name, c.consumer.name, loop))
@@ -179,14 +180,6 @@ def _place_product(dag: ComputeDAG, p: Partial, c: _Chain, loop: str, lanes: Siz
     out = out.add(*(Annotate(a.name, n, "unroll") for n in (*unrolled, *inner)))
     out = out.add(Annotate(a.name, f"{channel}.1", "vectorize"))
     return pack_constants(out.state(dag), out, a)
-
-
-def _batch_and_rows(op: Compute) -> tuple[list[str], list[str]]:
-    """Axes that all loads use, and those that the weights do not; the last is the channel."""
-    used = [{v for i in x.indices for v in variables(i)} for x in op.reads]
-    names = [a.name for a in op.axes[:-1]]
-    batch = [n for n in names if all(n in u for u in used)]
-    return batch, [n for n in names if n not in batch]
 
 
 def _place_data(
@@ -214,7 +207,7 @@ def _place_data(
 
 def _tiles_and_points(op: Compute, anchor: Compute) -> tuple[list[str], list[str]]:
     """Axes of the transformed data, but the last: those for each tile, and those of the batch."""
-    batch, _ = _batch_and_rows(anchor)
+    batch, _ = batch_and_rows(anchor)
     at = next(x.indices for x in anchor.reads if x.tensor.name == op.name)
     names = [(a.name, variables(i)) for a, i in zip(op.axes, at, strict=True)]
     points = [n for n, used in names[:-1] if used <= set(batch)]

@@ -24,6 +24,14 @@ def moves_with_last(op: Compute) -> bool:
     return all(any(last in variables(i) for i in x.indices) for x in op.reads)
 
 
+def reuses(op: Compute) -> bool:
+    """Whether neighbours along the innermost axis read the same: a product, not a window."""
+    if moves_with_last(op):
+        return False
+    wide = {a.name for a in op.axes if a.extent > 1}
+    return any(wide - {v for i in x.indices for v in variables(i)} for x in op.reads)
+
+
 def window_size(op: Compute) -> int:
     """Points that a reduction takes together."""
     return math.prod(a.extent for a in op.reduce_axes)

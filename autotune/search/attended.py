@@ -1,0 +1,127 @@
+"""⑥ A product, its rows normalised and the product that reads them, as one task: attention.
+
+    data → product → pointwise → stages of whole rows → product → pointwise
+
+The rows between the two products never leave the cache. From the outside in:
+
+    parallel  everything that all of the last product's loads share, blocks of rows
+      the first product for the block's rows × all columns, in a local buffer:
+        register tiles: rows × vectors of columns, around the whole reduction; pointwise consumer
+      for each row
+        the stages of whole rows, partial results of reductions side by side (see `rows`)
+      the last product over those columns:
+        register tiles: rows × vectors of channels, around the whole reduction; pointwise consumer
+
+Which axes are rows follows from what the loads use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from autotune.schedule.steps import (
+    Annotate,
+    CacheWrite,
+    ComputeAt,
+    Hole,
+    Parallel,
+    Reorder,
+    Split,
+)
+from autotune.search.partial import (
+    Partial,
+    batch_and_rows,
+    count_domain,
+    pack_constants,
+    place_producer,
+    split_into_vectors,
+    tile_domain,
+    vector_holes,
+)
+from autotune.search.rows import place_row_stage
+from autotune.search.tiling import Loops, Variant, anchor_of, finish_tiling, place_anchor
+from autotune.target import Target
+from autotune.te.chains import RowChain, row_chain
+from autotune.te.dag import Compute, ComputeDAG
+
+
+def tile_products_of_rows(
+    dag: ComputeDAG, target: Target, p: Partial, name: str
+) -> list[Partial] | None:
+    """Tile a pointwise stage around the last product of a chain of rows, and the rest inside."""
+    state = p.state(dag)
+    op = state[name].op
+    if op.reduce_axes or state[name].attach or not op.axes:
+        return None
+    last = anchor_of(state, op)
+    chain = row_chain(state.dag, last) if last else None
+    if chain is None:
+        return None
+    orders = product((True, False), repeat=2)
+    return [_tile(dag, target, p, op, chain, *panels_outside) for panels_outside in orders]
+
+
+def _tile(
+    dag: ComputeDAG, target: Target, p: Partial, op: Compute, c: RowChain, inner: bool, outer: bool
+) -> Partial:
+    """`inner`, `outer`: whether panels are outside tiles, in the first and in the last product."""
+    out, first = p, c.first
+    if c.scores is first:
+        out = out.add(CacheWrite(first.name, f"{first.name}.sum"))
+        first = out.state(dag)[f"{first.name}.sum"].op
+    v, w = Variant(False, outer, False, False), Variant(False, inner, False, False)
+    out, loops = _tile_registers(out, op, c.last, v, target)
+    out = out.add(Parallel(op.name, len(loops.blocks)))
+    out = place_anchor(out, op, c.last, loops, v, target)
+    host, block = op.name, loops.blocks[-1]
+    out = _place_rows(dag, out, c.rows, host, block, target)
+    out = out.add(ComputeAt(c.scores.name, host, block))
+    out, tiles = _tile_registers(out, c.scores, first, w, target, "scores.")
+    out = place_anchor(out, c.scores, first, tiles, w, target)
+    for stage in reversed(c.before):
+        out = place_producer(out.state(dag), out, stage.name, host, block, target)
+    out = pack_constants(out.state(dag), out, first)
+    order = w.label.partition(",")[2]
+    out = out.add(done=(c.scores.name, first.name), label=f"attended,{order}")
+    return finish_tiling(dag, out, op, c.last, v)
+
+
+def _tile_registers(
+    p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target, prefix: str = ""
+) -> tuple[Partial, Loops]:
+    """Register tiles of pointwise stage `op`, and at the root, without `prefix`, blocks of rows."""
+    batch, rows = batch_and_rows(anchor)
+    own = dict(zip((a.name for a in anchor.axes), op.axes, strict=True))
+    out, channel = vector_holes(p, op.axes[-1], target, prefix), op.axes[-1].name
+    levels: list[list[str]] = []
+    for a in (own[n] for n in rows):
+        tile, many = f"{prefix}{a.name}.tile", f"{prefix}{a.name}.tiles"
+        out = out.hole(tile, tile_domain(a.extent))
+        out = out if prefix else out.hole(many, count_domain(a.extent))
+        factors = (Hole(tile),) if prefix else (Hole(many), Hole(tile))
+        out = out.add(Split(op.name, a.name, factors, "split"))
+        levels.append([f"{a.name}.{n}" for n in range(len(factors) + 1)])
+    widths = (Hole(f"{prefix}vectors"), Hole(f"{prefix}lanes"))
+    out = out.add(Split(op.name, channel, widths))
+    blocks = [own[n].name for n in batch] + [x[0] for x in levels if not prefix]
+    tiles = [x[-2] for x in levels]
+    tiles = [f"{channel}.0", *tiles] if v.panels_outside else [*tiles, f"{channel}.0"]
+    inner = [*(x[-1] for x in levels), f"{channel}.1"]
+    out = out.add(Reorder(op.name, (*blocks, *tiles, *inner, f"{channel}.2")))
+    out = out.add(*(Annotate(op.name, n, "unroll") for n in inner))
+    out = out.add(Annotate(op.name, f"{channel}.2", "vectorize"))
+    return out, Loops(tuple(blocks), tuple(tiles), channel, prefix)
+
+
+def _place_rows(
+    dag: ComputeDAG, p: Partial, rows: Sequence[Compute], host: str, block: str, target: Target
+) -> Partial:
+    """The last of `rows` in loop `block` of `host`, and the others for each of its rows."""
+    *others, end = rows
+    out = p.add(ComputeAt(end.name, host, block))
+    row = end.axes[-2].name
+    out = split_into_vectors(out, out.state(dag)[end.name].op, target, "row")
+    for stage in reversed(others):
+        out = place_row_stage(dag, target, out, stage.name, end.name, row)
+    return out.add(done=tuple(s.name for s in rows))
