@@ -61,7 +61,7 @@ def _sources(graph: Graph, groups: Sequence[Group]) -> dict[int, int]:
 
 def _runs(source: Mapping[int, int], n: int) -> Iterator[tuple[int, ...]]:
     """Two and three groups that feed one another, the last of which is `n`."""
-    run = (n,)
+    run: tuple[int, ...] = (n,)
     while run[0] in source and len(run) < _MOST_GROUPS:
         run = (source[run[0]], *run)
         yield run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.schedule.state import State
 from autotune.schedule.steps import Annotate, ComputeAt, Parallel, Reorder, RFactor, Split
 from autotune.search.partial import (
     Partial,
@@ -138,7 +137,8 @@ def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
     exact = [w for w in widths if n % w == 0]
     close = [w for w in widths if w >= lanes and -(-n // w) * w <= 1.25 * n]
     whole = [w for w in widths if w == lanes]
-    return next(iter(exact + close + whole), 0)
+    vectors = [w for w in exact if w >= lanes]
+    return next(iter(vectors + close + exact + whole), 0)
 
 
 def _elsewhere(x: Load, axis: Axis) -> bool:

@@ -43,7 +43,7 @@ from autotune.search.partial import (
 from autotune.target import Target
 from autotune.te.chains import only_producer
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Binary, Const, Var, walk
+from autotune.te.expr import Binary, Const, Var, variables, walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """② Stages that feed one another alone, and chains of rows: a product, its rows made into others
 of their kind, and the product that reads these, as attention has them.
 
-    s[b, i, j] = Σ q[b, i, k] · k[b, k, j]            the first product, and what is pointwise behind
+    s[b, i, j] = Σ q[b, i, k] · k[b, k, j]            the first product, its pointwise consumers
     p[b, i, j] = exp(s[b, i, j] - max …) / Σ exp …    rows: all that is read has the same (b, i)
     o[b, i, n] = Σ p[b, i, j] · v[b, j, n]            the last product reduces over whole rows
 """
@@ -18,8 +18,10 @@ from autotune.te.windows import reuses
 
 @dataclass(frozen=True, slots=True)
 class RowChain:
-    """The stages of such a chain: `before` is what `first` alone is made from, `scores` are what the `rows`
-    begin with (`first` where nothing is pointwise behind it), and `last` reads the last of these.
+    """The stages of such a chain; `before` is what `first` alone is made from.
+
+    `scores` is what the `rows` begin with, `first` itself where nothing is pointwise behind it;
+    `last` reads the last of the rows.
     """
 
     before: tuple[Compute, ...]
