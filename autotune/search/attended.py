@@ -33,11 +33,12 @@ from autotune.search.partial import (
     Partial,
     batch_and_rows,
     count_domain,
+    lanes_domain,
     pack_constants,
+    panel_domain,
     place_producer,
     split_into_vectors,
     tile_domain,
-    vector_holes,
 )
 from autotune.search.rows import place_row_stage
 from autotune.search.tiling import Loops, Variant, anchor_of, finish_tiling, place_anchor
@@ -93,7 +94,10 @@ def _tile_registers(
     """Register tiles of pointwise stage `op`, and at the root, without `prefix`, blocks of rows."""
     batch, rows = batch_and_rows(anchor)
     own = dict(zip((a.name for a in anchor.axes), op.axes, strict=True))
-    out, channel = vector_holes(p, op.axes[-1], target, prefix), op.axes[-1].name
+    c, extent = op.axes[-1].name, op.axes[-1].extent
+    panel, lanes = Hole(f"{prefix}panel"), Hole(f"{prefix}lanes")
+    out = p.hole(panel.name, panel_domain(extent, target))
+    out = out.hole(lanes.name, lanes_domain(extent, target))
     levels: list[list[str]] = []
     for a in (own[n] for n in rows):
         tile, many = f"{prefix}{a.name}.tile", f"{prefix}{a.name}.tiles"
@@ -102,16 +106,15 @@ def _tile_registers(
         factors = (Hole(tile),) if prefix else (Hole(many), Hole(tile))
         out = out.add(Split(op.name, a.name, factors, "split"))
         levels.append([f"{a.name}.{n}" for n in range(len(factors) + 1)])
-    widths = (Hole(f"{prefix}vectors"), Hole(f"{prefix}lanes"))
-    out = out.add(Split(op.name, channel, widths))
+    out = out.add(Split(op.name, c, (panel,)), Split(op.name, f"{c}.1", (lanes,)))
     blocks = [own[n].name for n in batch] + [x[0] for x in levels if not prefix]
     tiles = [x[-2] for x in levels]
-    tiles = [f"{channel}.0", *tiles] if v.panels_outside else [*tiles, f"{channel}.0"]
-    inner = [*(x[-1] for x in levels), f"{channel}.1"]
-    out = out.add(Reorder(op.name, (*blocks, *tiles, *inner, f"{channel}.2")))
+    tiles = [f"{c}.0", *tiles] if v.panels_outside else [*tiles, f"{c}.0"]
+    inner = [*(x[-1] for x in levels), f"{c}.1.0"]
+    out = out.add(Reorder(op.name, (*blocks, *tiles, *inner, f"{c}.1.1")))
     out = out.add(*(Annotate(op.name, n, "unroll") for n in inner))
-    out = out.add(Annotate(op.name, f"{channel}.2", "vectorize"))
-    return out, Loops(tuple(blocks), tuple(tiles), channel, prefix)
+    out = out.add(Annotate(op.name, f"{c}.1.1", "vectorize"))
+    return out, Loops(tuple(blocks), tuple(tiles), c, prefix)
 
 
 def _place_rows(

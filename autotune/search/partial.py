@@ -153,20 +153,23 @@ def lanes_of(extent: int, target: Target) -> int:
 
 def channel_holes(p: Partial, channel: Axis, target: Target) -> Partial:
     """Holes for lanes, vectors of a register tile and register tiles of a block of `channel`."""
-    out = vector_holes(p, channel, target)
-    narrowest = out.parameters[-2].domain[0]
-    return out.hole("panels", count_domain(-(-channel.extent // narrowest)))
-
-
-def vector_holes(p: Partial, channel: Axis, target: Target, prefix: str = "") -> Partial:
-    """Holes for lanes and vectors of a register tile of `channel`."""
-    lanes = lanes_of(channel.extent, target)
-    widths: tuple[int, ...] = (lanes,)
-    if channel.extent % lanes and lanes > 4:
-        widths = (lanes // 2, lanes)
+    widths = lanes_domain(channel.extent, target)
     count = -(-channel.extent // widths[0])
     vectors = tuple(range(1, min(count, MAX_VECTORS) + 1))
-    return p.hole(f"{prefix}lanes", widths).hole(f"{prefix}vectors", vectors)
+    p = p.hole("lanes", widths).hole("vectors", vectors)
+    return p.hole("panels", count_domain(count))
+
+
+def lanes_domain(extent: int, target: Target) -> tuple[int, ...]:
+    """Lanes of a vector of channels: as many as there are, or half of them where some were idle."""
+    lanes = lanes_of(extent, target)
+    return (lanes // 2, lanes) if extent % lanes and lanes > 4 else (lanes,)
+
+
+def panel_domain(extent: int, target: Target) -> tuple[int, ...]:
+    """Channels of a register tile that are a whole number of the narrowest vectors."""
+    least = lanes_domain(extent, target)[0]
+    return tuple(range(least, min(extent, least * MAX_VECTORS) + 1, least))
 
 
 def split_channel(p: Partial, op: Compute, channel: Axis) -> tuple[Partial, tuple[str, ...]]:

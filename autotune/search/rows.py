@@ -63,6 +63,7 @@ def tile_rows_with_everything(
 def place_row_stage(
     dag: ComputeDAG, target: Target, p: Partial, name: str, root: str, row: str
 ) -> Partial:
+    """Stage `name` for one row, in loop `row` of `root`."""
     op = p.state(dag)[name].op
     if op.reduce_axes:
         return _place_row_reduction(p, op, root, row, target)
