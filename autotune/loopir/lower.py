@@ -26,6 +26,7 @@ from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
 from autotune.loopir.local import check_stack, local_region, spread_rows
 from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Let, Program, Stmt, Store
 from autotune.loopir.packing import pack_constants
+from autotune.loopir.peeling import peel_last
 from autotune.loopir.prefetch import touch
 from autotune.loopir.skipping import skip_neutral
 from autotune.loopir.visitor import (
@@ -185,7 +186,7 @@ class _Nest:
             resume = self._tile(inst, depth, ranges, _Leaf(parts.resume))
             init = (If(_all_zero(inst, outer), init, resume),)
         update = self._loop(inst, depth, ranges, _Update(parts.update))
-        update = skip_neutral(update, body.op)
+        update = peel_last(skip_neutral(update, body.op), ranges)
         if direct:
             return (*init, *update)
         final = self._tile(inst, depth, ranges, _Leaf(parts.finish))
