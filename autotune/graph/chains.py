@@ -75,7 +75,7 @@ def _is_grouped(group: Group) -> bool:
 def _is_chain(dag: ComputeDAG) -> bool:
     """Whether the last reduction reads a window point by point, or rows made from a product's."""
     reductions = [op for op in dag.computes if op.reduce_axes]
-    return _is_window_chain(dag, reductions) or row_chain(dag, reductions[-1]) is not None
+    return _is_window_chain(dag, reductions) or any(row_chain(dag, x) for x in reductions[-1:])
 
 
 def _is_window_chain(dag: ComputeDAG, reductions: Sequence[Compute]) -> bool:

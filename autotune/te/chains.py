@@ -47,6 +47,7 @@ def row_chain(dag: ComputeDAG, last: Compute) -> RowChain | None:
     is_chain = (
         is_product(first)
         and any(op.reduce_axes for op in rows)
+        and not any(is_product(op) for op in rows)
         and not any(op.name in dag.outputs for op in stages)
         and all(r in stages[: at + 1] for op in before for r in dag.consumers(op.name))
         and all(r in rows for op in inner for r in dag.consumers(op.name))
