@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -106,3 +107,100 @@ def test_between_grouped_convolutions_there_is_no_chain(tmp_path: Path) -> None:
     constants = {"d": weight(6, 1, 3, 3), "w": weight(4, 3, 1, 1)}
     network = assert_matches(model(nodes, {"x": (1, 6, 9, 9)}, constants), tmp_path, 1e-5)
     assert network.chains == ()
+
+
+def attention(
+    *scores: NodeProto, more: Sequence[NodeProto] = (), outputs: str = "y", axis: int = -1
+) -> ModelProto:
+    """q, k, v -> product, `scores` from "a" to "s", softmax "p", product; and `more` nodes."""
+    nodes = [
+        node("MatMul", "q k", "a"),
+        *scores,
+        node("Softmax", "s", "p", axis=axis),
+        node("MatMul", "p v", "y"),
+        *more,
+    ]
+    inputs = {"q": (1, 3, 7, 4), "k": (1, 3, 4, 9), "v": (1, 3, 9, 5)}
+    constants = {
+        "root": np.float32(0.25),
+        "mask": np.where(np.tri(7, 9) > 0, 0, -3.4e38).astype(np.float32),
+        "bias": weight(1, 3, 7, 9),
+        "hidden": np.tri(7, 9, -2) > 0,
+        "lowest": np.float32(-1e30),
+        "zero": np.float32(0),
+    }
+    return model(nodes, inputs, constants, outputs=outputs)
+
+
+SCORES = {
+    "as they are": [node("Identity", "a", "s")],
+    "scaled": [node("Mul", "a root", "s")],
+    "divided": [node("Div", "a root", "s")],
+    "masked": [node("Mul", "a root", "b"), node("Add", "b mask", "s")],
+    "chosen": [node("Where", "hidden lowest a", "s")],
+    "biased": [node("Add", "a bias", "b"), node("Add", "b mask", "s")],
+}
+
+
+@pytest.mark.parametrize("scores", SCORES.values(), ids=SCORES)
+def test_attention_is_a_chain(scores: list[NodeProto], tmp_path: Path) -> None:
+    network = assert_matches(attention(*scores), tmp_path, 1e-5)
+    assert [c.parts for c in network.chains] == [(0, 1, 2)]
+
+
+def test_attention_as_another_exporter_writes_it(tmp_path: Path) -> None:
+    """Both operands scaled, rows without any score made 0."""
+    nodes = [
+        node("Transpose", "q", "qt", perm=[0, 2, 1, 3]),
+        node("Mul", "qt root", "qs"),
+        node("Transpose", "k", "kt", perm=[0, 2, 3, 1]),
+        node("Mul", "kt root", "ks"),
+        node("Transpose", "v", "vt", perm=[0, 2, 1, 3]),
+        node("MatMul", "qs ks", "a"),
+        node("Add", "a mask", "s"),
+        node("Softmax", "s", "p", axis=-1),
+        node("IsNaN", "p", "n"),
+        node("Where", "n zero p", "r"),
+        node("MatMul", "r vt", "o"),
+        node("Transpose", "o", "y", perm=[0, 2, 1, 3]),
+    ]
+    mask = np.where(np.tri(7) > 0, 0, -np.inf).astype(np.float32)
+    constants = {"root": np.float32(0.5), "zero": np.float32(0), "mask": mask}
+    proto = model(nodes, dict.fromkeys("qkv", (1, 7, 3, 4)), constants)
+    network = assert_matches(proto, tmp_path, 1e-5)
+    assert [network.labels[c.whole.task] for c in network.chains] == [
+        "Transpose+Mul+MatMul+Add+Softmax+IsNaN+Where+MatMul"
+    ]
+
+
+@pytest.mark.parametrize("name", ["a", "s", "p"])
+def test_scores_that_others_read_stay(name: str, tmp_path: Path) -> None:
+    proto = attention(*SCORES["scaled"], more=[node("Relu", name, "z")], outputs="y z")
+    assert chains(proto, tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["s", "p"])
+def test_scores_that_are_an_output_stay(name: str, tmp_path: Path) -> None:
+    assert chains(attention(*SCORES["scaled"], outputs=f"y {name}"), tmp_path) == []
+
+
+def test_columns_are_no_rows(tmp_path: Path) -> None:
+    assert chains(attention(*SCORES["scaled"], axis=-2), tmp_path) == []
+
+
+def test_normalised_rows_between_products_with_weights_are_a_chain(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x a", "h"),
+        node("LayerNormalization", "h scale shift", "n"),
+        node("MatMul", "n b", "y"),
+    ]
+    constants = {"a": weight(6, 11), "b": weight(11, 5)}
+    constants |= {"scale": weight(11), "shift": weight(11)}
+    network = assert_matches(model(nodes, {"x": (1, 8, 6)}, constants), tmp_path, 1e-5)
+    assert [c.parts for c in network.chains] == [(0, 1, 2)]
+
+
+def test_three_products_are_no_chain(tmp_path: Path) -> None:
+    nodes = [node("MatMul", "x a", "h"), node("MatMul", "h b", "i"), node("MatMul", "i c", "y")]
+    constants = {"a": weight(6, 11), "b": weight(11, 5), "c": weight(5, 4)}
+    assert chains(model(nodes, {"x": (8, 6)}, constants), tmp_path) == []

@@ -134,6 +134,50 @@ def softmax(rows: int = 3, n: int = 12) -> ComputeDAG:
     return ComputeDAG((x, top, exp, total, out), ("out",))
 
 
+def attention(
+    heads: int = 2, rows: int = 5, columns: int = 21, depth: int = 6, channels: int = 9
+) -> ComputeDAG:
+    """softmax(2 q·k + mask)·v + residual."""
+    h, i, j, k, c = (
+        Axis(a, n) for a, n in zip("hijkc", (heads, rows, columns, depth, channels), strict=True)
+    )
+    m, n, d = Axis("m", columns), Axis("n", columns), Axis("d", depth)
+    q, keys = placeholder("q", (rows, heads, depth)), placeholder("k", (heads, depth, columns))
+    values, mask = (
+        placeholder("v", (heads, columns, channels)),
+        placeholder("mask", (rows, columns)),
+    )
+    other = placeholder("other", (heads, rows, channels))
+    twice = compute("twice", (h, i, k), mul(f32(2), q.tensor[i, h, k]))
+    product = Reduce("sum", mul(twice.tensor[h, i, d], keys.tensor[h, d, j]), (d,))
+    s = compute("s", (h, i, j), product)
+    t = compute("t", (h, i, j), add(s.tensor[h, i, j], mask.tensor[i, j]))
+    top = compute("top", (h, i), Reduce("max", t.tensor[h, i, m], (m,)))
+    exp = compute("exp", (h, i, j), call("exp", sub(t.tensor[h, i, j], top.tensor[h, i])))
+    total = compute("total", (h, i), Reduce("sum", exp.tensor[h, i, m], (m,)))
+    p = compute("p", (h, i, j), div(exp.tensor[h, i, j], total.tensor[h, i]))
+    product = Reduce("sum", mul(p.tensor[h, i, n], values.tensor[h, n, c]), (n,))
+    o = compute("o", (h, i, c), product)
+    out = compute("out", (h, i, c), add(o.tensor[h, i, c], other.tensor[h, i, c]))
+    ops = (q, keys, values, mask, other, twice, s, t, top, exp, total, p, o, out)
+    return ComputeDAG(ops, ("out",))
+
+
+def normalised_products(rows: int = 7, inner: int = 19, columns: int = 20) -> ComputeDAG:
+    """(x·a / √Σ(x·a)²)·b: two products with weights, and the rows between them normalised."""
+    i, j, k, c = (Axis(a, n) for a, n in zip("ijkc", (rows, inner, 5, columns), strict=True))
+    m = Axis("m", inner)
+    x = placeholder("x", (rows, 5))
+    a = placeholder("a", (5, inner), constant=True)
+    b = placeholder("b", (inner, columns), constant=True)
+    s = compute("s", (i, j), Reduce("sum", mul(x.tensor[i, k], a.tensor[k, j]), (k,)))
+    square = mul(s.tensor[i, m], s.tensor[i, m])
+    total = compute("total", (i,), Reduce("sum", square, (m,)))
+    p = compute("p", (i, j), div(s.tensor[i, j], call("sqrt", total.tensor[i])))
+    o = compute("o", (i, c), Reduce("sum", mul(p.tensor[i, m], b.tensor[m, c]), (m,)))
+    return ComputeDAG((x, a, b, s, total, p, o), ("o",))
+
+
 def lrn(n: int = 3, c: int = 13) -> ComputeDAG:
     """x / (1 + Σ x²)^0.75 over a window of five channels: a guard that varies by lane."""
     y, ch, d = Axis("y", n), Axis("c", c), Axis("d", 5)
@@ -325,6 +369,8 @@ ALL: dict[str, Callable[[], ComputeDAG]] = {
     "max_pool": max_pool,
     "softmax": softmax,
     "softmax_uneven": lambda: softmax(3, 21),
+    "attention": attention,
+    "normalised_products": normalised_products,
     "lrn": lrn,
     "broadcasting": broadcasting,
     "concat": concat,
