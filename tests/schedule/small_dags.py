@@ -369,7 +369,7 @@ ALL: dict[str, Callable[[], ComputeDAG]] = {
     "max_pool": max_pool,
     "softmax": softmax,
     "softmax_uneven": lambda: softmax(3, 21),
-    "attention": attention,
+    "attention": lambda: attention(2, 3, 11, 4, 5),
     "normalised_products": normalised_products,
     "lrn": lrn,
     "broadcasting": broadcasting,
