@@ -1,4 +1,4 @@
-"""A depthwise-separable network, with its chains joined and with their parts: the same numbers."""
+"""Networks with chains, with these joined and with their parts: the same numbers."""
 
 from __future__ import annotations
 
@@ -100,3 +100,38 @@ def test_what_is_between_the_parts_takes_no_memory(network: Network) -> None:
 def test_without_a_choice_the_parts_are_compiled(network: Network, steps: dict[str, Steps]) -> None:
     kernels = compile_network(network, steps, host_target()).kernels
     assert not {kernel.task for kernel in kernels} & set(network.parts)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_attention_as_one_call(n_threads: int, tmp_path: Path) -> None:
+    """Queries of 13, keys of 37 places; heads stay in the middle, as exporters leave them."""
+    shape = oh.make_tensor_value_info
+    inputs = [shape(n, onnx.TensorProto.FLOAT, (1, m, 3, 20)) for n, m in (("q", 13), ("k", 37))]
+    nodes = [
+        oh.make_node("Transpose", ["q"], ["qt"], perm=[0, 2, 1, 3]),
+        oh.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 3, 1]),
+        oh.make_node("Transpose", ["k"], ["vt"], perm=[0, 2, 1, 3]),
+        oh.make_node("MatMul", ["qt", "kt"], ["s"]),
+        oh.make_node("Mul", ["s", "root"], ["t"]),
+        oh.make_node("Add", ["t", "mask"], ["u"]),
+        oh.make_node("Softmax", ["u"], ["p"], axis=-1),
+        oh.make_node("MatMul", ["p", "vt"], ["o"]),
+        oh.make_node("Transpose", ["o"], ["y"], perm=[0, 2, 1, 3]),
+    ]
+    mask = np.where(np.tri(13, 37, 9) > 0, 0, -3.4e38).astype(np.float32)
+    constants = {"root": np.float32(20**-0.5), "mask": mask}
+    weights = [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()]
+    y = shape("y", onnx.TensorProto.FLOAT, (1, 13, 3, 20))
+    graph = oh.make_graph(nodes, "attention", inputs, [y], weights)
+    proto = oh.make_model(graph, ir_version=9, opset_imports=[oh.make_opsetid("", 17)])
+    onnx.save(proto, path := tmp_path / "attention.onnx")
+    network = build_network(path)
+    (whole,) = network.parts
+    choice = chosen(network, {whole: 1e-6})
+    assert len(choice.calls) == len(network.calls) - 2
+    target = host_target()
+    steps = {key: default_steps(dag, target, n_threads) for key, dag in choice.tasks.items()}
+    model = Model(compile_network(choice, steps, target, n_threads), n_threads)
+    assert check_network(model, choice) < 1e-5
+    pytest.importorskip("onnxruntime")
+    assert check_onnxruntime(model, prepare_model(path)) < 1e-5
