@@ -264,9 +264,11 @@ class _Walk:
         return axis is not None and any(axis in _outside_mod(i) for i in load.indices)
 
     def _lane_axis(self) -> str | None:
+        """The axis that the vector loop is a part of; names of axes may have dots themselves."""
         for x in self.loops:
             if x.own and x.annotation == "vectorize":
-                return x.name.split(".")[0] if "." in x.name else x.name
+                names = (a.name for a in self.stage.axes if f"{x.name}.".startswith(f"{a.name}."))
+                return max(names, key=len)
         return None
 
     def _elements(self, access: Access, inner: dict[str, Array]) -> Array:
