@@ -2,6 +2,8 @@
 
     for k in 24: acc[r] += select(min(k·64, 1436) + r < k·64, 0, x[min(k·64, 1436) + r])
     ->  for k in 23: acc[r] += x[k·64 + r];   acc[r] += select(r < 36, 0, x[1436 + r])
+
+Loops in which other steps need one as well stay as they are.
 """
 
 from __future__ import annotations
