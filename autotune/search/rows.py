@@ -19,6 +19,8 @@ from autotune.te.expr import Axis, Load, Reduce, Var, variables
 
 _FEW = 4
 """Numbers that are added up one after the other."""
+_NARROW_STEPS = 12
+"""Steps of parts of a vector that take no longer than few of whole ones and a remainder."""
 
 
 def rfactor_contiguous_reduction(
@@ -138,8 +140,8 @@ def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
     exact = [w for w in widths if n % w == 0]
     close = [w for w in widths if w >= lanes and -(-n // w) * w <= 1.25 * n]
     whole = [w for w in widths if w == lanes]
-    vectors = [w for w in exact if w >= lanes]
-    return next(iter(vectors + close + exact + whole), 0)
+    quick = [w for w in exact if w >= lanes or n // w <= _NARROW_STEPS]
+    return next(iter(quick + close + exact + whole), 0)
 
 
 def _elsewhere(x: Load, axis: Axis) -> bool:

@@ -63,7 +63,7 @@ def test_a_remainder_is_one_step(n: int) -> None:
     assert_close(run_compiled(program, inputs, AVX2), found, 1e-6)
 
 
-@pytest.mark.parametrize(("n", "lanes"), [(96, 32), (100, 16), (12, 4), (9, 8), (50, 8)])
+@pytest.mark.parametrize(("n", "lanes"), [(96, 32), (100, 16), (20, 4), (12, 4), (9, 8), (50, 8)])
 def test_partial_results_fill_vectors(n: int, lanes: int) -> None:
     """A remainder costs less than vectors that are half empty."""
     for sketch in generate_sketches(softmax(3, n), AVX2):
