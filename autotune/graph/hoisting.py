@@ -44,13 +44,13 @@ class _Hoister:
             return
         source = mover.inputs[0]
         shape, moved = self._shape(source), self._shape(mover.output)
-        operands = [
-            self._in_shape(name, shape) if name and self._follows(name, shape, moved) else name
+        operands = tuple(
+            source if name == mover.output else self._in_shape(name, shape, moved)
             for name in node.inputs
-        ]
+        )
         dtype = self.editor.types[node.output].dtype
         inner = self.editor.new(f"{node.output}.early", shape, dtype)
-        self.visit(replace(node, inputs=tuple(operands), outputs=(inner,)))
+        self.visit(replace(node, inputs=operands, outputs=(inner,)))
         self._emit(replace(mover, inputs=(inner,), outputs=node.outputs))
 
     def _mover(self, node: Node) -> Node | None:
@@ -85,16 +85,11 @@ class _Hoister:
             return self._shape(mover.inputs[0]) == source or _without_ones(source, shape)
         return _without_ones(source, shape) and (own == shape or len(own) <= len(source))
 
-    def _follows(self, name: str, shape: Shape, moved: Shape) -> bool:
-        """Whether an operand must change its shape where the node changes its from `moved`."""
-        own = self._shape(name)
-        return own == moved or len(own) > len(shape)
-
-    def _in_shape(self, name: str, shape: Shape) -> str:
-        """An operand as a tensor of `shape`, or of no dimensions where it is a single number."""
-        mover = self.movers.get(name)
-        if mover and self._shape(mover.inputs[0]) == shape:
-            return mover.inputs[0]
+    def _in_shape(self, name: str, shape: Shape, moved: Shape) -> str:
+        """An operand of a node that is of `shape` now and was of `moved`."""
+        own = self._shape(name) if name else ()
+        if own != moved and len(own) <= len(shape):
+            return name
         shape = () if self._is_scalar(name) else shape
         if name in self.editor.constants:
             return self.editor.constant(name, self.editor.constants[name].reshape(shape))

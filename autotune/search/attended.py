@@ -41,7 +41,7 @@ from autotune.search.partial import (
     tile_domain,
 )
 from autotune.search.rows import place_row_stage
-from autotune.search.tiling import Loops, Variant, anchor_of, finish_tiling, place_anchor
+from autotune.search.tiling import Loops, Variant, finish_tiling, place_anchor, root_and_anchor
 from autotune.target import Target
 from autotune.te.chains import RowChain, row_chain
 from autotune.te.dag import Compute, ComputeDAG
@@ -52,15 +52,12 @@ def tile_products_of_rows(
 ) -> list[Partial] | None:
     """Tile a pointwise stage around the last product of a chain of rows, and the rest inside."""
     state = p.state(dag)
-    op = state[name].op
-    if op.reduce_axes or state[name].attach or not op.axes:
-        return None
-    last = anchor_of(state, op)
-    chain = row_chain(state.dag, last) if last else None
-    if chain is None:
+    found = root_and_anchor(state, name)
+    chain = row_chain(state.dag, found[1]) if found else None
+    if found is None or chain is None:
         return None
     orders = product((True, False), repeat=2)
-    return [_tile(dag, target, p, op, chain, *panels_outside) for panels_outside in orders]
+    return [_tile(dag, target, p, found[0], chain, *panels_outside) for panels_outside in orders]
 
 
 def _tile(

@@ -41,6 +41,7 @@ from autotune.search.tiling import (
     anchor_of,
     finish_tiling,
     place_anchor,
+    root_and_anchor,
     tile_consumer,
 )
 from autotune.target import Target
@@ -72,12 +73,9 @@ def tile_window_and_reduction(
 ) -> list[Partial] | None:
     """Tile a pointwise stage around a reduction, and inside its blocks the window that feeds it."""
     state = p.state(dag)
-    op = state[name].op
-    if op.reduce_axes or state[name].attach or not op.axes:
-        return None
-    anchor = anchor_of(state, op)
-    chain = _chain(state, anchor) if anchor else None
-    if chain is None:
+    found = root_and_anchor(state, name)
+    chain = _chain(state, found[1]) if found else None
+    if found is None or chain is None:
         return None
     inlined = (False, True) if chain.padding else (False,)
     factors = (1, *interleaving(state.dag, chain.anchor, target))
@@ -87,7 +85,7 @@ def tile_window_and_reduction(
         for i in inlined
         for n in factors
     ]
-    return [_tile(dag, target, p, op, chain, v) for v in variants]
+    return [_tile(dag, target, p, found[0], chain, v) for v in variants]
 
 
 def _chain(state: State, anchor: Compute) -> _Chain | None:

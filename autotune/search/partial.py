@@ -108,7 +108,8 @@ def pack_constants(state: State, p: Partial, anchor: Compute) -> Partial:
     out = p
     for name in constants_of(state, anchor):
         hole = f"{name}.prefetch"
-        out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048, 8192))
+        if all(q.name != hole for q in out.parameters):  # another product may read it too
+            out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048, 8192))
         out = out.add(Pack(name, anchor.name), Prefetch(name, anchor.name, Hole(hole)))
     return out
 

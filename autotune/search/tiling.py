@@ -55,12 +55,10 @@ def tile_reduction_with_consumer(
 ) -> list[Partial] | None:
     """Multi-level tiling of a pointwise stage around the reduction that feeds it."""
     state = p.state(dag)
-    op = state[name].op
-    if op.reduce_axes or state[name].attach:
+    found = root_and_anchor(state, name)
+    if found is None:
         return None
-    anchor = anchor_of(state, op) if op.axes else None
-    if anchor is None:
-        return None
+    op, anchor = found
     out: list[Partial] = []
     for variant in _variants(anchor, op, interleaving(state.dag, anchor, target)):
         out += _tile(dag, target, p, op, anchor, variant)
@@ -68,6 +66,15 @@ def tile_reduction_with_consumer(
 
 
 # --- what the definition says -----------------------------------------------------------------
+
+
+def root_and_anchor(state: State, name: str) -> tuple[Compute, Compute] | None:
+    """Stage `name`, if it is a pointwise one at the root, and the reduction that it consumes."""
+    op = state[name].op
+    if op.reduce_axes or state[name].attach or not op.axes:
+        return None
+    anchor = anchor_of(state, op)
+    return (op, anchor) if anchor else None
 
 
 def anchor_of(state: State, op: Compute) -> Compute | None:

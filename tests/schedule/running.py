@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,9 @@ from autotune.codegen.compile import compile_program
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.pack import pack
+from autotune.loopir.interp import interpret
 from autotune.loopir.nodes import Buffer, Program
+from autotune.loopir.verify import verify
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import derive
@@ -82,6 +84,22 @@ def run_compiled(
     for name, held in memory.items():
         assert held.intact(), f"{name}: something was written outside of it"
     return {b.name: memory[b.name].array for b in program.buffers if b.role == "output"}
+
+
+def assert_computes(
+    program: Program,
+    inputs: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    target: Target,
+    n_chunks: Iterable[int],
+    rtol: float = 3e-6,
+) -> None:
+    """A sound program that means `expected` within `rtol`; its machine code does what it means."""
+    verify(program)
+    meaning = interpret(program, inputs)
+    assert_close(meaning, expected, rtol)
+    for n in n_chunks:
+        assert_close(run_compiled(program, inputs, target, n), meaning, 3e-6)
 
 
 def assert_close(found: Mapping[str, Array], expected: Mapping[str, Array], rtol: float) -> None:

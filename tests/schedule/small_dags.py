@@ -163,19 +163,21 @@ def attention(
     return ComputeDAG(ops, ("out",))
 
 
-def normalised_products(rows: int = 7, inner: int = 19, columns: int = 20) -> ComputeDAG:
-    """(x·a / √Σ(x·a)²)·b: two products with weights, and the rows between them normalised."""
-    i, j, k, c = (Axis(a, n) for a, n in zip("ijkc", (rows, inner, 5, columns), strict=True))
+def normalised_products(
+    rows: int = 7, inner: int = 19, columns: int = 20, depth: int = 5, tied: bool = False
+) -> ComputeDAG:
+    """(x·a / √Σ(x·a)²)·b: two products with weights, or with the same (`tied`), rows normalised."""
+    i, j, k, c = (Axis(a, n) for a, n in zip("ijkc", (rows, inner, depth, columns), strict=True))
     m = Axis("m", inner)
-    x = placeholder("x", (rows, 5))
-    a = placeholder("a", (5, inner), constant=True)
-    b = placeholder("b", (inner, columns), constant=True)
+    x = placeholder("x", (rows, depth))
+    a = placeholder("a", (depth, inner), constant=True)
+    b = a if tied else placeholder("b", (inner, columns), constant=True)
     s = compute("s", (i, j), Reduce("sum", mul(x.tensor[i, k], a.tensor[k, j]), (k,)))
     square = mul(s.tensor[i, m], s.tensor[i, m])
     total = compute("total", (i,), Reduce("sum", square, (m,)))
     p = compute("p", (i, j), div(s.tensor[i, j], call("sqrt", total.tensor[i])))
     o = compute("o", (i, c), Reduce("sum", mul(p.tensor[i, m], b.tensor[m, c]), (m,)))
-    return ComputeDAG((x, a, b, s, total, p, o), ("o",))
+    return ComputeDAG((x, a, *([] if tied else [b]), s, total, p, o), ("o",))
 
 
 def lrn(n: int = 3, c: int = 13) -> ComputeDAG:

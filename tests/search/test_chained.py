@@ -7,9 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
-from autotune.loopir.verify import verify
 from autotune.schedule.replay import replay
 from autotune.search.analysis import analyse
 from autotune.search.draft import draft_seconds
@@ -18,7 +16,7 @@ from autotune.search.space import Sketch
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
-from tests.schedule.running import assert_close, random_inputs, run_compiled
+from tests.schedule.running import assert_computes, random_inputs
 from tests.schedule.small_dags import ALL, conv, pooled_product, separable, two_convs
 
 TARGETS = [t for t in map(parse_target, ("x86-64-v3", "x86-64-v4")) if runs_here(t)]
@@ -63,22 +61,23 @@ def test_random_rows_compute_what_the_definition_says(name: str, target: Target)
         rows = sketch.sample(200, rng)
         for row in rows[analyse(dag, sketch, rows, target).valid][:3]:
             program = lower(dag, sketch.bind(row))
-            verify(program)
-            meaning = interpret(program, inputs)
-            assert_close(meaning, expected, 3e-6)
-            assert_close(run_compiled(program, inputs, target, 2), meaning, 3e-6)
+            assert_computes(program, inputs, expected, target, (2,))
 
 
 def test_the_draft_prefers_what_stays_in_the_cache() -> None:
-    """Blocks of a few rows before one block of everything, which goes through L2."""
+    """Blocks of a few rows before one block of everything, which goes through L2.
+
+    Where padding is copied, larger blocks copy fewer rows twice: only what is best of all counts.
+    """
     dag, target = separable(56, 128, 128), parse_target("x86-64-v4")
-    best = []
+    best = {}
     for sketch in generate_sketches(dag, target):
-        found = analyse(dag, sketch, sketch.sample(4000, np.random.default_rng(0)), target)
+        found = analyse(dag, sketch, sketch.sample(20000, np.random.default_rng(0)), target)
         seconds = draft_seconds(found, target, 1)
         local = np.sum([s.local_bytes for s in found.statements], axis=0)
-        best.append((seconds.min(), local[np.argmin(seconds)]))
-    assert min(best)[1] < target.l2_bytes / 4
+        best[sketch.name] = seconds.min(), local[np.argmin(seconds)]
+    in_place = [found for name, found in best.items() if name.endswith("inlined")]
+    assert all(local < target.l2_bytes / 4 for _, local in (*in_place, min(best.values())))
 
 
 def test_a_window_that_is_read_as_it_is_gets_a_consumer() -> None:
