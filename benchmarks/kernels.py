@@ -1,6 +1,6 @@
 """The best kernels that the search finds, beside the FMA peak measured in the same run.
 
-    python -m benchmarks.kernels [--model vgg19]… [--target x86-64-v3] [--direct]
+    python -m benchmarks.kernels [--model vgg19]… [--target x86-64-v3] [--direct] [--weights l3]
 
 Tunes GEMM 1024³ and every compute-bound GEMM and convolution of the models, one after the other,
 with the product's own policy and measurer: weights cold, activations warm, output compared with the
@@ -8,7 +8,8 @@ oracle. The finalists of each task are measured again in turns before the best i
 each repeat the FMA peak: clock rates follow temperature, load and neighbours from one moment to the
 next, so a share is formed within a repeat, and the median of the shares counts. Where a network
 leaves its weights in memory, the finalists take turns once more with weights in L3: the difference
-is what a kernel waits for memory.
+is what a kernel waits for memory. With `--weights l3` they are there from the first candidate on:
+what the search finds when memory has no say.
 
 Compute-bound is what the roofline says (`autotune.tuner.bound`): arithmetic at the peak takes
 longer than moving every byte once, weights from where they lie cold and the rest from L2, at rates
@@ -56,6 +57,7 @@ ROUNDS = 75
 GOOD = 0.95
 """A share of the peak that leaves little to find."""
 FORMS = ("text", "markdown", "json")
+PLACES = ("network", "l3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,13 @@ class Tuner:
 @click.option("--threads", type=COUNT, default=1, show_default=True)
 @click.option("--only", default="", help="Tasks whose name contains this.")
 @click.option("--direct", is_flag=True, help="Without Winograd's algorithm.")
+@click.option(
+    "--weights",
+    type=click.Choice(PLACES),
+    default="network",
+    show_default=True,
+    help="Where weights are: where the network leaves them, or in L3.",
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--target", "target_name", default="native", show_default=True)
 @click.option("--format", "form", type=click.Choice(FORMS), default="text", show_default=True)
@@ -165,6 +174,7 @@ def main(
     threads: int,
     only: str,
     direct: bool,
+    weights: str,
     seed: int,
     target_name: str,
     form: str,
@@ -177,7 +187,8 @@ def main(
     rows: list[Row] = []
     for model in models:
         network = build_network(model_file(model, folder))
-        evict = not stay_cached(target, 1, network.n_constant_bytes, network.flops)
+        n_bytes = network.n_constant_bytes
+        evict = weights != "l3" and not stay_cached(target, 1, n_bytes, network.flops)
         peaks = measure_peaks(target, threads, evict)
         build = partial(build_program, overwritten=overwritable(network))
         found, near = (

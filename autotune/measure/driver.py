@@ -5,6 +5,7 @@
         touches its part of the near spans
         sweeps its part of a buffer: its own caches empty  -- the near in the cache that all share
         touches its part of the warm spans                 -- in its own
+        touches all code and tables of addresses           -- as in a network that runs again
         meets the others, notes the time
         for every kernel: runs [extent·t/n, extent·(t+1)/n), meets the others
         notes the time
@@ -74,6 +75,8 @@ class _Plan(ctypes.Structure):
         ("cold", ctypes.c_void_p),
         ("n_near", ctypes.c_int64),
         ("near", ctypes.c_void_p),
+        ("n_own", ctypes.c_int64),
+        ("own", ctypes.c_void_p),
     )
 
 
@@ -122,19 +125,21 @@ class Driver:
         sweep: Array,
         cold: Sequence[tuple[int, int]] = (),
         near: Sequence[tuple[int, int]] = (),
+        code: Sequence[tuple[int, int]] = (),
     ) -> Plan:
         """Lay out one evaluation of `launches`.
 
         Spans are addresses and bytes: `warm`, of what is touched before; `near`, of what comes from
-        the cache that all share; `cold`, from memory. What is in none of them is where the last
-        evaluation, of whatever plan, has left it. `sweep`: the memory to run over, which the
+        the cache that all share; `cold`, from memory; `code`, of what every thread touches whole.
+        What is in none of them is where the last evaluation, of whatever plan, has left it. `sweep`: the memory to run over, which the
         threads share evenly, of any dtype, aligned to a cache line. Raises CodegenError for a
         kernel with more than `MAX_BUFFERS` buffers.
         """
         tables = [(ctypes.c_void_p * len(x.buffers))(*x.buffers) for x in launches]
         rows = [self._row(x, t) for x, t in zip(launches, tables, strict=True)]
         kernels = (_Kernel * len(rows))(*rows)
-        spans = _spans(warm), _spans(cold), _spans(near)
+        own = [*code, _extent(kernels), *map(_extent, tables)]
+        spans = _spans(warm), _spans(cold), _spans(near), _spans(own)
         record = _Plan(
             n_threads=self.n_threads,
             clock=_CLOCK_MONOTONIC if self.n_threads > 1 else _CLOCK_THREAD_CPUTIME,
@@ -149,6 +154,8 @@ class Driver:
             cold=ctypes.addressof(spans[1]),
             n_near=len(near),
             near=ctypes.addressof(spans[2]),
+            n_own=len(own),
+            own=ctypes.addressof(spans[3]),
         )
         return Plan(record, (tables, kernels, spans, sweep))
 
@@ -185,7 +192,16 @@ class Driver:
 
 
 def _spans(parts: Sequence[tuple[int, int]]) -> Any:
-    return (_Span * len(parts))(*(_Span(base, -(-size // _LINE)) for base, size in parts))
+    return (_Span * len(parts))(*(_Span(at, _n_lines(at, size)) for at, size in parts))
+
+
+def _n_lines(address: int, n_bytes: int) -> int:
+    """Cache lines from that of the first byte to that of the last."""
+    return -(-(address % _LINE + n_bytes) // _LINE)
+
+
+def _extent(array: Any) -> tuple[int, int]:
+    return ctypes.addressof(array), ctypes.sizeof(array)
 
 
 def assemble(text: str, target: Target, more_features: str = "") -> bytes:

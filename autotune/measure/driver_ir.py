@@ -81,7 +81,7 @@ _PER_LINE = {
     "evict": "  call void @$FLUSH(ptr %at)\n",
 }
 _COMMON = """
-%plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr, i64, ptr, i64, ptr }
+%plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr, i64, ptr, i64, ptr, i64, ptr }
 %kernel = type { ptr, ptr, ptr, i64 }
 %span = type { ptr, i64 }
 
@@ -186,10 +186,13 @@ define internal void @member(ptr %plan, i64 %t) {
   %end = extractvalue { i64, i64 } %part, 1
   %n_near = extractvalue %plan %all, 12
   %near = extractvalue %plan %all, 13
+  %n_own = extractvalue %plan %all, 14
+  %own = extractvalue %plan %all, 15
   call void @spans(ptr @evict, ptr %cold, i64 %n_cold, i64 %t, i64 %n)
   call void @spans(ptr @touch, ptr %near, i64 %n_near, i64 %t, i64 %n)
   call void @sweep(ptr %sweep, i64 %begin, i64 %end)
   call void @spans(ptr @touch, ptr %warm, i64 %n_warm, i64 %t, i64 %n)
+  call void @spans(ptr @touch, ptr %own, i64 %n_own, i64 0, i64 1)
   fence seq_cst
   %former = call i32 @flush_denormals()
   call void @barrier(ptr %barrier, i64 %n)

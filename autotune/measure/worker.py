@@ -234,7 +234,8 @@ class Loaded:
             near, cold = spans("output", "workspace"), spans("constant")
         else:
             near, cold = spans("output", "workspace", "constant"), []
-        return self._driver.plan(launches, spans("input"), sweep, cold, near)
+        code = [(min(x.code for x in launches), self._library.n_code_bytes)]
+        return self._driver.plan(launches, spans("input"), sweep, cold, near, code)
 
 
 @dataclass(frozen=True, slots=True)
