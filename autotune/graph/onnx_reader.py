@@ -1,6 +1,6 @@
 """① From a file to one canonical ONNX model: opset 22, static shapes, no stray initialisers.
 
-    path ─parse─► bind dimensions ─► take out large constants ─► convert ─► infer shapes
+    path ─parse─► widen ─► bind dimensions ─► take out large constants ─► convert ─► infer shapes
 
 The `onnx` package does the parsing, checking, conversion and inference. It does so on a model whose
 large constants were replaced by typed inputs, which takes milliseconds instead of seconds and has
@@ -26,6 +26,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper, 
 from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
 from autotune.graph.operators import NATIVE
 from autotune.graph.random_weights import Array, replace_all, take_constant_fills
+from autotune.graph.widening import widen
 
 OPSET = 22
 MIN_OPSET = 7
@@ -76,6 +77,7 @@ def load_model(path: str | Path, shapes: Shapes | None = None) -> Model:
     _check_operators(model)
     model = onnx.inliner.inline_local_functions(model) if model.functions else model
     drop_initializers_from_inputs(model)
+    widen(model)
     _bind_shapes(model, shapes or {})
     _state_defaults(model)
     weights = take_constant_fills(model)

@@ -146,11 +146,13 @@ def _random(rng: np.random.Generator, port: Endpoint) -> Array:
 
 
 def _checked(end: Endpoint, array: Array) -> Array:
-    """`array` contiguous, if it has the shape and dtype of `end`."""
+    """`array` contiguous, if it has the shape and dtype of `end`; halves become float32."""
     if not isinstance(array, np.ndarray):
         raise UsageError(
             f"input '{end.name}' is a {type(array).__name__}", "give a NumPy array (np.asarray)"
         )
+    if array.dtype == np.float16 and end.dtype == "float32":
+        array = array.astype(np.float32)
     if array.dtype != np.dtype(end.dtype):
         raise UsageError(
             f"input '{end.name}' has dtype {array.dtype}, expected {end.dtype}",

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 from autotune.errors import DynamicShape, ExitCode, ModelError, UnsupportedOperator, UsageError
 from autotune.graph.network import build_network
@@ -25,6 +25,7 @@ from tests.graph.onnx_models import (
 )
 
 RNG = np.random.default_rng(1)
+BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
 
 
 def weights(*shape: int) -> np.ndarray:
@@ -45,6 +46,44 @@ def test_opsets(opset: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("opset", [27, 28])
 def test_opsets_newer_than_other_runtimes(opset: int, tmp_path: Path) -> None:
     assert error_against_onnxruntime(save(mlp(opset=opset), tmp_path)) <= 1e-5
+
+
+def in_precision(kind: int) -> onnx.ModelProto:
+    """A network of one floating-point type: weights, a table, constants of nodes, casts, fills."""
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    scale = numpy_helper.from_array(np.array(0.3).astype(BFLOAT16).astype(dtype))
+    fill = numpy_helper.from_array(np.array([0.5], dtype))
+    nodes = [
+        node("Constant", "", "scale", value=scale),
+        node("Cast", "ids", "flag", to=kind),
+        node("Gather", "table ids", "rows"),
+        node("MatMul", "rows w", "a"),
+        node("LayerNormalization", "a gain shift", "n", axis=-1),
+        node("Mul", "n scale", "m"),
+        node("ConstantOfShape", "shape", "half", value=fill),
+        node("Sum", "m half x", "s"),
+        node("Add", "s flags", "y"),
+        node("Unsqueeze", "flag last", "flags"),
+    ]
+    order = [*nodes[:2], nodes[9], *nodes[2:9]]
+    rng = np.random.default_rng(3)
+    shapes = {"table": (50, 48), "w": (48, 40), "gain": (40,), "shift": (40,)}
+    halves = {n: rng.standard_normal(s).astype(BFLOAT16) for n, s in shapes.items()}
+    integers = {"shape": np.array([40]), "last": np.array([1])}
+    proto = model(order, {"x": (4, 40), "ids": (4,)}, integers, types={"ids": "int64"})
+    for name, array in halves.items():
+        proto.graph.initializer.append(numpy_helper.from_array(array.astype(dtype), name))
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        value.type.tensor_type.elem_type = kind
+    return proto
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_half_precision_is_computed_in_float32(kind: int, tmp_path: Path) -> None:
+    """Weights that all three types hold exactly give what the float32 network gives."""
+    path = save(in_precision(kind), tmp_path)
+    assert {p.dtype for p in build_network(path).inputs} == {"float32", "int64"}
+    assert error_against_onnxruntime(path, in_precision(TensorProto.FLOAT)) <= 1e-5
 
 
 def test_softmax_before_opset_13_flattens_to_two_dimensions(tmp_path: Path) -> None:

@@ -135,6 +135,15 @@ def test_inputs_that_do_not_fit(inputs: dict[str, object], message: str, hint: s
     assert hint in caught.value.hint
 
 
+def test_arrays_of_half_precision_are_widened() -> None:
+    model = Model(reversing(1))
+    halves = vector().astype(np.float16)
+    expected = model.run({"x": halves.astype(np.float32)})
+    found = model.run({"x": halves})
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
 def test_a_missing_libgomp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise RuntimeError(f"{name}: cannot open shared object file")

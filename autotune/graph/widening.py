@@ -1,0 +1,47 @@
+"""① Half precision (float16, bfloat16) -> float32: constants, types, and what operators convert to.
+
+Such numbers are a way to store weights; no CPU of the targets multiplies them faster than float32.
+The network computes at least as exactly as it was meant to; its inputs and outputs are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from onnx import AttributeProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
+
+_HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_TYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
+"""Attributes whose number names a type."""
+
+
+def widen(model: ModelProto) -> None:
+    """Make every half-precision tensor of `model`, which has no functions of its own, a float32."""
+    graph = model.graph
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for node in graph.node:
+        _widen_attributes(node.attribute)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        _widen_type(value)
+
+
+def _widen_attributes(attributes: Iterable[AttributeProto]) -> None:
+    for attribute in attributes:
+        if attribute.type == AttributeProto.TENSOR:
+            _widen_tensor(attribute.t)
+        elif attribute.name in _TYPES and attribute.i in _HALF:
+            attribute.i = TensorProto.FLOAT
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type in _HALF:
+        wide = numpy_helper.to_array(tensor).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
+
+
+def _widen_type(value: ValueInfoProto) -> None:
+    kind = value.type.tensor_type
+    if kind.elem_type in _HALF:
+        kind.elem_type = TensorProto.FLOAT
