@@ -10,8 +10,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from autotune.graph import trigonometry
 from autotune.graph.scope import literal
 from autotune.te.expr import (
+    BOOL,
+    Const,
     Expr,
     add,
     binary,
@@ -22,6 +25,7 @@ from autotune.te.expr import (
     f32,
     maximum,
     minimum,
+    mod,
     mul,
     select,
     sub,
@@ -30,6 +34,7 @@ from autotune.te.expr import (
 Attrs: TypeAlias = Mapping[str, Any]
 
 ZERO, ONE = f32(0.0), f32(1.0)
+FALSE = Const(False, BOOL)
 
 
 def _clip(attrs: Attrs, x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
@@ -82,28 +87,6 @@ def _gelu(attrs: Attrs, x: Expr) -> Expr:
     return mul(half, add(ONE, call("erf", mul(x, literal(1 / math.sqrt(2))))))
 
 
-_PI = (3.140625, 0.0009670257568359375, 6.2771141529083251953e-07, 1.2154201e-10)
-"""π in parts whose products with small whole numbers are exact."""
-_SINE = (-1 / 6, 1 / 120, -1 / 5040, 1 / 362880, -1 / 39916800)
-"""sin(r)/r in powers of r²; the next term is below 6e-8 for |r| ≤ π/2."""
-
-
-def _sine(x: Expr, turn: float) -> Expr:
-    """sin(x + turn·π) = (-1)^k · sin(r) with x + turn·π = kπ + r; as exact as x/π has digits."""
-    k = call("round", add(mul(x, literal(1 / math.pi)), literal(turn)))
-    r = x
-    for part in _PI:
-        r = sub(r, mul(sub(k, literal(turn)), literal(part)))
-    square = mul(r, r)
-    series: Expr = literal(_SINE[-1])
-    for coefficient in reversed(_SINE[:-1]):
-        series = add(mul(series, square), literal(coefficient))
-    half = mul(k, literal(0.5))
-    is_odd = compare("ne", half, call("floor", half))
-    value = add(r, mul(mul(r, square), series))
-    return select(is_odd, call("neg", value), value)
-
-
 def _unary(fn: str) -> Callable[..., Expr]:
     return lambda attrs, x: call(fn, x)
 
@@ -112,9 +95,43 @@ def _binary(op: str) -> Callable[..., Expr]:
     return lambda attrs, a, b: binary(op, a, b)
 
 
+def _function(formula: Callable[[Expr], Expr]) -> Callable[..., Expr]:
+    return lambda attrs, x: formula(x)
+
+
 def _comparison(op: str) -> Callable[..., Expr]:
     return lambda attrs, a, b: compare(op, a, b)
 
+
+def _is_infinite(attrs: Attrs, x: Expr) -> Expr:
+    above = compare("eq", x, f32(math.inf)) if attrs.get("detect_positive", 1) else FALSE
+    below = compare("eq", x, f32(-math.inf)) if attrs.get("detect_negative", 1) else FALSE
+    return binary("or", above, below)
+
+
+def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
+    """Of whole numbers with the sign of b, or (`fmod`) of floats with the sign of a."""
+    if not attrs.get("fmod", 0):
+        return mod(a, b)
+    quotient = div(a, b)
+    down = call("floor", call("abs", quotient))
+    whole = select(compare("lt", quotient, ZERO), call("neg", down), down)
+    return sub(a, mul(whole, b))
+
+
+_TRIGONOMETRY = {
+    "Sin": trigonometry.sine,
+    "Cos": trigonometry.cosine,
+    "Tan": trigonometry.tangent,
+    "Asin": trigonometry.arc_sine,
+    "Acos": trigonometry.arc_cosine,
+    "Atan": trigonometry.arc_tangent,
+    "Sinh": trigonometry.hyperbolic_sine,
+    "Cosh": trigonometry.hyperbolic_cosine,
+    "Asinh": trigonometry.area_sine,
+    "Acosh": trigonometry.area_cosine,
+    "Atanh": trigonometry.area_tangent,
+}
 
 ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     **{op: _binary(op.lower()) for op in ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min")},
@@ -123,8 +140,7 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
         for op in ("Exp", "Log", "Sqrt", "Tanh", "Erf", "Sigmoid", "Abs", "Neg", "Floor", "Ceil")
     },
     "Round": _unary("round"),
-    "Sin": lambda attrs, x: _sine(x, 0.0),
-    "Cos": lambda attrs, x: _sine(x, 0.5),
+    **{op: _function(f) for op, f in _TRIGONOMETRY.items()},
     "Relu": lambda attrs, x: maximum(ZERO, x),
     "Clip": _clip,
     "Reciprocal": lambda attrs, x: div(ONE, x),
@@ -155,7 +171,9 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     "LessOrEqual": _comparison("le"),
     "Greater": _comparison("gt"),
     "GreaterOrEqual": _comparison("ge"),
+    "Mod": _remainder,
     "IsNaN": lambda attrs, x: compare("ne", x, x),
+    "IsInf": _is_infinite,
     "And": _binary("and"),
     "Or": _binary("or"),
     "Xor": _comparison("ne"),

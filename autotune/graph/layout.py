@@ -31,7 +31,10 @@ from autotune.graph.simplify import merge_reshapes, remove_dead
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool")
 _ENLARGING = ("Resize", "Interleave", "SpaceToDepth")
-_SPATIAL = ("Conv", *_POOLS, *_ENLARGING, "LRN", "InstanceNormalization", "GroupNormalization")
+_SPATIAL = (
+    *("Conv", *_POOLS, *_ENLARGING, "GridSample"),
+    *("LRN", "InstanceNormalization", "GroupNormalization"),
+)
 _AXIS = ("Concat", "Split", "Softmax", "LogSoftmax")
 
 
@@ -177,6 +180,8 @@ class _Layout:
 
     def spatial(self, node: Node) -> None:
         inputs = [self.as_last(node.inputs[0]), *node.inputs[1:]]
+        if node.op == "GridSample":
+            inputs[1] = self.as_first(node.inputs[1])
         attrs: dict[str, object] = {}
         if node.op == "Conv":
             weight = self.editor.constants.get(node.inputs[1])

@@ -34,6 +34,7 @@ from autotune.graph.products import (
 )
 from autotune.graph.ranking import rank, ranked
 from autotune.graph.recurrent import lstm_output, lstm_state
+from autotune.graph.sampling import grid_sample
 from autotune.graph.scope import Operands, Scope, axes_of, broadcast_shape, literal, read, tensor
 from autotune.graph.windows import average_pool, conv, lp_pool, max_pool, padded
 from autotune.te.expr import (
@@ -171,6 +172,7 @@ OPERATORS: dict[str, Definition] = {
     "Concat": concat,
     "Expand": expand,
     "Resize": upsample,
+    "GridSample": grid_sample,
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
@@ -189,7 +191,7 @@ DTYPES = ("float32", "int64", "int32", "bool")
 ANY_TYPE = frozenset(
     (
         *("Identity", "Cast", "Where", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
-        *("IsNaN", "And", "Or", "Xor", "Not"),
+        *("Mod", "IsNaN", "IsInf", "And", "Or", "Xor", "Not"),
         *("Add", "Sub", "Mul", "Max", "Min", "Clip", "Abs", "Neg"),
         *("Transpose", "Slice", "Concat", "Expand", "Gather", "GatherElements", "GatherND"),
         *("ArgMax", "ArgMin", "CumSum", "Rank", "Ranked"),

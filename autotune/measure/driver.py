@@ -131,9 +131,9 @@ class Driver:
 
         Spans are addresses and bytes: `warm`, of what is touched before; `near`, of what comes from
         the cache that all share; `cold`, from memory; `code`, of what every thread touches whole.
-        What is in none of them is where the last evaluation, of whatever plan, has left it. `sweep`: the memory to run over, which the
-        threads share evenly, of any dtype, aligned to a cache line. Raises CodegenError for a
-        kernel with more than `MAX_BUFFERS` buffers.
+        What is in none of them is where the last evaluation, of whatever plan, has left it.
+        `sweep`: the memory to run over, which the threads share evenly, of any dtype, aligned to a
+        cache line. Raises CodegenError for a kernel with more than `MAX_BUFFERS` buffers.
         """
         tables = [(ctypes.c_void_p * len(x.buffers))(*x.buffers) for x in launches]
         rows = [self._row(x, t) for x, t in zip(launches, tables, strict=True)]

@@ -226,13 +226,88 @@ def test_sine(op: str, scale: float, tmp_path: Path) -> None:
     assert_matches(proto, tmp_path, 1e-6 * scale)
 
 
+@pytest.mark.parametrize(
+    "op", ["Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"]
+)
+@pytest.mark.parametrize("scale", [1e-3, 0.3, 0.999, 1, 5, 80])
+def test_trigonometry(op: str, scale: float, tmp_path: Path) -> None:
+    """On both sides of zero, from 0 to `scale`, beyond 1 where that has a value at all."""
+    if op in ("Asin", "Acos", "Atanh"):
+        scale = min(scale, 1)
+    points = np.concatenate([np.linspace(-scale, scale, 4001), [0.0]]).astype(np.float32)
+    if op == "Acosh":
+        points = np.abs(points) + np.float32(1)
+    if op == "Atanh":
+        points *= np.float32(0.99)
+    proto = model(node(op, "x"), {"x": points.shape})
+    network = build_network(save(proto, tmp_path))
+    with np.errstate(over="ignore"):
+        expected = getattr(np, op.lower().replace("a", "arc", 1) if op[0] == "A" else op.lower())(
+            points.astype(np.float64)
+        )
+    found = execute(network, {"x": points})["y"]
+    bound = np.maximum(np.abs(expected), 1.0) * (3e-7 if op != "Tan" else 3e-6 * scale**2 + 3e-7)
+    assert (np.abs(found - expected) <= bound * np.maximum(np.abs(expected), 1.0)).all()
+
+
+@pytest.mark.parametrize("kind", ["float32", "int64", "int32"])
+def test_remainder(kind: str, tmp_path: Path) -> None:
+    """Of floats with the sign of the dividend, of whole numbers with that of the divisor."""
+    x = (RNG.standard_normal((6, 9)) * 30).astype(kind)
+    y = np.array([3, -3, 7, -7, 5, 1, 2, -2, 11], kind)
+    op = node("Mod", "x d", fmod=int(kind == "float32"))
+    path = save(model(op, {"x": x.shape}, {"d": y}, types={"x": kind, "y": kind}), tmp_path)
+    expected = np.fmod(x, y) if kind == "float32" else np.mod(x, y)
+    found = execute(build_network(path), {"x": x})["y"]
+    assert found.dtype == x.dtype
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("above", "below"), [(1, 1), (1, 0), (0, 1)])
+def test_infinities(above: int, below: int, tmp_path: Path) -> None:
+    x = np.array([0, np.inf, -np.inf, np.nan, 3.4e38], np.float32)
+    op = node("IsInf", "x", detect_positive=above, detect_negative=below)
+    path = save(model(op, {"x": x.shape}, types={"y": "bool"}), tmp_path)
+    expected = [False, bool(above), bool(below), False, False]
+    assert execute(build_network(path), {"x": x})["y"].tolist() == expected
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_reading_between_pixels(
+    mode: str, aligned: int, padding: str, rank: int, tmp_path: Path
+) -> None:
+    """Places of a standard normal grid are inside, at the edge of and beyond the image."""
+    op = node("GridSample", "t g", mode=mode, align_corners=aligned, padding_mode=padding)
+    shapes = {"x": (2, 5, *(4, 9, 7)[-rank:]), "g": (2, *(3, 6, 4)[-rank:], rank)}
+    nodes = [node("Relu", "x", "t"), op]
+    assert_matches(model(nodes, shapes, opset=20), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("opset", [16, 20])
+def test_reading_between_the_pixels_of_a_convolution(opset: int, tmp_path: Path) -> None:
+    """A grid that a convolution makes, of an image that another one does."""
+    nodes = [
+        CONV,
+        node("Conv", "x v", "o", pads=[1, 1, 1, 1]),
+        node("Tanh", "o", "p"),
+        node("Transpose", "p", "g", perm=[0, 2, 3, 1]),
+        node("GridSample", "t g", "s", mode="bilinear" if opset < 20 else "linear"),
+        node("Relu", "s"),
+    ]
+    constants = WEIGHT | {"v": values(2, 6, 3, 3) / 5}
+    assert_matches(model(nodes, IMAGE, constants, opset=opset), tmp_path, 1e-4)
+
+
 def test_power_of_a_whole_number(tmp_path: Path) -> None:
     assert_matches(model(node("Pow", "x p"), IMAGE, {"p": np.array(3)}), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("op", "outputs"),
-    [(node("LayerNormalization", "x s", "y m", axis=-1), "y m"), (node("Mod", "x s", fmod=1), "y")],
+    [(node("LayerNormalization", "x s", "y m", axis=-1), "y m"), (node("Hardmax", "x"), "y")],
 )
 def test_what_is_refused(op: NodeProto, outputs: str, tmp_path: Path) -> None:
     constants = {"s": values(7)}

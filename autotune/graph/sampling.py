@@ -1,0 +1,112 @@
+"""① GridSample: an image read at places that data decide, between its pixels.
+
+    place[n, i…] = where along one dimension, in pixels, moved inside unless the padding is zeros
+    cell[n, i…]  = the pixel there or before
+    y[n, i…, c]  = Σ over the corners of a cell of their weights · x[n, corner…, c]
+
+Formulas: ONNX operator reference. Runs on the layout that is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import product
+from typing import TypeAlias
+
+from autotune.errors import UnsupportedOperator
+from autotune.graph.ir import Node, Shape
+from autotune.graph.scope import Operands, Scope, axes_of, literal, tensor
+from autotune.te.expr import (
+    INDEX,
+    Axis,
+    Expr,
+    Tensor,
+    add,
+    binary,
+    call,
+    cast,
+    compare,
+    div,
+    idx,
+    maximum,
+    minimum,
+    mul,
+    select,
+    sub,
+)
+
+Tap: TypeAlias = tuple[Expr, Expr]
+"""Weight and position of a pixel along one dimension."""
+_ZERO, _ONE, _HALF = literal(0.0), literal(1.0), literal(0.5)
+
+
+def grid_sample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[n, i…, c] = x[n, …, c] at the place that grid[n, i…] names, the last dimension first."""
+    x, grid = tensor(operands, 0), tensor(operands, 1)
+    if "cubic" in (mode := node.attrs.get("mode", "linear")):
+        raise UnsupportedOperator(
+            f"GridSample with mode '{mode}' (node '{node.name}') is not supported"
+        )
+    *at, channel = axes_of(shape)
+    sizes = x.shape[1:-1]
+    taps = []
+    for d, size in enumerate(sizes):
+        named = grid[(*at, idx(len(sizes) - 1 - d))]
+        place = scope.compute("place", at, _place(node, named, size))
+        taps.append(_taps(scope, node, place, at, size))
+    corners = []
+    for corner in product(*taps):
+        weight = reduce(mul, (w for w, _ in corner))
+        corners.append(mul(weight, x[(at[0], *(i for _, i in corner), channel)]))
+    return scope.compute("sample", (*at, channel), reduce(add, corners))
+
+
+def _place(node: Node, named: Expr, size: int) -> Expr:
+    """A place from -1 to 1 along a dimension, in pixels: at most one outside of the image."""
+    is_aligned = bool(node.attrs.get("align_corners", 0))
+    scaled = mul(add(named, _ONE), literal((size - 1) / 2 if is_aligned else size / 2))
+    place = scaled if is_aligned else sub(scaled, _HALF)
+    padding = node.attrs.get("padding_mode", "zeros")
+    if padding == "zeros":
+        return _clamped(place, -1, size)
+    if padding == "reflection":
+        place = _reflected(place, 0.0 if is_aligned else -0.5, size - 1 if is_aligned else size)
+    return _clamped(place, 0, size - 1)
+
+
+def _reflected(place: Expr, low: float, span: float) -> Expr:
+    """`place` folded into the `span` from `low` on."""
+    if not span:
+        return _ZERO
+    length = call("abs", sub(place, literal(low)))
+    folds = call("floor", div(length, literal(span)))
+    rest = sub(length, mul(folds, literal(span)))
+    half = mul(folds, _HALF)
+    is_odd = compare("ne", half, call("floor", half))
+    return add(literal(low), select(is_odd, sub(literal(span), rest), rest))
+
+
+def _clamped(place: Expr, low: int, high: int) -> Expr:
+    return minimum(maximum(place, literal(low)), literal(high))
+
+
+def _taps(scope: Scope, node: Node, place: Tensor, at: Sequence[Axis], size: int) -> list[Tap]:
+    """The pixels around a place along one dimension."""
+    here = place[tuple(at)]
+    is_nearest = node.attrs.get("mode") == "nearest"
+    first = call("round" if is_nearest else "floor", here)
+    cell = scope.compute("cell", at, cast("int64", first))
+    behind = sub(here, first)
+    weights = (_ONE,) if is_nearest else (sub(_ONE, behind), behind)
+    taps: list[Tap] = []
+    for k, weight in enumerate(weights):
+        pixel = add(cast(INDEX, cell[tuple(at)]), idx(k))
+        if node.attrs.get("padding_mode", "zeros") == "zeros":
+            weight = select(_is_seen(add(first, literal(k)), size), weight, _ZERO)
+        taps.append((weight, maximum(idx(0), minimum(pixel, idx(size - 1)))))
+    return taps
+
+
+def _is_seen(pixel: Expr, size: int) -> Expr:
+    return binary("and", compare("ge", pixel, _ZERO), compare("le", pixel, literal(size - 1)))
