@@ -142,6 +142,18 @@ def test_damaged_object_is_an_error() -> None:
         Library([b"\x7fELF nonsense"])
 
 
+def test_a_library_knows_how_much_code_it_has() -> None:
+    parts = [
+        assemble(
+            f"define i64 @f{n}(i64 %x) {{\n  %y = mul i64 %x, {n}\n  ret i64 %y\n}}", TARGET
+        )
+        for n in (3, 1_000_003)
+    ]
+    alone = [Library([part]).n_code_bytes for part in parts]
+    assert 0 < alone[0] < alone[1] < 64
+    assert Library(parts).n_code_bytes == sum(alone)
+
+
 def test_objects_may_call_libm_and_each_other() -> None:
     inner = assemble(
         "declare float @erff(float)\n"
@@ -191,11 +203,13 @@ def test_constants_from_further_away_cost_more() -> None:
         "hot": driver.plan([launch], whole, NOTHING),
         "cold": driver.plan([launch], [], sweep),
         "near": driver.plan([launch], [], sweep, near=whole),
+        "code": driver.plan([launch], [], sweep, code=whole),
         "evicted": driver.plan([launch], [], NOTHING, whole),
     }
     turns = [{name: driver.evaluate(p) for name, p in plans.items()} for _ in range(30)]
     median = {name: np.median([turn[name] for turn in turns[5:]]) for name in plans}
-    assert min(median["cold"], median["evicted"], median["near"]) > median["hot"], median
+    away = min(median["cold"], median["evicted"], median["near"])
+    assert away > max(median["hot"], median["code"]), median
     assert last[0] == 0
 
 
