@@ -144,9 +144,7 @@ def test_damaged_object_is_an_error() -> None:
 
 def test_a_library_knows_how_much_code_it_has() -> None:
     parts = [
-        assemble(
-            f"define i64 @f{n}(i64 %x) {{\n  %y = mul i64 %x, {n}\n  ret i64 %y\n}}", TARGET
-        )
+        assemble(f"define i64 @f{n}(i64 %x) {{\n  %y = mul i64 %x, {n}\n  ret i64 %y\n}}", TARGET)
         for n in (3, 1_000_003)
     ]
     alone = [Library([part]).n_code_bytes for part in parts]
