@@ -16,8 +16,6 @@ _LIBM = "libm.so.6"
 class Library:
     """Machine code ready to be called; it lives as long as this object.
 
-    `n_code_bytes`: the machine code of all objects; that of one object lies together.
-
     Symbols that the objects leave open are looked up in each other, in this process and in libm.
     One that is nowhere to be found becomes address 0, where a call crashes: whoever needs a further
     library (libgomp) loads it first.
@@ -28,12 +26,16 @@ class Library:
         empty = llvm.parse_assembly(f'target triple = "{llvm.get_default_triple()}"')
         machine = llvm.Target.from_default_triple().create_target_machine(codemodel="jitdefault")
         self._engine = llvm.create_mcjit_compiler(empty, machine)
-        self.n_code_bytes = 0
+        self._objects = objects
         for data in objects:
-            found = _object(data)
-            self.n_code_bytes += sum(s.size() for s in found.sections() if s.is_text())
-            self._engine.add_object_file(found)
+            self._engine.add_object_file(_object(data))
         self._engine.finalize_object()
+
+    @property
+    def n_code_bytes(self) -> int:
+        """Bytes of the machine code of all objects; that of one object lies together."""
+        sections = (s for data in self._objects for s in _object(data).sections())
+        return sum(s.size() for s in sections if s.is_text())
 
     def address(self, symbol: str) -> int:
         """Address of a function; raises CodegenError when no object defines it."""

@@ -22,6 +22,7 @@ from autotune.te.expr import (
     cast,
     compare,
     div,
+    dtype_of,
     f32,
     maximum,
     minimum,
@@ -110,9 +111,11 @@ def _is_infinite(attrs: Attrs, x: Expr) -> Expr:
 
 
 def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
-    """Of whole numbers with the sign of b, or (`fmod`) of floats with the sign of a."""
-    if not attrs.get("fmod", 0):
-        return mod(a, b)
+    """Of whole numbers with the sign of b, which is not 0; of floats with the sign of a."""
+    if dtype_of(a) != "float32":
+        is_turned = compare("lt", b, Const(0, dtype_of(b)))
+        rest = mod(select(is_turned, call("neg", a), a), call("abs", b))
+        return select(is_turned, call("neg", rest), rest)
     quotient = div(a, b)
     down = call("floor", call("abs", quotient))
     whole = select(compare("lt", quotient, ZERO), call("neg", down), down)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autotune.graph.ir import Graph, Node, Shape
-from autotune.graph.scope import Operands, Scope, axes_of, tensor
+from autotune.graph.scope import Operands, Scope, axes_of, inside, tensor
 from autotune.te.expr import (
     INDEX,
     Axis,
@@ -20,8 +20,6 @@ from autotune.te.expr import (
     cast,
     compare,
     idx,
-    maximum,
-    minimum,
     select,
 )
 
@@ -33,7 +31,7 @@ def chosen(index: Expr, extent: int) -> Expr:
     """
     at = cast(INDEX, index)
     at = select(compare("lt", at, idx(0)), add(at, idx(extent)), at)
-    return maximum(idx(0), minimum(at, idx(extent - 1)))
+    return inside(at, extent)
 
 
 def gather(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:

@@ -179,9 +179,7 @@ class _Layout:
     # --- one method per kind of operator ---
 
     def spatial(self, node: Node) -> None:
-        inputs = [self.as_last(node.inputs[0]), *node.inputs[1:]]
-        if node.op == "GridSample":
-            inputs[1] = self.as_first(node.inputs[1])
+        inputs = [self.as_last(node.inputs[0]), *map(self.as_first, node.inputs[1:])]
         attrs: dict[str, object] = {}
         if node.op == "Conv":
             weight = self.editor.constants.get(node.inputs[1])

@@ -228,6 +228,24 @@ def _running_sum(editor: Editor, node: Node) -> None:
     editor.emit(replace(node, inputs=node.inputs[:1], attrs={**node.attrs, "axis": at}))
 
 
+def _remainder(editor: Editor, node: Node) -> None:
+    """Mod whose meaning is known: of whole numbers by constants, or `fmod` of floats."""
+    divisor = editor.constants.get(node.inputs[1])
+    is_float = editor.types[node.output].dtype.startswith("float")
+    if is_float != bool(node.attrs.get("fmod", 0)):
+        raise unsupported(node, editor.graph, "floats need fmod = 1, integers fmod = 0")
+    if not is_float and (divisor is None or not divisor.all()):
+        raise unsupported(node, editor.graph, "it divides by zero or by what is not constant")
+    editor.emit(node)
+
+
+def _grid_sample(editor: Editor, node: Node) -> None:
+    mode = node.attrs.get("mode", "linear")
+    if "cubic" in mode:
+        raise unsupported(node, editor.graph, f"mode '{mode}'")
+    editor.emit(node)
+
+
 def _expand(editor: Editor, node: Node) -> None:
     editor.emit(replace(node, inputs=node.inputs[:1]))
 
@@ -249,4 +267,6 @@ _RULES: dict[str, Callable[[Editor, Node], None]] = {
     "Interleave": interleave,
     "SpaceToDepth": space_to_depth,
     "Expand": _expand,
+    "Mod": _remainder,
+    "GridSample": _grid_sample,
 }

@@ -14,9 +14,8 @@ from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
-from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Node, Shape
-from autotune.graph.scope import Operands, Scope, axes_of, literal, tensor
+from autotune.graph.scope import Operands, Scope, axes_of, inside, literal, tensor
 from autotune.te.expr import (
     INDEX,
     Axis,
@@ -44,10 +43,6 @@ _ZERO, _ONE, _HALF = literal(0.0), literal(1.0), literal(0.5)
 def grid_sample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[n, i…, c] = x[n, …, c] at the place that grid[n, i…] names, the last dimension first."""
     x, grid = tensor(operands, 0), tensor(operands, 1)
-    if "cubic" in (mode := node.attrs.get("mode", "linear")):
-        raise UnsupportedOperator(
-            f"GridSample with mode '{mode}' (node '{node.name}') is not supported"
-        )
     *at, channel = axes_of(shape)
     sizes = x.shape[1:-1]
     taps = []
@@ -79,12 +74,11 @@ def _reflected(place: Expr, low: float, span: float) -> Expr:
     """`place` folded into the `span` from `low` on."""
     if not span:
         return _ZERO
+    there_and_back = literal(2 * span)
     length = call("abs", sub(place, literal(low)))
-    folds = call("floor", div(length, literal(span)))
-    rest = sub(length, mul(folds, literal(span)))
-    half = mul(folds, _HALF)
-    is_odd = compare("ne", half, call("floor", half))
-    return add(literal(low), select(is_odd, sub(literal(span), rest), rest))
+    turns = call("floor", div(length, there_and_back))
+    rest = sub(length, mul(turns, there_and_back))
+    return add(literal(low), minimum(rest, sub(there_and_back, rest)))
 
 
 def _clamped(place: Expr, low: int, high: int) -> Expr:
@@ -104,7 +98,7 @@ def _taps(scope: Scope, node: Node, place: Tensor, at: Sequence[Axis], size: int
         pixel = add(cast(INDEX, cell[tuple(at)]), idx(k))
         if node.attrs.get("padding_mode", "zeros") == "zeros":
             weight = select(_is_seen(add(first, literal(k)), size), weight, _ZERO)
-        taps.append((weight, maximum(idx(0), minimum(pixel, idx(size - 1)))))
+        taps.append((weight, inside(pixel, size)))
     return taps
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
-from autotune.te.expr import Axis, Const, Expr, Tensor, f32, idx
+from autotune.te.expr import Axis, Const, Expr, Tensor, f32, idx, maximum, minimum
 
 Operand: TypeAlias = Tensor | Const
 """What an operator reads: a tensor, or a literal for a constant of one element."""
@@ -76,6 +76,11 @@ def read(operand: Operand, axes: Sequence[Axis]) -> Expr:
     tail = axes[len(axes) - len(operand.shape) :]
     pairs = zip(operand.shape, tail, strict=True)
     return operand[tuple(idx(0) if extent == 1 else axis.var for extent, axis in pairs)]
+
+
+def inside(index: Expr, extent: int) -> Expr:
+    """`index`, moved to the nearest end where it is outside of a dimension."""
+    return maximum(idx(0), minimum(index, idx(extent - 1)))
 
 
 def literal(value: float) -> Const:

@@ -1,7 +1,7 @@
 """① Half precision (float16, bfloat16) -> float32: constants, types, and what operators convert to.
 
-Such numbers are a way to store weights; no CPU of the targets multiplies them faster than float32.
-The network computes at least as exactly as it was meant to; its inputs and outputs are float32.
+Such numbers are taken for a way to store weights: all code here computes in float32. The network is
+at least as exact as it was meant to be; its inputs and outputs are float32.
 """
 
 from __future__ import annotations

@@ -151,13 +151,13 @@ def _checked(end: Endpoint, array: Array) -> Array:
         raise UsageError(
             f"input '{end.name}' is a {type(array).__name__}", "give a NumPy array (np.asarray)"
         )
-    if array.dtype == np.float16 and end.dtype == "float32":
-        array = array.astype(np.float32)
     if array.dtype != np.dtype(end.dtype):
-        raise UsageError(
-            f"input '{end.name}' has dtype {array.dtype}, expected {end.dtype}",
-            f"convert it: array.astype('{end.dtype}')",
-        )
+        if array.dtype != np.float16 or end.dtype != "float32":
+            raise UsageError(
+                f"input '{end.name}' has dtype {array.dtype}, expected {end.dtype}",
+                f"convert it: array.astype('{end.dtype}')",
+            )
+        array = array.astype(np.float32)
     if array.shape != end.shape:
         raise UsageError(
             f"input '{end.name}' has shape {array.shape}, expected {end.shape}",

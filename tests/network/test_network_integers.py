@@ -96,6 +96,46 @@ def test_indices_that_are_outside_take_the_nearest_row(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, table[[4, 4, 0, 0, 4, 2]])
 
 
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_places_between_pixels(mode: str, padding: str, tmp_path: Path) -> None:
+    feeds = {"x": values(2, 20, 6, 5), "g": values(2, 4, 9, 2)}
+    op = node("GridSample", "x g", mode=mode, padding_mode=padding)
+    proto = model(op, {n: a.shape for n, a in feeds.items()}, opset=16)
+    found = compiled(proto, tmp_path).run(feeds)["y"]
+    np.testing.assert_allclose(found, onnxruntime_outputs(proto, feeds)["y"], atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["border", "reflection"])
+def test_places_that_are_nowhere_are_inside_of_memory(padding: str, tmp_path: Path) -> None:
+    """What is not a number, or beyond all numbers, still reads some pixel."""
+    x = values(1, 3, 6, 5)
+    places = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e10], np.float32)
+    grid = np.stack(np.meshgrid(places, places), -1)[None]
+    op = node("GridSample", "x g", mode="nearest", padding_mode=padding)
+    proto = model(op, {"x": x.shape, "g": grid.shape}, opset=16)
+    found = compiled(proto, tmp_path).run({"x": x, "g": grid})["y"]
+    assert np.isin(found, x).all()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+@pytest.mark.parametrize("divisor", [7, -7, 8, -8, 1, [3, -3, 7, -7, 5, 1, 2, -2]], ids=str)
+def test_remainder(divisor: object, dtype: str, tmp_path: Path) -> None:
+    feeds = {"x": integers(-99, 99, 6, 8, dtype=dtype)}
+    constants = {"d": np.array(divisor, dtype)}
+    assert_right(node("Mod", "x d"), feeds, tmp_path, constants, output=dtype)
+
+
+@pytest.mark.parametrize("op", ["Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Atanh"])
+def test_trigonometry(op: str, tmp_path: Path) -> None:
+    assert_right(node(op, "x"), {"x": np.linspace(-0.9, 0.9, 201, dtype=np.float32)}, tmp_path)
+
+
+def test_infinities(tmp_path: Path) -> None:
+    feeds = {"x": np.array([0, np.inf, -np.inf, np.nan, 3.4e38], np.float32)}
+    assert_right(node("IsInf", "x"), feeds, tmp_path, output="bool")
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_gather_elements(axis: int, tmp_path: Path) -> None:
     x = values(4, 6, 5)

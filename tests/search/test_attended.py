@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from autotune.loopir.lower import lower
 from autotune.schedule.replay import replay
 from autotune.search.analysis import analyse
 from autotune.search.draft import draft_seconds
@@ -15,9 +14,8 @@ from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.chains import row_chain
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.evaluate import evaluate
-from tests.schedule.running import assert_computes, random_inputs
 from tests.schedule.small_dags import attention, gemm, normalised_products, softmax, two_convs
+from tests.search.random_rows import assert_random_rows_compute
 
 AVX2 = parse_target("x86-64-v3")
 TARGETS = [t for t in (AVX2, parse_target("x86-64-v4")) if runs_here(t)]
@@ -80,14 +78,7 @@ def test_what_leaves_the_task_is_not_between_products(name: str) -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
 @each_chain
 def test_random_rows_compute_what_the_definition_says(name: str, target: Target) -> None:
-    dag, rng = CHAINS[name](), np.random.default_rng(5)
-    inputs = random_inputs(dag)
-    expected = evaluate(dag, inputs)
-    for sketch in generate_sketches(dag, target):
-        rows = sketch.sample(300, rng)
-        for row in rows[analyse(dag, sketch, rows, target).valid][:3]:
-            program = lower(dag, sketch.bind(row))
-            assert_computes(program, inputs, expected, target, (1, 2))
+    assert_random_rows_compute(CHAINS[name](), target, n_samples=300, n_chunks=(1, 2), seed=5)
 
 
 def test_the_draft_keeps_the_rows_in_the_cache() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from autotune.loopir.lower import lower
 from autotune.schedule.replay import replay
 from autotune.search.analysis import analyse
 from autotune.search.draft import draft_seconds
@@ -15,9 +14,8 @@ from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG
-from autotune.te.evaluate import evaluate
-from tests.schedule.running import assert_computes, random_inputs
 from tests.schedule.small_dags import ALL, conv, pooled_product, separable, two_convs
+from tests.search.random_rows import assert_random_rows_compute
 
 TARGETS = [t for t in map(parse_target, ("x86-64-v3", "x86-64-v4")) if runs_here(t)]
 CHAINS = ("separable", "separable_strided", "separable_unpadded", "pooled_product")
@@ -54,14 +52,7 @@ def test_a_reduction_that_is_no_window_is_not_chained(dag: ComputeDAG) -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
 @pytest.mark.parametrize("name", CHAINS)
 def test_random_rows_compute_what_the_definition_says(name: str, target: Target) -> None:
-    dag, rng = ALL[name](), np.random.default_rng(11)
-    inputs = random_inputs(dag)
-    expected = evaluate(dag, inputs)
-    for sketch in generate_sketches(dag, target):
-        rows = sketch.sample(200, rng)
-        for row in rows[analyse(dag, sketch, rows, target).valid][:3]:
-            program = lower(dag, sketch.bind(row))
-            assert_computes(program, inputs, expected, target, (2,))
+    assert_random_rows_compute(ALL[name](), target, n_samples=200, n_chunks=(2,), seed=11)
 
 
 def test_the_draft_prefers_what_stays_in_the_cache() -> None:
