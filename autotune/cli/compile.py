@@ -7,12 +7,13 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.console import debug_option, put, say, say_note
+from autotune.cli.console import counting, debug_option, put, say, say_note
 from autotune.cli.models import model_path, read_network
 from autotune.cli.options import COUNT, FILE, max_error_option, shape_option, shapes_of
 from autotune.errors import LogMismatch, UsageError
@@ -164,14 +165,18 @@ def _choose(
     which neither was measured.
     """
     from autotune.graph.network import chosen
+    from autotune.measure.spread import spread
     from autotune.search.draft import estimate_s
     from autotune.search.policy import default_steps
 
-    steps = {key: record.steps for key, record in best.items()} | {
-        key: default_steps(dag, plan.target, plan.n_threads, plan.max_error)
-        for key, dag in network.tasks.items()
-        if key not in best
-    }
+    unknown = [key for key in network.tasks if key not in best]
+    draft = partial(
+        default_steps, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
+    )
+    with counting("choosing programs") as tell:
+        drafts = spread(draft, [network.tasks[key] for key in unknown], tell)
+    steps = {key: record.steps for key, record in best.items()}
+    steps |= dict(zip(unknown, drafts, strict=True))
     guess = {
         key: estimate_s(network.tasks[key], steps[key], plan.target, plan.n_threads)
         * (_DRAFT_ERROR if key in network.parts else 1.0)
@@ -196,7 +201,8 @@ def tuned_latencies(best: Mapping[str, MeasureRecord]) -> dict[str, Tuned]:
 def _compile(network: Network, steps: dict[str, Steps], plan: _Plan) -> Artifact:
     from autotune.network.compiler import compile_network
 
-    artifact = compile_network(network, steps, plan.target, plan.n_threads)
+    with counting("compiling programs") as tell:
+        artifact = compile_network(network, steps, plan.target, plan.n_threads, tell)
     return replace(artifact, model_path=str(plan.model.resolve()))
 
 

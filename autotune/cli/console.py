@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Sequence
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_LINE_EVERY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -49,6 +53,26 @@ def put(text: str) -> None:
 def put_json(data: Any) -> None:
     """Write data as indented JSON."""
     put(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """How far long work has come: for a person a line that changes, for a log one now and then."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(what) as status:
+            yield lambda n, total: status.update(f"{what}: {n} of {total}")
+        return
+    said_s = time.monotonic()
+
+    def tell(n: int, total: int) -> None:
+        nonlocal said_s
+        if time.monotonic() > said_s + _LINE_EVERY_S:
+            said_s = time.monotonic()
+            say(f"{what}: {n} of {total}")
+
+    yield tell
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> str:

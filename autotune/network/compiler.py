@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from autotune import __version__
@@ -18,6 +19,7 @@ from autotune.errors import NoValidSchedule
 from autotune.graph.network import Call, Network
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, with_strides
+from autotune.measure.spread import Tell, spread
 from autotune.network.artifact import Artifact
 from autotune.network.entry import compile_entry
 from autotune.network.layout import Layout, Unit, value_name
@@ -36,12 +38,13 @@ def compile_network(
     steps: Mapping[str, Steps],
     target: Target,
     n_threads: int = 1,
+    tell: Tell = lambda n_done, n_all: None,
 ) -> Artifact:
     """Compile `network` with the schedule `steps[key]` for every task.
 
     `n_threads`: how many threads the schedules were chosen for, the default of whoever runs the
-    artifact. Raises NoValidSchedule for a task without steps, ScheduleError or CodegenError where
-    a schedule has no program.
+    artifact. `tell`: is told of each program that is compiled. Raises NoValidSchedule for a task
+    without steps, ScheduleError or CodegenError where a schedule has no program.
     """
     programs = _programs(network, steps)
     found = overlays(network, programs)
@@ -58,7 +61,7 @@ def compile_network(
         kernels=layout.kernels,
         arena_bytes=layout.plan.n_bytes,
         n_bases=layout.n_bases,
-        objects=(*_compile(units, target), entry),
+        objects=(*_compile(units, target, tell), entry),
         constants=layout.constants.data(),
         autotune_version=__version__,
     )
@@ -116,11 +119,17 @@ def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[
     return out
 
 
-def _compile(units: list[Unit], target: Target) -> list[bytes]:
+def _compile(units: list[Unit], target: Target, tell: Tell) -> list[bytes]:
     """One object per distinct program, in order of first use.
 
-    One after the other: LLVM takes a lock and the emitter holds the interpreter's, so two threads
-    are not faster than one (measured), and 50 programs take 3 seconds.
+    By processes: LLVM takes a lock and the emitter holds the interpreter's, so two threads are not
+    faster than one (measured).
     """
     programs = {unit.prefix: unit.program for unit in units}
-    return [compile_program(program, target, prefix) for prefix, program in programs.items()]
+    one = partial(_object, target)
+    return spread(one, list(programs.items()), tell)
+
+
+def _object(target: Target, named: tuple[str, Program]) -> bytes:
+    prefix, program = named
+    return compile_program(program, target, prefix)

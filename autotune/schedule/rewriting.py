@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
+from functools import lru_cache, reduce
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from autotune.te.expr import (
 )
 
 
+@lru_cache(maxsize=256)
 def compute_inline(dag: ComputeDAG, step: ComputeInline) -> ComputeDAG:
     """Readers of a tensor compute its elements themselves."""
     op = _computation(dag, step.stage)
@@ -71,6 +72,7 @@ def _insert(dag: ComputeDAG, new: Op, before: str, changed: Compute) -> ComputeD
     return ComputeDAG(tuple(ops), dag.outputs)
 
 
+@lru_cache(maxsize=256)
 def cache_read(dag: ComputeDAG, step: CacheRead) -> ComputeDAG:
     """A computation reads a copy of a tensor."""
     reader = _computation(dag, step.reader)
@@ -90,6 +92,7 @@ def cache_read(dag: ComputeDAG, step: CacheRead) -> ComputeDAG:
     return _insert(dag, copy, reader.name, changed)
 
 
+@lru_cache(maxsize=256)
 def cache_write(dag: ComputeDAG, step: CacheWrite) -> ComputeDAG:
     """A computation writes to a tensor of its own, which is then copied."""
     op = _computation(dag, step.stage)
@@ -126,6 +129,7 @@ def rfactor(dag: ComputeDAG, step: RFactor, factor: Extent) -> ComputeDAG:
     return _insert(dag, partial, op.name, changed)
 
 
+@lru_cache(maxsize=256)
 def interleave(dag: ComputeDAG, step: Interleave) -> ComputeDAG:
     """Partial results side by side along the innermost axis, added up where they are read."""
     op = _computation(dag, step.stage)

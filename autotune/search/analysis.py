@@ -202,7 +202,7 @@ class _Walk:
             lanes=lanes,
             waste=self._waste(),
             traffic=caches.traffic(),
-            unique_bytes=caches.footprint(0),
+            unique_bytes=caches.footprint(),
             chunks=product([x.extent for x in self.loops if x.parallel], self.n),
             local_bytes=local_bytes(self.stage, self.n),
             inner_trips=inner[-1].extent if inner else np.ones(self.n),

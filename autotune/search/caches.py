@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
@@ -25,6 +25,8 @@ RUN_START_BYTES = 96
 class _Part:
     """Bytes that are touched of a tensor, in how many contiguous runs, and what holds them.
 
+    Arrays have shape [depths, n], or [n] where all depths are alike.
+
     `held`: size of the local buffer; infinite for a tensor in memory. `crowded`: bytes of L1 that
     are taken, which are more than those touched where the lines share a few of its sets.
     """
@@ -44,6 +46,10 @@ class Caches:
 
     def __init__(self, nest: Nest, target: Target) -> None:
         self.nest, self.target, self.n = nest, target, nest.n
+        rolled = {k for k, x in enumerate(nest.loops) if not (x.own and x.annotation)}
+        inside = max(rolled) + 1 if rolled else 0  # one step of everything that is expanded
+        self._depths = sorted({0, *rolled, inside})
+        self._parts = self._touched(self._depths)
 
     def traffic(self) -> tuple[Array, Array, Array]:
         """Bytes fetched from beyond L1, L2 and L3.
@@ -52,38 +58,37 @@ class Caches:
         run of loop d, over all runs of the loops outside it. A local buffer that fits is no
         traffic at all: who fills it finds and leaves it there.
         """
-        depths = [k for k, x in enumerate(self.nest.loops) if not (x.own and x.annotation)]
-        depths.append(depths[-1] + 1 if depths else 0)  # one step of everything that is expanded
-        parts = [self._parts(d) for d in depths]
-        feet = [self._total(p.n_bytes for p in at) for at in parts]
-        crowded = [self._total(p.crowded for p in at) for at in parts]
+        feet = self._total(p.n_bytes for p in self._parts)
+        crowded = self._total(p.crowded for p in self._parts)
         trips = [np.ones(self.n), *accumulate((x.extent for x in self.nest.loops), np.multiply)]
-        outside = [trips[d] for d in depths]
+        outside = np.stack([trips[d] for d in self._depths])
         result = []
         sizes = (self.target.l1_bytes, self.target.l2_bytes, self.target.l3_bytes)
         for level, size in enumerate(0.8 * s for s in sizes):
-            n_bytes = [self._total(p.missing(size, p.n_bytes) for p in at) for at in parts]
-            n_runs = [self._total(p.missing(size, p.n_runs) for p in at) for at in parts]
-            moved, pieces = n_bytes[-1] * outside[-1], n_runs[-1] * outside[-1]
-            for k in range(len(depths) - 2, -1, -1):
-                fits = (feet if level else crowded)[k + 1] <= size
-                moved = np.where(fits, n_bytes[k] * outside[k], moved)
-                pieces = np.where(fits, n_runs[k + 1] * outside[k + 1], pieces)
+            n_bytes = self._total(p.missing(size, p.n_bytes) for p in self._parts) * outside
+            n_runs = self._total(p.missing(size, p.n_runs) for p in self._parts) * outside
+            fits = (feet if level else crowded) <= size
+            moved, pieces = n_bytes[-1], n_runs[-1]
+            for k in range(len(self._depths) - 2, -1, -1):
+                moved = np.where(fits[k + 1], n_bytes[k], moved)
+                pieces = np.where(fits[k + 1], n_runs[k + 1], pieces)
             if level:  # L2 is near enough not to mind where a run begins
                 moved = moved + RUN_START_BYTES * np.minimum(pieces, moved / CACHE_LINE)
             result.append(moved)
         return result[0], result[1], result[2]
 
-    def footprint(self, depth: int) -> Array:
-        """Bytes touched by the loops from `depth` inwards."""
-        return self._total(p.n_bytes for p in self._parts(depth))
+    def footprint(self) -> Array:
+        """Bytes touched by all loops, shape [n]."""
+        footprint: Array = self._total(p.n_bytes for p in self._parts)[0]
+        return footprint
 
     def _total(self, parts: Iterable[Array]) -> Array:
-        return reduce(np.add, parts)
+        return np.broadcast_to(reduce(np.add, parts), (len(self._depths), self.n))
 
-    def _parts(self, depth: int) -> list[_Part]:
-        """What the loops from `depth` inwards touch of each tensor."""
-        inner = self.nest.inner_extents(depth)
+    def _touched(self, depths: Sequence[int]) -> list[_Part]:
+        """What the loops from each of `depths` inwards touch of each tensor, shape [depths, n]."""
+        each = [self.nest.inner_extents(d) for d in depths]
+        inner = {name: np.stack([extents[name] for extents in each]) for name in each[0]}
         parts = [self._part(x, inner) for x in self.nest.reads]
         out = self.nest.op.tensor
         extents = [inner[a.name] for a in self.nest.op.axes]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from autotune.te.dag import Compute
 from autotune.te.expr import (
     Binary,
@@ -25,6 +27,7 @@ _BINARIES = {"div": 8, "pow": 50}
 """Ports are busy for as long as with this many additions."""
 
 
+@lru_cache(maxsize=256)
 def operations(op: Compute) -> int:
     """Vector instructions per point: a multiply-add is one; what is written twice counts once."""
     body = op.body.body if isinstance(op.body, Reduce) else op.body

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from autotune.te.expr import (
     INDEX,
@@ -63,6 +64,15 @@ class Linear:
 
 def linear(e: Expr, ranges: Ranges | None = None) -> Linear:
     """Canonical form of an index expression; `ranges` lets min, floordiv, … be resolved."""
+    return _linear(e, ranges) if ranges else _everywhere(e)
+
+
+@lru_cache(maxsize=4096)
+def _everywhere(e: Expr) -> Linear:
+    return _linear(e, {})
+
+
+def _linear(e: Expr, ranges: Ranges) -> Linear:
     match e:
         case Const(value=value):
             return Linear((), int(value))
@@ -78,9 +88,9 @@ def linear(e: Expr, ranges: Ranges | None = None) -> Linear:
                 return _scale(lb, la.const)
             return _atom(Binary("mul", la.expr, lb.expr))
         case Binary(op="floordiv" | "mod", a=a, b=b):
-            return _division(e.op, linear(a, ranges), linear(b, ranges), ranges or {})
+            return _division(e.op, linear(a, ranges), linear(b, ranges), ranges)
         case Binary(op="min" | "max", a=a, b=b):
-            return _extremum(e.op, linear(a, ranges), linear(b, ranges), ranges or {})
+            return _extremum(e.op, linear(a, ranges), linear(b, ranges), ranges)
         case Select(cond=cond, a=a, b=b):
             parts = select(cond, linear(a, ranges).expr, linear(b, ranges).expr)
             return _atom(parts) if isinstance(parts, Select) else linear(parts, ranges)

@@ -64,6 +64,9 @@ class Compute:
         """Name of the tensor."""
         return self.tensor.name
 
+    def __hash__(self) -> int:
+        return hash((self.tensor, self.axes))  # bodies are long, and rarely differ alone
+
     @property
     def reduce_axes(self) -> tuple[Axis, ...]:
         """Axes that are reduced over; empty for a pointwise computation."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 FLOAT_DTYPES = ("float32", "float64", "float16")
@@ -230,9 +231,10 @@ def loads(e: Expr) -> list[Load]:
     return [x for x in walk(e) if isinstance(x, Load)]
 
 
-def variables(e: Expr) -> set[str]:
+@lru_cache(maxsize=4096)
+def variables(e: Expr) -> frozenset[str]:
     """Names of the index variables in `e`."""
-    return {x.name for x in walk(e) if isinstance(x, Var)}
+    return frozenset(x.name for x in walk(e) if isinstance(x, Var))
 
 
 def is_guard(e: Expr) -> bool:
