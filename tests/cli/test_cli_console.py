@@ -18,4 +18,3 @@ def test_a_log_gets_a_line_now_and_then(
     printed = capsys.readouterr()
     assert printed.err == "choosing programs: 2 of 4\nchoosing programs: 4 of 4\n"
     assert not printed.out
-
