@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ import click
 from autotune.cli.console import counting, debug_option, put, say, say_note
 from autotune.cli.models import model_path, read_network
 from autotune.cli.options import COUNT, FILE, max_error_option, shape_option, shapes_of
-from autotune.errors import LogMismatch, UsageError
+from autotune.errors import LogMismatch, MissingDependency, ModelError, UsageError
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
@@ -213,10 +212,12 @@ def _check(artifact: Artifact, network: Network, plan: _Plan) -> float:
     from autotune.network.runtime import Model
 
     compiled = Model(artifact)
-    if importlib.util.find_spec("onnxruntime") is None:
-        error, oracle = check_network(compiled, network), "NumPy"
-    else:
-        reference = prepare_model(plan.model, plan.shapes)
+    reference = prepare_model(plan.model, plan.shapes)
+    try:
         error, oracle = check_onnxruntime(compiled, reference), "ONNX Runtime"
+    except (MissingDependency, ModelError) as problem:
+        if isinstance(problem, ModelError):
+            say_note(problem.message)
+        error, oracle = check_network(compiled, network), "NumPy"
     say(f"outputs agree with {oracle}: largest error {error:.1e} of the largest value")
     return error

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from autotune.errors import WrongNumbers
 from autotune.graph.network import Network, Port
 from autotune.network.memory import Place, place_of
-from autotune.network.opponents import onnxruntime_runner
+from autotune.network.opponents import opponent
 from autotune.network.runtime import Model, random_inputs
 from autotune.te.evaluate import evaluate
 from autotune.te.pitch import spanned
@@ -39,10 +39,11 @@ Array = NDArray[Any]
 def check_onnxruntime(model: Model, onnx_model: Any, seed: int = 0) -> float:
     """Error against ONNX Runtime on the same weights (path or ModelProto), as `max_error`.
 
-    Raises WrongNumbers above `TOLERANCE`, MissingDependency without ONNX Runtime.
+    Raises WrongNumbers above `TOLERANCE`, MissingDependency without ONNX Runtime, ModelError where
+    that cannot run the model.
     """
     inputs = random_inputs(model.input_info, seed)
-    expected = onnxruntime_runner(onnx_model, model.n_threads)(inputs)
+    expected = opponent("onnxruntime", onnx_model, model.n_threads)(inputs)
     return _require(model.run(inputs), expected)
 
 

@@ -7,7 +7,8 @@ outputs at every inference, as ours does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -26,16 +27,30 @@ Runner = Callable[[Mapping[str, Array]], dict[str, Array]]
 def opponent(name: str, model: Any, n_threads: int) -> Runner:
     """A function that runs `model` (path or ModelProto) by the runtime `name`, of `OPPONENTS`.
 
-    Raises MissingDependency where it is not installed, ModelError where it refuses the model.
+    Raises MissingDependency where it is not installed, ModelError where it refuses the model; so
+    does the function where it refuses the inputs.
     """
+    with _blamed(name, "load"):
+        runner = OPPONENTS[name](model, n_threads)
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        with _blamed(name, "run"):
+            return runner(inputs)
+
+    return run
+
+
+@contextmanager
+def _blamed(name: str, action: str) -> Iterator[None]:
+    """Every runtime has exceptions of its own."""
     try:
-        return OPPONENTS[name](model, n_threads)
+        yield
     except AutotuneError:
         raise
-    except Exception as error:  # every runtime has exceptions of its own
+    except Exception as error:
         reason = shorten(str(error), _REASON_WIDTH) or type(error).__name__
         raise ModelError(
-            f"{name} cannot load the model: {reason}", f"leave out --against {name}"
+            f"{name} cannot {action} the model: {reason}", f"leave out --against {name}"
         ) from error
 
 
@@ -71,12 +86,15 @@ def openvino_runner(model: Any, n_threads: int) -> Runner:
         "INFERENCE_NUM_THREADS": n_threads,
         "NUM_STREAMS": 1,
     }
-    compiled = core.compile_model(core.read_model(_source(model)), "CPU", settings)
-    names = [tuple(output.get_names()) for output in compiled.outputs]
-    request = compiled.create_infer_request()
+    network = core.read_model(_source(model))
+    given = [port.get_names() for port in network.inputs]
+    names = [port.get_names() for port in network.outputs]
+    request = core.compile_model(network, "CPU", settings).create_infer_request()
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        arrays = request.infer(inputs, share_inputs=True).values()
+        # by position: by name it does not find what nobody reads
+        ordered = [inputs[name] for aliases in given for name in aliases if name in inputs]
+        arrays = request.infer(ordered, share_inputs=True).values()
         pairs = zip(names, arrays, strict=True)
         return {name: np.asarray(array) for aliases, array in pairs for name in aliases}
 

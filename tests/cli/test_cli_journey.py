@@ -277,6 +277,25 @@ def test_without_onnxruntime_numpy_is_the_oracle(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # importing it fails
     assert run(["compile", "--log", str(tuned), "-o", str(tmp_path / "m.atn")]) == 0
     assert "outputs agree with NumPy" in capsys.readouterr().err
+
+
+def test_where_onnxruntime_fails_numpy_is_the_oracle(cli: Cli, tmp_path: Path) -> None:
+    """It refuses an index that is outside of its table; here that takes the last row."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (int64[3] i) => (float[3, 2] y)
+        <int64[1] far = {1000}, float[4, 2] table = {1, 2, 3, 4, 5, 6, 7, 8}>
+        { k = Add(i, far) y = Gather(table, k) }
+    """)
+    onnx.save(model, tmp_path / "far.onnx")
+    done = cli("compile", tmp_path / "far.onnx", "-o", tmp_path / "far.atn")
+    assert done.code == 0, done.err
+    assert "note: onnxruntime cannot run the model: " in done.err
+    assert "outputs agree with NumPy" in done.err
+    done = cli("bench", tmp_path / "far.atn", "--against", "onnxruntime")
+    assert done.code == 1
+    assert "error: onnxruntime cannot run the model: " in done.err
+    assert "hint: leave out --against onnxruntime" in done.err

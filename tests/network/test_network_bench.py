@@ -178,6 +178,28 @@ def test_a_model_that_an_opponent_refuses(name: str) -> None:
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.parametrize("name", OPPONENTS)
+def test_inputs_that_an_opponent_refuses(name: str) -> None:
+    pytest.importorskip(name)
+    run = opponent(name, onnx_mlp(), 1)
+    with pytest.raises(ModelError, match=f"{name} cannot run the model: ") as caught:
+        run({"image": np.ones((1, 3, 5), np.float32)})
+    assert f"--against {name}" in caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", OPPONENTS)
+def test_inputs_that_nobody_reads(name: str) -> None:
+    """TensorFlow's exporter leaves such ones, and OpenVINO does not find them by name."""
+    pytest.importorskip(name)
+    port = oh.make_tensor_value_info
+    nodes = [oh.make_node("Sub", ["y:0", "x:0"], ["out:0"])]
+    inputs = [port("x:0", 1, (2,)), port("idle:0", 1, (3,)), port("y:0", 1, (2,))]
+    run = opponent(name, onnx_model(nodes, inputs, [port("out:0", 1, (2,))], []), 1)
+    x, idle, y = (np.array(a, np.float32) for a in ([1, 1], [0, 0, 0], [5, 7]))
+    assert (run({"y:0": y, "idle:0": idle, "x:0": x})["out:0"] == [4, 6]).all()
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("name", OPPONENTS)
 def test_opponents_name_their_outputs_and_give_fresh_ones(name: str, n_threads: int) -> None:
