@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from autotune.errors import ScheduleError
 from autotune.schedule.region import Extent, plain
 from autotune.schedule.required import required_extents
-from autotune.schedule.rewriting import cache_read, cache_write, compute_inline, interleave, rfactor
+from autotune.schedule.rewriting import (
+    cache_read,
+    cache_write,
+    compute_inline,
+    interleave,
+    parts,
+    rfactor,
+)
 from autotune.schedule.state import Attach, SplitRelation, Stage, State, fresh, initial
 from autotune.schedule.steps import (
     Annotate,
@@ -27,6 +34,7 @@ from autotune.schedule.steps import (
     Interleave,
     Pack,
     Parallel,
+    Parts,
     Prefetch,
     Reorder,
     RFactor,
@@ -176,6 +184,10 @@ def _rfactor(state: State, step: RFactor, holes: Holes) -> State:
     return _with_dag(state, rfactor(state.dag, step, _size(step.factor, holes)))
 
 
+def _parts(state: State, step: Parts, _: Holes) -> State:
+    return _with_dag(state, parts(state.dag, step))
+
+
 def _interleave(state: State, step: Interleave, _: Holes) -> State:
     return _with_dag(state, interleave(state.dag, step))
 
@@ -211,6 +223,7 @@ _APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     CacheRead: _cache_read,
     CacheWrite: _cache_write,
     RFactor: _rfactor,
+    Parts: _parts,
     Interleave: _interleave,
     Winograd: _winograd,
     Pack: _pack,

@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.errors import ScheduleError
 from autotune.schedule.region import Extent
-from autotune.schedule.steps import CacheRead, CacheWrite, ComputeInline, Interleave, RFactor
+from autotune.schedule.steps import CacheRead, CacheWrite, ComputeInline, Interleave, Parts, RFactor
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.expr import (
     Axis,
@@ -18,7 +18,6 @@ from autotune.te.expr import (
     Load,
     Reduce,
     Tensor,
-    Var,
     add,
     compare,
     floordiv,
@@ -118,15 +117,38 @@ def rfactor(dag: ComputeDAG, step: RFactor, factor: Extent) -> ComputeDAG:
     else:
         at = add(first, inner.var)
         body = substitute(op.body.body, {last.name: at})
-    axes = (*op.axes, inner)
-    partial = Compute(
-        Tensor(step.name, tuple(a.extent for a in axes), op.tensor.dtype),
-        axes,
-        Reduce(op.body.op, body, (*op.body.axes[:-1], outer)),
-    )
-    load = Load(partial.tensor, tuple(Var(a.name) for a in axes))
-    changed = replace(op, body=Reduce(op.body.op, load, (inner,)))
-    return _insert(dag, partial, op.name, changed)
+    reduction = Reduce(op.body.op, body, (*op.body.axes[:-1], outer))
+    partial = _partial(op, step.name, (*op.axes, inner), reduction)
+    return _insert(dag, partial, op.name, _combine(op, partial, inner))
+
+
+@lru_cache(maxsize=256)
+def parts(dag: ComputeDAG, step: Parts) -> ComputeDAG:
+    """Partial results of consecutive terms, over which the reduction then runs."""
+    op = _computation(dag, step.stage)
+    if not isinstance(op.body, Reduce):
+        raise ScheduleError("parts need a reduction")
+    first = op.body.axes[0]
+    if first.extent % step.factor:
+        raise ScheduleError(f"{step.factor} parts do not divide {first.name}<{first.extent}")
+    outer = Axis(f"{first.name}.p", step.factor)
+    inner = Axis(first.name, first.extent // step.factor)
+    at = add(mul(outer.var, idx(inner.extent)), inner.var)
+    body = substitute(op.body.body, {first.name: at})
+    reduction = Reduce(op.body.op, body, (inner, *op.body.axes[1:]))
+    partial = _partial(op, step.name, (outer, *op.axes), reduction)
+    return _insert(dag, partial, op.name, _combine(op, partial, outer))
+
+
+def _partial(op: Compute, name: str, axes: tuple[Axis, ...], body: Reduce) -> Compute:
+    return Compute(Tensor(name, tuple(a.extent for a in axes), op.tensor.dtype), axes, body)
+
+
+def _combine(op: Compute, partial: Compute, axis: Axis) -> Compute:
+    """`op` as a reduction of partial results along `axis`."""
+    assert isinstance(op.body, Reduce)
+    load = Load(partial.tensor, tuple(a.var for a in partial.axes))
+    return replace(op, body=Reduce(op.body.op, load, (axis,)))
 
 
 @lru_cache(maxsize=256)
@@ -145,13 +167,9 @@ def interleave(dag: ComputeDAG, step: Interleave) -> ComputeDAG:
         channel.name: floordiv(lane.var, idx(factor)),
         last.name: add(mul(outer.var, idx(factor)), mod(lane.var, idx(factor))),
     }
-    axes = (*op.axes[:-1], lane)
-    partial = Compute(
-        Tensor(step.name, tuple(a.extent for a in axes), op.tensor.dtype),
-        axes,
-        Reduce("sum", substitute(op.body.body, at), (*op.body.axes[:-1], outer)),
-    )
+    body = Reduce("sum", substitute(op.body.body, at), (*op.body.axes[:-1], outer))
+    partial = _partial(op, step.name, (*op.axes[:-1], lane), body)
     first = mul(channel.var, idx(factor))
     before = tuple(a.var for a in op.axes[:-1])
-    parts: list[Expr] = [Load(partial.tensor, (*before, add(first, idx(n)))) for n in range(factor)]
-    return _insert(dag, partial, op.name, replace(op, body=reduce(add, parts)))
+    lanes: list[Expr] = [Load(partial.tensor, (*before, add(first, idx(n)))) for n in range(factor)]
+    return _insert(dag, partial, op.name, replace(op, body=reduce(add, lanes)))

@@ -129,6 +129,22 @@ class RFactor:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """Cut the reduction of `stage` into `factor` consecutive parts, each a partial result.
+
+    s[c] = sum(x[c, k], k<K)   ->   name[p, c] = sum(x[c, p·K/P + o], o<K/P)
+                                    s[c] = sum(name[p, c], p<P)
+
+    Parts can run in parallel, and rounding errors of a long sum grow with K/P + P instead of K.
+    The first reduction axis is cut, and P divides its extent K.
+    """
+
+    stage: str
+    factor: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Interleave:
     """Compute `factor` partial results of `stage` as neighbours along its innermost axis.
 
@@ -190,6 +206,7 @@ Step: TypeAlias = (
     | CacheRead
     | CacheWrite
     | RFactor
+    | Parts
     | Interleave
     | Winograd
     | Pack
@@ -207,6 +224,7 @@ _KINDS: dict[str, type] = {
     "cache_read": CacheRead,
     "cache_write": CacheWrite,
     "rfactor": RFactor,
+    "parts": Parts,
     "interleave": Interleave,
     "winograd": Winograd,
     "pack": Pack,

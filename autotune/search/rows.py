@@ -16,6 +16,7 @@ from autotune.target import Target
 from autotune.te.chains import matches, shared_axes
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Load, Reduce, Var, variables
+from autotune.te.windows import reuses
 
 _FEW = 4
 """Numbers that are added up one after the other."""
@@ -29,13 +30,21 @@ def rfactor_contiguous_reduction(
     """A reduction along the direction of memory: partial results side by side in vector lanes."""
     state = p.state(dag)
     op = state[name].op
-    if not op.reduce_axes or not op.axes or op.axes[-1].extent >= target.lanes:
+    if not op.reduce_axes or not op.axes:
         return None
-    if not _rfactor_width(op, op.reduce_axes[-1], target):
+    few = op.axes[-1].extent < target.lanes and rfactor_width(op, op.reduce_axes[-1], target)
+    if not few and not only_terms_are_contiguous(op, target):
         return None
     last = op.axes[-1].name
     out = _place_row_reduction(p, op, None, last, target)
     return [out.add(Parallel(name, len(op.axes)), done=(name,), label="lanes")]
+
+
+def only_terms_are_contiguous(op: Compute, target: Target) -> bool:
+    """Whether a reduction runs along the direction of memory, and neighbouring results do not."""
+    if not op.reduce_axes or not op.axes or reuses(op) or advances(op, op.axes[-1]):
+        return False
+    return rfactor_width(op, op.reduce_axes[-1], target) > 0
 
 
 def tile_rows_with_everything(
@@ -81,7 +90,7 @@ def _place_row_reduction(
     lanes one after the other would take longer than all before.
     """
     last = op.reduce_axes[-1]
-    width = _rfactor_width(op, last, target)
+    width = rfactor_width(op, last, target)
     host = root or op.name
     if width == 0:
         return _place_column_reduction(p.add(ComputeAt(op.name, host, row)), op, target)
@@ -123,7 +132,7 @@ def _place_column_reduction(p: Partial, op: Compute, target: Target) -> Partial:
     return out.add(Annotate(op.name, f"{last.name}.1", "vectorize"))
 
 
-def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
+def rfactor_width(op: Compute, last: Axis, target: Target) -> int:
     """Partial results of a contiguous reduction: up to four vectors, a quarter wasted at most.
 
     0 where the reduction is not contiguous, or too short.

@@ -9,12 +9,11 @@ operator's name or a shape's value.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from autotune.errors import ScheduleError
-from autotune.schedule.steps import CacheWrite, ComputeInline, Parallel, Reorder, Winograd
-from autotune.schedule.winograd import convolution
+from autotune.schedule.steps import CacheWrite, ComputeInline, Parallel, Reorder
+from autotune.search.algorithms import algorithms
 from autotune.search.attended import tile_products_of_rows
 from autotune.search.chained import tile_window_and_reduction
 from autotune.search.partial import Partial, Rule, advances, split_into_vectors
@@ -33,7 +32,7 @@ MAX_REPEATED_NODES = 256
 def generate_sketches(dag: ComputeDAG, target: Target) -> list[Sketch]:
     """All loop structures of a task. Raises ScheduleError only when no rule covers a stage."""
     finished: list[Partial] = []
-    work = [_inline_all(dag, p) for p in algorithms(dag)]
+    work = [_inline_all(dag, p) for p in algorithms(dag, target)]
     while work:
         partial = work.pop()
         name = _next_stage(dag, partial)
@@ -47,27 +46,6 @@ def generate_sketches(dag: ComputeDAG, target: Target) -> list[Sketch]:
         n = names[p.name] = names.get(p.name, -1) + 1
         sketches.append(Sketch(f"{p.name}#{n}" if n else p.name, p.steps, p.parameters))
     return sketches
-
-
-MAX_POINTS = 6
-"""Most evaluation points along one axis: F(6, 3), with 8, loses another decimal digit."""
-MIN_CHANNELS = 8
-"""With fewer channels to sum over, transforming the data costs more than it saves."""
-
-
-def algorithms(dag: ComputeDAG) -> list[Partial]:
-    """The computation as it is defined, and rewritten by minimal filtering where that applies."""
-    out = [Partial()]
-    for op in dag.computes:
-        found = convolution(dag, op.name)
-        if found is None or math.prod(a.extent for a in found.channels) < MIN_CHANNELS:
-            continue
-        taps = tuple(p.tap.name for p in found.pairs)
-        widest = max(p.n_taps for p in found.pairs)
-        for tile in range(2, MAX_POINTS - widest + 2, 2):
-            step = Winograd(op.name, taps, tile)
-            out.append(Partial().add(step, label=f"winograd{tile}"))
-    return out
 
 
 def _inline_all(dag: ComputeDAG, p: Partial) -> Partial:

@@ -43,6 +43,7 @@ from autotune.search.partial import (
     tile_domain,
     unroll_last,
 )
+from autotune.search.rows import only_terms_are_contiguous
 from autotune.target import Target
 from autotune.te.chains import matches
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
@@ -56,7 +57,7 @@ def tile_reduction_with_consumer(
     """Multi-level tiling of a pointwise stage around the reduction that feeds it."""
     state = p.state(dag)
     found = root_and_anchor(state, name)
-    if found is None:
+    if found is None or only_terms_are_contiguous(found[1], target):
         return None
     op, anchor = found
     out: list[Partial] = []

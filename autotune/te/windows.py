@@ -26,7 +26,7 @@ def moves_with_last(op: Compute) -> bool:
 
 def reuses(op: Compute) -> bool:
     """Whether neighbours along the innermost axis read the same: a product, not a window."""
-    if moves_with_last(op):
+    if not op.axes or moves_with_last(op):
         return False
     wide = {a.name for a in op.axes if a.extent > 1}
     return any(wide - {v for i in x.indices for v in variables(i)} for x in op.reads)

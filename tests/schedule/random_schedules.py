@@ -19,6 +19,7 @@ from autotune.schedule.steps import (
     Interleave,
     Pack,
     Parallel,
+    Parts,
     Prefetch,
     Reorder,
     RFactor,
@@ -76,6 +77,9 @@ class _Draw:
                 factors = [f for f in range(2, 17) if op.reduce_axes[-1].extent % f == 0]
                 if factors:
                     self.add(RFactor(op.name, self.rng.choice(factors), f"{op.name}.rf"))
+        for op in self.state.dag.computes:
+            if op.reduce_axes and self.chance(0.25):
+                self.add(Parts(op.name, self.rng.choice((2, 3, 4, 8)), f"{op.name}.p"))
         for op in self.state.dag.computes:
             step = Interleave(op.name, self.rng.choice((2, 3, 4, 8)), f"{op.name}.parts")
             if op.reduce_axes and op.axes and self.chance(0.25) and self.add(step):

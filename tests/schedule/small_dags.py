@@ -359,6 +359,24 @@ def sums_of_sums(m: int = 9, c: int = 24, size: int = 3) -> ComputeDAG:
     return ComputeDAG((x, column, group, y), ("y",))
 
 
+def channel_sums(h: int = 64, w: int = 33, c: int = 11) -> ComputeDAG:
+    """Sums over an image, channel by channel."""
+    k, rh, rw = Axis("k", c), Axis("rh", h), Axis("rw", w)
+    x = placeholder("x", (h, w, c))
+    return ComputeDAG(
+        (x, compute("total", (k,), Reduce("sum", x.tensor[rh, rw, k], (rh, rw)))), ("total",)
+    )
+
+
+def row_means(rows: int = 20, h: int = 3, w: int = 40) -> ComputeDAG:
+    """Means over images of one channel: what is added up are neighbours in memory."""
+    n, rh, rw = Axis("n", rows), Axis("rh", h), Axis("rw", w)
+    x = placeholder("x", (rows, h, w))
+    total = compute("total", (n,), Reduce("sum", x.tensor[n, rh, rw], (rh, rw)))
+    mean = compute("mean", (n,), mul(total.tensor[n.var], f32(1 / (h * w))))
+    return ComputeDAG((x, total, mean), ("mean",))
+
+
 ALL: dict[str, Callable[[], ComputeDAG]] = {
     "gemm": gemm,
     "gemv": lambda: gemm(1, 33, 8),
@@ -389,4 +407,7 @@ ALL: dict[str, Callable[[], ComputeDAG]] = {
     "gathered": gathered,
     "chosen_product": chosen_product,
     "sums_of_sums": sums_of_sums,
+    "channel_sums": channel_sums,
+    "row_means": row_means,
+    "row_means_in_parts": lambda: row_means(5, 52, 40),
 }
