@@ -83,13 +83,15 @@ class _Hoister:
         mover, own = self.movers.get(name), self._shape(name)
         if own == shape and mover and mover.op == "Reshape":
             return self._shape(mover.inputs[0]) == source or _without_ones(source, shape)
-        return _without_ones(source, shape) and (own == shape or len(own) <= len(source))
+        return _without_ones(source, shape) and (own == shape or len(_bare(own)) <= len(source))
 
     def _in_shape(self, name: str, shape: Shape, moved: Shape) -> str:
         """An operand of a node that is of `shape` now and was of `moved`."""
         own = self._shape(name) if name else ()
         if own != moved and len(own) <= len(shape):
             return name
+        if own != moved:
+            shape = own[len(own) - len(shape) :]
         shape = () if self._is_scalar(name) else shape
         if name in self.editor.constants:
             return self.editor.constant(name, self.editor.constants[name].reshape(shape))
@@ -112,6 +114,11 @@ class _Hoister:
 
     def _shape(self, name: str) -> Shape:
         return self.editor.types[name].shape
+
+
+def _bare(shape: Shape) -> Shape:
+    """A shape without leading ones."""
+    return next((shape[n:] for n, extent in enumerate(shape) if extent != 1), ())
 
 
 def _without_ones(a: Shape, b: Shape) -> bool:

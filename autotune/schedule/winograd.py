@@ -5,11 +5,14 @@
 Each tile of m outputs is Aᵀ [(G w) ⊙ (Bᵀ x)] along each window axis (`schedule/filtering.py`).
 Everything else that a convolution sums over stays inside ⊙, which becomes one matrix product per
 point. G is applied to the weights at compile time.
+
+Where taps are d elements apart, rows h = d·i + p of one phase p are a convolution whose taps are
+neighbours: the results of all phases are computed one beside the other, and then put in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
@@ -40,9 +43,9 @@ from autotune.te.expr import (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A window axis: x is read at `stride`·`axis` + `tap` + `start`, and `tap` is reduced over.
+    """A window axis: x is read at `stride`·`axis` + `dilation`·`tap` + `start`.
 
-    `dimension`: of x.
+    `tap` is reduced over. `dimension`: of x. One of stride and dilation is 1.
     """
 
     axis: Axis
@@ -50,11 +53,17 @@ class Pair:
     dimension: int
     start: int
     stride: int
+    dilation: int
 
     @property
     def n_taps(self) -> int:
-        """Most taps of one phase."""
+        """Most taps of one phase of the data."""
         return -(-self.tap.extent // self.stride)
+
+    @property
+    def n_results(self) -> int:
+        """Most results of one phase of them."""
+        return -(-self.axis.extent // self.dilation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +114,22 @@ def _pair(op: Compute, data: Load, weight: Load, tap: Axis) -> Pair | None:
     if tap.extent < 2 or len(where) != 1 or weight.indices.count(tap.var) != 1:
         return None
     form = linear(data.indices[where[0]])
-    steps = {atom: n for atom, n in form.terms if atom != tap.var}
+    steps = dict(form.terms)
+    dilation = steps.pop(tap.var, 0)
     for axis in op.axes:
-        if set(steps) != {axis.var} or (tap.var, 1) not in form.terms:
+        if set(steps) != {axis.var}:
             continue
-        pair = Pair(axis, tap, where[0], form.const, steps[axis.var])
-        if pair.stride > 0 and pair.n_taps > 1 and not _elsewhere(axis, data, weight, where[0]):
+        pair = Pair(axis, tap, where[0], form.const, steps[axis.var], dilation)
+        if _overlaps(pair) and not _elsewhere(axis, data, weight, where[0]):
             return pair
     return None
+
+
+def _overlaps(pair: Pair) -> bool:
+    """Whether neighbouring results of a phase read the same data."""
+    if min(pair.stride, pair.dilation) != 1:
+        return False
+    return pair.n_taps > 1 and (pair.dilation == 1 or pair.n_results > 1)
 
 
 def _elsewhere(axis: Axis, data: Load, weight: Load, dimension: int) -> bool:
@@ -159,10 +176,18 @@ class _Rewriter:
             Axis(f"{p.axis.name}_point", len(f.data))
             for p, f in zip(conv.pairs, self.filters, strict=True)
         ]
+        apart = [p for p in conv.pairs if p.dilation > 1]
+        self.phases = {p.axis.name: Axis(f"{p.axis.name}_phase", p.dilation) for p in apart}
+        self.results = {p.axis.name: Axis(f"{p.axis.name}_result", p.n_results) for p in apart}
         self.tiles = {p.axis.name: Axis(f"{p.axis.name}_tile", self._count(p)) for p in conv.pairs}
 
     def _count(self, p: Pair) -> int:
-        return -(-p.axis.extent // self.m)
+        return -(-p.n_results // self.m)
+
+    def _in_phases(self, axes: Iterable[Axis], inner: Mapping[str, Axis]) -> tuple[Axis, ...]:
+        """`axes` with their phases, and what `inner` has in place of them."""
+        pairs = ((self.phases.get(a.name), inner.get(a.name, a)) for a in axes)
+        return tuple(a for pair in pairs for a in pair if a is not None)
 
     def rewritten(self) -> Rewritten:
         source, new = self._widened()
@@ -183,7 +208,8 @@ class _Rewriter:
         x = self.conv.data.tensor
         shape = list(x.shape)
         for p in self.conv.pairs:
-            reach = p.start + (self._count(p) * self.m - 1) * p.stride + p.tap.extent
+            last = (self._count(p) * self.m - 1) * p.stride + p.tap.extent - 1
+            reach = p.start + last * p.dilation + p.dilation
             shape[p.dimension] = max(shape[p.dimension], reach)
         if tuple(shape) == x.shape:
             return x, []
@@ -217,7 +243,7 @@ class _Rewriter:
         """Axes of the data: those of the result that it depends on, tiles for windows, channels."""
         used = {v for i in self.conv.data.indices for v in variables(i)}
         spatial = [a for a in self.conv.op.axes if a.name in used]
-        return (*(self.tiles.get(a.name, a) for a in spatial), *self.conv.channels)
+        return (*self._in_phases(spatial, self.tiles), *self.conv.channels)
 
     def _reader(self, tensor: Tensor, n: int, behind: list[Axis]) -> Callable[[int], Expr]:
         """x[k] of the n-th transform: from the source, or from the transform before."""
@@ -230,9 +256,11 @@ class _Rewriter:
             at = list(self.conv.data.indices)
             inside: list[Expr] = [idx(k), *(a.var for a in behind)]
             for p, i in zip(self.conv.pairs, inside, strict=True):
-                step = idx(self.m * p.stride)
+                step = idx(self.m * p.stride * p.dilation)
                 start = add(mul(self.tiles[p.axis.name].var, step), idx(p.start))
-                at[p.dimension] = add(start, i)
+                if p.axis.name in self.phases:
+                    start = add(start, self.phases[p.axis.name].var)
+                at[p.dimension] = add(start, mul(i, idx(p.dilation)))
             return Load(tensor, tuple(at))
 
         return first
@@ -262,14 +290,15 @@ class _Rewriter:
         x = Load(data, (*points, *(a.var for a in self._data_axes())))
         rest = (i for i in self.conv.weight.indices if not (isinstance(i, Var) and i.name in taps))
         product = mul(x, Load(weight, (*points, *rest)))
-        axes = (*self.points, *(self.tiles.get(a.name, a) for a in self.conv.op.axes))
+        axes = (*self.points, *self._in_phases(self.conv.op.axes, self.tiles))
         body = Reduce("sum", product, self.conv.channels)
         return compute(f"{self.name}.products", axes, body)
 
     def _inverse(self, products: Tensor) -> list[Op]:
         """Aᵀ along one window axis after the other, the last one into the convolution itself."""
         out: list[Op] = []
-        spatial = tuple(self.tiles.get(a.name, a) for a in self.conv.op.axes)
+        op = self.conv.op
+        spatial = self._in_phases(op.axes, self.tiles)
         inner = [Axis(f"{p.axis.name}_out", self.m) for p in self.conv.pairs]
         tensor, last = products, len(self.filters) - 1
         for n in range(last):
@@ -279,15 +308,26 @@ class _Rewriter:
             body = combine(self.filters[n].inverse, inner[n].var, read)
             out.append(compute(f"{self.name}.y{n + 1}", axes, body))
             tensor = out[-1].tensor
-        whole, part = dict[str, Expr](), dict[str, Expr]()
-        for p in self.conv.pairs:
-            whole[p.axis.name] = floordiv(p.axis.var, idx(self.m))
-            part[p.axis.name] = mod(p.axis.var, idx(self.m))
-        places = [part[p.axis.name] for p in self.conv.pairs]
-        at = tuple(whole.get(a.name, a.var) for a in self.conv.op.axes)
+        results = [self.results.get(p.axis.name, p.axis) for p in self.conv.pairs]
+        whole = {a.name: floordiv(a.var, idx(self.m)) for a in results}
+        places = [mod(a.var, idx(self.m)) for a in results]
+        axes = self._in_phases(op.axes, self.results)
+        at = tuple(whole.get(a.name, a.var) for a in axes)
         read = _between(tensor, tuple(places[:last]), at)
         body = combine(self.filters[last].inverse, places[last], read)
-        return [*out, Compute(self.conv.op.tensor, self.conv.op.axes, body)]
+        if not self.phases:
+            return [*out, Compute(op.tensor, op.axes, body)]
+        phased = compute(f"{self.name}.phases", axes, body)
+        return [*out, phased, Compute(op.tensor, op.axes, self._in_order(phased.tensor))]
+
+    def _in_order(self, phased: Tensor) -> Load:
+        at: list[Expr] = []
+        for a in self.conv.op.axes:
+            if phase := self.phases.get(a.name):
+                at += [mod(a.var, idx(phase.extent)), floordiv(a.var, idx(phase.extent))]
+            else:
+                at.append(a.var)
+        return Load(phased, tuple(at))
 
 
 def _between(

@@ -82,6 +82,8 @@ def _chain(dag: ComputeDAG, consumer: Compute) -> _Chain | None:
         return None
     inverse: list[Compute] = []
     anchor = only_producer(dag, consumer)
+    if anchor is not None and _divisors(anchor):
+        return None  # the consumer of its own; this one only puts results in order
     while anchor is not None and not anchor.reduce_axes:
         inverse.append(anchor)
         anchor = only_producer(dag, anchor)

@@ -27,6 +27,7 @@ CONSTANTS: dict[str, np.ndarray] = {
     "bias": values(12),
     "half": np.float32(0.5).reshape(1, 1, 1, 1),
     "table": values(1, 6, 12),
+    "column": values(1, 6, 1),
     "heads": ints(1, 6, 3, 4),
     "rows": ints(1, 6, 12),
     "flat": ints(6, 12),
@@ -59,7 +60,7 @@ def test_operators_of_one_operand_join_the_product(tmp_path: Path) -> None:
     assert labels(nodes, tmp_path) == ["MatMul+HardSwish+Tanh", "Transpose"]
 
 
-@pytest.mark.parametrize("other", ["residual", "table"])
+@pytest.mark.parametrize("other", ["residual", "table", "column"])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_leading_one_keeps_no_sum_from_its_product(
     other: str, swapped: bool, tmp_path: Path

@@ -57,21 +57,27 @@ def conv(
     k: int = 3,
     stride: int = 1,
     channels_first: bool = False,
+    dilation: int = 1,
 ) -> ComputeDAG:
     """relu(conv(pad(x)) + bias), channels innermost."""
-    p = k // 2
-    oh, ow = (h + 2 * p - k) // stride + 1, (w + 2 * p - k) // stride + 1
+    size = (k - 1) * dilation + 1
+    p = size // 2
+    oh, ow = (h + 2 * p - size) // stride + 1, (w + 2 * p - size) // stride + 1
     y, x, o = Axis("h", oh), Axis("w", ow), Axis("o", oc)
     kh, kw, c = Axis("kh", k), Axis("kw", k), Axis("c", ic)
     image = placeholder("x", (ic, h, w) if channels_first else (h, w, ic))
     weight = placeholder("weight", (k, k, ic, oc), constant=True)
     bias = placeholder("bias", (oc,), constant=True)
-    ph, pw, pc = Axis("h", (oh - 1) * stride + k), Axis("w", (ow - 1) * stride + k), Axis("c", ic)
+    ph, pw = Axis("h", (oh - 1) * stride + size), Axis("w", (ow - 1) * stride + size)
+    pc = Axis("c", ic)
     row, col = sub(ph.var, idx(p)), sub(pw.var, idx(p))
     at = (pc, row, col) if channels_first else (row, col, pc)
     value = select(both(inside(row, h), inside(col, w)), image.tensor[at], f32(0))
     pad = compute("pad", (ph, pw, pc), value)
-    load = pad.tensor[add(mul(y.var, idx(stride)), kh.var), add(mul(x.var, idx(stride)), kw.var), c]
+    row, col = (
+        add(mul(i.var, idx(stride)), mul(t.var, idx(dilation))) for i, t in ((y, kh), (x, kw))
+    )
+    load = pad.tensor[row, col, c]
     body = Reduce("sum", mul(load, weight.tensor[kh, kw, c, o]), (kh, kw, c))
     out = compute("conv", (y, x, o), body)
     biased = compute("biased", (y, x, o), add(out.tensor[y, x, o], bias.tensor[o]))
@@ -382,6 +388,7 @@ ALL: dict[str, Callable[[], ComputeDAG]] = {
     "gemv": lambda: gemm(1, 33, 8),
     "conv": conv,
     "conv_stride": lambda: conv(7, 6, 2, 9, 3, 2),
+    "conv_dilated": lambda: conv(7, 6, 2, 9, dilation=2),
     "conv_first": lambda: conv(9, 8, 3, 8, 5, 2, channels_first=True),
     "conv_1x1": lambda: conv(4, 5, 8, 24, 1),
     "depthwise": depthwise,

@@ -32,14 +32,17 @@ def valid_conv(
     kw: int,
     dtype: str = "float32",
     strides: tuple[int, int] = (1, 1),
+    dilations: tuple[int, int] = (1, 1),
 ) -> ComputeDAG:
     """relu(conv(x)) without padding, with a window of kh × kw."""
     x = placeholder("x", (h, w, ic), dtype)
     weight = placeholder("weight", (kh, kw, ic, oc), dtype, constant=True)
-    y, z = Axis("y", (h - kh) // strides[0] + 1), Axis("z", (w - kw) // strides[1] + 1)
+    size = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilations, strict=True)]
+    y, z = Axis("y", (h - size[0]) // strides[0] + 1), Axis("z", (w - size[1]) // strides[1] + 1)
     a, b, c, o = Axis("a", kh), Axis("b", kw), Axis("c", ic), Axis("o", oc)
     row, column = (
-        add(mul(i.var, idx(s)), k.var) for i, s, k in ((y, strides[0], a), (z, strides[1], b))
+        add(mul(i.var, idx(s)), mul(k.var, idx(d)))
+        for i, s, k, d in zip((y, z), strides, (a, b), dilations, strict=True)
     )
     product = mul(x.tensor[row, column, c], weight.tensor[a, b, c, o])
     total = compute("total", (y, z, o), Reduce("sum", product, (a, b, c)))
@@ -95,6 +98,10 @@ def test_there_are_only_so_many_points() -> None:
         (valid_conv(11, 12, 3, 5, 3, 3, strides=(2, 2)), ("a", "b")),
         (valid_conv(11, 10, 2, 3, 5, 3, strides=(2, 1)), ("a", "b")),
         (valid_conv(5, 15, 3, 4, 1, 4, strides=(1, 3)), ("b",)),
+        (valid_conv(13, 14, 3, 5, 3, 3, dilations=(2, 2)), ("a", "b")),
+        (valid_conv(13, 11, 2, 3, 3, 3, dilations=(3, 1)), ("a", "b")),
+        (valid_conv(5, 18, 2, 3, 1, 3, dilations=(1, 5)), ("b",)),
+        (valid_conv(11, 13, 2, 3, 3, 3, strides=(2, 1), dilations=(1, 3)), ("a", "b")),
     ],
 )
 def test_rewriting_keeps_the_meaning(dag: ComputeDAG, taps: tuple[str, ...], m: int) -> None:
@@ -106,6 +113,8 @@ def test_rewriting_keeps_the_meaning(dag: ComputeDAG, taps: tuple[str, ...], m: 
 
 def test_what_is_no_convolution_over_overlapping_windows() -> None:
     assert convolution(conv(stride=3), "conv") is None
+    assert convolution(conv(9, 9, stride=2, dilation=2), "conv") is None
+    assert convolution(conv(6, 6, dilation=6), "conv") is None
     assert convolution(valid_conv(6, 6, 3, 4, 1, 1), "total") is None
     assert convolution(valid_conv(6, 6, 3, 4, 3, 3, "float64"), "total") is None
     with pytest.raises(ScheduleError, match="no convolution"):
@@ -125,6 +134,7 @@ def test_step_survives_the_log() -> None:
         conv(15, 9, 8, 20, stride=2),
         valid_conv(9, 9, 16, 24, 3, 3),
         valid_conv(6, 13, 8, 16, 1, 3),
+        conv(9, 7, 8, 20, dilation=2),
     ],
 )
 def test_every_sketch_computes_the_convolution(dag: ComputeDAG, target: Target) -> None:
