@@ -80,17 +80,19 @@ class _Hoister:
 
     def _fits(self, name: str, source: Shape, shape: Shape) -> bool:
         """Whether an operand of a node of `shape` does as well where that is `source`."""
-        mover, own = self.movers.get(name), self._shape(name)
-        if own == shape and mover and mover.op == "Reshape":
-            return self._shape(mover.inputs[0]) == source or _without_ones(source, shape)
-        return _without_ones(source, shape) and (own == shape or len(_bare(own)) <= len(source))
+        if _bare(source) == _bare(shape):
+            return True
+        mover = self.movers.get(name)
+        if mover is None or mover.op != "Reshape" or self._shape(name) != shape:
+            return False
+        return self._shape(mover.inputs[0]) == source
 
     def _in_shape(self, name: str, shape: Shape, moved: Shape) -> str:
         """An operand of a node that is of `shape` now and was of `moved`."""
         own = self._shape(name) if name else ()
-        if own != moved and len(own) <= len(shape):
-            return name
         if own != moved:
+            if len(own) <= len(shape):
+                return name
             shape = own[len(own) - len(shape) :]
         shape = () if self._is_scalar(name) else shape
         if name in self.editor.constants:
@@ -119,10 +121,3 @@ class _Hoister:
 def _bare(shape: Shape) -> Shape:
     """A shape without leading ones."""
     return next((shape[n:] for n, extent in enumerate(shape) if extent != 1), ())
-
-
-def _without_ones(a: Shape, b: Shape) -> bool:
-    """Whether two shapes differ by leading ones only."""
-    n = min(len(a), len(b))
-    longer = a if len(a) > n else b
-    return a[len(a) - n :] == b[len(b) - n :] and all(e == 1 for e in longer[: len(longer) - n])

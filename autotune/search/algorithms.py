@@ -7,7 +7,7 @@ import math
 from autotune.schedule.steps import Parts, Winograd
 from autotune.schedule.winograd import convolution
 from autotune.search.partial import Partial
-from autotune.search.rows import rfactor_width
+from autotune.search.rows import terms_fill_lanes
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
@@ -49,7 +49,7 @@ def n_parts(op: Compute, target: Target) -> int:
     if not op.reduce_axes or reuses(op):
         return 1
     n_terms, n_results = _count(op.reduce_axes), _count(op.axes)
-    in_lanes = _in_lanes(op, target)
+    in_lanes = terms_fill_lanes(op, target)
     if n_terms < MANY_TERMS or n_results > (target.lanes if in_lanes else FEW_RESULTS):
         return 1
     if in_lanes and len(op.reduce_axes) == 1:
@@ -63,14 +63,9 @@ def _count(axes: tuple[Axis, ...]) -> int:
     return math.prod(a.extent for a in axes)
 
 
-def _in_lanes(op: Compute, target: Target) -> bool:
-    """Whether terms are neighbours in memory, so that vectors of partial results add them up."""
-    return rfactor_width(op, op.reduce_axes[-1], target) > 0
-
-
 def _rounds(op: Compute, target: Target) -> bool:
     """Whether too many terms would be added up one after the other."""
-    return _count(op.reduce_axes) >= TOO_MANY_TERMS and not _in_lanes(op, target)
+    return _count(op.reduce_axes) >= TOO_MANY_TERMS and not terms_fill_lanes(op, target)
 
 
 def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:

@@ -30,21 +30,25 @@ def rfactor_contiguous_reduction(
     """A reduction along the direction of memory: partial results side by side in vector lanes."""
     state = p.state(dag)
     op = state[name].op
-    if not op.reduce_axes or not op.axes:
+    if not op.axes or not terms_fill_lanes(op, target):
         return None
-    few = op.axes[-1].extent < target.lanes and rfactor_width(op, op.reduce_axes[-1], target)
-    if not few and not only_terms_are_contiguous(op, target):
+    if op.axes[-1].extent >= target.lanes and not only_terms_are_contiguous(op, target):
         return None
     last = op.axes[-1].name
     out = _place_row_reduction(p, op, None, last, target)
     return [out.add(Parallel(name, len(op.axes)), done=(name,), label="lanes")]
 
 
+def terms_fill_lanes(op: Compute, target: Target) -> bool:
+    """Whether the terms of a reduction are neighbours in memory, enough for vectors of them."""
+    return bool(op.reduce_axes) and _rfactor_width(op, op.reduce_axes[-1], target) > 0
+
+
 def only_terms_are_contiguous(op: Compute, target: Target) -> bool:
     """Whether a reduction runs along the direction of memory, and neighbouring results do not."""
-    if not op.reduce_axes or not op.axes or reuses(op) or advances(op, op.axes[-1]):
+    if not op.axes or reuses(op) or advances(op, op.axes[-1]):
         return False
-    return rfactor_width(op, op.reduce_axes[-1], target) > 0
+    return terms_fill_lanes(op, target)
 
 
 def tile_rows_with_everything(
@@ -90,7 +94,7 @@ def _place_row_reduction(
     lanes one after the other would take longer than all before.
     """
     last = op.reduce_axes[-1]
-    width = rfactor_width(op, last, target)
+    width = _rfactor_width(op, last, target)
     host = root or op.name
     if width == 0:
         return _place_column_reduction(p.add(ComputeAt(op.name, host, row)), op, target)
@@ -132,7 +136,7 @@ def _place_column_reduction(p: Partial, op: Compute, target: Target) -> Partial:
     return out.add(Annotate(op.name, f"{last.name}.1", "vectorize"))
 
 
-def rfactor_width(op: Compute, last: Axis, target: Target) -> int:
+def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
     """Partial results of a contiguous reduction: up to four vectors, a quarter wasted at most.
 
     0 where the reduction is not contiguous, or too short.
