@@ -232,7 +232,8 @@ class _Function:
         form = self.at.form(stmt, stmt.tensor, stmt.indices)
         where, _ = self._address(stmt.tensor, form, TYPES[stmt.tensor.dtype], 1)
         where = self.b.offset(where, self._value(stmt.offset), I8)
-        how = [constant(I32, n) for n in (0, 2, 1)]  # for reading, into L2, data
+        locality = {1: 3, 2: 2}[stmt.level]
+        how = [constant(I32, n) for n in (0, locality, 1)]  # for reading; data
         self.b.call("llvm.prefetch.p0", VOID, [where, *how])
 
     # --- addresses ----------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from autotune.loopir.local import check_stack, local_region, spread_rows
 from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Let, Program, Stmt, Store
 from autotune.loopir.packing import pack_constants
 from autotune.loopir.peeling import peel_last
-from autotune.loopir.prefetch import touch
 from autotune.loopir.skipping import skip_neutral
+from autotune.loopir.touching import touch
 from autotune.loopir.visitor import (
     body_loads,
     loop_extents,
@@ -224,8 +224,9 @@ class _Nest:
 
         moved = rewrite_exprs(body, one)
         touched = {name for s in self.state.stages.values() for name in s.touched}
-        early = touch(body, touched) if stage.op.reduce_axes and touched else ()
-        return (Alloc(Buffer(local, "local", spread_rows(local)), (*early, *fill, *moved)),)
+        if stage.op.reduce_axes and touched:
+            fill = touch(fill, body, touched)
+        return (Alloc(Buffer(local, "local", spread_rows(local)), (*fill, *moved)),)
 
 
 _Emit = Callable[[Instance, Ranges], Body]

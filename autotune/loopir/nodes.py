@@ -93,11 +93,15 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchLine:
-    """Ask for the cache line `offset` bytes after `tensor[indices]`; it may lie past the end."""
+    """Ask for the cache line `offset` bytes after `tensor[indices]`; it may lie past the end.
+
+    `level`: the cache that it is to be in, L1 or L2.
+    """
 
     tensor: Tensor
     indices: tuple[Expr, ...]
     offset: Expr
+    level: int = 2
 
 
 Stmt: TypeAlias = For | If | Let | Alloc | Store | PrefetchLine

@@ -1,5 +1,4 @@
-"""④ Software prefetch of packed constants, in the innermost serial loop that reads them, and of
-what a consumer will read and write once the reduction in front of it is done.
+"""④ Software prefetch of packed constants, in the innermost serial loop that reads them.
 
 A distance d > 0 touches the lines d bytes ahead of the present ones. `NEXT_CHUNK` is for weights
 that several tiles in a row read: while those tiles run over the present chunk, each step touches
@@ -11,8 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, PrefetchLine, Stmt, Store
-from autotune.loopir.visitor import body_loads, loop_extents, rewrite_exprs, statements
+from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, PrefetchLine, Stmt
+from autotune.loopir.visitor import body_loads, loop_extents, statements
 from autotune.schedule.steps import NEXT_CHUNK
 from autotune.te.expr import (
     Expr,
@@ -22,7 +21,6 @@ from autotune.te.expr import (
     dtype_bytes,
     floordiv,
     idx,
-    loads,
     mul,
     substitute,
     variables,
@@ -95,13 +93,13 @@ def _next_chunk(load: Load, tile: dict[str, int], loops: Loops) -> list[Stmt]:
         return []
     per_step = _bytes_per_step(load, tile)
     chunk = per_step * math.prod(e for _, e in steps)
-    share = floordiv(mul(_flat((*sharers, *steps)), idx(per_step)), idx(n_sharers))
+    share = floordiv(mul(flat((*sharers, *steps)), idx(per_step)), idx(n_sharers))
     first = _at_zero(load, dict(steps) | tile)
     lines = range(0, max(1, per_step // n_sharers), _LINE)
     return [PrefetchLine(load.tensor, first, add(share, idx(chunk + o))) for o in lines]
 
 
-def _flat(loops: Loops) -> Expr:
+def flat(loops: Loops) -> Expr:
     """Number of the present iteration of nested loops."""
     total: Expr = idx(0)
     for var, extent in loops:
@@ -117,33 +115,3 @@ def _bytes_per_step(load: Load, tile: dict[str, int]) -> int:
     used = {v for i in load.indices for v in variables(i)}
     count = math.prod(e for v, e in tile.items() if v in used)
     return count * dtype_bytes(load.tensor.dtype)
-
-
-def touch(body: Body, tensors: set[str]) -> Body:
-    """One prefetch for each vector that the expanded loops `body` load from or store to `tensors`.
-
-    for w in 4: for c in 16 lanes: y[w, c] = acc[w, c] + x[w, c]
-    ->  for w in 4: touch x[w, 0], y[w, 0]
-
-    Loops that are not expanded are left out: they are longer than what is worth fetching early.
-    """
-    out: list[Stmt] = []
-    for stmt in body:
-        match stmt:
-            case For(var=var, kind="vectorize", body=inner):
-                out += _lane_zero(touch(inner, tensors), var)
-            case For(kind="unroll", body=inner):
-                lines = touch(inner, tensors)
-                out += [replace(stmt, body=lines)] if lines else []
-            case Store(tensor=tensor, indices=indices, value=value):
-                used = [(x.tensor, x.indices) for x in loads(value)]
-                wanted = [(t, i) for t, i in (*used, (tensor, indices)) if t.name in tensors]
-                out += [PrefetchLine(t, i, idx(0)) for t, i in wanted]
-            case _:
-                pass
-    return tuple(out)
-
-
-def _lane_zero(body: Body, var: str) -> Body:
-    zero: dict[str, Expr] = {var: idx(0)}
-    return rewrite_exprs(body, lambda e: zero.get(e.name) if isinstance(e, Var) else None)

@@ -73,8 +73,9 @@ def _stmt(stmt: Stmt, indent: str) -> Iterator[str]:
             yield f"{indent}{var} = {_bare(value)}"
         case Store(tensor=tensor, indices=indices, value=value):
             yield f"{indent}{_element(tensor, indices)} = {_bare(value)}"
-        case PrefetchLine(tensor=tensor, indices=indices, offset=offset):
-            yield f"{indent}prefetch {_element(tensor, indices)} + {print_expr(offset)} bytes"
+        case PrefetchLine(tensor=tensor, indices=indices, offset=offset, level=level):
+            where = f"{_element(tensor, indices)} + {print_expr(offset)} bytes"
+            yield f"{indent}prefetch {where} into L{level}"
         case _:
             assert_never(stmt)
 

@@ -197,9 +197,9 @@ def _stmt(stmt: Stmt, indent: str, names: Names) -> Iterator[str]:
         case Store(tensor=tensor, indices=indices, value=value):
             where = _tuple([_expr(i, names) for i in indices])
             yield f"{indent}{names.tensor(tensor.name)}[{where}] = {_expr(value, names)}"
-        case PrefetchLine(tensor=tensor, indices=indices, offset=offset):
+        case PrefetchLine(tensor=tensor, indices=indices, offset=offset, level=level):
             where = f"{names.tensor(tensor.name)}[{_tuple([_expr(i, names) for i in indices])}]"
-            yield f"{indent}pass  # prefetch {where} + {_expr(offset, names)} bytes"
+            yield f"{indent}pass  # prefetch {where} + {_expr(offset, names)} bytes into L{level}"
         case _:
             assert_never(stmt)
 

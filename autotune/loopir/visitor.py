@@ -112,7 +112,8 @@ def _rewrite(stmt: Stmt, f: Rewrite) -> Stmt:
             return Let(var, map_expr(value, f))
         case Store(tensor=tensor, indices=indices, value=value):
             return Store(tensor, tuple(map_expr(i, f) for i in indices), map_expr(value, f))
-        case PrefetchLine(tensor=tensor, indices=indices, offset=offset):
-            return PrefetchLine(tensor, tuple(map_expr(i, f) for i in indices), map_expr(offset, f))
+        case PrefetchLine(indices=indices, offset=offset):
+            where = tuple(map_expr(i, f) for i in indices)
+            return replace(stmt, indices=where, offset=map_expr(offset, f))
         case _:
             assert_never(stmt)

@@ -17,7 +17,6 @@ from autotune.loopir.nodes import (
     Stmt,
     Store,
 )
-from autotune.loopir.prefetch import touch
 from autotune.loopir.verify import MAX_POINTS, MalformedProgram, verify
 from autotune.te.expr import (
     Axis,
@@ -171,15 +170,3 @@ def test_what_is_too_large_to_look_at_is_trusted() -> None:
 def test_negated_guard_is_understood() -> None:
     outside = Call("not", (compare("lt", T, idx(2)),))
     check(store(T, Select(outside, X[sub(T, idx(2))], f32(0))))
-
-
-def test_touch_asks_for_what_the_consumer_needs_before_the_reduction() -> None:
-    acc, x, y = (Tensor(n, (4, 16)) for n in ("acc", "x", "y"))
-    w, c = Var("w"), Var("c")
-    store = Store(y, (w, c), add(Load(acc, (w, c)), Load(x, (w, c))))
-    body = (For("w", 4, "unroll", (For("c", 16, "vectorize", (store,)),)),)
-    (loop,) = touch(body, {"x", "y"})
-    assert isinstance(loop, For)
-    zero = idx(0)
-    assert loop.body == (PrefetchLine(x, (w, zero), zero), PrefetchLine(y, (w, zero), zero))
-    assert touch(body, {"z"}) == ()
