@@ -28,7 +28,7 @@ from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Let, Pro
 from autotune.loopir.packing import pack_constants
 from autotune.loopir.peeling import peel_last
 from autotune.loopir.skipping import skip_neutral
-from autotune.loopir.touching import touch
+from autotune.loopir.touching import touch, touch_next
 from autotune.loopir.visitor import (
     body_loads,
     loop_extents,
@@ -223,9 +223,10 @@ class _Nest:
             return None
 
         moved = rewrite_exprs(body, one)
-        touched = {name for s in self.state.stages.values() for name in s.touched}
-        if stage.op.reduce_axes and touched:
-            fill = touch(fill, body, touched)
+        if stage.op.reduce_axes:
+            consumers = (s for s in self.state.stages.values() if not s.op.reduce_axes)
+            fill = touch(fill, body, {name for s in consumers for name in s.touched})
+            fill = touch_next(fill, stage.touched, ranges)
         return (Alloc(Buffer(local, "local", spread_rows(local)), (*fill, *moved)),)
 
 
@@ -369,14 +370,14 @@ def _decode(stage: Stage, sizes: dict[str, int]) -> tuple[Body, int, Ranges]:
     if any(i.kind == "reduce" for i in stage.iters[: stage.n_parallel]):
         raise ScheduleError(f"{stage.name}: a reduction loop cannot be parallel")
     outer = [i for i in stage.iters[: stage.n_parallel] if sizes[i.name] > 1]
-    total, lets, ranges = 1, [], {}
+    ranges = {loop_var(stage, it): (0, sizes[it.name] - 1) for it in outer}
+    total, lets = 1, []
     for it in reversed(outer):
         value = floordiv(Var("t"), idx(total))
         extent = sizes[it.name]
         if it is not outer[0]:
             value = mod(value, idx(extent))
         lets.append(Let(loop_var(stage, it), value))
-        ranges[loop_var(stage, it)] = (0, extent - 1)
         total *= extent
     return tuple(lets), total, ranges
 

@@ -66,7 +66,7 @@ class Stage:
 
     @property
     def touched(self) -> tuple[str, ...]:
-        """Tensors touched in front of the reduction that the stage consumes; for one candidate."""
+        """Activations that the stage's prefetch steps ask for; for one candidate."""
         return tuple(n for n, d in self.prefetches if n not in self.packs and int(d))
 
     @property

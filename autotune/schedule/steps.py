@@ -187,8 +187,8 @@ class Prefetch:
     `distance` is in bytes; 0: not at all; NEXT_CHUNK: while several tiles read the present chunk,
     spread the next one over them.
 
-    For a tensor that is not packed, one that the consumer of a reduction tile reads or writes,
-    any distance but 0 touches the tile's elements before its reduction starts.
+    An activation is fetched for any distance but 0, while a reduction runs: if that is `stage`,
+    what its next tile will read; if `stage` consumes it, what that reads and writes behind it.
     """
 
     tensor: str

@@ -101,7 +101,8 @@ OTHER = (
     ("statements", "count", "stages that are not inlined"),
     ("prefetch", "log2 B", "largest prefetch distance"),
     ("prefetch_next", "bool", "constants are prefetched a chunk ahead"),
-    ("touch", "bool", "what the consumer needs is touched before the reduction"),
+    ("touch", "bool", "what the consumer needs is fetched while the reduction runs"),
+    ("ahead", "bool", "and what the next tile reads of activations"),
 )
 NAMES: tuple[str, ...] = (
     *(f.name for f in MAIN),
@@ -129,6 +130,7 @@ def features(
         _log(np.maximum(prefetch, 0)),
         (prefetch < 0).astype(np.float64),
         _hole(sketch, rows, "tile.touch"),
+        -_hole(sketch, rows, "tile.ahead"),
     ]
     words = sketch.name.replace("+", ",").replace("#", ",").split(",")
     columns += [np.full(n, float(w in words)) for w in WORDS]

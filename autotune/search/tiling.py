@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from autotune.schedule.state import State
 from autotune.schedule.steps import (
+    NEXT_CHUNK,
     Annotate,
     CacheRead,
     ComputeAt,
@@ -206,7 +207,7 @@ def finish_tiling(dag: ComputeDAG, p: Partial, op: Compute, anchor: Compute, v: 
     """Constants in the order of the loops, and what is fetched early."""
     out = pack_constants(p.state(dag), p, anchor)
     if not v.k_blocked:
-        out = _touch_early(out.state(dag), out, op.name)
+        out = _fetch_activations(out.state(dag), out, op, anchor)
     return out.add(done=(op.name, anchor.name), label=v.label)
 
 
@@ -298,18 +299,22 @@ def _place_blocked_anchor(
     return out.add(*marks, Annotate(a, f"{channel}.1", "vectorize"))
 
 
-def _touch_early(state: State, p: Partial, name: str) -> Partial:
-    """Fetch what the consumer reads and writes of activations while its reduction runs."""
-    reads = dict.fromkeys(x.tensor.name for x in state[name].op.reads)
-    found = [n for n in reads if isinstance(o := state.dag[n], Placeholder) and not o.constant]
+def _fetch_activations(state: State, p: Partial, op: Compute, anchor: Compute) -> Partial:
+    """While a reduction runs: what its consumer reads and writes, what the next tile reads."""
     out = p.hole("tile.touch", (0, 1))
-    return out.add(*(Prefetch(n, name, Hole("tile.touch")) for n in (*found, name)))
+    touched = (*_activations(state, state[op.name].op), op.name)
+    out = out.add(*(Prefetch(n, op.name, Hole("tile.touch")) for n in touched))
+    ahead = _activations(state, state[anchor.name].op)
+    if not ahead:
+        return out
+    out = out.hole("tile.ahead", (NEXT_CHUNK, 0))
+    return out.add(*(Prefetch(n, anchor.name, Hole("tile.ahead")) for n in ahead))
 
 
-def _activations(state: State, anchor: Compute) -> list[str]:
-    """Non-constant inputs that the reduction reads directly."""
-    names = dict.fromkeys(x.tensor.name for x in anchor.reads)
-    return [n for n in names if isinstance(op := state.dag[n], Placeholder) and not op.constant]
+def _activations(state: State, op: Compute) -> list[str]:
+    """Non-constant inputs that `op` reads directly."""
+    names = dict.fromkeys(x.tensor.name for x in op.reads)
+    return [n for n in names if isinstance(o := state.dag[n], Placeholder) and not o.constant]
 
 
 def _block_domain(extent: int) -> tuple[int, ...]:

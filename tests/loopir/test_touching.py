@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.loopir.nodes import Body, For, If, PrefetchLine, Stmt, Store
-from autotune.loopir.touching import touch
+from autotune.loopir.touching import touch, touch_next
+from autotune.loopir.visitor import statements
 from autotune.te.arith import simplify
-from autotune.te.expr import Const, Expr, Load, Tensor, Var, add, idx, mul, substitute
+from autotune.te.expr import Const, Expr, Load, Tensor, Var, add, idx, minimum, mul, substitute
 
 ACC, X, Y = (Tensor(n, (4, 3, 16)) for n in ("acc", "x", "y"))
 P, W, C, K = (Var(n) for n in ("p", "w", "c", "k"))
@@ -110,3 +111,66 @@ def test_what_is_asked_for_depends_on_the_loops_around() -> None:
     assert isinstance(loop, For)
     found = fetched((loop,), {"k": idx(3)})
     assert set(found) == {("y", (idx(n), ZERO, ZERO)) for n in (6, 7)}
+
+
+# --- what the next tile reads -----------------------------------------------------------------
+
+ROWS = Tensor("rows", (64, 48))
+AROUND = {"i": (0, 7), "j": (0, 2)}
+TILE, PANEL = Var("i"), Var("j")
+
+
+def tile(first_row: Expr, n_rows: int = 6, n_steps: int = 12, unroll: int = 4) -> Body:
+    """acc[p] += rows[first_row + p, unroll·k + u] over serial k and unrolled u, p."""
+    at = (add(first_row, P), add(mul(K, idx(unroll)), Var("u")))
+    store = Store(ACC, (P, ZERO, ZERO), add(Load(ACC, (P, ZERO, ZERO)), Load(ROWS, at)))
+    inside = For("u", unroll, "unroll", (For("p", n_rows, "unroll", (store,)),))
+    return (For("k", n_steps, "serial", (inside,)),)
+
+
+def fetched_by_sharers(body: Body, i: int) -> Counter[tuple[str, tuple[Expr, ...]]]:
+    total: Counter[tuple[str, tuple[Expr, ...]]] = Counter()
+    for j in range(3):
+        total += fetched(body, {"i": idx(i), "j": idx(j)})
+    return total
+
+
+@given(n_rows=st.integers(1, 9), n_steps=st.integers(1, 12), unroll=st.sampled_from((1, 2, 4)))
+def test_the_next_tile_is_asked_for_once(n_rows: int, n_steps: int, unroll: int) -> None:
+    """By all tiles in a row that read the same, together; each line counts 16 elements."""
+    body = touch_next(tile(mul(TILE, idx(n_rows)), n_rows, n_steps, unroll), ["rows"], AROUND)
+    n_lines = -(-n_steps * unroll // 16)
+    rows = range(3 * n_rows, 4 * n_rows)  # of tile 3, while tile 2 runs
+    lines = {("rows", (idx(r), idx(16 * n))) for r, n in product(rows, range(n_lines))}
+    found = fetched_by_sharers(body, 2)
+    assert set(found) == lines
+    per_step = -(-len(lines) // (3 * n_steps))
+    assert sum(found.values()) < len(lines) + per_step
+
+
+def test_the_loop_nearest_to_the_tile_leads_to_the_next_one() -> None:
+    """Where rows depend on both loops around, the inner one."""
+    first = add(mul(TILE, idx(18)), mul(PANEL, idx(6)))
+    (loop,) = touch_next(tile(first), ["rows"], AROUND)
+    found = fetched((loop,), {"i": idx(1), "j": idx(1)})
+    assert {at[0] for _, at in found} == {idx(r) for r in range(30, 36)}
+
+
+def test_tiles_that_do_not_move_ask_for_nothing() -> None:
+    assert touch_next(tile(idx(5)), ["rows"], AROUND) == tile(idx(5))
+    assert touch_next(tile(mul(TILE, idx(6))), ["others"], AROUND) == tile(mul(TILE, idx(6)))
+
+
+def test_a_tile_that_is_shifted_inwards_is_asked_for_where_it_lies() -> None:
+    first = minimum(mul(TILE, idx(10)), idx(58))
+    body = touch_next(tile(first), ["rows"], AROUND)
+    found = fetched_by_sharers(body, 5)  # the next one would begin at row 60
+    assert {at[0] for _, at in found} == {idx(r) for r in range(58, 64)}
+
+
+def test_small_tiles_come_into_l1_large_ones_into_l2() -> None:
+    levels = set()
+    for n_rows in (6, 60):
+        body = touch_next(tile(mul(TILE, idx(n_rows)), n_rows), ["rows"], AROUND)
+        levels |= {(n_rows, s.level) for s in statements(body) if isinstance(s, PrefetchLine)}
+    assert levels == {(6, 1), (60, 2)}
