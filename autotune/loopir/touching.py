@@ -110,7 +110,9 @@ def _next_lines(fill: Body, name: str, around: Ranges) -> Iterator[_Lines]:
     for d, (start, extent) in enumerate(region):
         step = _LINE // dtype_bytes(tensor.dtype) if d == len(region) - 1 else 1
         loops.append((f"line.{d}", -(-extent // step)))
-        at.append(add(substitute(start, following), mul(Var(f"line.{d}"), idx(step))))
+        if var in variables(start):
+            start = minimum(substitute(start, following), idx(tensor.shape[d] - extent))
+        at.append(add(start, mul(Var(f"line.{d}"), idx(step))))
     sharers = tuple((v, around[v][1] + 1) for v in inside)
     level = 1 if _LINE * math.prod(e for _, e in loops) <= _NEAR_BYTES else 2
     yield _Lines(tensor, tuple(at), tuple(loops), sharers, level)

@@ -46,7 +46,8 @@ class Statement:
     miss L1, L2 and L3; `local_bytes`: size of its local buffer; `reloads`: 1 where the reduction
     runs in blocks and tiles are loaded again;
     `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
-    copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_CHUNK or 0.
+    copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_CHUNK or 0;
+    `early`: whether activations are fetched before they are needed.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Statement:
     cold_bytes: float
     versions: Array
     prefetch: Array
+    early: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,7 @@ class _Walk:
             cold_bytes=float(self._constant_bytes()),
             versions=self._versions(),
             prefetch=self._prefetch(),
+            early=self._early(),
         )
 
     # --- counts -------------------------------------------------------------------------------
@@ -324,8 +327,13 @@ class _Walk:
 
     def _prefetch(self) -> Array:
         """Prefetch distance of the first packed constant."""
-        found = self.stage.prefetches
-        return full(found[0][1], self.n) if found else np.zeros(self.n)
+        found = [d for name, d in self.stage.prefetches if name in self.stage.packs]
+        return full(found[0], self.n) if found else np.zeros(self.n)
+
+    def _early(self) -> NDArray[np.bool_]:
+        """Whether the activations that it reads or writes are prefetched."""
+        found = [d for name, d in self.stage.prefetches if name not in self.stage.packs]
+        return full(found[0], self.n) != 0 if found else np.zeros(self.n, bool)
 
     def _reloads(self) -> Array:
         """1 where a reduction loop stands outside the tiles: accumulators pass through memory."""

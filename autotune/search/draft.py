@@ -33,6 +33,8 @@ L3_BYTES_PER_CYCLE = 8.0
 MEMORY_BYTES_PER_CYCLE = 5.0
 KERNEL_START_CYCLES = 1500.0
 LOOP_EXIT_CYCLES = 6.0
+EARLY_COST = 0.01
+"""Share of a reduction's time that fetching the rows of its next tile takes: often for nothing."""
 GUARD_CYCLES = 1.0
 """Comparing and choosing an address: padding that is read through a condition."""
 SHARPNESS = 5.0
@@ -73,10 +75,12 @@ def statement_cycles(s: Statement, target: Target) -> Array:
     near = l1 / L2_BYTES_PER_CYCLE
     warm = np.clip(s.unique_bytes - cold, 0.0, target.l2_bytes / 2)
     far = np.maximum(l2 - np.minimum(cold, l2) - warm, 0.0) / L3_BYTES_PER_CYCLE
-    far = far + cold / MEMORY_BYTES_PER_CYCLE
-    exposed = np.where(s.prefetch < 0, 0.3, np.where(s.prefetch > 0, 0.4, 0.5))
+    constants = cold / MEMORY_BYTES_PER_CYCLE
+    waits = np.where(s.prefetch < 0, 0.3, np.where(s.prefetch > 0, 0.4, 0.5))
+    exposed = waits * constants + np.where(s.early, 0.25, waits) * far
+    compute = compute * np.where(s.early & s.reduces, 1.0 + EARLY_COST, 1.0)
     both = (compute**OVERLAP + near**OVERLAP) ** (1 / OVERLAP)
-    total: Array = np.maximum(far, both + exposed * far)
+    total: Array = np.maximum(far + constants, both + exposed)
     return total
 
 

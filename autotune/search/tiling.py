@@ -300,12 +300,15 @@ def _place_blocked_anchor(
 
 
 def _fetch_activations(state: State, p: Partial, op: Compute, anchor: Compute) -> Partial:
-    """While a reduction runs: what its consumer reads and writes, what the next tile reads."""
+    """While a reduction runs: what its consumer reads and writes, what the next tile reads.
+
+    Not where windows move, of which the next tile has most already.
+    """
     out = p.hole("tile.touch", (0, 1))
     touched = (*_activations(state, state[op.name].op), op.name)
     out = out.add(*(Prefetch(n, op.name, Hole("tile.touch")) for n in touched))
     ahead = _activations(state, state[anchor.name].op)
-    if not ahead:
+    if not ahead or _window_axes(op, anchor):
         return out
     out = out.hole("tile.ahead", (NEXT_CHUNK, 0))
     return out.add(*(Prefetch(n, anchor.name, Hole("tile.ahead")) for n in ahead))
