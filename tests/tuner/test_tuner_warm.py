@@ -36,7 +36,7 @@ def record(n: int, latency_s: float, target: Target) -> MeasureRecord:
 def measured(any_target: Target) -> list[MeasureRecord]:
     """Measurements of one structure; its latencies depend on something that the draft misses."""
     sketch = generate_sketches(DAG, any_target)[0]
-    rows = sketch.sample(400, np.random.default_rng(0))
+    rows = sketch.sample(800, np.random.default_rng(0))
     found = analyse(DAG, sketch, rows, any_target)
     chain = features(found, sketch, rows, any_target, 1)[:, NAMES.index("chain")]
     seconds = draft_seconds(found, any_target, 1) * np.exp2(0.5 * chain)
@@ -63,7 +63,7 @@ def test_a_taught_ranker_knows_what_the_draft_misses(
     assert teach(ranker, DAG, measured, any_target) == len(measured)
     assert np.corrcoef(ranker.predict(x), truth)[0, 1] == before
     ranker.train()
-    assert np.corrcoef(ranker.predict(x), truth)[0, 1] > max(before, 0.9)
+    assert np.corrcoef(ranker.predict(x), truth)[0, 1] > max(before, 0.95)
 
 
 def test_what_the_present_space_does_not_know_teaches_nothing(
