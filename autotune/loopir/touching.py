@@ -46,6 +46,9 @@ _LINE = 64
 _NEAR_BYTES = 8192
 """What the next tile reads is fetched into L1 if it is at most this: less than a quarter of L1."""
 
+_MOST_AT_ONCE = 32
+"""Lines that one step fetches at most, as many as a register tile has vectors."""
+
 
 def touch(fill: Body, reader: Body, tensors: set[str]) -> Body:
     """`fill`, a reduction, with prefetches of what its `reader` needs of `tensors` afterwards.
@@ -148,6 +151,8 @@ def _shares(found: Sequence[_Lines], loops: Loops) -> list[Stmt]:
         step, n_steps = flat(steps), math.prod(e for _, e in steps)
         n = math.prod(e for _, e in lines.loops)
         per_step = -(-n // n_steps)
+        if per_step > _MOST_AT_ONCE:
+            continue
         numbers = [add(mul(step, idx(per_step)), idx(k)) for k in range(per_step)]
         if n % per_step:  # the last step has fewer
             numbers = [minimum(number, idx(n - 1)) for number in numbers]

@@ -173,3 +173,10 @@ def test_small_tiles_come_into_l1_large_ones_into_l2() -> None:
         body = touch_next(tile(mul(TILE, idx(n_rows)), n_rows), ["rows"], AROUND)
         levels |= {(n_rows, s.level) for s in statements(body) if isinstance(s, PrefetchLine)}
     assert levels == {(6, 1), (60, 2)}
+
+
+def test_a_step_does_not_ask_for_more_than_a_register_tile_has() -> None:
+    """Rows of 48 elements are three lines; one step for all of them, or one of three tiles."""
+    for n_rows, n_lines in ((32, 96), (33, 0)):
+        body = touch_next(tile(mul(TILE, idx(n_rows)), n_rows, 1, 48), ["rows"], AROUND)
+        assert sum(fetched_by_sharers(body, 0).values()) == n_lines
