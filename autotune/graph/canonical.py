@@ -24,9 +24,9 @@ def canonical_operators(graph: Graph) -> Graph:
     Sum(a, b, c) -> Add(Add(a, b), c) · Gemm -> MatMul, Mul, Add · BatchNormalization -> Mul, Add ·
     Sub/Div by a constant -> Add/Mul · constants to the right of Add and Mul · ConvTranspose, Col2Im
     and DepthToSpace -> Conv, Interleave (see `upscale`) · Conv -> without taps on padding alone ·
-    Einsum of labels and pairs (see `contraction`) · Tile -> Expand · GlobalLpPool -> ReduceL2 ·
-    RNN, GRU and LSTM -> their steps (see `recurrent`) · TopK -> Rank, Ranked (see
-    `ranking`) · OneHot -> Where.
+    Einsum of labels and pairs (see `contraction`) · Tile -> Expand · GlobalLpPool and
+    LpNormalization -> ReduceL1 or ReduceL2 · RNN, GRU and LSTM -> their steps (see `recurrent`) ·
+    TopK -> Rank, Ranked (see `ranking`) · OneHot -> Where.
     """
     editor = Editor(graph)
     for original in graph.nodes:
@@ -84,6 +84,19 @@ def _global_lp_pool(editor: Editor, node: Node) -> None:
         raise unsupported(node, editor.graph, f"p = {p}")
     axes = tuple(range(2, len(editor.types[node.output].shape)))
     editor.emit(replace(node, op=f"ReduceL{p}", attrs={"axes": axes, "keepdims": 1}))
+
+
+def _lp_normalisation(editor: Editor, node: Node) -> None:
+    """LpNormalization -> x / max(ReduceL1 or ReduceL2 of x, what is not denormal): 0 / 0 is 0."""
+    kind = editor.types[node.output]
+    axis = node.attrs.get("axis", -1) % len(kind.shape)
+    shape = (*kind.shape[:axis], 1, *kind.shape[axis + 1 :])
+    norm, divisor = (editor.new(f"{node.output}.{n}", shape) for n in ("norm", "divisor"))
+    attrs = {"axes": (axis,), "keepdims": 1}
+    editor.emit(Node(node.name, f"ReduceL{node.attrs.get('p', 2)}", node.inputs, (norm,), attrs))
+    least = editor.constant(f"{node.output}.least", np.finfo(np.float32).tiny.reshape(1))
+    editor.emit(Node(node.name, "Max", (norm, least), (divisor,)))
+    editor.emit(Node(node.name, "Div", (node.inputs[0], divisor), node.outputs))
 
 
 def _float_power(editor: Editor, node: Node) -> None:
@@ -226,6 +239,7 @@ _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     "Einsum": einsum,
     "Tile": _tile,
     "GlobalLpPool": _global_lp_pool,
+    "LpNormalization": _lp_normalisation,
     "Pow": _float_power,
     **dict.fromkeys(("RNN", "GRU", "LSTM"), recurrent),
     "TopK": top_k,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -18,19 +21,54 @@ _RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLi
 def fold_constants(graph: Graph) -> Graph:
     """op(constants) -> constant; Shape and Size of static tensors -> constant.
 
+    What has no elements is a constant, and an If whose condition is one the branch that it takes.
     Types that are not known are inferred from the constants found on the way.
     """
     editor = Editor(graph)
-    for original in graph.nodes:
-        node = editor.updated(original)
+    waiting = deque(graph.nodes)
+    while waiting:
+        node = editor.updated(waiting.popleft())
+        if node.op == "If" and node.inputs[0] in editor.constants:
+            waiting.extendleft(reversed(_taken_branch(node, editor)))
+            continue
+        node = _without_empty_parts(node, editor)
         values = _known_result(node, editor)
         if values is None:
             _infer_types(node, editor)
+            values = _empty_results(node, editor)
+        if values is None:
             editor.emit(node)
             continue
         for name, value in zip(node.outputs, values, strict=False):
             editor.set_constant(name, value)
     return editor.build()
+
+
+def _taken_branch(node: Node, editor: Editor) -> list[Node]:
+    """The nodes of the branch that an If with a known condition takes, and names for its results.
+
+    Names in branches are unique in the whole model.
+    """
+    condition = editor.constants[node.inputs[0]].item()
+    branch: Graph = node.attrs["then_branch" if condition else "else_branch"]
+    for name, value in branch.constants.items():
+        editor.set_constant(name, value)
+    results = zip(branch.outputs, node.outputs, strict=True)
+    return [*branch.nodes, *(Node(node.name, "Identity", (a,), (b,)) for a, b in results)]
+
+
+def _without_empty_parts(node: Node, editor: Editor) -> Node:
+    """A Concat without the parts that have no elements."""
+    parts = tuple(n for n in node.inputs if n not in editor.types or 0 not in editor.types[n].shape)
+    return replace(node, inputs=parts) if node.op == "Concat" and parts else node
+
+
+def _empty_results(node: Node, editor: Editor) -> list[Array] | None:
+    """The results of a node of which none has an element."""
+    kinds = [editor.types[n] for n in node.outputs if n in editor.types]
+    if len(kinds) < len(node.outputs) or any(0 not in k.shape or -1 in k.shape for k in kinds):
+        return None
+    return [np.zeros(k.shape, k.dtype) for k in kinds]
 
 
 def _known_result(node: Node, editor: Editor) -> list[Array] | None:
@@ -72,7 +110,7 @@ def shape_of(tensor: onnx.TypeProto.Tensor) -> Shape:
 def _infer_types(node: Node, editor: Editor) -> None:
     """Types of outputs that are not known yet, from the types and constants of the inputs."""
     inputs = [name for name in node.inputs if name]
-    if all(_is_static(name, editor) for name in filter(None, node.outputs)):
+    if node.op == "If" or all(_is_static(name, editor) for name in filter(None, node.outputs)):
         return
     if not all(_is_static(name, editor) for name in inputs):
         return
@@ -89,7 +127,8 @@ def _infer_types(node: Node, editor: Editor) -> None:
         )
     except (onnx.shape_inference.InferenceError, onnx.defs.SchemaError):
         return  # whoever asks for the type says so
-    for name, kind in found.items():
+    tensors = {name: kind for name, kind in found.items() if kind.tensor_type.elem_type}
+    for name, kind in tensors.items():
         dtype = helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)
         editor.types[name] = TensorType(shape_of(kind.tensor_type), str(dtype))
 

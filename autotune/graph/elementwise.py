@@ -14,6 +14,7 @@ from autotune.graph import trigonometry
 from autotune.graph.scope import literal
 from autotune.te.expr import (
     BOOL,
+    FLOAT_DTYPES,
     Const,
     Expr,
     add,
@@ -112,14 +113,14 @@ def _is_infinite(attrs: Attrs, x: Expr) -> Expr:
 
 def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
     """Of whole numbers with the sign of b, which is not 0; of floats with the sign of a."""
-    if dtype_of(a) != "float32":
+    if dtype_of(a) not in FLOAT_DTYPES:
         is_turned = compare("lt", b, Const(0, dtype_of(b)))
         rest = mod(select(is_turned, call("neg", a), a), call("abs", b))
         return select(is_turned, call("neg", rest), rest)
     quotient = div(a, b)
     down = call("floor", call("abs", quotient))
-    whole = select(compare("lt", quotient, ZERO), call("neg", down), down)
-    return sub(a, mul(whole, b))
+    is_negative = compare("lt", quotient, Const(0.0, dtype_of(a)))
+    return sub(a, mul(select(is_negative, call("neg", down), down), b))
 
 
 _TRIGONOMETRY = {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from onnx import AttributeProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from autotune.errors import ModelError, UnsupportedOperator
 from autotune.graph.constants import fold_constants, shape_of
-from autotune.graph.ir import Graph, Node, TensorType, unsupported
+from autotune.graph.ir import Array, Graph, Node, TensorType, unsupported
 from autotune.graph.onnx_reader import Model, node_name
 from autotune.graph.operators import NATIVE
 
@@ -18,24 +19,26 @@ def import_graph(model: Model) -> Graph:
 
     Folds constants: shapes that nodes compute from shapes are then known.
     """
-    proto = model.proto.graph
-    constants = dict(model.weights)
+    graph = fold_constants(_graph(model.proto.graph, model.weights, model.opset))
+    _require_types(graph)
+    return graph
+
+
+def _graph(proto: GraphProto, weights: Mapping[str, Array], opset: int) -> Graph:
+    constants = dict(weights)
     constants |= {t.name: numpy_helper.to_array(t) for t in proto.initializer}
     types = {n: TensorType(a.shape, str(a.dtype)) for n, a in constants.items()}
     for value in (*proto.input, *proto.value_info, *proto.output):
-        types.setdefault(value.name, _type(value))
-    nodes = tuple(_node(n, model.opset) for n in proto.node)
-    graph = Graph(
+        if value.type.tensor_type.elem_type:
+            types.setdefault(value.name, _type(value))
+    return Graph(
         inputs=tuple(i.name for i in proto.input if i.name not in constants),
         outputs=tuple(o.name for o in proto.output),
-        nodes=nodes,
+        nodes=tuple(_node(n, opset) for n in proto.node),
         constants=constants,
         types=types,
-        opset=model.opset,
+        opset=opset,
     )
-    graph = fold_constants(graph)
-    _require_types(graph)
-    return graph
 
 
 def _type(value: ValueInfoProto) -> TensorType:
@@ -49,6 +52,8 @@ def _node(node: NodeProto, opset: int) -> Node:
 
 
 def _attribute(attribute: AttributeProto, node: NodeProto, opset: int) -> Any:
+    if attribute.type == AttributeProto.GRAPH and node.op_type == "If":
+        return _graph(attribute.g, {}, opset)
     if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
         raise UnsupportedOperator(
             f"operator '{node.op_type}' (node '{node_name(node)}', opset {opset}) is not supported",
@@ -68,7 +73,13 @@ _LISTS = (AttributeProto.INTS, AttributeProto.FLOATS)
 
 
 def _require_types(graph: Graph) -> None:
+    for name in graph.outputs:
+        if name in graph.types and 0 in graph.shape(name):
+            shape = "x".join(map(str, graph.shape(name)))
+            raise ModelError(f"output '{name}' has no elements ({shape})", "leave it out")
     for node in graph.nodes:
+        if node.op == "If":
+            raise unsupported(node, graph, "its condition depends on the data")
         for name in filter(None, node.outputs):
             if name in graph.types and all(d >= 0 for d in graph.shape(name)):
                 continue

@@ -182,15 +182,25 @@ class _Layout:
         inputs = [self.as_last(node.inputs[0]), *map(self.as_first, node.inputs[1:])]
         attrs: dict[str, object] = {}
         if node.op == "Conv":
-            weight = self.editor.constants.get(node.inputs[1])
-            if weight is None:
-                raise unsupported(node, self.graph, "its weights are computed at run time")
-            kernel, kind = conv_weight(weight, node.attrs.get("group", 1))
-            inputs[1] = self.editor.constant(f"{node.inputs[1]}.last", kernel)
+            view, perm, kind = conv_weight(
+                self.editor.types[inputs[1]].shape, node.attrs.get("group", 1)
+            )
+            inputs[1] = self._rearranged(inputs[1], view, perm)
             attrs = {"kind": kind}
         if any(name in self.consumers or name in self.graph.outputs for name in node.outputs[1:]):
             raise unsupported(node, self.graph, "its second output is used")
         self.emit_last(replace(node, outputs=node.outputs[:1]), tuple(inputs), **attrs)
+
+    def _rearranged(self, name: str, view: Shape, perm: tuple[int, ...]) -> str:
+        """`name` seen with the shape `view`, its dimensions permuted: a constant, if it is one."""
+        if name in self.editor.constants:
+            value = self.editor.constants[name].reshape(view).transpose(perm)
+            return self.editor.constant(f"{name}.last", np.ascontiguousarray(value))
+        source = self.editor.new(f"{name}.view", view)
+        self.editor.emit(Node(name, "Reshape", (name,), (source,)))
+        out = self.editor.new(f"{name}.last", tuple(view[p] for p in perm))
+        self.editor.emit(Node(name, "Transpose", (source,), (out,), {"perm": perm}))
+        return out
 
     def elementwise(self, node: Node) -> None:
         rank = len(self.graph.shape(node.output))
@@ -376,20 +386,19 @@ class _Layout:
         return out
 
 
-def conv_weight(weight: Array, n_groups: int) -> tuple[Array, str]:
-    """ONNX's (out, in/groups, …kernel…) as the kernel reads it, and the kind of convolution.
+def conv_weight(shape: Shape, n_groups: int) -> tuple[Shape, tuple[int, ...], str]:
+    """From ONNX's (out, in/groups, …kernel…) to what the kernel reads: a view and a permutation.
 
-    dense: (…kernel…, in, out) · depthwise: (…kernel…, c) · grouped: (…kernel…, group, in, out).
+    And the kind of convolution. dense: (…kernel…, in, out) · depthwise: (…kernel…, c) ·
+    grouped: (…kernel…, group, in, out).
     """
-    n_out, n_in = weight.shape[:2]
-    taps = tuple(range(2, weight.ndim))
+    (n_out, n_in), window = shape[:2], shape[2:]
     if n_groups == 1:
-        return np.ascontiguousarray(weight.transpose(*taps, 1, 0)), "dense"
+        return shape, (*range(2, len(shape)), 1, 0), "dense"
     if n_in == 1 and n_out == n_groups:
-        return np.ascontiguousarray(weight[:, 0].transpose(*(t - 1 for t in taps), 0)), "depthwise"
-    split = weight.reshape(n_groups, n_out // n_groups, *weight.shape[1:])
-    order = (*(t + 1 for t in taps), 0, 2, 1)
-    return np.ascontiguousarray(split.transpose(order)), "grouped"
+        return (n_out, *window), (*range(1, len(shape) - 1), 0), "depthwise"
+    split = (n_groups, n_out // n_groups, n_in, *window)
+    return split, (*range(3, len(split)), 0, 2, 1), "grouped"
 
 
 def reduce_axes(node: Node, constants: dict[str, Array], rank: int) -> tuple[int, ...] | None:

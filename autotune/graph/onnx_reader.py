@@ -21,7 +21,15 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
 from autotune.graph.operators import NATIVE
@@ -29,10 +37,11 @@ from autotune.graph.random_weights import Array, replace_all, take_constant_fill
 from autotune.graph.widening import widen
 
 OPSET = 22
-MIN_OPSET = 7
 IR_VERSION = 10
 _RESIZE_WITH_MODES = 11
 """The opset from which on Resize says where results lie in the source."""
+_PRELU_THAT_BROADCASTS = 7
+"""The opset from which on a slope per channel has as many dimensions as what it scales."""
 _LARGE = 1024
 """Initialisers with more elements than this never decide a shape: they are stripped."""
 
@@ -84,7 +93,10 @@ def load_model(path: str | Path, shapes: Shapes | None = None) -> Model:
     weights |= _take_large(model)
     _declare(model, weights)
     _check(model)
-    model = _infer(_forget_shapes(_convert(_infer(_expand(model, _is_newer)))))
+    while any(_is_newer(n) and _has_body(n.op_type, opset) for n in model.graph.node):
+        model = _infer(_expand(model, _is_newer))
+    _check_newer(model)
+    model = _infer(_forget_shapes(_convert(_infer(model))))
     return Model(_infer(_expand(model, _is_foreign)), weights, opset)
 
 
@@ -144,21 +156,20 @@ def drop_initializers_from_inputs(model: ModelProto) -> None:
 
 def _check_operators(model: ModelProto) -> None:
     opset = source_opset(model)
-    if opset < MIN_OPSET:
-        raise ModelError(
-            f"the model uses opset {opset}; {MIN_OPSET} is the oldest that can be read",
-            "convert it with onnx.version_converter or export it again",
-        )
     local = {(f.domain, f.name) for f in model.functions}
     for node in model.graph.node:
         if (node.domain, node.op_type) in local:
             continue
         if node.domain not in ("", "ai.onnx") or not _is_standard(node.op_type, opset):
-            raise UnsupportedOperator(
-                f"operator '{operator_name(node)}' (node '{node_name(node)}', opset {opset}) "
-                "is not supported",
-                "export the model with standard ONNX operators only",
-            )
+            raise _unknown(node, opset)
+
+
+def _unknown(node: NodeProto, opset: int, reason: str = "") -> UnsupportedOperator:
+    return UnsupportedOperator(
+        f"operator '{operator_name(node)}' (node '{node_name(node)}', opset {opset}) "
+        f"is not supported{reason}",
+        "export the model with standard ONNX operators only",
+    )
 
 
 def operator_name(node: NodeProto) -> str:
@@ -223,6 +234,12 @@ def _bind(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
 
 
 def _require_static(value: ValueInfoProto) -> None:
+    if not value.type.HasField("tensor_type"):
+        kind = str(value.type.WhichOneof("value")).removesuffix("_type").replace("_", " ")
+        raise ModelError(
+            f"input '{value.name}' is of type '{kind}', not a tensor",
+            "only models from tensors to tensors can be compiled",
+        )
     tensor = value.type.tensor_type
     if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
         return
@@ -287,28 +304,79 @@ def _convert(model: ModelProto) -> ModelProto:
             if node.op_type == "Resize":  # the converter leaves open what went without saying
                 modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
                 node.attribute.extend(helper.make_attribute(*mode) for mode in modes.items())
+    if standard < _PRELU_THAT_BROADCASTS:
+        _spread_slopes(model)
     replace_all(model.opset_import, [helper.make_opsetid("", OPSET)])
     model.ir_version = IR_VERSION
     return model
+
+
+def _spread_slopes(model: ModelProto) -> None:
+    """PRelu with a slope per channel, of shape (c,) -> with one of shape (c, 1, …)."""
+    known = (*model.graph.input, *model.graph.value_info)
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in known}
+    ranks |= {t.name: len(t.dims) for t in model.graph.initializer}
+    nodes: list[NodeProto] = []
+    for node in model.graph.node:
+        more = ranks.get(node.input[0], 0) - 2 if node.op_type == "PRelu" else 0
+        if more > 0 and ranks.get(node.input[1]) == 1:
+            name = f"{node.output[0]}.slope"
+            shape = numpy_helper.from_array(np.array([-1] + [1] * more), f"{name}.shape")
+            model.graph.initializer.append(shape)
+            nodes.append(helper.make_node("Reshape", [node.input[1], shape.name], [name]))
+            node.input[1] = name
+        nodes.append(node)
+    replace_all(model.graph.node, nodes)
+
+
+def _check_newer(model: ModelProto) -> None:
+    """Raises UnsupportedOperator for what opset 22 cannot say."""
+    opset = source_opset(model)
+    for node in model.graph.node if opset > OPSET else ():
+        attribute = None if _is_newer(node) else _newer_attribute(node, opset)
+        if _is_newer(node) or attribute:
+            raise _unknown(node, opset, f": attribute '{attribute}'" if attribute else "")
+
+
+def _newer_attribute(node: NodeProto, opset: int) -> str | None:
+    """An attribute of `node` that came after opset 22 and is not at its default."""
+    known = onnx.defs.get_schema(node.op_type, OPSET).attributes
+    now = onnx.defs.get_schema(node.op_type, min(opset, onnx.defs.onnx_opset_version())).attributes
+    for attribute in node.attribute:
+        if attribute.name not in known:
+            default = now[attribute.name].default_value
+            if helper.get_attribute_value(attribute) != helper.get_attribute_value(default):
+                return str(attribute.name)
+    return None
 
 
 def _expand(model: ModelProto, wanted: Callable[[NodeProto], bool]) -> ModelProto:
     """The wanted operators that the standard defines by others (Attention, …) -> those others."""
     opset = source_opset(model)
     compound = {
-        (node.domain, node.op_type)
+        (node.domain, node.op_type): node
         for node in model.graph.node
         if wanted(node) and _has_body(node.op_type, opset)
     }
     if not compound:
         return model
+    typed = ModelProto()
+    typed.CopyFrom(model)
     for tensor in model.graph.initializer:  # the inliner asks for the type of every operand
-        model.graph.value_info.append(
+        typed.graph.value_info.append(
             helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         )
-    return onnx.inliner.inline_selected_functions(
-        model, sorted(compound), exclude=False, inline_schema_functions=True
-    )
+    absent = helper.make_tensor_value_info("", TensorProto.FLOAT, None)  # and of those left out
+    typed.graph.value_info.append(absent)
+    try:
+        model = onnx.inliner.inline_selected_functions(
+            typed, sorted(compound), exclude=False, inline_schema_functions=True
+        )
+    except RuntimeError as error:  # a type that ONNX cannot infer
+        reason = str(error).strip().splitlines()[0].rpartition(": ")[2]
+        raise _unknown(next(iter(compound.values())), opset, f": {reason}") from error
+    replace_all(model.graph.value_info, [v for v in model.graph.value_info if v.name])
+    return model
 
 
 def _is_newer(node: NodeProto) -> bool:
@@ -330,8 +398,9 @@ def _infer(model: ModelProto) -> ModelProto:
     """Types of all results, as far as ONNX can tell."""
     for node in _normalisations_by_group(model):
         node.op_type = "InstanceNormalization"  # ONNX cannot tell the shape of the former
+    strict = all(n.op_type != "If" for n in model.graph.node)  # a branch not taken may not fit
     try:
-        model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        model = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(

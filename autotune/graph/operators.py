@@ -35,7 +35,7 @@ from autotune.graph.products import (
 from autotune.graph.ranking import rank, ranked
 from autotune.graph.recurrent import lstm_output, lstm_state
 from autotune.graph.sampling import grid_sample
-from autotune.graph.scope import Operands, Scope, axes_of, broadcast_shape, literal, read, tensor
+from autotune.graph.scope import Operands, Scope, axes_of, broadcast_shape, read, tensor
 from autotune.graph.windows import average_pool, conv, lp_pool, max_pool, padded
 from autotune.te.expr import (
     Expr,
@@ -44,6 +44,7 @@ from autotune.te.expr import (
     as_index,
     binary,
     compare,
+    identity,
     idx,
     maximum,
     minimum,
@@ -58,7 +59,7 @@ Definition: TypeAlias = Callable[[Scope, Node, Operands, Shape], Tensor]
 
 def elementwise(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[i…] = f(a[i…], b[i…], …) with broadcasting."""
-    axes = axes_of(broadcast_shape([o for o in operands if o is not None]))
+    axes = axes_of(broadcast_shape([o for o in operands if o is not None]) or (1,))
     elements = [None if o is None else read(o, axes) for o in operands]
     return scope.compute(node.op.lower(), axes, ELEMENTWISE[node.op](node.attrs, *elements))
 
@@ -109,7 +110,7 @@ def triangle(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tens
     axes = axes_of(shape)
     row, column = add(axes[-2].var, idx(node.attrs["k"])), axes[-1].var
     kept = compare("ge" if node.attrs.get("upper", 1) else "le", column, row)
-    return scope.compute("triangle", axes, select(kept, x[axes], literal(0.0)))
+    return scope.compute("triangle", axes, select(kept, x[axes], identity("sum", x.dtype)))
 
 
 def concat(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -185,7 +186,7 @@ OPERATORS: dict[str, Definition] = {
     "LstmOutput": lstm_output,
 }
 
-DTYPES = ("float32", "int64", "int32", "bool")
+DTYPES = ("float32", "int64", "int32", "bool", "uint8", "int8", "float64")
 """Types of elements: the first for every operator, all of them for those in `ANY_TYPE`."""
 
 ANY_TYPE = frozenset(
@@ -194,7 +195,7 @@ ANY_TYPE = frozenset(
         *("Mod", "IsNaN", "IsInf", "And", "Or", "Xor", "Not"),
         *("Add", "Sub", "Mul", "Max", "Min", "Clip", "Abs", "Neg"),
         *("Transpose", "Slice", "Concat", "Expand", "Gather", "GatherElements", "GatherND"),
-        *("ArgMax", "ArgMin", "CumSum", "Rank", "Ranked"),
+        *("Trilu", "ArgMax", "ArgMin", "CumSum", "Rank", "Ranked"),
         *("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"),
     )
 )
@@ -203,7 +204,7 @@ ANY_TYPE = frozenset(
 NATIVE = frozenset(OPERATORS) | {
     *("BatchNormalization", "Gemm", "Sum", "Split", "Dropout"),
     *("ConvTranspose", "Col2Im", "DepthToSpace", "SpaceToDepth", "ScatterND", "ScatterElements"),
-    *("Mean", "Tile", "GlobalLpPool", "RNN", "GRU", "LSTM", "TopK", "OneHot"),
+    *("Mean", "Tile", "GlobalLpPool", "LpNormalization", "RNN", "GRU", "LSTM", "TopK", "OneHot"),
     *("Constant", "ConstantOfShape", "Shape", "Size", "Range"),
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
 }

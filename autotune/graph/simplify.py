@@ -100,7 +100,7 @@ def _is_identity(node: Node, editor: Editor) -> bool:
             return True
         case "Dropout":
             flag = node.inputs[2] if len(node.inputs) > 2 else ""
-            return flag not in editor.constants or not editor.constants[flag].any()
+            return not flag or (flag in editor.constants and not editor.constants[flag].any())
         case "Cast" | "CastLike":
             return editor.types[node.inputs[0]].dtype == editor.types[node.output].dtype
         case "Sum" | "Max" | "Min" | "Mean" | "Concat":

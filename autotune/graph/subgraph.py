@@ -82,21 +82,20 @@ class _Builder:
         return self.tensors[name]
 
     def _external(self, node: Node, slot: int, name: str, value: Array | None) -> Operand:
-        dtype = self.graph.types[name].dtype
+        kind = self.graph.types[name]
         roles = _ROLES.get(node.op, ("x",))
+        is_weight = node.op in _ROLES and slot == 1
+        shape = (kind.shape if is_weight else self._spread(kind.shape)) or (1,)
         if value is None:
             role = roles[slot] if slot < len(roles) else "y"
             role = "x" if not self.inputs else "y" if role == "x" else role
-            tensor = self.scope.placeholder(
-                role, self._spread(self.graph.shape(name)) or (1,), dtype=dtype
-            )
+            tensor = self.scope.placeholder(role, shape, dtype=kind.dtype)
             self.inputs[tensor.name] = name
             return tensor
         if value.size == 1 and (node.op in ELEMENTWISE or node.op == "AveragePool"):
-            return Const(value.reshape(-1)[0].item(), dtype)
+            return Const(value.reshape(-1)[0].item(), kind.dtype)
         role = roles[slot] if slot < len(roles) else _CONSTANT_ROLES.get(node.op, "constant")
-        shape = value.shape if node.op in _ROLES and slot == 1 else self._spread(value.shape)
-        tensor = self.scope.placeholder(role, shape or (1,), constant=True, dtype=dtype)
+        tensor = self.scope.placeholder(role, shape, constant=True, dtype=kind.dtype)
         self.constants[tensor.name] = np.ascontiguousarray(value)
         return tensor
 
@@ -120,5 +119,5 @@ def _n_channel_groups(graph: Graph, group: Group) -> int:
     """How many groups the channels of a subgraph are viewed in: 1 but for grouped convolution."""
     for node in group.nodes:
         if node.op == "Conv" and node.attrs["kind"] == "grouped":
-            return int(graph.constants[node.inputs[1]].shape[-3])
+            return graph.shape(node.inputs[1])[-3]
     return 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _TYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
@@ -18,7 +18,10 @@ _TYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
 
 def widen(model: ModelProto) -> None:
     """Make every half-precision tensor of `model`, which has no functions of its own, a float32."""
-    graph = model.graph
+    _widen_graph(model.graph)
+
+
+def _widen_graph(graph: GraphProto) -> None:
     for tensor in graph.initializer:
         _widen_tensor(tensor)
     for node in graph.node:
@@ -31,6 +34,8 @@ def _widen_attributes(attributes: Iterable[AttributeProto]) -> None:
     for attribute in attributes:
         if attribute.type == AttributeProto.TENSOR:
             _widen_tensor(attribute.t)
+        elif attribute.type == AttributeProto.GRAPH:
+            _widen_graph(attribute.g)
         elif attribute.name in _TYPES and attribute.i in _HALF:
             attribute.i = TensorProto.FLOAT
 
