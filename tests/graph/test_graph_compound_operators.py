@@ -125,6 +125,14 @@ def test_pooling_by_norms(p: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_division_by_norms(axis: int, p: int, tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "r"), node("LpNormalization", "r", axis=axis, p=p)]
+    proto = model([*nodes, node("Mul", "y zero", "z")], IMAGE, {"zero": np.float32(0)}, "y z")
+    assert_matches(proto, tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("p", [1, 2])
 def test_global_pooling_by_norms(p: int, tmp_path: Path) -> None:
     nodes = [CONV, node("GlobalLpPool", "t", p=p)]
     assert_matches(model(nodes, IMAGE, WEIGHT), tmp_path, 1e-5)

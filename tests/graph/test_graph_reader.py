@@ -176,9 +176,60 @@ def test_operator_of_another_domain(tmp_path: Path) -> None:
         build_network(save(proto, tmp_path))
 
 
-def test_too_old_opset(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="opset 5"):
-        build_network(save(mlp(opset=5), tmp_path))
+def squeezed_or_not(condition: str) -> onnx.ModelProto:
+    """If the second dimension of x is 1, exp(x without it), else exp(relu(x)); or as c says."""
+    branches = {}
+    for name, op in {"then": node("Squeeze", "x one", "s"), "else": node("Relu", "x", "r")}.items():
+        port = helper.make_tensor_value_info(op.output[0], onnx.TensorProto.FLOAT, None)
+        branches[f"{name}_branch"] = helper.make_graph([op], name, [], [port])
+    nodes = [
+        *(node("Shape", "x", "shape", start=1, end=2), node("Equal", "shape one", "known")),
+        *(node("If", condition, "z", **branches), node("Exp", "z")),
+    ]
+    inputs = {"x": (4, 3, 5), "c": (1,)}
+    return model(nodes, inputs, {"one": np.array([1])}, types={"c": "bool"})
+
+
+@pytest.mark.parametrize(("extent", "shape"), [(1, (4, 5)), (3, (4, 3, 5))])
+def test_a_branch_that_shapes_decide(extent: int, shape: tuple[int, ...], tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 20 * extent, dtype=np.float32).reshape(4, extent, 5)
+    network = build_network(save(squeezed_or_not("known"), tmp_path), {"x": x.shape})
+    found = execute(network, {"x": x, "c": np.array([False])})["y"]
+    want = np.exp(x if extent == 1 else np.maximum(x, 0)).reshape(shape)
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_a_branch_that_data_decide_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOperator, match=r"'If'.*depends on the data"):
+        build_network(save(squeezed_or_not("c"), tmp_path))
+
+
+def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:
+    proto = model(node("SequenceAt", "s i"), {"s": (2,)}, {"i": np.array(0)})
+    port = helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
+    proto.graph.input[0].CopyFrom(port)
+    with pytest.raises(ModelError, match="input 's' is of type 'sequence'"):
+        build_network(save(proto, tmp_path))
+
+
+def test_an_attribute_that_came_later(tmp_path: Path) -> None:
+    op = node("SpaceToDepth", "x", blocksize=2, mode="CRD")
+    with pytest.raises(UnsupportedOperator, match="attribute 'mode'"):
+        build_network(save(model(op, {"x": (1, 2, 4, 4)}, opset=28), tmp_path))
+
+
+def test_an_output_without_elements(tmp_path: Path) -> None:
+    op = node("Slice", "x begin begin axis")
+    constants = {"begin": np.array([1]), "axis": np.array([0])}
+    with pytest.raises(ModelError, match=r"output 'y' has no elements \(0x5\)"):
+        build_network(save(model(op, {"x": (4, 5)}, constants), tmp_path))
+
+
+def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
+    op = node("Dropout", "x ratio training")
+    constants = {"ratio": np.float32(0.5), "training": np.array(True)}
+    with pytest.raises(UnsupportedOperator, match="Dropout"):
+        build_network(save(model(op, {"x": (4, 5)}, constants), tmp_path))
 
 
 def test_dynamic_dimension_asks_for_a_shape(tmp_path: Path) -> None:

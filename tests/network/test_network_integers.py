@@ -1,4 +1,4 @@
-"""Integers, flags and indices that are computed at run time: machine code against onnxruntime."""
+"""Integers, flags, indices and weights computed at run time: machine code against onnxruntime."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from autotune.errors import UnsupportedOperator, UsageError
 from autotune.graph.network import build_network
@@ -47,6 +47,7 @@ def assert_right(
     folder: Path,
     constants: Mapping[str, object] | None = None,
     output: str = "float32",
+    atol: float = 1e-6,
 ) -> Array:
     """The output of a model, which is that of onnxruntime in shape, type and every element."""
     types = {name: str(a.dtype) for name, a in feeds.items()} | {"y": output}
@@ -54,8 +55,65 @@ def assert_right(
     found = compiled(proto, folder).run(feeds)["y"]
     want = onnxruntime_outputs(proto, feeds)["y"]
     assert found.dtype == want.dtype
-    np.testing.assert_allclose(found, want, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(found, want, rtol=2e-6, atol=atol)
     return found
+
+
+# --- types and weights -------------------------------------------------------------------------
+
+
+def test_an_image_of_bytes(tmp_path: Path) -> None:
+    nodes = [
+        *(node("Cast", "image", "f", to=TensorProto.FLOAT), node("Mul", "f scale", "s")),
+        *(node("Transpose", "s", "t", perm=[0, 3, 1, 2]), node("Conv", "t w")),
+    ]
+    feeds = {"image": integers(0, 256, 1, 9, 20, 3, dtype="uint8")}
+    assert_right(nodes, feeds, tmp_path, {"scale": np.float32(1 / 255), "w": values(8, 3, 3, 3)})
+
+
+@pytest.mark.parametrize("source", ["uint8", "int8", "int32", "float32", "float64"])
+@pytest.mark.parametrize("goal", ["uint8", "int8", "int64", "float32", "float64"])
+def test_cast(source: str, goal: str, tmp_path: Path) -> None:
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(goal))
+    low, high = (0, 128) if "uint8" in (source, goal) else (-128, 128)
+    feeds = {"x": integers(low, high, 5, 33, dtype=source)}
+    assert_right(node("Cast", "x", to=to), feeds, tmp_path, output=goal)
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Max", "Min"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_arithmetic_of_bytes(op: str, dtype: str, tmp_path: Path) -> None:
+    low, high = (0, 12) if dtype == "uint8" else (-10, 11)
+    feeds = {name: integers(low, high, 3, 70, dtype=dtype) for name in "xz"}
+    assert_right(node(op, "x z"), feeds, tmp_path, output=dtype)
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Max", "Min"])
+def test_arithmetic_of_doubles(op: str, tmp_path: Path) -> None:
+    feeds = {name: RNG.standard_normal((3, 21)) for name in "xz"}
+    assert_right(node(op, "x z"), feeds, tmp_path, output="float64")
+
+
+@pytest.mark.parametrize("n_groups", [1, 4, 32])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_convolution_with_computed_weights(size: int, n_groups: int, tmp_path: Path) -> None:
+    nodes = [
+        *(node("Tanh", "v", "w"), node("Conv", "x w b", "c", group=n_groups, pads=[size // 2] * 4)),
+        node("Relu", "c"),
+    ]
+    feeds = {"x": values(2, 32, 12, 11), "v": values(64, 32 // n_groups, size, size)}
+    atol = 5e-5  # sums of up to 288 products, up to 45
+    assert_right(nodes, feeds | {"b": values(64)}, tmp_path, atol=atol)
+
+
+def test_correlation_with_a_template(tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "r"), node("Conv", "r t", group=8)]
+    assert_right(nodes, {"x": values(1, 8, 15, 15), "t": values(8, 1, 5, 5)}, tmp_path)
+
+
+def test_a_constant_of_one_element(tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "r"), node("Shape", "r", start=1, end=2)]
+    assert_right(nodes, {"x": values(3, 7)}, tmp_path, output="int64")
 
 
 # --- reading where data say -------------------------------------------------------------------
