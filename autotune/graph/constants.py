@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
+from autotune.graph.unfolding import Unfolding
 
 _OPSET = 22
 _SMALL = 1024
@@ -21,15 +22,17 @@ _RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLi
 def fold_constants(graph: Graph) -> Graph:
     """op(constants) -> constant; Shape and Size of static tensors -> constant.
 
-    What has no elements is a constant, and an If whose condition is one the branch that it takes.
+    What has no elements is a constant; branches and sequences are unfolded (see `unfolding`).
     Types that are not known are inferred from the constants found on the way.
     """
     editor = Editor(graph)
+    unfold = Unfolding(editor)
     waiting = deque(graph.nodes)
     while waiting:
         node = editor.updated(waiting.popleft())
-        if node.op == "If" and node.inputs[0] in editor.constants:
-            waiting.extendleft(reversed(_taken_branch(node, editor)))
+        unfolded = unfold(node)
+        if unfolded is not None:
+            waiting.extendleft(reversed(unfolded))
             continue
         node = _without_empty_parts(node, editor)
         values = _known_result(node, editor)
@@ -42,19 +45,6 @@ def fold_constants(graph: Graph) -> Graph:
         for name, value in zip(node.outputs, values, strict=False):
             editor.set_constant(name, value)
     return editor.build()
-
-
-def _taken_branch(node: Node, editor: Editor) -> list[Node]:
-    """The nodes of the branch that an If with a known condition takes, and names for its results.
-
-    Names in branches are unique in the whole model.
-    """
-    condition = editor.constants[node.inputs[0]].item()
-    branch: Graph = node.attrs["then_branch" if condition else "else_branch"]
-    for name, value in branch.constants.items():
-        editor.set_constant(name, value)
-    results = zip(branch.outputs, node.outputs, strict=True)
-    return [*branch.nodes, *(Node(node.name, "Identity", (a,), (b,)) for a, b in results)]
 
 
 def _without_empty_parts(node: Node, editor: Editor) -> Node:

@@ -207,6 +207,8 @@ def _bind_shapes(model: ModelProto, shapes: Shapes) -> None:
             known = ", ".join(inputs) or "none"
             raise UsageError(f"the model has no input '{name}'", f"its inputs are: {known}")
         _bind(inputs[name], shape)
+    for value in (*inputs.values(), *model.graph.output):
+        _require_tensor(value)
     for value in inputs.values():
         _require_static(value)
     if shapes:
@@ -233,13 +235,16 @@ def _bind(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
     value.CopyFrom(helper.make_tensor_value_info(value.name, dtype, shape))
 
 
-def _require_static(value: ValueInfoProto) -> None:
-    if not value.type.HasField("tensor_type"):
-        kind = str(value.type.WhichOneof("value")).removesuffix("_type").replace("_", " ")
+def _require_tensor(value: ValueInfoProto) -> None:
+    kind = value.type.WhichOneof("value") or "tensor_type"
+    if kind != "tensor_type":
         raise ModelError(
-            f"input '{value.name}' is of type '{kind}', not a tensor",
+            f"'{value.name}' is of type '{kind.removesuffix('_type')}', not a tensor",
             "only models from tensors to tensors can be compiled",
         )
+
+
+def _require_static(value: ValueInfoProto) -> None:
     tensor = value.type.tensor_type
     if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
         return

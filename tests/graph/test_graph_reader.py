@@ -208,7 +208,7 @@ def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:
     proto = model(node("SequenceAt", "s i"), {"s": (2,)}, {"i": np.array(0)})
     port = helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
     proto.graph.input[0].CopyFrom(port)
-    with pytest.raises(ModelError, match="input 's' is of type 'sequence'"):
+    with pytest.raises(ModelError, match="'s' is of type 'sequence'"):
         build_network(save(proto, tmp_path))
 
 
