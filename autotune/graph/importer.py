@@ -10,8 +10,9 @@ from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto, helper, 
 from autotune.errors import ModelError, UnsupportedOperator
 from autotune.graph.constants import fold_constants, shape_of
 from autotune.graph.ir import Array, Graph, Node, TensorType, unsupported
-from autotune.graph.onnx_reader import Model, node_name
+from autotune.graph.onnx_reader import Model
 from autotune.graph.operators import NATIVE
+from autotune.graph.opsets import node_name
 
 
 def import_graph(model: Model) -> Graph:

@@ -199,6 +199,17 @@ def test_a_branch_that_shapes_decide(extent: int, shape: tuple[int, ...], tmp_pa
     np.testing.assert_allclose(found, want, rtol=1e-6)
 
 
+def test_a_branch_keeps_the_weights_that_it_reads(tmp_path: Path) -> None:
+    branches = {}
+    for name in ("then", "else"):
+        port = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        op = node("MatMul" if name == "then" else "Sub", "x w", name)
+        branches[f"{name}_branch"] = helper.make_graph([op], name, [], [port])
+    constants = {"w": weights(40, 40), "yes": np.array(True)}
+    proto = model(node("If", "yes", **branches), {"x": (40, 40)}, constants)
+    assert error_against_onnxruntime(save(proto, tmp_path)) <= 1e-6
+
+
 def test_a_branch_that_data_decide_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperator, match=r"'If'.*depends on the data"):
         build_network(save(squeezed_or_not("c"), tmp_path))
