@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
-from autotune.graph.unfolding import Unfolding
+from autotune.graph.unfolding import CONTROL, Unfolding
 
 _OPSET = 22
 _SMALL = 1024
@@ -100,7 +100,9 @@ def shape_of(tensor: onnx.TypeProto.Tensor) -> Shape:
 def _infer_types(node: Node, editor: Editor) -> None:
     """Types of outputs that are not known yet, from the types and constants of the inputs."""
     inputs = [name for name in node.inputs if name]
-    if node.op == "If" or all(_is_static(name, editor) for name in filter(None, node.outputs)):
+    if node.op in CONTROL:
+        return
+    if all(_is_static(name, editor) for name in filter(None, node.outputs)):
         return
     if not all(_is_static(name, editor) for name in inputs):
         return

@@ -13,6 +13,7 @@ from autotune.graph.ir import Array, Graph, Node, TensorType, unsupported
 from autotune.graph.onnx_reader import Model
 from autotune.graph.operators import NATIVE
 from autotune.graph.opsets import node_name
+from autotune.graph.unfolding import CONTROL
 
 
 def import_graph(model: Model) -> Graph:
@@ -53,7 +54,7 @@ def _node(node: NodeProto, opset: int) -> Node:
 
 
 def _attribute(attribute: AttributeProto, node: NodeProto, opset: int) -> Any:
-    if attribute.type == AttributeProto.GRAPH and node.op_type == "If":
+    if attribute.type == AttributeProto.GRAPH and node.op_type in CONTROL:
         return _graph(attribute.g, {}, opset)
     if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
         raise UnsupportedOperator(
@@ -79,7 +80,7 @@ def _require_types(graph: Graph) -> None:
             shape = "x".join(map(str, graph.shape(name)))
             raise ModelError(f"output '{name}' has no elements ({shape})", "leave it out")
     for node in graph.nodes:
-        if node.op == "If":
+        if node.op in CONTROL:
             raise unsupported(node, graph, "its condition depends on the data")
         for name in filter(None, node.outputs):
             if name in graph.types and all(d >= 0 for d in graph.shape(name)):

@@ -16,6 +16,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 from autotune.errors import ModelError, UnsupportedOperator
 from autotune.graph.operators import NATIVE
 from autotune.graph.random_weights import replace_all
+from autotune.graph.unfolding import CONTROL, is_unfolded
 
 OPSET = 22
 IR_VERSION = 10
@@ -28,6 +29,7 @@ _PRELU_THAT_BROADCASTS = 7
 def to_one_opset(model: ModelProto) -> ModelProto:
     """`model` in opset 22, with operators that the compiler knows and the types of all results.
 
+    Where there are branches, loops or sequences, types are left out: ONNX does not know them all.
     Raises UnsupportedOperator for what that opset cannot say, ModelError for shapes that do not
     fit together.
     """
@@ -36,7 +38,8 @@ def to_one_opset(model: ModelProto) -> ModelProto:
         model = _infer(_expand(model, _is_newer))
     _check_newer(model)
     model = _infer(forget_shapes(_convert(_infer(model))))
-    return _infer(_expand(model, _is_foreign))
+    model = _infer(_expand(model, _is_foreign))
+    return forget_shapes(model) if any(is_unfolded(n.op_type) for n in model.graph.node) else model
 
 
 def source_opset(model: ModelProto) -> int:
@@ -211,7 +214,9 @@ def _infer(model: ModelProto) -> ModelProto:
     """Types of all results, as far as ONNX can tell."""
     for node in _normalisations_by_group(model):
         node.op_type = "InstanceNormalization"  # ONNX cannot tell the shape of the former
-    strict = all(n.op_type != "If" for n in model.graph.node)  # a branch not taken may not fit
+    strict = all(
+        n.op_type not in CONTROL for n in model.graph.node
+    )  # what is not taken may not fit
     try:
         model = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
     except onnx.shape_inference.InferenceError as error:

@@ -199,6 +199,58 @@ def test_a_branch_that_shapes_decide(extent: int, shape: tuple[int, ...], tmp_pa
     np.testing.assert_allclose(found, want, rtol=1e-6)
 
 
+def looped(count: str, condition: str) -> onnx.ModelProto:
+    """y = 2ⁿ·x and the rows x, 2x, 4x, …: as often as `count` says, while `condition` holds."""
+
+    def port(name: str, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, None)
+
+    nodes = [
+        *(node("Identity", "v", "row"), node("Add", "v v", "next")),
+        *(node("Less", "i last", "goes"), node("And", "goes going", "on")),
+    ]
+    inputs = [port("i", TensorProto.INT64), port("going", TensorProto.BOOL), port("v")]
+    outputs = [port("on", TensorProto.BOOL), port("next"), port("row")]
+    body = helper.make_graph(nodes, "body", inputs, outputs)
+    loop = node("Loop", f"{count} {condition} x", "y rows", body=body)
+    constants = {"three": np.array(3), "last": np.array(4), "yes": np.array(True)}
+    types = {"c": "bool", "n": "int64"}
+    return model(loop, {"x": (2, 5), "c": (), "n": ()}, constants, "y rows", types=types)
+
+
+@pytest.mark.parametrize(("count", "n"), [("three", 3), ("_", 5)])
+@pytest.mark.parametrize("condition", ["_", "yes"])
+def test_iterations_that_are_known(count: str, n: int, condition: str, tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
+    network = build_network(save(looped(count, condition), tmp_path))
+    found = execute(network, {"x": x, "c": np.array(True), "n": np.array(1)})
+    np.testing.assert_array_equal(found["y"], x * 2**n)
+    np.testing.assert_array_equal(found["rows"], [x * 2**k for k in range(n)])
+
+
+@pytest.mark.parametrize(("count", "condition"), [("n", "_"), ("three", "c")])
+def test_iterations_that_data_decide_are_refused(
+    count: str, condition: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedOperator, match=r"'Loop'.*depends on the data"):
+        build_network(save(looped(count, condition), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "keep", "shape"),
+    [(None, 0, (5,)), (1, 0, (5,)), (4, 1, (4, 5)), ([2, 4], 0, (4, 5))],
+)
+def test_a_part_of_a_sequence(
+    lengths: object, keep: int, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    parts = node("SplitToSequence", "x" if lengths is None else "x n", "parts", keepdims=keep)
+    constants = {"i": np.array(-1 if lengths != 4 else 0), "n": np.array(lengths or 1)}
+    nodes = [node("Relu", "x", "r"), parts, node("SequenceAt", "parts i")]
+    proto = model(nodes, {"x": (6, 5)}, constants)
+    assert_matches(proto, tmp_path)
+    assert build_network(save(proto, tmp_path)).outputs[0].shape == shape
+
+
 def test_a_branch_keeps_the_weights_that_it_reads(tmp_path: Path) -> None:
     branches = {}
     for name in ("then", "else"):
