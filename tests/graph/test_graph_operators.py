@@ -137,7 +137,9 @@ def test_convolution(data: st.DataObject, tmp_path: Path) -> None:
     size = [data.draw(st.integers(5, 7)) for _ in range(rank)]
     batch = data.draw(st.integers(1, 2))
     nodes = [node("Conv", "x w b", "t", **attrs), node("Relu", "t")]
-    constants = {"w": values(n_groups * n_out, per_group, *kernel), "b": values(n_groups * n_out)}
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
+    shapes = {"w": (n_groups * n_out, per_group, *kernel), "b": (n_groups * n_out,)}
+    constants = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     computed = data.draw(st.sets(st.sampled_from(sorted(constants))))
     inputs = {name: constants.pop(name).shape for name in computed}
     proto = model(nodes, {"x": (batch, n_groups * per_group, *size), **inputs}, constants)
