@@ -6,7 +6,8 @@ Tunes GEMM 1024³ and every compute-bound GEMM and convolution of the models, on
 with the product's own policy and measurer: weights cold, activations warm, output compared with the
 oracle. The finalists of each task are measured again in turns before the best is printed, and after
 each repeat the FMA peak: clock rates follow temperature, load and neighbours from one moment to the
-next, so a share is formed within a repeat, and the median of the shares counts. Where a network
+next, so a share is formed within a repeat, and the median of the shares counts. Every second
+multiply-add of that peak loads an operand from L1 (`FmaPeak`). Where a network
 leaves its weights in memory, the finalists take turns once more with weights in L3: the difference
 is what a kernel waits for memory. With `--weights l3` they are there from the first candidate on:
 what the search finds when memory has no say.

@@ -72,14 +72,16 @@ class FmaPeak:
     """Independent fused multiply-adds on the threads of a driver, and nothing else.
 
     Every thread keeps as many accumulators as registers allow, which is more than the latency of an
-    FMA times the number of FMA units of any x86-64 core.
+    FMA times the number of FMA units of any x86-64 core. `fed`: every second one loads an operand
+    from L1, as a product of matrices must (6 x 4 accumulators: 10 loads for 24); where power limits
+    a core, it multiplies more slowly then.
     """
 
-    def __init__(self, target: Target, driver: Driver) -> None:
+    def __init__(self, target: Target, driver: Driver, fed: bool = False) -> None:
         n_accumulators = target.n_registers - _OPERANDS
         self._driver = driver
         self._flops_per_turn = _ROUNDS * n_accumulators * target.lanes * 2
-        self._library = Library([assemble(_kernel(target, n_accumulators), target)])
+        self._library = Library([assemble(_kernel(target, n_accumulators, fed), target)])
         self._sink = aligned((target.lanes,), "float32")
 
     def flops_per_s(self, turns: int) -> float:
@@ -177,27 +179,30 @@ done:
 }}"""
 
 
-def _kernel(target: Target, n: int) -> str:
+def _kernel(target: Target, n: int, fed: bool) -> str:
     """`peak(sink, begin, end)`: `_ROUNDS` FMAs on each of `n` accumulators per turn.
 
+    `fed`: an operand of each second one is loaded from `sink`; volatile, for it is always the same.
     `prefer-vector-width` keeps LLVM from halving vectors on CPUs for which it prefers 256 bits.
     """
     vector = f"<{target.lanes} x float>"
-    fma = f"llvm.fma.v{target.lanes}f32"
+    name = f"llvm.fma.v{target.lanes}f32"
     bits = target.vector_bits
     phis = [
         f"  %a0.{k} = phi {vector} [ splat (float {k}.0), %entry ], [ %a{_ROUNDS}.{k}, %turn ]"
         for k in range(n)
     ]
-    fmas = [
-        f"  %a{r + 1}.{k} = call {vector} @{fma}({vector} %a{r}.{k}, {vector} %x, {vector} %y)"
-        for r in range(_ROUNDS)
-        for k in range(n)
-    ]
+    fmas = []
+    for r in range(_ROUNDS):
+        for k in range(n):
+            x = f"%x{r}.{k}" if fed and k % 2 else "%x"
+            fmas += [f"  {x} = load volatile {vector}, ptr %sink"] if x != "%x" else []
+            fma = f"call {vector} @{name}({vector} %a{r}.{k}, {vector} {x}, {vector} %y)"
+            fmas.append(f"  %a{r + 1}.{k} = {fma}")
     last = [f"%a{_ROUNDS}.{k}" for k in range(n)]
     sums = [f"  %s{k} = fadd {vector} %s{k - 1}, {last[k]}" for k in range(2, n)]
     return f"""
-declare {vector} @{fma}({vector}, {vector}, {vector})
+declare {vector} @{name}({vector}, {vector}, {vector})
 
 define void @peak(ptr %sink, i64 %begin, i64 %end) "prefer-vector-width"="{bits}" {{
 entry:

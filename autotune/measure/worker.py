@@ -101,7 +101,8 @@ class RunHandler:
         self._sweep.fill(0)  # touch the pages now
         self._references: dict[int, Reference] = {}
         self._held: list[_Held] = []
-        self._fma_peak = FmaPeak(target, self._driver) if options.beside_peak else None
+        beside = options.beside_peak
+        self._fma_peak = FmaPeak(target, self._driver, fed=True) if beside else None
 
     def __call__(self, request: Request) -> object:
         """Prepare a task or measure programs of one that is."""
