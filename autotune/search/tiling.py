@@ -280,13 +280,17 @@ def _place_blocked_anchor(
     a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
     channel = rename[loops.vector].name
     last = anchor.reduce_axes[-1]
-    reduction = [x.name for x in anchor.reduce_axes[:-1]]
+    reduction = [*(x.name for x in anchor.reduce_axes[:-1]), f"{last.name}.1"]
     tiled = [(rename[x.name].name, f"{x.name}.tile") for x in op.axes[:-1] if x.extent > 1]
     ones = [rename[x.name].name for x in op.axes[:-1] if x.extent == 1]
     out = p.add(ComputeAt(a, op.name, loops.blocks[-1]))
-    out = out.hole("k.block", _block_domain(last.extent))
-    out = out.add(Split(a, last.name, (Hole("k.block"),), "split")).hole("k.unroll", (1, 2, 4, 8))
-    out = out.add(Split(a, f"{last.name}.1", (Hole("k.unroll"),), "split"))
+    blocks = _block_domain(last.extent)
+    out = out.hole("k.block", blocks).add(Split(a, last.name, (Hole("k.block"),), "split"))
+    unrolled: list[str] = []
+    if blocks[0] < last.extent:
+        out = out.hole("k.unroll", (1, 2, 4, 8))
+        out = out.add(Split(a, reduction[-1], (Hole("k.unroll"),), "split"))
+        reduction[-1:], unrolled = [f"{last.name}.1.0"], [f"{last.name}.1.1"]
     for name, tile in tiled:
         out = out.add(Split(a, name, (Hole(tile),), "split"))
     out = out.add(Split(a, channel, (Hole("lanes"),)))
@@ -294,10 +298,9 @@ def _place_blocked_anchor(
     panel, tiles = f"{channel}.0.0", [f"{n}.0" for n, _ in tiled]
     middle = [panel, *tiles] if v.panels_outside else [*tiles, panel]
     inner = [f"{n}.1" for n, _ in tiled] + [f"{channel}.0.1"]
-    steps, unrolled = f"{last.name}.1.0", f"{last.name}.1.1"
-    order = (*ones, f"{last.name}.0", *middle, *reduction, steps, unrolled)
+    order = (*ones, f"{last.name}.0", *middle, *reduction, *unrolled)
     out = out.add(Reorder(a, (*order, *inner, f"{channel}.1")))
-    marks = [Annotate(a, n, "unroll") for n in (unrolled, *inner)]
+    marks = [Annotate(a, n, "unroll") for n in (*unrolled, *inner)]
     return out.add(*marks, Annotate(a, f"{channel}.1", "vectorize"))
 
 
