@@ -186,7 +186,7 @@ class _Walk:
         blocked = {i.name for i in self.stage.iters[: _register_depth(self.stage)]}
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
         work = max(1, operations(self.op))
-        loads, operands = self._loads(accumulators)
+        loads, operands = self._loads(accumulators, chain)
         caches = Caches(self.nest, self.target)
         return Statement(
             name=self.op.name,
@@ -217,18 +217,23 @@ class _Walk:
 
     # --- counts -------------------------------------------------------------------------------
 
-    def _loads(self, accumulators: Array) -> tuple[Array, Array]:
-        """Distinct loads per expanded body, and registers that its operands need."""
+    def _loads(self, accumulators: Array, chain: Array) -> tuple[Array, Array]:
+        """Distinct loads per expanded body, and registers that its operands need.
+
+        Those of one of the `chain` terms that it adds up, where no other term has them too.
+        """
         vectors, splats = np.zeros(self.n), np.zeros(self.n)
         inner = self._register_extents()
-        total = np.zeros(self.n)
-        for access in self.reads:
-            count = self._elements(access, inner)
-            total += count
+        term = inner | {a.name: np.ones(self.n) for a in self.op.reduce_axes}
+        counts = [self._elements(access, inner) for access in self.reads]
+        of_term = [self._elements(access, term) for access in self.reads]
+        pairs = zip(counts, of_term, strict=True)
+        window = reduce(np.logical_or, (a < b * chain for a, b in pairs), chain < 1)
+        for access, count, alone in zip(self.reads, counts, of_term, strict=True):
             kind = vectors if self._uses_lanes(access.load) else splats
-            kind += np.minimum(count, accumulators)
-        window = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
-        held = np.minimum(vectors, 4.0) if window else vectors
+            kind += np.minimum(np.where(window, count, alone), accumulators)
+        total = sum(counts, np.zeros(self.n))
+        held = np.where(window, np.minimum(vectors, 4.0), vectors)
         if splats.any():  # the fewer of both, and one of the others at a time
             held = np.minimum(held, splats) + 1.0
         return np.maximum(total, 1.0), held
