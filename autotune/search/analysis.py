@@ -228,12 +228,13 @@ class _Walk:
         counts = [self._elements(access, inner) for access in self.reads]
         of_term = [self._elements(access, term) for access in self.reads]
         pairs = zip(counts, of_term, strict=True)
-        window = reduce(np.logical_or, (a < b * chain for a, b in pairs), chain < 1)
+        shared = reduce(np.logical_or, (a < b * chain for a, b in pairs), chain < 1)
         for access, count, alone in zip(self.reads, counts, of_term, strict=True):
             kind = vectors if self._uses_lanes(access.load) else splats
-            kind += np.minimum(np.where(window, count, alone), accumulators)
+            kind += np.minimum(np.where(shared, count, alone), accumulators)
         total = sum(counts, np.zeros(self.n))
-        held = np.where(window, np.minimum(vectors, 4.0), vectors)
+        expanded = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
+        held = np.minimum(vectors, 4.0) if expanded else vectors
         if splats.any():  # the fewer of both, and one of the others at a time
             held = np.minimum(held, splats) + 1.0
         return np.maximum(total, 1.0), held

@@ -35,6 +35,8 @@ KERNEL_START_CYCLES = 1500.0
 LOOP_EXIT_CYCLES = 6.0
 EARLY_COST = 0.01
 """Share of a reduction's time that fetching the rows of its next tile takes: often for nothing."""
+CROWDED_CYCLES = 1.0
+"""For each of several terms where registers are full: LLVM may load early, and spill for it."""
 GUARD_CYCLES = 1.0
 """Comparing and choosing an address: padding that is read through a condition."""
 SHARPNESS = 5.0
@@ -90,8 +92,8 @@ def step_cycles(s: Statement, target: Target) -> Array:
     loads = s.loads / 2
     stores = np.zeros_like(arithmetic) if s.reduces else s.stores.astype(float)
     latency = np.where(_one_step(s), 0.0, FMA_LATENCY * s.chain * s.reduces)
-    spilled = np.maximum(s.accumulators + s.operands - target.n_registers, 0)
-    spill = 2.0 * spilled if s.reduces else 0.0
+    crowded = (s.accumulators + s.operands >= target.n_registers - 1) & (s.chain > 1)
+    spill = np.where(crowded & s.reduces, CROWDED_CYCLES * s.chain, 0.0)
     scalar = np.where((s.lanes == 1) & (not s.reduces), 2.0, 0.0)
     overhead = 0.5 if s.reduces else 2.0
     limits = [arithmetic, loads, stores, latency]
