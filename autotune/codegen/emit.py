@@ -210,11 +210,11 @@ class _Function:
         lane = self.at.lane_stride(form)
         if self.at.lanes is None or lane == 1:
             count = self.at.lanes[1] if self.at.lanes else 1
-            where, align = self._address(stmt.tensor, form, kind, count)
+            where, align = self._address(stmt.tensor, self.at.expanded(form), kind)
             self.b.store(self._broadcast(value, count), where, align)
             self.at.widths[stmt.tensor.name] = count
         elif lane == 0 and not value.type.is_vector:
-            where, align = self._address(stmt.tensor, form, kind, 1)
+            where, align = self._address(stmt.tensor, self.at.expanded(form), kind)
             self.b.store(value, where, align)
         else:
             self._scatter(stmt, value)
@@ -229,8 +229,8 @@ class _Function:
             self.b.store(self.b.extract(lanes_of, n), where, align)
 
     def _prefetch(self, stmt: PrefetchLine) -> None:
-        form = self.at.form(stmt, stmt.tensor, stmt.indices)
-        where, _ = self._address(stmt.tensor, form, TYPES[stmt.tensor.dtype], 1)
+        form = self.at.expanded(self.at.form(stmt, stmt.tensor, stmt.indices))
+        where, _ = self._address(stmt.tensor, form, TYPES[stmt.tensor.dtype])
         where = self.b.offset(where, self._value(stmt.offset), I8)
         locality = {1: 3, 2: 2}[stmt.level]
         how = [constant(I32, n) for n in (0, locality, 1)]  # for reading; data
@@ -238,9 +238,8 @@ class _Function:
 
     # --- addresses ----------------------------------------------------------------------------
 
-    def _address(self, tensor: Tensor, form: Linear, kind: Type, count: int) -> tuple[Value, int]:
-        """Pointer to an element (lane 0) and its provable alignment in bytes."""
-        form = self.at.expanded(form)
+    def _address(self, tensor: Tensor, form: Linear, kind: Type) -> tuple[Value, int]:
+        """Pointer to an element (lane 0) and its provable alignment in bytes; `form`: expanded."""
         lane = Var(self.at.lanes[0]) if self.at.lanes else None
         rest = tuple((atom, coef) for atom, coef in form.terms if atom != lane)
         const, unit = form.const, gcd(*(coef for _, coef in rest))
@@ -267,8 +266,8 @@ class _Function:
     ) -> tuple[Value, int]:
         with self.at.without_lanes() as (var, _):
             fixed = tuple(substitute(i, {var: idx(lane)}) for i in indices)
-            form = self.at.form(object(), tensor, fixed)
-            return self._address(tensor, form, TYPES[tensor.dtype], 1)
+            form = self.at.expanded(self.at.form(object(), tensor, fixed))
+            return self._address(tensor, form, TYPES[tensor.dtype])
 
     # --- expressions --------------------------------------------------------------------------
 
@@ -359,7 +358,8 @@ class _Function:
     def _plain_load(
         self, e: Load, form: Linear, kind: Type, count: int, guard: Guard | None
     ) -> Value:
-        key = (self.at.expanded(form), count)
+        here = self.at.expanded(form)
+        key = (here, count)
         known = self.at.find_load(e.tensor.name, key) if guard is None else None
         if known is not None:
             return known
@@ -367,7 +367,7 @@ class _Function:
         if guard is not None and not guard.holds.type.is_vector:
             where = self._chosen(e.tensor, form, kind, count, guard)
             return self.b.load(where, shape, dtype_bytes(e.tensor.dtype))
-        where, align = self._address(e.tensor, form, kind, count)
+        where, align = self._address(e.tensor, here, kind)
         if guard is not None:
             return self._masked(where, shape, guard.holds, dtype_bytes(e.tensor.dtype))
         value = self.b.load(where, shape, align)
@@ -405,7 +405,7 @@ class _Function:
         n_bytes = (reach + count) * dtype_bytes(tensor.dtype)
         if n_bytes > _MAX_ZEROS:
             fixed, walk, n_bytes = form, Linear((), 0), 0
-        where, _ = self._address(tensor, fixed, kind, count)
+        where, _ = self._address(tensor, self.at.expanded(fixed), kind)
         where = self.b.select(guard.holds, where, self.zeros(max(_ZEROS, n_bytes)))
         for atom, coef in walk.terms:
             step = self.b.binary("mul nsw", self._value(atom), constant(I64, coef))
