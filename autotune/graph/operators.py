@@ -34,7 +34,7 @@ from autotune.graph.products import (
 )
 from autotune.graph.ranking import rank, ranked
 from autotune.graph.recurrent import lstm_output, lstm_state
-from autotune.graph.sampling import grid_sample
+from autotune.graph.sampling import grid_sample, interpolate
 from autotune.graph.scope import Operands, Scope, axes_of, broadcast_shape, read, tensor
 from autotune.graph.windows import average_pool, conv, lp_pool, max_pool, padded
 from autotune.te.expr import (
@@ -174,6 +174,7 @@ OPERATORS: dict[str, Definition] = {
     "Expand": expand,
     "Resize": upsample,
     "GridSample": grid_sample,
+    "Interpolate": interpolate,
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
@@ -195,7 +196,7 @@ ANY_TYPE = frozenset(
         *("Mod", "IsNaN", "IsInf", "And", "Or", "Xor", "Not"),
         *("Add", "Sub", "Mul", "Max", "Min", "Clip", "Abs", "Neg"),
         *("Transpose", "Slice", "Concat", "Expand", "Gather", "GatherElements", "GatherND"),
-        *("Trilu", "ArgMax", "ArgMin", "CumSum", "Rank", "Ranked"),
+        *("Trilu", "ArgMax", "ArgMin", "CumSum", "Rank", "Ranked", "Resize", "Interpolate"),
         *("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"),
     )
 )

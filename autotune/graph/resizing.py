@@ -1,6 +1,7 @@
 """① Resize: nearest neighbours by whole factors stay, all else is a known matrix for every axis.
 
-    Resize(x) -> MatMul(W, x), one for each axis that changes;  W[out, in]: what a source is worth
+    Resize(x) -> Interpolate(x, first, weight, …)   where few neighbours make a result
+               | MatMul(W, x)                       along other axes;  W[out, in]
 
 A result lies at some coordinate of the source and takes the sources around it, weighed by a kernel:
 a triangle ('linear') or Keys' cubic. Antialiasing widens the kernel when an axis shrinks. Formulas:
@@ -10,13 +11,19 @@ ONNX operator reference. Runs on the layout that is stored.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, float_array, to_last, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape, float_array, to_last, unsupported
 
 _RADIUS = {"linear": 1, "cubic": 2}
+_MOST_TAPS = 64
+"""Neighbours of all axes together that are written out one by one."""
+_DENSE = 80
+"""How many times more multiplications a matrix product may do, if rows are single elements: it
+does them in vectors, while neighbours are then found element by element."""
 
 
 def resize(editor: Editor, node: Node) -> None:
@@ -27,7 +34,10 @@ def resize(editor: Editor, node: Node) -> None:
         editor.emit(replace(node, inputs=node.inputs[:1], attrs={}))
         return
     source = node.inputs[0]
+    sparse = _sparse_axes(matrices, out, editor.types[source].dtype)
     for axis, matrix in matrices.items():
+        if axis in sparse:
+            continue
         before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         flat = editor.new(f"{node.output}.flat", (before, shape[axis], after))
         made = editor.new(f"{node.output}.axis", (before, out[axis], after))
@@ -38,6 +48,47 @@ def resize(editor: Editor, node: Node) -> None:
         editor.emit(Node(node.name, "MatMul", (weights, flat), (made,)))
         editor.emit(Node(node.name, "Reshape", (made,), (target,)))
         source = target
+    if sparse:
+        tables = [name for axis in sparse for name in _tables(editor, node, matrices[axis])]
+        attrs = {"axes": tuple(sparse)}
+        editor.emit(Node(node.name, "Interpolate", (source, *tables), node.outputs, attrs))
+
+
+def _sparse_axes(matrices: Mapping[int, Array], out: Shape, dtype: str) -> list[int]:
+    """The axes along which a few neighbours are added up faster than a whole matrix multiplies.
+
+    Where no sum is needed, every type of elements will do.
+    """
+    found: list[int] = []
+    left = _MOST_TAPS
+    for axis, matrix in matrices.items():
+        _, n = _taps(matrix)
+        is_faster = matrix.shape[1] * math.prod(out[axis + 1 :]) >= _DENSE * n
+        if n <= left and (is_faster if dtype == "float32" else n == 1):
+            found.append(axis)
+            left //= n
+    return found
+
+
+def _tables(editor: Editor, node: Node, matrix: Array) -> tuple[str, str]:
+    """Names of two constants: the first source of every result, and what it and those behind it
+    are worth; none where that is always one source.
+    """
+    first, n = _taps(matrix)
+    begin = editor.constant(f"{node.output}.first", first)
+    if n == 1:
+        return begin, ""
+    weights = np.take_along_axis(matrix, first[:, None] + np.arange(n), 1)
+    return begin, editor.constant(f"{node.output}.weights", float_array(weights))
+
+
+def _taps(matrix: Array) -> tuple[Array, int]:
+    """The first of the neighbours that make each result, [out], and how many they are at most."""
+    size = matrix.shape[1]
+    used = matrix != 0
+    first, last = used.argmax(1), size - 1 - used[:, ::-1].argmax(1)
+    n = int((last - first).max()) + 1
+    return np.minimum(first, size - n), n
 
 
 def _repeats(matrix: Array) -> bool:

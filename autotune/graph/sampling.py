@@ -1,21 +1,27 @@
-"""① GridSample: an image read at places that data decide, between its pixels.
+"""① An image read between its pixels, at places that data decide or that are known.
+
+GridSample:
 
     place[n, i…] = where along one dimension, in pixels, moved inside unless the padding is zeros
     cell[n, i…]  = the pixel there or before
     y[n, i…, c]  = Σ over the corners of a cell of their weights · x[n, corner…, c]
+
+Interpolate, what `resizing` makes of Resize:
+
+    y[…, i, …]   = Σ weight[i, t] · x[…, first[i] + t, …] over the taps t of every axis that changes
 
 Formulas: ONNX operator reference. Runs on the layout that is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
 from autotune.graph.ir import Node, Shape
-from autotune.graph.scope import Operands, Scope, axes_of, inside, literal, tensor
+from autotune.graph.scope import Operands, Scope, axes_of, inside, literal, optional, tensor
 from autotune.te.expr import (
     INDEX,
     Axis,
@@ -37,6 +43,8 @@ from autotune.te.expr import (
 
 Tap: TypeAlias = tuple[Expr, Expr]
 """Weight and position of a pixel along one dimension."""
+Table: TypeAlias = tuple[int, Tensor, Tensor | None]
+"""An axis, the first pixel and the weights of every place along it."""
 _ZERO, _ONE, _HALF = literal(0.0), literal(1.0), literal(0.5)
 
 
@@ -55,6 +63,36 @@ def grid_sample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> T
         weight = reduce(mul, (w for w, _ in corner))
         corners.append(mul(weight, x[(at[0], *(i for _, i in corner), channel)]))
     return scope.compute("sample", (*at, channel), reduce(add, corners))
+
+
+def interpolate(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """Σ weight[i, t] · x[…, first[i] + t, …] along each of `node.attrs["axes"]`.
+
+    Operands: x, and for every axis `first` and `weight`, which is left out where it is one tap.
+    """
+    axes = axes_of(shape)
+    tables = [
+        (axis, tensor(operands, 1 + 2 * n), optional(operands, 2 + 2 * n))
+        for n, axis in enumerate(node.attrs["axes"])
+    ]
+    return scope.compute("sample", axes, _interpolated(tensor(operands, 0), axes, tables, {}))
+
+
+def _interpolated(
+    x: Tensor, axes: Sequence[Axis], tables: Sequence[Table], pixels: Mapping[int, Expr]
+) -> Expr:
+    """The sum over the taps of all `tables`, where those of other axes have chosen `pixels`."""
+    if not tables:
+        return x[tuple(pixels.get(n, a.var) for n, a in enumerate(axes))]
+    (n, first, weight), *rest = tables
+    total: Expr | None = None
+    for t in range(weight.shape[1] if weight else 1):
+        pixel = inside(add(cast(INDEX, first[axes[n]]), idx(t)), x.shape[n])
+        term = _interpolated(x, axes, rest, {**pixels, n: pixel})
+        term = mul(weight[axes[n], idx(t)], term) if weight else term
+        total = add(total, term) if total else term
+    assert total is not None
+    return total
 
 
 def _place(node: Node, named: Expr, size: int) -> Expr:

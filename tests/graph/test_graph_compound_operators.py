@@ -79,6 +79,37 @@ def test_resize_by_kernels(
     assert_matches(proto, tmp_path, 1e-5)
 
 
+@pytest.mark.parametrize("scales", [(2, 1.5), (3, 0.6)])
+@pytest.mark.parametrize("attrs", [{"mode": "nearest"}, {"mode": "linear"}, {"mode": "cubic"}])
+def test_resize_of_many_channels_adds_up_neighbours(
+    attrs: dict[str, object], scales: tuple[float, float], tmp_path: Path
+) -> None:
+    constants = {"s": np.array([1, 1, *scales], np.float32)}
+    nodes = [node("Resize", "x _ s", "r", **attrs), node("Relu", "r")]
+    proto = model(nodes, {"x": (2, 48, 9, 7)}, constants, opset=19)
+    network = assert_matches(proto, tmp_path, 1e-5)
+    assert [c.label for c in network.calls] == ["Transpose", "Interpolate+Relu", "Transpose"]
+
+
+def test_resize_by_many_neighbours_is_a_product(tmp_path: Path) -> None:
+    attrs = {"mode": "linear", "antialias": 1}
+    constants = {"s": np.array([1, 1, 2, 1 / 32], np.float32)}
+    proto = model(node("Resize", "x _ s", **attrs), {"x": (1, 16, 5, 160)}, constants, opset=19)
+    network = assert_matches(proto, tmp_path, 1e-5)
+    assert [c.label for c in network.calls] == ["Transpose", "MatMul", "Interpolate", "Transpose"]
+
+
+@pytest.mark.parametrize("scale", [2, 1.5])
+def test_resize_of_integers(scale: float, tmp_path: Path) -> None:
+    nodes = [
+        node("Cast", "x", "i", to=onnx.TensorProto.INT32),
+        node("Resize", "i _ s", "r", mode="nearest"),
+        node("Cast", "r", to=onnx.TensorProto.FLOAT),
+    ]
+    constants = {"s": np.array([1, 1, scale, scale], np.float32)}
+    assert_matches(model(nodes, IMAGE, constants, opset=19), tmp_path)
+
+
 @pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
 def test_resize_of_some_axes(policy: str, tmp_path: Path) -> None:
     attrs = {"mode": "linear", "keep_aspect_ratio_policy": policy, "axes": [3, 2]}
