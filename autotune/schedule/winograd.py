@@ -81,6 +81,12 @@ class Convolution:
         taps = {p.tap.name for p in self.pairs}
         return tuple(a for a in self.op.reduce_axes if a.name not in taps)
 
+    @property
+    def outputs(self) -> tuple[Axis, ...]:
+        """Axes along which the weights change and the data do not."""
+        data, weight = variables(self.data), variables(self.weight)
+        return tuple(a for a in self.op.axes if a.name in weight - data)
+
 
 def convolution(dag: ComputeDAG, name: str) -> Convolution | None:
     """What the definition of `name` says of its windows; None where it is no such sum."""

@@ -16,7 +16,8 @@ from autotune.te.windows import reuses
 MAX_POINTS = 6
 """Most evaluation points along one axis: F(6, 3), with 8, loses another decimal digit."""
 MIN_CHANNELS = 8
-"""With fewer channels to sum over, transforming the data costs more than it saves."""
+"""With fewer channels to sum over, transforming the data costs more than it saves; so it does for
+a single channel of results."""
 
 MANY_TERMS = 2048
 """Terms of a reduction that may be cut into parts, so that they run side by side."""
@@ -72,7 +73,7 @@ def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:
     out = []
     for op in dag.computes:
         found = convolution(dag, op.name)
-        if found is None or _count(found.channels) < MIN_CHANNELS:
+        if found is None or _count(found.channels) < MIN_CHANNELS or not found.outputs:
             continue
         taps = tuple(p.tap.name for p in found.pairs)
         widest = max(p.n_taps for p in found.pairs)

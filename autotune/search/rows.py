@@ -14,7 +14,7 @@ from autotune.search.partial import (
 )
 from autotune.target import Target
 from autotune.te.chains import matches, shared_axes
-from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.expr import Axis, Load, Reduce, Var, variables
 from autotune.te.windows import reuses
 
@@ -32,7 +32,8 @@ def rfactor_contiguous_reduction(
     op = state[name].op
     if not op.axes or not terms_fill_lanes(op, target):
         return None
-    if op.axes[-1].extent >= target.lanes and not only_terms_are_contiguous(op, target):
+    contiguous = only_terms_are_contiguous(state.dag, op, target)
+    if op.axes[-1].extent >= target.lanes and not contiguous:
         return None
     last = op.axes[-1].name
     out = _place_row_reduction(p, op, None, last, target)
@@ -44,11 +45,28 @@ def terms_fill_lanes(op: Compute, target: Target) -> bool:
     return bool(op.reduce_axes) and _rfactor_width(op, op.reduce_axes[-1], target) > 0
 
 
-def only_terms_are_contiguous(op: Compute, target: Target) -> bool:
-    """Whether a reduction runs along the direction of memory, and neighbouring results do not."""
-    if not op.axes or reuses(op) or advances(op, op.axes[-1]):
+def only_terms_are_contiguous(dag: ComputeDAG, op: Compute, target: Target) -> bool:
+    """Whether a reduction runs along the direction of memory, and neighbouring results do not.
+
+    Constants that all results share are no matter: the weights of a single channel.
+    """
+    if not op.axes or advances(op, op.axes[-1]):
+        return False
+    if reuses(op) and not all(_is_own(op, x) or _is_common(dag, op, x) for x in op.reads):
         return False
     return terms_fill_lanes(op, target)
+
+
+def _is_own(op: Compute, x: Load) -> bool:
+    """Whether each result of `op` reads elements of its own."""
+    return all(a.name in variables(x) for a in op.axes if a.extent > 1)
+
+
+def _is_common(dag: ComputeDAG, op: Compute, x: Load) -> bool:
+    """Whether all results of `op` read the same constants."""
+    source = dag[x.tensor.name]
+    is_constant = isinstance(source, Placeholder) and source.constant
+    return is_constant and not any(a.name in variables(x) for a in op.axes)
 
 
 def tile_rows_with_everything(
@@ -150,6 +168,8 @@ def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
         return 0
     lanes, n = target.lanes, last.extent
     widths = [w for w in (4 * lanes, 2 * lanes, lanes, lanes // 2, _FEW) if n > w]
+    if len(op.reduce_axes) > 1 and n in (4 * lanes, 2 * lanes, lanes, lanes // 2):
+        widths.insert(0, n)  # other axes are left to run over
     exact = [w for w in widths if n % w == 0]
     close = [w for w in widths if w >= lanes and -(-n // w) * w <= 1.25 * n]
     whole = [w for w in widths if w == lanes]

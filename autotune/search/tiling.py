@@ -58,7 +58,7 @@ def tile_reduction_with_consumer(
     """Multi-level tiling of a pointwise stage around the reduction that feeds it."""
     state = p.state(dag)
     found = root_and_anchor(state, name)
-    if found is None or only_terms_are_contiguous(found[1], target):
+    if found is None or only_terms_are_contiguous(state.dag, found[1], target):
         return None
     op, anchor = found
     out: list[Partial] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import (
     Axis,
@@ -391,6 +392,7 @@ ALL: dict[str, Callable[[], ComputeDAG]] = {
     "conv_dilated": lambda: conv(7, 6, 2, 9, dilation=2),
     "conv_first": lambda: conv(9, 8, 3, 8, 5, 2, channels_first=True),
     "conv_1x1": lambda: conv(4, 5, 8, 24, 1),
+    "conv_to_one": lambda: collapse(conv(5, 20, 16, 1)),
     "depthwise": depthwise,
     "grouped": grouped,
     "max_pool": max_pool,

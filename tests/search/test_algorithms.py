@@ -13,9 +13,10 @@ from autotune.search.algorithms import MANY_TERMS, TOO_MANY_TERMS, algorithms
 from autotune.search.policy import default_steps
 from autotune.search.sketch import generate_sketches
 from autotune.target import parse_target
+from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
 from tests.schedule.running import run_compiled
-from tests.schedule.small_dags import channel_sums, gemm, row_means
+from tests.schedule.small_dags import channel_sums, conv, gemm, row_means
 
 AVX2 = parse_target("x86-64-v3")
 
@@ -57,6 +58,13 @@ def test_products_are_not_cut() -> None:
 
 def test_contiguous_terms_fill_vectors_whoever_reads_the_sum() -> None:
     assert [s.name for s in generate_sketches(row_means(40, 3, 64), AVX2)] == ["lanes"]
+
+
+@pytest.mark.parametrize("ic", [8, 16, 32, 40])
+def test_weights_of_a_single_channel_do_not_keep_terms_from_filling_vectors(ic: int) -> None:
+    to_one, to_two = (collapse(conv(5, 20, ic, oc)) for oc in (1, 2))
+    assert [s.name for s in generate_sketches(to_one, AVX2)] == ["lanes"]
+    assert "lanes" not in [s.name for s in generate_sketches(to_two, AVX2)]
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
