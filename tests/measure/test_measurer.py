@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -31,6 +32,9 @@ def measure(measurer: Measurer, *what: str) -> list[MeasureResult]:
 
 
 def is_running(pid: int) -> bool:
+    """Whether a process has not ended; a child has when its parent can wait for all its threads."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
