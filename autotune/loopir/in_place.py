@@ -1,16 +1,23 @@
 """④ Programs whose result may lie where an operand lies: y[i] = f(…, x[i], …).
 
 That is right where every element of x is read by the very statement that stores that element of y,
-and stored once: tiles that overlap would read what they have written.
+and stored once: tiles that overlap would read what they have written. All elements are stored, so
+it is once where as many are stored as there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import prod
 
-from autotune.loopir.nodes import Buffer, Program, Store
+from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Let, Program, Store
 from autotune.loopir.visitor import body_loads, statements
-from autotune.te.expr import Binary, Load, loads, walk
+from autotune.te.evaluate import n_points
+from autotune.te.expr import Expr, Load, both, call, loads, substitute, variables
+
+_MAX_COUNTED = 1 << 22
 
 
 def replaceable(program: Program) -> list[tuple[str, str]]:
@@ -20,7 +27,7 @@ def replaceable(program: Program) -> list[tuple[str, str]]:
     return [
         (x.name, y.name)
         for y in program.buffers
-        if y.role == "output" and _is_stored_once(y, stores, reads)
+        if y.role == "output" and _is_stored_once(y, program, reads)
         for x in program.buffers
         if x.role == "input" and _is_like(x, y) and _is_read_in_place(x, y, stores, reads)
     ]
@@ -34,16 +41,54 @@ def _is_like(x: Buffer, y: Buffer) -> bool:
     )
 
 
-def _is_stored_once(y: Buffer, stores: Sequence[Store], reads: Sequence[Load]) -> bool:
-    """Whether no element is stored twice (tiles are shifted inwards by a minimum), or read back."""
-    ours = [s for s in stores if s.tensor.name == y.name]
-    shifted = (
-        isinstance(e, Binary) and e.op in ("min", "max")
-        for s in ours
-        for index in s.indices
-        for e in walk(index)
-    )
-    return not any(x.tensor.name == y.name for x in reads) and not any(shifted)
+def _is_stored_once(y: Buffer, program: Program, reads: Sequence[Load]) -> bool:
+    """Whether no element is stored twice, or read back."""
+    if any(x.tensor.name == y.name for x in reads):
+        return False
+    stored = (_n_stored(k.body, y.name, _Path({k.var: k.extent}, {})) for k in program.kernels)
+    return sum(stored) == y.tensor.size
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The way to a statement: extents of loops, what is bound, and what must hold."""
+
+    extents: Mapping[str, int]
+    bound: dict[str, Expr]
+    conditions: tuple[Expr, ...] = ()
+
+    def under(self, cond: Expr) -> _Path:
+        return replace(self, conditions=(*self.conditions, substitute(cond, self.bound)))
+
+    def n_runs(self) -> int:
+        """How often a statement there is run; with too many points to look at, at most."""
+        total = prod(self.extents.values())
+        if not self.conditions:
+            return total
+        cond = reduce(both, self.conditions)
+        seen = prod(n for name, n in self.extents.items() if name in variables(cond))
+        return n_points(cond, self.extents) if seen <= _MAX_COUNTED else total
+
+
+def _n_stored(body: Body, name: str, path: _Path) -> int:
+    """How many elements of tensor `name` are stored, each as often as it is."""
+    total = 0
+    for stmt in body:
+        match stmt:
+            case For(var=var, extent=extent, body=inner):
+                inside = replace(path, extents={**path.extents, var: extent})
+                total += _n_stored(inner, name, inside)
+            case If(cond=cond, then=then, orelse=orelse):
+                total += _n_stored(then, name, path.under(cond))
+                total += _n_stored(orelse, name, path.under(call("not", cond)))
+            case Let(var=var, value=value):
+                bound = {**path.bound, var: substitute(value, path.bound)}
+                path = replace(path, bound=bound)
+            case Alloc(body=inner):
+                total += _n_stored(inner, name, path)
+            case Store(tensor=tensor) if tensor.name == name:
+                total += path.n_runs()
+    return total
 
 
 def _is_read_in_place(x: Buffer, y: Buffer, stores: Sequence[Store], reads: Sequence[Load]) -> bool:

@@ -15,15 +15,14 @@ from autotune.schedule.region import Extent, UnboundedIndex, span
 from autotune.schedule.required import required_extents
 from autotune.schedule.state import SplitRelation, Stage, State
 from autotune.te.arith import linear
-from autotune.te.dag import Compute, ComputeDAG, compute
-from autotune.te.evaluate import evaluate
+from autotune.te.dag import Compute
+from autotune.te.evaluate import n_points
 from autotune.te.expr import (
     Expr,
     Load,
     Reduce,
     Select,
     dtype_bytes,
-    f32,
     is_guard,
     variables,
     walk,
@@ -98,12 +97,9 @@ def _guards(op: Compute) -> list[Select]:
 
 def _share(cond: Expr, op: Compute) -> float:
     """How often `cond` holds; 1 where its axes have more points than are worth counting."""
-    axes = tuple(a for a in op.axes + op.reduce_axes if a.name in variables(cond))
-    if prod(a.extent for a in axes) > _MAX_COUNTED:
-        return 1.0
-    holds = compute("holds", axes, Select(cond, f32(1), f32(0)))
-    values = evaluate(ComputeDAG((holds,), ("holds",)), {})["holds"]
-    return np.count_nonzero(values) / values.size
+    extents = {a.name: a.extent for a in op.axes + op.reduce_axes if a.name in variables(cond)}
+    n = prod(extents.values())
+    return n_points(cond, extents) / n if n <= _MAX_COUNTED else 1.0
 
 
 def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:

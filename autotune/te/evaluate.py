@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.te.arith import linear, simplify
-from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.dag import Compute, ComputeDAG, compute
 from autotune.te.expr import (
     REDUCE_BINARY,
     Axis,
@@ -31,9 +31,11 @@ from autotune.te.expr import (
     Reduce,
     Select,
     Var,
+    f32,
     identity,
     idx,
     substitute,
+    variables,
 )
 
 Array = NDArray[Any]
@@ -52,6 +54,18 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array]) -> dict[str, Array]:
     for op in dag.computes:
         values[op.name] = _compute(op, values)
     return {name: values[name].astype(dag[name].tensor.dtype) for name in dag.outputs}
+
+
+def n_points(cond: Expr, extents: Mapping[str, int]) -> int:
+    """At how many points of a box of `extents` a condition by indices alone holds.
+
+    Takes memory for every point of the axes that it depends on.
+    """
+    axes = tuple(Axis(name, n) for name, n in extents.items() if name in variables(cond))
+    others = math.prod(n for name, n in extents.items() if name not in variables(cond))
+    holds = compute("holds", axes, Select(cond, f32(1), f32(0)))
+    values = evaluate(ComputeDAG((holds,), ("holds",)), {})["holds"]
+    return int(np.count_nonzero(values)) * others
 
 
 def derive(ops: Sequence[Compute], values: Mapping[str, Array]) -> dict[str, Array]:

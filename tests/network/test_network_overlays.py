@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from onnx import NodeProto
 from autotune.graph.network import Network, build_network
 from autotune.loopir.in_place import replaceable
 from autotune.loopir.lower import lower
-from autotune.loopir.nodes import Program
+from autotune.loopir.nodes import If, Program
+from autotune.loopir.visitor import statements
 from autotune.network.check import check_network
 from autotune.network.compiler import compile_network
 from autotune.network.overlays import Overlay, heirs, overlays, overwritable
@@ -123,6 +125,16 @@ def program(tail: str) -> Program:
 def test_tiles_that_overlap_would_read_what_they_wrote() -> None:
     assert replaceable(program("split")) == [("a", "y"), ("b", "y")]
     assert replaceable(program("shift")) == []
+
+
+def test_the_last_tile_overlaps_where_it_stands_apart_as_well() -> None:
+    """Its place is a number then, not a minimum."""
+    tiles = Split("y", "i", (8,), "shift")
+    alone = lower(sum_relu(), (tiles, Split("y", "i.0", (2,), "split")))
+    assert any(isinstance(s, If) for s in statements(alone.kernels[0].body))
+    assert replaceable(alone) == []
+    of_ten = lower(sum_relu(), (replace(tiles, factors=(10,)), Split("y", "i.0", (2,), "split")))
+    assert replaceable(of_ten) == [("a", "y"), ("b", "y")]
 
 
 def test_heirs_of_heirs_lie_in_the_first_place() -> None:
