@@ -21,6 +21,7 @@ def canonical_operators(graph: Graph) -> Graph:
     """Reduce variants to one operator each.
 
     Reshape, Flatten, Squeeze, Unsqueeze -> Reshape of one input (chains -> the last one) ·
+    Transpose of axes with one element -> Reshape ·
     Sum(a, b, c) -> Add(Add(a, b), c) · Gemm -> MatMul, Mul, Add · BatchNormalization -> Mul, Add ·
     Sub/Div by a constant -> Add/Mul · constants to the right of Add and Mul · ConvTranspose, Col2Im
     and DepthToSpace -> Conv, Interleave (see `upscale`) · Conv -> without taps on padding alone ·
@@ -41,6 +42,17 @@ def canonical_operators(graph: Graph) -> Graph:
 
 def _reshape(editor: Editor, node: Node) -> None:
     editor.emit(replace(node, op="Reshape", inputs=node.inputs[:1], attrs={}))
+
+
+def _transpose(editor: Editor, node: Node) -> None:
+    """Transpose -> Reshape where only axes of extent 1 change places with others."""
+    shape = editor.types[node.inputs[0]].shape
+    axes = node.attrs.get("perm", range(len(shape))[::-1])
+    longer = [a for a in axes if shape[a] != 1]
+    if longer == sorted(longer):
+        _reshape(editor, node)
+    else:
+        editor.emit(node)
 
 
 def _sum(editor: Editor, node: Node) -> None:
@@ -226,6 +238,7 @@ def _one_hot(editor: Editor, node: Node) -> None:
 
 _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     **dict.fromkeys(_RESHAPES, _reshape),
+    "Transpose": _transpose,
     **dict.fromkeys(("Sum", "Max", "Min", "Mean"), _sum),
     **dict.fromkeys(("Add", "Mul"), _commute),
     **dict.fromkeys(("Sub", "Div"), _inverse),

@@ -70,6 +70,16 @@ def test_a_leading_one_keeps_no_sum_from_its_product(
     assert labels(nodes, tmp_path, residual=(1, 6, 12)) == ["MatMul+Add+Relu"]
 
 
+@pytest.mark.parametrize(("perm", "still_there"), [((1, 0, 2), False), ((2, 0, 1), True)])
+def test_a_transpose_of_axes_with_one_element_moves_nothing(
+    perm: tuple[int, ...], still_there: bool, tmp_path: Path
+) -> None:
+    """Behind convolutions whose weights are computed for one image (CondConv)."""
+    nodes = [PRODUCT, node("Reshape", "p rows", "r"), node("Transpose", "r", "t", perm=perm)]
+    nodes += [node("Reshape", "t rows", "back_again"), node("Relu", "back_again")]
+    assert ("Transpose" in labels(nodes, tmp_path)) is still_there
+
+
 def test_what_is_read_several_times_joins_too(tmp_path: Path) -> None:
     """The Gelu of GPT-2 between two products of matrices."""
     nodes = [PRODUCT, node("Reshape", "p rows", "r"), node("Tanh", "r", "t")]
