@@ -20,10 +20,14 @@ from autotune.network.compiler import compile_network
 from autotune.network.overlays import Overlay, heirs, overlays, overwritable
 from autotune.network.runtime import Model
 from autotune.schedule.steps import Annotate, Split, Steps
+from autotune.search.analysis import analyse
+from autotune.search.sketch import generate_sketches
 from autotune.target import host_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
-from autotune.te.expr import Axis, add, f32, maximum
+from autotune.te.evaluate import evaluate
+from autotune.te.expr import Axis, Reduce, add, f32, maximum, mul
 from tests.graph.onnx_models import model, node
+from tests.schedule.running import assert_close, random_inputs, run_compiled
 
 TARGET = host_target()
 RNG = np.random.default_rng(0)
@@ -135,6 +139,35 @@ def test_the_last_tile_overlaps_where_it_stands_apart_as_well() -> None:
     assert replaceable(alone) == []
     of_ten = lower(sum_relu(), (replace(tiles, factors=(10,)), Split("y", "i.0", (2,), "split")))
     assert replaceable(of_ten) == [("a", "y"), ("b", "y")]
+
+
+def product_and_residual(n: int) -> ComputeDAG:
+    """x·w + residual, of `n` columns."""
+    m, k = 9, 8
+    x, residual = placeholder("x", (m, k)), placeholder("residual", (m, n))
+    w = placeholder("w", (k, n), constant=True)
+    i, j, t = Axis("i", m), Axis("j", n), Axis("t", k)
+    total = compute("total", (i, j), Reduce("sum", mul(x.tensor[i, t], w.tensor[t, j]), (t,)))
+    y = compute("y", (i, j), add(total.tensor[i, j], residual.tensor[i, j]))
+    return ComputeDAG((x, residual, w, total, y), ("y",))
+
+
+@pytest.mark.parametrize(("n", "some"), [(40, True), (48, True), (58, False)])
+def test_programs_that_may_overwrite_an_operand_compute_the_same(n: int, some: bool) -> None:
+    """Whatever tiles the search would choose; with 58 columns some overlap in all of them."""
+    dag = product_and_residual(n)
+    inputs = random_inputs(dag)
+    expected = evaluate(dag, inputs)
+    n_in_place = 0
+    for sketch in generate_sketches(dag, TARGET):
+        rows = sketch.sample(80, np.random.default_rng(n))
+        for row in rows[analyse(dag, sketch, rows, TARGET).valid][:8]:
+            found = lower(dag, sketch.bind(row))
+            if replaceable(found):
+                n_in_place += 1
+                there = replace(found, shared=("residual", "y"))
+                assert_close(run_compiled(there, inputs, TARGET, 2), expected, 3e-6)
+    assert (n_in_place > 0) is some
 
 
 def test_heirs_of_heirs_lie_in_the_first_place() -> None:

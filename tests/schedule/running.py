@@ -66,9 +66,13 @@ class Memory:
 def run_compiled(
     program: Program, inputs: Mapping[str, Array], target: Target, n_chunks: int = 1
 ) -> dict[str, Array]:
-    """Outputs of the machine code; each parallel range is run in `n_chunks` parts, last first."""
+    """Outputs of the machine code; each parallel range is run in `n_chunks` parts, last first.
+
+    `program.shared` buffers lie on one another.
+    """
     library = Library([compile_program(program, target)])
     memory = {b.name: Memory(b) for b in program.buffers}
+    memory |= dict.fromkeys(program.shared, memory[program.shared[0]]) if program.shared else {}
     values = derive(program.derived, inputs)
     for packing in program.packs:
         memory[packing.packed.name].array[...] = pack(packing, values[packing.source.name])
