@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.graph.contraction import einsum
-from autotune.graph.ir import Array, Editor, Graph, Node, float_array, unsupported
+from autotune.graph.ir import Array, Editor, Graph, Node, float_array, moves_nothing, unsupported
 from autotune.graph.ranking import top_k
 from autotune.graph.recurrent import recurrent
 from autotune.graph.upscale import columns_to_image, depth_to_space, transposed_convolution
@@ -48,8 +48,7 @@ def _transpose(editor: Editor, node: Node) -> None:
     """Transpose -> Reshape where only axes of extent 1 change places with others."""
     shape = editor.types[node.inputs[0]].shape
     axes = node.attrs.get("perm", range(len(shape))[::-1])
-    longer = [a for a in axes if shape[a] != 1]
-    if longer == sorted(longer):
+    if moves_nothing(axes, shape):
         _reshape(editor, node)
     else:
         editor.emit(node)

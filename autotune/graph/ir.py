@@ -11,7 +11,7 @@ channels last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -90,6 +90,12 @@ def to_last(rank: int) -> tuple[int, ...]:
 def to_first(rank: int) -> tuple[int, ...]:
     """Permutation (n, …, c) -> (n, c, …)."""
     return (0, rank - 1, *range(1, rank - 1))
+
+
+def moves_nothing(perm: Sequence[int], shape: Shape) -> bool:
+    """Whether a permutation of `shape` moves only dimensions of 1: a Reshape is the same."""
+    longer = [p for p in perm if shape[p] != 1]
+    return longer == sorted(longer)
 
 
 class Editor:

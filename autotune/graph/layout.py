@@ -22,6 +22,7 @@ from autotune.graph.ir import (
     Graph,
     Node,
     Shape,
+    moves_nothing,
     to_first,
     to_last,
     unsupported,
@@ -66,7 +67,7 @@ def merge_transposes(graph: Graph) -> Graph:
         made[node.output] = node
         if perm == tuple(range(len(perm))):
             editor.alias(node.output, source)
-        elif _moves_nothing(perm, editor.types[source].shape):
+        elif moves_nothing(perm, editor.types[source].shape):
             editor.emit(Node(node.name, "Reshape", (source,), node.outputs))
         else:
             editor.emit(node)
@@ -192,15 +193,46 @@ class _Layout:
         self.emit_last(replace(node, outputs=node.outputs[:1]), tuple(inputs), **attrs)
 
     def _rearranged(self, name: str, view: Shape, perm: tuple[int, ...]) -> str:
-        """`name` seen with the shape `view`, its dimensions permuted: a constant, if it is one."""
+        """`name` seen with the shape `view`, its dimensions permuted.
+
+        A constant, if it is one; of a row times a constant matrix the columns are permuted.
+        """
         if name in self.editor.constants:
             value = self.editor.constants[name].reshape(view).transpose(perm)
             return self.editor.constant(f"{name}.last", np.ascontiguousarray(value))
+        out = self.editor.new(f"{name}.last", tuple(view[p] for p in perm))
+        row = self._row_of_product(name)
+        if row is not None:
+            matrix = self.editor.constants[row.inputs[1]]
+            columns = matrix.reshape(-1, *view).transpose(0, *(p + 1 for p in perm))
+            weights = self.editor.constant(f"{row.inputs[1]}.last", columns.reshape(matrix.shape))
+            product = self.editor.new(f"{name}.row", (1, matrix.shape[1]))
+            inputs = (self.as_first(row.inputs[0]), weights)
+            self.editor.emit(replace(row, inputs=inputs, outputs=(product,)))
+            self.editor.emit(Node(name, "Reshape", (product,), (out,)))
+            return out
         source = self.editor.new(f"{name}.view", view)
         self.editor.emit(Node(name, "Reshape", (name,), (source,)))
-        out = self.editor.new(f"{name}.last", tuple(view[p] for p in perm))
         self.editor.emit(Node(name, "Transpose", (source,), (out,), {"perm": perm}))
         return out
+
+    def _row_of_product(self, name: str) -> Node | None:
+        """The product of a row and a constant matrix that `name` alone is made of, if it is one."""
+        maker = self.makers.get(name)
+        while maker is not None and maker.op == "Reshape" and self._is_read_once(maker):
+            maker = self.makers.get(maker.inputs[0])
+        if maker is None or maker.op != "MatMul" or not self._is_read_once(maker):
+            return None
+        matrix = self.editor.constants.get(maker.inputs[1])
+        plain = matrix is not None and matrix.ndim == 2 and not maker.attrs.get("trans_b", 0)
+        n_columns = self.graph.shape(maker.output)[-1]
+        is_row = math.prod(self.graph.shape(maker.output)) == n_columns
+        fits = plain and is_row and not maker.attrs.get("trans_a", 0)
+        return self.editor.updated(maker) if fits else None
+
+    def _is_read_once(self, node: Node) -> bool:
+        once = len(self.consumers.get(node.output, [])) == 1
+        return once and node.output not in self.graph.outputs
 
     def elementwise(self, node: Node) -> None:
         rank = len(self.graph.shape(node.output))
@@ -426,8 +458,3 @@ def pad_amounts(node: Node, constants: dict[str, Array], rank: int) -> list[int]
     for n, axis in enumerate(axes):
         full[axis], full[rank + axis] = int(given[n]), int(given[len(given) // 2 + n])
     return full
-
-
-def _moves_nothing(perm: tuple[int, ...], shape: Shape) -> bool:
-    kept = [p for p in perm if shape[p] != 1]
-    return kept == sorted(kept)

@@ -216,6 +216,28 @@ def test_group_normalization_as_exporters_write_it(tmp_path: Path) -> None:
     assert [c.label for c in network.calls] == labels
 
 
+@pytest.mark.parametrize(("n_groups", "n_out"), [(1, 4), (4, 16), (2, 8)])
+def test_weights_that_are_a_row_of_a_product_come_in_the_order_of_the_convolution(
+    n_groups: int, n_out: int, tmp_path: Path
+) -> None:
+    dims = np.array([n_out, 4 // n_groups, 3, 3])
+    nodes = [node("Softmax", "r", "s"), node("MatMul", "s experts", "m")]
+    nodes += [node("Reshape", "m dims", "w"), node("Conv", "x w", pads=[1] * 4, group=n_groups)]
+    constants = {"experts": values(3, int(dims.prod())), "dims": dims}
+    proto = model(nodes, {"x": (1, 4, 9, 7), "r": (1, 3)}, constants)
+    labels = [c.label for c in assert_matches(proto, tmp_path).calls]
+    assert " ".join(labels).count("Transpose") == 2  # of the image and of the result
+
+
+def test_weights_that_somebody_else_reads_too_are_put_in_order_apart(tmp_path: Path) -> None:
+    nodes = [node("MatMul", "r experts", "m"), node("Reshape", "m dims", "w")]
+    nodes += [node("Conv", "x w", pads=[1] * 4), node("Relu", "m", "z")]
+    constants = {"experts": values(3, 144), "dims": np.array([4, 4, 3, 3])}
+    proto = model(nodes, {"x": (1, 4, 9, 7), "r": (1, 3)}, constants, "y z")
+    labels = [c.label for c in assert_matches(proto, tmp_path).calls]
+    assert labels.count("MatMul") == 1
+
+
 def test_tokens_become_an_image_and_tokens_again_without_transposes(tmp_path: Path) -> None:
     nodes = [
         node("MatMul", "x m", "a"),
