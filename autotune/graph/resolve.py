@@ -52,6 +52,9 @@ def _pad(editor: Editor, node: Node) -> None:
     amounts = pad_amounts(node, editor.constants, len(editor.types[node.output].shape))
     if amounts is None:
         raise unsupported(node, editor.graph, "its padding is computed at run time")
+    if not any(amounts):
+        editor.emit(replace(node, op="Identity", inputs=node.inputs[:1], attrs={}))
+        return
     fill = 0.0
     if len(node.inputs) > 2 and node.inputs[2]:
         fill = float(editor.constants[node.inputs[2]].reshape(-1)[0])

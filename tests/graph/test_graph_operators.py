@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from onnx import NodeProto, numpy_helper
 
 from autotune.errors import UnsupportedOperator
+from autotune.graph.network import build_network
 from autotune.te.expr import variables
-from tests.graph.onnx_models import assert_matches, model, node
+from tests.graph.onnx_models import assert_matches, model, node, save
 
 RNG = np.random.default_rng(0)
 IMAGE = {"x": (2, 6, 9, 7)}
@@ -253,6 +254,26 @@ def test_pad(mode: str, behind: bool, tmp_path: Path) -> None:
     pad = node("Pad", "t p v" if mode == "constant" else "t p", mode=mode)
     first = node("Conv", "x w", "t") if behind else node("Relu", "x", "t")
     assert_matches(model([first, pad], IMAGE, constants, opset=13), tmp_path, 1e-5)
+
+
+def test_padding_of_nothing_is_nothing(tmp_path: Path) -> None:
+    constants = {"p": np.zeros(8, np.int64), "w": values(4, 6, 1, 1)}
+    conv, relu = node("Conv", "x w", "t"), node("Relu", "u")
+    padded = [conv, node("Pad", "t p", "u", mode="edge"), relu]
+    bare = [conv, node("Identity", "t", "u"), relu]
+    tasks = [
+        assert_matches(model(nodes, IMAGE, constants, opset=13), tmp_path, 1e-5).tasks
+        for nodes in (padded, bare)
+    ]
+    assert tasks[0].keys() == tasks[1].keys()
+
+
+def test_padding_of_a_number_is_the_number(tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "t"), node("Pad", "t p", mode="wrap")]
+    network = build_network(
+        save(model(nodes, {"x": ()}, {"p": np.zeros(0, np.int64)}, opset=19), tmp_path)
+    )
+    assert len(network.tasks) == 1
 
 
 @pytest.mark.parametrize("behind", [False, True])
