@@ -92,7 +92,7 @@ def drawn_steps(dag: ComputeDAG, target: Target, rng: np.random.Generator) -> St
                 continue
 
 
-@pytest.mark.parametrize("seed", (*range(6), *OVERLAPPING))
+@pytest.mark.parametrize("seed", [*range(6), *OVERLAPPING])
 def test_any_programs_make_the_network(seed: int, tmp_path: Path) -> None:
     blocks = _Blocks(seed, channels=3 + seed)
     for _ in range(3):
