@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from autotune.graph.blocks import running_sum
 from autotune.graph.contraction import einsum
 from autotune.graph.ir import Array, Editor, Graph, Node, float_array, moves_nothing, unsupported
 from autotune.graph.ranking import top_k
@@ -27,7 +28,7 @@ def canonical_operators(graph: Graph) -> Graph:
     and DepthToSpace -> Conv, Interleave (see `upscale`) · Conv -> without taps on padding alone ·
     Einsum of labels and pairs (see `contraction`) · Tile -> Expand · GlobalLpPool and
     LpNormalization -> ReduceL1 or ReduceL2 · RNN, GRU and LSTM -> their steps (see `recurrent`) ·
-    TopK -> Rank, Ranked (see `ranking`) · OneHot -> Where.
+    CumSum -> of blocks (see `blocks`) · TopK -> Rank, Ranked (see `ranking`) · OneHot -> Where.
     """
     editor = Editor(graph)
     for original in graph.nodes:
@@ -254,6 +255,7 @@ _CANONICAL: dict[str, Callable[[Editor, Node], None]] = {
     "LpNormalization": _lp_normalisation,
     "Pow": _float_power,
     **dict.fromkeys(("RNN", "GRU", "LSTM"), recurrent),
+    "CumSum": running_sum,
     "TopK": top_k,
     "OneHot": _one_hot,
 }

@@ -427,15 +427,36 @@ def test_operators_newer_than_what_models_are_brought_to(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize(("axis", "k"), [(-1, 3), (1, 1), (0, 2), (2, 9)])
-def test_top_k(axis: int, k: int, largest: int, tmp_path: Path) -> None:
-    """Rounded values are equal now and then: the first of them comes first."""
+@pytest.mark.parametrize(
+    ("shape", "axis", "k"),
+    [
+        ((2, 6, 9), -1, 3),
+        ((2, 6, 9), 1, 1),
+        ((2, 6, 9), 0, 2),
+        ((2, 6, 9), 2, 9),
+        ((2, 131), -1, 2),
+        ((3, 500, 2), 1, 20),
+    ],
+)
+def test_top_k(shape: tuple[int, ...], axis: int, k: int, largest: int, tmp_path: Path) -> None:
+    """Rounded values are equal now and then: the first of them comes first, also among blocks."""
     nodes = [
         node("Round", "x", "r"),
         node("TopK", "r k", "y i", axis=axis, largest=largest),
     ]
-    proto = model(nodes, {"x": (2, 6, 9)}, {"k": np.array([k])}, "y i")
+    proto = model(nodes, {"x": shape}, {"k": np.array([k])}, "y i")
     proto.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    assert_matches(proto, tmp_path)
+
+
+@pytest.mark.parametrize("fill", [-np.inf, np.inf])
+def test_top_k_of_elements_that_come_last_anyway(fill: float, tmp_path: Path) -> None:
+    """What fills up the last block is never among them."""
+    nodes = [node("Where", "some x fill", "r"), node("TopK", "r k", "y i", largest=int(fill < 0))]
+    some = np.isin(np.arange(101), (3, 50, 99))
+    constants = {"some": some, "fill": np.float32(fill), "k": np.array([5])}
+    proto = model(nodes, {"x": (1, 101)}, constants, "i")
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
     assert_matches(proto, tmp_path)
 
 
@@ -453,7 +474,7 @@ def test_top_k_of_integers_behind_a_convolution(tmp_path: Path) -> None:
 
 
 def test_top_k_of_too_many_is_refused(tmp_path: Path) -> None:
-    proto = model(node("TopK", "x k", "y i"), {"x": (1, 20_000)}, {"k": np.array([5])}, "y")
+    proto = model(node("TopK", "x k", "y i"), {"x": (1, 20_000)}, {"k": np.array([5_000])}, "y")
     with pytest.raises(UnsupportedOperator, match="ranks more than 16384"):
         build_network(save(proto, tmp_path))
 

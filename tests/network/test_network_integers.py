@@ -247,9 +247,14 @@ def test_scatter_at_computed_indices_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
 @pytest.mark.parametrize("exclusive", [0, 1])
 @pytest.mark.parametrize("reverse", [0, 1])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_running_sum(axis: int, reverse: int, exclusive: int, dtype: str, tmp_path: Path) -> None:
-    feeds = {"x": integers(-9, 9, 3, 21, dtype=dtype)}
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((3, 21), 0), ((3, 21), 1), ((2, 150), -1), ((1100, 2), 0)]
+)
+def test_running_sum(
+    shape: tuple[int, ...], axis: int, reverse: int, exclusive: int, dtype: str, tmp_path: Path
+) -> None:
+    """Short ones term by term, long ones in blocks, very long ones in blocks of blocks."""
+    feeds = {"x": integers(-9, 9, *shape, dtype=dtype)}
     op = node("CumSum", "x a", exclusive=exclusive, reverse=reverse)
     assert_right(op, feeds, tmp_path, {"a": np.array(axis)}, dtype)
 
