@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import prod
 
 from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Graph, Node
@@ -21,6 +22,9 @@ _TAKES_PROLOGUE = ("Conv", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePoo
 _CHEAP = ("Add", "Mul", "Sub", "Relu", "Clip", "LeakyRelu", "Transpose", "Pad")
 _MOVES = ("Transpose", "Pad")
 """They tell dimensions apart, so they do not fit the split channels of a grouped convolution."""
+_MOST_STRIDED_READS = 9
+"""How often a window may read an element whose neighbours are not those of its result: a vector is
+collected lane by lane each time, and moving everything once in front takes less than that."""
 _INJECTIVE = (
     *(*ELEMENTWISE, "Transpose", "Pad", "Expand", "Resize"),
     *("Gather", "GatherElements", "GatherND"),
@@ -137,9 +141,21 @@ class _Partition:
         if node.op not in _TAKES_PROLOGUE or not self._is_private(name):
             return None
         group = self.owner[name]
-        grouped = node.attrs.get("kind") == "grouped"
-        cheap = all(n.op in _CHEAP and not (grouped and n.op in _MOVES) for n in group.nodes)
+        kept_apart: tuple[str, ...] = _MOVES if node.attrs.get("kind") == "grouped" else ()
+        if self._reads_per_element(node) > _MOST_STRIDED_READS:
+            kept_apart = ("Transpose", *kept_apart)
+        cheap = all(n.op in _CHEAP and n.op not in kept_apart for n in group.nodes)
         return group if cheap and len(list(self._activations(group))) == 1 else None
+
+    def _reads_per_element(self, node: Node) -> float:
+        """How often a window over every channel alone reads an element; 0 for other operators."""
+        if node.op in ("MaxPool", "AveragePool"):
+            window = node.attrs["kernel_shape"]
+        elif node.attrs.get("kind") == "depthwise":
+            window = self.graph.shape(node.inputs[1])[:-1]
+        else:
+            return 0
+        return float(prod(window) / prod(node.attrs.get("strides", (1,))))
 
     def _is_private(self, name: str) -> bool:
         return (
