@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import sys
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ ALIGNMENT = 64
 _LARGE_PAGE = 2 << 20
 _LARGE_FROM = 1 << 20
 """Bytes from which on an array has large pages of its own."""
+_RECYCLED_FROM = 32 << 20
+"""Bytes from which on malloc takes every array from the system, page by page, and gives it back."""
 
 
 def aligned(shape: tuple[int, ...], dtype: str) -> Array:
@@ -35,6 +38,30 @@ def aligned(shape: tuple[int, ...], dtype: str) -> Array:
     raw = _mapped(n_bytes + alignment) if large else np.zeros(n_bytes + alignment, np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + n_bytes].view(dtype).reshape(shape)
+
+
+class Recycled:
+    """Hands out arrays of one kind; a large one again as soon as nobody can reach it any more."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self._shape, self._dtype = shape, dtype
+        n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        self._is_large = n_bytes >= _RECYCLED_FROM
+        self._array: Array | None = None
+        self._unused = 0
+
+    def take(self) -> Array:
+        """An array of any content that nobody else has. Raises MemoryError without room for it."""
+        if not self._is_large:
+            return np.empty(self._shape, self._dtype)
+        if self._array is None or self._n_holders(self._array) > self._unused:
+            self._array = aligned(self._shape, self._dtype)
+            self._unused = self._n_holders(self._array)
+        return self._array.view()
+
+    def _n_holders(self, array: Array) -> int:
+        """References to the owner of the memory of `array`: every view of a view has one."""
+        return sys.getrefcount(array.base)
 
 
 def _mapped(n_bytes: int) -> Array:

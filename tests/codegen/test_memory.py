@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.codegen.memory import ALIGNMENT, aligned
+from autotune.codegen.memory import ALIGNMENT, Recycled, aligned
 
 SMALL, LARGE = 1000, 5 << 20
 
@@ -52,6 +52,28 @@ def test_memory_goes_back_with_the_last_view() -> None:
     del view
     gc.collect()
     assert not mapping(address)
+
+
+def test_large_memory_is_handed_out_again_when_nobody_has_it() -> None:
+    recycled = Recycled((9 << 20,), "float32")
+    first = recycled.take()
+    address = first.ctypes.data
+    del first
+    assert recycled.take().ctypes.data == address
+
+
+@pytest.mark.parametrize("kept", ["itself", "view", "memoryview"])
+@pytest.mark.parametrize("n", [SMALL, 9 << 20])
+def test_memory_that_somebody_has_is_not_handed_out(kept: str, n: int) -> None:
+    recycled = Recycled((n,), "float32")
+    first = recycled.take()
+    first.fill(1.0)
+    held = {"itself": first, "view": first[5:][::2].reshape(-1, 1), "memoryview": memoryview(first)}
+    mine = held[kept]
+    del first, held
+    for _ in range(3):
+        recycled.take().fill(2.0)
+    assert (np.asarray(mine) == 1.0).all()
 
 
 def test_too_much_is_a_memory_error() -> None:
