@@ -84,9 +84,9 @@ class Guard:
     loops: frozenset[str]
 
 
-def emit_program(program: Program, triple: str, prefix: str = "") -> str:
+def emit_program(program: Program, triple: str, prefix: str = "", vector_bits: int = 256) -> str:
     """A module with one function `void prefix+name(ptr…, i64 begin, i64 end)` per kernel."""
-    module = Module(triple)
+    module = Module(triple, vector_bits)
     for kernel in program.kernels:
         _Function(module, program, kernel, prefix).emit()
     return str(module)

@@ -65,7 +65,8 @@ def vector(element: Type, count: int) -> Type:
 
 
 VOID, PTR = Type("void"), Type("ptr")
-I1, I8, I32, I64 = Type("i1"), Type("i8"), Type("i32"), Type("i64")
+I1, I8, I16 = Type("i1"), Type("i8"), Type("i16")
+I32, I64 = Type("i32"), Type("i64")
 F32, F64 = Type("float"), Type("double")
 _PLAIN = re.compile(r"[A-Za-z_.][\w.]*", re.ASCII)
 _BITS = {"i1": 1, "i8": 8, "i32": 32, "i64": 64}
@@ -130,7 +131,9 @@ def _quoted(name: str) -> str:
 class Module:
     """Functions, and what they need from outside."""
 
-    def __init__(self, triple: str) -> None:
+    def __init__(self, triple: str, vector_bits: int = 256) -> None:
+        """`vector_bits`: of the widest vectors that the instructions of the target know."""
+        self.vector_bits = vector_bits
         self._triple = triple
         self._globals: dict[str, str] = {}
         self._functions: list[str] = []
@@ -178,7 +181,7 @@ class Builder:
         shared: Collection[str] = (),
     ) -> None:
         """`shared`: pointers among the arguments whose memory others may reach as well."""
-        self._module = module
+        self.module = module
         self._name = name
         self.block = "%entry"
         self._allocas: list[str] = []
@@ -194,7 +197,7 @@ class Builder:
             for a, apart in zip(self.arguments, self._apart, strict=True)
         )
         head = f"define void @{_quoted(self._name)}({given}) nounwind {{\nentry:"
-        self._module.add("\n".join([head, *self._allocas, *self._lines, "  ret void", "}"]))
+        self.module.add("\n".join([head, *self._allocas, *self._lines, "  ret void", "}"]))
 
     # --- control ------------------------------------------------------------------------------
 
@@ -310,7 +313,7 @@ class Builder:
 
     def call(self, name: str, result: Type, arguments: Sequence[Value]) -> Value:
         """Call an external function, declared here."""
-        self._module.declare(name, result, [a.type for a in arguments])
+        self.module.declare(name, result, [a.type for a in arguments])
         given = ", ".join([f"{a.type.text} {a.name}" for a in arguments])
         text = f"call {result.text} @{name}({given})"
         if result is not VOID:

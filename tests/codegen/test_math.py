@@ -14,7 +14,7 @@ from autotune.errors import CodegenError
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
 from autotune.schedule.steps import Annotate, Split, Steps
-from autotune.target import parse_target, runs_here
+from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Binary, Expr, Load, call, f32
 from tests.schedule.running import run_compiled
@@ -23,6 +23,15 @@ Array = NDArray[Any]
 N = 1 << 14
 SIXTEEN: Steps = (Split("y", "i", (16,)), Annotate("y", "i.1", "vectorize"))
 AVX2 = parse_target("x86-64-v3")
+AVX512 = parse_target("x86-64-v4")
+TARGETS = [
+    pytest.param(AVX2, id="avx2"),
+    pytest.param(
+        AVX512,
+        id="avx512",
+        marks=pytest.mark.skipif(not runs_here(AVX512), reason="needs AVX-512"),
+    ),
+]
 
 
 def program(f: Callable[[Load], Expr], steps: Steps = SIXTEEN, dtype: str = "float32") -> Program:
@@ -31,9 +40,11 @@ def program(f: Callable[[Load], Expr], steps: Steps = SIXTEEN, dtype: str = "flo
     return lower(ComputeDAG((x, compute("y", (i,), f(x.tensor[i]))), ("y",)), steps)
 
 
-def apply(f: Callable[[Load], Expr], x: Array, steps: Steps = SIXTEEN) -> Array:
+def apply(
+    f: Callable[[Load], Expr], x: Array, steps: Steps = SIXTEEN, target: Target = AVX2
+) -> Array:
     padded = np.resize(x.astype(np.float32), N)
-    return run_compiled(program(f, steps), {"x": padded}, AVX2)["y"][: x.size]
+    return run_compiled(program(f, steps), {"x": padded}, target)["y"][: x.size]
 
 
 def ulps(found: Array, exact: Array) -> float:
@@ -68,16 +79,18 @@ CASES: list[tuple[str, Callable[[Array], Array], list[Array], float]] = [
 ]
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("fn", "exact", "ranges", "limit"), CASES, ids=[c[0] for c in CASES])
 def test_error_is_as_documented(
-    fn: str, exact: Callable[[Array], Array], ranges: list[Array], limit: float
+    fn: str, exact: Callable[[Array], Array], ranges: list[Array], limit: float, target: Target
 ) -> None:
     for x in ranges:
-        found = apply(lambda e: call(fn, e), x)
+        found = apply(lambda e: call(fn, e), x, target=target)
         # the oracle's own rounding is far below a thousandth of a unit
         assert ulps(found, exact(x.astype(np.float64))) <= limit + 1e-3
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("fn", "expected"),
     [
@@ -91,9 +104,10 @@ def test_error_is_as_documented(
         ("abs", [0, 0, math.inf, math.inf, math.nan, 100, 200]),
     ],
 )
-def test_special_values(fn: str, expected: list[float]) -> None:
+def test_special_values(fn: str, expected: list[float], target: Target) -> None:
     x = np.array([0.0, -0.0, math.inf, -math.inf, math.nan, 100.0, -200.0], np.float32)
-    np.testing.assert_allclose(apply(lambda e: call(fn, e), x), expected, rtol=1e-6)
+    found = apply(lambda e: call(fn, e), x, target=target)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 7])
@@ -104,11 +118,11 @@ def test_lanes_do_not_change_the_result(lanes: int) -> None:
     np.testing.assert_array_equal(apply(lambda e: call("tanh", e), x, steps), sixteen)
 
 
-@pytest.mark.skipif(not runs_here(parse_target("x86-64-v4")), reason="needs AVX-512")
+@pytest.mark.skipif(not runs_here(AVX512), reason="needs AVX-512")
 def test_targets_agree() -> None:
     x = linear(-20, 20)
-    wide = run_compiled(program(lambda e: call("exp", e)), {"x": x}, parse_target("x86-64-v4"))["y"]
-    np.testing.assert_array_equal(apply(lambda e: call("exp", e), x), wide)
+    narrow, wide = (apply(lambda e: call("exp", e), x, target=t) for t in (AVX2, AVX512))
+    np.testing.assert_array_equal(narrow, wide)
 
 
 @pytest.mark.parametrize("y", [-2.0, -0.5, 0.0, 0.25, 0.75, 1.0, 2.0, 3.0, 7.5])
