@@ -58,6 +58,7 @@ from autotune.te.expr import (
     mod,
     sub,
     substitute,
+    variables,
 )
 from autotune.te.pitch import dense, spaced
 
@@ -168,6 +169,7 @@ class _Nest:
     def _accumulate(self, inst: Instance, depth: int, ranges: Ranges) -> Body:
         """acc = identity or what is there; reduction loops { acc ⊕= … }; store acc."""
         inst = replace(inst, stage=_fewest_held(inst))
+        inst = replace(inst, stage=_soonest_read_again(inst.stage))
         stage, sizes = inst.stage, inst.sizes
         body = stage.op.body
         if not isinstance(body, Reduce):
@@ -339,6 +341,38 @@ def _fewest_held(inst: Instance) -> Stage:
         return stage
     outside = stage.iters[: -len(tile) - 1]
     return replace(stage, iters=(*outside, vectors, *reversed(pixels), last))
+
+
+def _soonest_read_again(stage: Stage) -> Stage:
+    """The stage with that axis of an unrolled window innermost along which its tile is longest.
+
+    Neighbours of a tile read the same elements. Here each is held over the 3 terms of a column,
+    and would be over all 9 with the columns inside:
+
+    for u in 3: for v in 3: for p in 7: acc[p] += x[p + u, v]·w[u, v]
+    -> for v in 3: for u in 3: for p in 7: acc[p] += x[p + u, v]·w[u, v]
+
+    It is the same for a tile and its remainder: where tiles overlap, sums are to be equal.
+    """
+    end = len(stage.iters) - len([*takewhile(_is_in_tile, reversed(stage.iters))])
+    window = [*takewhile(_is_term, reversed(stage.iters[:end]))][::-1]
+    tile = {i.name: i.extent for i in stage.iters[end:] if i.annotation == "unroll"}
+    together = [variables(i) for load in stage.op.reads for i in load.indices]
+
+    def reach(term: Iterator) -> int:
+        moves = set().union(*(names for names in together if term.name in names))
+        return max((int(tile[n]) for n in tile if n in moves), default=1)
+
+    terms = sorted(window, key=reach)
+    return replace(stage, iters=(*stage.iters[: end - len(window)], *terms, *stage.iters[end:]))
+
+
+def _is_in_tile(it: Iterator) -> bool:
+    return it.kind == "spatial" and bool(it.annotation)
+
+
+def _is_term(it: Iterator) -> bool:
+    return it.kind == "reduce" and it.annotation == "unroll"
 
 
 def _is_unrolled(it: Iterator) -> bool:

@@ -41,7 +41,14 @@ from autotune.search.partial import (
     tile_domain,
 )
 from autotune.search.rows import place_row_stage
-from autotune.search.tiling import Loops, Variant, finish_tiling, place_anchor, root_and_anchor
+from autotune.search.tiling import (
+    Loops,
+    Variant,
+    fetch_next_tile,
+    finish_tiling,
+    place_anchor,
+    root_and_anchor,
+)
 from autotune.target import Target
 from autotune.te.chains import RowChain, row_chain
 from autotune.te.dag import Compute, ComputeDAG
@@ -80,6 +87,7 @@ def _tile(
     for stage in reversed(c.before):
         out = place_producer(out.state(dag), out, stage.name, host, block, target)
     out = pack_constants(out.state(dag), out, first)
+    out = fetch_next_tile(out.state(dag), out, c.scores, first, "scores.")
     order = w.label.partition(",")[2]
     out = out.add(done=(c.scores.name, first.name), label=f"attended,{order}")
     return finish_tiling(dag, out, op, c.last, v)

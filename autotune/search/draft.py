@@ -10,7 +10,7 @@ networks their schedules, and is itself a feature of the ranker, which learns wh
     total = the larger of tiles and L2 traffic, and a little more where both are nearly as large,
             + the exposed part of what comes from further away, which is smaller the earlier it is
             prefetched; never less than each of them alone.
-            Inputs and outputs that fit half of L2 are there already.
+            Inputs and outputs that fit half of L2 are there already; those beyond L3 are in memory.
 
 Checked against 6,900 candidates drawn uniformly and 2,900 promising ones (docs/search.md).
 """
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from autotune.schedule.steps import Steps
 from autotune.search.analysis import Analysis, Statement, analyse
+from autotune.search.caches import USABLE
 from autotune.search.nest import Array
 from autotune.search.space import Sketch
 from autotune.target import Target
@@ -30,6 +31,8 @@ from autotune.te.dag import ComputeDAG
 FMA_LATENCY = 4.0
 L2_BYTES_PER_CYCLE = 40.0
 L3_BYTES_PER_CYCLE = 8.0
+AMD_L3_BYTES_PER_CYCLE = 12.0
+"""Few cores share it and no mesh lies between: one core streams 23, thrice what Intel's have."""
 MEMORY_BYTES_PER_CYCLE = 5.0
 KERNEL_START_CYCLES = 1500.0
 LOOP_EXIT_CYCLES = 6.0
@@ -72,11 +75,13 @@ def statement_cycles(s: Statement, target: Target) -> Array:
     """Cycles of one statement on one core."""
     compute = s.steps * step_cycles(s, target) + s.tiles * tile_cycles(s)
     compute = compute + np.where(_one_step(s), 0.0, LOOP_EXIT_CYCLES * s.steps / s.inner_trips)
-    l1, l2, _ = s.traffic
+    l1, l2, l3 = s.traffic
     cold = np.full_like(compute, s.cold_bytes)
     near = l1 / L2_BYTES_PER_CYCLE
     warm = np.clip(s.unique_bytes - cold, 0.0, target.l2_bytes / 2)
-    far = np.maximum(l2 - np.minimum(cold, l2) - warm, 0.0) / L3_BYTES_PER_CYCLE
+    far = np.maximum(l2 - np.minimum(cold, l2) - warm, 0.0) / l3_bytes_per_cycle(target)
+    spilt = np.where(s.unique_bytes > USABLE[2] * target.l3_bytes, np.maximum(l3 - cold, 0.0), 0.0)
+    far = np.maximum(far, spilt / MEMORY_BYTES_PER_CYCLE)
     constants = cold / MEMORY_BYTES_PER_CYCLE
     waits = np.where(s.prefetch < 0, 0.3, np.where(s.prefetch > 0, 0.4, 0.5))
     exposed = waits * constants + np.where(s.early, 0.25, waits) * far
@@ -84,6 +89,11 @@ def statement_cycles(s: Statement, target: Target) -> Array:
     both = (compute**OVERLAP + near**OVERLAP) ** (1 / OVERLAP)
     total: Array = np.maximum(far + constants, both + exposed)
     return total
+
+
+def l3_bytes_per_cycle(target: Target) -> float:
+    """What one core streams from L3."""
+    return AMD_L3_BYTES_PER_CYCLE if target.cpu.startswith("znver") else L3_BYTES_PER_CYCLE
 
 
 def step_cycles(s: Statement, target: Target) -> Array:

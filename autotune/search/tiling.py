@@ -207,8 +207,24 @@ def finish_tiling(dag: ComputeDAG, p: Partial, op: Compute, anchor: Compute, v: 
     """Constants in the order of the loops, and what is fetched early."""
     out = pack_constants(p.state(dag), p, anchor)
     if not v.k_blocked:
-        out = _fetch_activations(out.state(dag), out, op, anchor)
+        out = _touch_for_consumer(out.state(dag), out, op)
+        out = fetch_next_tile(out.state(dag), out, op, anchor)
     return out.add(done=(op.name, anchor.name), label=v.label)
+
+
+def fetch_next_tile(
+    state: State, p: Partial, op: Compute, anchor: Compute, prefix: str = ""
+) -> Partial:
+    """While reduction `anchor` runs, what it will read of activations in the next tile of `op`.
+
+    Not where windows move, of which the next tile has most already.
+    """
+    ahead = _activations(state, state[anchor.name].op)
+    if not ahead or _window_axes(op, anchor):
+        return p
+    hole = f"{prefix}tile.ahead"
+    out = p.hole(hole, (NEXT_CHUNK, 0))
+    return out.add(*(Prefetch(n, anchor.name, Hole(hole)) for n in ahead))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,19 +320,11 @@ def _place_blocked_anchor(
     return out.add(*marks, Annotate(a, f"{channel}.1", "vectorize"))
 
 
-def _fetch_activations(state: State, p: Partial, op: Compute, anchor: Compute) -> Partial:
-    """While a reduction runs: what its consumer reads and writes, what the next tile reads.
-
-    Not where windows move, of which the next tile has most already.
-    """
+def _touch_for_consumer(state: State, p: Partial, op: Compute) -> Partial:
+    """While a reduction runs, what its consumer `op` will read and write."""
     out = p.hole("tile.touch", (0, 1))
     touched = (*_activations(state, state[op.name].op), op.name)
-    out = out.add(*(Prefetch(n, op.name, Hole("tile.touch")) for n in touched))
-    ahead = _activations(state, state[anchor.name].op)
-    if not ahead or _window_axes(op, anchor):
-        return out
-    out = out.hole("tile.ahead", (NEXT_CHUNK, 0))
-    return out.add(*(Prefetch(n, anchor.name, Hole("tile.ahead")) for n in ahead))
+    return out.add(*(Prefetch(n, op.name, Hole("tile.touch")) for n in touched))
 
 
 def _activations(state: State, op: Compute) -> list[str]:
