@@ -177,7 +177,8 @@ class Math:
         """1 / (1 + e^-x)."""
         c = partial(constant, x.type)
         inside = self.minimum(c(_SMALL), self.maximum(c(-_SMALL), x))
-        y = self._reciprocal(self.b.fadd(c(1.0), self._exp_small(self.b.negate(inside))))
+        power = self._exp_small(self.b.fsub(c(0.0), inside))  # LLVM would negate both bounds
+        y = self._reciprocal(self.b.fadd(c(1.0), power))
         return self.b.select(self.b.compare("fcmp olt", x, c(-_SMALL)), c(0.0), y)
 
     def rsqrt(self, x: Value) -> Value:

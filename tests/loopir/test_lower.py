@@ -72,6 +72,32 @@ def test_the_shorter_side_of_a_register_tile_is_inside(rows: int, vectors: int) 
     assert outer.extent == max(rows, vectors)
 
 
+def window_tile(rows: int, columns: int) -> Steps:
+    """A depthwise convolution whose window is unrolled inside of its register tile."""
+    steps: list[Step] = [Split("e", "h", (rows,), "split"), Split("e", "w", (columns,), "split")]
+    steps += [Split("e", "k", (8,)), Reorder("e", ("k.0", "h.0", "w.0", "h.1", "w.1", "k.1"))]
+    steps += [Annotate("e", "h.1", "unroll"), Annotate("e", "w.1", "unroll")]
+    steps += [Annotate("e", "k.1", "vectorize"), ComputeAt("c", "e", "w.0")]
+    steps += [Reorder("c", ("u", "v", "h", "w", "k")), Annotate("c", "k", "vectorize")]
+    return (*steps, *(Annotate("c", i, "unroll") for i in "uvhw"))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 1), (1, 5), (4, 3), (3, 4), (3, 3)])
+def test_terms_of_a_window_run_along_its_tile(rows: int, columns: int) -> None:
+    """Also in remainders, whose sums have to be equal where tiles overlap."""
+    h, w, k, u, v = (Axis(n, e) for n, e in zip("hwkuv", (7, 7, 8, 3, 3), strict=True))
+    x, y = placeholder("x", (9, 9, 8)), placeholder("y", (3, 3, 8))
+    product = mul(x.tensor[add(h.var, u.var), add(w.var, v.var), k], y.tensor[u, v, k])
+    c = compute("c", (h, w, k), Reduce("sum", product, (u, v)))
+    e = compute("e", (h, w, k), add(c.tensor[h, w, k], f32(1)))
+    program = proven(ComputeDAG((x, y, c, e), ("e",)), window_tile(rows, columns))
+    order = [s.var for s in statements(program.kernels[0].body) if isinstance(s, For)]
+    terms = [var[-1] for var in order if var in ("c.u", "c.v")]
+    first, second = ("v", "u") if rows > columns else ("u", "v")
+    assert terms == [first, second] * (len(terms) // 2)
+    assert terms
+
+
 def _is_serial(stmt: Stmt) -> TypeGuard[For]:
     return isinstance(stmt, For) and stmt.kind == "serial"
 

@@ -7,7 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from autotune.loopir.lower import lower_state
+from autotune.loopir.nodes import PrefetchLine
+from autotune.loopir.visitor import statements
 from autotune.schedule.replay import replay
+from autotune.schedule.steps import NEXT_CHUNK
 from autotune.search.analysis import analyse
 from autotune.search.draft import draft_seconds
 from autotune.search.sketch import generate_sketches
@@ -79,6 +83,18 @@ def test_what_leaves_the_task_is_not_between_products(name: str) -> None:
 @each_chain
 def test_random_rows_compute_what_the_definition_says(name: str, target: Target) -> None:
     assert_random_rows_compute(CHAINS[name](), target, n_samples=300, n_chunks=(1, 2), seed=5)
+
+
+def test_the_next_columns_are_fetched_while_the_first_product_runs() -> None:
+    dag = attention(2, 24, 96, 16, 32)
+    for sketch in generate_sketches(dag, AVX2):
+        values = {p.name: p.domain[len(p.domain) // 2] for p in sketch.parameters}
+        for early in (False, True):
+            chosen = values | {"scores.tile.ahead": NEXT_CHUNK if early else 0}
+            program = lower_state(replay(dag, sketch.steps, chosen))
+            stmts = [s for kernel in program.kernels for s in statements(kernel.body)]
+            fetched = {s.tensor.name for s in stmts if isinstance(s, PrefetchLine)}
+            assert ("k" in fetched) is early
 
 
 def test_the_draft_keeps_the_rows_in_the_cache() -> None:
