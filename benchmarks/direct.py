@@ -40,7 +40,8 @@ def direct_error(model: Path, log_path: Path) -> float | None:
     if not any(uses_winograd(s.steps) for s in sketches):
         return None
     direct = replace(log, records=tuple(r for r in log.records if not uses_winograd(r.steps)))
-    best = best_for(direct, target.key, n_threads)
+    any_direct = any(r.result.ok for r in direct.records)  # a short search has none
+    best = best_for(direct, target.key, n_threads) if any_direct else {}
     steps = {
         key: best[key].steps
         if key in best
