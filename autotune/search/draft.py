@@ -38,8 +38,9 @@ KERNEL_START_CYCLES = 1500.0
 LOOP_EXIT_CYCLES = 6.0
 EARLY_COST = 0.01
 """Share of a reduction's time that fetching the rows of its next tile takes: often for nothing."""
-CROWDED_CYCLES = 1.0
-"""For each of several terms where registers are full: LLVM may load early, and spill for it."""
+CROWDED_CYCLES, CROWDED_REGISTERS = 1.0, 31
+"""For each of several terms where so many are in use: LLVM may load early, and spill for it. Of the
+28 multiply-adds of a term that is little; with 16 registers, of 12, it was never seen."""
 GUARD_CYCLES = 1.0
 """Comparing and choosing an address: padding that is read through a condition."""
 SHARPNESS = 5.0
@@ -102,7 +103,7 @@ def step_cycles(s: Statement, target: Target) -> Array:
     loads = s.loads / 2
     stores = np.zeros_like(arithmetic) if s.reduces else s.stores.astype(float)
     latency = np.where(_one_step(s), 0.0, FMA_LATENCY * s.chain * s.reduces)
-    crowded = (s.accumulators + s.operands >= target.n_registers - 1) & (s.chain > 1)
+    crowded = (s.accumulators + s.operands >= CROWDED_REGISTERS) & (s.chain > 1)
     spill = np.where(crowded & s.reduces, CROWDED_CYCLES * s.chain, 0.0)
     scalar = np.where((s.lanes == 1) & (not s.reduces), 2.0, 0.0)
     overhead = 0.5 if s.reduces else 2.0
