@@ -1,9 +1,9 @@
 """⑤ Elementary functions as straight-line float code, scalar or vector alike.
 
-LLVM's libm calls are neither vectorised nor inlined, so each function is a polynomial here. Where
-the divisor is known to be a moderate positive number, one step from the processor's guess at its
-reciprocal divides in three or four operations; a division of 16 floats keeps a port busy for 16
-cycles. AVX-512 multiplies by a power of two in one instruction instead of eight.
+LLVM's libm calls are neither vectorised nor inlined, so each function is a polynomial here. A
+division of 16 floats keeps a port busy for 16 cycles: where the divisor is known to be a moderate
+positive number, one step from the processor's guess at its reciprocal takes three operations.
+AVX-512 multiplies by a power of two in one instruction instead of eight.
 Errors are the largest seen against float64 over the stated range (checked by tests):
 
     exp      all         1 ULP     Cody-Waite reduction, degree 6 (Cephes expf)
@@ -38,10 +38,6 @@ _AS_SET = 4
 """The rounding that the processor is set to."""
 _SMALL = 87.0
 """e^±87 and its reciprocal are normal numbers."""
-_RCP = {4: "llvm.x86.sse.rcp.ps", 8: "llvm.x86.avx.rcp.ps.256"}
-"""Guesses of 12 bits, by lanes."""
-_RECIPROCAL_BITS = 0x7EF311C7
-"""Minus the bits of a positive number: the bits of its reciprocal, 12 % off at most."""
 _TANH: _Floats = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1)
 _TANH += (-3.33332819422e-1,)
 _ERF_P: _Floats = (2.72614225801306e-10, -2.77068142495902e-08, 2.10102402082508e-06)
@@ -87,47 +83,39 @@ class Math:
             return self._scale_avx512(y, n)
         return self._scale(y, self.b.sub(shifted, self._bits(x.type, _ROUND)))
 
-    def _exp_small(self, x: Value) -> Value:
-        """e^x for |x| ≤ 87, where 2^n is added to the exponent."""
-        y, n, shifted = self._exp_reduced(x)
+    def _exp_small(self, x: Value, sign: float = 1.0) -> Value:
+        """e^(sign·x) for |x| ≤ 87, where 2^n is added to the exponent."""
+        y, n, shifted = self._exp_reduced(x, sign)
         if self._has_avx512(x.type):
             return self._scale_avx512(y, n)
         ints = shifted.type
         exponent = self.b.shl(shifted, constant(ints, 23))
         return self.b.bitcast(self.b.add(self.b.bitcast(y, ints), exponent), x.type)
 
-    def _exp_reduced(self, x: Value) -> tuple[Value, Value, Value]:
-        """(y, n, k): e^x = y·2^n, y about 1, and k the bits of n + `_ROUND`, which end in n."""
+    def _exp_reduced(self, x: Value, sign: float = 1.0) -> tuple[Value, Value, Value]:
+        """(y, n, k): e^(sign·x) = y·2^n, y about 1, and k the bits of n + `_ROUND`, ending in n.
+
+        `sign`: 1 or -1, which costs no instruction.
+        """
         c = partial(constant, x.type)
-        shifted = self.fma(x, c(1.44269504088896341), c(_ROUND))
+        shifted = self.fma(x, c(sign * 1.44269504088896341), c(_ROUND))
         n = self.b.fsub(shifted, c(_ROUND))
-        r = self.fma(n, c(-0.693359375), x)
-        r = self.fma(n, c(2.12194440e-4), r)
-        p = self._horner(_EXP, r)
-        y = self.b.fadd(self.fma(p, self.b.fmul(r, r), r), c(1.0))
+        r = self.fma(n, c(-sign * 0.693359375), x)
+        r = self.fma(n, c(sign * 2.12194440e-4), r)
+        z = self.b.fmul(r, r)
+        p = self._pairs(tuple(v * sign**k for k, v in enumerate(_EXP, 1)), r, z)
+        linear = r if sign > 0 else self.b.negate(r)
+        y = self.b.fadd(self.fma(p, z, linear), c(1.0))
         return y, n, self.b.bitcast(shifted, x.type.of(I32))
 
     def _reciprocal(self, x: Value) -> Value:
-        """1 / x for x from 2^-126 to 2^126.
-
-        A guess y of relative error e becomes y·(1 + e + …), up to the power that is small enough.
-        """
-        y, n_terms = self._guess_reciprocal(x)
-        error = self.fma(self.b.negate(x), y, constant(x.type, 1.0))
-        series = error
-        for _ in range(n_terms - 1):
-            series = self.fma(series, error, error)
-        return self.fma(y, series, y)
-
-    def _guess_reciprocal(self, x: Value) -> tuple[Value, int]:
-        """About 1 / x, and how many powers of its error count: 2^-14 to 2^-11 or, by bits, 12 %."""
-        if self._has_avx512(x.type):
-            return self._avx512("rcp14", x, constant(x.type, 0), _all_lanes(x.type)), 1
-        if x.type.count in _RCP:
-            return self.b.call(_RCP[x.type.count], x.type, [x]), 2
-        ints = x.type.of(I32)
-        guess = self.b.sub(constant(ints, _RECIPROCAL_BITS), self.b.bitcast(x, ints))
-        return self.b.bitcast(guess, x.type), 7
+        """1 / x for x from 2^-126 to 2^126."""
+        one = constant(x.type, 1.0)
+        if x.type.count == 16 and self._has_avx512(x.type):
+            y = self._avx512("rcp14", x, constant(x.type, 0), _all_lanes(x.type))
+            error = self.fma(self.b.negate(x), y, one)
+            return self.fma(y, error, y)
+        return self.b.fdiv(one, x)
 
     def log(self, x: Value) -> Value:
         """Natural logarithm; -inf of 0, NaN of negative numbers."""
@@ -177,8 +165,7 @@ class Math:
         """1 / (1 + e^-x)."""
         c = partial(constant, x.type)
         inside = self.minimum(c(_SMALL), self.maximum(c(-_SMALL), x))
-        power = self._exp_small(self.b.fsub(c(0.0), inside))  # LLVM would negate both bounds
-        y = self._reciprocal(self.b.fadd(c(1.0), power))
+        y = self._reciprocal(self.b.fadd(c(1.0), self._exp_small(inside, -1.0)))
         return self.b.select(self.b.compare("fcmp olt", x, c(-_SMALL)), c(0.0), y)
 
     def rsqrt(self, x: Value) -> Value:
@@ -208,7 +195,14 @@ class Math:
             total = self.b.fmul(total, factor)
         return self.b.fdiv(constant(x.type, 1.0), total) if y < 0 else total
 
-    def _horner(self, coefficients: tuple[float, ...], x: Value) -> Value:
+    def _pairs(self, coefficients: _Floats, x: Value, square: Value) -> Value:
+        """An even number of terms in pairs: half as long a chain as Horner's."""
+        total = self._horner(coefficients[:2], x)
+        for k in range(2, len(coefficients), 2):
+            total = self.fma(total, square, self._horner(coefficients[k : k + 2], x))
+        return total
+
+    def _horner(self, coefficients: _Floats, x: Value) -> Value:
         total: Value = constant(x.type, coefficients[0])
         for value in coefficients[1:]:
             total = self.fma(total, x, constant(x.type, value))
