@@ -151,17 +151,13 @@ def _best(network: Network, plan: _Plan) -> dict[str, MeasureRecord]:
     return found
 
 
-_DRAFT_ERROR = 1.05
-"""A chain is taken on the draft's word alone if that says so much, which it can tell apart."""
-
-
 def _choose(
     network: Network, plan: _Plan, best: dict[str, MeasureRecord]
 ) -> tuple[Network, dict[str, Steps]]:
     """The faster alternative of every chain, and a schedule for every task.
 
-    That of the best record, else the analytic default. The draft decides between alternatives of
-    which neither was measured.
+    That of the best record, else the analytic default. Of alternatives that were not measured, or
+    in part, the draft tells how long they take.
     """
     from autotune.graph.network import chosen
     from autotune.measure.spread import spread
@@ -178,7 +174,6 @@ def _choose(
     steps |= dict(zip(unknown, drafts, strict=True))
     guess = {
         key: estimate_s(network.tasks[key], steps[key], plan.target, plan.n_threads)
-        * (_DRAFT_ERROR if key in network.parts else 1.0)
         for key in {*network.parts, *itertools.chain(*network.parts.values())}
     }
     latency_s = {key: record.result.latency_s or math.inf for key, record in best.items()}

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 
 from autotune.graph.chains import joined_groups
 from autotune.graph.importer import import_graph
@@ -120,6 +121,10 @@ class Network:
         return sum(a.nbytes for call in self.calls for a in call.constants.values())
 
 
+_ESTIMATE_ERROR = 1.05
+"""An alternative on an estimate's word is taken if that says it is so much faster."""
+
+
 def chosen(
     network: Network,
     latency_s: Mapping[str, float],
@@ -127,15 +132,19 @@ def chosen(
 ) -> Network:
     """`network` without chains: each is one call where that is faster than its parts.
 
-    `latency_s`: what was measured, by task. An alternative with a task that was not measured is not
-    taken; where that goes for both, `estimate_s` decides, and without it the parts stay.
+    `latency_s`: what was measured, by task. `estimate_s` speaks for tasks that were not measured,
+    in proportion to those of which both are known. An alternative with a task of which nothing is
+    known is not taken; where that goes for both, the parts stay.
     """
+    known = _proportional(latency_s, estimate_s or {}) | {**latency_s}
     calls: list[Call | None] = list(network.calls)
     for chain in network.chains:
         parts = [network.calls[n].task for n in chain.parts]
-        known = [latency_s, estimate_s or {}]
-        costs = [(_sum_s(t, [chain.whole.task]), _sum_s(t, parts)) for t in known]
-        whole_s, parts_s = next((c for c in costs if min(c) < math.inf), (0.0, 0.0))
+        whole_s, parts_s = _sum_s(known, [chain.whole.task]), _sum_s(known, parts)
+        if chain.whole.task not in latency_s:
+            whole_s *= _ESTIMATE_ERROR
+        elif any(key not in latency_s for key in parts):
+            parts_s *= _ESTIMATE_ERROR
         if whole_s < parts_s:
             for n in chain.parts:
                 calls[n] = None
@@ -143,6 +152,15 @@ def chosen(
     kept = tuple(call for call in calls if call is not None)
     tasks = {call.task: network.tasks[call.task] for call in kept}
     return replace(network, calls=kept, tasks=tasks, chains=())
+
+
+def _proportional(
+    latency_s: Mapping[str, float], estimate_s: Mapping[str, float]
+) -> dict[str, float]:
+    """`estimate_s`, all times the median of what was measured over what was estimated."""
+    both = [latency_s[key] / estimate_s[key] for key in estimate_s if key in latency_s]
+    scale = median(both) if both else 1.0
+    return {key: seconds * scale for key, seconds in estimate_s.items()}
 
 
 def _sum_s(table: Mapping[str, float], tasks: Iterable[str]) -> float:

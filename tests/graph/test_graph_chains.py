@@ -71,12 +71,23 @@ def test_the_faster_alternative_is_chosen(network: Network) -> None:
     assert result.chains == ()
 
 
-def test_what_was_not_measured_is_not_chosen(network: Network) -> None:
+def test_what_was_not_measured_is_estimated(network: Network) -> None:
+    """Twice as long as the estimate says, as what was measured took."""
     (first, (a, b)), (second, (c, d)) = network.parts.items()
-    guess = dict.fromkeys(network.tasks, 1.0)
-    assert tasks(chosen(network, {a: 5, b: 5, second: 9}, guess)) == [a, b, second]
-    assert tasks(chosen(network, {a: 5, c: 5}, guess | {first: 3.0})) == [a, b, second]
-    assert tasks(chosen(network, {}, guess)) == [first, second]
+    guess = {first: 2.0, a: 1.0, b: 1.0, second: 1.0, c: 1.0, d: 1.0}
+    measured: dict[str, float] = {a: 2, c: 2, second: 2}
+    for first_s, faster in ((3.9, [first]), (4.1, [first]), (4.5, [a, b])):
+        choice = chosen(network, measured | {first: first_s}, guess)
+        assert tasks(choice) == [*faster, second]
+    assert tasks(chosen(network, measured | {b: 2}, guess | {first: 1.96})) == [a, b, second]
+    assert tasks(chosen(network, measured | {b: 2}, guess | {first: 1.8})) == [first, second]
+
+
+def test_what_nothing_is_known_of_is_not_chosen(network: Network) -> None:
+    (first, (a, b)), (second, (c, d)) = network.parts.items()
+    assert tasks(chosen(network, {a: 5, b: 5, second: 9})) == [a, b, second]
+    assert tasks(chosen(network, {a: 5, c: 5})) == [a, b, c, d]
+    assert tasks(chosen(network, {}, dict.fromkeys(network.tasks, 1.0))) == [first, second]
     assert tasks(chosen(network, {})) == [a, b, c, d]
 
 
