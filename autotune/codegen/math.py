@@ -103,7 +103,7 @@ class Math:
         r = self.fma(n, c(-sign * 0.693359375), x)
         r = self.fma(n, c(sign * 2.12194440e-4), r)
         z = self.b.fmul(r, r)
-        p = self._pairs(tuple(v * sign**k for k, v in enumerate(_EXP, 1)), r, z)
+        p = self._pairs(tuple(v * sign**k for k, v in enumerate(_EXP, 1)), r, z)  # of sign·r
         linear = r if sign > 0 else self.b.negate(r)
         y = self.b.fadd(self.fma(p, z, linear), c(1.0))
         return y, n, self.b.bitcast(shifted, x.type.of(I32))

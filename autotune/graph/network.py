@@ -136,7 +136,7 @@ def chosen(
     in proportion to those of which both are known. An alternative with a task of which nothing is
     known is not taken; where that goes for both, the parts stay.
     """
-    known = _proportional(latency_s, estimate_s or {}) | {**latency_s}
+    known = {**_proportional(latency_s, estimate_s or {}), **latency_s}
     calls: list[Call | None] = list(network.calls)
     for chain in network.chains:
         parts = [network.calls[n].task for n in chain.parts]

@@ -95,7 +95,10 @@ def statement_cycles(s: Statement, target: Target) -> Array:
 
 
 def written_bytes(s: Statement) -> Array:
-    """What a pointwise statement leaves in memory: a line is read before it is written back."""
+    """What a pointwise statement leaves in memory: a line is read before it is written back.
+
+    Elements count as four bytes.
+    """
     stored = s.steps * s.stores * s.lanes * 4.0
     return np.where((s.local_bytes > 0) | s.reduces, 0.0, stored)
 

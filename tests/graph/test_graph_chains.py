@@ -81,13 +81,13 @@ def test_what_was_not_measured_is_estimated(network: Network) -> None:
         assert tasks(choice) == [*faster, second]
     assert tasks(chosen(network, measured | {b: 2}, guess | {first: 1.96})) == [a, b, second]
     assert tasks(chosen(network, measured | {b: 2}, guess | {first: 1.8})) == [first, second]
+    assert tasks(chosen(network, {}, dict.fromkeys(network.tasks, 1.0))) == [first, second]
 
 
 def test_what_nothing_is_known_of_is_not_chosen(network: Network) -> None:
-    (first, (a, b)), (second, (c, d)) = network.parts.items()
+    (_, (a, b)), (second, (c, d)) = network.parts.items()
     assert tasks(chosen(network, {a: 5, b: 5, second: 9})) == [a, b, second]
     assert tasks(chosen(network, {a: 5, c: 5})) == [a, b, c, d]
-    assert tasks(chosen(network, {}, dict.fromkeys(network.tasks, 1.0))) == [first, second]
     assert tasks(chosen(network, {})) == [a, b, c, d]
 
 
