@@ -18,6 +18,10 @@ import llvmlite.binding as llvm
 from autotune.errors import UsageError
 
 _CPU_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
+_PORT_BITS = {"znver4": 256}
+"""CPUs whose ports are narrower than their vectors."""
+_NARROW_L2 = ("znver1", "znver2", "znver3", "znver4")
+"""CPUs whose L2 hands over half a line per cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,24 @@ class Target:
     def lanes(self) -> int:
         """Float32 elements in one vector register."""
         return self.vector_bits // 32
+
+    @property
+    def port_bits(self) -> int:
+        """What an arithmetic or load port takes in a cycle: wider vectors pass in halves."""
+        return min(self.vector_bits, _PORT_BITS.get(self.cpu, self.vector_bits))
+
+    @property
+    def l2_bytes_per_cycle(self) -> float:
+        """What one core streams from its L2."""
+        return 32.0 if self.cpu in _NARROW_L2 else 40.0
+
+    @property
+    def l3_bytes_per_cycle(self) -> float:
+        """What one core may count on from L3; on AMD few cores share it and no mesh lies between.
+
+        One core alone streams 23 there, thrice what Intel's have.
+        """
+        return 12.0 if self.cpu.startswith("znver") else 8.0
 
     @property
     def key(self) -> str:

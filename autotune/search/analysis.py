@@ -108,7 +108,8 @@ MAX_EXPANDED = 192
 MAX_EXPANDED_POINTWISE = 1024
 """The same where nothing is accumulated: a transform of a whole tile is one straight piece."""
 _BUSY = 8.0
-"""Independent multiply-adds in flight that keep two ports busy: a latency of four cycles each."""
+"""Independent multiply-adds in flight that keep two ports busy: a latency of four cycles each.
+Half as many where a vector takes its port for two."""
 MAX_LOCAL_BYTES = 1_400_000
 """Most bytes of local buffers, see loopir.lower."""
 
@@ -192,7 +193,7 @@ class _Walk:
             name=self.op.name,
             reduces=bool(self.op.reduce_axes),
             flops=float(_points(self.op) * work),
-            steps=steps * self._useful(accumulators) * self._needed(),
+            steps=steps * self._useful(accumulators, lanes) * self._needed(),
             tiles=steps / product([x.extent for x in inner], self.n),
             accumulators=accumulators,
             operands=operands,
@@ -293,12 +294,13 @@ class _Walk:
             total = total * extent
         return total
 
-    def _useful(self, accumulators: Array) -> Array:
+    def _useful(self, accumulators: Array, lanes: Array) -> Array:
         """Share of the tile grid that takes time: split tails do not compute the rest.
 
         A tail of few accumulators waits for each of them, so it is no cheaper than `_BUSY` are.
         """
-        least = np.minimum(_BUSY / accumulators, 1.0) if self.op.reduce_axes else 0.0
+        busy = np.minimum(_BUSY * self.target.port_bits / (32.0 * lanes), _BUSY)
+        least = np.minimum(busy / accumulators, 1.0) if self.op.reduce_axes else 0.0
         share = np.ones(self.n)
         for stage, rel in self.nest.splits_around():
             if rel.tail == "split":

@@ -4,7 +4,8 @@ No learned part and no measurement. It orders candidates before anything is know
 networks their schedules, and is itself a feature of the ranker, which learns what it misses.
 
     step  = the largest of arithmetic / 2 ports, loads / 2 ports, 4·chain of dependent operations,
-            and a little more where others are nearly as large; + conditional loads
+            all instructions / 6 that begin in a cycle, and a little more where others are nearly as
+            large
     tile  = steps·step + start and end of the register tile; where one step is all of it, neither
             its chain nor its ends are waited for, since the next tile does not depend on it
     total = the larger of tiles and L2 traffic, and a little more where both are nearly as large,
@@ -30,10 +31,6 @@ from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
 FMA_LATENCY = 4.0
-L2_BYTES_PER_CYCLE = 40.0
-L3_BYTES_PER_CYCLE = 8.0
-AMD_L3_BYTES_PER_CYCLE = 12.0
-"""Few cores share it and no mesh lies between: one core streams 23, thrice what Intel's have."""
 MEMORY_BYTES_PER_CYCLE = 5.0
 KERNEL_START_CYCLES = 1500.0
 LOOP_EXIT_CYCLES = 6.0
@@ -42,8 +39,10 @@ EARLY_COST = 0.01
 CROWDED_CYCLES, CROWDED_REGISTERS = 1.0, 31
 """For each of several terms where so many are in use: LLVM may load early, and spill for it. Of the
 28 multiply-adds of a term that is little; with 16 registers, of 12, it was never seen."""
-GUARD_CYCLES = 1.0
-"""Comparing and choosing an address: padding that is read through a condition."""
+ISSUE_WIDTH = 6.0
+"""Instructions that begin in a cycle."""
+GUARD_INSTRUCTIONS, LOOP_INSTRUCTIONS = 3.0, 2.0
+"""Comparing and choosing an address: padding that is read through a condition; counting."""
 SHARPNESS = 5.0
 """Ports and dependences that are nearly as busy as the busiest delay it too: a p-norm."""
 OVERLAP = 3.0
@@ -75,13 +74,13 @@ def idle_factor(s: Statement, n_threads: int) -> Array:
 
 def statement_cycles(s: Statement, target: Target) -> Array:
     """Cycles of one statement on one core."""
-    compute = s.steps * step_cycles(s, target) + s.tiles * tile_cycles(s)
+    compute = s.steps * step_cycles(s, target) + s.tiles * tile_cycles(s, target)
     compute = compute + np.where(_one_step(s), 0.0, LOOP_EXIT_CYCLES * s.steps / s.inner_trips)
     l1, l2, l3 = s.traffic
     cold = np.full_like(compute, s.cold_bytes)
-    near = l1 / L2_BYTES_PER_CYCLE
+    near = l1 / target.l2_bytes_per_cycle
     warm = np.clip(s.unique_bytes - cold, 0.0, target.l2_bytes / 2)
-    far = np.maximum(l2 - np.minimum(cold, l2) - warm, 0.0) / l3_bytes_per_cycle(target)
+    far = np.maximum(l2 - np.minimum(cold, l2) - warm, 0.0) / target.l3_bytes_per_cycle
     spilt = np.maximum(l3 - cold, 0.0) + written_bytes(s)
     spilt = np.where(s.unique_bytes > USABLE[2] * target.l3_bytes, spilt, 0.0)
     far = np.maximum(far, spilt / MEMORY_BYTES_PER_CYCLE)
@@ -103,32 +102,40 @@ def written_bytes(s: Statement) -> Array:
     return np.where((s.local_bytes > 0) | s.reduces, 0.0, stored)
 
 
-def l3_bytes_per_cycle(target: Target) -> float:
-    """What one core streams from L3."""
-    return AMD_L3_BYTES_PER_CYCLE if target.cpu.startswith("znver") else L3_BYTES_PER_CYCLE
-
-
 def step_cycles(s: Statement, target: Target) -> Array:
     """Cycles of one execution of the expanded body."""
-    arithmetic = s.instructions / 2
-    loads = s.loads / 2
-    stores = np.zeros_like(arithmetic) if s.reduces else s.stores.astype(float)
-    latency = np.where(_one_step(s), 0.0, FMA_LATENCY * s.chain * s.reduces)
+    passes = vector_passes(s, target)
+    arithmetic = s.instructions * passes / 2
+    loads = s.loads * passes / 2
+    if not s.reduces:
+        scalar = np.where(s.lanes == 1, 2.0, 0.0)
+        return busiest(arithmetic, loads, s.stores * passes) + scalar + 2.0
+    latency = np.where(_one_step(s), 0.0, FMA_LATENCY * s.chain)
+    begun = s.instructions + s.loads + GUARD_INSTRUCTIONS * s.guards + LOOP_INSTRUCTIONS
     crowded = (s.accumulators + s.operands >= CROWDED_REGISTERS) & (s.chain > 1)
-    spill = np.where(crowded & s.reduces, CROWDED_CYCLES * s.chain, 0.0)
-    scalar = np.where((s.lanes == 1) & (not s.reduces), 2.0, 0.0)
-    overhead = 0.5 if s.reduces else 2.0
-    limits = [arithmetic, loads, stores, latency]
-    busy: Array = sum(x**SHARPNESS for x in limits) ** (1 / SHARPNESS)
-    return busy + spill + scalar + overhead + (GUARD_CYCLES * s.guards if s.reduces else 0.0)
+    spill = np.where(crowded, CROWDED_CYCLES * s.chain, 0.0)
+    return busiest(arithmetic, loads, latency, begun / ISSUE_WIDTH) + spill
 
 
-def tile_cycles(s: Statement) -> Array:
+def busiest(*limits: Array) -> Array:
+    """Cycles of what takes longest, and a little more where others take nearly as long."""
+    cycles: Array = sum(x**SHARPNESS for x in limits) ** (1 / SHARPNESS)
+    return cycles
+
+
+def tile_cycles(s: Statement, target: Target) -> Array:
     """Cycles to start and finish a register tile: clear or reload, drain, store."""
     if not s.reduces:
         return np.zeros_like(s.accumulators)
-    looped = (2.0 + 2.0 * s.reloads) * s.accumulators + 24.0
-    return np.where(_one_step(s), s.accumulators + 2.0, looped)
+    stored = s.accumulators * vector_passes(s, target)
+    looped = (2.0 + 2.0 * s.reloads) * stored + 24.0
+    return np.where(_one_step(s), stored + 2.0, looped)
+
+
+def vector_passes(s: Statement, target: Target) -> Array:
+    """How often a port is taken by one vector."""
+    passes: Array = np.maximum(32.0 * s.lanes / target.port_bits, 1.0)
+    return passes
 
 
 def _one_step(s: Statement) -> NDArray[np.bool_]:
