@@ -7,10 +7,12 @@ with the product's own policy and measurer: weights cold, activations warm, outp
 oracle. The finalists of each task are measured again in turns before the best is printed, and after
 each repeat the FMA peak: clock rates follow temperature, load and neighbours from one moment to the
 next, so a share is formed within a repeat, and the median of the shares counts. Every second
-multiply-add of that peak loads an operand from L1 (`FmaPeak`). Where a network
-leaves its weights in memory, the finalists take turns once more with weights in L3: the difference
-is what a kernel waits for memory. With `--weights l3` they are there from the first candidate on:
-what the search finds when memory has no say.
+multiply-add of that peak loads an operand from L1 (`FmaPeak`). Repeats that disagree tell of a
+neighbour: then all finalists are measured once more, a few times at most, and the calmest
+measurement counts, whatever it says. Where a network leaves its weights in memory, the finalists
+take turns once more with weights in L3: the difference is what a kernel waits for memory. With
+`--weights l3` they are there from the first candidate on: what the search finds when memory has no
+say.
 
 Compute-bound is what the roofline says (`autotune.tuner.bound`): arithmetic at the peak takes
 longer than moving every byte once, weights from where they lie cold and the rest from L2, at rates
@@ -23,6 +25,7 @@ GFLOPS count the definition's operations. Winograd's algorithm does fewer, so it
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -42,6 +45,7 @@ from autotune.measure.peak import Peaks, measure_peaks, stay_cached
 from autotune.measure.program import build_program
 from autotune.measure.result import MeasureResult
 from autotune.network.overlays import overwritable
+from autotune.schedule.steps import Steps
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target, parse_target
@@ -55,6 +59,8 @@ from benchmarks.tables import counted, geometric_mean, markdown
 BATCH = 16
 FINALISTS = 4
 ROUNDS = 75
+CALM, MOST_TIMES = 1.02, 5
+"""Median over fastest tenth of the repeats of an undisturbed program; most measurements else."""
 GOOD = 0.95
 """A share of the peak that leaves little to find."""
 FORMS = ("text", "markdown", "json")
@@ -106,7 +112,7 @@ class Tuner:
         start = time.perf_counter()
         timed, done = self._search(dag, trials)
         finalists = [c for _, c in sorted(timed, key=lambda x: x[0])[:FINALISTS]]
-        again = self.measurer.measure_interleaved(dag, [c.steps for c in finalists], ROUNDS)
+        again = in_calm(self.measurer, dag, [c.steps for c in finalists])
         best, result, winner = min(
             ((r.latency_s or np.inf, r, c) for r, c in zip(again, finalists, strict=True)),
             key=lambda x: x[0],
@@ -131,8 +137,7 @@ class Tuner:
     def _l3_share(self, dag: ComputeDAG, finalists: Sequence[Candidate]) -> float | None:
         if self.beside_l3 is None:
             return None
-        steps = [c.steps for c in finalists]
-        results = self.beside_l3.measure_interleaved(dag, steps, ROUNDS)
+        results = in_calm(self.beside_l3, dag, [c.steps for c in finalists])
         return max((shares(dag.flops, r)[0] for r in results if r.latency_s), default=None)
 
     def _search(self, dag: ComputeDAG, trials: int) -> tuple[list[tuple[float, Candidate]], int]:
@@ -232,6 +237,23 @@ def _tasks(model: str, network: Network, peaks: Peaks) -> Iterator[tuple[str, Co
 def is_compute_bound(dag: ComputeDAG, peaks: Peaks) -> bool:
     """Whether its arithmetic at the peak takes longer than moving its bytes once."""
     return bound_s(dag, peaks, sketches=()) <= dag.flops / peaks.flops_per_s
+
+
+def in_calm(measurer: Measurer, dag: ComputeDAG, programs: Sequence[Steps]) -> list[MeasureResult]:
+    """Programs timed in turns, and again while something disturbs them: the calmest results."""
+    found: list[list[MeasureResult]] = []
+    while len(found) < MOST_TIMES and (not found or unrest(found[-1]) > CALM):
+        found.append(measurer.measure_interleaved(dag, programs, ROUNDS))
+    return min(found, key=unrest)
+
+
+def unrest(results: Sequence[MeasureResult]) -> float:
+    """Of the best program, the median of the repeats over the fastest tenth of them."""
+    timed = [r for r in results if r.latency_s]
+    if not timed:
+        return math.inf
+    times_s = min(timed, key=lambda r: r.latency_s or math.inf).times_s
+    return statistics.median(times_s) / statistics.quantiles(times_s, n=10)[0]
 
 
 def shares(flops: float, result: MeasureResult) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +10,19 @@ import pytest
 from autotune.graph.network import Network, build_network
 from autotune.measure.peak import Peaks
 from autotune.measure.result import MeasureResult, MeasureStatus
-from benchmarks.kernels import Row, gemm, is_compute_bound, is_product, kernels_table, shares
+from autotune.schedule.steps import Steps
+from autotune.te.dag import ComputeDAG
+from benchmarks.kernels import (
+    MOST_TIMES,
+    Row,
+    gemm,
+    in_calm,
+    is_compute_bound,
+    is_product,
+    kernels_table,
+    shares,
+    unrest,
+)
 from benchmarks.models import model_file
 
 ROW = Row(
@@ -60,6 +72,35 @@ def test_shares_are_of_the_peak_of_the_same_moment() -> None:
     """A moment in which the clock was lower is no worse for the kernel than for the peak."""
     result = MeasureResult(MeasureStatus.OK, times_s=(1.0, 2.0, 1.0), peaks=(120.0, 60.0, 125.0))
     assert shares(90.0, result) == (pytest.approx(0.75), pytest.approx(0.72))
+
+
+class Restless:
+    """Measures one program again and again; `slow`: how many of 20 repeats a neighbour doubles."""
+
+    def __init__(self, *slow: int) -> None:
+        self.slow = iter(slow)
+
+    def measure_interleaved(
+        self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
+    ) -> list[MeasureResult]:
+        n = next(self.slow)
+        return [MeasureResult(MeasureStatus.OK, times_s=(1.0,) * (20 - n) + (2.0,) * n)]
+
+
+def test_disturbed_measurements_are_repeated() -> None:
+    found = in_calm(Restless(15, 12, 3, 0), gemm(8, 8, 8), [()])
+    assert [r.latency_s for r in found] == [1.0]
+    assert found[0].times_s.count(2.0) == 3  # calm, and the first that was
+
+
+def test_the_calmest_counts_where_none_is_calm() -> None:
+    found = in_calm(Restless(*[15] * MOST_TIMES), gemm(8, 8, 8), [()])
+    assert found[0].latency_s == 2.0  # not the fastest repeat
+
+
+def test_failed_programs_are_the_least_calm() -> None:
+    failed = MeasureResult(MeasureStatus.RUN_CRASH)
+    assert unrest([failed]) > unrest([MeasureResult(MeasureStatus.OK, times_s=(1.0, 9.0))])
 
 
 def test_the_table_of_kernels(golden: Callable[[str, str], None]) -> None:
