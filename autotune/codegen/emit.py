@@ -108,6 +108,8 @@ class _Function:
         begin, end = self.b.arguments[-2:]
         with self._where(self.b.compare("icmp slt", begin, end)):
             self.at.ranges[self.kernel.var] = (0, self.kernel.extent - 1)
+            self.at.env[self.kernel.var] = begin
+            self._scoped(self.kernel.head)
             self._counted_loop(self.kernel.var, begin, end, self.kernel.body)
         self.b.end()
 

@@ -1,7 +1,8 @@
 """④ Loop IR: what a scheduled task is before it becomes machine code.
 
     program = Program(buffers, packs, kernels)
-    kernel  = Kernel(name, extent, var, buffers, body)      -- runs `body` for begin ≤ var < end
+    kernel  = Kernel(name, extent, var, buffers, body, head)
+              -- runs `head` for var = begin, then `body` for begin ≤ var < end
     stmt    = For(var, extent, kind, body)                  kind ∈ serial unroll vectorize
             | If(cond, then, orelse) | Let(var, value) | Alloc(buffer, body)
             | Store(tensor, indices, value) | PrefetchLine(tensor, indices, offset)
@@ -123,13 +124,17 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One flat parallel loop. `buffers` are the pointer arguments in order, by buffer name."""
+    """One flat parallel loop. `buffers` are the pointer arguments in order, by buffer name.
+
+    `head`: what a thread does before the first iteration of its part.
+    """
 
     name: str
     extent: int
     var: str
     buffers: tuple[str, ...]
     body: Body
+    head: Body = ()
 
 
 @dataclass(frozen=True, slots=True)

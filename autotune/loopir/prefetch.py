@@ -3,14 +3,19 @@
 A distance d > 0 touches the lines d bytes ahead of the present ones. `NEXT_CHUNK` is for weights
 that several tiles in a row read: while those tiles run over the present chunk, each step touches
 its share of the next one, so a chunk arrives from memory evenly during the one before it.
+
+Nothing precedes the first chunk. A thread asks for its beginning, all at once, before it starts:
+
+    for t in 4: for k in 64: S(w[t, k])  ->  head: for n in 8: touch w[t, 0] + 64·n bytes
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import takewhile
 
-from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, PrefetchLine, Stmt
+from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Stmt
 from autotune.loopir.visitor import body_loads, loop_extents, statements
 from autotune.schedule.steps import NEXT_CHUNK
 from autotune.te.expr import (
@@ -30,13 +35,34 @@ Loops = tuple[tuple[str, int], ...]
 _LINE = 64
 _MAX_SHARERS = 64
 """With more tiles per chunk than this the next one costs less than looking for it."""
+_FIRST_BYTES = 8192
+"""Of the first chunk: what memory gives within half a microsecond."""
 
 
 def prefetch(kernel: Kernel, ahead: dict[str, int]) -> Kernel:
     """Insert prefetches; `ahead`: distance in bytes, NEXT_CHUNK or 0 by packed constant."""
     if not any(ahead.values()):
         return kernel
-    return replace(kernel, body=_body(kernel.body, ahead, ()))
+    return replace(kernel, body=_body(kernel.body, ahead, ()), head=_head(kernel, ahead))
+
+
+def _head(kernel: Kernel, ahead: dict[str, int]) -> Body:
+    """The beginning of what the first iteration reads of each constant that is prefetched."""
+    lets = [s for s in takewhile(lambda s: isinstance(s, Let), kernel.body) if isinstance(s, Let)]
+    known = {kernel.var, *(s.var for s in lets)}
+    first = {x.tensor.name: x for x in reversed(list(body_loads(kernel.body)))}
+    lines = [_beginning(x, known) for name, x in first.items() if ahead.get(name, 0)]
+    return (*lets, *lines) if lines else ()
+
+
+def _beginning(load: Load, known: set[str]) -> For:
+    """The first lines of the part of a constant that is read where the loops `known` stand."""
+    inside = {v: 1 for i in load.indices for v in variables(i) if v not in known}
+    sizes = zip(load.tensor.shape, load.indices, strict=True)
+    n_elements = math.prod(n for n, i in sizes if variables(i) & inside.keys())
+    n_bytes = min(n_elements * dtype_bytes(load.tensor.dtype), _FIRST_BYTES)
+    line = PrefetchLine(load.tensor, _at_zero(load, inside), mul(Var("line"), idx(_LINE)))
+    return For("line", -(-n_bytes // _LINE), "serial", (line,))
 
 
 def _body(body: Body, ahead: dict[str, int], loops: Loops) -> Body:

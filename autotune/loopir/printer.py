@@ -47,6 +47,9 @@ def print_body(body: Body, indent: str = "") -> str:
 def _kernel(kernel: Kernel) -> Iterator[str]:
     head = f"kernel {kernel.name}({', '.join(kernel.buffers)})"
     yield f"{head}: parallel {kernel.var} in {kernel.extent}"
+    if kernel.head:
+        yield f"{_TAB}first"
+        yield from _body(kernel.head, _TAB * 2)
     yield from _body(kernel.body, _TAB)
 
 

@@ -100,6 +100,9 @@ def kernel_text(kernel: Kernel, names: Names) -> str:
     """`def kernel(buffers…, begin, end)` over part of the parallel range."""
     arguments = [*(names.tensor(b) for b in kernel.buffers), "begin", "end"]
     lines = [f"def {kernel.name}({', '.join(arguments)}):"]
+    if kernel.head:
+        lines.append(f"{_TAB}{names.var(kernel.var)} = begin")
+        lines += _body(kernel.head, _TAB, names)
     lines.append(f"{_TAB}for {names.var(kernel.var)} in range(begin, end):  # parallel")
     lines += _body(kernel.body, _TAB * 2, names)
     return "\n".join(lines) + "\n"

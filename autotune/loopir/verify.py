@@ -95,6 +95,7 @@ def _verify_kernel(kernel: Kernel, buffers: Mapping[str, Buffer]) -> None:
     scope = _Scope(
         {n: buffers[n] for n in kernel.buffers}, {kernel.var: (0, kernel.extent - 1)}, (), ()
     )
+    _body(kernel.head, scope)
     _body(kernel.body, scope)
 
 

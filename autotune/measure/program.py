@@ -55,4 +55,4 @@ def build_program(
 
 def without_bodies(program: Program) -> Program:
     """The program as its caller sees it: buffers, packings, kernel signatures."""
-    return replace(program, kernels=tuple(replace(k, body=()) for k in program.kernels))
+    return replace(program, kernels=tuple(replace(k, body=(), head=()) for k in program.kernels))

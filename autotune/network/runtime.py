@@ -69,6 +69,7 @@ class Model:
         self._profile = _ENTRY(self._library.address(PROFILE))
         self._arena = aligned((artifact.arena_bytes,), "uint8")
         self._arena.fill(0)  # touch the pages now, not in the first inference
+        self._expected = {end.name: (end, np.dtype(end.dtype)) for end in artifact.inputs}
         self._outputs = [Recycled(end.shape, end.dtype) for end in artifact.outputs]
         self._times = np.zeros(len(artifact.kernels) + 1, np.int64)
         self._sync = aligned((SYNC_BYTES,), "uint8")
@@ -128,12 +129,11 @@ class Model:
         return outputs
 
     def _check(self, inputs: Mapping[str, Array]) -> list[Array]:
-        expected = self.artifact.inputs
-        if inputs.keys() != {end.name for end in expected}:
-            wanted = ", ".join(f"'{end.name}'" for end in expected)
+        if inputs.keys() != self._expected.keys():
+            wanted = ", ".join(f"'{name}'" for name in self._expected)
             given = ", ".join(f"'{name}'" for name in inputs) or "none"
             raise UsageError(f"the inputs are {given}", f"the model's inputs are {wanted}")
-        return [_checked(end, inputs[end.name]) for end in expected]
+        return [_checked(*expected, inputs[name]) for name, expected in self._expected.items()]
 
 
 def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array]:
@@ -148,17 +148,17 @@ def _random(rng: np.random.Generator, port: Endpoint) -> Array:
     return rng.integers(0, port.limit, port.shape).astype(port.dtype)
 
 
-def _checked(end: Endpoint, array: Array) -> Array:
+def _checked(end: Endpoint, dtype: np.dtype[Any], array: Array) -> Array:
     """`array` contiguous, if it has the shape and dtype of `end`; halves become float32."""
     if not isinstance(array, np.ndarray):
         raise UsageError(
             f"input '{end.name}' is a {type(array).__name__}", "give a NumPy array (np.asarray)"
         )
-    if array.dtype != np.dtype(end.dtype):
-        if array.dtype != np.float16 or end.dtype != "float32":
+    if array.dtype != dtype:
+        if array.dtype != np.float16 or dtype != np.float32:
             raise UsageError(
-                f"input '{end.name}' has dtype {array.dtype}, expected {end.dtype}",
-                f"convert it: array.astype('{end.dtype}')",
+                f"input '{end.name}' has dtype {array.dtype}, expected {dtype}",
+                f"convert it: array.astype('{dtype}')",
             )
         array = array.astype(np.float32)
     if array.shape != end.shape:
@@ -167,7 +167,8 @@ def _checked(end: Endpoint, array: Array) -> Array:
             "shapes are fixed when the model is tuned; compile it for this one with --shape",
         )
     # np.require would look for this more slowly, just when the interpreter has left the caches
-    if array.flags.c_contiguous and array.flags.aligned:
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
         return array
     return np.require(array, requirements=["C", "A"])
 
