@@ -12,8 +12,8 @@ Nothing precedes the first chunk. A thread asks for its beginning, all at once, 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import takewhile
 
 from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Stmt
 from autotune.loopir.visitor import body_loads, loop_extents, statements
@@ -48,7 +48,7 @@ def prefetch(kernel: Kernel, ahead: dict[str, int]) -> Kernel:
 
 def _head(kernel: Kernel, ahead: dict[str, int]) -> Body:
     """The beginning of what the first iteration reads of each constant that is prefetched."""
-    lets = [s for s in takewhile(lambda s: isinstance(s, Let), kernel.body) if isinstance(s, Let)]
+    lets = [s for s in kernel.body if isinstance(s, Let)]
     known = {kernel.var, *(s.var for s in lets)}
     first = {x.tensor.name: x for x in reversed(list(body_loads(kernel.body)))}
     lines = [_beginning(x, known) for name, x in first.items() if ahead.get(name, 0)]
@@ -57,9 +57,9 @@ def _head(kernel: Kernel, ahead: dict[str, int]) -> Body:
 
 def _beginning(load: Load, known: set[str]) -> For:
     """The first lines of the part of a constant that is read where the loops `known` stand."""
-    inside = {v: 1 for i in load.indices for v in variables(i) if v not in known}
+    inside = {v for i in load.indices for v in variables(i)} - known
     sizes = zip(load.tensor.shape, load.indices, strict=True)
-    n_elements = math.prod(n for n, i in sizes if variables(i) & inside.keys())
+    n_elements = math.prod(n for n, i in sizes if variables(i) & inside)
     n_bytes = min(n_elements * dtype_bytes(load.tensor.dtype), _FIRST_BYTES)
     line = PrefetchLine(load.tensor, _at_zero(load, inside), mul(Var("line"), idx(_LINE)))
     return For("line", -(-n_bytes // _LINE), "serial", (line,))
@@ -133,7 +133,7 @@ def flat(loops: Loops) -> Expr:
     return total
 
 
-def _at_zero(load: Load, names: dict[str, int]) -> tuple[Expr, ...]:
+def _at_zero(load: Load, names: Iterable[str]) -> tuple[Expr, ...]:
     return tuple(substitute(i, {v: idx(0) for v in names}) for i in load.indices)
 
 

@@ -299,7 +299,7 @@ class _Walk:
 
         A tail of few accumulators waits for each of them, so it is no cheaper than `_BUSY` are.
         """
-        busy = np.minimum(_BUSY * self.target.port_bits / (32.0 * lanes), _BUSY)
+        busy = _BUSY / vector_passes(lanes, self.target)
         least = np.minimum(busy / accumulators, 1.0) if self.op.reduce_axes else 0.0
         share = np.ones(self.n)
         for stage, rel in self.nest.splits_around():
@@ -359,6 +359,12 @@ class _Walk:
             for x in self.op.reads
             if x.tensor.name in constants
         )
+
+
+def vector_passes(lanes: Array, target: Target) -> Array:
+    """For how many cycles one vector of so many floats takes a port."""
+    passes: Array = np.maximum(32.0 * lanes / target.port_bits, 1.0)
+    return passes
 
 
 def _outside_mod(e: Expr) -> set[str]:

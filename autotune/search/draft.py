@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.schedule.steps import Steps
-from autotune.search.analysis import Analysis, Statement, analyse
+from autotune.search.analysis import Analysis, Statement, analyse, vector_passes
 from autotune.search.caches import USABLE
 from autotune.search.nest import Array
 from autotune.search.space import Sketch
@@ -104,7 +104,7 @@ def written_bytes(s: Statement) -> Array:
 
 def step_cycles(s: Statement, target: Target) -> Array:
     """Cycles of one execution of the expanded body."""
-    passes = vector_passes(s, target)
+    passes = vector_passes(s.lanes, target)
     arithmetic = s.instructions * passes / 2
     loads = s.loads * passes / 2
     if not s.reduces:
@@ -127,15 +127,9 @@ def tile_cycles(s: Statement, target: Target) -> Array:
     """Cycles to start and finish a register tile: clear or reload, drain, store."""
     if not s.reduces:
         return np.zeros_like(s.accumulators)
-    stored = s.accumulators * vector_passes(s, target)
+    stored = s.accumulators * vector_passes(s.lanes, target)
     looped = (2.0 + 2.0 * s.reloads) * stored + 24.0
     return np.where(_one_step(s), stored + 2.0, looped)
-
-
-def vector_passes(s: Statement, target: Target) -> Array:
-    """How often a port is taken by one vector."""
-    passes: Array = np.maximum(32.0 * s.lanes / target.port_bits, 1.0)
-    return passes
 
 
 def _one_step(s: Statement) -> NDArray[np.bool_]:

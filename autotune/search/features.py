@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.search.analysis import Analysis, Statement
+from autotune.search.analysis import Analysis, Statement, vector_passes
 from autotune.search.draft import (
     draft_seconds,
     idle_factor,
     statement_cycles,
     step_cycles,
-    vector_passes,
 )
 from autotune.search.nest import Array
 from autotune.search.space import Rows, Sketch
@@ -81,7 +80,7 @@ MAIN: tuple[Feature, ...] = (
         "utilisation",
         "ratio",
         "ideal over estimated cycles of a step",
-        lambda s, t: s.instructions * vector_passes(s, t) / 2 / step_cycles(s, t),
+        lambda s, t: s.instructions * vector_passes(s.lanes, t) / 2 / step_cycles(s, t),
     ),
     Feature("cold", "log2 B/flop", "constants per flop", lambda s, t: _per_flop(_cold(s), s)),
 )

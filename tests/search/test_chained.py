@@ -10,7 +10,6 @@ import pytest
 
 from autotune.schedule.replay import replay
 from autotune.search.analysis import analyse
-from autotune.search.caches import USABLE
 from autotune.search.draft import draft_seconds
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
@@ -58,7 +57,7 @@ def test_random_rows_compute_what_the_definition_says(name: str, target: Target)
 
 
 def test_the_draft_prefers_what_stays_in_the_cache() -> None:
-    """Blocks of a few rows, in the half of L2 that the draft counts on, before one of everything.
+    """Blocks of a few rows before one block of everything, which goes through L2.
 
     Where padding is copied, larger blocks copy fewer rows twice: only what is best of all counts.
     """
@@ -66,12 +65,12 @@ def test_the_draft_prefers_what_stays_in_the_cache() -> None:
     target = replace(parse_target("x86-64-v4"), l1_bytes=32 << 10, l2_bytes=1 << 20)
     best = {}
     for sketch in generate_sketches(dag, target):
-        found = analyse(dag, sketch, sketch.sample(20000, np.random.default_rng(0)), target)
+        found = analyse(dag, sketch, sketch.sample(60000, np.random.default_rng(0)), target)
         seconds = draft_seconds(found, target, 1)
         local = np.sum([s.local_bytes for s in found.statements], axis=0)
         best[sketch.name] = seconds.min(), local[np.argmin(seconds)]
     in_place = [found for name, found in best.items() if name.endswith("inlined")]
-    assert all(local < USABLE[1] * target.l2_bytes for _, local in (*in_place, min(best.values())))
+    assert all(local < target.l2_bytes / 4 for _, local in (*in_place, min(best.values())))
 
 
 def test_a_window_that_is_read_as_it_is_gets_a_consumer() -> None:
