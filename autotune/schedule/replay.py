@@ -54,8 +54,13 @@ def replay(dag: ComputeDAG, steps: Steps, holes: Holes | None = None) -> State:
     """Apply `steps` in order. Raises ScheduleError for a step that cannot be applied."""
     state = initial(dag)
     for step in steps:
-        state = _APPLY[type(step)](state, step, holes or {})
+        state = apply(state, step, holes)
     return state
+
+
+def apply(state: State, step: Step, holes: Holes | None = None) -> State:
+    """What one more step makes of `state`. Raises ScheduleError where it cannot be applied."""
+    return _APPLY[type(step)](state, step, holes or {})
 
 
 def bind(steps: Steps, holes: Mapping[str, int]) -> Steps:

@@ -7,7 +7,7 @@ from random import Random
 from autotune.errors import ScheduleError
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
-from autotune.schedule.replay import replay
+from autotune.schedule.replay import apply, replay
 from autotune.schedule.state import State
 from autotune.schedule.steps import (
     NEXT_CHUNK,
@@ -56,7 +56,7 @@ class _Draw:
 
     def add(self, step: Step) -> bool:
         try:
-            self.state = replay(self.dag, (*self.steps, step))
+            self.state = apply(self.state, step)
         except ScheduleError:
             return False
         self.steps.append(step)
