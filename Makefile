@@ -19,11 +19,12 @@ help:  ## Show this text
 tune: $(RUN_STAMP)  ## Set up .venv and tune MODEL (default: the ResNet-50 that comes with onnx) for TIME
 	$(BIN)/autotune tune $(MODEL) --time $(TIME) $(ARGS)
 
-test: $(DEV_STAMP)  ## Set up .venv and run every test
-	$(BIN)/python -m pytest $(ARGS)
+test: $(DEV_STAMP)  ## Set up .venv and run every test (timing ones alone, the others on all cores)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timing' $(ARGS)
+	$(BIN)/python -m pytest -m timing $(ARGS)
 
 test-fast: $(DEV_STAMP)  ## Run the tests that are not marked slow
-	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(ARGS)
 
 lint: $(DEV_STAMP)  ## Check style and formatting
 	$(BIN)/ruff check .
