@@ -105,16 +105,33 @@ class Guards:
 
 
 def guards(state: State, exact: State) -> Guards:
-    """The decisions of a schedule. Raises ScheduleError where the two states share no loops."""
+    """The decisions of a schedule. Raises ScheduleError where plain sums have no place in it."""
     hosts = {t.data: host_of(exact, t.name) for t in state.transformed}
     for data, host in hosts.items():
         if data not in state.stages or host not in state.stages:
-            raise ScheduleError(f"{data} or {host} is no stage: nothing tells plain sums apart")
+            raise ScheduleError(f"{data} or {host} is no stage: nothing decides on plain sums")
         ours, theirs = state[host], exact[host]
         alike = [i.name for i in ours.iters] == [i.name for i in theirs.iters]
         if ours.op.reduce_axes or ours.attach or not alike or ours.splits != theirs.splits:
             raise ScheduleError(f"{host} has other loops with plain sums")
-    return Guards(state, exact, hosts)
+        _check_local(state, exact, host)
+    found = Guards(state, exact, hosts)
+    decide = [s for s in state.stages.values() if found.decided_by(s)]
+    if both_have := [s.name for s in decide if s.name in exact.stages]:
+        raise ScheduleError(f"{both_have[0]} is done before it is known whether data are bounded")
+    return found
+
+
+def _check_local(state: State, exact: State, host: str) -> None:
+    """Refuse a kernel with plain sums that needs what ours computes for the transforms alone."""
+    inside = [s for s in exact.stages.values() if exact.root_of(s.name) == host]
+    known = {p.name for p in exact.dag.placeholders} | {s.name for s in inside}
+    known |= {s.name for s in state.stages.values() if s.attach is None}
+    moved = [s.name for s in inside if s.name in state.stages and state[s.name].attach != s.attach]
+    elsewhere = [x.tensor.name for s in inside for x in s.op.reads if x.tensor.name not in known]
+    if moved or elsewhere:
+        name = [*moved, *elsewhere][0]
+        raise ScheduleError(f"{host} with plain sums reads {name}, which is computed elsewhere")
 
 
 def size_of(stage: Stage) -> Buffer:
