@@ -9,13 +9,14 @@ Every result of a tile is made out of every element that the tile reads: one NaN
 among them would spoil results that do not depend on it. What is watched are the points 0, 1 and ∞
 along each window axis, of every channel: together they depend on every element of the tile.
 
-- NaN, infinity: an element times a coefficient other than 0, plus what it may be, is not finite,
-  and neither is its square nor any sum with that. A size within LIMIT proves that there is none.
-- An element above √LIMIT = 2²⁸ = 2.7e8 alone in its tile makes a watched point as large: no
-  coefficient is below 1. So do random ones and equal ones. What stays below is the rounding of the
-  rest times what they exceed it by, as in any sum of numbers that differ in size. Unseen are tiles
-  of larger elements that cancel out at all watched points to the last bit (rows x, -x, x, …, with
-  mantissas of 21 bits): their results are as exact as others, up to 1e36.
+- NaN, infinity: times a coefficient other than 0 and plus anything it is not finite, and neither is
+  the square of that nor a sum with it. So a size within LIMIT proves that all elements are finite.
+- An element above √LIMIT = 2²⁸ = 2.7e8 among small ones makes a watched point as large, for with up
+  to six points no coefficient is below 1; so do tiles of random or of equal elements. Unseen are
+  larger elements that cancel out at all watched points to the last bit (rows x, -x, x, … of few
+  bits). Their results are as exact as others as long as they are below 1e36.
+- Elements below are filtered: results that do not read one are off by its rounding errors, 1e-7 to
+  1e-6 of its size. That is the error of the algorithm, relative to the largest value.
 - With weights up to `MAX_WEIGHT` no product of bounded data leaves the range of float32, nor do
   sums of 2³² of these.
 
