@@ -106,16 +106,30 @@ class Stage:
         return cover
 
 
+@dataclass(frozen=True, slots=True)
+class Transformed:
+    """Sum `name` computed by minimal filtering: `data` is the stage of its transformed data.
+
+    `watched`: points that tell whether the data are finite and bounded, by axis of that stage.
+    """
+
+    name: str
+    data: str
+    watched: tuple[tuple[str, tuple[int, ...]], ...]
+
+
 @dataclass(frozen=True)
 class State:
     """Stages in topological order over the DAG as rewritten by the steps.
 
     `derived`: constants that the steps made out of those of the task, to be evaluated in order.
+    `transformed`: the sums that minimal filtering computes.
     """
 
     dag: ComputeDAG
     stages: dict[str, Stage]
     derived: tuple[Compute, ...] = ()
+    transformed: tuple[Transformed, ...] = ()
     _extents: dict[tuple[str, str, int], tuple[Extent, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
