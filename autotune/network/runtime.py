@@ -11,7 +11,6 @@ place.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from autotune.codegen.team import load_libgomp, team
 from autotune.errors import UsageError
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
+from autotune.target import require_cores, usable_cores
 from autotune.te.expr import dtype_bytes
 
 Array = NDArray[Any]
@@ -44,7 +44,11 @@ class KernelTime:
 
 
 def load(path: str | Path, n_threads: int | None = None) -> Model:
-    """Load a compiled network; `n_threads` as in `Model`. Raises as `Artifact.load` does."""
+    """Load a compiled network; `n_threads` as in `Model`, but no more than there are cores.
+
+    Raises as `Artifact.load` does, and UsageError for a number of threads that is out of range.
+    """
+    require_cores(n_threads or 1)
     return Model(Artifact.load(path), n_threads)
 
 
@@ -60,8 +64,7 @@ class Model:
     def __init__(self, artifact: Artifact, n_threads: int | None = None) -> None:
         if n_threads is not None and n_threads < 1:
             raise UsageError(f"cannot run on {n_threads} threads", "give 1 or more")
-        n_cores = len(os.sched_getaffinity(0))
-        self.n_threads = n_threads or min(artifact.n_threads, n_cores)
+        self.n_threads = n_threads or min(artifact.n_threads, usable_cores())
         self.artifact = artifact
         self._team = team()
         load_libgomp()
