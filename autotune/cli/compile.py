@@ -98,8 +98,10 @@ def _plan(
 ) -> _Plan:
     from autotune.config import TuneConfig
     from autotune.records import read_log
-    from autotune.target import parse_target
+    from autotune.target import parse_target, require_cores
 
+    if target_name in (None, "native"):  # another machine may have more cores
+        require_cores(threads or 1)
     limit = TuneConfig().max_error if max_error is None else max_error
     if log_path is None:
         target = parse_target(target_name or "native")
@@ -135,10 +137,13 @@ def _model_of(log: Log) -> Path:
 
 def _best(network: Network, plan: _Plan) -> dict[str, MeasureRecord]:
     """The best record of every task that the log knows; none without a log."""
+    from autotune.cli.sessions import require_same_machine
     from autotune.records import best_for
 
     if plan.log is None:
         return {}
+    if not any(r.target_key == plan.target.key for r in plan.log.records):
+        require_same_machine(plan.log.header, plan.target)
     best = best_for(plan.log, plan.target.key, plan.n_threads)
     found = {key: best[key] for key in network.tasks if key in best}
     if not found:

@@ -37,7 +37,7 @@ from autotune.records import Header, Journal, Log
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.search.transfer import Hall
-from autotune.target import Target
+from autotune.target import Target, difference
 from autotune.tuner import (
     Budget,
     Run,
@@ -246,6 +246,6 @@ def require_same_machine(header: Header, target: Target) -> None:
     """Raise LogMismatch when a log was measured on another CPU than this one."""
     if header.target.key != target.key:
         raise LogMismatch(
-            f"the log was measured on {header.target.key}, this is {target.key}",
-            "resume it there, or start a new log here: autotune tune",
+            f"the log was measured on another CPU: {difference(header.target, target)}",
+            "use it there, or start a new log here: autotune tune",
         )

@@ -344,6 +344,23 @@ def test_best_for_never_takes_another_target_and_prefers_its_thread_count() -> N
         best_for(Log(records=(record(0, None),)), "t1", 1)
 
 
+def test_keys_with_the_number_of_cores_in_them_mean_the_same_cpu(
+    tmp_path: Path, header: Header
+) -> None:
+    target = header.target
+    old = [record(0, 2e-3, target_key=target.former_key), record(1, 1e-3, target_key="other")]
+    with Journal.create(tmp_path / "old", header) as journal:
+        journal.append(old)
+    fewer = replace(target, n_cores=target.n_cores + 7)
+    assert best_for(read_log(tmp_path / "old"), fewer.key, 1)["k1"].sequence == 0
+    assert [r.target_key for r in read_log(tmp_path / "old").records] == [target.key, "other"]
+    with Journal.create(tmp_path / "new", replace(header, target=fewer)) as journal:
+        journal.append([record(0, 3e-3, target_key=fewer.former_key)])
+    best = distill([tmp_path / "old", tmp_path / "new"])
+    pooled = [r.result.latency_s for r in best.records if r.target_key == target.key]
+    assert pooled == [pytest.approx(2.5e-3)]
+
+
 def test_distill_keeps_the_best_of_every_workload_and_stays_readable(
     tmp_path: Path, header: Header, matmul_of: Callable[[int], ComputeDAG]
 ) -> None:
