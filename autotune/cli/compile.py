@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -161,32 +160,36 @@ def _choose(
 ) -> tuple[Network, dict[str, Steps]]:
     """The faster alternative of every chain, and a schedule for every task.
 
-    That of the best record, else the analytic default. Of alternatives that were not measured, or
-    in part, the draft tells how long they take.
+    That of the best record, else the analytic default. A chain that was not measured as a whole and
+    in all its parts is left as the analytical cost model would have it in an untuned network.
     """
     from autotune.graph.network import chosen
     from autotune.measure.spread import spread
-    from autotune.search.draft import estimate_s
-    from autotune.search.policy import default_steps
+    from autotune.search.policy import default_candidate
 
-    unknown = [key for key in network.tasks if key not in best]
+    open_keys = _open_alternatives(network, best)
+    unknown = [key for key in network.tasks if key not in best or key in open_keys]
     draft = partial(
-        default_steps, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
+        default_candidate, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
     )
     with counting("choosing programs") as tell:
         drafts = spread(draft, [network.tasks[key] for key in unknown], tell)
-    steps = {key: record.steps for key, record in best.items()}
-    steps |= dict(zip(unknown, drafts, strict=True))
-    guess = {
-        key: estimate_s(network.tasks[key], steps[key], plan.target, plan.n_threads)
-        for key in {*network.parts, *itertools.chain(*network.parts.values())}
-    }
+    defaults = dict(zip(unknown, drafts, strict=True))
+    steps = {key: default.steps for key, default in defaults.items()}
+    steps |= {key: record.steps for key, record in best.items()}
+    guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}
     latency_s = {key: record.result.latency_s or math.inf for key, record in best.items()}
     network = chosen(network, latency_s, guess)
     missing = [key for key in network.weights if key not in best]
     if missing:
         say_note(f"{len(missing)} of {len(network.tasks)} tasks take their analytic default")
     return network, {key: steps[key] for key in network.tasks}
+
+
+def _open_alternatives(network: Network, best: Mapping[str, MeasureRecord]) -> set[str]:
+    """Tasks of chains of which a part, or the whole, was not measured."""
+    chains = ({whole, *parts} for whole, parts in network.parts.items())
+    return set().union(*(keys for keys in chains if not keys <= best.keys()))
 
 
 def tuned_latencies(best: Mapping[str, MeasureRecord]) -> dict[str, Tuned]:

@@ -85,12 +85,14 @@ def test_every_entry_survives_a_round_trip(
         Workload(dag.key, dag, "matmul"),
         record(),
         failed,
+        record(default_estimate_s=1.25e-3),
         End("r1", "time", 3, 1.0),
     ):
         line = encode(entry)
         assert "\n" not in line
         assert decode(line) == entry
     assert record().steps == STEPS
+    assert "default_estimate_s" not in encode(record())
 
 
 def test_a_record_is_read_whatever_the_order_of_its_fields() -> None:
@@ -290,6 +292,23 @@ def test_a_simpler_program_that_is_as_fast_within_the_noise_is_better() -> None:
     assert best.sequence == 0
     (best,) = best_records([short, timed(2, 2, 1.01e-3)]).values()
     assert best.sequence == 2
+
+
+def test_the_best_is_never_slower_than_the_default_program() -> None:
+    """Not even within the noise, where a simpler program is preferred otherwise."""
+    noisy = tuple(1e-3 * (1 + 0.02 * k) for k in range(-5, 6))
+
+    def timed(sequence: int, n_steps: int, factor: float, **changes: object) -> MeasureRecord:
+        text = steps_text(tuple(Parallel(f"s{sequence}", n + 1) for n in range(n_steps)))
+        result = MeasureResult(MeasureStatus.OK, tuple(factor * t for t in noisy))
+        return record(sequence, steps_json=text, result=result, **changes)
+
+    fastest, default, short = timed(0, 5, 1.0), timed(1, 4, 1.01), timed(2, 2, 1.015)
+    (best,) = best_records([fastest, default, short]).values()
+    assert best.sequence == 2
+    marked = replace(default, default_estimate_s=2e-3)
+    (best,) = best_records([fastest, marked, short]).values()
+    assert best.sequence == 1
 
 
 @pytest.mark.parametrize(
