@@ -90,6 +90,11 @@ class Stage:
                 return n
         raise ScheduleError(f"stage {self.name} has no loop '{name}'")
 
+    def axis_of(self, loop: str) -> str:
+        """The axis of the operation that a loop runs over, through all splits."""
+        parent = next((r.parent for r in self.splits if loop in r.children), None)
+        return loop if parent is None else self.axis_of(parent)
+
     def inner_extents(self, depth: int) -> dict[str, Extent]:
         """How many values each axis takes while the loops deeper than `depth` run."""
         leaf = {it.name: it.extent if n > depth else 1 for n, it in enumerate(self.iters)}
