@@ -158,7 +158,7 @@ def test_a_row_is_found_again_from_its_schedule() -> None:
 
 def test_features_know_every_tag_that_a_rule_gives() -> None:
     tags = {tag for make in ALL.values() for s in generate_sketches(make(), AVX2) for tag in s.tags}
-    assert {Tag.CHANNELS_OUTSIDE, Tag.WINOGRAD2, Tag.ROWS} <= tags <= set(Tag)
+    assert {Tag.CHANNELS_OUTSIDE, Tag.INLINED, Tag.ROWS} <= tags <= set(Tag)
     assert {f"structure {tag}" for tag in tags} <= set(NAMES)
 
 
