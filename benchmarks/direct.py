@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.graph.network import build_network
 from autotune.graph.onnx_reader import prepare_model
 from autotune.network.check import check_onnxruntime
 from autotune.network.compiler import compile_network
@@ -14,6 +13,7 @@ from autotune.records import best_for, read_log
 from autotune.schedule.steps import Steps, Winograd
 from autotune.search.policy import SketchPolicy, default_steps
 from autotune.search.sketch import generate_sketches
+from benchmarks.models import lacks_weights, read
 
 
 def uses_winograd(steps: Steps) -> bool:
@@ -34,7 +34,7 @@ def direct_error(model: Path, log_path: Path) -> float | None:
     A task without any takes its analytic default, direct as well. None for a network of which no
     task could use Winograd's algorithm. Raises WrongNumbers.
     """
-    network, log = build_network(model), read_log(log_path)
+    network, log = read(model), read_log(log_path)
     target, n_threads = log.header.target, log.header.n_threads
     sketches = (s for dag in network.tasks.values() for s in generate_sketches(dag, target))
     if not any(uses_winograd(s.steps) for s in sketches):
@@ -49,4 +49,4 @@ def direct_error(model: Path, log_path: Path) -> float | None:
         for key, dag in network.tasks.items()
     }
     compiled = Model(compile_network(network, steps, target, n_threads))
-    return check_onnxruntime(compiled, prepare_model(model, {}))
+    return check_onnxruntime(compiled, prepare_model(model, {}, lacks_weights(model)))

@@ -38,7 +38,7 @@ import numpy as np
 
 from autotune.cli.models import shape_text
 from autotune.cli.options import COUNT
-from autotune.graph.network import Network, build_network
+from autotune.graph.network import Network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
@@ -53,7 +53,7 @@ from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Binary, Reduce, loads, mul
 from autotune.tuner import bound_s
 from benchmarks.direct import restrict, uses_winograd
-from benchmarks.models import NAMES, model_file
+from benchmarks.models import NAMES, model_file, read
 from benchmarks.tables import counted, geometric_mean, markdown
 
 BATCH = 16
@@ -192,7 +192,7 @@ def main(
     seen: set[str] = set()
     rows: list[Row] = []
     for model in models:
-        network = build_network(model_file(model, folder))
+        network = read(model_file(model, folder))
         n_bytes = network.n_constant_bytes
         evict = weights != "l3" and not stay_cached(target, 1, n_bytes, network.flops)
         peaks = measure_peaks(target, threads, evict)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.models FOLDER      # writes the three to FOLDER
 
-The wheel's light models keep the structure of a network and have no weights; autotune and the
-benchmarks give both sides the same seeded ones (`autotune.graph.random_weights`). MobileNet v1
+The wheel's light models keep the structure of a network and have no weights; the benchmarks
+give both sides the same seeded ones (`autotune.graph.random_weights`). MobileNet v1
 (Howard et al. 2017), MobileNet v2 (Sandler et al. 2018) and ResNet-18 (He et al. 2016) are built
 here as exporters leave them: batch 1, normalisations folded into biased convolutions, and weights
 whose scale keeps the mean square of every activation near one.
@@ -24,6 +24,8 @@ import onnx
 import onnx.helper as oh
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, numpy_helper
+
+from autotune.graph.network import Network, build_network
 
 OPSET, IR_VERSION = 17, 8
 N_CLASSES = 1000
@@ -209,6 +211,16 @@ def model_file(name: str, folder: Path) -> Path:
         onnx.save(build(name), temporary)
         temporary.replace(path)
     return path
+
+
+def lacks_weights(path: Path) -> bool:
+    """Whether a network comes from the wheel, without weights."""
+    return path.parent.resolve() == _LIGHT.resolve()
+
+
+def read(path: Path) -> Network:
+    """The network of a file, with random weights where it has none of its own."""
+    return build_network(path, random_weights=lacks_weights(path))
 
 
 @click.command()

@@ -29,7 +29,7 @@ from autotune.errors import AutotuneError
 from autotune.records import Log, read_log
 from autotune.tuner import spent
 from benchmarks.direct import direct_error
-from benchmarks.models import NAMES, model_file
+from benchmarks.models import NAMES, lacks_weights, model_file
 from benchmarks.tables import (
     OPPONENTS,
     VIEWS,
@@ -138,7 +138,8 @@ def measure(model: str, threads: int, plan: Plan) -> Result:
 
 def _tune(model: Path, threads: int, time_s: float, log: Path) -> None:
     if not log.exists():
-        _cli("tune", model, "--log", log, "--threads", threads, "--time", f"{time_s}s")
+        options = ("--threads", threads, "--time", f"{time_s}s", *_weights(model))
+        _cli("tune", model, "--log", log, *options)
     elif left := seconds_left(read_log(log), time_s):
         _cli("resume", log, "--time", f"{left}s")
 
@@ -160,8 +161,12 @@ def _distill(log: Path, best: Path) -> Path:
 
 def _compile(model: Path, threads: int, artifact: Path, log: Path | None = None) -> Path:
     records = ("--log", log) if log else ()
-    _cli("compile", model, *records, "--threads", threads, "-o", artifact)
+    _cli("compile", model, *records, "--threads", threads, "-o", artifact, *_weights(model))
     return artifact
+
+
+def _weights(model: Path) -> tuple[str, ...]:
+    return ("--random-weights",) if lacks_weights(model) else ()
 
 
 def _bench(artifact: Path, plan: Plan, against: Iterable[str]) -> Bench:

@@ -17,7 +17,6 @@ import click
 import numpy as np
 import onnx
 
-from autotune.graph.network import build_network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.schedule.steps import Steps, steps_to_json
@@ -25,6 +24,7 @@ from autotune.search.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, host_target, parse_target
 from autotune.te.dag import ComputeDAG
+from benchmarks.models import read
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 
@@ -60,7 +60,7 @@ def _tasks(models: tuple[str, ...]) -> list[tuple[str, ComputeDAG]]:
     for path in sorted(LIGHT.glob("light_*.onnx")):
         name = path.stem.removeprefix("light_")
         if not models or name in models:
-            for key, dag in build_network(path).tasks.items():
+            for key, dag in read(path).tasks.items():
                 found.setdefault(key, (name, dag))
     return list(found.values())
 

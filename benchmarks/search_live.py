@@ -23,7 +23,7 @@ import click
 import numpy as np
 
 from autotune.cli.options import COUNT
-from autotune.graph.network import Network, build_network
+from autotune.graph.network import Network
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import stay_cached
@@ -38,7 +38,7 @@ from autotune.target import Target, parse_target
 from autotune.tuner import Budget, Policy, Run, Session, TaskState, TuningTask
 from autotune.tuner import Measurer as AnyMeasurer
 from autotune.tuner.budget import TaskStop
-from benchmarks.models import NAMES, model_file
+from benchmarks.models import NAMES, model_file, read
 from benchmarks.search_metrics import median_and_worst
 from benchmarks.search_policies import Draft, InTurns
 from benchmarks.search_record import Uniform
@@ -206,7 +206,7 @@ def main(
     target = parse_target(target_name)
     found: list[Place] = []
     for model in models:
-        network = build_network(model_file(model, folder))
+        network = read(model_file(model, folder))
         cached = stay_cached(target, threads, network.n_constant_bytes, network.flops)
         options = MeasureOptions(evict=not cached)
         tasks = spread(network, n_tasks)

@@ -18,7 +18,6 @@ import numpy as np
 from autotune.cli.models import local_target, network_workloads
 from autotune.cli.sessions import measure_options, new_header
 from autotune.config import TuneConfig
-from autotune.graph.network import build_network
 from autotune.measure.measurer import Measurer
 from autotune.measure.program import build_program
 from autotune.measure.result import MeasureResult
@@ -31,6 +30,7 @@ from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import BatchMeasured, Budget, Run, Session, Sink, TuningTask
 from autotune.tuner import Measurer as AnyMeasurer
+from benchmarks.models import read
 from benchmarks.search_policies import BATCH, InTurns
 
 _DRAWS = 1024
@@ -107,7 +107,7 @@ def uniform_session(
 
 def record(model: Path, path: Path, n_trials: int, config: TuneConfig) -> None:
     """Measure `n_trials` candidates of every task of a model; the log must not exist."""
-    network = build_network(model)
+    network = read(model)
     workloads = network_workloads(network)
     header = new_header(network, model, {}, local_target(config.target), config)
     log = Log(headers=(header,), workloads={w.key: w for w in workloads})

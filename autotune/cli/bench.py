@@ -9,6 +9,7 @@ import click
 
 from autotune.cli.compile import tuned_latencies
 from autotune.cli.console import columns, debug_option, put, put_json, say_note
+from autotune.cli.models import needs_weights, say_random_weights
 from autotune.cli.options import COUNT, FILE, Duration, Names, format_option
 from autotune.errors import LogMismatch, UsageError
 from autotune.units import format_seconds
@@ -65,6 +66,8 @@ def command(
     if log_path and not per_task:
         raise UsageError("--log is for --per-task", "add --per-task, or leave --log out")
     compiled = load(artifact, threads)
+    if compiled.artifact.random_weights:
+        say_random_weights(compiled.artifact.name)
     if per_task:
         _put_profile(_profile(compiled, log_path, time_s), style)
     else:
@@ -94,7 +97,10 @@ def _onnx_model(compiled: Model, path: Path | None) -> Any:
         raise LogMismatch(
             f"{source} is not the model that was compiled", "name the right one with --model"
         )
-    return prepare_model(source, {end.name: end.shape for end in artifact.inputs})
+    is_random = artifact.random_weights
+    if is_random is None:  # an artifact from before they had to be asked for
+        is_random = needs_weights(source)
+    return prepare_model(source, {end.name: end.shape for end in artifact.inputs}, is_random)
 
 
 def _put_result(result: BenchResult, style: str) -> None:

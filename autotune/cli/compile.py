@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.console import counting, debug_option, put, say, say_note
-from autotune.cli.models import model_path, read_network
-from autotune.cli.options import COUNT, FILE, max_error_option, shape_option, shapes_of
+from autotune.cli.models import model_path, needs_weights, read_network
+from autotune.cli.options import (
+    COUNT,
+    FILE,
+    max_error_option,
+    random_weights_option,
+    shape_option,
+    shapes_of,
+)
 from autotune.errors import LogMismatch, MissingDependency, ModelError, UsageError
 from autotune.units import format_bytes
 
@@ -33,6 +40,7 @@ Shapes = dict[str, tuple[int, ...]]
 @click.option("-o", "--output", type=FILE, help="File to write.  [MODEL.atn]")
 @click.option("--threads", type=COUNT, help="Threads to run on.  [as tuned]")
 @shape_option
+@random_weights_option
 @click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
 @max_error_option
 @click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
@@ -43,6 +51,7 @@ def command(
     output: Path | None,
     threads: int | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    random_weights: bool,
     target: str | None,
     max_error: float | None,
     check: bool,
@@ -57,7 +66,8 @@ def command(
     from autotune.target import runs_here
 
     plan = _plan(model, log_path, shapes_of(shapes), target, threads, max_error)
-    network = read_network(plan.model, plan.shapes)
+    plan = replace(plan, random_weights=random_weights or _has_random_weights(model, plan))
+    network = read_network(plan.model, plan.shapes, plan.random_weights)
     best = _best(network, plan)
     tasks = tuple(network.weights)
     network, steps = _choose(network, plan, best)
@@ -85,6 +95,7 @@ class _Plan:
     n_threads: int
     max_error: float
     log: Log | None
+    random_weights: bool = False
 
 
 def _plan(
@@ -115,6 +126,18 @@ def _plan(
     path = model or _model_of(log)
     n_threads = threads or header.n_threads
     return _Plan(path, shapes or header.shapes, target, n_threads, limit, log)
+
+
+def _has_random_weights(model: Path | None, plan: _Plan) -> bool:
+    """Whether the log was made with random weights, of the very model that is compiled."""
+    from autotune.graph.onnx_reader import model_hash
+
+    if plan.log is None:
+        return model is None
+    header = plan.log.header
+    if header.random_weights is None:  # a log from before they had to be asked for
+        return needs_weights(plan.model)
+    return header.random_weights and model_hash(plan.model) == header.model_hash
 
 
 def _model_of(log: Log) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.cli.console import say_note
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,19 +23,38 @@ def model_path(model: Path | None) -> Path:
     """The model to use: the one given, or the ResNet-50 that comes with the `onnx` package."""
     if model is not None:
         return model
-    import onnx
-
-    path = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / DEFAULT_MODEL
+    path = _default_model()
     if not path.is_file():
         raise UsageError("this onnx package comes without its light models", "name a model file")
     return path
 
 
-def read_network(path: Path, shapes: dict[str, tuple[int, ...]]) -> Network:
-    """Split a model into tasks."""
+def needs_weights(path: Path) -> bool:
+    """Whether a model is the default one, which has no weights of its own."""
+    return path.resolve() == _default_model().resolve()
+
+
+def _default_model() -> Path:
+    import onnx
+
+    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / DEFAULT_MODEL
+
+
+def read_network(
+    path: Path, shapes: dict[str, tuple[int, ...]], random_weights: bool = False
+) -> Network:
+    """Split a model into tasks, and say so where its weights are random."""
     from autotune.graph.network import build_network
 
-    return build_network(path, shapes)
+    network = build_network(path, shapes, random_weights)
+    if random_weights:
+        say_random_weights(path.name)
+    return network
+
+
+def say_random_weights(name: str) -> None:
+    """Whoever sees a latency or an output of the network has to know."""
+    say_note(f"{name} comes without weights: random ones are used")
 
 
 def shape_text(dag: ComputeDAG) -> str:

@@ -108,6 +108,11 @@ shape_option = click.option(
     multiple=True,
     help="Shape of an input with dynamic dimensions, e.g. input:1x3x224x224. Repeatable.",
 )
+random_weights_option = click.option(
+    "--random-weights",
+    is_flag=True,
+    help="Give random weights to a model that comes without any (all are ConstantOfShape).",
+)
 trials_option = click.option("--trials", type=COUNT, help="Candidates to measure at most.")
 time_option = click.option("--time", "time_s", type=Duration(), help="Time to spend at most.")
 max_error_option = click.option(

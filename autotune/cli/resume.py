@@ -38,6 +38,7 @@ def command(
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.
     With --max-error, everything measured so far is judged anew.
     """
+    from autotune.cli.models import say_random_weights
     from autotune.cli.sessions import next_header, require_same_machine, run_session
     from autotune.cli.warm import warm_paths
     from autotune.config import TuneConfig
@@ -55,6 +56,8 @@ def command(
         require_cores(header.n_threads)
         if journal.n_repaired_bytes:
             say_note(f"removed a line that was cut off ({journal.n_repaired_bytes} bytes)")
+        if header.random_weights:
+            say_random_weights(Path(header.model_path).name)
         if log.n_skipped:
             say_note(f"{log.n_skipped} lines of the log are foreign or corrupt; skipped")
         if log.headers[-1].versions != header.versions:

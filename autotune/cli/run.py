@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.cli.console import columns, debug_option, put, say, say_note
+from autotune.cli.models import say_random_weights
 from autotune.cli.options import COUNT, FILE, NamedFile
 from autotune.errors import OutputError, UsageError
 
@@ -41,6 +42,8 @@ def command(
     from autotune.network.runtime import load
 
     model = load(artifact, threads)
+    if model.artifact.random_weights:
+        say_random_weights(model.artifact.name)
     inputs = read_inputs(model, files)
     outputs = model.run(inputs)
     if output is not None:

@@ -74,6 +74,7 @@ def new_header(
         tasks=tuple(network.weights.items()),
         parts=network.parts,
         overwritten=overwritable(network),
+        random_weights=network.random_weights,
     )
 
 

@@ -9,7 +9,13 @@ import click
 
 from autotune.cli.console import columns, debug_option, put, put_json
 from autotune.cli.models import model_path, read_network, shape_text
-from autotune.cli.options import FILE, format_option, shape_option, shapes_of
+from autotune.cli.options import (
+    FILE,
+    format_option,
+    random_weights_option,
+    shape_option,
+    shapes_of,
+)
 from autotune.units import format_duration, format_flops
 
 if TYPE_CHECKING:
@@ -20,18 +26,24 @@ if TYPE_CHECKING:
 @click.command("tasks")
 @click.argument("model", required=False, type=FILE)
 @shape_option
+@random_weights_option
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
 @format_option
 @debug_option
 def command(
-    model: Path | None, shapes: tuple[tuple[str, tuple[int, ...]], ...], dag: bool, style: str
+    model: Path | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    random_weights: bool,
+    dag: bool,
+    style: str,
 ) -> None:
     """List the tuning tasks of MODEL: its distinct fused subgraphs.
 
     The weight of a task is how often the model runs it. Ids are good for `explain --task`.
     A subgraph "for 3, 4" can replace those two tasks, which compile decides by what they take.
     """
-    network = read_network(model_path(model), shapes_of(shapes))
+    random_weights |= model is None
+    network = read_network(model_path(model), shapes_of(shapes), random_weights)
     if style == "json":
         put_json([_task_json(network, key, dag) for key in network.weights])
         return

@@ -15,6 +15,7 @@ from autotune.cli.options import (
     Preset,
     events_option,
     max_error_option,
+    random_weights_option,
     shape_option,
     shapes_of,
     time_option,
@@ -30,6 +31,7 @@ from autotune.cli.options import (
 @time_option
 @click.option("--threads", type=COUNT, help="Threads that the model will run on.  [all cores]")
 @shape_option
+@random_weights_option
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
 @click.option("--seed", type=click.IntRange(min=0), help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
@@ -42,6 +44,7 @@ def command(
     model: Path | None,
     log_path: Path | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    random_weights: bool,
     preset: str | None,
     warm_start: tuple[Path, ...],
     dry_run: bool,
@@ -50,8 +53,9 @@ def command(
 ) -> int:
     """Search for the fastest program of every part of MODEL, and log every measurement.
 
-    Without MODEL, tunes the ResNet-50 that comes with the onnx package. Without a budget, searches
-    for ten minutes. Stops at the first limit that is reached; a log can be resumed at any time.
+    Without MODEL, tunes the ResNet-50 that comes with the onnx package, with random weights.
+    Without a budget, searches for ten minutes. Stops at the first limit that is reached; a log can
+    be resumed at any time.
     """
     from autotune.cli.models import local_target, model_path, network_workloads, read_network
     from autotune.cli.warm import warm_paths
@@ -63,7 +67,7 @@ def command(
     require_cores(config.threads)
     path = model_path(model)
     target = local_target(config.target)
-    network = read_network(path, shapes_of(shapes))
+    network = read_network(path, shapes_of(shapes), random_weights or model is None)
     if dry_run:
         from autotune.cli.tasks import settings_text, task_text
 

@@ -75,7 +75,8 @@ class Chain:
 class Network:
     """A model as calls of tasks, in topological order, and the `chains` among them.
 
-    `tasks` has the tasks of the calls and of whole chains.
+    `tasks` has the tasks of the calls and of whole chains. `random_weights`: those of the model
+    were replaced by random ones, because the user asked for it.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Network:
     tasks: dict[str, ComputeDAG]
     model_hash: str
     chains: tuple[Chain, ...] = ()
+    random_weights: bool = False
 
     @cached_property
     def weights(self) -> dict[str, int]:
@@ -171,14 +173,18 @@ def _sum_s(table: Mapping[str, float], tasks: Iterable[str]) -> float:
     return sum(table.get(key, math.inf) for key in tasks)
 
 
-def build_network(path: str | Path, shapes: Shapes | None = None) -> Network:
+def build_network(
+    path: str | Path, shapes: Shapes | None = None, random_weights: bool = False
+) -> Network:
     """Read an ONNX model and split it into fused subgraphs.
 
-    `shapes` binds dynamic dimensions of inputs by name. Errors: see `onnx_reader.load_model`;
+    `shapes` binds dynamic dimensions of inputs by name. `random_weights`: give a model that comes
+    without weights (each is a ConstantOfShape) random ones. Errors: see `onnx_reader.load_model`;
     UnsupportedOperator names the operator, its node and the model's opset.
     """
-    graph = import_graph(load_model(path, shapes))
-    return graph_network(graph, Path(path).stem, model_hash(path))
+    graph = import_graph(load_model(path, shapes, random_weights))
+    network = graph_network(graph, Path(path).stem, model_hash(path))
+    return replace(network, random_weights=random_weights)
 
 
 def graph_network(graph: Graph, name: str, digest: str) -> Network:

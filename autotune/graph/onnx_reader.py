@@ -74,10 +74,13 @@ def _names_read(graph: GraphProto) -> Iterator[str]:
             yield from _names_read(attribute.g)
 
 
-def load_model(path: str | Path, shapes: Shapes | None = None) -> Model:
+def load_model(
+    path: str | Path, shapes: Shapes | None = None, random_weights: bool = False
+) -> Model:
     """Read `path` and bring it to opset 22 with static shapes.
 
-    `shapes` binds the dimensions of inputs by name. Raises UsageError for a missing file or an
+    `shapes` binds the dimensions of inputs by name; `random_weights`: see
+    `random_weights.take_constant_fills`. Raises UsageError for a missing file or an
     unknown input, ModelError for a file that is no readable model, UnsupportedOperator for an
     operator without a definition in the standard, DynamicShape for a dimension without a value.
     """
@@ -89,16 +92,18 @@ def load_model(path: str | Path, shapes: Shapes | None = None) -> Model:
     widen(model)
     _bind_shapes(model, shapes or {})
     state_defaults(model)
-    weights = take_constant_fills(model)
+    weights = take_constant_fills(model, random_weights)
     weights |= _take_large(model)
     _declare(model, weights)
     _check(model)
     return Model(to_one_opset(model), weights, opset)
 
 
-def prepare_model(path: str | Path, shapes: Shapes | None = None) -> ModelProto:
+def prepare_model(
+    path: str | Path, shapes: Shapes | None = None, random_weights: bool = False
+) -> ModelProto:
     """The model that is compiled, as one proto with its weights in place: see `load_model`."""
-    return load_model(path, shapes).complete()
+    return load_model(path, shapes, random_weights).complete()
 
 
 def model_hash(path: str | Path) -> str:

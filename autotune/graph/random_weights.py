@@ -1,11 +1,11 @@
-"""① Seeded random weights for models that are shipped without any.
+"""① Constant fills, and seeded random weights in their place where the user asks for them.
 
 Small test models keep the structure of a network and make every weight with `ConstantOfShape`.
-Equal weights make every channel equal, so that any check of numbers passes and any deduplication
-lies. They are replaced by random ones whose scale keeps activations near one from the input to the
-logits: He's scale for convolutions and matrix products (less after a maximum, little for the
-logits), normalisations close to the identity, and the last normalisation of a residual branch
-damped, so that the sum over many blocks does not grow.
+Equal weights make every channel equal, so that a check of numbers passes whatever is computed.
+`--random-weights` replaces them by random ones whose scale keeps activations near one from the
+input to the logits: He's scale for convolutions and matrix products (less after a maximum, little
+for the logits), normalisations close to the identity, and the last normalisation of a residual
+branch damped, so that the sum over many blocks does not grow.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from autotune.errors import UsageError
+
 Array = NDArray[Any]
 
 _RESIDUAL_GAIN = 0.35
@@ -28,23 +30,31 @@ _TRANSPARENT = ("Unsqueeze", "Squeeze", "Reshape", "Identity", "Transpose")
 _LINEAR = (*_TRANSPARENT, "BatchNormalization", "Mul", "Add", "Sum", "GlobalAveragePool")
 
 
-def take_constant_fills(model: ModelProto, seed: int = 0) -> dict[str, Array]:
+def take_constant_fills(
+    model: ModelProto, random_weights: bool = False, seed: int = 0
+) -> dict[str, Array]:
     """Remove the `ConstantOfShape` nodes of known shape from `model` and return their values.
 
-    Where a model's float weights are all such fills (no float initialiser has more than 1024
-    elements), they, and the small initialisers that accompany them, get random values drawn from
-    `seed`; otherwise every fill keeps its value.
+    With `random_weights`, the float ones and the float initialisers that accompany them get random
+    values drawn from `seed`. Raises UsageError where the model has weights of its own: no float
+    fill, or a float initialiser of more than 1024 elements.
     """
     fills = _constant_fills(model)
-    small = [t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT]
-    shapes = {n: a.shape for n, a in fills.items() if a.dtype == np.float32 and a.size > 1}
-    if shapes and all(math.prod(t.dims) <= _SMALL for t in small):
-        shapes |= {t.name: tuple(t.dims) for t in small if math.prod(t.dims) > 1}
-        fills |= dict(_random(model, shapes, seed))
+    if random_weights:
+        fills |= dict(_random(model, _without_values(model, fills), seed))
     graph = model.graph
     replace_all(graph.node, [n for n in graph.node if not set(n.output) & set(fills)])
     replace_all(graph.initializer, [t for t in graph.initializer if t.name not in fills])
     return fills
+
+
+def _without_values(model: ModelProto, fills: dict[str, Array]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights that `random_weights` gives values."""
+    shapes = {n: a.shape for n, a in fills.items() if a.dtype == np.float32 and a.size > 1}
+    small = [t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT]
+    if not shapes or any(math.prod(t.dims) > _SMALL for t in small):
+        raise UsageError("the model has weights of its own", "leave out --random-weights")
+    return shapes | {t.name: tuple(t.dims) for t in small if math.prod(t.dims) > 1}
 
 
 def replace_all(field: Any, items: Iterable[Any]) -> None:

@@ -83,6 +83,7 @@ class Artifact:
     numeric check found, None if it was not run. `model_path`: the file it was compiled from.
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
+    `random_weights`: the weights are not the model's; None in files that do not say.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Artifact:
     model_path: str = ""
     tuned: Mapping[str, Tuned] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
+    random_weights: bool | None = False
 
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
@@ -123,6 +125,7 @@ class Artifact:
             "model_path": self.model_path,
             "tuned": {key: asdict(x) for key, x in self.tuned.items()},
             "tasks": list(self.tasks),
+            "random_weights": self.random_weights,
         }
 
     def save(self, path: str | Path) -> None:
@@ -219,6 +222,7 @@ def _artifact(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Artifact:
         model_path=manifest.get("model_path", ""),
         tuned={key: Tuned(**x) for key, x in manifest.get("tuned", {}).items()},
         tasks=tuple(manifest.get("tasks", ())),
+        random_weights=manifest.get("random_weights"),
     )
 
 

@@ -67,6 +67,7 @@ def compile_network(
         objects=(*_compile(units, target, tell), entry),
         constants=layout.constants.data(),
         autotune_version=__version__,
+        random_weights=network.random_weights,
     )
 
 

@@ -34,6 +34,7 @@ class Header:
 
     `parts`: tasks that can replace others, each with the keys of those that it replaces.
     `overwritten`: inputs of tasks in whose place the result may lie, by key.
+    `random_weights`: the model's were replaced by random ones; None in logs that do not say.
     `created` is ISO 8601 with time zone; `model_path` is empty where a model was not a file.
     """
 
@@ -51,6 +52,7 @@ class Header:
     version: int = VERSION
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     overwritten: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    random_weights: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,7 @@ def _decode_header(data: dict[str, Any]) -> Header:
         version=data["version"],
         parts=_names(data.get("parts", {})),
         overwritten=_names(data.get("overwritten", {})),
+        random_weights=data.get("random_weights"),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.graph.network import Network, build_network
+from autotune.graph.network import Network
 from autotune.measure.peak import Peaks
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
@@ -23,7 +23,7 @@ from benchmarks.kernels import (
     shares,
     unrest,
 )
-from benchmarks.models import model_file
+from benchmarks.models import model_file, read
 
 ROW = Row(
     model="resnet50",
@@ -43,7 +43,7 @@ ROW = Row(
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
-    return build_network(model_file("bvlc_alexnet", tmp_path_factory.mktemp("models")))
+    return read(model_file("bvlc_alexnet", tmp_path_factory.mktemp("models")))
 
 
 def test_gemms_and_convolutions_are_products(network: Network) -> None:

@@ -30,7 +30,7 @@ HEAVY = ("bvlc_alexnet", "vgg19", "zfnet512")  # 240 to 570 MB of weights
 )
 def test_light_model_matches_onnxruntime(name: str) -> None:
     path = LIGHT / f"light_{name}.onnx"
-    source = load_model(path)
+    source = load_model(path, random_weights=True)
     network = graph_network(import_graph(source), name, "")
     feeds = random_feeds(network)
     expected = onnxruntime_outputs(source.complete(), feeds)
@@ -102,15 +102,15 @@ def test_concatenations_cost_nothing(name: str) -> None:
 
 def test_seed_of_random_weights_is_fixed() -> None:
     path = LIGHT / "light_squeezenet.onnx"
-    assert prepare_model(path) == prepare_model(path)
+    assert prepare_model(path, {}, True) == prepare_model(path, {}, True)
 
 
 def test_other_sizes_of_the_input() -> None:
     path = LIGHT / "light_squeezenet.onnx"
     shapes = {"data_0": (2, 3, 96, 128)}
-    network = build_network(path, shapes)
+    network = build_network(path, shapes, random_weights=True)
     feeds = random_feeds(network)
-    want = onnxruntime_outputs(prepare_model(path, shapes), feeds)["softmaxout_1"]
+    want = onnxruntime_outputs(prepare_model(path, shapes, True), feeds)["softmaxout_1"]
     got = execute(network, feeds)["softmaxout_1"]
     assert got.shape == (2, 1000, 1, 1)
     assert np.abs(got - want).max() <= 1e-5 * want.max()

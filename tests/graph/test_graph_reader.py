@@ -341,3 +341,32 @@ def test_names_do_not_matter_but_shapes_do(tmp_path: Path) -> None:
 
     assert key("x", 5) == key("another", 5)
     assert key("x", 5) != key("x", 6)
+
+
+def filled() -> onnx.ModelProto:
+    """A dense layer, and a float `ConstantOfShape` that is added to it."""
+    one = numpy_helper.from_array(np.ones(1, np.float32))
+    nodes = [
+        node("Gemm", "x w b", "g"),
+        node("ConstantOfShape", "s", "ones", value=one),
+        node("Add", "g ones"),
+    ]
+    constants = {"w": weights(8, 8), "b": weights(8), "s": np.array([2, 8], np.int64)}
+    return model(nodes, {"x": (2, 8)}, constants)
+
+
+def test_weights_of_a_user_are_never_replaced(tmp_path: Path) -> None:
+    proto = filled()
+    path = save(proto, tmp_path)
+    assert error_against_onnxruntime(path, proto) <= 1e-5
+    assert not build_network(path).random_weights
+
+
+def test_random_weights_are_random_only_on_demand(tmp_path: Path) -> None:
+    path = save(filled(), tmp_path)
+    network = build_network(path, random_weights=True)
+    feeds = random_feeds(network)
+    assert network.random_weights
+    assert not np.allclose(execute(network, feeds)["y"], execute(build_network(path), feeds)["y"])
+    with pytest.raises(UsageError, match="weights of its own"):
+        build_network(save(mlp(), tmp_path), random_weights=True)
