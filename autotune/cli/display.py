@@ -168,7 +168,8 @@ def comparison_text(event: SessionFinished) -> str:
     if found.ratio is None:
         untold = ", no default program was measured" if found.n_known else ""
         return f"Σ weight·latency: {format_seconds(found.total_s or None)}{untold}"
-    part = "" if found.is_complete else f" of {found.n_compared} tasks ({_share_text(found)})"
+    tasks = f"{found.n_compared} {'task' if found.n_compared == 1 else 'tasks'}"
+    part = "" if found.is_complete else f" of {tasks} ({_share_text(found)})"
     again = ", finalists measured again" if event.n_remeasured else ""
     return (
         f"Σ weight·latency{part}: {format_seconds(found.untuned_s)} untuned → "
