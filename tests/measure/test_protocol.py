@@ -254,6 +254,8 @@ def serve_echo(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def handle(message: Message) -> Message:
+        if message.fields.get("dies"):
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(message.fields.get("sleep_s", 0.0))
         return Message("echo", message.fields)
 
@@ -277,8 +279,7 @@ def test_a_child_that_is_killed_while_it_starts_is_started_again(
         with pytest.raises(ChildTimeout, match=r"within 0\.2 s"):
             child.request(Message("hello", {"sleep_s": 60.0}), 0.2)
         child.ready()
-        os.kill(child.pid or 0, signal.SIGKILL)
         with pytest.raises(ChildCrash):
-            child.request(Message("hello"), 10.0)
+            child.request(Message("hello", {"dies": True}), 10.0)
     finally:
         child.kill()
