@@ -31,6 +31,7 @@ from autotune.graph.network import Network
 from autotune.machine import Limits, read_limits
 from autotune.measure.measurer import Measurer
 from autotune.measure.memory import plan_memory, private_bytes
+from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import measure_peaks, stay_cached
 from autotune.measure.program import build_program
@@ -41,7 +42,9 @@ from autotune.search.policy import Candidate, SketchPolicy
 from autotune.search.transfer import Hall
 from autotune.target import Target, difference
 from autotune.tuner import (
+    BatchMeasured,
     Budget,
+    NoiseNoticed,
     Run,
     Scheduler,
     Session,
@@ -148,7 +151,9 @@ def run_session(
     with stop.installed(), measuring as measurer:
         session = make_session(journal, header, tasks, budget, measurer, ranker, warm.first, stop)
         session.replay(log.within(config.max_error))
-        finished = _show(session, renderer)
+        watch = NoiseWatch(read_usage)
+        session.noise = watch.to_json
+        finished = _show(session, renderer, watch)
     return _conclude(finished, journal.path, log, quiet=events is not None)
 
 
@@ -215,12 +220,16 @@ def make_renderer(events: str | None) -> Renderer:
     return Plain()
 
 
-def _show(session: Session, renderer: Renderer) -> SessionFinished:
+def _show(session: Session, renderer: Renderer, watch: NoiseWatch) -> SessionFinished:
     finished: Any = None
     with renderer:
         for event in session.events():
             renderer.show(event)
             finished = event
+            noise = watch.look() if isinstance(event, BatchMeasured) else None
+            if noise is not None:
+                renderer.show(NoiseNoticed(noise))
+                say_note(str(noise))
     assert isinstance(finished, SessionFinished)
     return finished
 

@@ -7,6 +7,7 @@ from autotune.tuner.budget import Budget, Spent, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
     Event,
+    NoiseNoticed,
     SessionFinished,
     SessionStarted,
     TaskFinished,
@@ -27,6 +28,7 @@ __all__ = [
     "Event",
     "Measurer",
     "Model",
+    "NoiseNoticed",
     "Policy",
     "ReplayMeasurer",
     "Run",

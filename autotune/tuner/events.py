@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
+from autotune.measure.noise import Noise
 from autotune.measure.result import MeasureResult
 from autotune.tuner.budget import Budget, StopReason, TaskStop
 from autotune.tuner.task import TuningTask
@@ -81,6 +82,13 @@ class TaskFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class NoiseNoticed:
+    """Somebody else uses the machine; told once in a session."""
+
+    noise: Noise
+
+
+@dataclass(frozen=True, slots=True)
 class SessionFinished:
     """The end. `seconds` is where the time went: search, measure, model, build, run.
 
@@ -103,7 +111,13 @@ class SessionFinished:
 
 
 Event: TypeAlias = (
-    SessionStarted | TaskSelected | BatchMeasured | TaskImproved | TaskFinished | SessionFinished
+    SessionStarted
+    | TaskSelected
+    | BatchMeasured
+    | TaskImproved
+    | TaskFinished
+    | NoiseNoticed
+    | SessionFinished
 )
 
 
@@ -129,6 +143,8 @@ def _plain(value: Any) -> Any:
             }
         case MeasureResult(status=status, error=error):
             return {"status": status.value, "latency_s": value.latency_s, "error": error}
+        case Noise():
+            return value.to_json()
         case Budget(trials=trials, time_s=time_s):
             return {"trials": trials, "time_s": time_s}
         case tuple():

@@ -64,8 +64,8 @@ class Session:
     `policy_of` makes the policy of a task, once, when it is first needed. `clock` gives seconds
     that only grow. `stop` is asked between candidates: true ends the session as interrupted, with
     everything measured in the log. `first`: what to measure of a task before anything is proposed.
-    `finals`: at the end, measure the best few of every task again before one of them is declared
-    the winner.
+    `noise`: how much others disturbed, for the end of the log. `finals`: at the end, measure the
+    best few of every task again before one of them is declared the winner.
     """
 
     run: Run
@@ -81,6 +81,7 @@ class Session:
     batch: int = 16
     first: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     finals: bool = True
+    noise: Callable[[], dict[str, object]] = dict
     ledger: Ledger = field(default_factory=Ledger)
     _policies: dict[str, Policy] = field(default_factory=dict)
     _ahead: _Choice | None = None
@@ -313,6 +314,7 @@ class Session:
             stops={key: stop.value for key, stop in self._stops(reason).items()},
             bounds_s={task.key: task.bound_s for task in self.tasks if task.bound_s},
             seconds=self._seconds(),
+            noise=self.noise(),
         )
         with contextlib.suppress(AutotuneError):  # a full disk has been reported already
             self.sink.append([end])
