@@ -77,12 +77,13 @@ def command(
 def _bench(
     compiled: Model, names: tuple[str, ...], path: Path | None, time_s: float
 ) -> BenchResult:
+    from autotune.measure.noise import read_usage
     from autotune.network.bench import bench
     from autotune.network.opponents import opponent
 
     source = _onnx_model(compiled, path) if names else None
     opponents = {name: opponent(name, source, compiled.n_threads) for name in names}
-    return bench(compiled, opponents, min_s=time_s)
+    return bench(compiled, opponents, min_s=time_s, usage=read_usage)
 
 
 def _onnx_model(compiled: Model, path: Path | None) -> Any:
@@ -104,6 +105,8 @@ def _onnx_model(compiled: Model, path: Path | None) -> Any:
 
 
 def _put_result(result: BenchResult, style: str) -> None:
+    if result.noise is not None:
+        say_note(str(result.noise))
     if style == "json":
         put_json(result.to_json())
     else:

@@ -108,14 +108,14 @@ def _plan(
 ) -> _Plan:
     from autotune.config import TuneConfig
     from autotune.records import read_log
-    from autotune.target import parse_target, require_cores
+    from autotune.target import parse_target, require_cores, usable_cores
 
     if target_name in (None, "native"):  # another machine may have more cores
         require_cores(threads or 1)
     limit = TuneConfig().max_error if max_error is None else max_error
     if log_path is None:
         target = parse_target(target_name or "native")
-        return _Plan(model_path(model), shapes, target, threads or target.n_cores, limit, None)
+        return _Plan(model_path(model), shapes, target, threads or usable_cores(), limit, None)
     log = read_log(log_path)
     limit = log.max_error if max_error is None and log.max_error is not None else limit
     log = log.within(limit)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autotune.te.dag import ComputeDAG
     from autotune.tuner import TuningTask
 
+_COPIES = 3
 DEFAULT_MODEL = "light_resnet50.onnx"
 
 
@@ -38,6 +39,11 @@ def _default_model() -> Path:
     import onnx
 
     return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / DEFAULT_MODEL
+
+
+def model_bytes(path: Path) -> int:
+    """Size of a model's file; 0 for what is no file."""
+    return path.stat().st_size if path.is_file() else 0
 
 
 def read_network(
@@ -101,6 +107,21 @@ def constant_bytes(log: Log) -> int:
         for p in dag.placeholders
         if p.constant
     )
+
+
+def largest_bytes(log: Log) -> int:
+    """Memory that the run worker needs for the largest task of a model.
+
+    Its inputs and outputs as the oracle and one program hold them, and as the check compares them.
+    """
+    return max((_COPIES * _array_bytes(w.dag) for w in log.workloads.values()), default=0)
+
+
+def _array_bytes(dag: ComputeDAG) -> int:
+    from autotune.te.expr import dtype_bytes
+
+    tensors = [p.tensor for p in dag.placeholders] + [dag[name].tensor for name in dag.outputs]
+    return sum(t.size * dtype_bytes(t.dtype) for t in tensors)
 
 
 def total_flops(log: Log) -> int:

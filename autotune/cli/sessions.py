@@ -23,13 +23,16 @@ from rich.console import Console
 from autotune import __version__
 from autotune.cli.console import say, say_note
 from autotune.cli.display import summary_lines
-from autotune.cli.models import constant_bytes, total_flops, tuning_tasks
+from autotune.cli.models import constant_bytes, largest_bytes, total_flops, tuning_tasks
 from autotune.cli.progress import JsonLines, LiveTable, Plain, Renderer
 from autotune.cli.warm import warm_start
 from autotune.config import TuneConfig
 from autotune.errors import ExitCode, LogMismatch, NoValidSchedule
 from autotune.graph.network import Network
+from autotune.machine import Limits, read_limits
 from autotune.measure.measurer import Measurer
+from autotune.measure.memory import plan_memory, private_bytes
+from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import measure_peaks, stay_cached
 from autotune.measure.program import build_program
@@ -40,7 +43,9 @@ from autotune.search.policy import Candidate, SketchPolicy, default_candidate
 from autotune.search.transfer import Hall
 from autotune.target import Target, difference
 from autotune.tuner import (
+    BatchMeasured,
     Budget,
+    NoiseNoticed,
     Run,
     Scheduler,
     Session,
@@ -67,7 +72,7 @@ def new_header(
         model_hash=network.model_hash,
         shapes=shapes,
         target=target,
-        n_threads=config.threads or target.n_cores,
+        n_threads=config.threads or read_limits().n_busy,
         seed=config.seed,
         config=config.to_json(),
         versions=versions(),
@@ -151,15 +156,24 @@ def run_session(
     with stop.installed(), measuring as measurer:
         session = make_session(journal, header, tasks, budget, measurer, ranker, warm.first, stop)
         session.replay(log.within(config.max_error))
-        finished = _show(session, renderer)
+        watch = NoiseWatch(read_usage)
+        session.noise = watch.to_json
+        finished = _show(session, renderer, watch)
     return _conclude(finished, journal.path, log, quiet=events is not None)
 
 
-def measure_options(log: Log, config: TuneConfig) -> MeasureOptions:
-    """Time-outs of the settings, and caches in the state in which this network leaves them."""
+def measure_options(log: Log, config: TuneConfig, limits: Limits | None = None) -> MeasureOptions:
+    """Time-outs of the settings, and caches in the state in which this network leaves them.
+
+    Raises UsageError where `limits` (those of this process by default) leave too little memory.
+    """
     header = log.header
     n_bytes, flops = constant_bytes(log), total_flops(log)
+    plan = plan_memory(limits or read_limits(), private_bytes(), largest_bytes(log))
     return MeasureOptions(
+        n_builders=plan.n_builders,
+        builder_bytes=plan.builder_bytes,
+        worker_bytes=plan.worker_bytes,
         evict=not stay_cached(header.target, header.n_threads, n_bytes, flops),
         build_timeout_s=config.build_timeout_s,
         run_timeout_s=config.run_timeout_s,
@@ -218,12 +232,16 @@ def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
     return Plain()
 
 
-def _show(session: Session, renderer: Renderer) -> SessionFinished:
+def _show(session: Session, renderer: Renderer, watch: NoiseWatch) -> SessionFinished:
     finished: Any = None
     with renderer:
         for event in session.events():
             renderer.show(event)
             finished = event
+            noise = watch.look() if isinstance(event, BatchMeasured) else None
+            if noise is not None:
+                renderer.show(NoiseNoticed(noise))
+                say_note(str(noise))
     assert isinstance(finished, SessionFinished)
     return finished
 

@@ -57,9 +57,17 @@ def command(
     Without a budget, searches for ten minutes. Stops at the first limit that is reached; a log can
     be resumed at any time.
     """
-    from autotune.cli.models import local_target, model_path, network_workloads, read_network
+    from autotune.cli.models import (
+        local_target,
+        model_bytes,
+        model_path,
+        network_workloads,
+        read_network,
+    )
     from autotune.cli.warm import warm_paths
     from autotune.config import resolve
+    from autotune.machine import read_limits
+    from autotune.measure.memory import private_bytes, require_memory
     from autotune.target import require_cores
 
     resolved = resolve(preset, options | {"warm_start": warm_paths(warm_start)})
@@ -67,6 +75,8 @@ def command(
     require_cores(config.threads)
     path = model_path(model)
     target = local_target(config.target)
+    if not dry_run:
+        require_memory(read_limits(), private_bytes(), model_bytes(path))
     network = read_network(path, shapes_of(shapes), random_weights or model is None)
     if dry_run:
         from autotune.cli.tasks import settings_text, task_text

@@ -120,7 +120,7 @@ class Measurer:
         can be started or the task itself cannot be prepared.
         """
         self._worker.start()
-        for group in _groups(self._build(dag, candidates, meanwhile)):
+        for group in self._groups(self._build(dag, candidates, meanwhile)):
             results = self._measure(dag, group, Time(best_s))
             best_s = min(filter(None, [best_s, *(r.latency_s for r in results)]), default=None)
             yield from results
@@ -130,7 +130,11 @@ class Measurer:
     ) -> list[MeasureResult]:
         """Time finalists against each other, A B A B …: `rounds` repeats each, in turns."""
         built = self._build(dag, candidates)
-        return [r for g in _groups(built) for r in self._measure(dag, g, Time(rounds=rounds))]
+        time = Time(rounds=rounds)
+        return [r for group in self._groups(built) for r in self._measure(dag, group, time)]
+
+    def _groups(self, built: Sequence[BuildResult]) -> Iterator[list[BuildResult]]:
+        return _groups(built, worker.share(_HELD_BYTES, self._options.worker_bytes))
 
     def _task(self, dag: ComputeDAG) -> int:
         return self._tasks.setdefault(dag, len(self._tasks))
@@ -269,13 +273,13 @@ class Measurer:
         self._expected[task], self._prepared = reply.expected, set(reply.held)
 
 
-def _groups(built: Sequence[BuildResult]) -> Iterator[list[BuildResult]]:
-    """What is timed together, in order."""
+def _groups(built: Sequence[BuildResult], most_bytes: int) -> Iterator[list[BuildResult]]:
+    """What is timed together, in order: no more than fits `most_bytes`, or one."""
     group: list[BuildResult] = []
     held_bytes = 0
     for each in built:
         n_bytes = sum(b.n_bytes for b in each.program.program.buffers) if each.program else 0
-        if group and held_bytes + n_bytes > _HELD_BYTES:
+        if group and held_bytes + n_bytes > most_bytes:
             yield group
             group, held_bytes = [], 0
         group.append(each)

@@ -110,7 +110,8 @@ class RunHandler:
     def _prepare(self, request: Prepare) -> Prepared:
         options = self._options
         made = reference(request.dag, options.seed, options.relative_tolerance, request.expected)
-        while self._references and self._cached_bytes() > _CACHED_BYTES:
+        most = share(_CACHED_BYTES, options.worker_bytes)
+        while self._references and self._cached_bytes() > most:
             del self._references[next(iter(self._references))]
         self._references[request.task] = made
         return Prepared(dict(made.expected), frozenset(self._references))
@@ -237,6 +238,11 @@ class _Held:
     loaded: Loaded
     first_s: float
     verdict: Verdict
+
+
+def share(n_bytes: int, of_bytes: int) -> int:
+    """`n_bytes`, or a quarter of what there is (0: enough) where that is less."""
+    return min(n_bytes, of_bytes // 4) if of_bytes else n_bytes
 
 
 def _cores(options: MeasureOptions) -> tuple[int, ...]:

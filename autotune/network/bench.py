@@ -19,6 +19,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from autotune.measure.noise import Noise, Usage, judge
 from autotune.network.check import max_error
 from autotune.network.opponents import Runner
 from autotune.network.round_trip import RoundTrip
@@ -68,11 +69,13 @@ class BenchResult:
     """Ours and those of the opponents that were asked for, by name.
 
     `round_trip_s`: of a cache line between two of the threads, all along; None for one thread.
+    `noise`: what others did meanwhile; None where nothing disturbed or nobody looked.
     """
 
     autotune: Timing
     opponents: Mapping[str, Timing] = field(default_factory=dict)
     round_trip_s: float | None = None
+    noise: Noise | None = None
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -94,6 +97,7 @@ class BenchResult:
 
         Further opponents are further entries, and with several there is `"ratios": {name: ratio}`
         while `ratio` is to the best of them. On several threads there is `round_trip_s`.
+        `noise` is null where nothing disturbed.
         """
         data: dict[str, Any] = {"autotune": self.autotune.to_json(), "onnxruntime": None}
         data |= {name: timing.to_json() for name, timing in self.opponents.items()}
@@ -102,6 +106,7 @@ class BenchResult:
             data["ratios"] = self.ratios
         if self.round_trip_s is not None:
             data["round_trip_s"] = self.round_trip_s
+        data["noise"] = None if self.noise is None else self.noise.to_json()
         return data
 
 
@@ -111,10 +116,12 @@ def bench(
     min_runs: int = 10,
     min_s: float = 2.0,
     seed: int = 0,
+    usage: Callable[[], Usage] | None = None,
 ) -> BenchResult:
     """Time `model` on random inputs until each side has `min_runs` runs and `min_s` seconds.
 
     `opponents`: by name, what runs the same model with the same weights on as many threads.
+    `usage`: reads what the processors have done, to notice others.
     """
     runners = dict(opponents or {})
     inputs = random_inputs(model.input_info, seed)
@@ -122,12 +129,14 @@ def bench(
     ours = model.run(inputs)
     errors = {name: _error(run(inputs), ours) for name, run in runners.items()}
     sides = [partial(run, inputs) for run in (model.run, *runners.values())]
+    before = usage() if usage else None
     first, *others = (tuple(t) for t in interleave(sides, min_runs, min_s, trips.add))
     timings = {
         name: Timing(times_s, model.n_threads, errors[name])
         for name, times_s in zip(runners, others, strict=True)
     }
-    return BenchResult(Timing(first, model.n_threads), timings, trips.median_s)
+    noise = judge(before, usage(), trips.times_s) if usage and before else None
+    return BenchResult(Timing(first, model.n_threads), timings, trips.median_s, noise)
 
 
 @dataclass(slots=True)

@@ -104,7 +104,7 @@ class End:
     """A run stopped in an orderly way, for `reason`, with these totals of the whole log.
 
     `stops`: why tasks get no more trials; `bounds_s`: what they can come down to; both by key.
-    `seconds`: where the time of this run went, by name.
+    `seconds`: where the time of this run went, by name. `noise`: how much others disturbed.
     """
 
     run_id: str
@@ -114,6 +114,7 @@ class End:
     stops: dict[str, str] = field(default_factory=dict)
     bounds_s: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    noise: dict[str, Any] = field(default_factory=dict)
 
 
 Entry: TypeAlias = Header | Workload | MeasureRecord | End
@@ -285,6 +286,7 @@ def _decode_end(data: dict[str, Any]) -> End:
         stops=data.get("stops", {}),
         bounds_s=data.get("bounds_s", {}),
         seconds=data.get("seconds", {}),
+        noise=data.get("noise", {}),
     )
 
 

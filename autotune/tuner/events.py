@@ -10,6 +10,7 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
+from autotune.measure.noise import Noise
 from autotune.measure.result import MeasureResult
 from autotune.tuner.budget import Budget, StopReason, TaskStop
 from autotune.tuner.task import TuningTask
@@ -95,6 +96,13 @@ class FinalistsMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class NoiseNoticed:
+    """Somebody else uses the machine; told once in a session."""
+
+    noise: Noise
+
+
+@dataclass(frozen=True, slots=True)
 class SessionFinished:
     """The end. `seconds` is where the time went: search, measure, model, build, run.
 
@@ -123,6 +131,7 @@ Event: TypeAlias = (
     | TaskImproved
     | TaskFinished
     | FinalistsMeasured
+    | NoiseNoticed
     | SessionFinished
 )
 
@@ -151,6 +160,8 @@ def _plain(value: Any) -> Any:
             return {"status": status.value, "latency_s": value.latency_s, "error": error}
         case Totals():
             return asdict(value)
+        case Noise():
+            return value.to_json()
         case Budget(trials=trials, time_s=time_s):
             return {"trials": trials, "time_s": time_s}
         case tuple():

@@ -68,8 +68,9 @@ class Session:
     `policy_of` makes the policy of a task, once, when it is first needed. `clock` gives seconds
     that only grow. `stop` is asked between candidates: true ends the session as interrupted, with
     everything measured in the log. `default`: the program that a task has without tuning, which is
-    measured first. `first`: what is measured next, before anything is proposed. `finals`: at the
-    end, measure the best few of every task again before one of them is declared the winner.
+    measured first. `first`: what is measured next, before anything is proposed. `noise`: how much
+    others disturbed, for the end of the log. `finals`: at the end, measure the best few of every
+    task again before one of them is declared the winner.
     """
 
     run: Run
@@ -86,6 +87,7 @@ class Session:
     default: Callable[[TuningTask], Candidate | None] = lambda task: None
     first: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     finals: bool = True
+    noise: Callable[[], dict[str, object]] = dict
     ledger: Ledger = field(default_factory=Ledger)
     _policies: dict[str, Policy] = field(default_factory=dict)
     _defaults: dict[str, Candidate | None] = field(default_factory=dict)
@@ -356,6 +358,7 @@ class Session:
             stops={key: stop.value for key, stop in self._stops(reason).items()},
             bounds_s={task.key: task.bound_s for task in self.tasks if task.bound_s},
             seconds=self._seconds(),
+            noise=self.noise(),
         )
         with contextlib.suppress(AutotuneError):  # a full disk has been reported already
             self.sink.append([end])

@@ -85,7 +85,7 @@ def test_alone(cli: Cli, artifact: Path) -> None:
 )
 def test_beside_several(cli: Cli, artifact: Path, against: tuple[str, ...]) -> None:
     data = bench(cli, artifact, *against)
-    assert list(data) == ["autotune", "onnxruntime", "openvino", "ratio", "ratios"]
+    assert list(data) == ["autotune", "onnxruntime", "openvino", "ratio", "ratios", "noise"]
     for name in OPPONENTS:
         assert set(data[name]) == TIMES | {"max_error"}
         assert data[name]["max_error"] < 1e-5
@@ -98,7 +98,7 @@ def test_beside_several(cli: Cli, artifact: Path, against: tuple[str, ...]) -> N
 def test_beside_one_on_two_threads(cli: Cli, artifact: Path, name: str) -> None:
     pytest.importorskip(name)
     data = bench(cli, artifact, "--against", name, "--threads", 2)
-    assert set(data) == {"autotune", "onnxruntime", name, "ratio", "round_trip_s"}
+    assert set(data) == {"autotune", "onnxruntime", name, "ratio", "round_trip_s", "noise"}
     assert data[name]["threads"] == 2
     assert data["ratio"] == pytest.approx(data["autotune"]["median_s"] / data[name]["median_s"])
     assert 1e-9 < data["round_trip_s"] < 1

@@ -4,6 +4,7 @@ import builtins
 import itertools
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
+from autotune.measure.noise import Usage
 from autotune.network.bench import PAUSE_S, BenchResult, Timing, bench, interleave
 from autotune.network.check import check_onnxruntime
 from autotune.network.compiler import compile_network
@@ -64,7 +66,7 @@ def onnx_model(
 def test_alone(model: Model) -> None:
     result = bench(model, min_runs=3, min_s=0.0)
     data = json.loads(json.dumps(result.to_json()))
-    assert list(data) == ["autotune", "onnxruntime", "ratio"]
+    assert list(data) == ["autotune", "onnxruntime", "ratio", "noise"]
     assert list(data["autotune"]) == FIELDS
     assert data["autotune"]["runs"] >= 3
     assert data["onnxruntime"] is None
@@ -76,7 +78,7 @@ def test_against_one(model: Model, name: str) -> None:
     pytest.importorskip(name)
     runners = {name: opponent(name, onnx_mlp(), model.n_threads)}
     data = bench(model, runners, min_runs=3, min_s=0.0).to_json()
-    assert set(data) == {"autotune", "onnxruntime", "ratio", name}
+    assert set(data) == {"autotune", "onnxruntime", "ratio", "noise", name}
     assert list(data[name]) == [*FIELDS, "max_error"]
     assert data[name]["max_error"] < 1e-5
     assert data["ratio"] == data["autotune"]["median_s"] / data[name]["median_s"]
@@ -114,7 +116,7 @@ def test_the_ratio_is_to_the_best_of_several() -> None:
     result = BenchResult(Timing((2.0,), 2), others, round_trip_s=3e-7)
     assert (result.best, result.ratio) == ("openvino", 2.0)
     data = result.to_json()
-    keys = ["autotune", "onnxruntime", "openvino", "ratio", "ratios", "round_trip_s"]
+    keys = ["autotune", "onnxruntime", "openvino", "ratio", "ratios", "round_trip_s", "noise"]
     assert list(data) == keys
     assert data["ratios"] == {"onnxruntime": 0.5, "openvino": 2.0}
     assert data["ratio"] == 2.0
@@ -249,3 +251,14 @@ def test_check_against_onnxruntime(model: Model, tmp_path: Path) -> None:
     onnx.save(onnx_mlp(bias=1.0), tmp_path / "other.onnx")
     with pytest.raises(WrongNumbers, match="'scores' differs from the oracle"):
         check_onnxruntime(model, tmp_path / "other.onnx")
+
+
+def test_noise_is_what_others_did_during_the_run(model: Model) -> None:
+    quiet = Usage(at_s=0.0, n_cores=2, busy_s=0.0, steal_s=0.0, own_s=0.0)
+    for busy_s, other_cpus in ((4.0, None), (6.0, 1.0)):
+        after = replace(quiet, at_s=2.0, busy_s=busy_s, own_s=4.0)
+        readings = iter([quiet, after])
+        result = bench(model, min_s=0.01, usage=readings.__next__)
+        noise = result.to_json()["noise"]
+        assert (noise and noise["other_cpus"]) == other_cpus
+        assert noise is None or noise["n_cores"] == 2

@@ -1,0 +1,102 @@
+"""Floor 0: what this process may use of the machine: cores, processor time, memory.
+
+A container, a systemd unit or a batch system gives a process a part of the machine by control
+groups. Limits hold for a group and all groups inside it, so the least one on the way from the
+process's group to the root counts. Version 1 and 2 are read, and both at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_MOUNT = Path("sys/fs/cgroup")
+_UNIFIED = ("", "unified")
+"""Where version 2 is mounted below `_MOUNT`: alone, or beside version 1."""
+_UNLIMITED = 1 << 60
+"""Version 1 writes "no limit" as the largest multiple of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What this process and its children may use together.
+
+    `n_cores`: cores that they may run on. `cpus`: processor seconds per second; at most `n_cores`.
+    `memory_bytes`: of the machine or the control group, whichever is less.
+    """
+
+    n_cores: int
+    cpus: float
+    memory_bytes: int
+
+    @property
+    def n_busy(self) -> int:
+        """Threads that can run all the time without being throttled."""
+        return max(1, min(self.n_cores, math.floor(self.cpus + 0.5)))
+
+
+def read_limits(root: Path = Path("/")) -> Limits:
+    """The limits as the files below `root` state them; what cannot be read is no limit."""
+    n_cores = len(os.sched_getaffinity(0))
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Limits(
+        n_cores=n_cores,
+        cpus=min([float(n_cores), *_cpu_quotas(root)]),
+        memory_bytes=min([total, *_memory_limits(root)]),
+    )
+
+
+def _memory_limits(root: Path) -> Iterator[int]:
+    for folder in _folders(root, ""):
+        for name in ("memory.max", "memory.high"):
+            yield from _numbers(folder / name)
+    for folder in _folders(root, "memory"):
+        yield from _numbers(folder / "memory.limit_in_bytes")
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    for folder in _folders(root, ""):
+        yield from _quotas(_numbers(folder / "cpu.max"))
+    for folder in _folders(root, "cpu"):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        yield from _quotas([n for name in names for n in _numbers(folder / name)])
+
+
+def _quotas(numbers: list[int]) -> list[float]:
+    """Quota over period; nothing where there is no quota ("max" or -1)."""
+    return [numbers[0] / numbers[1]] if len(numbers) == 2 and min(numbers) > 0 else []
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """Groups that this process is in, outwards; `controller`: of version 1, "": version 2.
+
+    A container may see its own group at the mount point while the path is that of outside, so
+    parts of the path that are not there are left out.
+    """
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, found, path = rest.partition(":")
+        if not found or controller not in controllers.split(","):
+            continue
+        mounts = (controllers, controller) if controller else _UNIFIED
+        for mount in {root / _MOUNT / name for name in mounts}:
+            inner = mount / path.strip("/")
+            yield from (p for p in (inner, *inner.parents) if p == mount or mount in p.parents)
+
+
+def _numbers(path: Path) -> list[int]:
+    """The numbers of a file of limits; "max" and what stands for it are left out."""
+    with contextlib.suppress(ValueError):
+        return [n for n in map(int, _text(path).split()) if n < _UNLIMITED]
+    return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
