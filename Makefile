@@ -10,7 +10,7 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help tune test test-fast lint format types bench golden clean
+.PHONY: help tune test test-fast lint format types docs bench golden clean
 
 help:  ## Show this text
 	@echo 'usage: make [target] [MODEL=model.onnx] [TIME=10m] [ARGS="--threads 2"] [PYTHON=python3.12]'
@@ -36,6 +36,10 @@ format: $(DEV_STAMP)  ## Format the code, and mend what can be mended
 
 types: $(DEV_STAMP)  ## Check types, strictly
 	$(BIN)/mypy --strict autotune benchmarks
+
+docs: $(DEV_STAMP)  ## Build the pages of docs/ into build/docs; a warning is an error
+	$(BIN)/python -m benchmarks.results --check
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/docs $(ARGS)
 
 golden: $(DEV_STAMP)  ## Rewrite tests/golden from what the code prints now (read the diff!)
 	$(BIN)/python -m pytest -q --update-golden $(ARGS)

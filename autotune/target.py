@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Set
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -30,6 +31,8 @@ class Target:
 
     `features` is LLVM's comma-separated feature string; sizes are bytes per core (`l3_bytes`: of
     the whole cache); `vector_bits` is the widest float vector, `n_registers` how many of them.
+    `n_cores`: how many the process could use that described it; no property of the CPU, so targets
+    that differ in nothing else are equal.
     """
 
     cpu: str
@@ -39,7 +42,7 @@ class Target:
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
-    n_cores: int
+    n_cores: int = field(compare=False)
 
     @property
     def lanes(self) -> int:
@@ -67,7 +70,16 @@ class Target:
     @property
     def key(self) -> str:
         """Identity for records: two targets with one key run the same code at the same speed."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        return self._key(self.to_json().keys() - {"n_cores"})
+
+    @property
+    def former_key(self) -> str:
+        """The key in logs of versions that took the number of usable cores for a part of it."""
+        return self._key(self.to_json().keys())
+
+    def _key(self, names: Set[str]) -> str:
+        data = {name: value for name, value in self.to_json().items() if name in names}
+        text = json.dumps(data, sort_keys=True)
         return f"{self.cpu}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def to_json(self) -> dict[str, object]:
@@ -76,8 +88,9 @@ class Target:
 
     @staticmethod
     def from_json(data: dict[str, object]) -> Target:
-        """Inverse of `to_json`."""
-        return Target(**data)  # type: ignore[arg-type]
+        """Inverse of `to_json`; fields that this version does not know are dropped."""
+        known = {f.name: data[f.name] for f in fields(Target) if f.name in data}
+        return Target(**{"n_cores": 1} | known)  # type: ignore[arg-type]
 
 
 def host_target() -> Target:
@@ -100,6 +113,36 @@ def parse_target(text: str) -> Target:
         known = ", ".join(sorted(levels | wide))
         raise UsageError(f"unknown target '{text}'", f"use 'native' or one of: {known}")
     return _target(text, "", bits)
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: all, or what `taskset` or a cpuset leaves of them."""
+    return len(os.sched_getaffinity(0))
+
+
+def require_cores(n_threads: int) -> None:
+    """Raise UsageError where `n_threads` would have to share cores."""
+    n_cores = usable_cores()
+    if n_threads > n_cores:
+        cores = "1 core" if n_cores == 1 else f"{n_cores} cores"
+        raise UsageError(
+            f"cannot run on {n_threads} threads: this process may use {cores}",
+            f"use at most {n_cores}, or allow this process more cores (taskset, cpuset)",
+        )
+
+
+def difference(theirs: Target, ours: Target) -> str:
+    """What tells two CPUs apart, for people: `l3_bytes is 33554432 there and 16777216 here`."""
+    parts = [
+        f"{f.name} is {getattr(theirs, f.name)} there and {getattr(ours, f.name)} here"
+        for f in fields(Target)
+        if f.compare and f.name != "features" and getattr(theirs, f.name) != getattr(ours, f.name)
+    ]
+    there, here = set(theirs.features.split(",")), set(ours.features.split(","))
+    for names, where in ((there - here, "there"), (here - there, "here")):
+        found = sorted(name[1:] for name in names if name.startswith("+"))
+        parts += [f"only the CPU {where} has {', '.join(found)}"] if found else []
+    return "; ".join(parts) or "the features are written in another way"
 
 
 def runs_here(target: Target) -> bool:
@@ -126,7 +169,7 @@ def _target(cpu: str, features: str, bits: int) -> Target:
         l1_bytes=l1 or 32 << 10,
         l2_bytes=l2 or 1 << 20,
         l3_bytes=l3 or 16 << 20,
-        n_cores=len(os.sched_getaffinity(0)),
+        n_cores=usable_cores(),
     )
 
 

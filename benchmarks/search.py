@@ -5,7 +5,7 @@
 
 Every task of a log with enough recorded candidates is a space; policies search it through the
 product's own session and may pick only what was recorded. Same logs and seeds, same tables. The
-method, and how recorded spaces are biased: docs/search.md.
+method, and how recorded spaces are biased: docs/results/search.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ ranker starts empty; a longer search of the product's policy looks for what is b
 the four fastest programs of each are measured again, all those of a task in turns. As in a tuning
 session these repeats choose one of the four: every second one does, and the others tell how fast
 the chosen is, so that luck counts for nothing. The fastest of the chosen is the best known. Nothing
-else may run. Method: docs/search.md.
+else may run. Method: docs/results/search.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -109,8 +108,10 @@ def _plan(
 ) -> _Plan:
     from autotune.config import TuneConfig
     from autotune.records import read_log
-    from autotune.target import parse_target
+    from autotune.target import parse_target, require_cores
 
+    if target_name in (None, "native"):  # another machine may have more cores
+        require_cores(threads or 1)
     limit = TuneConfig().max_error if max_error is None else max_error
     if log_path is None:
         target = parse_target(target_name or "native")
@@ -158,10 +159,13 @@ def _model_of(log: Log) -> Path:
 
 def _best(network: Network, plan: _Plan) -> dict[str, MeasureRecord]:
     """The best record of every task that the log knows; none without a log."""
+    from autotune.cli.sessions import require_same_machine
     from autotune.records import best_for
 
     if plan.log is None:
         return {}
+    if not any(r.target_key == plan.target.key for r in plan.log.records):
+        require_same_machine(plan.log.header, plan.target)
     best = best_for(plan.log, plan.target.key, plan.n_threads)
     found = {key: best[key] for key in network.tasks if key in best}
     if not found:
@@ -179,32 +183,36 @@ def _choose(
 ) -> tuple[Network, dict[str, Steps]]:
     """The faster alternative of every chain, and a schedule for every task.
 
-    That of the best record, else the analytic default. Of alternatives that were not measured, or
-    in part, the draft tells how long they take.
+    That of the best record, else the analytic default. A chain that was not measured as a whole and
+    in all its parts is left as the analytical cost model would have it in an untuned network.
     """
     from autotune.graph.network import chosen
     from autotune.measure.spread import spread
-    from autotune.search.draft import estimate_s
-    from autotune.search.policy import default_steps
+    from autotune.search.policy import default_candidate
 
-    unknown = [key for key in network.tasks if key not in best]
+    open_keys = _open_alternatives(network, best)
+    unknown = [key for key in network.tasks if key not in best or key in open_keys]
     draft = partial(
-        default_steps, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
+        default_candidate, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
     )
     with counting("choosing programs") as tell:
         drafts = spread(draft, [network.tasks[key] for key in unknown], tell)
-    steps = {key: record.steps for key, record in best.items()}
-    steps |= dict(zip(unknown, drafts, strict=True))
-    guess = {
-        key: estimate_s(network.tasks[key], steps[key], plan.target, plan.n_threads)
-        for key in {*network.parts, *itertools.chain(*network.parts.values())}
-    }
+    defaults = dict(zip(unknown, drafts, strict=True))
+    steps = {key: default.steps for key, default in defaults.items()}
+    steps |= {key: record.steps for key, record in best.items()}
+    guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}
     latency_s = {key: record.result.latency_s or math.inf for key, record in best.items()}
     network = chosen(network, latency_s, guess)
     missing = [key for key in network.weights if key not in best]
     if missing:
         say_note(f"{len(missing)} of {len(network.tasks)} tasks take their analytic default")
     return network, {key: steps[key] for key in network.tasks}
+
+
+def _open_alternatives(network: Network, best: Mapping[str, MeasureRecord]) -> set[str]:
+    """Tasks of chains of which a part, or the whole, was not measured."""
+    chains = ({whole, *parts} for whole, parts in network.parts.items())
+    return set().union(*(keys for keys in chains if not keys <= best.keys()))
 
 
 def tuned_latencies(best: Mapping[str, MeasureRecord]) -> dict[str, Tuned]:

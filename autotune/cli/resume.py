@@ -43,7 +43,7 @@ def command(
     from autotune.cli.warm import warm_paths
     from autotune.config import TuneConfig
     from autotune.records import Journal
-    from autotune.target import parse_target
+    from autotune.target import parse_target, require_cores
     from autotune.tuner import Budget, spent
 
     with Journal.open(log_path) as journal:
@@ -53,6 +53,7 @@ def command(
         header = next_header(log, {"max_error": max_error, "warm_start": paths})
         config = TuneConfig.from_json(header.config)
         require_same_machine(log.header, parse_target(config.target))
+        require_cores(header.n_threads)
         if journal.n_repaired_bytes:
             say_note(f"removed a line that was cut off ({journal.n_repaired_bytes} bytes)")
         if header.random_weights:

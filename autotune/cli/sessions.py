@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,8 +22,9 @@ from rich.console import Console
 
 from autotune import __version__
 from autotune.cli.console import say, say_note
+from autotune.cli.display import summary_lines
 from autotune.cli.models import constant_bytes, total_flops, tuning_tasks
-from autotune.cli.progress import JsonLines, LiveTable, Plain, Renderer, summary_lines
+from autotune.cli.progress import JsonLines, LiveTable, Plain, Renderer
 from autotune.cli.warm import warm_start
 from autotune.config import TuneConfig
 from autotune.errors import ExitCode, LogMismatch, NoValidSchedule
@@ -35,9 +36,9 @@ from autotune.measure.program import build_program
 from autotune.network.overlays import overwritable
 from autotune.records import Header, Journal, Log
 from autotune.search.model import Ranker
-from autotune.search.policy import Candidate, SketchPolicy
+from autotune.search.policy import Candidate, SketchPolicy, default_candidate
 from autotune.search.transfer import Hall
-from autotune.target import Target
+from autotune.target import Target, difference
 from autotune.tuner import (
     Budget,
     Run,
@@ -100,6 +101,8 @@ class StopFlag:
     """Set by the first Ctrl-C or SIGTERM: the session ends after what it is measuring."""
 
     is_set: bool = False
+    is_shown: bool = False
+    """Whether the display tells of it: a line on stderr would be drawn over."""
 
     def __call__(self) -> bool:
         """Whether to stop."""
@@ -120,7 +123,8 @@ class StopFlag:
         if self.is_set:
             raise KeyboardInterrupt
         self.is_set = True
-        say("\nfinishing the current measurement; once more to stop at once")
+        if not self.is_shown:
+            say("\nfinishing the current measurement; once more to stop at once")
 
 
 def run_session(
@@ -141,7 +145,7 @@ def run_session(
     if config.warm_start and events is None:
         say(str(warm))
     stop = StopFlag()
-    renderer = make_renderer(events)
+    renderer = make_renderer(events, stop)
     build = partial(build_program, overwritten=header.overwritten)
     measuring = Measurer(header.target, header.n_threads, options, build)
     with stop.installed(), measuring as measurer:
@@ -182,6 +186,11 @@ def make_session(
         rng = np.random.default_rng([config.seed, int(task.key, 16)])
         return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng, hall)
 
+    def default(task: TuningTask) -> Candidate | None:
+        with suppress(NoValidSchedule):
+            return default_candidate(task.dag, header.target, header.n_threads, config.max_error)
+        return None
+
     return Session(
         run=Run(header.run_id, header.target.key, header.n_threads),
         tasks=tasks,
@@ -194,16 +203,18 @@ def make_session(
         model=ranker,
         stop=stop,
         batch=config.batch,
+        default=default,
         first=first,
     )
 
 
-def make_renderer(events: str | None) -> Renderer:
+def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
     """The way to show events that fits where stdout and stderr go."""
     if events == "jsonl":
         return JsonLines()
     if sys.stderr.isatty():
-        return LiveTable(Console(stderr=True), time.monotonic)
+        stop.is_shown = True
+        return LiveTable(Console(stderr=True), time.monotonic, stop)
     return Plain()
 
 
@@ -247,6 +258,6 @@ def require_same_machine(header: Header, target: Target) -> None:
     """Raise LogMismatch when a log was measured on another CPU than this one."""
     if header.target.key != target.key:
         raise LogMismatch(
-            f"the log was measured on {header.target.key}, this is {target.key}",
-            "resume it there, or start a new log here: autotune tune",
+            f"the log was measured on another CPU: {difference(header.target, target)}",
+            "use it there, or start a new log here: autotune tune",
         )

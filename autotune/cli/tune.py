@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from autotune.cli.console import debug_option, put, say, say_note
+from autotune.cli.console import debug_option, put, say
 from autotune.cli.options import (
     COUNT,
     FILE,
@@ -59,9 +59,11 @@ def command(
     from autotune.cli.models import local_target, model_path, network_workloads, read_network
     from autotune.cli.warm import warm_paths
     from autotune.config import resolve
+    from autotune.target import require_cores
 
     resolved = resolve(preset, options | {"warm_start": warm_paths(warm_start)})
     config = resolved.config
+    require_cores(config.threads)
     path = model_path(model)
     target = local_target(config.target)
     network = read_network(path, shapes_of(shapes), random_weights or model is None)
@@ -85,8 +87,6 @@ def command(
                 f"{path.name}: {len(workloads)} tasks, {target.cpu}, "
                 f"{header.n_threads} threads, seed {config.seed}, log {journal.path}"
             )
-        if header.n_threads > target.n_cores:
-            say_note(f"{header.n_threads} threads on {target.n_cores} cores will fight")
         log = Log(headers=(header,), workloads={w.key: w for w in workloads})
         budget = Budget(config.trials, config.time_s)
         return run_session(journal, log, header, budget, events)

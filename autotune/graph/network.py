@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import median
 
 from autotune.graph.chains import joined_groups
 from autotune.graph.importer import import_graph
@@ -124,7 +123,7 @@ class Network:
 
 
 _ESTIMATE_ERROR = 1.05
-"""An alternative on an estimate's word is taken if that says it is so much faster."""
+"""A whole that was estimated replaces its parts if it is expected to be so many times faster."""
 
 
 def chosen(
@@ -134,20 +133,13 @@ def chosen(
 ) -> Network:
     """`network` without chains: each is one call where that is faster than its parts.
 
-    `latency_s`: what was measured, by task. `estimate_s` speaks for tasks that were not measured,
-    in proportion to those of which both are known. An alternative with a task of which nothing is
-    known is not taken; where that goes for both, the parts stay.
+    `latency_s`: what was measured, by task; `estimate_s`: what is expected of default programs. See
+    `takes_whole`.
     """
-    known = {**_proportional(latency_s, estimate_s or {}), **latency_s}
     calls: list[Call | None] = list(network.calls)
     for chain in network.chains:
         parts = [network.calls[n].task for n in chain.parts]
-        whole_s, parts_s = _sum_s(known, [chain.whole.task]), _sum_s(known, parts)
-        if chain.whole.task not in latency_s:
-            whole_s *= _ESTIMATE_ERROR
-        elif any(key not in latency_s for key in parts):
-            parts_s *= _ESTIMATE_ERROR
-        if whole_s < parts_s:
+        if takes_whole(chain.whole.task, parts, latency_s, estimate_s or {}):
             for n in chain.parts:
                 calls[n] = None
             calls[chain.parts[-1]] = chain.whole
@@ -156,13 +148,24 @@ def chosen(
     return replace(network, calls=kept, tasks=tasks, chains=())
 
 
-def _proportional(
-    latency_s: Mapping[str, float], estimate_s: Mapping[str, float]
-) -> dict[str, float]:
-    """`estimate_s`, all times the median of what was measured over what was estimated."""
-    both = [latency_s[key] / estimate_s[key] for key in estimate_s if key in latency_s]
-    scale = median(both) if both else 1.0
-    return {key: seconds * scale for key, seconds in estimate_s.items()}
+def takes_whole(
+    whole: str,
+    parts: Sequence[str],
+    latency_s: Mapping[str, float],
+    estimate_s: Mapping[str, float],
+) -> bool:
+    """Whether one call of task `whole` replaces calls of `parts`.
+
+    What was measured decides where that is every task of both alternatives. Else the estimates
+    decide, as they do in an untuned network, so that a chain measured in part is never slower than
+    an untuned one. Without estimates, an alternative with an unknown task is not taken.
+    """
+    whole_s, parts_s = _sum_s(latency_s, [whole]), _sum_s(latency_s, parts)
+    expected_whole_s, expected_parts_s = _sum_s(estimate_s, [whole]), _sum_s(estimate_s, parts)
+    is_measured = max(whole_s, parts_s) < math.inf
+    if is_measured or max(expected_whole_s, expected_parts_s) == math.inf:
+        return whole_s < parts_s
+    return expected_whole_s * _ESTIMATE_ERROR < expected_parts_s
 
 
 def _sum_s(table: Mapping[str, float], tasks: Iterable[str]) -> float:

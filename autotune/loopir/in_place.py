@@ -71,13 +71,16 @@ class _Path:
 
 
 def _n_stored(body: Body, name: str, path: _Path) -> int:
-    """How many elements of tensor `name` are stored, each as often as it is."""
+    """How many elements of tensor `name` are stored, each as often as it is; at most, where data
+    decide."""
     total = 0
     for stmt in body:
         match stmt:
             case For(var=var, extent=extent, body=inner):
                 inside = replace(path, extents={**path.extents, var: extent})
                 total += _n_stored(inner, name, inside)
+            case If(cond=cond, then=then, orelse=orelse) if loads(cond):
+                total += max(_n_stored(branch, name, path) for branch in (then, orelse))
             case If(cond=cond, then=then, orelse=orelse):
                 total += _n_stored(then, name, path.under(cond))
                 total += _n_stored(orelse, name, path.under(call("not", cond)))

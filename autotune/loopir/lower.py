@@ -22,6 +22,15 @@ from itertools import takewhile
 from math import prod
 
 from autotune.errors import ScheduleError
+from autotune.loopir.guarding import (
+    Guards,
+    are_bounded,
+    flags_of,
+    guards,
+    record,
+    sized,
+    unless_flagged,
+)
 from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
 from autotune.loopir.local import check_stack, local_region, spread_rows
 from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Let, Program, Stmt, Store
@@ -36,6 +45,7 @@ from autotune.loopir.visitor import (
     rewrite_exprs,
     statements,
 )
+from autotune.schedule.exact import exact_steps
 from autotune.schedule.replay import replay
 from autotune.schedule.state import Iterator, SplitRelation, Stage, State
 from autotune.schedule.steps import Steps
@@ -65,17 +75,24 @@ from autotune.te.pitch import dense, spaced
 
 def lower(dag: ComputeDAG, steps: Steps) -> Program:
     """Loop IR of a scheduled task. Raises ScheduleError when the schedule has no program."""
-    return lower_state(replay(dag, steps))
+    state = replay(dag, steps)
+    exact = replay(dag, exact_steps(dag, steps)) if state.transformed else state
+    return lower_state(state, exact)
 
 
-def lower_state(state: State) -> Program:
-    """Loop IR of a state whose extents are all ints."""
+def lower_state(state: State, exact: State | None = None) -> Program:
+    """Loop IR of a state whose extents are all ints.
+
+    `exact`: the state with plain sums, where `state` has some by minimal filtering (`guarding`).
+    """
     buffers = [_placeholder_buffer(p.tensor, p.constant) for p in state.dag.placeholders]
+    guarded = guards(state, exact or state)
     kernels: list[Kernel] = []
     for stage in state.stages.values():
         if stage.attach is None:
             buffers.append(_result_buffer(stage.op.tensor, stage.name in state.dag.outputs))
-            kernels.append(_Nest(state, stage).kernel(len(kernels)))
+            kernels.append(_Nest(state, stage, guarded).kernel(len(kernels)))
+    buffers += guarded.flags.values()
     program = pack_constants(Program(tuple(buffers), (), tuple(kernels)), state)
     named = map(_with_arguments(program), program.kernels)
     return Program(program.buffers, program.packs, tuple(named), state.derived)
@@ -108,9 +125,10 @@ def _with_arguments(program: Program) -> Callable[[Kernel], Kernel]:
 class _Nest:
     """Emits the loops of one root stage and everything attached inside them."""
 
-    def __init__(self, state: State, root: Stage) -> None:
+    def __init__(self, state: State, root: Stage, guarded: Guards) -> None:
         self.state = state
         self.root = root
+        self.guarded = guarded
 
     def kernel(self, number: int) -> Kernel:
         stage = self.root
@@ -119,24 +137,49 @@ class _Nest:
         sizes = inst.sizes
         lets, total, ranges = _decode(stage, sizes)
         body = self._loops(inst, 0, ranges, _Leaf(self._plain))
+        body = self._guarded(inst, body, total, ranges)
         check_stack(stage.name, body)
         return Kernel(f"k{number}_{_symbol(stage.name)}", total, "t", (), (*lets, *body))
+
+    def _guarded(self, inst: Instance, body: Body, total: int, ranges: Ranges) -> Body:
+        """`body` with what it decides and records for other kernels."""
+        name = self.root.name
+        if needed := self.guarded.needed_by(name):
+            exact = self._exact()
+            plain = exact._loops(exact._version(inst), 0, ranges, _Leaf(exact._plain))
+            body = unless_flagged([self.guarded.flags[d] for d in needed], body, plain)
+        for data in self.guarded.recorded_by(name):
+            flags = self.guarded.flags[data] = flags_of(data, total)
+            stage = self.state[data]
+            body = sized([stage], (*body, record(stage, flags)))
+        return body
+
+    def _exact(self) -> _Nest:
+        """The same kernel with plain sums; its own decisions are made already."""
+        exact = self.guarded.exact
+        return _Nest(exact, exact[self.root.name], Guards(exact, exact, {}))
+
+    def _version(self, inst: Instance) -> Instance:
+        return replace(inst, stage=self.state[inst.stage.name])
 
     # --- one stage ----------------------------------------------------------------------------
 
     def _loops(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         """Loops `depth`… of a stage around `leaf`, with the stages attached inside them."""
-        stage = inst.stage
         ready = inst.version_ready(depth)
         if ready is not None:
             return _versions(
                 inst, ready, depth, ranges, lambda i, r: self._loops(i, depth, r, leaf)
             )
+        body = self._inside(inst, depth, ranges, leaf)
+        return self._attach(inst, depth, body, ranges) if depth else body
+
+    def _inside(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+        """Loops `depth`… of a stage, but for what is attached to the loop before them."""
+        stage = inst.stage
         if stage.op.reduce_axes and depth == _tile_depth(stage) and not isinstance(leaf, _Update):
-            body = self._accumulate(inst, depth, ranges)
-        else:
-            body = self._loop(inst, depth, ranges, leaf)
-        return self._attach(stage, stage.iters[depth - 1], body, ranges) if depth else body
+            return self._accumulate(inst, depth, ranges)
+        return self._loop(inst, depth, ranges, leaf)
 
     def _loop(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         stage = inst.stage
@@ -164,7 +207,8 @@ class _Nest:
     def _plain(self, inst: Instance, ranges: Ranges) -> Body:
         value = simplify(substitute(inst.stage.op.body, inst.axis_values()), ranges)
         tensor, where = inst.target(ranges)
-        return (Store(tensor, where, value),)
+        store = Store(tensor, where, value)
+        return (store, *self.guarded.watch(inst, store))
 
     def _accumulate(self, inst: Instance, depth: int, ranges: Ranges) -> Body:
         """acc = identity or what is there; reduction loops { acc ⊕= … }; store acc."""
@@ -197,13 +241,32 @@ class _Nest:
 
     # --- attached stages ----------------------------------------------------------------------
 
-    def _attach(self, target: Stage, it: Iterator, body: Body, ranges: Ranges) -> Body:
-        for producer in reversed(self.state.attached_at(target.name, it.name)):
-            body = self._produce(producer, body, ranges)
+    def _attach(self, inst: Instance, depth: int, body: Body, ranges: Ranges) -> Body:
+        producers = self._producers(inst, depth)
+        for n, producer in reversed([*enumerate(producers)]):
+            otherwise: Body = ()
+            if self.guarded.decided_by(producer):
+                before = {p.name for p in producers[:n]}
+                otherwise = self._exact()._instead(inst, depth, ranges, before)
+            body = self._produce(producer, body, ranges, otherwise)
         return body
 
-    def _produce(self, stage: Stage, body: Body, ranges: Ranges) -> Body:
-        """Fill a local buffer with what `body` reads of `stage`, in front of `body`."""
+    def _producers(self, inst: Instance, depth: int) -> list[Stage]:
+        return self.state.attached_at(inst.stage.name, inst.stage.iters[depth - 1].name)
+
+    def _instead(self, inst: Instance, depth: int, ranges: Ranges, there: set[str]) -> Body:
+        """Loops `depth`… with plain sums, and what they need; `there`: what is produced outside."""
+        body = self._inside(self._version(inst), depth, ranges, _Leaf(self._plain))
+        for producer in reversed(self._producers(self._version(inst), depth)):
+            if producer.name not in there:
+                body = self._produce(producer, body, ranges)
+        return body
+
+    def _produce(self, stage: Stage, body: Body, ranges: Ranges, otherwise: Body = ()) -> Body:
+        """Fill a local buffer with what `body` reads of `stage`, in front of `body`.
+
+        `otherwise`: what is run instead of `body` where transformed data in it are not bounded.
+        """
         reads = reads_of(body, stage.name)
         if not reads:
             return body
@@ -229,7 +292,12 @@ class _Nest:
             consumers = (s for s in self.state.stages.values() if not s.op.reduce_axes)
             fill = touch(fill, body, {name for s in consumers for name in s.touched})
             fill = touch_next(fill, stage.touched, ranges)
-        return (Alloc(Buffer(local, "local", spread_rows(local)), (*fill, *moved)),)
+        buffer = Buffer(local, "local", spread_rows(local))
+        if not otherwise:
+            return (Alloc(buffer, (*fill, *moved)),)
+        data = [self.state[d] for d in self.guarded.decided_by(stage)]
+        decision = If(are_bounded(data), moved, otherwise)
+        return (Alloc(buffer, sized(data, (*fill, decision))),)
 
 
 _Emit = Callable[[Instance, Ranges], Body]

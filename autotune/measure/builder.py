@@ -10,17 +10,27 @@ import gc
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import wait
 from threading import Event
+from typing import Any
 
 from autotune.errors import AutotuneError, ScheduleError
-from autotune.measure.child import Failed
-from autotune.measure.process import Child, ChildCrash, WorkerError
-from autotune.measure.program import Build, BuiltProgram
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.measure.child import Handler
+from autotune.measure.messages import (
+    BuildRequest,
+    BuildResult,
+    reply_from,
+    request_from,
+    to_message,
+)
+from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
+from autotune.measure.program import Build
+from autotune.measure.protocol import Message, ProtocolError
+from autotune.measure.result import MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
@@ -32,29 +42,6 @@ _BUILDS_PER_COLLECTION = 4
 
 class Abandoned(Exception):
     """The results of a build are not wanted any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuildRequest:
-    """One candidate; `dag` only when this builder has not seen task number `task` yet."""
-
-    task: int
-    dag: ComputeDAG | None
-    steps: Steps
-
-
-@dataclass(frozen=True, slots=True)
-class BuildResult:
-    """What a builder made, and how long it took. `program` is None unless the status is OK."""
-
-    status: MeasureStatus
-    program: BuiltProgram | None = None
-    build_s: float = 0.0
-    error: str = ""
-
-    def failure(self) -> MeasureResult:
-        """The result of a candidate that was not built."""
-        return MeasureResult(self.status, build_s=self.build_s, error=self.error)
 
 
 class BuildHandler:
@@ -88,6 +75,30 @@ class BuildHandler:
         return BuildResult(status, program, time.perf_counter() - start_s, error)
 
 
+def serve_builds(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
+    """The handler of a builder process, of the arguments that `_setup` gives."""
+    module, _, name = arguments["build"].partition(":")
+    build = partial(getattr(import_module(module), name), **arguments["options"])
+    handler = BuildHandler(build, Target.from_json(arguments["target"]))
+
+    def handle(message: Message) -> Message:
+        request = request_from(message)
+        assert isinstance(request, BuildRequest)
+        return to_message(handler(request))
+
+    return handle
+
+
+def _setup(build: Build, target: Target, data_bytes: int) -> Setup:
+    """`build` by name: a function of a module, or a `partial` of one with named arguments."""
+    function, options = build, {}
+    if isinstance(build, partial):
+        function, options = build.func, build.keywords
+    name = f"{function.__module__}:{function.__qualname__}"
+    arguments = {"build": name, "options": options, "target": target.to_json()}
+    return Setup("autotune.measure.builder:serve_builds", arguments, data_bytes=data_bytes)
+
+
 @dataclass(slots=True)
 class _Slot:
     """A builder, the tasks it knows, and what it is working on."""
@@ -103,10 +114,16 @@ class BuilderPool:
     """`n` builder processes, started together and kept."""
 
     def __init__(
-        self, build: Build, target: Target, n: int, timeout_s: float, start_timeout_s: float
+        self,
+        build: Build,
+        target: Target,
+        n: int,
+        timeout_s: float,
+        start_timeout_s: float,
+        data_bytes: int = 0,
     ) -> None:
-        make = partial(BuildHandler, build, target)
-        self._slots = [_Slot(Child(make, start_timeout_s)) for _ in range(n)]
+        setup = _setup(build, target, data_bytes)
+        self._slots = [_Slot(Child(setup, start_timeout_s)) for _ in range(n)]
         self._timeout_s = timeout_s
         self._is_abandoned = Event()
 
@@ -161,25 +178,33 @@ class BuilderPool:
         known = task in slot.tasks
         slot.tasks |= {task}
         slot.index, slot.deadline_s = index, time.monotonic() + self._timeout_s
-        slot.child.send(BuildRequest(task, None if known else dag, steps))
+        request = to_message(BuildRequest(task, None if known else dag, steps))
+        slot.child.send(request, self._timeout_s)
 
     def _finished(self, busy: Sequence[_Slot]) -> list[_Slot]:
         """Builders with a reply, dead, or out of time; waits a moment for the first of them."""
         left_s = min(s.deadline_s for s in busy) - time.monotonic()
         patience_s = min(max(0.0, left_s), _ATTENTION_S)
-        heard = wait([s.child.connection for s in busy], patience_s)
+        heard = wait([s.child.channel.fileno() for s in busy], patience_s)
         now_s = time.monotonic()
-        return [s for s in busy if s.child.connection in heard or s.deadline_s <= now_s]
+        return [s for s in busy if s.child.channel.fileno() in heard or s.deadline_s <= now_s]
 
     def _take(self, slot: _Slot) -> BuildResult:
-        if not slot.child.connection.poll():
-            slot.child.kill()
+        """The reply of a builder that has begun one, has died or has run out of time."""
+        left_s = max(0.0, slot.deadline_s - time.monotonic())
+        try:
+            message = slot.child.receive(left_s)
+            reply = reply_from(message)
+        except ChildTimeout:
             text = f"not built within {self._timeout_s:g} s"
             return BuildResult(MeasureStatus.BUILD_TIMEOUT, None, self._timeout_s, text)
-        try:
-            reply = slot.child.receive(0.0)
         except ChildCrash as crash:
             return BuildResult(MeasureStatus.BUILD_ERROR, error=f"the builder ended: {crash}")
+        except ProtocolError as error:
+            if message.kind == "failed":
+                raise WorkerError(f"builder: {message.fields.get('text')}") from None
+            slot.child.kill()
+            return BuildResult(MeasureStatus.BUILD_ERROR, error=f"the builder sent {error}")
         if isinstance(reply, BuildResult):
             return reply
-        raise WorkerError(f"builder: {reply.text if isinstance(reply, Failed) else reply!r}")
+        raise WorkerError(f"builder: {reply!r}")

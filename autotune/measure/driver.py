@@ -31,7 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.jit import Library
-from autotune.errors import CodegenError, MissingDependency
+from autotune.codegen.team import load_libgomp, team
+from autotune.errors import CodegenError
 from autotune.measure.driver_ir import FLUSHES, driver_ir
 from autotune.target import Target
 
@@ -101,8 +102,9 @@ class Driver:
     """Evaluates plans on `n_threads` threads. One per process; not thread-safe."""
 
     def __init__(self, target: Target, n_threads: int) -> None:
+        self._team = team()
         if n_threads > 1:
-            _load_libgomp()
+            load_libgomp()
         self.n_threads = n_threads
         feature = next(f for f in FLUSHES if llvm.get_host_cpu_features().get(f))
         text = driver_ir(target.lanes, MAX_BUFFERS, n_threads > 1, FLUSHES[feature])
@@ -162,7 +164,7 @@ class Driver:
     def evaluate(self, plan: Plan) -> float:
         """Run `plan` once; seconds between the stamps. Raises CodegenError without its threads."""
         plan.record.elapsed_ns = -1
-        self._evaluate(ctypes.addressof(plan.record))
+        self._team.call(self._evaluate, ctypes.addressof(plan.record))
         elapsed_ns = int(plan.record.elapsed_ns)
         if elapsed_ns < 0:
             raise CodegenError(
@@ -181,7 +183,8 @@ class Driver:
             os.sched_setaffinity(0, {cores[0]})
             return
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
-        kind(self._library.address("pin"))(masks.ctypes.data, self.n_threads)
+        pin = kind(self._library.address("pin"))
+        self._team.call(pin, masks.ctypes.data, self.n_threads)
 
     def _row(self, launch: Launch, table: Any) -> _Kernel:
         n = len(launch.buffers)
@@ -218,12 +221,3 @@ def assemble(text: str, target: Target, more_features: str = "") -> bytes:
     module = llvm.parse_assembly(f'target triple = "{machine.triple}"\n{text}')
     module.verify()
     return bytes(machine.emit_object(module))
-
-
-def _load_libgomp() -> None:
-    try:
-        llvm.load_library_permanently("libgomp.so.1")
-    except RuntimeError as error:
-        raise MissingDependency(
-            "libgomp.so.1 is not installed", "on Debian and Ubuntu: apt-get install libgomp1"
-        ) from error

@@ -15,24 +15,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
 from types import TracebackType
-from typing import Any
 
-from autotune.measure.builder import BuilderPool, BuildResult
-from autotune.measure.child import Failed
+from autotune.measure import worker
+from autotune.measure.builder import BuilderPool
+from autotune.measure.messages import (
+    BuildResult,
+    Hold,
+    Outputs,
+    Prepare,
+    Prepared,
+    Reply,
+    RunRequest,
+    Time,
+    reply_from,
+    to_message,
+)
 from autotune.measure.options import MeasureOptions
-from autotune.measure.process import Child, ChildCrash, ChildTimeout, WorkerError
+from autotune.measure.process import REPLY_BYTES, Child, ChildCrash, ChildTimeout, WorkerError
 from autotune.measure.program import Build, build_program
+from autotune.measure.protocol import ProtocolError
 from autotune.measure.result import MeasureResult, MeasureStatus
-from autotune.measure.worker import Hold, Outputs, Prepare, Prepared, RunHandler, Time
 from autotune.schedule.steps import Steps
-from autotune.target import Target
+from autotune.target import Target, usable_cores
 from autotune.te.dag import ComputeDAG
 
 _HELD_BYTES = 1 << 29
 """Programs that are timed together need no more memory than this; one alone may."""
+_MAX_PREPARES = 3
+_MAX_ELEMENT_BYTES = 8
 
 
 class Measurer:
@@ -49,10 +61,11 @@ class Measurer:
         build: Build = build_program,
     ) -> None:
         self._options = options or MeasureOptions()
-        n = self._options.n_builders or target.n_cores
-        start_s = self._options.start_timeout_s
-        self._builders = BuilderPool(build, target, n, self._options.build_timeout_s, start_s)
-        self._worker = Child(partial(RunHandler, target, n_threads, self._options), start_s)
+        n = self._options.n_builders or usable_cores()
+        start_s, build_s = self._options.start_timeout_s, self._options.build_timeout_s
+        most = self._options.builder_bytes
+        self._builders = BuilderPool(build, target, n, build_s, start_s, most)
+        self._worker = Child(worker.setup(target, n_threads, self._options), start_s)
         self._generation = 0
         self._prepared: set[int] = set()
         self._tasks: dict[ComputeDAG, int] = {}
@@ -156,7 +169,7 @@ class Measurer:
         start_s = perf_counter()
         failed = self._hold(dag, group)
         rest = [b for n, b in enumerate(group) if n not in failed]
-        reply = self._ask(time, self._options.run_timeout_s * len(rest)) if rest else []
+        reply = self._ask(time, len(rest)) if rest else []
         if isinstance(reply, list):
             timed = reply
         elif len(rest) == 1:
@@ -185,7 +198,8 @@ class Measurer:
                     continue
                 self._prepare(dag)
                 request = Hold(self._task(dag), built.program, first)
-                result: MeasureResult = self._ask(request, self._options.run_timeout_s)
+                result = self._ask(request, 1)
+                assert isinstance(result, MeasureResult)
                 first = False
                 if result.status is not MeasureStatus.OK:
                     failed[n] = result
@@ -194,20 +208,52 @@ class Measurer:
                     break
         return failed
 
-    def _ask(self, request: Hold | Time, timeout_s: float) -> Any:
-        """The worker's reply, or one result that says how it ended."""
+    def _ask(self, request: Hold | Time, n: int) -> list[MeasureResult] | MeasureResult:
+        """The worker's `n` results, or one that says for all of them how it ended."""
+        timeout_s = self._options.run_timeout_s * n
         try:
-            reply = self._worker.request(request, timeout_s)
+            reply = self._request(request, timeout_s)
         except ChildCrash as crash:
             return MeasureResult(MeasureStatus.RUN_CRASH, error=str(crash))
         except ChildTimeout as timeout:
             return MeasureResult(MeasureStatus.RUN_TIMEOUT, error=str(timeout))
-        if isinstance(reply, Failed):
-            raise WorkerError(f"run worker: {reply.text}")
-        return reply
+        is_right = isinstance(reply, MeasureResult) or (
+            isinstance(request, Time) and isinstance(reply, list) and len(reply) == n
+        )
+        if is_right:
+            return reply  # type: ignore[return-value]
+        self._worker.kill()
+        text = "what the process sent is no reply to this request"
+        return MeasureResult(MeasureStatus.RUN_CRASH, error=text)
+
+    def _request(self, request: RunRequest, timeout_s: float, more_bytes: int = 0) -> Reply:
+        """The worker's reply; one that it cannot have meant is its crash."""
+        limit = REPLY_BYTES + more_bytes
+        message = self._worker.request(to_message(request), timeout_s, limit)
+        if message.kind == "failed":
+            text = str(message.fields.get("text"))
+            if isinstance(request, Prepare):
+                raise WorkerError(f"cannot make the oracle of task {request.dag.key}: {text}")
+            return MeasureResult(MeasureStatus.RUN_ERROR, error=text)
+        try:
+            return reply_from(message)
+        except ProtocolError as error:
+            self._worker.kill()
+            raise ChildCrash(f"what the process sent is no reply: {error}") from None
 
     def _prepare(self, dag: ComputeDAG) -> None:
         """Make sure that the worker has inputs and oracle of this task."""
+        for n_left in reversed(range(_MAX_PREPARES)):
+            try:
+                self._prepare_once(dag)
+            except (ChildCrash, ChildTimeout) as error:
+                if n_left and isinstance(error, ChildCrash):
+                    continue
+                text = f"cannot make the oracle of task {dag.key}: {error}"
+                raise WorkerError(text) from error
+            return
+
+    def _prepare_once(self, dag: ComputeDAG) -> None:
         task = self._task(dag)
         self._worker.ready()
         if self._generation != self._worker.generation:
@@ -215,13 +261,11 @@ class Measurer:
         if task in self._prepared:
             return
         request = Prepare(task, dag, self._expected.get(task))
-        try:
-            reply = self._worker.request(request, self._options.prepare_timeout_s)
-        except (ChildCrash, ChildTimeout) as error:
-            raise WorkerError(f"cannot make the oracle of task {dag.key}: {error}") from error
-        if not isinstance(reply, Prepared):
-            text = reply.text if isinstance(reply, Failed) else repr(reply)
-            raise WorkerError(f"cannot make the oracle of task {dag.key}: {text}")
+        most = sum(dag[name].tensor.size for name in dag.outputs) * _MAX_ELEMENT_BYTES
+        reply = self._request(request, self._options.prepare_timeout_s, most)
+        if not isinstance(reply, Prepared) or reply.expected.keys() != set(dag.outputs):
+            self._worker.kill()
+            raise ChildCrash("what the process sent is no oracle")
         self._expected[task], self._prepared = reply.expected, set(reply.held)
 
 

@@ -9,7 +9,9 @@ of L3 holds the weights of the whole network, from one inference to the next, el
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +21,9 @@ class MeasureOptions:
     `flush_bytes`: how much every thread reads and writes before each timed evaluation to push the
     weights out of its caches; None: twice L2, which replaces most of it whatever its policy; 0:
     time with hot weights. `evict`: drop the constants from all caches as well.
-    `n_builders`: builder processes; 0: one per core. `cores`: where the run worker may run; empty:
-    all that this process may use, of which it takes the first `n_threads`.
+    `n_builders`: builder processes; 0: one per usable core. `builder_bytes`, `worker_bytes`: memory
+    that each of them and the run worker may take; 0: what the machine has. `cores`: where the run
+    worker may run; empty: all that this process may use, of which it takes the first `n_threads`.
     `run_timeout_s` is what one candidate may take to be loaded, packed and checked, and again for
     all its repeats; those that are timed in turns have the sum. `prepare_timeout_s` covers the
     inputs and the oracle of a task, once; `start_timeout_s` the start of a process.
@@ -36,6 +39,8 @@ class MeasureOptions:
     flush_bytes: int | None = None
     evict: bool = False
     n_builders: int = 0
+    builder_bytes: int = 0
+    worker_bytes: int = 0
     cores: tuple[int, ...] = ()
     build_timeout_s: float = 15.0
     run_timeout_s: float = 10.0
@@ -51,3 +56,14 @@ class MeasureOptions:
     max_error: float = math.inf
     seed: int = 0
     beside_peak: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Named fields, as a run worker is told; no limit on errors is null."""
+        finite = None if math.isinf(self.max_error) else self.max_error
+        return asdict(self) | {"max_error": finite, "cores": list(self.cores)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> MeasureOptions:
+        """Inverse of `to_json`."""
+        limit = math.inf if data["max_error"] is None else data["max_error"]
+        return MeasureOptions(**{**data, "max_error": limit, "cores": tuple(data["cores"])})

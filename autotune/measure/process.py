@@ -1,8 +1,8 @@
 """⑦ The parent's side of a worker process: one that may crash, hang or be killed.
 
-Requests and replies are pickled messages on a socket pair, one at a time. What the child prints
-goes to an unnamed file, of which a crash report quotes the end. The child runs in a process group
-of its own, so that Ctrl-C in the terminal reaches the session only.
+Requests and replies are messages on a socket pair, one at a time (`autotune.measure.protocol`). A
+reply has to be whole within its time, whatever the child does to its end. What the child prints
+goes to an unnamed file of limited size, of which a crash report quotes the end.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from multiprocessing.connection import Connection, Pipe
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 from autotune.errors import AutotuneError
-from autotune.measure.child import Failed, Handler, Ready
+from autotune.measure.protocol import (
+    Channel,
+    Closed,
+    Late,
+    Message,
+    ProtocolError,
+)
 
 # BLAS threads that spin for their next job would disturb what is timed after the oracle
 _BOOT = """
@@ -29,8 +37,13 @@ sys.path[:] = json.loads(sys.argv[1])
 from autotune.measure.child import main
 main()
 """
-_QUOTED_CHARS = 2000
-_EXIT_WAIT_S = 5.0
+_QUOTED_BYTES = 2000
+_EXIT_WAIT_S = 2.0
+_SWEPT_WAIT_S = 10.0
+_MAX_STARTS = 3
+_SETUP_BYTES = 1 << 20
+REPLY_BYTES = 64 << 20
+"""Most of a reply that has no arrays: machine code, texts, times."""
 
 
 class WorkerError(AutotuneError):
@@ -38,53 +51,67 @@ class WorkerError(AutotuneError):
 
 
 class ChildCrash(Exception):
-    """The child ended while a request was open; the text says how."""
+    """The child ended while a request was open, or sent no reply; the text says how."""
 
 
 class ChildTimeout(Exception):
     """The child did not answer in time and has been killed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a child is for: `handler` names a `MakeHandler` as `module:function`.
+
+    `data_bytes`: memory that the child may take; 0: what the machine has.
+    """
+
+    handler: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    blobs: Sequence[Any] = ()
+    data_bytes: int = 0
+
+
 class Child:
     """A worker process, started when first used and again after each crash or time-out.
 
-    `make` is a picklable callable that makes the request handler inside the child. Requests to a
-    child that has died in the meantime go to a new one; `generation` counts the processes, so a
-    caller knows when what it sent before is gone.
+    Requests to a child that has died in the meantime go to a new one; `generation` counts the
+    processes, so a caller knows when what it sent before is gone.
     """
 
-    def __init__(self, make: Callable[[], Handler], start_timeout_s: float) -> None:
-        self._make = make
+    def __init__(self, setup: Setup, start_timeout_s: float) -> None:
+        self._setup = setup
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection[Any, Any] | None = None
+        self._channel: Channel | None = None
         self._lifeline = -1
         self._output: IO[bytes] | None = None
+        self._group = 0
+        self._number = 0
         self._is_ready = False
         self.generation = 0
 
     @property
     def pid(self) -> int | None:
-        """Process id, or None when no process runs."""
+        """Process id (the supervisor's), or None when no process runs."""
         return self._process.pid if self._process else None
 
     @property
-    def connection(self) -> Connection[Any, Any]:
-        """To wait on; readable when a reply has come or the child has died."""
-        assert self._connection is not None
-        return self._connection
+    def channel(self) -> Channel:
+        """To wait on; readable when a reply begins or the child has died."""
+        assert self._channel is not None
+        return self._channel
 
     def start(self) -> None:
         """Start the process without waiting for it; nothing happens when it runs already."""
         if self._process is not None and self._process.poll() is None:
             return
         self.kill()
-        here, there = Pipe()
+        here, there = socket.socketpair()
         watched, self._lifeline = os.pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
-        arguments = (json.dumps(sys.path), str(there.fileno()), str(watched), str(os.getpid()))
+        numbers = (there.fileno(), watched, os.getpid(), self._setup.data_bytes)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, *arguments],
+            [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, numbers)],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,
@@ -93,62 +120,96 @@ class Child:
         )
         there.close()
         os.close(watched)
-        self._connection = here
+        self._channel = Channel(here)
         self.generation += 1
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `ready` will tell
-            here.send(self._make)
+        fields = {"handler": self._setup.handler, "arguments": self._setup.arguments}
+        self.send(Message("setup", fields, self._setup.blobs), self._start_timeout_s)
 
     def ready(self) -> None:
-        """Start if need be and wait until requests can be sent. Raises WorkerError."""
-        self.start()
-        if self._is_ready:
-            return
-        try:
-            reply = self.receive(self._start_timeout_s)
-        except (ChildCrash, ChildTimeout) as error:
-            raise WorkerError(f"a worker process did not start: {error}") from error
-        if not isinstance(reply, Ready):
-            text = reply.text if isinstance(reply, Failed) else repr(reply)
+        """Start if need be, again if it is killed meanwhile, and wait until requests can be sent.
+
+        Raises WorkerError.
+        """
+        for n_left in reversed(range(_MAX_STARTS)):
+            self.start()
+            if self._is_ready:
+                return
+            try:
+                reply = self.receive(self._start_timeout_s, _SETUP_BYTES)
+            except (ChildCrash, ChildTimeout) as error:
+                if n_left and isinstance(error, ChildCrash):
+                    continue
+                raise WorkerError(f"a worker process did not start: {error}") from error
+            self._take_ready(reply)
+
+    def _take_ready(self, reply: Message) -> None:
+        group = reply.fields.get("pid")
+        if reply.kind != "ready" or not isinstance(group, int):
             self.kill()
+            text = reply.fields.get("text", reply.kind)
             raise WorkerError(f"a worker process cannot work here: {text}")
-        self._is_ready = True
+        self._group, self._is_ready = group, True
 
-    def send(self, request: object) -> None:
+    def send(self, request: Message, timeout_s: float) -> None:
         """Hand one request to a child that was `ready`; receive its reply before the next."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `receive` will tell
-            self.connection.send(request)
+        self._number += 1
+        message = Message(request.kind, request.fields, request.blobs, self._number)
+        with contextlib.suppress(Closed, Late):  # `receive` will tell
+            self.channel.send(message, timeout_s)
 
-    def receive(self, timeout_s: float) -> Any:
-        """The reply to the open request. Raises ChildCrash or, after a kill, ChildTimeout."""
+    def receive(self, timeout_s: float, limit_bytes: int = REPLY_BYTES) -> Message:
+        """The whole reply to the open request. Raises ChildCrash or, after a kill, ChildTimeout."""
         try:
-            if not self.connection.poll(timeout_s):
-                self.kill()
-                raise ChildTimeout(f"no answer within {timeout_s:g} s")
-            return self.connection.recv()
-        except (EOFError, ConnectionResetError):
+            reply = self.channel.receive(timeout_s, limit_bytes)
+        except Late:
+            self.kill()
+            raise ChildTimeout("no answer in time") from None
+        except Closed:
             raise ChildCrash(self._obituary()) from None
+        except ProtocolError as error:
+            self.kill()
+            raise ChildCrash(f"what the process sent is no reply: {error}") from None
+        if reply.number != self._number:
+            self.kill()
+            raise ChildCrash("what the process sent is no reply to this request")
+        return reply
 
-    def request(self, request: object, timeout_s: float) -> Any:
+    def request(
+        self, request: Message, timeout_s: float, limit_bytes: int = REPLY_BYTES
+    ) -> Message:
         """Send to a child that was `ready`, and receive; an interrupted wait ends the child."""
-        self.send(request)
+        end_s = time.monotonic() + timeout_s
+        self.send(request, timeout_s)
         try:
-            return self.receive(timeout_s)
+            return self.receive(max(0.0, end_s - time.monotonic()), limit_bytes)
+        except ChildTimeout:
+            raise ChildTimeout(f"no answer within {timeout_s:g} s") from None
         except BaseException:
             self.kill()  # a late reply must not be taken for that of the next request
             raise
 
     def kill(self) -> None:
-        """End the process at once and give back what it held."""
+        """End the process and all that it has started, and give back what it held."""
+        if self._channel is not None:
+            self._channel.close()
+            os.close(self._lifeline)  # the supervisor ends the others, and then itself
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        if self._connection is not None:
-            self._connection.close()
-            os.close(self._lifeline)
+            self._bury(self._process)
         if self._output is not None:
             self._output.close()
-        self._process = self._connection = self._output = None
-        self._is_ready = False
+        self._process = self._channel = self._output = None
+        self._is_ready, self._group = False, 0
+
+    def _bury(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGCONT)  # somebody may have stopped the supervisor
+        try:
+            process.wait(_SWEPT_WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if self._group and process.returncode == -signal.SIGKILL:  # it may have swept nothing
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._group, signal.SIGKILL)
 
     def _obituary(self) -> str:
         """How the process ended and the last it said."""
@@ -157,9 +218,11 @@ class Child:
         try:
             code = self._process.wait(_EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
+            self.kill()
             return "the process closed its connection"
-        self._output.seek(0)
-        said = self._output.read()[-_QUOTED_CHARS:].decode(errors="replace").strip()
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - _QUOTED_BYTES))
+        said = self._output.read().decode(errors="replace").strip()
         self.kill()
         how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
         return f"{how}\n{said}" if said else how

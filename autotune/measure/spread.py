@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from autotune.measure.child import Failed
-from autotune.measure.process import Child, ChildCrash, ChildTimeout, WorkerError
+from autotune.measure.child import Handler
+from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
+from autotune.measure.protocol import MAX_BYTES, Message
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -47,7 +48,9 @@ def spread(
 
     most = min(n_processes or len(os.sched_getaffinity(0)), MAX_PROCESSES)
     n_children = max(1, min(most, len(arguments) // MIN_SHARE)) - 1
-    children = [Child(partial(_same, function), _START_TIMEOUT_S) for _ in range(n_children)]
+    blobs = [pickle.dumps(function)] if n_children else []
+    setup = Setup("autotune.measure.spread:serve_calls", blobs=blobs)
+    children = [Child(setup, _START_TIMEOUT_S) for _ in range(n_children)]
     with ThreadPoolExecutor(max(1, n_children)) as threads:
         try:
             for child in children:
@@ -80,15 +83,26 @@ def _feed(child: Child, todo: Todo[A], keep: Callable[[int, B], None]) -> None:
     except WorkerError:
         return
     for index, argument in _taken(todo):
+        request = Message("call", {}, [pickle.dumps(argument)])
         try:
-            result = child.request(argument, _TIMEOUT_S)
+            reply = child.request(request, _TIMEOUT_S, MAX_BYTES)
         except (ChildCrash, ChildTimeout):
-            result = Failed("")
-        if isinstance(result, Failed):
+            reply = Message("failed")
+        if reply.kind != "value":
             todo.append((index, argument))
             return
-        keep(index, result)
+        keep(index, pickle.loads(reply.blobs[0]))
 
 
-def _same(function: Callable[[A], B]) -> Callable[[A], B]:
-    return function
+def serve_calls(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
+    """The handler of a process that calls one function.
+
+    Function, arguments and results are pickled: these processes run the code of this package and
+    nothing that it has generated.
+    """
+    function = pickle.loads(blobs[0])
+
+    def handle(message: Message) -> Message:
+        return Message("value", {}, [pickle.dumps(function(pickle.loads(message.blobs[0])))])
+
+    return handle

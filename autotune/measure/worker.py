@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,18 +24,29 @@ from autotune.codegen.pack import pack
 from autotune.errors import AutotuneError, UsageError
 from autotune.loopir.nodes import Program
 from autotune.measure.arena import Arena
+from autotune.measure.child import Handler
 from autotune.measure.driver import Driver, Launch, Plan
+from autotune.measure.messages import (
+    Hold,
+    Prepare,
+    Prepared,
+    Reply,
+    RunRequest,
+    Time,
+    request_from,
+    to_message,
+)
 from autotune.measure.options import MeasureOptions
 from autotune.measure.oracle import Reference, Verdict, check, reference
 from autotune.measure.peak import FmaPeak
+from autotune.measure.process import Setup
 from autotune.measure.program import BuiltProgram
+from autotune.measure.protocol import Message
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.measure.timing import repeat_in_turns
 from autotune.target import Target
-from autotune.te.dag import ComputeDAG
 
 Array = NDArray[Any]
-Outputs: TypeAlias = dict[str, Array]
 
 _CACHED_BYTES = 1 << 30
 """References of tasks are kept up to this size; the last one always."""
@@ -44,49 +55,29 @@ _PEAK_TURNS = 20_000
 """About 0.3 ms: as long as a kernel, and longer than most interruptions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """Make inputs of task number `task`; its oracle unless `expected` holds it already."""
+def serve_runs(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
+    """The handler of a run worker, of the arguments that `setup` gives."""
+    target = Target.from_json(arguments["target"])
+    handler = RunHandler(
+        target, arguments["n_threads"], MeasureOptions.from_json(arguments["options"])
+    )
 
-    task: int
-    dag: ComputeDAG
-    expected: Outputs | None
+    def handle(message: Message) -> Message:
+        request = request_from(message)
+        assert isinstance(request, Prepare | Hold | Time)
+        return to_message(handler(request))
 
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Reply to Prepare: the oracle of the task, and the tasks whose inputs the worker now holds."""
-
-    expected: Outputs
-    held: frozenset[int]
+    return handle
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Load and check one program of a prepared task, and keep it if it is right.
-
-    `first`: whether those that are held already are forgotten. Replied to with a MeasureResult
-    without times.
-    """
-
-    task: int
-    built: BuiltProgram
-    first: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """Time the held programs in turns, and forget them. Replied to with a list of results, or
-    with one for all of them where timing failed.
-
-    `rounds`: how many repeats each gets; None: as many as it deserves beside `best_s`.
-    """
-
-    best_s: float | None = None
-    rounds: int | None = None
-
-
-Request: TypeAlias = Prepare | Hold | Time
+def setup(target: Target, n_threads: int, options: MeasureOptions) -> Setup:
+    """What starts a run worker."""
+    arguments = {
+        "target": target.to_json(),
+        "n_threads": n_threads,
+        "options": options.to_json(),
+    }
+    return Setup("autotune.measure.worker:serve_runs", arguments, (), options.worker_bytes)
 
 
 class RunHandler:
@@ -104,7 +95,7 @@ class RunHandler:
         beside = options.beside_peak
         self._fma_peak = FmaPeak(target, self._driver, fed=True) if beside else None
 
-    def __call__(self, request: Request) -> object:
+    def __call__(self, request: RunRequest) -> Reply:
         """Prepare a task or measure programs of one that is."""
         match request:
             case Prepare():
@@ -165,7 +156,7 @@ class RunHandler:
         result = MeasureResult(MeasureStatus.OK, times, max_error=worst, peaks=tuple(peaks))
         return result.within(self._options.max_error)
 
-    def _guarded(self, run: Callable[[], object]) -> object:
+    def _guarded(self, run: Callable[[], Reply]) -> Reply:
         try:
             return run()
         except AutotuneError as error:

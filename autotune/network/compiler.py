@@ -17,6 +17,7 @@ from autotune import __version__
 from autotune.codegen.compile import compile_program
 from autotune.errors import NoValidSchedule
 from autotune.graph.network import Call, Network
+from autotune.loopir.guarding import MAX_WEIGHT
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, with_strides
 from autotune.measure.spread import Tell, spread
@@ -25,12 +26,14 @@ from autotune.network.entry import compile_entry
 from autotune.network.layout import Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
 from autotune.network.overlays import Overlay, heirs, overlays
-from autotune.schedule.steps import Steps
+from autotune.schedule.exact import exact_steps
+from autotune.schedule.steps import Steps, Winograd
 from autotune.target import Target
 from autotune.te.pitch import dense
 
-Variant: TypeAlias = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
-"""What tells the programs of one network apart: task, strides of the buffers, which are shared."""
+Variant: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]
+"""What tells the programs of one network apart: task, kernels, strides of the buffers, which are
+shared. Kernels differ where the sums of one call are plain for the sake of its weights."""
 
 
 def compile_network(
@@ -70,12 +73,13 @@ def compile_network(
 
 def _programs(network: Network, steps: Mapping[str, Steps]) -> list[Program]:
     """The program of every call, for the layout of its inputs and outputs."""
-    lowered: dict[str, Program] = {}
+    lowered: dict[tuple[str, bool], Program] = {}
     out: list[Program] = []
     for call in network.calls:
-        if call.task not in lowered:
-            lowered[call.task] = _lower(network, call, steps)
-        program = lowered[call.task]
+        key = call.task, _needs_plain_sums(call, steps.get(call.task, ()))
+        if key not in lowered:
+            lowered[key] = _lower(network, call, steps, plain=key[1])
+        program = lowered[key]
         out.append(with_strides(program, _strides(network, call, program)))
     return out
 
@@ -94,15 +98,25 @@ def _units(
 
 
 def _variant(call: Call, program: Program) -> Variant:
-    return call.task, tuple(b.strides for b in program.buffers), program.shared
+    strides = tuple(b.strides for b in program.buffers)
+    return call.task, tuple(b.name for b in program.buffers), strides, program.shared
 
 
-def _lower(network: Network, call: Call, steps: Mapping[str, Steps]) -> Program:
+def _needs_plain_sums(call: Call, steps: Steps) -> bool:
+    """Whether constants are not finite, or larger than minimal filtering can bear."""
+    if not any(isinstance(step, Winograd) for step in steps):
+        return False
+    floats = (a for a in call.constants.values() if a.dtype.kind == "f" and a.size)
+    return any(not abs(bound) <= MAX_WEIGHT for a in floats for bound in (a.min(), a.max()))
+
+
+def _lower(network: Network, call: Call, steps: Mapping[str, Steps], plain: bool) -> Program:
     if call.task not in steps:
         raise NoValidSchedule(
             f"task {call.task} ({call.label}) has no schedule", "tune it, or use its default"
         )
-    return lower(network.tasks[call.task], steps[call.task])
+    dag, chosen = network.tasks[call.task], steps[call.task]
+    return lower(dag, exact_steps(dag, chosen) if plain else chosen)
 
 
 def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[int, ...]]:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
+from autotune.codegen.team import load_libgomp, team
 from autotune.measure.driver import assemble
-from autotune.network.runtime import load_libgomp
 from autotune.target import Target
 
 _TRIPS = 500
@@ -32,6 +32,7 @@ class RoundTrip:
     def __init__(
         self, target: Target, n_threads: int, clock: Callable[[], float] = time.perf_counter
     ) -> None:
+        self._team = team()
         load_libgomp()
         self._n_threads = n_threads
         self._clock = clock
@@ -49,7 +50,7 @@ class RoundTrip:
         begin = self._clock()
         while not times or (len(times) < _REPEATS and self._clock() - begin < _LIMIT_S):
             start = self._clock()
-            n_trips = self._run(self._words.ctypes.data, self._n_threads)
+            n_trips = self._team.call(self._run, self._words.ctypes.data, self._n_threads)
             if not n_trips:
                 return None
             times.append((self._clock() - start) / n_trips)

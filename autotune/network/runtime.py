@@ -11,23 +11,23 @@ place.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
-from autotune.errors import MissingDependency, UsageError
+from autotune.codegen.team import load_libgomp, team
+from autotune.errors import UsageError
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
+from autotune.target import require_cores, usable_cores
 from autotune.te.expr import dtype_bytes
 
 Array = NDArray[Any]
@@ -44,7 +44,11 @@ class KernelTime:
 
 
 def load(path: str | Path, n_threads: int | None = None) -> Model:
-    """Load a compiled network; `n_threads` as in `Model`. Raises as `Artifact.load` does."""
+    """Load a compiled network; `n_threads` as in `Model`, but no more than there are cores.
+
+    Raises as `Artifact.load` does, and UsageError for a number of threads that is out of range.
+    """
+    require_cores(n_threads or 1)
     return Model(Artifact.load(path), n_threads)
 
 
@@ -53,16 +57,16 @@ class Model:
     one per core that this process may use).
 
     Safe to call from several threads: a lock lets one inference run at a time, because all share
-    one arena. Every Python thread that calls `run` gets worker threads of its own from libgomp;
-    they do not survive a fork.
+    one arena. Every Python thread that calls `run` gets worker threads of its own from libgomp.
+    A model that was loaded before a fork works in the child as well, with workers of the child's.
     """
 
     def __init__(self, artifact: Artifact, n_threads: int | None = None) -> None:
         if n_threads is not None and n_threads < 1:
             raise UsageError(f"cannot run on {n_threads} threads", "give 1 or more")
-        n_cores = len(os.sched_getaffinity(0))
-        self.n_threads = n_threads or min(artifact.n_threads, n_cores)
+        self.n_threads = n_threads or min(artifact.n_threads, usable_cores())
         self.artifact = artifact
+        self._team = team()
         load_libgomp()
         self._library = Library(artifact.objects)
         self._run = _ENTRY(self._library.address(RUN))
@@ -78,6 +82,12 @@ class Model:
         self._table[-2:] = self._sync.ctypes.data, self._times.ctypes.data
         self._table_address = self._table.ctypes.data
         self._lock = threading.Lock()
+        self._team.join(self)
+
+    def renew(self) -> None:
+        """Forget, in the child of a fork, an inference that another thread was in."""
+        self._lock = threading.Lock()
+        self._sync.fill(0)
 
     @property
     def input_info(self) -> tuple[Endpoint, ...]:
@@ -95,16 +105,24 @@ class Model:
 
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         """Time every kernel of one inference, in order; run it a few times first to warm up."""
-        with self._lock:
-            self._call_locked(self._profile, self._check(inputs))
-            seconds = np.diff(self._times) * 1e-9
-        pairs = zip(self.artifact.kernels, seconds.tolist(), strict=True)
+        seconds = self._team.call(self._profile_locked, self._check(inputs))
+        pairs = zip(self.artifact.kernels, seconds, strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
 
     def _call(self, entry: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
         arrays = self._check(inputs)
+        if self._team.forked_thread:
+            return self._team.call(self._locked, entry, arrays)
+        return self._locked(entry, arrays)
+
+    def _profile_locked(self, inputs: list[Array]) -> list[float]:
         with self._lock:
-            return self._call_locked(entry, arrays)
+            self._call_locked(self._profile, inputs)
+            return [float(t) for t in np.diff(self._times) * 1e-9]
+
+    def _locked(self, entry: Any, inputs: list[Array]) -> dict[str, Array]:
+        with self._lock:
+            return self._call_locked(entry, inputs)
 
     def _call_locked(self, entry: Any, inputs: list[Array]) -> dict[str, Array]:
         arrays: dict[int, Array] = {}
@@ -180,13 +198,3 @@ def _window(storage: Array, end: Endpoint) -> Array:
     start = storage.reshape(-1).view(np.uint8)[end.offset :]
     size = dtype_bytes(end.dtype)
     return as_strided(start[:size].view(end.dtype), shape, [s * size for s in strides])
-
-
-def load_libgomp() -> None:
-    """Make libgomp's symbols known to machine code; raises MissingDependency."""
-    try:
-        llvm.load_library_permanently("libgomp.so.1")
-    except RuntimeError as error:
-        raise MissingDependency(
-            "libgomp.so.1 is not installed", "on Debian and Ubuntu: apt-get install libgomp1"
-        ) from error

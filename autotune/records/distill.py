@@ -26,9 +26,10 @@ Group: TypeAlias = tuple[str, str, int]  # workload key, target key, threads
 def best_records(records: Iterable[MeasureRecord]) -> dict[Group, MeasureRecord]:
     """The fastest record per workload, target and thread count, by pooled median latency.
 
-    Where a program of fewer steps is as fast within the noise of both, that one.
+    Where a program of fewer steps is as fast within the noise of both, that one, unless the default
+    program is faster.
     """
-    best = [_simplest(ranked) for ranked in ranked_records(records).values()]
+    best = [simplest(ranked) for ranked in ranked_records(records).values()]
     best.sort(key=lambda r: r.sequence)
     return {_group(r): r for r in best}
 
@@ -122,12 +123,19 @@ def _pooled(records: Sequence[MeasureRecord]) -> MeasureRecord:
     return replace(records[0], result=replace(records[0].result, times_s=times))
 
 
-def _simplest(ranked: Sequence[MeasureRecord]) -> MeasureRecord:
+def simplest(ranked: Sequence[MeasureRecord]) -> MeasureRecord:
+    """The record with the fewest steps among those as fast as the first within their noise.
+
+    Never one slower than the default program: a tuned task is no slower than an untuned one.
+    """
     fastest = ranked[0].result
+    defaults = (r.result.latency_s for r in ranked if r.default_estimate_s is not None)
+    default_s = min(filter(None, defaults), default=math.inf)
 
     def is_as_fast(record: MeasureRecord) -> bool:
         noise = math.hypot(record.result.noise, fastest.noise)
-        return (record.result.latency_s or 0.0) <= (fastest.latency_s or 0.0) * (1 + noise)
+        limit_s = min(default_s, (fastest.latency_s or 0.0) * (1 + noise))
+        return (record.result.latency_s or 0.0) <= limit_s
 
     return min(filter(is_as_fast, ranked), key=lambda r: (r.n_steps, *_order(r)))
 

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -162,7 +163,18 @@ def _read(file: BinaryIO, path: Path) -> Log:
             break
     if not headers and not records:
         raise _no_log(path, torn, n_bytes)
+    records = _with_present_keys(headers, records)
     return Log(tuple(headers), workloads, tuple(records), tuple(ends), n_skipped, torn)
+
+
+def _with_present_keys(
+    headers: Sequence[Header], records: Sequence[MeasureRecord]
+) -> list[MeasureRecord]:
+    """Records under the key that their CPU has today: it once held the number of cores."""
+    keys = {header.target.former_key: header.target.key for header in headers}
+    return [
+        replace(r, target_key=keys[r.target_key]) if r.target_key in keys else r for r in records
+    ]
 
 
 def _no_log(path: Path, torn: bool, n_bytes: int) -> LogMismatch:

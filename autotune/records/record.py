@@ -69,6 +69,8 @@ class MeasureRecord:
     """One measured candidate. `elapsed_s`: session time spent when it was written.
 
     `final`: not a trial of the search, but one more measurement of a finalist.
+    `default_estimate_s`: only of the default program of its task, the one that an untuned network
+    takes: the seconds that the analytical cost model expects.
 
     The steps stay text until somebody asks for them, so that a log of 100,000 records loads fast
     and two candidates are compared by comparing strings.
@@ -84,6 +86,7 @@ class MeasureRecord:
     sketch: str = ""
     elapsed_s: float = 0.0
     final: bool = False
+    default_estimate_s: float | None = None
 
     @property
     def steps(self) -> Steps:
@@ -213,6 +216,8 @@ def _encode_record(record: MeasureRecord) -> str:
         "final": record.final,
         "result": _result_to_json(record.result),
     }
+    if record.default_estimate_s is not None:
+        head["default_estimate_s"] = record.default_estimate_s
     return f"{_dumps(head)[:-1]}{_STEPS}{record.steps_json}}}"
 
 
@@ -228,6 +233,7 @@ def _decode_record(data: dict[str, Any], line: str) -> MeasureRecord:
         sketch=data.get("sketch", ""),
         elapsed_s=data.get("elapsed_s", 0.0),
         final=data.get("final", False),
+        default_estimate_s=data.get("default_estimate_s"),
     )
 
 

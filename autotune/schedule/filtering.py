@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
+from itertools import accumulate
 from math import lcm, prod
 
 from autotune.errors import ScheduleError
@@ -35,11 +36,12 @@ _POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2", "4", "-
 @dataclass(frozen=True, slots=True)
 class Filtering:
     """F(m, r) with stride s: `inverse` [m, α], `data` [α, s·(m - 1) + r] and `weight` [α, r] are
-    Aᵀ, Bᵀ and G."""
+    Aᵀ, Bᵀ and G. `watched`: points that together depend on all data, and on data that are equal."""
 
     inverse: Matrix
     data: Matrix
     weight: Matrix
+    watched: tuple[int, ...]
 
 
 def filtering(m: int, r: int, stride: int = 1) -> Filtering:
@@ -50,7 +52,9 @@ def filtering(m: int, r: int, stride: int = 1) -> Filtering:
     phases = [_phase(m, -(-(r - q) // stride)) for q in range(stride)]
     inverse = tuple(sum((f.inverse[k] for f in phases), ()) for k in range(m))
     data = _spread([f.data for f in phases], stride * (m - 1) + r)
-    return Filtering(inverse, data, _spread([f.weight for f in phases], r))
+    first = [0, *accumulate(len(f.data) for f in phases)]
+    watched = tuple(n + k for n, f in zip(first, phases, strict=False) for k in f.watched)
+    return Filtering(inverse, data, _spread([f.weight for f in phases], r), watched)
 
 
 def _spread(phases: list[Matrix], width: int) -> Matrix:
@@ -66,12 +70,16 @@ def _spread(phases: list[Matrix], width: int) -> Matrix:
 def _phase(m: int, r: int) -> Filtering:
     if r == 1:
         same = _matrix([[Fraction(k == n) for k in range(m)] for n in range(m)])
-        return Filtering(same, same, ((Fraction(1),),) * m)
+        return Filtering(same, same, ((Fraction(1),),) * m, tuple(range(m)))
     return _unit_stride(m, r)
 
 
 def _unit_stride(m: int, r: int) -> Filtering:
-    """Toom and Cook's matrices, Bᵀ in integers where the points allow."""
+    """Toom and Cook's matrices, Bᵀ in integers where the points allow.
+
+    Watched are 0, 1 and ∞: each datum has a coefficient in the row of 0 or in that of ∞, but where
+    all data are equal, all rows vanish except that of 1.
+    """
     n = m + r - 2
     if n > len(_POINTS) or min(m, r) < 2:
         raise ScheduleError(f"there is no minimal filtering F({m}, {r})")
@@ -87,7 +95,7 @@ def _unit_stride(m: int, r: int) -> Filtering:
         unit = lcm(*(c.denominator for c in data[i]))
         data[i] = [c * unit for c in data[i]]
         weight[i] = [c / unit for c in weight[i]]
-    return Filtering(_matrix(inverse), _matrix(data), _matrix(weight))
+    return Filtering(_matrix(inverse), _matrix(data), _matrix(weight), (0, 1, n))
 
 
 def _polynomial(roots: list[Fraction]) -> list[Fraction]:

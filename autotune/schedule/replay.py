@@ -199,7 +199,9 @@ def _interleave(state: State, step: Interleave, _: Holes) -> State:
 
 def _winograd(state: State, step: Winograd, _: Holes) -> State:
     new = rewrite(state.dag, step.stage, step.taps, step.tile)
-    return replace(_with_dag(state, new.dag), derived=(*state.derived, *new.derived))
+    transformed = (*state.transformed, new.transformed)
+    derived = (*state.derived, *new.derived)
+    return replace(_with_dag(state, new.dag), derived=derived, transformed=transformed)
 
 
 # --- weights ----------------------------------------------------------------------------------

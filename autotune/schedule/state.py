@@ -90,6 +90,11 @@ class Stage:
                 return n
         raise ScheduleError(f"stage {self.name} has no loop '{name}'")
 
+    def axis_of(self, loop: str) -> str:
+        """The axis of the operation that a loop runs over, through all splits."""
+        parent = next((r.parent for r in self.splits if loop in r.children), None)
+        return loop if parent is None else self.axis_of(parent)
+
     def inner_extents(self, depth: int) -> dict[str, Extent]:
         """How many values each axis takes while the loops deeper than `depth` run."""
         leaf = {it.name: it.extent if n > depth else 1 for n, it in enumerate(self.iters)}
@@ -106,16 +111,30 @@ class Stage:
         return cover
 
 
+@dataclass(frozen=True, slots=True)
+class Transformed:
+    """Sum `name` computed by minimal filtering: `data` is the stage of its transformed data.
+
+    `watched`: points that tell whether the data are finite and bounded, by axis of that stage.
+    """
+
+    name: str
+    data: str
+    watched: tuple[tuple[str, tuple[int, ...]], ...]
+
+
 @dataclass(frozen=True)
 class State:
     """Stages in topological order over the DAG as rewritten by the steps.
 
     `derived`: constants that the steps made out of those of the task, to be evaluated in order.
+    `transformed`: the sums that minimal filtering computes.
     """
 
     dag: ComputeDAG
     stages: dict[str, Stage]
     derived: tuple[Compute, ...] = ()
+    transformed: tuple[Transformed, ...] = ()
     _extents: dict[tuple[str, str, int], tuple[Extent, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )

@@ -18,6 +18,7 @@ from functools import lru_cache, reduce
 
 from autotune.errors import ScheduleError
 from autotune.schedule.filtering import Filtering, combine, filtering
+from autotune.schedule.state import Transformed
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
 from autotune.te.expr import (
@@ -149,6 +150,7 @@ class Rewritten:
 
     dag: ComputeDAG
     derived: tuple[Compute, ...]
+    transformed: Transformed
 
 
 @lru_cache(maxsize=64)
@@ -205,7 +207,10 @@ class _Rewriter:
         ops: list[Op] = []
         for op in self.dag.ops:
             ops += new if op.name == self.name else [op]
-        return Rewritten(ComputeDAG(tuple(ops), self.dag.outputs), derived)
+        points = zip(self.points, self.filters, strict=True)
+        watched = tuple((a.name, f.watched) for a, f in points)
+        transformed = Transformed(self.name, data[-1].name, watched)
+        return Rewritten(ComputeDAG(tuple(ops), self.dag.outputs), derived, transformed)
 
     # --- data ---------------------------------------------------------------------------------
 

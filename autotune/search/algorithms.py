@@ -6,8 +6,9 @@ import math
 
 from autotune.schedule.steps import Parts, Winograd
 from autotune.schedule.winograd import convolution
-from autotune.search.partial import Partial
+from autotune.search.partial import Partial, begin
 from autotune.search.rows import terms_fill_lanes
+from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
@@ -19,6 +20,7 @@ MIN_CHANNELS = 8
 """With fewer channels to sum over, transforming the data costs more than it saves; so it does for
 a single channel of results."""
 
+_WINOGRAD = {2: Tag.WINOGRAD2, 4: Tag.WINOGRAD4}
 MANY_TERMS = 2048
 """Terms of a reduction that may be cut into parts, so that they run side by side."""
 TOO_MANY_TERMS = 1 << 13
@@ -35,10 +37,10 @@ def algorithms(dag: ComputeDAG, target: Target) -> list[Partial]:
 def _in_order_or_parts(dag: ComputeDAG, target: Target) -> list[Partial]:
     long = {op: n for op in dag.computes if (n := n_parts(op, target)) > 1}
     if not long:
-        return [Partial()]
+        return [begin(dag)]
     steps = (Parts(op.name, n, f"{op.name}.parts") for op, n in long.items())
-    in_parts = Partial().add(*steps, label="parts")
-    return [in_parts] if any(_rounds(op, target) for op in long) else [Partial(), in_parts]
+    in_parts = begin(dag).add(*steps, tags=(Tag.PARTS,))
+    return [in_parts] if any(_rounds(op, target) for op in long) else [begin(dag), in_parts]
 
 
 def n_parts(op: Compute, target: Target) -> int:
@@ -79,5 +81,5 @@ def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:
         widest = max(p.n_taps for p in found.pairs)
         for tile in range(2, MAX_POINTS - widest + 2, 2):
             step = Winograd(op.name, taps, tile)
-            out.append(Partial().add(step, label=f"winograd{tile}"))
+            out.append(begin(dag).add(step, tags=(_WINOGRAD[tile],)))
     return out

@@ -41,56 +41,57 @@ from autotune.search.partial import (
     tile_domain,
 )
 from autotune.search.rows import place_row_stage
+from autotune.search.space import Role, Tag
 from autotune.search.tiling import (
     Loops,
     Variant,
-    fetch_next_tile,
     finish_tiling,
     place_anchor,
+    prefetch_next_tile,
     root_and_anchor,
 )
 from autotune.target import Target
 from autotune.te.chains import RowChain, row_chain
-from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.dag import Compute
 
 
-def tile_products_of_rows(
-    dag: ComputeDAG, target: Target, p: Partial, name: str
-) -> list[Partial] | None:
+def tile_products_of_rows(p: Partial, name: str, target: Target) -> list[Partial] | None:
     """Tile a pointwise stage around the last product of a chain of rows, and the rest inside."""
-    state = p.state(dag)
+    state = p.state
     found = root_and_anchor(state, name)
     chain = row_chain(state.dag, found[1]) if found else None
     if found is None or chain is None:
         return None
     orders = product((True, False), repeat=2)
-    return [_tile(dag, target, p, found[0], chain, *panels_outside) for panels_outside in orders]
+    variants = [
+        (Variant(panels_outside=inner), Variant(panels_outside=outer)) for inner, outer in orders
+    ]
+    return [_tile(p, found[0], chain, v, w, target) for v, w in variants]
 
 
 def _tile(
-    dag: ComputeDAG, target: Target, p: Partial, op: Compute, c: RowChain, inner: bool, outer: bool
+    p: Partial, op: Compute, c: RowChain, inner: Variant, outer: Variant, target: Target
 ) -> Partial:
-    """`inner`, `outer`: whether panels are outside tiles, in the first and in the last product."""
+    """`inner`, `outer`: the structures of the first and of the last product."""
     out, first = p, c.first
     if c.scores is first:
         out = out.add(CacheWrite(first.name, f"{first.name}.sum"))
-        first = out.state(dag)[f"{first.name}.sum"].op
-    v, w = Variant(False, outer, False, False), Variant(False, inner, False, False)
-    out, loops = _tile_registers(out, op, c.last, v, target)
+        first = out.state[f"{first.name}.sum"].op
+    out, loops = _tile_registers(out, op, c.last, outer, target)
     out = out.add(Parallel(op.name, len(loops.blocks)))
-    out = place_anchor(out, op, c.last, loops, v, target)
+    out = place_anchor(out, op, c.last, loops, outer, target)
     host, block = op.name, loops.blocks[-1]
-    out = _place_rows(dag, out, c.rows, host, block, target)
+    out = _place_rows(out, c.rows, host, block, target)
     out = out.add(ComputeAt(c.scores.name, host, block))
-    out, tiles = _tile_registers(out, c.scores, first, w, target, "scores.")
-    out = place_anchor(out, c.scores, first, tiles, w, target)
+    out, tiles = _tile_registers(out, c.scores, first, inner, target, "scores.")
+    out = place_anchor(out, c.scores, first, tiles, inner, target)
     for stage in reversed(c.before):
-        out = place_producer(out.state(dag), out, stage.name, host, block, target)
-    out = pack_constants(out.state(dag), out, first)
-    out = fetch_next_tile(out.state(dag), out, c.scores, first, "scores.")
-    order = w.label.partition(",")[2]
-    out = out.add(done=(c.scores.name, first.name), label=f"attended,{order}")
-    return finish_tiling(dag, out, op, c.last, v)
+        out = place_producer(out, stage.name, host, block, target)
+    out = pack_constants(out, first)
+    out = prefetch_next_tile(out, c.scores, first, "scores.")
+    order = Tag.PANELS_OUTSIDE if inner.panels_outside else Tag.TILES_OUTSIDE
+    out = out.add(done=(c.scores.name, first.name), tags=(Tag.ATTENDED, order))
+    return finish_tiling(out, op, c.last, outer)
 
 
 def _tile_registers(
@@ -101,13 +102,13 @@ def _tile_registers(
     own = dict(zip((a.name for a in anchor.axes), op.axes, strict=True))
     c, extent = op.axes[-1].name, op.axes[-1].extent
     panel, lanes = Hole(f"{prefix}panel"), Hole(f"{prefix}lanes")
-    out = p.hole(panel.name, panel_domain(extent, target))
-    out = out.hole(lanes.name, lanes_domain(extent, target))
+    out = p.hole(panel.name, panel_domain(extent, target), Role.VECTORS)
+    out = out.hole(lanes.name, lanes_domain(extent, target), Role.LANES)
     levels: list[list[str]] = []
     for a in (own[n] for n in rows):
         tile, many = f"{prefix}{a.name}.tile", f"{prefix}{a.name}.tiles"
-        out = out.hole(tile, tile_domain(a.extent))
-        out = out if prefix else out.hole(many, count_domain(a.extent))
+        out = out.hole(tile, tile_domain(a.extent), Role.TILE)
+        out = out if prefix else out.hole(many, count_domain(a.extent), Role.TILES)
         factors = (Hole(tile),) if prefix else (Hole(many), Hole(tile))
         out = out.add(Split(op.name, a.name, factors, "split"))
         levels.append([f"{a.name}.{n}" for n in range(len(factors) + 1)])
@@ -123,13 +124,13 @@ def _tile_registers(
 
 
 def _place_rows(
-    dag: ComputeDAG, p: Partial, rows: Sequence[Compute], host: str, block: str, target: Target
+    p: Partial, rows: Sequence[Compute], host: str, block: str, target: Target
 ) -> Partial:
     """The last of `rows` in loop `block` of `host`, and the others for each of its rows."""
     *others, end = rows
     out = p.add(ComputeAt(end.name, host, block))
     row = end.axes[-2].name
-    out = split_into_vectors(out, out.state(dag)[end.name].op, target, "row")
+    out = split_into_vectors(out, out.state[end.name].op, target, "row")
     for stage in reversed(others):
-        out = place_row_stage(dag, target, out, stage.name, end.name, row)
+        out = place_row_stage(out, stage.name, end.name, row, target)
     return out.add(done=tuple(s.name for s in rows))

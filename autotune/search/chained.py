@@ -36,6 +36,7 @@ from autotune.search.partial import (
     lanes_of,
     place_producer,
 )
+from autotune.search.space import Role, Tag
 from autotune.search.tiling import (
     Variant,
     anchor_of,
@@ -46,7 +47,7 @@ from autotune.search.tiling import (
 )
 from autotune.target import Target
 from autotune.te.chains import only_producer
-from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.dag import Compute
 from autotune.te.expr import Var
 from autotune.te.windows import is_window
 
@@ -68,11 +69,9 @@ class _Chain:
     padding: tuple[Compute, ...]
 
 
-def tile_window_and_reduction(
-    dag: ComputeDAG, target: Target, p: Partial, name: str
-) -> list[Partial] | None:
+def tile_window_and_reduction(p: Partial, name: str, target: Target) -> list[Partial] | None:
     """Tile a pointwise stage around a reduction, and inside its blocks the window that feeds it."""
-    state = p.state(dag)
+    state = p.state
     found = root_and_anchor(state, name)
     chain = _chain(state, found[1]) if found else None
     if found is None or chain is None:
@@ -80,12 +79,12 @@ def tile_window_and_reduction(
     inlined = (False, True) if chain.padding else (False,)
     factors = (1, *interleaving(state.dag, chain.anchor, target))
     variants = [
-        Variant(False, m, False, False, inline_producers=i, interleave=n)
+        Variant(panels_outside=m, inline_producers=i, interleave=n)
         for m in (True, False)
         for i in inlined
         for n in factors
     ]
-    return [_tile(dag, target, p, found[0], chain, v) for v in variants]
+    return [_tile(p, found[0], chain, v, target) for v in variants]
 
 
 def _chain(state: State, anchor: Compute) -> _Chain | None:
@@ -111,28 +110,26 @@ def _point_by_point(anchor: Compute, op: Compute) -> bool:
     return all(isinstance(i, Var) for x in reads for i in x.indices)
 
 
-def _tile(
-    dag: ComputeDAG, target: Target, p: Partial, op: Compute, c: _Chain, v: Variant
-) -> Partial:
+def _tile(p: Partial, op: Compute, c: _Chain, v: Variant, target: Target) -> Partial:
     rows = [a.name for a in op.axes[:-1] if a.extent > 1][:-1]
-    out, op, anchor = interleaved(dag, p, op, c.anchor, v.interleave)
+    out, op, anchor = interleaved(p, op, c.anchor, v.interleave)
     out, loops = tile_consumer(out, op, target, v, rows)
     out = place_anchor(out, op, anchor, loops, v, target)
     host, block = op.name, loops.blocks[-1]
     window = c.window
     if window is None:
         out = out.add(CacheWrite(c.middle.name, f"{c.middle.name}.sum"))
-        window = out.state(dag)[f"{c.middle.name}.sum"].op
+        window = out.state[f"{c.middle.name}.sum"].op
     out = out.add(ComputeAt(c.middle.name, host, block))
     out = _tile_window(out, c.middle, window, target)
     for stage in c.padding:
         if v.inline_producers:
             out = out.add(ComputeInline(stage.name), done=(stage.name,))
         else:
-            out = place_producer(out.state(dag), out, stage.name, host, block, target)
-    out = out.add(*(Pack(n, window.name) for n in constants_of(out.state(dag), window)))
-    out = out.add(done=(c.middle.name, window.name), label="chained")
-    return finish_tiling(dag, out, op, anchor, v)
+            out = place_producer(out, stage.name, host, block, target)
+    out = out.add(*(Pack(n, window.name) for n in constants_of(out.state, window)))
+    out = out.add(done=(c.middle.name, window.name), tags=(Tag.CHAINED,))
+    return finish_tiling(out, op, anchor, v)
 
 
 def _tile_window(p: Partial, op: Compute, window: Compute, target: Target) -> Partial:
@@ -144,10 +141,10 @@ def _tile_window(p: Partial, op: Compute, window: Compute, target: Target) -> Pa
     out = p
     for a in tiled:
         hole = f"window.{a.name}"
-        out = out.hole(hole, tuple(t for t in WINDOW_TILES if t <= a.extent))
+        out = out.hole(hole, tuple(t for t in WINDOW_TILES if t <= a.extent), Role.TILE)
         out = out.add(Split(op.name, a.name, (Hole(hole),), "split"))
     vectors = tuple(n for n in WINDOW_VECTORS if n * lanes <= channel.extent)
-    out = out.hole("window.vectors", vectors)
+    out = out.hole("window.vectors", vectors, Role.VECTORS)
     out = out.add(Split(op.name, c, (Hole("window.vectors"), lanes)))
     tiles = [*(f"{a.name}.0" for a in tiled), f"{c}.0"]
     inner = [*(f"{a.name}.1" for a in tiled), f"{c}.1"]

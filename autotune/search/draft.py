@@ -14,7 +14,7 @@ networks their schedules, and is itself a feature of the ranker, which learns wh
             Inputs and outputs that fit half of L2 are there already; those beyond L3 are in memory,
             and what is written there counts twice.
 
-Checked against 6,900 candidates drawn uniformly and 2,900 promising ones (docs/search.md).
+Checked against 6,900 candidates drawn uniformly and 2,900 promising ones (docs/results/search.md).
 """
 
 from __future__ import annotations

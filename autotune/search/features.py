@@ -19,7 +19,7 @@ from autotune.search.draft import (
     step_cycles,
 )
 from autotune.search.nest import Array
-from autotune.search.space import Rows, Sketch
+from autotune.search.space import Role, Rows, Sketch, Tag
 from autotune.target import Target
 
 
@@ -84,20 +84,6 @@ MAIN: tuple[Feature, ...] = (
     ),
     Feature("cold", "log2 B/flop", "constants per flop", lambda s, t: _per_flop(_cold(s), s)),
 )
-WORDS = (
-    "channels>pixels",
-    "panels>tiles",
-    "k-blocked",
-    "window-unrolled",
-    "inlined",
-    "copied",
-    "per-k",
-    "rows",
-    "winograd2",
-    "winograd4",
-    "whole",
-)
-"""Structures that a sketch may have, as columns of zeros and ones."""
 OTHER = (
     ("draft", "log2 s", "estimate of the analytic draft"),
     ("idle", "ratio", "slowest thread over average"),
@@ -112,7 +98,7 @@ OTHER = (
 NAMES: tuple[str, ...] = (
     *(f.name for f in MAIN),
     *(name for name, _, _ in OTHER),
-    *(f"structure {w}" for w in WORDS),
+    *(f"structure {tag}" for tag in Tag),
 )
 
 
@@ -125,7 +111,7 @@ def features(
     rest = [s for s in analysis.statements if s is not main]
     columns = [np.broadcast_to(f.of(main, target), (n,)) for f in MAIN]
     cycles = statement_cycles(main, target)
-    prefetch = _prefetch(sketch, rows)
+    prefetch = _first(sketch, rows, Role.PREFETCH)  # negative: a weight panel ahead
     columns += [
         np.log2(np.maximum(draft_seconds(analysis, target, n_threads), 1e-9)),
         idle_factor(main, n_threads),
@@ -134,11 +120,10 @@ def features(
         np.full(n, len(analysis.statements)),
         _log(np.maximum(prefetch, 0)),
         (prefetch < 0).astype(np.float64),
-        _hole(sketch, rows, "tile.touch"),
-        -_hole(sketch, rows, "tile.ahead"),
+        _first(sketch, rows, Role.PREFETCH_CONSUMER),
+        -_first(sketch, rows, Role.PREFETCH_NEXT_TILE),
     ]
-    words = sketch.name.replace("+", ",").replace("#", ",").split(",")
-    columns += [np.full(n, float(w in words)) for w in WORDS]
+    columns += [np.full(n, float(tag in sketch.tags)) for tag in Tag]
     return np.stack([np.asarray(c, np.float64) for c in columns], axis=1)
 
 
@@ -150,15 +135,9 @@ def _cold(s: Statement) -> Array:
     return np.full_like(s.steps, s.cold_bytes)
 
 
-def _hole(sketch: Sketch, rows: Rows, name: str) -> Array:
-    """Values of one hole; 0 for sketches without it."""
-    return np.asarray(sketch.values(rows).get(name, np.zeros(len(rows))), np.float64)
-
-
-def _prefetch(sketch: Sketch, rows: Rows) -> Array:
-    """Distance of the first constant that is prefetched at all; negative: a chunk ahead."""
+def _first(sketch: Sketch, rows: Rows, role: Role) -> Array:
+    """Values of the first hole of a role that is not 0; 0 for sketches without one."""
     found = np.zeros(len(rows))
-    for name, values in sketch.values(rows).items():
-        if name.endswith(".prefetch"):
-            found = np.where(found == 0, values, found)
+    for values in sketch.values_of(role, rows):
+        found = np.where(found == 0, values, found)
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from autotune.schedule.steps import ComputeInline, Interleave
 from autotune.search.partial import Partial
+from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.expr import Reduce, variables
@@ -61,22 +62,25 @@ def _by_constants(dag: ComputeDAG, anchor: Compute) -> bool:
     return all(isinstance(op := dag[n], Placeholder) and op.constant for n in tensors)
 
 
-def in_parts(
-    dag: ComputeDAG, p: Partial, anchor: Compute, factor: int
-) -> tuple[Partial, Compute, Compute]:
+def interleave_tags(factor: int) -> tuple[Tag, ...]:
+    """The tag of a structure with `factor` partial results of a channel side by side."""
+    tags = {2: Tag.INTERLEAVED2, 4: Tag.INTERLEAVED4, 8: Tag.INTERLEAVED8}
+    return (tags[factor],) if factor > 1 else ()
+
+
+def in_parts(p: Partial, anchor: Compute, factor: int) -> tuple[Partial, Compute, Compute]:
     """The sum of `factor` partial results of each channel, and these, side by side."""
     name = f"{anchor.name}.parts"
     out = p.add(Interleave(anchor.name, factor, name))
-    state = out.state(dag)
-    return out, state[anchor.name].op, state[name].op
+    return out, out.state[anchor.name].op, out.state[name].op
 
 
 def interleaved(
-    dag: ComputeDAG, p: Partial, op: Compute, anchor: Compute, factor: int
+    p: Partial, op: Compute, anchor: Compute, factor: int
 ) -> tuple[Partial, Compute, Compute]:
     """Consumer `op`, which adds up what `anchor` computes in `factor` parts."""
     if factor == 1:
         return p, op, anchor
-    out, total, parts = in_parts(dag, p, anchor, factor)
+    out, total, parts = in_parts(p, anchor, factor)
     out = out.add(ComputeInline(total.name))
-    return out, out.state(dag)[op.name].op, parts
+    return out, out.state[op.name].op, parts

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TypeAlias
 
-from autotune.schedule.replay import replay
-from autotune.schedule.state import State
+from autotune.schedule.replay import apply
+from autotune.schedule.state import State, initial
 from autotune.schedule.steps import (
     NEXT_CHUNK,
     Annotate,
@@ -18,7 +19,7 @@ from autotune.schedule.steps import (
     Split,
     Step,
 )
-from autotune.search.space import Parameter
+from autotune.search.space import Parameter, Role
 from autotune.target import Target
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
@@ -32,25 +33,42 @@ MAX_VECTORS = 16
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A sketch while it is being built: what is decided, and which stages are done."""
+    """A sketch while it is being built: the steps so far, their state, and which stages are done.
 
+    `state`: the loop structure that `steps` make, with every hole at its smallest value.
+    `structure`: the tags of each rule that was applied, in order.
+    """
+
+    state: State
     steps: tuple[Step, ...] = ()
     parameters: tuple[Parameter, ...] = ()
-    name: str = ""
+    structure: tuple[tuple[str, ...], ...] = ()
     done: frozenset[str] = frozenset()
 
-    def add(self, *steps: Step, done: tuple[str, ...] = (), label: str = "") -> Partial:
-        """Append steps, mark stages as done, extend the name."""
-        name = f"{self.name}+{label}" if self.name and label else self.name or label
-        return replace(self, steps=(*self.steps, *steps), done=self.done | set(done), name=name)
+    def add(self, *steps: Step, done: Iterable[str] = (), tags: tuple[str, ...] = ()) -> Partial:
+        """Apply steps, mark stages as done, add the tags of a rule.
 
-    def hole(self, name: str, domain: tuple[int, ...]) -> Partial:
-        """Declare a parameter."""
-        return replace(self, parameters=(*self.parameters, Parameter(name, domain)))
+        Raises ScheduleError for a step that cannot be applied.
+        """
+        smallest = {p.name: p.domain[0] for p in self.parameters}
+        state = reduce(lambda state, step: apply(state, step, smallest), steps, self.state)
+        structure = (*self.structure, tags) if tags else self.structure
+        return replace(
+            self,
+            state=state,
+            steps=(*self.steps, *steps),
+            done=self.done | set(done),
+            structure=structure,
+        )
 
-    def state(self, dag: ComputeDAG) -> State:
-        """Loop structure so far, with every hole at its smallest value."""
-        return replay(dag, self.steps, {p.name: p.domain[0] for p in self.parameters})
+    def hole(self, name: str, domain: tuple[int, ...], role: Role) -> Partial:
+        """Declare a parameter; steps that name it are added later."""
+        return replace(self, parameters=(*self.parameters, Parameter(name, domain, role)))
+
+
+def begin(dag: ComputeDAG) -> Partial:
+    """The sketch of no steps."""
+    return Partial(initial(dag))
 
 
 def split_into_vectors(
@@ -64,21 +82,19 @@ def split_into_vectors(
     lanes = lanes_of(last.extent, target) if gather or advances(op, last) else 1
     if lanes == 1:
         hole = f"{prefix}.{last.name}.unroll"
-        out = p.hole(hole, tuple(u for u in (1, 2, 4, 8) if u <= last.extent))
+        out = p.hole(hole, tuple(u for u in (1, 2, 4, 8) if u <= last.extent), Role.VECTORS)
         out = out.add(Split(op.name, last.name, (Hole(hole),)))
         return out.add(Annotate(op.name, f"{last.name}.1", "unroll"))
     hole = f"{prefix}.{last.name}.vectors"
-    out = p.hole(hole, tuple(u for u in (1, 2, 4, 8) if u * lanes <= last.extent))
+    out = p.hole(hole, tuple(u for u in (1, 2, 4, 8) if u * lanes <= last.extent), Role.VECTORS)
     out = out.add(Split(op.name, last.name, (Hole(hole), lanes)))
     out = out.add(Annotate(op.name, f"{last.name}.1", "unroll"))
     return out.add(Annotate(op.name, f"{last.name}.2", "vectorize"))
 
 
-def place_producer(
-    state: State, p: Partial, name: str, target_stage: str, loop: str, target: Target
-) -> Partial:
+def place_producer(p: Partial, name: str, target_stage: str, loop: str, target: Target) -> Partial:
     """A pointwise producer computed for each block, vectorised over its innermost axis."""
-    op = state[name].op
+    op = p.state[name].op
     out = p.add(ComputeAt(name, target_stage, loop), done=(name,))
     last = op.axes[-1]
     lanes = lanes_of(last.extent, target)
@@ -98,18 +114,18 @@ def unroll_last(
     if len(domain) == 1:
         return p, reduction, []
     hole = f"{prefix}k.unroll"
-    out = p.hole(hole, domain).add(Split(anchor.name, last.name, (Hole(hole),)))
+    out = p.hole(hole, domain, Role.UNROLL).add(Split(anchor.name, last.name, (Hole(hole),)))
     names = [*reduction[:-1], f"{last.name}.0"]
     return out, names, [f"{last.name}.1"]
 
 
-def pack_constants(state: State, p: Partial, anchor: Compute) -> Partial:
+def pack_constants(p: Partial, anchor: Compute) -> Partial:
     """Store the constants that `anchor` reads in its order, and prefetch them."""
     out = p
-    for name in constants_of(state, anchor):
+    for name in constants_of(p.state, anchor):
         hole = f"{name}.prefetch"
         if all(q.name != hole for q in out.parameters):  # another product may read it too
-            out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048, 8192))
+            out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048, 8192), Role.PREFETCH)
         out = out.add(Pack(name, anchor.name), Prefetch(name, anchor.name, Hole(hole)))
     return out
 
@@ -157,8 +173,8 @@ def channel_holes(p: Partial, channel: Axis, target: Target) -> Partial:
     widths = lanes_domain(channel.extent, target)
     count = -(-channel.extent // widths[0])
     vectors = tuple(range(1, min(count, MAX_VECTORS) + 1))
-    p = p.hole("lanes", widths).hole("vectors", vectors)
-    return p.hole("panels", count_domain(count))
+    p = p.hole("lanes", widths, Role.LANES).hole("vectors", vectors, Role.VECTORS)
+    return p.hole("panels", count_domain(count), Role.TILES)
 
 
 def lanes_domain(extent: int, target: Target) -> tuple[int, ...]:
@@ -197,5 +213,5 @@ def count_domain(extent: int) -> tuple[int, ...]:
     return tuple(sorted(n for n in small | divisors | powers if n <= extent))
 
 
-Rule: TypeAlias = Callable[[ComputeDAG, Target, Partial, str], list[Partial] | None]
-"""A rule of the walk: None to skip stage `name`, else what replaces the partial sketch."""
+Rule: TypeAlias = Callable[[Partial, str, Target], list[Partial] | None]
+"""A sketch rule: None to skip the stage of that name, else what replaces the partial sketch."""

@@ -298,6 +298,13 @@ def default_steps(
     Nobody measured its error: where that might exceed `max_error`, it is a direct sum.
     Raises NoValidSchedule when no sketch of the task has a valid row.
     """
+    return default_candidate(dag, target, n_threads, max_error).steps
+
+
+def default_candidate(
+    dag: ComputeDAG, target: Target, n_threads: int, max_error: float = math.inf
+) -> Candidate:
+    """`default_steps` with the name of its structure and the estimate of the draft."""
     rng = np.random.default_rng(0)
     policy = SketchPolicy(dag, target, n_threads, Ranker(0), rng)
     policy.generations, policy.hopeless = _DEFAULT_GENERATIONS, _DEFAULT_HOPELESS
@@ -306,7 +313,7 @@ def default_steps(
     for candidate in policy.propose(_MAX_DEFAULTS):
         with contextlib.suppress(ScheduleError):
             lower(dag, candidate.steps)  # the draft bounds buffers, lowering knows them
-            return candidate.steps
+            return candidate
     raise NoValidSchedule(
         f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
     )

@@ -12,6 +12,7 @@ from autotune.search.partial import (
     place_producer,
     split_into_vectors,
 )
+from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.chains import matches, shared_axes
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
@@ -24,11 +25,9 @@ _NARROW_STEPS = 12
 """Steps of parts of a vector that take no longer than few of whole ones and a remainder."""
 
 
-def rfactor_contiguous_reduction(
-    dag: ComputeDAG, target: Target, p: Partial, name: str
-) -> list[Partial] | None:
+def rfactor_contiguous_reduction(p: Partial, name: str, target: Target) -> list[Partial] | None:
     """A reduction along the direction of memory: partial results side by side in vector lanes."""
-    state = p.state(dag)
+    state = p.state
     op = state[name].op
     if not op.axes or not terms_fill_lanes(op, target):
         return None
@@ -37,7 +36,7 @@ def rfactor_contiguous_reduction(
         return None
     last = op.axes[-1].name
     out = _place_row_reduction(p, op, None, last, target)
-    return [out.add(Parallel(name, len(op.axes)), done=(name,), label="lanes")]
+    return [out.add(Parallel(name, len(op.axes)), done=(name,), tags=(Tag.LANES,))]
 
 
 def terms_fill_lanes(op: Compute, target: Target) -> bool:
@@ -69,11 +68,9 @@ def _is_common(dag: ComputeDAG, op: Compute, x: Load) -> bool:
     return is_constant and not any(a.name in variables(x) for a in op.axes)
 
 
-def tile_rows_with_everything(
-    dag: ComputeDAG, target: Target, p: Partial, name: str
-) -> list[Partial] | None:
+def tile_rows_with_everything(p: Partial, name: str, target: Target) -> list[Partial] | None:
     """Several stages that share their leading axes run row by row, all in one loop nest."""
-    state = p.state(dag)
+    state = p.state
     inner = [s.op for s in state.stages.values() if s.name != name and s.name not in p.done]
     reductions = [op for op in inner if op.reduce_axes]
     op = state[name].op
@@ -86,21 +83,19 @@ def tile_rows_with_everything(
         return None
     row = op.axes[shared - 1].name
     out = split_into_vectors(p, op, target, "row")
-    names = [i.name for i in out.state(dag)[name].iters]
-    out = out.add(Reorder(name, tuple(names)), Parallel(name, shared), label="rows")
+    names = [i.name for i in out.state[name].iters]
+    out = out.add(Reorder(name, tuple(names)), Parallel(name, shared), tags=(Tag.ROWS,))
     for producer in reversed(inner):
-        out = place_row_stage(dag, target, out, producer.name, name, row)
+        out = place_row_stage(out, producer.name, name, row, target)
     return [out.add(done=(name, *(i.name for i in inner)))]
 
 
-def place_row_stage(
-    dag: ComputeDAG, target: Target, p: Partial, name: str, root: str, row: str
-) -> Partial:
+def place_row_stage(p: Partial, name: str, root: str, row: str, target: Target) -> Partial:
     """Stage `name` for one row, in loop `row` of `root`."""
-    op = p.state(dag)[name].op
+    op = p.state[name].op
     if op.reduce_axes:
         return _place_row_reduction(p, op, root, row, target)
-    return place_producer(p.state(dag), p, name, root, row, target)
+    return place_producer(p, name, root, row, target)
 
 
 def _place_row_reduction(

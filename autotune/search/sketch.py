@@ -1,15 +1,15 @@
 """⑥ Sketch rules: the only source of loop structure.
 
-`generate_sketches(dag, target)` walks the stages from the last to the first. At each stage a rule
+`generate_sketches(dag, target)` visits the stages from the last to the first. At each stage a rule
 answers None (skip) or a list of partial sketches that replace the present one (apply and stop);
-rules are tried in order, and a list of several partial sketches branches the walk. What the rules
-look at is the definition of the computation (which axes a load uses, what reads what), never an
+rules are tried in order, and a list of several partial sketches branches the walk. Rules look at
+the definition of the computation (which axes a load uses, which stage reads which), never at an
 operator's name or a shape's value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from autotune.errors import ScheduleError
 from autotune.schedule.steps import CacheWrite, ComputeInline, Parallel, Reorder
@@ -18,7 +18,7 @@ from autotune.search.attended import tile_products_of_rows
 from autotune.search.chained import tile_window_and_reduction
 from autotune.search.partial import Partial, Rule, advances, split_into_vectors
 from autotune.search.rows import rfactor_contiguous_reduction, tile_rows_with_everything
-from autotune.search.space import Sketch
+from autotune.search.space import Sketch, Tag
 from autotune.search.tiling import tile_reduction_with_consumer
 from autotune.search.transformed import tile_transformed_reduction
 from autotune.target import Target
@@ -29,55 +29,67 @@ MAX_REPEATED_NODES = 256
 """Most nodes of an expression that inlining may write where several reads of it were."""
 
 
-def generate_sketches(dag: ComputeDAG, target: Target) -> list[Sketch]:
-    """All loop structures of a task. Raises ScheduleError only when no rule covers a stage."""
+def generate_sketches(
+    dag: ComputeDAG, target: Target, rules: Sequence[Rule] | None = None
+) -> list[Sketch]:
+    """All loop structures of a task, by `rules` (None: `RULES`), which are tried in order.
+
+    Raises ScheduleError when no rule applies to a stage, or when a rule adds a step that cannot be
+    applied.
+    """
     finished: list[Partial] = []
     work = [_inline_all(dag, p) for p in algorithms(dag, target)]
     while work:
         partial = work.pop()
-        name = _next_stage(dag, partial)
+        name = _next_stage(partial)
         if name is None:
             finished.append(partial)
             continue
-        work += _apply(dag, target, partial, name)
-    names: dict[str, int] = {}
+        work += _apply(RULES if rules is None else rules, partial, name, target)
+    return _named(reversed(finished))
+
+
+def _named(partials: Iterable[Partial]) -> list[Sketch]:
+    """Sketches called by their tags, numbered where several have the same."""
+    counts: dict[str, int] = {}
     sketches = []
-    for p in reversed(finished):
-        n = names[p.name] = names.get(p.name, -1) + 1
-        sketches.append(Sketch(f"{p.name}#{n}" if n else p.name, p.steps, p.parameters))
+    for p in partials:
+        name = "+".join(",".join(tags) for tags in p.structure)
+        n = counts[name] = counts.get(name, -1) + 1
+        tags = frozenset(tag for tags in p.structure for tag in tags)
+        sketches.append(Sketch(f"{name}#{n}" if n else name, p.steps, p.parameters, tags))
     return sketches
 
 
 def _inline_all(dag: ComputeDAG, p: Partial) -> Partial:
-    """Inline whatever the definition alone tells to inline; the rest is the walk's to decide."""
+    """Inline every stage that `inline_pointwise` covers; the rules decide about the others."""
     for name in reversed([op.name for op in dag.computes]):
-        p = inline_pointwise(dag, p, name)
+        p = inline_pointwise(p, name)
     return p
 
 
-def _apply(dag: ComputeDAG, target: Target, partial: Partial, name: str) -> list[Partial]:
-    for rule in RULES:
-        branches = rule(dag, target, partial, name)
+def _apply(rules: Sequence[Rule], partial: Partial, name: str, target: Target) -> list[Partial]:
+    for rule in rules:
+        branches = rule(partial, name, target)
         if branches is not None:
             return branches
     raise ScheduleError(f"no sketch rule applies to stage {name}")
 
 
-def _next_stage(dag: ComputeDAG, partial: Partial) -> str | None:
-    stages = partial.state(dag).stages
-    return next((n for n in reversed(stages) if n not in partial.done), None)
+def _next_stage(partial: Partial) -> str | None:
+    return next((n for n in reversed(partial.state.stages) if n not in partial.done), None)
 
 
 # --- rules ------------------------------------------------------------------------------------
 
 
-def inline_pointwise(dag: ComputeDAG, p: Partial, name: str) -> Partial:
+def inline_pointwise(p: Partial, name: str) -> Partial:
     """A pointwise stage read at one place by a pointwise stage, or one that only moves elements.
 
     Reading a value several times (`x * sigmoid(x)`) writes its expression several times; machine
     code computes it once. Large expressions stay apart.
     """
-    state = p.state(dag)
+    state = p.state
     op = state[name].op
     if name in state.dag.outputs or op.reduce_axes:
         return p
@@ -96,26 +108,23 @@ def _at_one_place(reader: Compute, op: Compute) -> bool:
     return len({x.indices for x in found}) == 1
 
 
-def cache_reduction_output(
-    dag: ComputeDAG, target: Target, p: Partial, name: str
-) -> list[Partial] | None:
+def cache_reduction_output(p: Partial, name: str, target: Target) -> list[Partial] | None:
     """A reduction that is an output, or is read in more than one way, gets a pointwise consumer."""
-    state = p.state(dag)
-    op = state[name].op
-    if not op.reduce_axes or state[name].attach:
+    op = p.state[name].op
+    if not op.reduce_axes or p.state[name].attach:
         return None
     if not op.axes:  # a single number: nothing to tile
         return [p.add(done=(name,))]
     return [p.add(CacheWrite(name, f"{name}.sum"))]
 
 
-def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> list[Partial] | None:
+def tile_pointwise(p: Partial, name: str, target: Target) -> list[Partial] | None:
     """A pointwise stage at the root: vectors inside, everything else parallel.
 
     One that rearranges elements may collect those of a vector one by one, and may run in the order
     in which it reads them, so that what is read together is used together.
     """
-    stage = p.state(dag)[name]
+    stage = p.state[name]
     op = stage.op
     if op.reduce_axes or stage.attach:
         return None
@@ -124,26 +133,24 @@ def tile_pointwise(dag: ComputeDAG, target: Target, p: Partial, name: str) -> li
     last = op.axes[-1]
     collects = last.extent > 1 and not advances(op, last)
     ways = (False, True) if collects else (False,)
-    return [x for gather in ways for x in _pointwise_loops(dag, target, p, op, gather)]
+    return [x for gather in ways for x in _pointwise_loops(p, op, target, gather)]
 
 
-def _pointwise_loops(
-    dag: ComputeDAG, target: Target, p: Partial, op: Compute, gather: bool
-) -> Iterator[Partial]:
+def _pointwise_loops(p: Partial, op: Compute, target: Target, gather: bool) -> Iterator[Partial]:
     out = split_into_vectors(p, op, target, op.name, gather)
-    names = [i.name for i in out.state(dag)[op.name].iters]
-    last = f"{op.axes[-1].name}."
-    outer = [n for n in names if not n.startswith(last) or n == f"{last}0"]
-    rest = [n for n in names if n not in outer]
-    orders = {"": outer}
+    stage, last = out.state[op.name], op.axes[-1].name
+    outer = [i.name for i in stage.iters if stage.axis_of(i.name) != last]
+    split, *rest = (i.name for i in stage.iters if stage.axis_of(i.name) == last)
+    outer.append(split)
+    orders: dict[tuple[Tag, ...], list[str]] = {(): outer}
     for axes in _orders_of_reading(op):
-        moved = sorted(outer, key=lambda n: axes.index(n.partition(".")[0]))
+        moved = sorted(outer, key=lambda n: axes.index(stage.axis_of(n)))
         if moved != outer:
-            orders["as-read"] = moved
-    for label, order in orders.items():
-        words = ",".join(filter(None, ("gathered" if gather else "", label)))
+            orders[(Tag.AS_READ,)] = moved
+    for as_read, order in orders.items():
+        tags = (*((Tag.GATHERED,) if gather else ()), *as_read)
         loops = (Reorder(op.name, (*order, *rest)), Parallel(op.name, len(order)))
-        yield out.add(*loops, done=(op.name,), label=words)
+        yield out.add(*loops, done=(op.name,), tags=tags)
 
 
 def _orders_of_reading(op: Compute) -> Iterator[list[str]]:

@@ -7,6 +7,7 @@ parameters, so sampling, mutation and crossover are array operations.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +19,74 @@ Rows = NDArray[np.int64]
 """Positions in the domains, shape [n_candidates, n_parameters]."""
 
 
+class Tag(StrEnum):
+    """What a rule tells about the structure that it made. Names of sketches consist of tags."""
+
+    CHANNELS_OUTSIDE = "channels>pixels"
+    PIXELS_OUTSIDE = "pixels>channels"
+    PANELS_OUTSIDE = "panels>tiles"
+    TILES_OUTSIDE = "tiles>panels"
+    K_BLOCKED = "k-blocked"
+    WINDOW_UNROLLED = "window-unrolled"
+    INLINED = "inlined"
+    COPIED = "copied"
+    PER_K = "per-k"
+    INTERLEAVED2 = "interleaved2"
+    INTERLEAVED4 = "interleaved4"
+    INTERLEAVED8 = "interleaved8"
+    WINOGRAD2 = "winograd2"
+    WINOGRAD4 = "winograd4"
+    WHOLE = "whole"
+    BLOCKED = "blocked"
+    PARTS = "parts"
+    CHAINED = "chained"
+    ATTENDED = "attended"
+    ROWS = "rows"
+    LANES = "lanes"
+    GATHERED = "gathered"
+    AS_READ = "as-read"
+
+
+class Role(Enum):
+    """What a hole of a sketch decides."""
+
+    LANES = auto()
+    """lanes of a vector"""
+    VECTORS = auto()
+    """unrolled vectors"""
+    TILE = auto()
+    """extent of a register tile along one axis"""
+    TILES = auto()
+    """tiles of a block along one axis"""
+    BLOCK = auto()
+    """terms of a reduction block"""
+    UNROLL = auto()
+    """unrolled steps of a reduction"""
+    PREFETCH = auto()
+    """distance at which a constant is prefetched, in bytes or NEXT_CHUNK"""
+    PREFETCH_CONSUMER = auto()
+    """whether what the consumer reads and writes is prefetched"""
+    PREFETCH_NEXT_TILE = auto()
+    """whether activations of the next tile are prefetched (NEXT_CHUNK)"""
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A hole and the values that it may take, in increasing order."""
+    """A hole, the values that it may take in increasing order, and what it decides."""
 
     name: str
     domain: tuple[int, ...]
+    role: Role
 
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """A loop structure: steps with holes, and the domain of every hole."""
+    """A loop structure: steps with holes, the domain of every hole, and tags (see `Tag`)."""
 
     name: str
     steps: Steps
     parameters: tuple[Parameter, ...]
+    tags: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:
@@ -45,6 +99,14 @@ class Sketch:
             p.name: np.asarray(p.domain, dtype=np.int64)[rows[:, k]]
             for k, p in enumerate(self.parameters)
         }
+
+    def values_of(self, role: Role, rows: Rows) -> list[NDArray[np.int64]]:
+        """Values of the holes of one role, in their order: arrays of shape [n_candidates]."""
+        return [
+            np.asarray(p.domain, dtype=np.int64)[rows[:, k]]
+            for k, p in enumerate(self.parameters)
+            if p.role is role
+        ]
 
     def bind(self, row: Rows) -> Steps:
         """The concrete schedule of one row, shape [n_parameters]."""

@@ -33,7 +33,7 @@ from autotune.schedule.steps import (
     Reorder,
     Split,
 )
-from autotune.search.interleaving import interleaved, interleaving
+from autotune.search.interleaving import interleave_tags, interleaved, interleaving
 from autotune.search.partial import (
     Partial,
     channel_holes,
@@ -45,25 +45,24 @@ from autotune.search.partial import (
     unroll_last,
 )
 from autotune.search.rows import only_terms_are_contiguous
+from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import matches
-from autotune.te.dag import Compute, ComputeDAG, Placeholder
+from autotune.te.dag import Compute, Placeholder
 from autotune.te.expr import variables
 from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
 
 
-def tile_reduction_with_consumer(
-    dag: ComputeDAG, target: Target, p: Partial, name: str
-) -> list[Partial] | None:
+def tile_reduction_with_consumer(p: Partial, name: str, target: Target) -> list[Partial] | None:
     """Multi-level tiling of a pointwise stage around the reduction that feeds it."""
-    state = p.state(dag)
+    state = p.state
     found = root_and_anchor(state, name)
     if found is None or only_terms_are_contiguous(state.dag, found[1], target):
         return None
     op, anchor = found
     out: list[Partial] = []
     for variant in _variants(anchor, op, interleaving(state.dag, anchor, target)):
-        out += _tile(dag, target, p, op, anchor, variant)
+        out += _tile(p, op, anchor, variant, target)
     return out
 
 
@@ -96,31 +95,40 @@ def anchor_of(state: State, op: Compute) -> Compute | None:
 # --- tiling -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One structural choice of multi-level tiling."""
+    """One structural choice of multi-level tiling.
 
-    channels_outside: bool
-    panels_outside: bool
-    k_blocked: bool
-    unroll_window: bool
+    `channels_outside`: blocks of channels are outside blocks of pixels. `panels_outside`: within a
+    block, panels of channels are outside tiles of pixels. `k_blocked`: the reduction runs in blocks
+    outside the tiles. `producers_per_k`: producers are computed for each of these blocks.
+    `interleave`: partial results of a channel in neighbouring lanes.
+    """
+
+    channels_outside: bool = False
+    panels_outside: bool = False
+    k_blocked: bool = False
+    unroll_window: bool = False
     inline_producers: bool = False
     copy_inputs: bool = False
     producers_per_k: bool = False
     interleave: int = 1
 
     @property
-    def label(self) -> str:
-        """Name of the structure in logs and reports."""
-        words = ["channels>pixels" if self.channels_outside else "pixels>channels"]
-        words.append("panels>tiles" if self.panels_outside else "tiles>panels")
-        words += ["k-blocked"] if self.k_blocked else []
-        words += ["window-unrolled"] if self.unroll_window else []
-        words += ["inlined"] if self.inline_producers else []
-        words += ["copied"] if self.copy_inputs else []
-        words += ["per-k"] if self.producers_per_k else []
-        words += [f"interleaved{self.interleave}"] if self.interleave > 1 else []
-        return ",".join(words)
+    def tags(self) -> tuple[Tag, ...]:
+        """The structure as tags of a sketch."""
+        marked = {
+            Tag.CHANNELS_OUTSIDE: self.channels_outside,
+            Tag.PIXELS_OUTSIDE: not self.channels_outside,
+            Tag.PANELS_OUTSIDE: self.panels_outside,
+            Tag.TILES_OUTSIDE: not self.panels_outside,
+            Tag.K_BLOCKED: self.k_blocked,
+            Tag.WINDOW_UNROLLED: self.unroll_window,
+            Tag.INLINED: self.inline_producers,
+            Tag.COPIED: self.copy_inputs,
+            Tag.PER_K: self.producers_per_k,
+        }
+        return (*(tag for tag, is_on in marked.items() if is_on), *interleave_tags(self.interleave))
 
 
 def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> list[Variant]:
@@ -129,31 +137,32 @@ def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> l
         window = window_size(anchor) <= MAX_WINDOW
         orders = (True, False) if pixels else (False,)
         return [
-            Variant(o, o, False, unroll, inline)
+            Variant(
+                channels_outside=o,
+                panels_outside=o,
+                unroll_window=unroll,
+                inline_producers=inline,
+            )
             for o in orders
             for unroll in ((True, False) if window else (False,))
             for inline in (False, True)
         ]
     if not pixels:
-        return [Variant(False, True, False, False)]
-    plain = [Variant(o, m, False, False) for o in (True, False) for m in (True, False)]
-    copied = [Variant(o, True, False, False, copy_inputs=True) for o in (True, False)]
-    blocked = [Variant(o, True, True, False) for o in (True, False)]
-    per_k = [
-        Variant(o, True, True, False, copy_inputs=c, producers_per_k=True)
-        for o in (True, False)
-        for c in (True, False)
-    ]
+        return [Variant(panels_outside=True)]
+    orders = (True, False)
+    plain = [Variant(channels_outside=o, panels_outside=m) for o in orders for m in orders]
+    panels = [v for v in plain if v.panels_outside]
+    copied = [replace(v, copy_inputs=True) for v in panels]
+    blocked = [replace(v, k_blocked=True) for v in panels]
+    per_k = [replace(v, copy_inputs=c, producers_per_k=True) for v in blocked for c in orders]
     skipping = [replace(v, inline_producers=True) for v in plain + blocked]
     dense = [replace(v, interleave=n) for n in factors for v in plain + skipping[: len(plain)]]
     return plain + copied + blocked + per_k + skipping + dense
 
 
-def _tile(
-    dag: ComputeDAG, target: Target, p: Partial, op: Compute, anchor: Compute, v: Variant
-) -> list[Partial]:
+def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) -> list[Partial]:
     """Tile consumer `op`, put `anchor` inside, then its producers."""
-    state = p.state(dag)
+    state = p.state
     producers = _producers(state, anchor)
     copied = [] if producers or not v.copy_inputs else _activations(state, anchor)
     if v.copy_inputs and not copied:
@@ -164,7 +173,7 @@ def _tile(
     if skips and not all(only_pads(state[n].op) for n in producers):
         return []
     rows = _window_axes(op, anchor)[:-1] if skips else []
-    out, op, anchor = interleaved(dag, p, op, anchor, v.interleave)
+    out, op, anchor = interleaved(p, op, anchor, v.interleave)
     for name in copied:
         out = out.add(CacheRead(name, anchor.name, f"{name}.copy"))
         producers.append(f"{name}.copy")
@@ -177,8 +186,8 @@ def _tile(
         if v.inline_producers:
             out = out.add(ComputeInline(name), done=(name,))
         else:
-            out = place_producer(out.state(dag), out, name, host, loop, target)
-    return [finish_tiling(dag, out, op, anchor, v)]
+            out = place_producer(out, name, host, loop, target)
+    return [finish_tiling(out, op, anchor, v)]
 
 
 def _window_axes(op: Compute, anchor: Compute) -> list[str]:
@@ -203,27 +212,25 @@ def _producers(state: State, anchor: Compute) -> list[str]:
     ]
 
 
-def finish_tiling(dag: ComputeDAG, p: Partial, op: Compute, anchor: Compute, v: Variant) -> Partial:
-    """Constants in the order of the loops, and what is fetched early."""
-    out = pack_constants(p.state(dag), p, anchor)
+def finish_tiling(p: Partial, op: Compute, anchor: Compute, v: Variant) -> Partial:
+    """Pack the constants in the order of the loops, and prefetch."""
+    out = pack_constants(p, anchor)
     if not v.k_blocked:
-        out = _touch_for_consumer(out.state(dag), out, op)
-        out = fetch_next_tile(out.state(dag), out, op, anchor)
-    return out.add(done=(op.name, anchor.name), label=v.label)
+        out = _prefetch_for_consumer(out, op)
+        out = prefetch_next_tile(out, op, anchor)
+    return out.add(done=(op.name, anchor.name), tags=v.tags)
 
 
-def fetch_next_tile(
-    state: State, p: Partial, op: Compute, anchor: Compute, prefix: str = ""
-) -> Partial:
-    """While reduction `anchor` runs, what it will read of activations in the next tile of `op`.
+def prefetch_next_tile(p: Partial, op: Compute, anchor: Compute, prefix: str = "") -> Partial:
+    """While reduction `anchor` runs, prefetch the activations of the next tile of `op`.
 
-    Not where windows move, of which the next tile has most already.
+    Not where windows move: the next tile overlaps the present one.
     """
-    ahead = _activations(state, state[anchor.name].op)
+    ahead = _activations(p.state, p.state[anchor.name].op)
     if not ahead or _window_axes(op, anchor):
         return p
     hole = f"{prefix}tile.ahead"
-    out = p.hole(hole, (NEXT_CHUNK, 0))
+    out = p.hole(hole, (NEXT_CHUNK, 0), Role.PREFETCH_NEXT_TILE)
     return out.add(*(Prefetch(n, anchor.name, Hole(hole)) for n in ahead))
 
 
@@ -248,7 +255,7 @@ def tile_consumer(
     for a in pixels:
         tile, many = f"{a.name}.tile", f"{a.name}.tiles"
         sizes = (1,) if a.name in rows else tile_domain(a.extent)
-        out = out.hole(tile, sizes).hole(many, count_domain(a.extent))
+        out = out.hole(tile, sizes, Role.TILE).hole(many, count_domain(a.extent), Role.TILES)
         out = out.add(Split(op.name, a.name, (Hole(many), Hole(tile)), "split"))
     out = channel_holes(out, channel, target)
     out, (block, panel, vector, lane) = split_channel(out, op, channel)
@@ -301,10 +308,12 @@ def _place_blocked_anchor(
     ones = [rename[x.name].name for x in op.axes[:-1] if x.extent == 1]
     out = p.add(ComputeAt(a, op.name, loops.blocks[-1]))
     blocks = _block_domain(last.extent)
-    out = out.hole("k.block", blocks).add(Split(a, last.name, (Hole("k.block"),), "split"))
+    out = out.hole("k.block", blocks, Role.BLOCK).add(
+        Split(a, last.name, (Hole("k.block"),), "split")
+    )
     unrolled: list[str] = []
     if blocks[0] < last.extent:
-        out = out.hole("k.unroll", (1, 2, 4, 8))
+        out = out.hole("k.unroll", (1, 2, 4, 8), Role.UNROLL)
         out = out.add(Split(a, reduction[-1], (Hole("k.unroll"),), "split"))
         reduction[-1:], unrolled = [f"{last.name}.1.0"], [f"{last.name}.1.1"]
     for name, tile in tiled:
@@ -320,11 +329,11 @@ def _place_blocked_anchor(
     return out.add(*marks, Annotate(a, f"{channel}.1", "vectorize"))
 
 
-def _touch_for_consumer(state: State, p: Partial, op: Compute) -> Partial:
-    """While a reduction runs, what its consumer `op` will read and write."""
-    out = p.hole("tile.touch", (0, 1))
-    touched = (*_activations(state, state[op.name].op), op.name)
-    return out.add(*(Prefetch(n, op.name, Hole("tile.touch")) for n in touched))
+def _prefetch_for_consumer(p: Partial, op: Compute) -> Partial:
+    """While a reduction runs, prefetch what its consumer `op` will read and write."""
+    out = p.hole("tile.touch", (0, 1), Role.PREFETCH_CONSUMER)
+    names = (*_activations(p.state, p.state[op.name].op), op.name)
+    return out.add(*(Prefetch(n, op.name, Hole("tile.touch")) for n in names))
 
 
 def _activations(state: State, op: Compute) -> list[str]:

@@ -27,7 +27,7 @@ from autotune.schedule.steps import (
     Size,
     Split,
 )
-from autotune.search.interleaving import in_parts, interleaving
+from autotune.search.interleaving import in_parts, interleave_tags, interleaving
 from autotune.search.partial import (
     Partial,
     batch_and_rows,
@@ -40,6 +40,7 @@ from autotune.search.partial import (
     tile_domain,
     unroll_last,
 )
+from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import only_producer
 from autotune.te.dag import Compute, ComputeDAG
@@ -61,18 +62,16 @@ class _Chain:
     tiles: dict[str, int]
 
 
-def tile_transformed_reduction(
-    dag: ComputeDAG, target: Target, p: Partial, name: str
-) -> list[Partial] | None:
+def tile_transformed_reduction(p: Partial, name: str, target: Target) -> list[Partial] | None:
     """Tile a pointwise stage around a batched product whose results and data it transforms."""
-    state = p.state(dag)
+    state = p.state
     if state[name].op.reduce_axes or state[name].attach:
         return None
     chain = _chain(state.dag, state[name].op)
     if chain is None:
         return None
     factors = (1, *interleaving(state.dag, chain.anchor, target)[:1])
-    return [_tile(dag, target, p, chain, whole, n) for n in factors for whole in (False, True)]
+    return [_tile(p, chain, whole, n, target) for n in factors for whole in (False, True)]
 
 
 def _chain(dag: ComputeDAG, consumer: Compute) -> _Chain | None:
@@ -118,12 +117,10 @@ def _mixes(op: Compute) -> bool:
     return len(loads) > len({x.tensor.name for x in loads})
 
 
-def _tile(
-    dag: ComputeDAG, target: Target, p: Partial, c: _Chain, whole: bool, factor: int
-) -> Partial:
+def _tile(p: Partial, c: _Chain, whole: bool, factor: int, target: Target) -> Partial:
     op = c.consumer
     if factor > 1:
-        p, total, anchor = in_parts(dag, p, c.anchor, factor)
+        p, total, anchor = in_parts(p, c.anchor, factor)
         c = replace(c, inverse=(*c.inverse, total), anchor=anchor)
     pixels = [a for a in op.axes[:-1] if a.extent > 1]
     ones = [a.name for a in op.axes[:-1] if a.extent == 1]
@@ -131,7 +128,7 @@ def _tile(
     out = p
     for a in pixels:
         many, size = f"{a.name}.tiles", c.tiles.get(a.name, 1)
-        out = out.hole(many, count_domain(-(-a.extent // size)))
+        out = out.hole(many, count_domain(-(-a.extent // size)), Role.TILES)
         if size > 1:
             out = out.add(Split(op.name, a.name, (Hole(many), size), "split"))
         else:
@@ -148,11 +145,11 @@ def _tile(
     out = out.add(Annotate(op.name, lane, "vectorize"))
     for stage in c.inverse:
         out = _place_transform(out, stage, op.name, vector)
-    out = _place_product(dag, out, c, panel, target.lanes if factor > 1 else Hole("lanes"))
-    out = _place_data(dag, target, out, c, None if whole else blocks[-1])
+    out = _place_product(out, c, panel, target.lanes if factor > 1 else Hole("lanes"))
+    out = _place_data(out, c, None if whole else blocks[-1], target)
     names = (s.name for s in (op, *c.inverse, c.anchor, *c.data))
-    words = ["whole" if whole else "blocked", *([f"interleaved{factor}"] if factor > 1 else [])]
-    return out.add(done=tuple(names), label=",".join(words))
+    tags = (Tag.WHOLE if whole else Tag.BLOCKED, *interleave_tags(factor))
+    return out.add(done=names, tags=tags)
 
 
 def _place_transform(p: Partial, op: Compute, host: str, loop: str) -> Partial:
@@ -162,7 +159,7 @@ def _place_transform(p: Partial, op: Compute, host: str, loop: str) -> Partial:
     return out.add(Annotate(op.name, op.axes[-1].name, "vectorize"))
 
 
-def _place_product(dag: ComputeDAG, p: Partial, c: _Chain, loop: str, lanes: Size) -> Partial:
+def _place_product(p: Partial, c: _Chain, loop: str, lanes: Size) -> Partial:
     """The batched product of one panel: batch, register tiles, reduction."""
     a = c.anchor
     batch, rows = batch_and_rows(a)
@@ -171,7 +168,7 @@ def _place_product(dag: ComputeDAG, p: Partial, c: _Chain, loop: str, lanes: Siz
     out = p.add(ComputeAt(a.name, c.consumer.name, loop))
     for name in rows:
         extent = next(x.extent for x in a.axes if x.name == name)
-        out = out.hole(f"{name}.rows", tile_domain(extent))
+        out = out.hole(f"{name}.rows", tile_domain(extent), Role.TILE)
         out = out.add(Split(a.name, name, (Hole(f"{name}.rows"),), "split"))
     out = out.add(Split(a.name, channel, (lanes,)))
     out, reduction, unrolled = unroll_last(out, a, last, reduction)
@@ -181,12 +178,10 @@ def _place_product(dag: ComputeDAG, p: Partial, c: _Chain, loop: str, lanes: Siz
     out = out.add(Reorder(a.name, order))
     out = out.add(*(Annotate(a.name, n, "unroll") for n in (*unrolled, *inner)))
     out = out.add(Annotate(a.name, f"{channel}.1", "vectorize"))
-    return pack_constants(out.state(dag), out, a)
+    return pack_constants(out, a)
 
 
-def _place_data(
-    dag: ComputeDAG, target: Target, p: Partial, c: _Chain, loop: str | None
-) -> Partial:
+def _place_data(p: Partial, c: _Chain, loop: str | None, target: Target) -> Partial:
     """The data transforms, in loop `loop` of the consumer or (None) in a kernel of their own."""
     final, *others = c.data
     tiles, points = _tiles_and_points(final, c.anchor)
@@ -203,7 +198,7 @@ def _place_data(
     for stage in others:
         out = _place_transform(out, stage, final.name, vector)
     for stage in c.padding:
-        out = place_producer(out.state(dag), out, stage.name, final.name, tiles[-1], target)
+        out = place_producer(out, stage.name, final.name, tiles[-1], target)
     return out
 
 

@@ -31,13 +31,13 @@ _COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 def dag_to_json(dag: ComputeDAG) -> dict[str, Any]:
     """Named fields only; floats that JSON lacks are written as strings."""
-    return {"ops": [_op_to_json(op) for op in dag.ops], "outputs": list(dag.outputs)}
+    return {"ops": [op_to_json(op) for op in dag.ops], "outputs": list(dag.outputs)}
 
 
 def dag_from_json(data: dict[str, Any]) -> ComputeDAG:
     """Inverse of `dag_to_json`. Raises ValueError or KeyError for anything else."""
     tensors: dict[str, Tensor] = {}
-    ops = [_op_from_json(item, tensors) for item in data["ops"]]
+    ops = [op_from_json(item, tensors) for item in data["ops"]]
     return ComputeDAG(tuple(ops), tuple(data["outputs"]))
 
 
@@ -92,7 +92,8 @@ def expr_from_json(data: list[Any], tensors: dict[str, Tensor]) -> Expr:
             raise ValueError(f"not an expression: {data!r}")
 
 
-def _op_to_json(op: Op) -> dict[str, Any]:
+def op_to_json(op: Op) -> dict[str, Any]:
+    """Named fields of one operation."""
     head = {"name": op.name, "shape": list(op.tensor.shape), "dtype": op.tensor.dtype}
     if isinstance(op, Placeholder):
         return {"kind": "placeholder", **head, "constant": op.constant}
@@ -100,7 +101,8 @@ def _op_to_json(op: Op) -> dict[str, Any]:
     return {"kind": "compute", **head, "axes": axes, "body": expr_to_json(op.body)}
 
 
-def _op_from_json(item: dict[str, Any], tensors: dict[str, Tensor]) -> Op:
+def op_from_json(item: dict[str, Any], tensors: dict[str, Tensor]) -> Op:
+    """Inverse of `op_to_json`; adds the tensor of the operation to `tensors`, which it reads."""
     tensor = Tensor(item["name"], tuple(item["shape"]), item["dtype"])
     if item["kind"] == "placeholder":
         op: Op = Placeholder(tensor, item["constant"])

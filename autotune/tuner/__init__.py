@@ -7,6 +7,7 @@ from autotune.tuner.budget import Budget, Spent, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
     Event,
+    FinalistsMeasured,
     SessionFinished,
     SessionStarted,
     TaskFinished,
@@ -19,12 +20,14 @@ from autotune.tuner.protocols import Measurer, Model, Policy, Sink
 from autotune.tuner.replay import ReplayMeasurer
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.session import Run, Session
-from autotune.tuner.task import TuningTask, weighted_s
+from autotune.tuner.task import TuningTask
+from autotune.tuner.totals import TaskTimes, Totals, totals
 
 __all__ = [
     "BatchMeasured",
     "Budget",
     "Event",
+    "FinalistsMeasured",
     "Measurer",
     "Model",
     "Policy",
@@ -43,9 +46,11 @@ __all__ = [
     "TaskSelected",
     "TaskState",
     "TaskStop",
+    "TaskTimes",
+    "Totals",
     "TuningTask",
     "bound_s",
     "event_to_json",
     "spent",
-    "weighted_s",
+    "totals",
 ]

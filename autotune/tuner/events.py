@@ -1,30 +1,31 @@
 """⑨ What happens in a session, as data. The session yields these; `cli` renders them.
 
-Latencies are seconds of one evaluation of a task; `total_s` is Σ weight·latency over the tasks that
-have a valid program, `n_known` how many these are.
+Latencies are seconds of one evaluation of a task; `totals` compares the network untuned with the
+network as tuned so far. `docs/log-format.md` documents the JSON form.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
 from autotune.measure.result import MeasureResult
 from autotune.tuner.budget import Budget, StopReason, TaskStop
 from autotune.tuner.task import TuningTask
+from autotune.tuner.totals import Totals
 
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """How far a task has come: `first_s` is the latency of its first valid program.
+    """How far a task has come: `untuned_s` is the latency of its default program.
 
     `stop`: why it gets no more trials, where that is so from the beginning.
     """
 
     task: TuningTask
     n_trials: int
-    first_s: float | None
+    untuned_s: float | None
     best_s: float | None
     stop: TaskStop | None = None
 
@@ -38,6 +39,7 @@ class SessionStarted:
     budget: Budget
     n_replayed: int
     elapsed_s: float
+    totals: Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,7 @@ class BatchMeasured:
     n_trials: int
     session_trials: int
     elapsed_s: float
-    total_s: float
-    n_known: int
+    totals: Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +82,48 @@ class TaskFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class FinalistsMeasured:
+    """After the search, the best few programs of a task and its default were measured again.
+
+    They took turns. `best_s` is the latency of the winner, over all its measurements.
+    """
+
+    task: str
+    best_s: float | None
+    elapsed_s: float
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
 class SessionFinished:
     """The end. `seconds` is where the time went: search, measure, model, build, run.
 
     `build` and `run` are sums over candidates (several are built at a time); the rest is wall clock
-    of this run. `start_s` is Σ weight·latency of every task's first valid program. `invalid`: tasks
-    whose candidates all failed, `untried`: those that the budget did not reach. `failures`: how
-    often each status other than ok came up. `stops`: why each task gets no more trials, by key.
+    of this run. `invalid`: tasks whose candidates all failed, `untried`: those that the budget did
+    not reach. `failures`: how often each status other than ok came up. `stops`: why each task gets
+    no more trials, by key. `n_remeasured`: tasks whose finalists were measured again.
     """
 
     reason: StopReason
     n_trials: int
     elapsed_s: float
-    start_s: float
-    total_s: float
+    totals: Totals
     invalid: tuple[str, ...]
     untried: tuple[str, ...]
     failures: dict[str, int]
     seconds: dict[str, float]
     stops: dict[str, TaskStop]
+    n_remeasured: int = 0
 
 
 Event: TypeAlias = (
-    SessionStarted | TaskSelected | BatchMeasured | TaskImproved | TaskFinished | SessionFinished
+    SessionStarted
+    | TaskSelected
+    | BatchMeasured
+    | TaskImproved
+    | TaskFinished
+    | FinalistsMeasured
+    | SessionFinished
 )
 
 
@@ -123,12 +143,14 @@ def _plain(value: Any) -> Any:
                 "flops": task.flops,
                 "bound_s": task.bound_s,
                 "n_trials": value.n_trials,
-                "first_s": value.first_s,
+                "untuned_s": value.untuned_s,
                 "best_s": value.best_s,
                 "stop": value.stop,
             }
         case MeasureResult(status=status, error=error):
             return {"status": status.value, "latency_s": value.latency_s, "error": error}
+        case Totals():
+            return asdict(value)
         case Budget(trials=trials, time_s=time_s):
             return {"trials": trials, "time_s": time_s}
         case tuple():

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 from autotune.measure.result import MeasureStatus
-from autotune.records.distill import best_records
+from autotune.records.distill import ranked_records, simplest
 from autotune.records.record import MeasureRecord
+from autotune.tuner.totals import TaskTimes
 
 
 @dataclass(slots=True)
@@ -26,8 +27,19 @@ class Seconds:
 
 
 @dataclass(slots=True)
+class Default:
+    """The default program of a task, and what the analytical cost model expects of it."""
+
+    steps_json: str
+    estimate_s: float | None
+
+
+@dataclass(slots=True)
 class Ledger:
-    """Everything measured in a session, by task. `n_live`: trials of this run alone."""
+    """Everything measured in a session, by task. `n_live`: trials of this run alone.
+
+    `defaults`: the default programs that are known, measured or not.
+    """
 
     by_task: dict[str, list[MeasureRecord]] = field(default_factory=dict)
     seconds: Seconds = field(default_factory=Seconds)
@@ -35,13 +47,20 @@ class Ledger:
     n_trials: int = 0
     n_live: int = 0
     next_sequence: int = 0
+    defaults: dict[str, Default] = field(default_factory=dict)
     _seen: set[tuple[str, str]] = field(default_factory=set)
+    _times: dict[str, TaskTimes] = field(default_factory=dict)
 
     def add(self, records: Iterable[MeasureRecord], live: bool) -> None:
         """Book records. Finals are booked, but they are no trials."""
         for record in records:
             self.by_task.setdefault(record.workload, []).append(record)
+            self._times.pop(record.workload, None)
             self._seen.add((record.workload, record.steps_json))
+            is_rejected = record.result.status is MeasureStatus.INACCURATE
+            if record.default_estimate_s is not None and not is_rejected:
+                default = Default(record.steps_json, record.default_estimate_s)
+                self.defaults[record.workload] = default
             self.next_sequence = max(self.next_sequence, record.sequence + 1)
             if not record.final:
                 self.n_trials += 1
@@ -50,6 +69,11 @@ class Ledger:
             if live:
                 self.seconds.build += record.result.build_s
                 self.seconds.run += record.result.run_s
+
+    def book_default(self, task: str, default: Default) -> None:
+        """Remember the default program of a task, whether it has been measured or will be."""
+        self.defaults[task] = default
+        self._times.pop(task, None)
 
     def has(self, task: str, steps_json: str) -> bool:
         """Whether a schedule of a task was measured."""
@@ -60,11 +84,20 @@ class Ledger:
         one_each = {r.steps_json: r for r in self.by_task.get(task, []) if r.result.latency_s}
         return sorted(one_each.values(), key=lambda r: r.result.latency_s or 0.0)
 
-    def best_s(self, task: str) -> float | None:
-        """Latency of what `distill` would choose."""
-        for record in best_records(self.by_task.get(task, [])).values():
-            return record.result.latency_s
-        return None
+    def times(self, task: str) -> TaskTimes:
+        """Latencies of the default program and of what `distill` would choose."""
+        if task not in self._times:
+            self._times[task] = self._pooled(task)
+        return self._times[task]
+
+    def _pooled(self, task: str) -> TaskTimes:
+        default = self.defaults.get(task)
+        estimate_s = default.estimate_s if default else None
+        for ranked in ranked_records(self.by_task.get(task, [])).values():
+            own = [r for r in ranked if default and r.steps_json == default.steps_json]
+            untuned_s = own[0].result.latency_s if own else None
+            return TaskTimes(untuned_s, simplest(ranked).result.latency_s, estimate_s)
+        return TaskTimes(estimate_s=estimate_s)
 
     @property
     def failures(self) -> dict[str, int]:

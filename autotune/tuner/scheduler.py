@@ -12,12 +12,12 @@ has caught up, so it gets fewer trials, and none once it is clearly beaten.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from autotune.measure.result import MeasureResult
 from autotune.tuner.budget import TaskStop
-from autotune.tuner.task import TuningTask, weighted_s
+from autotune.tuner.task import TuningTask
 
 _PAST_SHARE = 0.2  # Ansor's alpha: how much the past slope counts against the optimistic guess
 _AT_BOUND = 1.03  # within 3 % of the bound there is nothing left to find
@@ -158,21 +158,6 @@ class Scheduler:
         future = left / (state.n_trials + state.stale)
         gain = self._open_weight(state) * min(left, _PAST_SHARE * past + (1 - _PAST_SHARE) * future)
         return gain * _LITTLE if state.stale >= self._patience else gain
-
-    def total_s(self) -> float:
-        """Σ weight·latency over the tasks that have a valid program."""
-        return self._weighted_s({key: s.best_s for key, s in self.states.items()})
-
-    def start_s(self) -> float:
-        """Σ weight·latency of every task's first valid program."""
-        return self._weighted_s({key: s.first_s for key, s in self.states.items()})
-
-    def n_known(self) -> int:
-        """Tasks that have a valid program."""
-        return sum(s.best_s is not None for s in self.states.values())
-
-    def _weighted_s(self, latency_s: Mapping[str, float | None]) -> float:
-        return weighted_s((s.task for s in self.states.values()), latency_s)
 
     def _alternatives(self, whole: TaskState) -> tuple[list[TaskState], list[TaskState]]:
         """A task with parts, and its parts."""

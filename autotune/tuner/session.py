@@ -12,6 +12,7 @@ the state in which it was killed: nothing is measured twice, and the budget goes
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +27,7 @@ from autotune.tuner.budget import Budget, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
     Event,
+    FinalistsMeasured,
     SessionFinished,
     SessionStarted,
     TaskFinished,
@@ -33,16 +35,18 @@ from autotune.tuner.events import (
     TaskProgress,
     TaskSelected,
 )
-from autotune.tuner.ledger import Ledger
+from autotune.tuner.ledger import Default, Ledger
 from autotune.tuner.protocols import Measurer, Model, Policy, Sink
 from autotune.tuner.scheduler import Scheduler, TaskState
-from autotune.tuner.task import TuningTask, weighted_s
+from autotune.tuner.task import TuningTask
+from autotune.tuner.totals import Totals, totals
 
 _MAX_ASKS = 3  # proposals of nothing new after which a task's space counts as exhausted
 _FINAL_TIME = 0.06  # share of the time budget kept for measuring the finalists again
 _FINALISTS = 4
 _FINAL_ROUNDS = 10  # repeats of each
-_FINAL_MARGIN = 1.15  # who is within this factor of the best is a finalist: luck comes in spells
+_FINAL_MARGIN = 1.15  # who is within this factor of the best is a finalist: noise comes in spells
+_DEFAULT_MARGIN = 1.3  # the default program may be further away: nothing slower may be chosen
 
 
 _Choice: TypeAlias = tuple[TaskState | None, list[Candidate]]
@@ -63,9 +67,9 @@ class Session:
 
     `policy_of` makes the policy of a task, once, when it is first needed. `clock` gives seconds
     that only grow. `stop` is asked between candidates: true ends the session as interrupted, with
-    everything measured in the log. `first`: what to measure of a task before anything is proposed.
-    `finals`: at the end, measure the best few of every task again before one of them is declared
-    the winner.
+    everything measured in the log. `default`: the program that a task has without tuning, which is
+    measured first. `first`: what is measured next, before anything is proposed. `finals`: at the
+    end, measure the best few of every task again before one of them is declared the winner.
     """
 
     run: Run
@@ -79,10 +83,13 @@ class Session:
     model: Model | None = None
     stop: Callable[[], bool] = lambda: False
     batch: int = 16
+    default: Callable[[TuningTask], Candidate | None] = lambda task: None
     first: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     finals: bool = True
     ledger: Ledger = field(default_factory=Ledger)
     _policies: dict[str, Policy] = field(default_factory=dict)
+    _defaults: dict[str, Candidate | None] = field(default_factory=dict)
+    _n_remeasured: int = 0
     _ahead: _Choice | None = None
     _before_s: float = 0.0
     _started_s: float | None = None
@@ -123,7 +130,7 @@ class Session:
             yield self._start()
             reason = yield from self._search()
             if self.finals and self.ledger.n_live and reason is not StopReason.INTERRUPTED:
-                self._measure_finals()
+                yield from self._measure_finals()
         except (KeyboardInterrupt, GeneratorExit):
             reason = StopReason.INTERRUPTED
             raise
@@ -139,13 +146,26 @@ class Session:
     def _start(self) -> SessionStarted:
         states = [self.scheduler.states[task.key] for task in self.tasks]
         progress = [
-            TaskProgress(s.task, s.n_trials, s.first_s, s.best_s, self.scheduler.stopped(s))
+            TaskProgress(
+                task=s.task,
+                n_trials=s.n_trials,
+                untuned_s=self.ledger.times(s.task.key).untuned_s,
+                best_s=s.best_s,
+                stop=self.scheduler.stopped(s),
+            )
             for s in states
         ]
-        n_replayed = self.ledger.n_trials
         return SessionStarted(
-            self.run.run_id, tuple(progress), self.budget, n_replayed, self.elapsed_s()
+            run_id=self.run.run_id,
+            tasks=tuple(progress),
+            budget=self.budget,
+            n_replayed=self.ledger.n_trials,
+            elapsed_s=self.elapsed_s(),
+            totals=self._totals(),
         )
+
+    def _totals(self) -> Totals:
+        return totals(self.tasks, {task.key: self.ledger.times(task.key) for task in self.tasks})
 
     def _search(self) -> Generator[Event, None, StopReason]:
         while True:
@@ -197,7 +217,8 @@ class Session:
         n = self._search_budget().room(
             self.batch, used, elapsed_s + n_building * (trial_s or 0.0), trial_s
         )
-        found = self._unmeasured(state, self.first.get(state.task.key, ()))
+        before_all = (*self._default(state.task), *self.first.get(state.task.key, ()))
+        found = self._unmeasured(state, before_all)
         for _ in range(_MAX_ASKS if len(found) < n else 0):
             proposed = self._policy(state.task).propose(n)
             fresh = self._unmeasured(state, proposed)
@@ -205,6 +226,16 @@ class Session:
             if fresh or not proposed:
                 break
         return list(found.values())[:n]
+
+    def _default(self, task: TuningTask) -> list[Candidate]:
+        """The default program of a task, unless the log knows it already."""
+        if task.key not in self._defaults and task.key not in self.ledger.defaults:
+            found = self._defaults[task.key] = self.default(task)
+            if found is not None:
+                default = Default(found.steps_json, found.predicted_s)
+                self.ledger.book_default(task.key, default)
+        candidate = self._defaults.get(task.key)
+        return [candidate] if candidate else []
 
     def _unmeasured(self, state: TaskState, some: Sequence[Candidate]) -> dict[str, Candidate]:
         """Candidates by the text of their steps, without those that have been measured."""
@@ -222,8 +253,7 @@ class Session:
             n_trials=state.n_trials,
             session_trials=self.ledger.n_trials,
             elapsed_s=self.elapsed_s(),
-            total_s=self.scheduler.total_s(),
-            n_known=self.scheduler.n_known(),
+            totals=self._totals(),
         )
         if state.best_s is not None and state.best_s != before:
             yield TaskImproved(state.task.key, before, state.best_s)
@@ -248,6 +278,8 @@ class Session:
     def _write(
         self, task: TuningTask, candidate: Candidate, result: MeasureResult, final: bool = False
     ) -> None:
+        default = self.ledger.defaults.get(task.key)
+        is_default = default is not None and default.steps_json == candidate.steps_json
         record = MeasureRecord(
             run_id=self.run.run_id,
             sequence=self.ledger.next_sequence,
@@ -259,6 +291,7 @@ class Session:
             sketch=candidate.sketch,
             elapsed_s=self.elapsed_s(),
             final=final,
+            default_estimate_s=default.estimate_s if default and is_default else None,
         )
         self.sink.append([record])
         self.ledger.add([record], live=True)
@@ -269,30 +302,40 @@ class Session:
         self._policy(state.task).observe(pairs)
         self.ledger.seconds.search += self.clock() - begin
 
-    def _measure_finals(self) -> None:
+    def _measure_finals(self) -> Iterator[Event]:
         """Measure the finalists of every task against each other, the weightiest task first."""
-        begin = self.clock()
         states = [s for s in self.scheduler.states.values() if s.best_s is not None]
         for state in sorted(states, key=lambda s: -s.task.weight * (s.best_s or 0.0)):
             late = self.budget.time_s is not None and self.elapsed_s() >= self.budget.time_s
             if late or self.stop():
                 break
-            self._measure_final(state)
+            again = self._finalists(state)
+            if len(again) > 1:
+                yield self._measure_final(state, again)
         self.sink.sync()
-        self.ledger.seconds.measure += self.clock() - begin
 
-    def _measure_final(self, state: TaskState) -> None:
-        ranking = self.ledger.ranking(state.task.key)[:_FINALISTS]
-        limit = _FINAL_MARGIN * (state.best_s or 0.0)
-        again = [
-            Candidate(r.steps, r.sketch) for r in ranking if (r.result.latency_s or 0.0) <= limit
-        ]
-        if len(again) < 2:
-            return
+    def _finalists(self, state: TaskState) -> list[Candidate]:
+        """The best few programs that are about as fast, and the default unless it is far slower."""
+        default = self.ledger.defaults.get(state.task.key)
+        found = []
+        for n, record in enumerate(self.ledger.ranking(state.task.key)):
+            ratio = (record.result.latency_s or math.inf) / (state.best_s or math.inf)
+            is_default = default is not None and record.steps_json == default.steps_json
+            is_near = n < _FINALISTS and ratio <= _FINAL_MARGIN
+            if is_near or (is_default and ratio <= _DEFAULT_MARGIN):
+                found.append(Candidate(record.steps, record.sketch))
+        return found
+
+    def _measure_final(self, state: TaskState, again: Sequence[Candidate]) -> FinalistsMeasured:
+        begin = self.clock()
         steps = [c.steps for c in again]
         results = self.measurer.measure_interleaved(state.task.dag, steps, _FINAL_ROUNDS)
         for candidate, result in zip(again, results, strict=True):
             self._write(state.task, candidate, result, final=True)
+        self.ledger.seconds.measure += self.clock() - begin
+        self._n_remeasured += 1
+        best_s = self.ledger.times(state.task.key).tuned_s
+        return FinalistsMeasured(state.task.key, best_s, self.elapsed_s(), self._totals())
 
     def _policy(self, task: TuningTask) -> Policy:
         if task.key not in self._policies:
@@ -329,17 +372,16 @@ class Session:
         return stops
 
     def _summary(self, reason: StopReason) -> SessionFinished:
-        best = {task.key: self.ledger.best_s(task.key) for task in self.tasks}
-        missing = [key for key, value in best.items() if value is None]
+        missing = [t.key for t in self.tasks if self.ledger.times(t.key).tuned_s is None]
         return SessionFinished(
             reason=reason,
             n_trials=self.ledger.n_trials,
             elapsed_s=self.elapsed_s(),
-            start_s=self.scheduler.start_s(),
-            total_s=weighted_s(self.tasks, best),
+            totals=self._totals(),
             invalid=tuple(k for k in missing if k in self.ledger.by_task),
             untried=tuple(k for k in missing if k not in self.ledger.by_task),
             failures=self.ledger.failures,
             stops=self._stops(reason),
             seconds=self._seconds(),
+            n_remeasured=self._n_remeasured,
         )

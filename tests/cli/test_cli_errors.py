@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +15,8 @@ import pytest
 from onnx import helper
 
 from autotune.cli.main import run
+from autotune.network import load
+from autotune.network.artifact import Artifact
 from autotune.records import Journal, read_log, write_log
 
 
@@ -65,6 +69,10 @@ def refused(outcome: Outcome, code: int, *texts: str) -> None:
         (["tune", "m.onnx", "--time", "soon"], "'soon' is not a duration"),
         (["tune", "m.onnx", "--time", "0"], "'0' is not a duration"),
         (["tune", "m.onnx", "--threads", "0"], "--threads"),
+        (["tune", "m.onnx", "--threads", "100000"], "cannot run on 100000 threads"),
+        (["tune", "m.onnx", "--threads", "1000000000000"], "cannot run on"),
+        (["compile", "m.onnx", "--threads", "100000"], "cannot run on 100000 threads"),
+        (["compile", "m.onnx", "--target", "native", "--threads", "9999"], "cannot run on 9999"),
         (["tune", "m.onnx", "--max-error", "0"], "--max-error"),
         (["tune", "m.onnx", "--shape", "x"], "'x' is not a shape"),
         (["tune", "m.onnx", "--shape", "x:1x0"], "'x:1x0' is not a shape"),
@@ -239,3 +247,50 @@ def test_an_unexpected_error_is_one_line_too(
     assert run(["tasks"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: ZeroDivisionError: by\nhint: this is a bug")
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_more_threads_than_cores(here: Cli, artifact: Path, command: str) -> None:
+    refused(here(command, artifact, "--threads", 100_000), 2, "this process may use", "at most")
+
+
+def test_code_for_another_machine_may_have_more_threads_than_this_one(
+    here: Cli, model: Path, tmp_path: Path
+) -> None:
+    done = here(
+        *("compile", model, "--target", "x86-64-v3", "--threads", 64, "-o", tmp_path / "x.atn")
+    )
+    assert done.code == 0, done.err
+    assert Artifact.load(tmp_path / "x.atn").n_threads == 64
+    assert 1 <= load(tmp_path / "x.atn").n_threads < 64
+
+
+FEWER_CORES = """
+import os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+os.execv(sys.executable, [sys.executable, "-m", "autotune", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_log_is_used_where_fewer_cores_are_allowed(
+    cli: Cli, tuned: Path, model: Path, tmp_path: Path
+) -> None:
+    def on_one_core(*arguments: object) -> Outcome:
+        command = [sys.executable, "-c", FEWER_CORES, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    log = tmp_path / "copy.jsonl"
+    shutil.copy(tuned, log)
+    compiled = on_one_core("compile", model, "--log", log, "-o", tmp_path / "x.atn")
+    assert compiled.code == 0, compiled.err
+    assert "analytic default" not in compiled.err
+    assert on_one_core("resume", log, "--trials", 2).code == 0
+    assert on_one_core("run", tmp_path / "x.atn").code == 0
+    two = tmp_path / "two.jsonl"
+    assert cli("tune", model, "--log", two, "--trials", 4, "--threads", 2).code == 0
+    refused(on_one_core("resume", two), 2, "cannot run on 2 threads", "taskset")
+    compiled = on_one_core("compile", model, "--log", two, "-o", tmp_path / "two.atn")
+    assert compiled.code == 0, compiled.err
+    assert on_one_core("run", tmp_path / "two.atn").code == 0

@@ -10,22 +10,23 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from autotune.cli.progress import (
-    JsonLines,
-    LiveTable,
-    Plain,
-    View,
+from autotune.cli.display import (
     batch_line,
-    status_line,
+    display,
+    more_text,
+    status_lines,
     summary_lines,
     task_table,
 )
+from autotune.cli.progress import JsonLines, LiveTable, Plain
+from autotune.cli.view import View
 from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import (
     BatchMeasured,
     Budget,
     Event,
+    FinalistsMeasured,
     SessionFinished,
     SessionStarted,
     StopReason,
@@ -33,12 +34,16 @@ from autotune.tuner import (
     TaskProgress,
     TaskSelected,
     TaskStop,
+    Totals,
     TuningTask,
 )
 
 Golden = Callable[[str, str], None]
 GOOD = MeasureResult(MeasureStatus.OK, (2e-3,) * 3)
 BAD = MeasureResult(MeasureStatus.BUILD_TIMEOUT, error="killed after 15 s")
+FIRST = Totals(4.5e-3, 1, 12e-3, 4.5e-3, 1, 0.4)
+BOTH = Totals(5.5e-3, 2, 14e-3, 5.5e-3, 2, 0.675)
+WHOLE = Totals(5.5e-3, 3, 14e-3, 5.5e-3, 3, 1.0)
 
 
 @pytest.fixture
@@ -53,9 +58,9 @@ def story(matmul_of: Callable[[int], ComputeDAG]) -> list[Event]:
     )
     budget = Budget(trials=64, time_s=600.0)
     return [
-        SessionStarted("r2", progress, budget, 16, 65.0),
+        SessionStarted("r2", progress, budget, 16, 65.0, FIRST),
         TaskSelected("key64", 1e-3),
-        BatchMeasured("key64", (GOOD, BAD), 1e-3, 2, 18, 71.5, 5.5e-3, 2),
+        BatchMeasured("key64", (GOOD, BAD), 1e-3, 2, 18, 71.5, BOTH),
         TaskFinished("key32", None, TaskStop.INVALID),
         TaskSelected("key256", 1e-4),
     ]
@@ -65,8 +70,7 @@ END = SessionFinished(
     StopReason.TIME,
     64,
     3725.0,
-    14e-3,
-    5.5e-3,
+    BOTH,
     ("key32",),
     (),
     {"build_timeout": 1, "run_crash": 1},
@@ -75,29 +79,125 @@ END = SessionFinished(
 )
 
 
-def test_live_table(story: list[Event], golden: Golden) -> None:
+def drawn(view: View, width: int, height: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
+    console.print(display(view, 75.0, width, height))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_live_display(story: list[Event], golden: Golden) -> None:
     view = View()
     for event in story:
         view.apply(event)
-    console = Console(file=io.StringIO(), width=100, force_terminal=False)
-    console.print(task_table(view))
-    console.print(status_line(view, 75.0))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
-    golden("cli/live_table.txt", "".join(f"{line.rstrip()}\n" for line in lines))
+    golden("cli/live_table.txt", "".join(f"{line}\n" for line in drawn(view, 80, 24)))
 
 
-def test_a_table_longer_than_the_screen_drops_the_lightest(
-    matmul_of: Callable[[int], ComputeDAG],
-) -> None:
+@pytest.fixture
+def many(matmul_of: Callable[[int], ComputeDAG]) -> View:
+    """Forty measured tasks, a later one heavier than the ones before; a light one is at work."""
     dag = matmul_of(8)
     rows = tuple(
         TaskProgress(TuningTask(f"k{i}", dag, i + 1, f"t{i}"), 1, 1e-3, 1e-3) for i in range(40)
     )
     view = View()
-    view.apply(SessionStarted("r", rows, Budget(trials=1), 0, 0.0))
-    table = task_table(view)
-    assert (table.row_count, table.caption) == (30, "and 10 lighter tasks")
+    view.apply(SessionStarted("r", rows, Budget(trials=1), 0, 0.0, WHOLE))
+    view.apply(TaskSelected("k3", 1e-3))
+    return view
+
+
+def test_the_final_table_drops_the_lightest_of_many_tasks(many: View) -> None:
+    table = task_table(many)
+    assert (table.row_count, more_text(many, table)) == (30, "and 10 lighter tasks")
+
+
+@pytest.mark.parametrize("width", [120, 80, 40, 20])
+@pytest.mark.parametrize("height", [40, 24, 10, 7])
+def test_status_comes_first_and_the_rest_fits_the_terminal(
+    many: View, width: int, height: int
+) -> None:
+    lines = drawn(many, width, height)
+    assert len(lines) < height
+    assert max(map(len, lines)) <= width
+    assert [line[:6] for line in lines[:3]] == ["Σ weig", "1m15s ", "measur"]
+    ids = [int(line.split()[0]) for line in lines[4:-1]]
+    n = min(height - 6, 30)
+    assert ids == [3, *range(41 - n, 40)]
+    assert lines[-1][:6] == f"and {40 - n}"[:6]
+
+
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (1, 24), (3, 3), (80, 1), (80, 3), (2, 5)])
+def test_a_tiny_terminal_shows_what_fits(many: View, width: int, height: int) -> None:
+    lines = drawn(many, width, height)
+    assert 1 <= len(lines) <= max(1, height - 1)
+    assert max(map(len, lines)) <= width
+
+
+def test_an_interrupted_session_says_that_it_finishes_the_measurement(many: View) -> None:
+    many.is_stopping = True
+    assert drawn(many, 80, 24)[2].startswith("finishing the current measurement; Ctrl-C")
+
+
+def test_finalists_are_measured_again_in_every_output(
+    story: list[Event], capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = FinalistsMeasured("key256", 1.6e-3, 80.0, BOTH)
+    view, plain, lines = View(), Plain(), JsonLines()
+    for event in [*story, again, again]:
+        view.apply(event)
+        plain.show(event)
+        lines.show(event)
+    assert status_lines(view, 80.0)[2] == "finalists measured again: task 0, Conv+Relu"
+    assert view.rows["key256"].best_s == 1.6e-3
+    told = capsys.readouterr()
+    assert told.err.count("measuring the finalists again") == 1
+    assert json.loads(told.out.splitlines()[-1]) == {
+        "event": "finalists_measured",
+        "task": "key256",
+        "best_s": 1.6e-3,
+        "elapsed_s": 80.0,
+        "totals": {
+            "total_s": 5.5e-3,
+            "n_known": 2,
+            "untuned_s": 14e-3,
+            "tuned_s": 5.5e-3,
+            "n_compared": 2,
+            "share": 0.675,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("totals", "n_remeasured", "line"),
+    [
+        (WHOLE, 0, "Σ weight·latency: 14.00 ms untuned → 5.500 ms tuned (2.55x)"),
+        (
+            WHOLE,
+            3,
+            "Σ weight·latency: 14.00 ms untuned → 5.500 ms tuned (2.55x, finalists measured again)",
+        ),
+        (Totals(), 0, "Σ weight·latency: -"),
+        (
+            Totals(5e-3, 3),
+            0,
+            "Σ weight·latency: 5.000 ms, no default program was measured",
+        ),
+        (
+            Totals(5e-3, 3, 4e-3, 2e-3, 2, 0.999),
+            0,
+            "Σ weight·latency of 2 tasks (99 % of the FLOPs): "
+            "4.000 ms untuned → 2.000 ms tuned (2.00x)",
+        ),
+    ],
+)
+def test_like_is_compared_with_like(totals: Totals, n_remeasured: int, line: str) -> None:
+    end = replace(END, totals=totals, n_remeasured=n_remeasured)
+    assert list(summary_lines(end))[1] == line
+
+
+def test_a_total_of_more_than_what_is_compared_stands_alone(many: View) -> None:
+    many.totals = Totals(9e-3, 40, 4e-3, 2e-3, 2, 0.2)
+    assert status_lines(many, 0.0)[0] == "Σ weight·latency 9.000 ms"
 
 
 def test_plain_lines(
@@ -157,14 +257,18 @@ def test_a_session_that_ends_early_says_why() -> None:
 
 def test_nothing_measured_yet() -> None:
     view = View()
-    view.apply(SessionStarted("r", (), Budget(trials=5), 0, 0.0))
-    assert status_line(view, 0.0) == "Σ weight·latency -  ·  0 trials  ·  0s used, 5 trials left"
+    view.apply(SessionStarted("r", (), Budget(trials=5), 0, 0.0, Totals()))
+    assert status_lines(view, 0.0) == [
+        "Σ weight·latency -",
+        "0s used, 5 trials left  ·  0 trials",
+        "starting",
+    ]
 
 
 def test_batch_line_without_a_valid_program(story: list[Event]) -> None:
     view = View()
     view.apply(story[0])
-    event = BatchMeasured("key32", (BAD, BAD), None, 2, 18, 70.0, 4.5e-3, 1)
+    event = BatchMeasured("key32", (BAD, BAD), None, 2, 18, 70.0, FIRST)
     view.apply(event)
     assert "        -" in batch_line(view, event)
     assert batch_line(view, event).endswith("2x build_timeout")

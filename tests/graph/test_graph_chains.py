@@ -71,17 +71,22 @@ def test_the_faster_alternative_is_chosen(network: Network) -> None:
     assert result.chains == ()
 
 
-def test_what_was_not_measured_is_estimated(network: Network) -> None:
-    """Twice as long as the estimate says, as what was measured took."""
+def test_a_chain_measured_in_part_is_left_as_an_untuned_network_has_it(network: Network) -> None:
+    """Whatever its measured tasks take: the default of the others may be slower than expected."""
     (first, (a, b)), (second, (c, d)) = network.parts.items()
     guess = {first: 2.0, a: 1.0, b: 1.0, second: 1.0, c: 1.0, d: 1.0}
-    measured: dict[str, float] = {a: 2, c: 2, second: 2}
-    for first_s, faster in ((3.9, [first]), (4.1, [first]), (4.5, [a, b])):
-        choice = chosen(network, measured | {first: first_s}, guess)
-        assert tasks(choice) == [*faster, second]
-    assert tasks(chosen(network, measured | {b: 2}, guess | {first: 1.96})) == [a, b, second]
-    assert tasks(chosen(network, measured | {b: 2}, guess | {first: 1.8})) == [first, second]
-    assert tasks(chosen(network, {}, dict.fromkeys(network.tasks, 1.0))) == [first, second]
+    untuned = tasks(chosen(network, {}, guess))
+    assert untuned == [a, b, second]
+    for measured in ({first: 0.1}, {a: 9.0}, {b: 9.0}, {a: 9.0, b: 9.0}, {second: 9.0}, {c: 0.1}):
+        assert tasks(chosen(network, measured, guess)) == untuned
+    assert tasks(chosen(network, {first: 0.1, a: 1.0}, guess)) == untuned
+    assert tasks(chosen(network, {first: 0.1, a: 1.0, b: 1.0}, guess)) == [first, second]
+
+
+def test_an_unmeasured_whole_has_to_be_clearly_faster(network: Network) -> None:
+    (first, (a, b)), (second, (c, d)) = network.parts.items()
+    guess = {first: 1.0, a: 1.0, b: 1.0, second: 1.97, c: 1.0, d: 1.0}
+    assert tasks(chosen(network, {}, guess)) == [first, c, d]
 
 
 def test_what_nothing_is_known_of_is_not_chosen(network: Network) -> None:

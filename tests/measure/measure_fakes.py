@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -73,7 +75,19 @@ def _hang_natively() -> None:
     library.function("double", 2)(0, 0, 0, 1)
 
 
+def _write_to_all() -> None:
+    for number in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(number, b"\x80\x04\x95 no frame, and more than the length of one")
+    time.sleep(3600)
+
+
 BUILD_FAILURES: dict[str, Callable[[], object]] = {
+    "build_exit": lambda: os._exit(0),
+    "build_stop": lambda: os.kill(0, signal.SIGSTOP),
+    "build_killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "build_garbage": _write_to_all,
+    "build_closes": lambda: os.closerange(0, 256),
     "bad_schedule": _fail(ScheduleError("no stage 'c'")),
     "bad_code": _fail(CodegenError("too many registers")),
     "bug": _fail(ZeroDivisionError("deep inside")),

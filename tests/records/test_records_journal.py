@@ -85,12 +85,14 @@ def test_every_entry_survives_a_round_trip(
         Workload(dag.key, dag, "matmul"),
         record(),
         failed,
+        record(default_estimate_s=1.25e-3),
         End("r1", "time", 3, 1.0),
     ):
         line = encode(entry)
         assert "\n" not in line
         assert decode(line) == entry
     assert record().steps == STEPS
+    assert "default_estimate_s" not in encode(record())
 
 
 def test_a_record_is_read_whatever_the_order_of_its_fields() -> None:
@@ -292,6 +294,23 @@ def test_a_simpler_program_that_is_as_fast_within_the_noise_is_better() -> None:
     assert best.sequence == 2
 
 
+def test_the_best_is_never_slower_than_the_default_program() -> None:
+    """Not even within the noise, where a simpler program is preferred otherwise."""
+    noisy = tuple(1e-3 * (1 + 0.02 * k) for k in range(-5, 6))
+
+    def timed(sequence: int, n_steps: int, factor: float, **changes: object) -> MeasureRecord:
+        text = steps_text(tuple(Parallel(f"s{sequence}", n + 1) for n in range(n_steps)))
+        result = MeasureResult(MeasureStatus.OK, tuple(factor * t for t in noisy))
+        return record(sequence, steps_json=text, result=result, **changes)
+
+    fastest, default, short = timed(0, 5, 1.0), timed(1, 4, 1.01), timed(2, 2, 1.015)
+    (best,) = best_records([fastest, default, short]).values()
+    assert best.sequence == 2
+    marked = replace(default, default_estimate_s=2e-3)
+    (best,) = best_records([fastest, marked, short]).values()
+    assert best.sequence == 1
+
+
 @pytest.mark.parametrize(
     "status", [MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE]
 )
@@ -342,6 +361,23 @@ def test_best_for_never_takes_another_target_and_prefers_its_thread_count() -> N
         best_for(log, "t3", 1)
     with pytest.raises(LogMismatch, match="no valid measurement"):
         best_for(Log(records=(record(0, None),)), "t1", 1)
+
+
+def test_keys_with_the_number_of_cores_in_them_mean_the_same_cpu(
+    tmp_path: Path, header: Header
+) -> None:
+    target = header.target
+    old = [record(0, 2e-3, target_key=target.former_key), record(1, 1e-3, target_key="other")]
+    with Journal.create(tmp_path / "old", header) as journal:
+        journal.append(old)
+    fewer = replace(target, n_cores=target.n_cores + 7)
+    assert best_for(read_log(tmp_path / "old"), fewer.key, 1)["k1"].sequence == 0
+    assert [r.target_key for r in read_log(tmp_path / "old").records] == [target.key, "other"]
+    with Journal.create(tmp_path / "new", replace(header, target=fewer)) as journal:
+        journal.append([record(0, 3e-3, target_key=fewer.former_key)])
+    best = distill([tmp_path / "old", tmp_path / "new"])
+    pooled = [r.result.latency_s for r in best.records if r.target_key == target.key]
+    assert pooled == [pytest.approx(2.5e-3)]
 
 
 def test_distill_keeps_the_best_of_every_workload_and_stays_readable(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,11 @@ class Memory:
         return bool((self.raw[self.holes] == _CANARY).all())
 
 
+@lru_cache(maxsize=4)
+def _library(program: Program, target: Target) -> Library:
+    return Library([compile_program(program, target)])
+
+
 def run_compiled(
     program: Program, inputs: Mapping[str, Array], target: Target, n_chunks: int = 1
 ) -> dict[str, Array]:
@@ -70,7 +76,7 @@ def run_compiled(
 
     `program.shared` buffers lie on one another.
     """
-    library = Library([compile_program(program, target)])
+    library = _library(program, target)
     memory = {b.name: Memory(b) for b in program.buffers}
     memory |= dict.fromkeys(program.shared, memory[program.shared[0]]) if program.shared else {}
     values = derive(program.derived, inputs)

@@ -12,11 +12,14 @@ from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.verify import verify
 from autotune.schedule.replay import replay
-from autotune.schedule.steps import steps_text
+from autotune.schedule.steps import ComputeInline, Parallel, steps_text
 from autotune.search.analysis import analyse
+from autotune.search.features import NAMES
 from autotune.search.operations import operations
+from autotune.search.partial import Partial
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
+from autotune.search.space import Tag
 from autotune.target import Target, parse_target
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
@@ -151,3 +154,21 @@ def test_a_row_is_found_again_from_its_schedule() -> None:
             assert found is not None
             assert sketch.bind(found) == sketch.bind(row)
             assert Recogniser(sketch).row(text + " ") is None
+
+
+def test_features_know_every_tag_that_a_rule_gives() -> None:
+    tags = {tag for make in ALL.values() for s in generate_sketches(make(), AVX2) for tag in s.tags}
+    assert {Tag.CHANNELS_OUTSIDE, Tag.INLINED, Tag.ROWS} <= tags <= set(Tag)
+    assert {f"structure {tag}" for tag in tags} <= set(NAMES)
+
+
+def test_rules_of_a_user_decide_about_the_structure() -> None:
+    def one_loop(p: Partial, name: str, target: Target) -> list[Partial] | None:
+        n_axes = len(p.state[name].op.axes)
+        return [p.add(Parallel(name, n_axes), done=(name,), tags=("plain",))]
+
+    (sketch,) = generate_sketches(softmax(4, 64), AVX2, rules=(one_loop,))[:1]
+    assert sketch.tags == {"plain"}
+    assert all(isinstance(s, Parallel | ComputeInline) for s in sketch.steps)
+    with pytest.raises(ScheduleError, match="no sketch rule applies"):
+        generate_sketches(softmax(4, 64), AVX2, rules=())

@@ -6,13 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.search.space import Parameter, Sketch
+from autotune.search.space import Parameter, Role, Sketch
 
 SIZES = st.lists(st.integers(1, 6), max_size=5)
 
 
 def space(sizes: list[int]) -> Sketch:
-    return Sketch("s", (), tuple(Parameter(f"p{k}", tuple(range(n))) for k, n in enumerate(sizes)))
+    return Sketch(
+        "s", (), tuple(Parameter(f"p{k}", tuple(range(n)), Role.TILE) for k, n in enumerate(sizes))
+    )
 
 
 @given(SIZES, st.integers(0, 2**32 - 1))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from autotune.schedule.steps import Hole, Split
-from autotune.search.space import Parameter, Sketch
+from autotune.search.space import Parameter, Role, Sketch
 from autotune.search.transfer import Hall
 
 
 def sketch(name: str, **domains: tuple[int, ...]) -> Sketch:
     steps = tuple(Split("c", p, (Hole(p),)) for p in domains)
-    return Sketch(name, steps, tuple(Parameter(p, d) for p, d in domains.items()))
+    return Sketch(name, steps, tuple(Parameter(p, d, Role.TILE) for p, d in domains.items()))
 
 
 ONE = sketch("tiled", tile=(1, 2, 4, 8), panels=(1, 16))

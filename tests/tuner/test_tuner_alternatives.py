@@ -12,8 +12,7 @@ from autotune.records import Header
 from autotune.records.record import decode, encode
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
-from autotune.tuner import Scheduler, TaskStop, TuningTask
-from autotune.tuner.task import weighted_s
+from autotune.tuner import Scheduler, TaskStop, TaskTimes, TuningTask, totals
 
 BATCH = 4
 
@@ -43,10 +42,41 @@ def scheduler(tasks: list[TuningTask], a: float, b: float, ab: float, batches: i
 
 
 def test_the_faster_alternative_counts(tasks: list[TuningTask]) -> None:
-    assert weighted_s(tasks, {"a": 3.0, "b": 4.0, "ab": 5.0}) == 3.0 + 5.0
-    assert weighted_s(tasks, {"a": 3.0, "b": 4.0, "ab": 9.0}) == 2 * 3.0 + 4.0
-    assert weighted_s(tasks, {"a": 3.0, "b": None, "ab": 5.0}) == 2 * 3.0
-    assert scheduler(tasks, 3.0, 4.0, 5.0, 1).total_s() == 8.0
+    def total_s(a: float, b: float | None, ab: float) -> float:
+        best = {"a": a, "b": b, "ab": ab}
+        return totals(tasks, {key: TaskTimes(tuned_s=s) for key, s in best.items()}).total_s
+
+    assert total_s(3.0, 4.0, 5.0) == 3.0 + 5.0
+    assert total_s(3.0, 4.0, 9.0) == 2 * 3.0 + 4.0
+    assert total_s(3.0, None, 5.0) == 3.0  # compile has no measurement to choose by
+
+
+def test_a_chain_is_compared_with_the_alternative_of_an_untuned_network(
+    tasks: list[TuningTask],
+) -> None:
+    """Untuned, estimates choose the whole, which is the slower one; tuned, measurements do."""
+    times = {
+        "a": TaskTimes(untuned_s=4.0, tuned_s=3.0, estimate_s=2.0),
+        "b": TaskTimes(untuned_s=5.0, tuned_s=4.0, estimate_s=2.0),
+        "ab": TaskTimes(untuned_s=30.0, tuned_s=20.0, estimate_s=1.0),
+    }
+    found = totals(tasks, times)
+    assert (found.untuned_s, found.tuned_s) == (30.0 + 4.0, 3.0 + 4.0 + 3.0)
+    assert found.is_complete
+    assert found.total_s == found.tuned_s
+
+
+def test_what_was_not_measured_on_both_sides_is_not_compared(tasks: list[TuningTask]) -> None:
+    nothing = totals(tasks, {})
+    assert (nothing.ratio, nothing.share, nothing.n_known) == (None, 0.0, 0)
+    one = totals(tasks, {"a": TaskTimes(4.0, 2.0, 1.0)})
+    assert (one.untuned_s, one.tuned_s, one.ratio) == (4.0, 2.0, 2.0)  # the call outside of ab
+    flops = {task.key: task.flops for task in tasks}
+    assert one.share == flops["a"] / (2 * flops["a"] + flops["b"])
+    old = totals(tasks, {key: TaskTimes(tuned_s=1.0) for key in ("a", "b", "ab")})
+    assert (old.ratio, old.total_s, old.n_compared) == (None, 2.0, 0)
+    some = totals(tasks[:2], {"a": TaskTimes(tuned_s=1.0), "b": TaskTimes(9.0, 3.0, 9.0)})
+    assert (some.total_s, some.untuned_s, some.tuned_s) == (2 * 1.0 + 3.0, 9.0, 3.0)
 
 
 def test_who_is_behind_gains_less(tasks: list[TuningTask]) -> None:

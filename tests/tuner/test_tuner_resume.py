@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,7 @@ from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import Entry, Log, MeasureRecord
 from autotune.schedule.steps import Steps, steps_text
 from autotune.search.model import Ranker
-from autotune.search.policy import SketchPolicy
+from autotune.search.policy import Candidate, SketchPolicy, default_candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import Budget, Run, Scheduler, Session, TuningTask
@@ -57,6 +58,11 @@ class ListSink:
         pass
 
 
+@cache
+def default_of(dag: ComputeDAG, target: Target) -> Candidate:
+    return default_candidate(dag, target, 1)
+
+
 def tune(
     dags: Sequence[ComputeDAG], target: Target, n_trials: int, before: Sequence[MeasureRecord] = ()
 ) -> list[MeasureRecord]:
@@ -78,6 +84,7 @@ def tune(
         scheduler=Scheduler(tasks, batch=8, patience=32),
         clock=lambda: 0.0,
         batch=8,
+        default=lambda task: default_of(task.dag, target),
         finals=False,
     )
     session.replay(Log(records=tuple(before)))
@@ -94,6 +101,10 @@ def test_a_resumed_search_proposes_what_it_would_have_proposed(
     resumed = tune(dags, any_target, 40, whole[:n_before_kill])
     assert len(whole) == 40
     assert resumed == whole
+    defaults = {dag.key: default_of(dag, any_target).steps_json for dag in dags}
+    first = {r.workload: r for r in reversed(whole)}
+    assert {key: r.steps_json for key, r in first.items()} == defaults
+    assert sum(r.default_estimate_s is not None for r in whole) == 2
 
 
 @pytest.mark.parametrize("n_before_kill", [16, 24, 32, 40])

@@ -17,6 +17,7 @@ from autotune.te.dag import ComputeDAG
 from autotune.tuner import (
     BatchMeasured,
     Budget,
+    FinalistsMeasured,
     ReplayMeasurer,
     Run,
     Scheduler,
@@ -197,11 +198,11 @@ def test_events_tell_the_whole_story(harness: Callable[..., Harness]) -> None:
     ]
     _, _, batch, improved, last = events
     assert isinstance(batch, BatchMeasured)
-    assert (batch.n_trials, batch.best_s, batch.n_known) == (4, 2.5e-4, 1)
+    assert (batch.n_trials, batch.best_s, batch.totals.n_known) == (4, 2.5e-4, 1)
     assert isinstance(improved, TaskImproved)
     assert (improved.before_s, improved.best_s) == (None, 2.5e-4)
     assert isinstance(last, SessionFinished)
-    assert (last.start_s, last.total_s, last.invalid) == (1e-3, 2.5e-4, ())
+    assert (last.totals.total_s, last.totals.ratio, last.invalid) == (2.5e-4, None, ())
     assert (last.seconds["measure"], last.seconds["model"]) == (4.0, 0.25)
     assert last.seconds["build"] == pytest.approx(0.4)
     assert event_to_json(batch)["event"] == "batch_measured"
@@ -267,6 +268,123 @@ def test_what_comes_first_is_measured_first_and_once(harness: Callable[..., Harn
     list(again.session.events())
     assert isinstance(again.session.sink, ListSink)
     assert [s.n for r in again.session.sink.records for s in r.steps] == [6, 8, 10, 11]  # type: ignore[union-attr]
+
+
+def default_of(n: int) -> Callable[[TuningTask], Candidate | None]:
+    return lambda task: Candidate((Parallel("c", n),), "fake", 2e-3)
+
+
+def tried(h: Harness) -> list[int]:
+    assert isinstance(h.session.sink, ListSink)
+    return [s.n for r in h.session.sink.records for s in r.steps]  # type: ignore[union-attr]
+
+
+def test_the_default_program_is_the_first_of_every_task(harness: Callable[..., Harness]) -> None:
+    h = harness(Budget(trials=12))
+    h.session.default = default_of(7)
+    h.session.first = {h.keys[1]: [Candidate((Parallel("c", 9),), "old")]}
+    *_, last = h.session.events()
+    assert tried(h) == [7, 9, 0, 1, 7, 0, 1, 2, 2, 3, 4, 5]
+    assert isinstance(h.session.sink, ListSink)
+    estimates = [r.default_estimate_s for r in h.session.sink.records]
+    assert [n for n, s in enumerate(estimates) if s == 2e-3] == [0, 4]
+    assert estimates.count(None) == 10
+    assert isinstance(last, SessionFinished)
+    assert last.totals.untuned_s == pytest.approx(2 * 1e-3 / 8)
+    assert last.totals.is_complete
+
+
+@pytest.mark.parametrize("n_trials", [1, 2])
+def test_fewer_trials_than_candidates_go_to_the_default_programs(
+    harness: Callable[..., Harness], n_trials: int
+) -> None:
+    h = harness(Budget(trials=n_trials), sizes=(8, 32, 16))
+    h.session.default = default_of(7)
+    *_, last = h.session.events()
+    assert tried(h) == [7, 0][:n_trials]
+    assert isinstance(last, SessionFinished)
+    assert (last.totals.n_compared, len(last.untried)) == (1, 2)
+    assert 0 < last.totals.share < 1
+
+
+@pytest.mark.parametrize("n_before_kill", [4, 8, 12, 20])
+def test_a_resumed_session_knows_the_default_programs(
+    harness: Callable[..., Harness], n_before_kill: int
+) -> None:
+    whole = harness(Budget(trials=32))
+    whole.session.default = default_of(7)
+    *_, reference = whole.session.events()
+    assert isinstance(whole.session.sink, ListSink)
+    again = harness(Budget(trials=32))
+    again.session.default = default_of(7)
+    again.session.replay(Log(records=tuple(whole.session.sink.records[:n_before_kill])))
+    started, *_, last = again.session.events()
+    assert tried(again) == tried(whole)[n_before_kill:]
+    assert isinstance(started, SessionStarted)
+    assert isinstance(last, SessionFinished)
+    assert isinstance(reference, SessionFinished)
+    assert started.totals.n_compared == min(2, n_before_kill // 4)
+    assert last.totals == reference.totals
+
+
+def test_an_old_log_gets_its_default_programs_when_it_goes_on(
+    harness: Callable[..., Harness],
+) -> None:
+    old = harness(Budget(trials=8))
+    list(old.session.events())
+    assert isinstance(old.session.sink, ListSink)
+    again = harness(Budget(trials=16))
+    again.session.default = default_of(7)
+    again.session.replay(Log(records=tuple(old.session.sink.records)))
+    started, *_, last = again.session.events()
+    assert tried(again).count(7) == 2
+    assert isinstance(started, SessionStarted)
+    assert (started.totals.n_known, started.totals.ratio) == (2, None)
+    assert isinstance(last, SessionFinished)
+    assert last.totals.is_complete
+
+
+def test_an_old_log_that_holds_the_default_program_does_not_repeat_it(
+    harness: Callable[..., Harness],
+) -> None:
+    old = harness(Budget(trials=8), sizes=(8,))
+    list(old.session.events())
+    assert isinstance(old.session.sink, ListSink)
+    again = harness(Budget(trials=12), sizes=(8,))
+    again.session.default = default_of(2)
+    again.session.replay(Log(records=tuple(old.session.sink.records)))
+    *_, last = again.session.events()
+    assert tried(again) == [8, 9, 10, 11]
+    assert isinstance(last, SessionFinished)
+    assert last.totals.untuned_s == pytest.approx(1e-3 / 3)
+
+
+def test_a_default_program_that_fails_is_compared_with_nothing(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(trials=8), sizes=(8,))
+    h.session.default = default_of(7)
+    h.measurer.curve = lambda i: FAILED if i == 7 else ok(1e-3 / (1 + i))
+    *_, last = h.session.events()
+    assert tried(h).count(7) == 1
+    assert isinstance(last, SessionFinished)
+    assert (last.totals.ratio, last.totals.n_known, last.totals.n_compared) == (None, 1, 0)
+
+
+def test_the_default_program_is_a_finalist_unless_it_is_far_slower(
+    harness: Callable[..., Harness],
+) -> None:
+    for factor, is_final in ((1.25, True), (1.4, False)):
+        h = harness(Budget(trials=8), sizes=(8,))
+        h.session.finals, h.session.default = True, default_of(7)
+        h.measurer.curve = lambda i, f=factor: ok(f * 1e-3 if i == 7 else 1e-3)  # type: ignore[misc]
+        events = list(h.session.events())
+        assert isinstance(h.session.sink, ListSink)
+        finals = [s.n for r in h.session.sink.records if r.final for s in r.steps]  # type: ignore[union-attr]
+        assert finals == [0, 1, 2, 3, *([7] if is_final else [])]
+        again = [e for e in events if isinstance(e, FinalistsMeasured)]
+        assert [e.totals for e in again] == [events[-1].totals]  # type: ignore[union-attr]
+        assert events[-1].n_remeasured == 1  # type: ignore[union-attr]
 
 
 def test_an_exhausted_space_ends_its_task_and_the_last_one_the_session(
@@ -446,7 +564,7 @@ def test_finalists_are_measured_again_and_are_no_trials(harness: Callable[..., H
     assert [r.final for r in h.session.sink.records] == [False] * 8 + [True] * 4
     assert isinstance(last, SessionFinished)
     assert last.n_trials == 8
-    assert last.total_s == 1.0e-3  # candidate 5 wins: 1 was lucky the first time
+    assert last.totals.total_s == 1.0e-3  # candidate 5 wins: 1 was lucky the first time
 
 
 def test_replayed_results_make_a_search_repeatable(harness: Callable[..., Harness]) -> None:
@@ -570,7 +688,7 @@ def test_the_state_is_a_fold_over_results_whatever_the_batches(
         two.observe(a, [result])
     assert one.states[a] == two.states[a]
     assert one.gain_s(one.states[a]) == two.gain_s(two.states[a])
-    assert (one.total_s(), one.start_s(), one.n_known()) == (0.5e-3, 2e-3, 1)
+    assert (one.states[a].best_s, one.states[a].first_s) == (0.5e-3, 2e-3)
 
 
 def test_spending_follows_the_weighted_headroom(harness: Callable[..., Harness]) -> None:

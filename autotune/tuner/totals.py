@@ -1,0 +1,121 @@
+"""⑨ Σ weight·latency of a network, untuned and as tuned so far, over the same calls.
+
+Untuned is what `compile` makes without a log: the default program of every task, and of every chain
+the alternative that the analytical cost model expects to be faster. Tuned is what it makes of the
+log: the best program of every task, its default where nothing was measured. A call counts for the
+comparison when both are measured.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.graph.network import takes_whole
+from autotune.tuner.task import TuningTask
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """Seconds of a task: its default program, as measured and as estimated; its best program."""
+
+    untuned_s: float | None = None
+    tuned_s: float | None = None
+    estimate_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """`total_s`: Σ weight·latency of all calls whose program is known; `n_known` tasks have one.
+
+    `untuned_s` and `tuned_s` are of the same calls, those for which both are known. These are
+    `share` of the network's FLOPs; the default programs of `n_compared` tasks were measured.
+    """
+
+    total_s: float = 0.0
+    n_known: int = 0
+    untuned_s: float = 0.0
+    tuned_s: float = 0.0
+    n_compared: int = 0
+    share: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the comparison is of the whole network."""
+        return self.share == 1.0
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster tuned is than untuned; None where nothing can be compared."""
+        return self.untuned_s / self.tuned_s if self.tuned_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """`weight` calls of a task, or of the parts of a chain, which may be calls of its `whole`."""
+
+    weight: int
+    tasks: tuple[str, ...]
+    whole: str | None = None
+
+
+def totals(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> Totals:
+    """What is known of a network with these tasks, of which `times` were measured."""
+    flops = {task.key: max(1, task.flops) for task in tasks}
+    tuned = {key: t.tuned_s for key, t in times.items() if t.tuned_s is not None}
+    untuned = {key: t.untuned_s for key, t in times.items() if t.untuned_s is not None}
+    estimated = {key: t.estimate_s for key, t in times.items() if t.estimate_s is not None}
+    total_s = before_s = after_s = 0.0
+    work = compared = 0
+    for calls in _calls(tasks):
+        weighted_flops = calls.weight * sum(flops[key] for key in calls.tasks)
+        work += weighted_flops
+        now_s = _seconds(calls, tuned, tuned, estimated)
+        default_s = _seconds(calls, untuned, {}, estimated)
+        if now_s is not None:
+            total_s += calls.weight * now_s
+        if now_s is not None and default_s is not None:
+            before_s += calls.weight * default_s
+            after_s += calls.weight * now_s
+            compared += weighted_flops
+    share = compared / work if work else 0.0
+    return Totals(total_s, len(tuned), before_s, after_s, len(untuned.keys() & tuned), share)
+
+
+def _calls(tasks: Sequence[TuningTask]) -> Iterator[_Calls]:
+    """Every call of the network once, those that are chains together."""
+    in_chains = Counter[str]()
+    for task in tasks:
+        if task.parts:
+            for key in task.parts:
+                in_chains[key] += task.weight
+            yield _Calls(task.weight, task.parts, task.key)
+    for task in tasks:
+        if not task.parts and task.weight > in_chains[task.key]:
+            yield _Calls(task.weight - in_chains[task.key], (task.key,))
+
+
+def _seconds(
+    calls: _Calls,
+    seconds: Mapping[str, float],
+    measured_s: Mapping[str, float],
+    estimate_s: Mapping[str, float],
+) -> float | None:
+    """`seconds` of the tasks that `compile` would call, given these measurements and estimates.
+
+    None where they are unknown, or where it is unknown which alternative of a chain it would take.
+    """
+    if calls.whole is None:
+        return _sum_s(calls.tasks, seconds)
+    both = {calls.whole, *calls.tasks}
+    if not (both <= measured_s.keys() or both <= estimate_s.keys()):
+        return None
+    is_whole = takes_whole(calls.whole, calls.tasks, measured_s, estimate_s)
+    return _sum_s((calls.whole,) if is_whole else calls.tasks, seconds)
+
+
+def _sum_s(tasks: Sequence[str], seconds: Mapping[str, float]) -> float | None:
+    """Seconds of these tasks together; None where one is unknown."""
+    found = [seconds[key] for key in tasks if key in seconds]
+    return sum(found) if len(found) == len(tasks) else None

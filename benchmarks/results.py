@@ -1,0 +1,223 @@
+"""The pages in `docs/results/`, written from the CSV files beside them.
+
+    python -m benchmarks.results           # writes the pages
+    python -m benchmarks.results --check   # exit 1 if a page is not what this would write
+
+A figure is entered once, in a CSV file; pages hold nothing else. An empty cell was not measured.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from benchmarks.tables import geometric_mean, markdown
+
+FOLDER = Path(__file__).parents[1] / "docs" / "results"
+
+Row = dict[str, str]
+
+_WRITTEN = "<!-- Written by `python -m benchmarks.results` from the CSV files in this folder. -->"
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Compare the pages instead of writing them.")
+def main(check: bool) -> None:
+    """Write the pages of docs/results."""
+    stale = [name for name, text in pages(FOLDER).items() if not _same(FOLDER / name, text)]
+    if check:
+        click.echo("\n".join(f"docs/results/{name} is not up to date" for name in stale), err=True)
+        sys.exit(1 if stale else 0)
+    for name in stale:
+        (FOLDER / name).write_text(pages(FOLDER)[name], encoding="utf-8")
+        click.echo(name)
+
+
+def pages(folder: Path) -> dict[str, str]:
+    """Text of every page by its file name, from the CSV files in `folder`."""
+    machines, kernels, networks, untuned = (
+        read_rows(folder / f"{name}.csv")
+        for name in ("machines", "kernels", "networks", "untuned_networks")
+    )
+    return {
+        "index.md": _page("Results", _INDEX, _index(machines, kernels, networks, untuned)),
+        "kernels.md": _page("Kernels", _KERNELS, _kernels(kernels)),
+        "networks.md": _page("Tuned networks", _NETWORKS, _networks(networks)),
+        "untuned.md": _page("Networks without tuning", _UNTUNED, _untuned(untuned)),
+    }
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a CSV file as dictionaries from column to text."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _same(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def _page(title: str, intro: str, parts: Iterable[str]) -> str:
+    return "\n\n".join([f"# {title}", _WRITTEN, intro.strip(), *parts]) + "\n"
+
+
+def _index(
+    machines: list[Row], kernels: list[Row], networks: list[Row], untuned: list[Row]
+) -> Iterator[str]:
+    yield "## Machines"
+    keys = ["machine", "processor", "vectors", "l1_kib", "l2_mib"]
+    keys += ["peak_gflops", "l3_gb_s", "memory_gb_s"]
+    yield markdown([_HEADS.get(key, key) for key in keys], _cells(machines, keys))
+    yield "\n".join(f"* {row['machine']}: {row['note']}" for row in machines)
+    yield "## Compute-bound kernels, one thread"
+    head = ["machine", "vectors", "kernels", "mean %", "95 % or more", "90 % or more", "lowest %"]
+    yield markdown([*head, "mean % in L3"], list(_kernel_summary(kernels)))
+    yield "## Networks beside the better of ONNX Runtime and OpenVINO"
+    head = ["machine", "threads", "networks", "tuned", "worst", "untuned / onnxruntime", "worst"]
+    yield markdown(head, list(_network_summary(networks)))
+    yield "## Further networks, without tuning"
+    yield markdown(["machine", "networks", "ratio", "worst"], list(_untuned_summary(untuned)))
+    yield "Means are geometric. Sets of which only the slowest networks are kept are left out."
+
+
+def _kernel_summary(rows: list[Row]) -> Iterator[list[str]]:
+    for (machine, isa), group in _grouped(rows, "machine", "isa"):
+        shares = [float(row["share_pct"]) for row in group]
+        in_l3 = [float(row["share_l3_pct"]) for row in group]
+        counts = [str(sum(share >= limit for share in shares)) for limit in (95, 90)]
+        means = [f"{geometric_mean(values):.1f}" for values in (shares, in_l3)]
+        lowest = f"{min(shares):.1f}"
+        yield [machine, _ISA[isa], str(len(group)), means[0], *counts, lowest, means[1]]
+
+
+def _network_summary(rows: list[Row]) -> Iterator[list[str]]:
+    for (machine, threads), group in _grouped(rows, "machine", "threads"):
+        ratios = [*_mean_and_worst(group, "ratio"), *_mean_and_worst(group, "untuned_ratio")]
+        yield [machine, threads, str(len(group)), *ratios]
+
+
+def _untuned_summary(rows: list[Row]) -> Iterator[list[str]]:
+    complete = [row for row in rows if "slowest" not in row["set"]]
+    for (machine,), group in _grouped(complete, "machine"):
+        yield [machine, str(len(group)), *_mean_and_worst(group, "ratio")]
+
+
+def _mean_and_worst(rows: Iterable[Row], key: str) -> list[str]:
+    known = {row["model"]: float(row[key]) for row in rows if row[key]}
+    worst = max(known, key=lambda model: known[model])
+    return [f"{geometric_mean(known.values()):.3f}", f"{known[worst]:.2f} ({worst})"]
+
+
+def _kernels(rows: list[Row]) -> Iterator[str]:
+    for (isa,), group in _grouped(rows, "isa"):
+        yield f"## {_ISA[isa]}"
+        names = list(dict.fromkeys(row["machine"] for row in group))
+        head = ["task", "key", "model"]
+        head += [f"{m} {what}" for m in names for what in ("µs", "%", "% L3")]
+        tasks: dict[tuple[str, str, str], dict[str, Row]] = {}
+        for row in group:
+            tasks.setdefault((row["task"], row["key"], row["model"]), {})[row["machine"]] = row
+        yield markdown(head, [_kernel_cells(task, found, names) for task, found in tasks.items()])
+
+
+def _kernel_cells(
+    task: tuple[str, str, str], found: dict[str, Row], names: Sequence[str]
+) -> list[str]:
+    keys = ("latency_us", "share_pct", "share_l3_pct")
+    return [*task, *(found.get(m, {}).get(key, "") for m in names for key in keys)]
+
+
+def _networks(rows: list[Row]) -> Iterator[str]:
+    keys = ["model", "threads", "tune_s", "autotune_ms", "onnxruntime_ms", "openvino_ms", "ratio"]
+    keys += ["untuned_ms", "untuned_ratio", "error", "untuned_error", "direct_error", "trials"]
+    yield from _by_machine(rows, keys)
+
+
+def _untuned(rows: list[Row]) -> Iterator[str]:
+    keys = ["model", "set", "threads", "batch", "autotune_ms", "onnxruntime_ms", "openvino_ms"]
+    yield from _by_machine(rows, [*keys, "ratio", "error"])
+
+
+def _by_machine(rows: list[Row], keys: Sequence[str]) -> Iterator[str]:
+    for (machine,), group in _grouped(rows, "machine"):
+        yield f"## Machine {machine}"
+        filled = [key for key in keys if any(row[key] for row in group)]
+        yield markdown([_HEADS.get(key, key) for key in filled], _cells(group, filled))
+
+
+def _cells(rows: Iterable[Row], keys: Sequence[str]) -> list[list[str]]:
+    return [[row[key] for key in keys] for row in rows]
+
+
+def _grouped(rows: Iterable[Row], *keys: str) -> list[tuple[tuple[str, ...], list[Row]]]:
+    """Rows by the values of columns, in the order in which the values come first."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return list(groups.items())
+
+
+_ISA = {"avx512": "AVX-512", "avx2": "AVX2"}
+
+_HEADS = {
+    "l1_kib": "L1 KiB",
+    "l2_mib": "L2 MiB",
+    "peak_gflops": "GFLOPS a core",
+    "l3_gb_s": "L3 GB/s",
+    "memory_gb_s": "memory GB/s",
+    "tune_s": "tuning s",
+    "autotune_ms": "autotune ms",
+    "onnxruntime_ms": "onnxruntime ms",
+    "openvino_ms": "openvino ms",
+    "ratio": "ratio to the best",
+    "untuned_ms": "untuned ms",
+    "untuned_ratio": "untuned / onnxruntime",
+    "untuned_error": "untuned error",
+    "direct_error": "error without Winograd",
+}
+
+_INDEX = """
+What was measured, per machine. [Method](../method.md) says how. A ratio is our latency over theirs:
+below 1 we are faster.
+
+* [Kernels](kernels.md): GEMM and convolutions beside the measured FMA peak
+* [Tuned networks](networks.md) beside ONNX Runtime and OpenVINO
+* [Networks without tuning](untuned.md), most of them never used in development
+* [Search](search.md): how soon the search finds good programs
+"""
+
+_KERNELS = """
+GEMM 1024³ and every compute-bound GEMM and convolution of a network, by direct sums, one thread.
+Per machine: latency, share of the FMA peak with weights from memory, and share with weights in L3.
+Operations are those of the definition; padding is not computed, so shares can exceed 100 %.
+
+    python -m benchmarks.kernels --direct --trials 160 --format markdown
+    python -m benchmarks.kernels --direct --trials 128 --format markdown \\
+        --model vgg19 --model inception_v1 --model inception_v2 --model bvlc_alexnet
+    python -m benchmarks.kernels --direct --trials 128 --format markdown --target x86-64-v3
+"""
+
+_NETWORKS = """
+Networks of the `onnx` package and of `benchmarks/models.py`, float32, seeded random weights.
+*tuning s* is the time of the search, *untuned* the network that `autotune compile MODEL` makes
+without a log. Errors are the largest absolute difference from ONNX Runtime over its largest output.
+
+    python -m benchmarks.networks --time 15s --bench-time 1.5s --rounds 1
+    python -m benchmarks.networks --table-only
+"""
+
+_UNTUNED = """
+Networks of timm, torchvision, `transformers`, Ultralytics, segmentation_models_pytorch, MONAI and
+diffusers with random weights, exported by `torch.onnx.export`, compiled without tuning.
+
+    autotune compile MODEL.onnx -o model.atn
+    autotune bench model.atn --against onnxruntime,openvino --time 1s
+"""
+
+
+if __name__ == "__main__":
+    main()

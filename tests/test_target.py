@@ -1,0 +1,59 @@
+"""What makes two CPUs the same one, and how many threads there is room for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.target import Target, difference, host_target, require_cores
+
+
+def test_the_key_is_the_cpu_not_the_cores_that_a_process_may_use(any_target: Target) -> None:
+    fewer = replace(any_target, n_cores=1)
+    assert fewer.key == any_target.key
+    assert fewer == any_target
+    assert fewer.former_key != any_target.former_key
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"cpu": "znver9"}, "cpu is znver9 there and testcpu here"),
+        ({"l3_bytes": 1}, "l3_bytes is 1 there and 33554432 here"),
+        ({"features": "+avx2,-fma,+amx"}, "only the CPU there has amx; only the CPU here has fma"),
+    ],
+)
+def test_everything_else_is_another_cpu_and_is_named(
+    any_target: Target, changed: dict[str, object], text: str
+) -> None:
+    other = replace(any_target, **changed)  # type: ignore[arg-type]
+    assert other.key != any_target.key
+    assert difference(other, any_target) == text
+
+
+def test_fields_of_later_versions_are_left_out(any_target: Target) -> None:
+    data = any_target.to_json()
+    assert Target.from_json(data | {"n_sockets": 2}) == any_target
+    assert Target.from_json({k: v for k, v in data.items() if k != "n_cores"}) == any_target
+
+
+def test_threads_need_cores() -> None:
+    n = len(os.sched_getaffinity(0))
+    require_cores(n)
+    with pytest.raises(UsageError, match=f"on {n + 1} threads: this process may use {n} core"):
+        require_cores(n + 1)
+
+
+def test_affinity_does_not_change_the_key() -> None:
+    allowed = os.sched_getaffinity(0)
+    before = host_target()
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        restricted = host_target()
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert restricted.n_cores == 1
+    assert restricted.key == before.key
