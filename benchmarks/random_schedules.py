@@ -17,7 +17,6 @@ import click
 import numpy as np
 import onnx
 
-from benchmarks.models import read
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.schedule.steps import Steps, steps_to_json
@@ -25,6 +24,7 @@ from autotune.search.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, host_target, parse_target
 from autotune.te.dag import ComputeDAG
+from benchmarks.models import read
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 

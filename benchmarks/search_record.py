@@ -18,7 +18,6 @@ import numpy as np
 from autotune.cli.models import local_target, network_workloads
 from autotune.cli.sessions import measure_options, new_header
 from autotune.config import TuneConfig
-from benchmarks.models import read
 from autotune.measure.measurer import Measurer
 from autotune.measure.program import build_program
 from autotune.measure.result import MeasureResult
@@ -31,6 +30,7 @@ from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import BatchMeasured, Budget, Run, Session, Sink, TuningTask
 from autotune.tuner import Measurer as AnyMeasurer
+from benchmarks.models import read
 from benchmarks.search_policies import BATCH, InTurns
 
 _DRAWS = 1024

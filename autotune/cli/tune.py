@@ -53,8 +53,9 @@ def command(
 ) -> int:
     """Search for the fastest program of every part of MODEL, and log every measurement.
 
-    Without MODEL, tunes the ResNet-50 that comes with the onnx package, with random weights. Without a budget, searches
-    for ten minutes. Stops at the first limit that is reached; a log can be resumed at any time.
+    Without MODEL, tunes the ResNet-50 that comes with the onnx package, with random weights.
+    Without a budget, searches for ten minutes. Stops at the first limit that is reached; a log can
+    be resumed at any time.
     """
     from autotune.cli.models import local_target, model_path, network_workloads, read_network
     from autotune.cli.warm import warm_paths

@@ -2,10 +2,10 @@
 
 Small test models keep the structure of a network and make every weight with `ConstantOfShape`.
 Equal weights make every channel equal, so that any check of numbers passes and any deduplication
-lies. `--random-weights` replaces them by random ones whose scale keeps activations near one from the input to the
-logits: He's scale for convolutions and matrix products (less after a maximum, little for the
-logits), normalisations close to the identity, and the last normalisation of a residual branch
-damped, so that the sum over many blocks does not grow.
+lies. `--random-weights` replaces them by random ones whose scale keeps activations near one from
+the input to the logits: He's scale for convolutions and matrix products (less after a maximum,
+little for the logits), normalisations close to the identity, and the last normalisation of a
+residual branch damped, so that the sum over many blocks does not grow.
 """
 
 from __future__ import annotations
