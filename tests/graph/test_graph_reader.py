@@ -82,7 +82,10 @@ def in_precision(kind: int) -> onnx.ModelProto:
 def test_half_precision_is_computed_in_float32(kind: int, tmp_path: Path) -> None:
     """Weights that all three types hold exactly give what the float32 network gives."""
     path = save(in_precision(kind), tmp_path)
-    assert {p.dtype for p in build_network(path).inputs} == {"float32", "int64"}
+    network = build_network(path)
+    dtype = "float16" if kind == TensorProto.FLOAT16 else "bfloat16"
+    assert {p.dtype for p in network.inputs} == {dtype, "int64"}
+    assert {network.values[p.value].dtype for p in network.inputs} == {"float32", "int64"}
     assert error_against_onnxruntime(path, in_precision(TensorProto.FLOAT)) <= 1e-5
 
 
