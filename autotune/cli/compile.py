@@ -238,7 +238,7 @@ def _check(artifact: Artifact, network: Network, plan: _Plan) -> float:
     from autotune.network.runtime import Model
 
     compiled = Model(artifact)
-    reference = prepare_model(plan.model, plan.shapes)
+    reference = prepare_model(plan.model, plan.shapes, plan.random_weights)
     try:
         error, oracle = check_onnxruntime(compiled, reference), "ONNX Runtime"
     except (MissingDependency, ModelError) as problem:

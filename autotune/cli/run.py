@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from autotune.cli.options import COUNT, FILE, NamedFile
 from autotune.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
+    from autotune.network.artifact import Endpoint
     from autotune.network.runtime import Model
 
 Arrays = dict[str, NDArray[Any]]
@@ -76,23 +78,30 @@ def read_inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
             raise UsageError(
                 f"which input is {path}?", f"write --input NAME={path}; inputs: {', '.join(names)}"
             )
-    return arrays
+    return {name: as_bfloat16(array, model.input_info, name) for name, array in arrays.items()}
+
+
+def as_bfloat16(array: NDArray[Any], ports: tuple[Endpoint, ...], name: str) -> NDArray[Any]:
+    """`array`, whose dtype a file has lost if it is bfloat16: it says two bytes of anything."""
+    is_lost = array.dtype == np.dtype("V2")
+    port = next((p for p in ports if p.name == name and p.dtype == "bfloat16"), None)
+    return array.view(port.numpy_dtype) if port and is_lost else array
 
 
 def read_array(path: Path) -> NDArray[Any] | Arrays:
     """The array of an .npy file, or the arrays of an .npz file by name."""
     try:
         loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
     except FileNotFoundError as error:
         raise UsageError(f"there is no file {path}", "check the path") from error
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(
             f"{path} is no NumPy array: {error}", "write it with numpy.save"
         ) from error
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    with loaded:
-        return {name: loaded[name] for name in loaded.files}
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
@@ -112,5 +121,6 @@ def write_npz(path: Path, arrays: Arrays) -> None:
 def _row(item: tuple[str, NDArray[Any]]) -> tuple[str, ...]:
     name, array = item
     shape = "x".join(map(str, array.shape)) or "scalar"
-    numbers = (array.min(), array.mean(), array.max()) if array.size else ()
+    wide = array if array.dtype.itemsize > 2 else array.astype(np.float32)
+    numbers = (wide.min(), wide.mean(), wide.max()) if array.size else ()
     return name, shape, str(array.dtype), *(f"{float(x):.6g}" for x in numbers or ("nan",) * 3)

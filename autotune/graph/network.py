@@ -38,7 +38,8 @@ _FLAGS = 2
 class Port:
     """An input or output of the model as the user sees it.
 
-    `value` names a Value with the same elements in the same order. Integers of an input that are
+    `value` names a Value with the same elements in the same order; that of a port in half precision
+    (float16, bfloat16) is float32. Integers of an input that are
     indices must be below `limit` to be valid; others may be anything.
     """
 
@@ -182,9 +183,19 @@ def build_network(
     without weights (each is a ConstantOfShape) random ones. Errors: see `onnx_reader.load_model`;
     UnsupportedOperator names the operator, its node and the model's opset.
     """
-    graph = import_graph(load_model(path, shapes, random_weights))
-    network = graph_network(graph, Path(path).stem, model_hash(path))
-    return replace(network, random_weights=random_weights)
+    model = load_model(path, shapes, random_weights)
+    network = graph_network(import_graph(model), Path(path).stem, model_hash(path))
+    return replace(
+        network,
+        inputs=_as_stated(network.inputs, model.halves),
+        outputs=_as_stated(network.outputs, model.halves),
+        random_weights=random_weights,
+    )
+
+
+def _as_stated(ports: tuple[Port, ...], halves: Mapping[str, str]) -> tuple[Port, ...]:
+    """`ports` with the dtypes of the file."""
+    return tuple(replace(p, dtype=halves.get(p.name, p.dtype)) for p in ports)
 
 
 def graph_network(graph: Graph, name: str, digest: str) -> Network:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from autotune.graph.opsets import (
     to_one_opset,
 )
 from autotune.graph.random_weights import Array, replace_all, take_constant_fills
-from autotune.graph.widening import widen
+from autotune.graph.widening import half_ports, widen
 
 _LARGE = 1024
 """Initialisers with more elements than this never decide a shape: they are stripped."""
@@ -44,12 +44,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Model:
     """A canonical model: `proto` lacks the large constants, which `weights` holds by name.
 
-    In `proto` they appear as typed inputs. `opset` is that of the file.
+    In `proto` they appear as typed inputs. `opset` is that of the file. `halves`: dtypes of the
+    inputs and outputs that are in half precision in the file, and float32 in `proto`.
     """
 
     proto: ModelProto
     weights: dict[str, Array]
     opset: int
+    halves: Mapping[str, str] = field(default_factory=dict)
 
     def complete(self) -> ModelProto:
         """The model with all weights among its initialisers, for other runtimes."""
@@ -89,6 +91,7 @@ def load_model(
     check_operators(model)
     model = onnx.inliner.inline_local_functions(model) if model.functions else model
     drop_initializers_from_inputs(model)
+    halves = half_ports(model)
     widen(model)
     _bind_shapes(model, shapes or {})
     state_defaults(model)
@@ -96,7 +99,7 @@ def load_model(
     weights |= _take_large(model)
     _declare(model, weights)
     _check(model)
-    return Model(to_one_opset(model), weights, opset)
+    return Model(to_one_opset(model), weights, opset, halves)
 
 
 def prepare_model(

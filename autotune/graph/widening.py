@@ -1,7 +1,8 @@
 """① Half precision (float16, bfloat16) -> float32: constants, types, and what operators convert to.
 
 Such numbers are taken for a way to store weights: all code here computes in float32. The network is
-at least as exact as it was meant to be; its inputs and outputs are float32.
+at least as exact as it was meant to be. Its inputs and outputs keep the types that the model states
+(`half_ports`): whoever runs it converts at the edge.
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ from collections.abc import Iterable
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
-_HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_NAMES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+_HALF = tuple(_NAMES)
 _TYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
 """Attributes whose number names a type."""
+
+
+def half_ports(model: ModelProto) -> dict[str, str]:
+    """The dtypes of the inputs and outputs of `model` that are in half precision, by name."""
+    kinds = {
+        v.name: v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)
+    }
+    return {name: _NAMES[kind] for name, kind in kinds.items() if kind in _NAMES}
 
 
 def widen(model: ModelProto) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.memory import ALIGNMENT, aligned
-from autotune.errors import ArtifactError, UsageError
+from autotune.errors import ArtifactError, MissingDependency, UsageError
 from autotune.target import Target, missing_features
 
 FORMAT = "autotune-artifact"
@@ -44,7 +44,9 @@ class Endpoint:
 
     Bound (`window` is None): the array itself is what slot `base` of the table points to. Else the
     elements are copied to or from byte `offset` after that address, where they lie as a window:
-    an array of some shape with strides in elements. `limit`: see `graph.network.Port`.
+    an array of some shape with strides in elements. `limit`: see `graph.network.Port`. `dtype` is
+    that of the user's array; the elements that kernels read and write are `stored`, which is
+    float32 for half precision (float16, bfloat16).
     """
 
     name: str
@@ -54,6 +56,34 @@ class Endpoint:
     offset: int = 0
     window: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     limit: int = 2
+
+    @property
+    def stored(self) -> str:
+        """Dtype of the elements in memory."""
+        return stored_dtype(self.dtype)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Dtype of the user's array. Raises MissingDependency for bfloat16 without ml_dtypes."""
+        return numpy_dtype(self.dtype)
+
+
+def stored_dtype(dtype: str) -> str:
+    """Dtype of the elements of a port in memory: all code here computes halves in float32."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of that name. Raises MissingDependency for bfloat16 without ml_dtypes."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise MissingDependency(
+            "bfloat16 needs the package ml_dtypes", "pip install ml_dtypes"
+        ) from error
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import WrongNumbers
 from autotune.graph.network import Network, Port
+from autotune.network.artifact import numpy_dtype
 from autotune.network.memory import Place, place_of
 from autotune.network.opponents import opponent
 from autotune.network.runtime import Model, random_inputs
@@ -100,7 +101,8 @@ def _view(storages: dict[str, Array], network: Network, place: Place) -> Array:
 
 
 def _user(array: Array, port: Port) -> Array:
-    return np.array(array).reshape(port.shape)
+    with np.errstate(over="ignore"):
+        return np.array(array).reshape(port.shape).astype(numpy_dtype(port.dtype))
 
 
 def _require(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> float:

@@ -19,7 +19,7 @@ from autotune.codegen.pack import pack
 from autotune.errors import CodegenError
 from autotune.graph.network import Call, Network, Port
 from autotune.loopir.nodes import Buffer, Kernel, Program
-from autotune.network.artifact import Endpoint, KernelInfo
+from autotune.network.artifact import Endpoint, KernelInfo, stored_dtype
 from autotune.network.barriers import Access, access, barriers
 from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer
 from autotune.network.memory import Place, align, live_blocks, place_of, plan_arena
@@ -97,7 +97,7 @@ class Layout:
     def endpoint(self, port: Port) -> Endpoint:
         """The port as an artifact describes it."""
         place = place_of(self.network.values, port.value)
-        if place.dtype != port.dtype or place.n_elements != math.prod(port.shape):
+        if stored_dtype(port.dtype) != place.dtype or place.n_elements != math.prod(port.shape):
             raise CodegenError(f"internal: port '{port.name}' does not fit value '{port.value}'")
         at = self._pointer(place)
         window = None if self.owners.get(place.root) == port.name else (place.shape, place.strides)

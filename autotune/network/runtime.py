@@ -5,7 +5,7 @@
 
 Between input and output there is one call into machine code: no allocation, no Python. C-contiguous
 inputs are read in place. Outputs are arrays that nobody else has, which the last kernels write in
-place.
+place. Those in half precision are converted from and to float32 on the way.
 """
 
 from __future__ import annotations
@@ -73,8 +73,10 @@ class Model:
         self._profile = _ENTRY(self._library.address(PROFILE))
         self._arena = aligned((artifact.arena_bytes,), "uint8")
         self._arena.fill(0)  # touch the pages now, not in the first inference
-        self._expected = {end.name: (end, np.dtype(end.dtype)) for end in artifact.inputs}
-        self._outputs = [Recycled(end.shape, end.dtype) for end in artifact.outputs]
+        self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
+        self._outputs = [Recycled(end.shape, end.stored) for end in artifact.outputs]
+        halves = [end for end in artifact.outputs if end.stored != end.dtype]
+        self._halves = {end.name: end.numpy_dtype for end in halves}
         self._times = np.zeros(len(artifact.kernels) + 1, np.int64)
         self._sync = aligned((SYNC_BYTES,), "uint8")
         self._table = np.zeros(artifact.n_bases + 2, np.uintp)
@@ -144,6 +146,8 @@ class Model:
             if end.window is not None:
                 window = _window(arrays.get(end.base, self._arena), end)
                 outputs[end.name][...] = window.reshape(end.shape)
+        if self._halves:
+            outputs |= _rounded(outputs, self._halves)
         return outputs
 
     def _check(self, inputs: Mapping[str, Array]) -> list[Array]:
@@ -154,6 +158,12 @@ class Model:
         return [_checked(*expected, inputs[name]) for name, expected in self._expected.items()]
 
 
+def _rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
+    """Outputs in half precision: what is too large becomes infinite, as rounding has it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {name: outputs[name].astype(dtype) for name, dtype in dtypes.items()}
+
+
 def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array]:
     """Standard normal floats, valid indices, and flags, for every input."""
     rng = np.random.default_rng(seed)
@@ -161,29 +171,30 @@ def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array
 
 
 def _random(rng: np.random.Generator, port: Endpoint) -> Array:
-    if port.dtype.startswith("float"):
-        return rng.standard_normal(port.shape).astype(port.dtype)
+    if port.stored.startswith("float"):
+        return rng.standard_normal(port.shape).astype(port.numpy_dtype)
     return rng.integers(0, port.limit, port.shape).astype(port.dtype)
 
 
 def _checked(end: Endpoint, dtype: np.dtype[Any], array: Array) -> Array:
-    """`array` contiguous, if it has the shape and dtype of `end`; halves become float32."""
+    """`array` contiguous and as it is stored, if it has the shape and dtype of `end`."""
     if not isinstance(array, np.ndarray):
         raise UsageError(
             f"input '{end.name}' is a {type(array).__name__}", "give a NumPy array (np.asarray)"
         )
     if array.dtype != dtype:
-        if array.dtype != np.float16 or dtype != np.float32:
-            raise UsageError(
-                f"input '{end.name}' has dtype {array.dtype}, expected {dtype}",
-                f"convert it: array.astype('{dtype}')",
-            )
-        array = array.astype(np.float32)
+        name = "ml_dtypes.bfloat16" if end.dtype == "bfloat16" else f"'{dtype}'"
+        raise UsageError(
+            f"input '{end.name}' has dtype {array.dtype}, expected {dtype}",
+            f"convert it: array.astype({name})",
+        )
     if array.shape != end.shape:
         raise UsageError(
             f"input '{end.name}' has shape {array.shape}, expected {end.shape}",
             "shapes are fixed when the model is tuned; compile it for this one with --shape",
         )
+    if end.stored != end.dtype:
+        return array.astype(end.stored, order="C")
     # np.require would look for this more slowly, just when the interpreter has left the caches
     flags = array.flags
     if flags.c_contiguous and flags.aligned:
@@ -196,5 +207,5 @@ def _window(storage: Array, end: Endpoint) -> Array:
     assert end.window is not None
     shape, strides = end.window
     start = storage.reshape(-1).view(np.uint8)[end.offset :]
-    size = dtype_bytes(end.dtype)
-    return as_strided(start[:size].view(end.dtype), shape, [s * size for s in strides])
+    size = dtype_bytes(end.stored)
+    return as_strided(start[:size].view(end.stored), shape, [s * size for s in strides])

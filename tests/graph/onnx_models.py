@@ -87,7 +87,7 @@ def random_feeds(network: Network, seed: int = 0) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     return {
         p.name: rng.standard_normal(p.shape, np.float32)
-        if p.dtype == "float32"
+        if network.values[p.value].dtype == "float32"
         else rng.integers(0 if p.dtype == "bool" else -p.limit, p.limit, p.shape).astype(p.dtype)
         for p in network.inputs
     }

@@ -82,7 +82,10 @@ def in_precision(kind: int) -> onnx.ModelProto:
 def test_half_precision_is_computed_in_float32(kind: int, tmp_path: Path) -> None:
     """Weights that all three types hold exactly give what the float32 network gives."""
     path = save(in_precision(kind), tmp_path)
-    assert {p.dtype for p in build_network(path).inputs} == {"float32", "int64"}
+    network = build_network(path)
+    dtype = "float16" if kind == TensorProto.FLOAT16 else "bfloat16"
+    assert {p.dtype for p in network.inputs} == {dtype, "int64"}
+    assert {network.values[p.value].dtype for p in network.inputs} == {"float32", "int64"}
     assert error_against_onnxruntime(path, in_precision(TensorProto.FLOAT)) <= 1e-5
 
 
@@ -332,6 +335,47 @@ def test_real_weights_are_kept(tmp_path: Path) -> None:
     ]
     proto = model(nodes, {"x": (2, 64)}, {"s": np.array([40]), "w": weights(64, 40)})
     assert_matches(proto, tmp_path, 1e-5)
+
+
+def small_with_a_fill() -> onnx.ModelProto:
+    """No initialiser above 1,024 elements, and a float ConstantOfShape."""
+    fill = helper.make_tensor("value", onnx.TensorProto.FLOAT, [1], [1.0])
+    nodes = [
+        node("Gemm", "x w b", "g"),
+        node("ConstantOfShape", "s", "o", value=fill),
+        node("Add", "g o"),
+    ]
+    constants = {"w": weights(8, 8), "b": weights(8), "s": np.array([2, 8])}
+    return model(nodes, {"x": (2, 8)}, constants)
+
+
+def test_small_weights_are_kept_beside_a_fill(tmp_path: Path) -> None:
+    proto = small_with_a_fill()
+    assert_matches(proto, tmp_path, 1e-6)
+    network = build_network(tmp_path / "model.onnx")
+    assert not network.random_weights
+    feeds = random_feeds(network)
+    want = onnxruntime_outputs(proto, feeds)["y"]  # not `prepare_model`: the file as it is
+    np.testing.assert_allclose(execute(network, feeds)["y"], want, rtol=1e-5)
+
+
+def test_random_weights_on_demand(tmp_path: Path) -> None:
+    path = save(small_with_a_fill(), tmp_path)
+    network = build_network(path, random_weights=True)
+    assert network.random_weights
+    feeds = random_feeds(network)
+    own = execute(build_network(path), feeds)["y"]
+    assert np.abs(execute(network, feeds)["y"] - own).max() > 0.1
+
+
+@pytest.mark.parametrize("kind", ["no fill", "large weights"])
+def test_random_weights_for_a_model_that_has_its_own(kind: str, tmp_path: Path) -> None:
+    proto = small_with_a_fill() if kind == "large weights" else mlp()
+    if kind == "large weights":
+        proto.graph.initializer.append(numpy_helper.from_array(weights(40, 40), "large"))
+    with pytest.raises(UsageError, match="weights of its own") as caught:
+        build_network(save(proto, tmp_path), random_weights=True)
+    assert "--random-weights" in caught.value.hint
 
 
 def test_names_do_not_matter_but_shapes_do(tmp_path: Path) -> None:

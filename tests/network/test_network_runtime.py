@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import llvmlite.binding as llvm
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -135,13 +137,62 @@ def test_inputs_that_do_not_fit(inputs: dict[str, object], message: str, hint: s
     assert hint in caught.value.hint
 
 
-def test_arrays_of_half_precision_are_widened() -> None:
-    model = Model(reversing(1))
-    halves = vector().astype(np.float16)
-    expected = model.run({"x": halves.astype(np.float32)})
-    found = model.run({"x": halves})
-    assert found.keys() == expected.keys()
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+def in_halves(dtype: str, n_kernels: int = 1) -> Model:
+    made = reversing(n_kernels)
+    ends = {"inputs": made.inputs, "outputs": made.outputs}
+    stated = {kind: tuple(replace(e, dtype=dtype) for e in some) for kind, some in ends.items()}
+    return Model(replace(made, **stated))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_is_converted_at_the_edge(dtype: type) -> None:
+    model = in_halves(np.dtype(dtype).name)
+    x = (vector() / 7).astype(dtype)
+    y = model.run({"x": x})["y"]
+    assert y.dtype == dtype
+    wanted = expected(x.astype(np.float32), 1).astype(dtype)  # computed in float32, rounded once
+    assert np.array_equal(y, wanted)
+    turned = np.asfortranarray(x)
+    assert np.array_equal(model.run({"x": turned})["y"], wanted)
+
+
+def test_a_half_that_overflows_is_infinite() -> None:
+    x = np.full((2, N // 2), 65504, np.float16)
+    x[0, 0] = -65504
+    x[0, 1] = np.nan
+    model = in_halves("float16", 17)  # + 17 is beyond the largest half, + 1 is not
+    y = model.run({"x": x})["y"]
+    assert np.isposinf(y[:-2]).all()
+    assert np.isnan(y[-2])
+    assert y[-1] == np.float16(-65504 + 17)
+    assert np.isfinite(in_halves("float16").run({"x": x})["y"][:-2]).all()
+
+
+def test_windows_in_half_precision() -> None:
+    spread = ((2, N // 2), (N, 1))
+    x = Endpoint("x", (2, N // 2), "float16", ARENA, 8, spread)
+    y = Endpoint("y", (N // 2,), "float16", ARENA, 4096, ((N // 2,), (2,)))
+    launch = Launch("reverse", N, (Pointer(ARENA, 8), Pointer(CONSTANTS, 0), Pointer(ARENA, 4096)))
+    model = Model(artifact([launch], [x], [y], arena_bytes=8192))
+    row = np.zeros(N, np.float16)
+    row[: N // 2] = vector()[0]
+    found = model.run({"x": vector().astype(np.float16)})["y"]
+    assert found.dtype == np.float16
+    assert np.array_equal(found, (row[::-1] + np.float16(1))[::2])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "hint"),
+    [
+        ("float16", np.float32, "astype('float16')"),
+        ("float32", np.float16, "astype('float32')"),
+        ("bfloat16", np.float16, "astype(ml_dtypes.bfloat16)"),
+    ],
+)
+def test_an_array_of_another_precision_is_refused(dtype: str, given: type, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"expected {dtype}") as caught:
+        in_halves(dtype).run({"x": vector().astype(given)})
+    assert hint in caught.value.hint
 
 
 def test_a_missing_libgomp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
