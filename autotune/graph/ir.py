@@ -139,6 +139,7 @@ class Editor:
         self.constants = dict(graph.constants)
         self.types = dict(graph.types)
         self._alias: dict[str, str] = {}
+        self._used: dict[str, int] = {}
 
     def resolve(self, name: str) -> str:
         """The tensor that stands for `name` now."""
@@ -160,10 +161,11 @@ class Editor:
 
     def new(self, stem: str, shape: Iterable[int], dtype: str = "float32") -> str:
         """Declare a tensor with an unused name that begins with `stem`."""
-        name, n = stem, 0
+        name, n = stem, self._used.get(stem, 0)
         while name in self.types:
             n += 1
             name = f"{stem}.{n}"
+        self._used[stem] = n
         self.types[name] = TensorType(tuple(shape), dtype)
         return name
 
