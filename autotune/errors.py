@@ -44,7 +44,14 @@ class ModelError(AutotuneError):
 
 
 class UnsupportedOperator(ModelError):
-    """The model uses an operator, attribute or type that has no definition here."""
+    """The model uses an operator, attribute or type that has no definition here.
+
+    `reason`: what of an operator that is known otherwise.
+    """
+
+    def __init__(self, message: str, hint: str = "", reason: str = "") -> None:
+        super().__init__(message, hint)
+        self.reason = reason
 
 
 class DynamicShape(UsageError):

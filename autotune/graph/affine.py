@@ -63,7 +63,7 @@ class _Folder:
             return False
         if np.broadcast_shapes(inner.shape, value.shape) not in (inner.shape, value.shape):
             return False
-        self.editor.nodes.remove(producer)
+        self._forget(producer)
         if producer.op == node.op:
             both = inner * value if node.op == "Mul" else inner + value
             self._emit(node, node.op, producer.inputs[0], both, node.output)
@@ -73,6 +73,11 @@ class _Folder:
             self._emit(node, "Mul", producer.inputs[0], value, between)
             self._emit(node, "Add", between, inner * value, node.output)
         return True
+
+    def _forget(self, node: Node) -> None:
+        """Take back a node; it is one of the last."""
+        nodes = self.editor.nodes
+        del nodes[next(n for n in reversed(range(len(nodes))) if nodes[n] is node)]
 
     def _emit(self, node: Node, op: str, x: str, value: Array, out: str) -> None:
         operand = self.editor.constant(f"{out}.{op.lower()}", float_array(value))
@@ -97,8 +102,7 @@ class _Folder:
         if bias is not None:
             full = np.ascontiguousarray(np.broadcast_to(bias, (n_channels,)), np.float32)
             inputs.append(self.editor.constant(f"{product.output}.bias", full))
-        at = self.editor.nodes.index(product)
-        del self.editor.nodes[at]
+        self._forget(product)
         self.editor.emit(replace(product, inputs=tuple(inputs), outputs=node.outputs))
         return True
 

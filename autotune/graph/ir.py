@@ -1,9 +1,10 @@
 """① The graph: operators on named tensors of static shape, between reading ONNX and te.
 
     graph = Graph(inputs, outputs, nodes, constants, types)     nodes in topological order
-    node  = Node(name, op, inputs, outputs, attrs)              "": an absent optional input
+    node  = Node(name, op, inputs, outputs, attrs, opset)       "": an absent optional input
 
-Passes are functions `Graph -> Graph`. Operators mean what ONNX opset 22 says, but for what passes
+Passes are functions `Graph -> Graph`. While a model is read, nodes are in the opset of the file or
+of the function that they come from. Later on operators mean what opset 22 says, but for what passes
 introduce: `MatMul` may have a bias as third input and `trans_a`/`trans_b`; `Reshape` has one input
 and takes its shape from the type of its output; after the layout pass, `Conv` and pooling read
 channels last.
@@ -18,11 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import UnsupportedOperator
+from autotune.errors import ModelError, UnsupportedOperator
 from autotune.te.expr import dtype_bytes
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
+
+OPSET = 22
+"""The opset that all nodes are brought to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +39,17 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator. `name` is the one the user sees in messages."""
+    """One operator. `name` is the one the user sees in messages.
+
+    `op` has its domain in front unless that is the standard one; `opset` says what it means.
+    """
 
     name: str
     op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    opset: int = OPSET
 
     @property
     def output(self) -> str:
@@ -49,16 +57,40 @@ class Node:
         return self.outputs[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An operator that a model or the standard defines by others.
+
+    Attributes of its nodes may be a `Reference` to one of the call, or else to one of `defaults`.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The value of an attribute inside of a function: that of an attribute of its call."""
+
+    name: str
+
+
 @dataclass(frozen=True)
 class Graph:
-    """A model. `constants` holds every known tensor, `types` the type of every tensor."""
+    """A model. `constants` holds every known tensor, `types` the type of every tensor.
+
+    `opset` is that of the file, `functions` the operators that it defines.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     constants: dict[str, Array]
     types: dict[str, TensorType]
-    opset: int = 22
+    opset: int = OPSET
+    functions: Mapping[str, Function] = field(default_factory=dict)
 
     def shape(self, name: str) -> Shape:
         """Shape of a tensor."""
@@ -84,12 +116,12 @@ class Graph:
 
 def to_last(rank: int) -> tuple[int, ...]:
     """Permutation (n, c, …) -> (n, …, c)."""
-    return (0, *range(2, rank), 1)
+    return (0, *range(2, rank), 1) if rank > 1 else tuple(range(rank))
 
 
 def to_first(rank: int) -> tuple[int, ...]:
     """Permutation (n, …, c) -> (n, c, …)."""
-    return (0, rank - 1, *range(1, rank - 1))
+    return (0, rank - 1, *range(1, rank - 1)) if rank > 1 else tuple(range(rank))
 
 
 def moves_nothing(perm: Sequence[int], shape: Shape) -> bool:
@@ -107,6 +139,7 @@ class Editor:
         self.constants = dict(graph.constants)
         self.types = dict(graph.types)
         self._alias: dict[str, str] = {}
+        self._used: dict[str, int] = {}
 
     def resolve(self, name: str) -> str:
         """The tensor that stands for `name` now."""
@@ -128,10 +161,11 @@ class Editor:
 
     def new(self, stem: str, shape: Iterable[int], dtype: str = "float32") -> str:
         """Declare a tensor with an unused name that begins with `stem`."""
-        name, n = stem, 0
+        name, n = stem, self._used.get(stem, 0)
         while name in self.types:
             n += 1
             name = f"{stem}.{n}"
+        self._used[stem] = n
         self.types[name] = TensorType(tuple(shape), dtype)
         return name
 
@@ -153,6 +187,8 @@ class Editor:
             if name not in made or name in self._alias:
                 source = self.resolve(name)
                 if source == name:
+                    if name not in self.constants:
+                        raise ModelError(f"no node makes output '{name}'", "export it again")
                     source = self.constant(f"{name}.value", self.constants[name])
                 self.nodes.append(Node(name, "Identity", (source,), (name,)))
         return replace(
@@ -170,7 +206,12 @@ def unsupported(node: Node, graph: Graph, reason: str = "") -> UnsupportedOperat
     tail = f": {reason}" if reason else ""
     return UnsupportedOperator(
         f"operator '{node.op}' (node '{node.name}', opset {graph.opset}) is not supported{tail}",
-        "change the model, or define the operator in autotune/graph/operators.py"
-        if not reason
-        else "change the model or export it with other options",
+        "change the model or export it with other options" if reason else CUT_HINT,
+        reason,
     )
+
+
+CUT_HINT = (
+    "export the model without them, or cut it there (onnx.utils.extract_model) and compute the "
+    "rest elsewhere"
+)

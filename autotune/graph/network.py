@@ -27,7 +27,7 @@ from autotune.graph.partition import partition
 from autotune.graph.resolve import resolve_operands
 from autotune.graph.simplify import remove_dead, simplify
 from autotune.graph.storage import Value, plan_storage
-from autotune.graph.subgraph import Subgraph, build_subgraph
+from autotune.graph.subgraph import Subgraph, build_subgraphs
 from autotune.te.dag import ComputeDAG
 
 _FLAGS = 2
@@ -207,7 +207,7 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
     with_copies = Graph(
         stored.inputs, stored.outputs, stored.nodes, stored.constants, types, stored.opset
     )
-    subgraphs = [build_subgraph(with_copies, group) for group in groups]
+    subgraphs = build_subgraphs(with_copies, groups)
     joined = list(joined_groups(with_copies, groups))
     tasks = _tasks([*subgraphs, *(j.whole for j in joined)])
     return Network(

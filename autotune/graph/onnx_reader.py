@@ -1,11 +1,12 @@
-"""① From a file to one canonical ONNX model: opset 22, static shapes, no stray initialisers.
+"""① From a file to one ONNX model of static shapes, without half precision and stray initialisers.
 
-    path ─parse─► widen ─► bind dimensions ─► take out large constants ─► opset 22 (`opsets`)
+    path ─parse─► widen ─► bind dimensions ─► take out large constants ─► check
 
-The `onnx` package does the parsing, checking, conversion and inference. It does so on a model whose
-large constants were replaced by typed inputs, which takes milliseconds instead of seconds and has
-no 2 GB limit. `prepare_model` gives a plain `ModelProto` that other runtimes load as well, so that
-a check or a benchmark runs on exactly the weights that are compiled.
+The `onnx` package does the parsing and checking. It does so on a model whose large constants were
+replaced by typed inputs, which takes milliseconds instead of seconds and has no 2 GB limit. The
+model keeps its opset and its functions; nodes are brought to one opset by `constants`.
+`prepare_model` gives a plain `ModelProto` that other runtimes load as well, so that a check or a
+benchmark runs on exactly the weights that are compiled.
 """
 
 from __future__ import annotations
@@ -18,31 +19,27 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, ValueInfoProto, helper, numpy_helper
 
 from autotune.errors import DynamicShape, ModelError, UsageError
-from autotune.graph.opsets import (
-    IR_VERSION,
-    check_operators,
-    forget_shapes,
-    source_opset,
-    state_defaults,
-    to_one_opset,
-)
+from autotune.graph.ir import OPSET
+from autotune.graph.opsets import opset_of, schema_of
 from autotune.graph.random_weights import Array, replace_all, take_constant_fills
 from autotune.graph.widening import half_ports, widen
 
 _LARGE = 1024
 """Initialisers with more elements than this never decide a shape: they are stripped."""
 
+_IR_VERSION = 10
+"""The version of the file format that is written: its inputs need not list all initialisers."""
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A canonical model: `proto` lacks the large constants, which `weights` holds by name.
+    """A model: `proto` lacks the large constants, which `weights` holds by name.
 
     In `proto` they appear as typed inputs. `opset` is that of the file. `halves`: dtypes of the
     inputs and outputs that are in half precision in the file, and float32 in `proto`.
@@ -65,7 +62,22 @@ class Model:
             if name in used:
                 tensor = model.graph.initializer.add()
                 tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        _use_older_opset(model)
         return model
+
+
+def _use_older_opset(model: ModelProto) -> None:
+    """Call the opset of a model 22 where that has all its operators: others know it better.
+
+    What has changed in them since is types, not meaning.
+    """
+    known = all(
+        n.domain in ("", "ai.onnx") and schema_of(n.op_type, OPSET) for n in model.graph.node
+    )
+    if opset_of(model.opset_import) > OPSET and known and not model.functions:
+        for entry in model.opset_import:
+            if entry.domain in ("", "ai.onnx"):
+                entry.version = OPSET
 
 
 def _names_read(graph: GraphProto) -> Iterator[str]:
@@ -79,27 +91,22 @@ def _names_read(graph: GraphProto) -> Iterator[str]:
 def load_model(
     path: str | Path, shapes: Shapes | None = None, random_weights: bool = False
 ) -> Model:
-    """Read `path` and bring it to opset 22 with static shapes.
+    """Read `path` and give it static shapes.
 
     `shapes` binds the dimensions of inputs by name; `random_weights`: see
-    `random_weights.take_constant_fills`. Raises UsageError for a missing file or an
-    unknown input, ModelError for a file that is no readable model, UnsupportedOperator for an
-    operator without a definition in the standard, DynamicShape for a dimension without a value.
+    `random_weights.take_constant_fills`. Raises UsageError for a missing file or an unknown input,
+    ModelError for a file that is no readable model, DynamicShape for a dimension without a value.
     """
     model = read_file(Path(path))
-    opset = source_opset(model)
-    check_operators(model)
-    model = onnx.inliner.inline_local_functions(model) if model.functions else model
     drop_initializers_from_inputs(model)
     halves = half_ports(model)
     widen(model)
     _bind_shapes(model, shapes or {})
-    state_defaults(model)
     weights = take_constant_fills(model, random_weights)
     weights |= _take_large(model)
     _declare(model, weights)
     _check(model)
-    return Model(to_one_opset(model), weights, opset, halves)
+    return Model(model, weights, opset_of(model.opset_import), halves)
 
 
 def prepare_model(
@@ -140,7 +147,7 @@ def read_file(path: Path) -> ModelProto:
             f"'{path}' is truncated or not an ONNX model: {reason}",
             "export or download the model again; external data must lie beside the file",
         ) from error
-    if not model.graph.output or not source_opset(model):
+    if not model.graph.output or not opset_of(model.opset_import):
         raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
     return model
 
@@ -150,7 +157,7 @@ def drop_initializers_from_inputs(model: ModelProto) -> None:
     known = {t.name for t in model.graph.initializer}
     inputs = [i for i in model.graph.input if i.name not in known]
     replace_all(model.graph.input, inputs)
-    model.ir_version = IR_VERSION
+    model.ir_version = _IR_VERSION
 
 
 def _bind_shapes(model: ModelProto, shapes: Shapes) -> None:
@@ -165,7 +172,14 @@ def _bind_shapes(model: ModelProto, shapes: Shapes) -> None:
     for value in inputs.values():
         _require_static(value)
     if shapes:
-        forget_shapes(model)
+        _forget_shapes(model)
+
+
+def _forget_shapes(model: ModelProto) -> None:
+    """Remove what the model says of results: for other inputs it may be wrong."""
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
 
 
 def _bind(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
@@ -224,13 +238,19 @@ def _declare(model: ModelProto, weights: dict[str, Array]) -> None:
 
 
 def _check(model: ModelProto) -> None:
-    """Whether the model is well formed; the shapes of its outputs need not be stated."""
+    """Whether the model is well formed; the shapes of its outputs need not be stated.
+
+    Its functions may be in other opsets, which the checker does not take.
+    """
     stated = ModelProto()
     stated.CopyFrom(model)
+    del stated.functions[:]
     for output in stated.graph.output:
         output.type.tensor_type.shape.SetInParent()
     try:
         onnx.checker.check_model(stated)
     except onnx.checker.ValidationError as error:
         reason = str(error).strip().splitlines()[0]
+        if reason.startswith("No Op registered"):
+            return  # import names all operators without a meaning
         raise ModelError(f"the model is not valid: {reason}", "export the model again") from error

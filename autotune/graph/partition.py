@@ -31,6 +31,9 @@ _INJECTIVE = (
 )
 _MOST_JOINED = 16
 """Most elementwise nodes between a tensor and the node where its readers meet."""
+_MOST_FUSED = 32
+"""Nodes from which on a group takes in no more: what a kernel computes between a load and a store
+hides them long before, and its compile time grows with its length."""
 
 
 @dataclass
@@ -95,7 +98,8 @@ class _Partition:
         while nodes:
             group.nodes += nodes
             self.placed |= {n.output for n in nodes}
-            nodes = self._until_joined(group.output)
+            is_full = len(group.nodes) >= _MOST_FUSED
+            nodes = [] if is_full else self._until_joined(group.output)
         self.owner[group.output] = group
 
     def _until_joined(self, name: str) -> list[Node]:
@@ -133,6 +137,7 @@ class _Partition:
             for name in node.inputs
             if self._is_private(name) and self.graph.shape(name) == shape
         ]
+        fits = [group for group in fits if len(group.nodes) < _MOST_FUSED]
         return max(fits, key=lambda g: self.rank[g.output], default=None)
 
     def _prologue_of(self, node: Node) -> Group | None:

@@ -1,22 +1,24 @@
-"""① Resize: nearest neighbours by whole factors stay, all else is a known matrix for every axis.
+"""① Resize: nearest neighbours by whole factors stay, all else is known weights for every axis.
 
     Resize(x) -> Interpolate(x, first, weight, …)   where few neighbours make a result
                | MatMul(W, x)                       along other axes;  W[out, in]
 
 A result lies at some coordinate of the source and takes the sources around it, weighed by a kernel:
-a triangle ('linear') or Keys' cubic. Antialiasing widens the kernel when an axis shrinks. Formulas:
-ONNX operator reference. Runs on the layout that is stored.
+a triangle ('linear') or Keys' cubic. Antialiasing widens the kernel when an axis shrinks. What lies
+outside of a cropped source ('tf_crop_and_resize') is a constant. Formulas: ONNX operator reference,
+and its reference implementation for `align_corners`. Runs on the layout that is stored.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Node, Shape, float_array, to_last, unsupported
+from autotune.graph.limits import check_constant
 
 _RADIUS = {"linear": 1, "cubic": 2}
 _MOST_TAPS = 64
@@ -24,102 +26,177 @@ _MOST_TAPS = 64
 _DENSE = 80
 """How many times more multiplications a matrix product may do, if rows are single elements: it
 does them in vectors, while neighbours are then found element by element."""
+_LARGE_MATRIX = 1 << 22
+"""Elements from which on a matrix is avoided."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What makes every result along an axis: weights[out, n] of the sources from first[out] on."""
+
+    size: int
+    first: Array
+    weights: Array
+    inside: Array
+    """Whether a result lies inside of a cropped source, [out]."""
+
+    @property
+    def n_taps(self) -> int:
+        """Neighbours that make a result."""
+        return int(self.weights.shape[1])
+
+    @property
+    def out(self) -> int:
+        """The extent of the result."""
+        return len(self.first)
+
+    @property
+    def is_repetition(self) -> bool:
+        """Whether every element is taken equally often, one after the other."""
+        factor = self.out // self.size
+        in_turn = factor * self.size == self.out and self.n_taps == 1 and self.inside.all()
+        return bool(in_turn and np.array_equal(self.first, np.arange(self.out) // factor))
+
+    def matrix(self) -> Array:
+        """The weights of all sources, [out, size]."""
+        found: Array = np.zeros((self.out, self.size))
+        columns = self.first[:, None] + np.arange(self.n_taps)
+        np.put_along_axis(found, columns, self.weights, 1)
+        return found
 
 
 def resize(editor: Editor, node: Node) -> None:
     """Rewrite one Resize; see the module."""
     shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
-    matrices = {a: _interpolation(editor, node, a) for a in range(len(out)) if shape[a] != out[a]}
-    if all(_repeats(m) for m in matrices.values()):
+    crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+    changed = [a for a in range(len(out)) if shape[a] != out[a] or crops]
+    axes = {a: _interpolation(editor, node, a) for a in changed}
+    if all(axis.is_repetition for axis in axes.values()):
         editor.emit(replace(node, inputs=node.inputs[:1], attrs={}))
         return
+    outside = not all(axis.inside.all() for axis in axes.values())
+    dtype = editor.types[node.output].dtype
+    result = editor.new(f"{node.output}.inside", out, dtype) if outside else node.output
+    _interpolate(editor, replace(node, outputs=(result,)), axes)
+    if outside:
+        _fill_outside(editor, node, axes, result)
+
+
+def _interpolate(editor: Editor, node: Node, axes: Mapping[int, _Axis]) -> None:
+    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
     source = node.inputs[0]
-    sparse = _sparse_axes(matrices, out, editor.types[source].dtype)
-    for axis, matrix in matrices.items():
-        if axis in sparse:
-            continue
-        before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-        flat = editor.new(f"{node.output}.flat", (before, shape[axis], after))
-        made = editor.new(f"{node.output}.axis", (before, out[axis], after))
-        shape = (*shape[:axis], out[axis], *shape[axis + 1 :])
-        target = node.output if shape == out else editor.new(f"{node.output}.partly", shape)
-        weights = editor.constant(f"{node.output}.weights", float_array(matrix))
+    sparse = _sparse_axes(axes, out, editor.types[source].dtype)
+    dense = [a for a in axes if a not in sparse]
+    for number, at in enumerate(dense):
+        check_constant(node, 4 * axes[at].size * axes[at].out)
+        before, after = math.prod(shape[:at]), math.prod(shape[at + 1 :])
+        flat = editor.new(f"{node.output}.flat", (before, shape[at], after))
+        made = editor.new(f"{node.output}.axis", (before, out[at], after))
+        shape = (*shape[:at], out[at], *shape[at + 1 :])
+        is_last = number == len(dense) - 1 and not sparse
+        target = node.output if is_last else editor.new(f"{node.output}.partly", shape)
+        weights = editor.constant(f"{node.output}.weights", float_array(axes[at].matrix()))
         editor.emit(Node(node.name, "Reshape", (source,), (flat,)))
         editor.emit(Node(node.name, "MatMul", (weights, flat), (made,)))
         editor.emit(Node(node.name, "Reshape", (made,), (target,)))
         source = target
     if sparse:
-        tables = [name for axis in sparse for name in _tables(editor, node, matrices[axis])]
+        tables = [name for at in sparse for name in _tables(editor, node, axes[at])]
         attrs = {"axes": tuple(sparse)}
         editor.emit(Node(node.name, "Interpolate", (source, *tables), node.outputs, attrs))
 
 
-def _sparse_axes(matrices: Mapping[int, Array], out: Shape, dtype: str) -> list[int]:
+def _fill_outside(editor: Editor, node: Node, axes: Mapping[int, _Axis], source: str) -> None:
+    """The extrapolation value where a result lies outside of the source along some axis."""
+    kind = editor.types[node.output]
+    inside: Array = np.ones((1,) * len(kind.shape), bool)
+    for at, axis in axes.items():
+        inside = inside & axis.inside.reshape([-1 if n == at else 1 for n in range(inside.ndim)])
+    value = np.array([node.attrs.get("extrapolation_value", 0.0)], kind.dtype)
+    names = (f"{node.output}.where", inside), (f"{node.output}.outside", value)
+    where, other = (editor.constant(stem, array) for stem, array in names)
+    editor.emit(Node(node.name, "Where", (where, source, other), node.outputs))
+
+
+def _sparse_axes(axes: Mapping[int, _Axis], out: Shape, dtype: str) -> list[int]:
     """The axes along which a few neighbours are added up faster than a whole matrix multiplies.
 
     Where no sum is needed, every type of elements will do.
     """
     found: list[int] = []
     left = _MOST_TAPS
-    for axis, matrix in matrices.items():
-        _, n = _taps(matrix)
-        is_faster = matrix.shape[1] * math.prod(out[axis + 1 :]) >= _DENSE * n
+    for at, axis in axes.items():
+        n = axis.n_taps
+        is_faster = axis.size * math.prod(out[at + 1 :]) >= _DENSE * n
+        is_faster |= axis.size * axis.out > _LARGE_MATRIX
         if n <= left and (is_faster if dtype == "float32" else n == 1):
-            found.append(axis)
+            found.append(at)
             left //= n
     return found
 
 
-def _tables(editor: Editor, node: Node, matrix: Array) -> tuple[str, str]:
+def _tables(editor: Editor, node: Node, axis: _Axis) -> tuple[str, str]:
     """Names of two constants: the first source of every result, and what it and those behind it
     are worth; none where that is always one source.
     """
-    first, n = _taps(matrix)
-    begin = editor.constant(f"{node.output}.first", first)
-    if n == 1:
+    begin = editor.constant(f"{node.output}.first", axis.first)
+    if axis.n_taps == 1:
         return begin, ""
-    weights = np.take_along_axis(matrix, first[:, None] + np.arange(n), 1)
-    return begin, editor.constant(f"{node.output}.weights", float_array(weights))
+    return begin, editor.constant(f"{node.output}.weights", float_array(axis.weights))
 
 
-def _taps(matrix: Array) -> tuple[Array, int]:
-    """The first of the neighbours that make each result, [out], and how many they are at most."""
-    size = matrix.shape[1]
-    used = matrix != 0
-    first, last = used.argmax(1), size - 1 - used[:, ::-1].argmax(1)
-    n = int((last - first).max()) + 1
-    return np.minimum(first, size - n), n
-
-
-def _repeats(matrix: Array) -> bool:
-    """Whether every element is taken equally often, one after the other."""
-    out, size = matrix.shape
-    whole = out % size == 0
-    return whole and np.array_equal(matrix, np.repeat(np.eye(size), out // size, axis=0))
-
-
-def _interpolation(editor: Editor, node: Node, axis: int) -> Array:
-    """What every element of the source along `axis` is worth for every result: [out, size]."""
+def _interpolation(editor: Editor, node: Node, axis: int) -> _Axis:
+    """What every element of the source along `axis` is worth for every result."""
     size, out = editor.types[node.inputs[0]].shape[axis], editor.types[node.output].shape[axis]
+    check_constant(node, 8 * out)
     scale = _scale(editor, node, axis)
-    at = _coordinates(editor, node, size, out, scale)
-    weights: Array = np.zeros((out, size))
-    rows = np.arange(out)
+    at = _coordinates(editor, node, axis, scale)
+    inside = np.ones(out, bool)
+    if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        inside = (at >= 0) & (at <= size - 1)
     mode = node.attrs.get("mode", "nearest")
     if mode == "nearest":
-        weights[rows, np.clip(_nearest(node, at), 0, size - 1)] = 1.0
-        return weights
-    smooth, at = bool(node.attrs.get("antialias", 0)), at.astype(np.float64)
+        picked = np.clip(_nearest(node, at, scale), 0, size - 1)
+        return _Axis(size, picked, np.ones((out, 1)), inside)
+    if mode not in _RADIUS:
+        raise unsupported(node, editor.graph, f"mode '{mode}'")
+    smooth = bool(node.attrs.get("antialias", 0))
     narrow = min(1.0, float(scale)) if smooth else 1.0
     reach = math.ceil(_RADIUS[mode] / narrow)
+    check_constant(node, 8 * out * min(size, 2 * reach))
+    begin, weights = _shares(node, at.astype(np.float64), size, reach, narrow)
+    return _Axis(size, *_trimmed(begin, weights, size), inside)
+
+
+def _shares(node: Node, at: Array, size: int, reach: int, narrow: float) -> tuple[Array, Array]:
+    """The first of the sources within reach of every result, and what each is worth; their sum
+    is 1. What lies outside is taken for the source at the end, or left out.
+    """
+    mode, out = node.attrs["mode"], len(at)
+    takes_part = mode == "cubic" or node.attrs.get("antialias", 0)
+    only_inside = takes_part and node.attrs.get("exclude_outside", 0)
+    near = np.floor(at).astype(np.int64)
+    width = min(size, 2 * reach)
+    begin = np.clip(near + 1 - reach, 0, size - width)
+    weights: Array = np.zeros((out, width))
     for step in range(1 - reach, reach + 1):
-        index = np.floor(at).astype(np.int64) + step
+        index = near + step
         share = _kernel(node, np.abs(index - at) * narrow)
-        if node.attrs.get("exclude_outside", 0) and (smooth or mode == "cubic"):
+        if only_inside:
             share = np.where((index >= 0) & (index < size), share, 0.0)
-        np.add.at(weights, (rows, np.clip(index, 0, size - 1)), share)
+        np.add.at(weights, (np.arange(out), np.clip(index, 0, size - 1) - begin), share)
     weights /= weights.sum(1, keepdims=True)
-    return weights
+    return begin, weights
+
+
+def _trimmed(begin: Array, weights: Array, size: int) -> tuple[Array, Array]:
+    """The same without what is worth nothing on both sides of all results."""
+    used = weights != 0
+    first, last = used.argmax(1), weights.shape[1] - 1 - used[:, ::-1].argmax(1)
+    n = int((last - first).max()) + 1
+    start = np.minimum(begin + first, size - n)
+    wide = np.pad(weights, ((0, 0), (0, n)))
+    return start, np.take_along_axis(wide, (start - begin)[:, None] + np.arange(n), 1)
 
 
 def _kernel(node: Node, distance: Array) -> Array:
@@ -150,13 +227,15 @@ def _scale(editor: Editor, node: Node, axis: int) -> np.float32:
     return np.float32(sizes[axis][1] / sizes[axis][0])
 
 
-def _coordinates(editor: Editor, node: Node, size: int, out: int, scale: np.float32) -> Array:
+def _coordinates(editor: Editor, node: Node, axis: int, scale: np.float32) -> Array:
     """Where every result lies in the source, in elements; in float32, as ties depend on that."""
+    size, out = editor.types[node.inputs[0]].shape[axis], editor.types[node.output].shape[axis]
     at: Array = np.arange(out, dtype=np.float32)
     half = np.float32(0.5)
     match node.attrs.get("coordinate_transformation_mode", "half_pixel"):
         case "align_corners":
-            return at * np.float32((size - 1) / max(out - 1, 1))
+            last = scale * np.float32(size) - np.float32(1)  # of a length that need not be whole
+            return at * np.float32((size - 1) / last) if last else at * np.float32(0)
         case "asymmetric":
             return at / scale
         case "half_pixel":
@@ -166,13 +245,38 @@ def _coordinates(editor: Editor, node: Node, size: int, out: int, scale: np.floa
             return centre + (at + half) / scale - half
         case "pytorch_half_pixel":
             return (at + half) / scale - half if out > 1 else at
+        case "tf_half_pixel_for_nn":
+            return (at + half) / scale
+        case "tf_crop_and_resize":
+            begin, end = _crop(editor, node, axis)
+            if out == 1:
+                return at + half * (begin + end) * np.float32(size - 1)
+            return begin * np.float32(size - 1) + at * (end - begin) * np.float32(
+                (size - 1) / (out - 1)
+            )
         case mode:
             raise unsupported(node, editor.graph, f"coordinates '{mode}'")
 
 
-def _nearest(node: Node, at: Array) -> Array:
-    """Nearest whole coordinates."""
+def _crop(editor: Editor, node: Node, axis: int) -> tuple[np.float32, np.float32]:
+    """The part of an axis that is looked at, from 0 to 1."""
+    rank = len(editor.types[node.output].shape)
+    roi = editor.constants.get(node.inputs[1])
+    if roi is None:
+        raise unsupported(node, editor.graph, "its region is computed at run time")
+    axes = [a % rank for a in node.attrs.get("axes", range(rank))]
+    of_axis = to_last(rank)[axis]
+    if of_axis not in axes:
+        return np.float32(0), np.float32(1)
+    begins, ends = roi.reshape(2, -1).astype(np.float32)
+    return begins[axes.index(of_axis)], ends[axes.index(of_axis)]
+
+
+def _nearest(node: Node, at: Array, scale: np.float32) -> Array:
+    """Nearest whole coordinates; 'simple', before opset 11, depends on the direction."""
     match node.attrs.get("nearest_mode", "round_prefer_floor"):
+        case "simple":
+            picked = np.ceil(at) if scale < 1 else np.floor(at)
         case "floor":
             picked = np.floor(at)
         case "ceil":

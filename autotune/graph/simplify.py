@@ -1,4 +1,4 @@
-"""① Simplification: fold what is known, remove what does nothing, put scales into weights.
+"""① Simplification: remove what does nothing, put scales into weights.
 
 Each pass is a function `Graph -> Graph`; `simplify` runs the tuple `PASSES` in order. Equal large
 constants are never merged.
@@ -12,7 +12,6 @@ from dataclasses import replace
 from autotune.graph.affine import fold_affine
 from autotune.graph.branches import merge_branches
 from autotune.graph.canonical import canonical_operators
-from autotune.graph.constants import fold_constants
 from autotune.graph.hoisting import hoist_elementwise
 from autotune.graph.ir import Editor, Graph, Node, unsupported
 from autotune.graph.normalisations import group_normalisations
@@ -80,7 +79,6 @@ def fold_linear(graph: Graph) -> Graph:
 
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
-    fold_constants,
     remove_dead,
     remove_identities,
     canonical_operators,

@@ -117,6 +117,8 @@ class _Storage:
         self.groups: list[Group] = []
         self.values: dict[str, Value] = {}
         self.places: dict[str, _Place] = {}
+        self.used: dict[str, int] = {}
+        """How many names begin with a stem."""
         self.concats = {n.output: n for n in graph.nodes if n.op == "Concat"}
 
     def run(self) -> tuple[dict[str, Value], list[Group]]:
@@ -135,14 +137,13 @@ class _Storage:
         if not self._windows_fit(node):
             del self.concats[node.output]
             return
-        for slot, (name, offset) in enumerate(self._parts(node)):
+        for name, offset in self._parts(node):
             placeable = (
                 (name in self.made or name in self.concats)
                 and name not in self.places
                 and name not in self.graph.outputs
-                and node.inputs.index(name) == slot
             )
-            if placeable:
+            if placeable:  # the first time that it occurs
                 self.places[name] = _Place(node, offset)
 
     def _windows_fit(self, node: Node) -> bool:
@@ -209,9 +210,9 @@ class _Storage:
             self._group(node)
             return
         self._target(node.output)
-        for slot, (name, offset) in enumerate(self._parts(node)):
+        for name, offset in self._parts(node):
             place = self.places.get(name)
-            written = place is not None and place.concat is node and node.inputs.index(name) == slot
+            written = place is not None and place.concat is node and place.offset == offset
             if not written:
                 copy = self._unused(f"{name}.copy")
                 self._inside(copy, name, node, offset)
@@ -271,10 +272,11 @@ class _Storage:
         self.groups.append(Group([node]))
 
     def _unused(self, stem: str) -> str:
-        name, n = stem, 0
+        name, n = stem, self.used.get(stem, 0)
         while name in self.values or name in self.graph.types:
             n += 1
             name = f"{stem}.{n}"
+        self.used[stem] = n
         return name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,6 +38,64 @@ def build_subgraph(graph: Graph, group: Group) -> Subgraph:
     return _Builder(graph, group).build()
 
 
+def build_subgraphs(graph: Graph, groups: Sequence[Group]) -> list[Subgraph]:
+    """One subgraph for each group; what differs in names alone is defined once."""
+    known: dict[object, tuple[_Builder, Subgraph, list[str]]] = {}
+    found: list[Subgraph] = []
+    for group in groups:
+        form, names = _form(graph, group)
+        if form in known:
+            found.append(_like(graph, group, *known[form], names))
+            continue
+        builder = _Builder(graph, group)
+        found.append(builder.build())
+        known[form] = (builder, found[-1], names)
+    return found
+
+
+def _form(graph: Graph, group: Group) -> tuple[object, list[str]]:
+    """All that the definition of a group depends on, and the tensors that it reads, in order."""
+    numbers: dict[str, int] = {"": -1}
+    names: list[str] = []
+    parts: list[object] = []
+    for node in group.nodes:
+        for name in node.inputs:
+            if name not in numbers:
+                numbers[name] = len(numbers)
+                names.append(name)
+                value = graph.constants.get(name)
+                number = value.tobytes() if value is not None and value.size == 1 else b""
+                parts.append((graph.types[name], value is not None, number))
+        attrs = tuple(sorted((k, _frozen(v)) for k, v in node.attrs.items()))
+        parts.append((node.op, attrs, tuple(numbers[name] for name in node.inputs)))
+        numbers[node.output] = len(numbers)
+        parts.append(graph.types[node.output])
+    return tuple(parts), names
+
+
+def _frozen(value: object) -> object:
+    """An attribute as something that can be compared and looked up."""
+    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else repr(value)
+
+
+def _like(
+    graph: Graph,
+    group: Group,
+    builder: _Builder,
+    first: Subgraph,
+    before: list[str],
+    names: list[str],
+) -> Subgraph:
+    """The subgraph of a group that differs from the one of `builder` in names alone."""
+    now = dict(zip(before, names, strict=True))
+    constants = {
+        n: np.ascontiguousarray(graph.constants[now[name]]).reshape(first.constants[n].shape)
+        for n, name in builder.constant_names.items()
+    }
+    inputs = {n: now[name] for n, name in first.inputs.items()}
+    return replace(first, inputs=inputs, constants=constants, output=group.output)
+
+
 class _Builder:
     def __init__(self, graph: Graph, group: Group) -> None:
         self.graph, self.group = graph, group
@@ -44,6 +103,7 @@ class _Builder:
         self.tensors: dict[str, Operand] = {}
         self.inputs: dict[str, str] = {}
         self.constants: dict[str, Array] = {}
+        self.constant_names: dict[str, str] = {}
         self.n_groups = _n_channel_groups(graph, group)
 
     def build(self) -> Subgraph:
@@ -97,6 +157,7 @@ class _Builder:
         role = roles[slot] if slot < len(roles) else _CONSTANT_ROLES.get(node.op, "constant")
         tensor = self.scope.placeholder(role, shape, constant=True, dtype=kind.dtype)
         self.constants[tensor.name] = np.ascontiguousarray(value)
+        self.constant_names[tensor.name] = name
         return tensor
 
     def _spread(self, shape: Shape) -> Shape:

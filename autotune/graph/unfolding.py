@@ -1,37 +1,77 @@
-"""① What shapes decide: the branch that an If takes, and the tensors that a sequence holds.
+"""① What stands for others, and what shapes decide: the branch of an If, the parts of a sequence.
 
+my.Function(x), Celu(x)                       ->  the nodes that define it
+Softmax(x) of opset 11                        ->  nodes of opset 22 (see `upgrades`)
 If(known) {then} {else}                       ->  the nodes of one branch
+Loop(known) {body}, Scan(x) {body}            ->  the nodes of all iterations
 SequenceConstruct(a, b), ConcatFromSequence   ->  Concat(a, b)
 SplitToSequence(x), SequenceAt(1)             ->  Split(x), its second output
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Graph, Node, unsupported
+from autotune.graph.functions import inlined, renamed, standard_body
+from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
+from autotune.graph.limits import MOST_ITERATIONS, Budget
+from autotune.graph.opsets import newer_attribute, schema_of
+from autotune.graph.upgrades import upgraded
 
 Names = tuple[str, ...]
 
-CONTROL = ("If", "Loop")
+CONTROL = ("If", "Loop", "Scan")
 """Operators with graphs inside that may be unfolded."""
-_MOST_ITERATIONS = 1000
 
 
 class Unfolding:
     """Keeps the sequences of one graph while its nodes are visited in order."""
 
-    def __init__(self, editor: Editor) -> None:
-        self.editor = editor
+    def __init__(self, editor: Editor, budget: Budget) -> None:
+        self.editor, self.budget = editor, budget
         self.sequences: dict[str, Names] = {}
 
     def __call__(self, node: Node) -> list[Node] | None:
-        """The nodes that stand for `node`; None if it is an ordinary one, or not known enough."""
+        """The nodes that stand for `node`; None if it is an ordinary one, or not known enough.
+
+        Raises UnsupportedOperator for what has no meaning in opset 22.
+        """
+        function = self.editor.graph.functions.get(node.op)
+        if function is not None:
+            return self._counted(node, inlined(node, function))
+        if node.opset != OPSET:
+            return self._in_opset(node)
         handler = _HANDLERS.get(node.op)
-        return handler(self, node) if handler else None
+        nodes = handler(self, node) if handler else None
+        return None if nodes is None else self._counted(node, nodes)
+
+    def _counted(self, node: Node, nodes: list[Node]) -> list[Node]:
+        self.budget.take_nodes(node, len(nodes))
+        return nodes
+
+    def _in_opset(self, node: Node) -> list[Node]:
+        """What `node` means in the opset that all are brought to."""
+        if schema_of(node.op, node.opset) is None:
+            raise unsupported(node, self.editor.graph)
+        if node.opset < OPSET:
+            return upgraded(self.editor, node)
+        if schema_of(node.op, OPSET) is not None:
+            attribute = newer_attribute(node)
+            if attribute:
+                raise unsupported(node, self.editor.graph, f"attribute '{attribute}'")
+            return [replace(node, opset=OPSET)]
+        nodes = self.expanded(node)
+        if nodes is None:
+            raise unsupported(node, self.editor.graph)
+        return nodes
+
+    def expanded(self, node: Node) -> list[Node] | None:
+        """The nodes that define a compound operator of the standard; None if it is not one."""
+        body = standard_body(node, self.editor.types)
+        return None if body is None else self._counted(node, inlined(node, body))
 
     def constant(self, node: Node, n: int) -> Array | None:
         """The value of input `n`, if it is known."""
@@ -54,7 +94,8 @@ class Unfolding:
         The latter carries two attributes of ours: the number of iterations so far, and for every
         result that collects rows their names.
         """
-        limit, condition = (self._known_or(node, n, default) for n, default in enumerate((0, True)))
+        names = (*node.inputs, "", "")
+        limit, condition = (self._known_or(names[n], d) for n, d in enumerate((0, True)))
         n_done, n_carried = node.attrs.get("n_done", 0), len(node.inputs) - 2
         if limit is None or condition is None:
             return None
@@ -66,9 +107,7 @@ class Unfolding:
             for names, result in zip(rows, node.outputs[n_carried:], strict=True):
                 nodes += self._stacked(names, replace(node, outputs=(result,)), 0) if result else []
             return nodes
-        if n_done == _MOST_ITERATIONS:
-            reason = f"it takes more than {_MOST_ITERATIONS:,} iterations"
-            raise unsupported(node, self.editor.graph, reason)
+        self._check_iterations(node, n_done + 1)
         body = self._taken(node, "body", str(n_done), carried)
         for name, number in zip(body.inputs, (np.array(n_done), np.array(True)), strict=False):
             self.editor.set_constant(name, number)
@@ -83,17 +122,64 @@ class Unfolding:
         body: Graph = node.attrs[which]
         inputs = body.inputs[len(body.inputs) - len(carried) :]
         names = dict(zip(inputs, carried, strict=True))
-        body = _copy(body, names, f"[{next(filter(None, node.outputs))}{number}]")
+        body = renamed(body, names, f"[{next(filter(None, node.outputs))}{number}]")
         for name, value in body.constants.items():
             self.editor.set_constant(name, value)
         return body
 
-    def _known_or(self, node: Node, n: int, default: object) -> object | None:
+    def _known_or(self, name: str, default: object) -> object | None:
         """The value of an optional scalar input; None if it is not known."""
-        if not node.inputs[n]:
+        if not name:
             return default
-        value = self.constant(node, n)
+        value = self.editor.constants.get(name)
         return None if value is None else value.item()
+
+    def scan(self, node: Node) -> list[Node] | None:
+        """The body once for every row of what is scanned, and what collects its rows."""
+        n_scanned = node.attrs["num_scan_inputs"]
+        n_carried = len(node.inputs) - n_scanned
+        scanned, carried = node.inputs[n_carried:], node.inputs[:n_carried]
+        axes, turned = self._directions(node, "scan_input", n_scanned)
+        kinds = [self.editor.types.get(name) for name in scanned]
+        extents = {k.shape[a] if k else -1 for k, a in zip(kinds, axes, strict=True)}
+        if -1 in extents or len(extents) != 1:
+            return None
+        n_steps = extents.pop()
+        self._check_iterations(node, n_steps)
+        nodes: list[Node] = []
+        n_rows = len(node.outputs) - n_carried
+        rows: list[Names] = [()] * n_rows
+        for step in range(n_steps):
+            parts = []
+            for k, (name, axis) in enumerate(zip(scanned, axes, strict=True)):
+                at = n_steps - 1 - step if turned[k] else step
+                row = f"{name}[{node.output}{k}.{step}]"
+                where = self.editor.constant(f"{row}.at", np.array(at))
+                nodes.append(Node(node.name, "Gather", (name, where), (row,), {"axis": axis}))
+                parts.append(row)
+            body = self._taken(node, "body", str(step), (*carried, *parts))
+            nodes += body.nodes
+            carried = body.outputs[:n_carried]
+            rows = [(*r, new) for r, new in zip(rows, body.outputs[n_carried:], strict=True)]
+        nodes += [_identity(node, a, b) for a, b in zip(carried, node.outputs, strict=False) if b]
+        axes, turned = self._directions(node, "scan_output", n_rows)
+        for k, result in enumerate(node.outputs[n_carried:]):
+            if result:
+                names = rows[k][::-1] if turned[k] else rows[k]
+                nodes += self._stacked(names, replace(node, outputs=(result,)), axes[k])
+        return nodes
+
+    def _directions(
+        self, node: Node, which: str, n: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Axes and directions of what is scanned or collected."""
+        axes, turned = (node.attrs.get(f"{which}_{a}", (0,) * n) for a in ("axes", "directions"))
+        return axes, turned
+
+    def _check_iterations(self, node: Node, n_done: int) -> None:
+        if n_done > MOST_ITERATIONS:
+            reason = f"it takes more than {MOST_ITERATIONS:,} iterations"
+            raise unsupported(node, self.editor.graph, reason)
 
     def construct(self, node: Node) -> list[Node]:
         """A sequence of all inputs, or of none."""
@@ -152,6 +238,8 @@ class Unfolding:
 
     def _stacked(self, names: Names, node: Node, axis: int) -> list[Node]:
         """Tensors side by side in a new dimension, as the result of `node`."""
+        if not names:
+            raise unsupported(node, self.editor.graph, "it collects no rows")
         nodes, names = self._each("Unsqueeze", names, node, axis)
         return [*nodes, Node(node.name, "Concat", names, node.outputs, {"axis": axis})]
 
@@ -179,32 +267,6 @@ class Unfolding:
         return [Node(node.name, op, (name, axes), (result,)) for name, result in pairs], results
 
 
-def _copy(graph: Graph, names: Mapping[str, str], suffix: str) -> Graph:
-    """A body with other names: those of `names`, and all else that it defines with a suffix."""
-    own = {*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs if o)}
-    renamed = {n: n + suffix for n in own} | dict(names)
-
-    def new(old: Names) -> Names:
-        return tuple(renamed.get(n, n) for n in old)
-
-    def copied(value: object) -> object:
-        return _copy(value, renamed, suffix) if isinstance(value, Graph) else value
-
-    nodes = (
-        Node(
-            n.name, n.op, new(n.inputs), new(n.outputs), {k: copied(v) for k, v in n.attrs.items()}
-        )
-        for n in graph.nodes
-    )
-    return replace(
-        graph,
-        inputs=new(graph.inputs),
-        outputs=new(graph.outputs),
-        nodes=tuple(nodes),
-        constants={renamed.get(n, n): a for n, a in graph.constants.items()},
-    )
-
-
 def _lengths(extent: int, sizes: Array) -> Array:
     """The lengths of all parts; one number is that of all but the last."""
     if sizes.ndim == 0:
@@ -220,6 +282,7 @@ def _identity(node: Node, source: str, result: str) -> Node:
 _HANDLERS: dict[str, Callable[[Unfolding, Node], list[Node] | None]] = {
     "If": Unfolding.branch,
     "Loop": Unfolding.loop,
+    "Scan": Unfolding.scan,
     "SequenceConstruct": Unfolding.construct,
     "SequenceEmpty": Unfolding.construct,
     "Identity": Unfolding.identity,
@@ -233,5 +296,5 @@ _HANDLERS: dict[str, Callable[[Unfolding, Node], list[Node] | None]] = {
 
 
 def is_unfolded(op: str) -> bool:
-    """Whether an operator has results whose types are known only when it is unfolded."""
+    """Whether an operator is never computed itself, but unfolded."""
     return op in _HANDLERS and op != "Identity"

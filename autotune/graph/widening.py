@@ -27,8 +27,12 @@ def half_ports(model: ModelProto) -> dict[str, str]:
 
 
 def widen(model: ModelProto) -> None:
-    """Make every half-precision tensor of `model`, which has no functions of its own, a float32."""
+    """Make every half-precision tensor of `model` and its functions a float32."""
     _widen_graph(model.graph)
+    for function in model.functions:
+        _widen_attributes(function.attribute_proto)
+        for node in function.node:
+            _widen_attributes(node.attribute)
 
 
 def _widen_graph(graph: GraphProto) -> None:

@@ -31,6 +31,7 @@ from autotune.te.expr import (
     Select,
     Tensor,
     Var,
+    distinct,
     dtype_of,
     loads,
     map_expr,
@@ -111,7 +112,9 @@ class ComputeDAG:
             raise ValueError("tensor names of a DAG must be unique")
         seen: set[str] = set()
         for op in self.computes:
-            for load in op.reads:
+            for load in distinct(op.body):
+                if not isinstance(load, Load):
+                    continue
                 known = self._by_name.get(load.tensor.name)
                 if known is None or (isinstance(known, Compute) and known.name not in seen):
                     raise ValueError(f"{op.name} reads {load.tensor.name} before it is defined")

@@ -12,6 +12,7 @@ import onnxruntime
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from autotune.graph.network import Network, build_network, chosen
 from autotune.graph.onnx_reader import prepare_model
@@ -119,6 +120,20 @@ def error_against_onnxruntime(path: Path, original: ModelProto | None = None) ->
     network = build_network(path)
     feeds = random_feeds(network)
     expected = onnxruntime_outputs(original or prepare_model(path), feeds)
+    return max(_error(execute(n, feeds), expected) for n in both_choices(network))
+
+
+def reference_outputs(proto: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """What the reference implementation of ONNX computes, which is the standard in code."""
+    names = [o.name for o in proto.graph.output]
+    return dict(zip(names, ReferenceEvaluator(proto).run(names, dict(feeds)), strict=True))
+
+
+def error_against_reference(proto: ModelProto, folder: Path) -> float:
+    """As `error_against_onnxruntime`, of what the reference implementation computes."""
+    network = build_network(save(proto, folder))
+    feeds = random_feeds(network)
+    expected = reference_outputs(proto, feeds)
     return max(_error(execute(n, feeds), expected) for n in both_choices(network))
 
 

@@ -28,10 +28,6 @@ STORED = [
     for path in sorted((LIGHT.parent / kind).iterdir())
     if (path / "model.onnx").exists() and not path.name.startswith(REFUSED)
 ]
-LIKE_ONNXRUNTIME = [
-    f"test_resize_downsample_scales_{mode}_align_corners" for mode in ("linear", "cubic")
-]
-"""Cases that ONNX Runtime answers in another way, and we as it does."""
 NOT_ASKED = {"GlobalLpPool", "LayerNormalization", "ReduceLogSumExp"}
 """Operators of which ONNX has no case, or only with what nobody infers: deviations, float64."""
 
@@ -128,8 +124,7 @@ def test_operators_of_the_standard_are_right_or_refused(tmp_path: Path) -> None:
         found = answer(case, tmp_path)
         if found is None:
             continue
-        if case.name not in LIKE_ONNXRUNTIME:
-            assert_right(case, found)
+        assert_right(case, found)
         right |= {node.op_type for node in case.model.graph.node}
         n_right += 1
     of_onnx = {schema.name for schema in onnx.defs.get_all_schemas()}

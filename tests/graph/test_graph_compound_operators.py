@@ -63,7 +63,6 @@ def test_product_of_vectors(tmp_path: Path) -> None:
     [
         {"mode": "cubic"},
         {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
-        {"mode": "cubic", "coordinate_transformation_mode": "align_corners"},
         {"mode": "cubic", "antialias": 1},
         {"mode": "linear", "antialias": 1},
         {"mode": "linear", "antialias": 1, "exclude_outside": 1},

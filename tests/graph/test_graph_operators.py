@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, numpy_helper
 
-from autotune.errors import UnsupportedOperator
 from autotune.graph.network import build_network
 from autotune.te.expr import variables
 from tests.graph.onnx_models import assert_matches, model, node, save
@@ -371,7 +370,6 @@ def test_channel_shuffle_is_one_copy(tmp_path: Path) -> None:
         ("linear", "half_pixel", ""),
         ("linear", "pytorch_half_pixel", ""),
         ("linear", "asymmetric", ""),
-        ("linear", "align_corners", ""),
     ],
 )
 def test_resize(
@@ -396,14 +394,6 @@ def test_resize_to_a_size(tmp_path: Path) -> None:
     nodes = [node("Conv", "x w", "c"), node("Resize", "c _ _ n", mode="linear")]
     constants = {"w": values(5, 6, 3, 3), "n": np.array([2, 5, 20, 11])}
     assert_matches(model(nodes, IMAGE, constants, opset=13), tmp_path, 1e-5)
-
-
-def test_resize_that_is_not_supported(tmp_path: Path) -> None:
-    op = node("Resize", "x r s", coordinate_transformation_mode="tf_crop_and_resize")
-    constants = {"s": np.array([1, 1, 2, 2], np.float32), "r": np.ones(8, np.float32)}
-    proto = model(op, IMAGE, constants, opset=13)
-    with pytest.raises(UnsupportedOperator, match="tf_crop_and_resize"):
-        assert_matches(proto, tmp_path)
 
 
 @pytest.mark.parametrize("bias", [False, True])

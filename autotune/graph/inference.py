@@ -1,0 +1,156 @@
+"""① Types of results from the types and known values of operands, one node at a time.
+
+The `onnx` package does the inference. Where it knows less than the standard says, shapes are
+computed here: Resize (its scales are float32), ConvTranspose with `auto_pad` SAME, and
+GroupNormalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from autotune.errors import ModelError
+from autotune.graph.ir import OPSET, Array, Editor, Node, Shape, TensorType
+from autotune.graph.limits import check_type
+from autotune.graph.onnx_nodes import proto_of, type_of, value_info
+from autotune.graph.opsets import schema_of
+
+_SMALL = 1024
+"""Constants with more elements than this never decide a shape."""
+_IMPORTS = [helper.make_opsetid("", OPSET)]
+
+
+class Inference:
+    """Types of results in one graph; equal nodes are asked for once."""
+
+    def __init__(self, editor: Editor) -> None:
+        self.editor = editor
+        self._known: dict[object, list[TensorType | None]] = {}
+
+    def __call__(self, node: Node) -> None:
+        """Note the types of all outputs, as far as they can be told.
+
+        Raises ModelError where types do not fit together or are larger than a tensor may be.
+        """
+        if any(n and not is_static(n, self.editor) for n in node.inputs):
+            return
+        schema = schema_of(node.op, OPSET)
+        if schema is None:
+            return
+        key = self._key(node)
+        kinds = None if key is None else self._known.get(key)
+        if kinds is None:
+            kinds = self._inferred(schema, node)
+            if key is not None:
+                self._known[key] = kinds
+        for name, kind in zip(node.outputs, kinds, strict=True):
+            if name and kind is not None:
+                check_type(node, name, kind.shape)
+                self.editor.types[name] = kind
+
+    def _key(self, node: Node) -> object | None:
+        """What the types of the outputs depend on; None if that is long to say."""
+        values = [v for v in node.attrs.values() if not isinstance(v, _PLAIN)]
+        data = [self._data(name) for name in node.inputs]
+        if values:
+            return None
+        kinds = tuple(self.editor.types[n] if n else None for n in node.inputs)
+        known = tuple(None if a is None else a.tobytes() for a in data)
+        attrs = tuple(sorted(node.attrs.items()))
+        return node.op, attrs, kinds, known, tuple(map(bool, node.outputs))
+
+    def _data(self, name: str) -> Array | None:
+        value = self.editor.constants.get(name)
+        return value if value is not None and value.size <= _SMALL else None
+
+    def _inferred(self, schema: onnx.defs.OpSchema, node: Node) -> list[TensorType | None]:
+        own = _SHAPES.get(node.op)
+        shape = own(self.editor, node) if own else None
+        if shape is not None:
+            return [TensorType(shape, self.editor.types[node.inputs[0]].dtype)]
+        types = {n: value_info(n, self.editor.types[n]).type for n in node.inputs if n}
+        data = {n: self._data(n) for n in node.inputs}
+        known = {n: numpy_helper.from_array(a, n) for n, a in data.items() if a is not None}
+        try:
+            found = onnx.shape_inference.infer_node_outputs(
+                schema, proto_of(node), types, known, opset_imports=_IMPORTS
+            )
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+            raise _unfitting(node, error) from error
+        return [_type(found.get(name)) for name in node.outputs]
+
+
+_PLAIN = (int, float, str, bytes, tuple)
+
+
+def is_static(name: str, editor: Editor) -> bool:
+    """Whether all extents of a tensor are known."""
+    return name in editor.types and min(editor.types[name].shape, default=0) >= 0
+
+
+def _type(kind: onnx.TypeProto | None) -> TensorType | None:
+    return type_of(kind) if kind is not None and kind.tensor_type.elem_type else None
+
+
+def _unfitting(node: Node, error: Exception) -> ModelError:
+    reason = " ".join(str(error).split())[:200]
+    return ModelError(
+        f"the shapes of the model do not fit together: operator '{node.op}' (node '{node.name}'): "
+        f"{reason}",
+        "check the shapes given with --shape",
+    )
+
+
+# --- shapes that are computed here ------------------------------------------------------------
+
+
+def _as_its_input(editor: Editor, node: Node) -> Shape:
+    return editor.types[node.inputs[0]].shape
+
+
+def _resized(editor: Editor, node: Node) -> Shape | None:
+    """floor(extent · scale) in float32, as the scales are; sizes are left to `onnx`."""
+    scales = editor.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+    if scales is None or not scales.size:
+        return None
+    shape = list(editor.types[node.inputs[0]].shape)
+    rank = len(shape)
+    axes = node.attrs.get("axes", range(rank))
+    if len(axes) != scales.size or any(not -rank <= a < rank for a in axes):
+        return None
+    parts = _cropped(editor, node, len(axes))
+    for axis, scale, part in zip(axes, scales.reshape(-1), parts, strict=True):
+        shape[axis] = int(np.floor(np.float32(shape[axis]) * part * np.float32(scale)))
+    return tuple(shape) if min(shape, default=1) > 0 else None
+
+
+def _cropped(editor: Editor, node: Node, n_axes: int) -> Array:
+    """The part of every axis that is looked at."""
+    roi = editor.constants.get(node.inputs[1])
+    crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+    if not crops or roi is None or roi.size != 2 * n_axes:
+        return np.ones(n_axes, np.float32)
+    ends: Array = roi.reshape(2, n_axes).astype(np.float32)
+    return np.asarray(ends[1] - ends[0])
+
+
+def _transposed_same(editor: Editor, node: Node) -> Shape | None:
+    """Extent · stride where padding is chosen such that it is."""
+    is_same = node.attrs.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
+    shape, weight = (editor.types[n].shape for n in node.inputs[:2])
+    if not is_same or "output_shape" in node.attrs or not 2 < len(shape) == len(weight):
+        return None
+    strides = node.attrs.get("strides", (1,) * (len(shape) - 2))
+    size = (n * s for n, s in zip(shape[2:], strides, strict=False))
+    return (shape[0], weight[1] * node.attrs.get("group", 1), *size)
+
+
+_SHAPES: Mapping[str, Callable[[Editor, Node], Shape | None]] = {
+    "Resize": _resized,
+    "ConvTranspose": _transposed_same,
+    "GroupNormalization": _as_its_input,
+}

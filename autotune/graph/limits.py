@@ -1,0 +1,84 @@
+"""① Bounds on what a model may unfold to, have computed while it is read, and declare.
+
+A few hundred bytes of ONNX can ask for any number of nodes and elements. What is beyond a bound is
+refused by the name of the node before memory is taken for it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from autotune.errors import ModelError
+from autotune.graph.ir import Array, Node, Shape
+
+MOST_ITERATIONS = 1000
+"""Iterations of one Loop or Scan."""
+MOST_UNFOLDED = 50_000
+"""Nodes that branches, loops, functions and compound operators of a model become in all."""
+MOST_NESTED = 100
+"""Calls of functions and compound operators that lie inside of one another."""
+MOST_DIMENSIONS = 32
+"""Dimensions of a tensor: NumPy broadcasts no more."""
+MOST_ELEMENTS = 2**31
+"""Elements of a tensor: 8 GiB of float32."""
+MOST_FOLDED_BYTES = 2**29
+"""Bytes of a constant that is not given but computed from smaller ones."""
+MOST_FOLDED_BYTES_IN_ALL = 2**31
+"""Bytes of all such constants."""
+
+
+def refused(node: Node, reason: str) -> ModelError:
+    """The error for a node that asks for too much."""
+    return ModelError(
+        f"operator '{node.op}' (node '{node.name}') asks for too much: {reason}",
+        "make the model smaller; the bounds are in the README, under Models",
+    )
+
+
+def check_type(node: Node, name: str, shape: Shape) -> None:
+    """Whether a result of `node` has no more elements and dimensions than a tensor may have."""
+    if len(shape) > MOST_DIMENSIONS:
+        raise refused(node, f"'{name}' has {len(shape)} dimensions, {MOST_DIMENSIONS} are possible")
+    n_elements = prod(shape)
+    if n_elements > MOST_ELEMENTS and min(shape) >= 0:
+        reason = f"'{name}' has {n_elements:,} elements, {MOST_ELEMENTS:,} are possible"
+        raise refused(node, reason)
+
+
+def check_constant(node: Node, n_bytes: int) -> None:
+    """Whether a constant that `node` needs may be computed."""
+    if n_bytes > MOST_FOLDED_BYTES:
+        raise refused(
+            node,
+            f"a constant of {n_bytes / 2**20:,.0f} MiB would be computed, "
+            f"{MOST_FOLDED_BYTES / 2**20:,.0f} MiB are possible",
+        )
+
+
+class Budget:
+    """What the constants that were computed so far, and the nodes that were unfolded, add up to."""
+
+    def __init__(self) -> None:
+        self.n_bytes = 0
+        self.n_nodes = 0
+
+    def take_constants(
+        self, node: Node, shapes: list[tuple[Shape, str]], given: list[Array]
+    ) -> None:
+        """Before `node` is computed: what is as large as what it is computed from is free."""
+        n_bytes = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes)
+        if n_bytes <= sum(a.nbytes for a in given):
+            return
+        check_constant(node, n_bytes)
+        self.n_bytes += n_bytes
+        if self.n_bytes > MOST_FOLDED_BYTES_IN_ALL:
+            most = MOST_FOLDED_BYTES_IN_ALL / 2**20
+            raise refused(node, f"constants of more than {most:,.0f} MiB would be computed")
+
+    def take_nodes(self, node: Node, n_nodes: int) -> None:
+        """Before the nodes that stand for `node` are visited."""
+        self.n_nodes += n_nodes
+        if self.n_nodes > MOST_UNFOLDED:
+            raise refused(node, f"it and others unfold to more than {MOST_UNFOLDED:,} nodes")

@@ -1,0 +1,106 @@
+"""① What cannot be compiled: all operators at once, each by its first node, and why.
+
+refusals = Refusals()
+for node in graph.nodes:
+    with refusals.of(node):
+        visit(node)                     # may raise UnsupportedOperator, or fail
+refusals.check(graph.outputs, editor.nodes)     # raises one error that names them all
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from autotune.errors import AutotuneError, ModelError, UnsupportedOperator
+from autotune.graph.ir import CUT_HINT, Node
+
+
+class Refusals:
+    """Collects the nodes that were refused while a graph is visited."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Node, UnsupportedOperator]] = []
+
+    @contextmanager
+    def of(self, node: Node) -> Iterator[None]:
+        """Note a refusal of `node` and go on; whatever else fails is an error that names it."""
+        try:
+            yield
+        except UnsupportedOperator as error:
+            self.found.append((node, error))
+        except AutotuneError:
+            raise
+        except MemoryError as error:
+            raise ModelError(
+                f"operator '{node.op}' (node '{node.name}') needs more memory than there is",
+                "make the model smaller, or import it on a larger machine",
+            ) from error
+        except Exception as error:
+            raise failed(node, error) from error
+
+    def check(self, outputs: Iterable[str], nodes: Iterable[Node]) -> None:
+        """Raises UnsupportedOperator where an output depends on a node that was refused.
+
+        A reason that may follow from another refusal in front of it is not told.
+        """
+        if not self.found:
+            return
+        makers = {o: n for n in (*nodes, *(n for n, _ in self.found)) for o in n.outputs if o}
+        live = _reached(outputs, makers)
+        found = [(n, e) for n, e in self.found if n.name in live or live & set(n.outputs)]
+        makers_of_none = {o for n, _ in found for o in n.outputs}
+        first = [
+            (n, e)
+            for n, e in found
+            if not e.reason or not makers_of_none & _reached(n.inputs, makers)
+        ]
+        if first:
+            raise together(first)
+
+
+def _reached(names: Iterable[str], makers: dict[str, Node]) -> set[str]:
+    """Everything that some tensors are computed from, themselves included."""
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name and name not in found:
+            found.add(name)
+            maker = makers.get(name)
+            todo += maker.inputs if maker else ()
+    return found
+
+
+def together(found: list[tuple[Node, UnsupportedOperator]]) -> UnsupportedOperator:
+    """One error for all refusals."""
+    if len(found) == 1:
+        return found[0][1]
+    kinds: dict[tuple[str, str], list[Node]] = {}
+    for node, error in found:
+        kinds.setdefault((node.op, error.reason), []).append(node)
+    parts = [_told(op, reason, nodes) for (op, reason), nodes in kinds.items()]
+    n_kinds = len({op for op, _ in kinds})
+    head = f"{n_kinds} operators are" if n_kinds > 1 else "an operator is"
+    hint = CUT_HINT if any(not reason for _, reason in kinds) else found[0][1].hint
+    return UnsupportedOperator(f"{head} not supported: {', '.join(parts)}", hint)
+
+
+def _told(op: str, reason: str, nodes: list[Node]) -> str:
+    where = (
+        f"{len(nodes)} nodes, first '{nodes[0].name}'"
+        if len(nodes) > 1
+        else (f"1 node, '{nodes[0].name}'")
+    )
+    return f"'{op}' ({where}{': ' + reason if reason else ''})"
+
+
+def failed(node: Node, error: Exception) -> ModelError:
+    """The error for a node whose import went wrong: in all likelihood the node is malformed."""
+    text = " ".join(str(error).split())[:120]
+    return ModelError(
+        f"operator '{node.op}' (node '{node.name}') cannot be imported: "
+        f"{type(error).__name__}{': ' + text if text else ''}",
+        "check its inputs and attributes with onnx.checker.check_model(model, full_check=True); "
+        "if it is valid, please report the model",
+    )
