@@ -83,7 +83,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         raise MissingDependency(
             "bfloat16 needs the package ml_dtypes", "pip install ml_dtypes"
         ) from error
-    return np.dtype(ml_dtypes.bfloat16)
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
