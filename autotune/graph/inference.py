@@ -1,8 +1,8 @@
 """① Types of results from the types and known values of operands, one node at a time.
 
 The `onnx` package does the inference. Where it knows less than the standard says, shapes are
-computed here: Resize (its scales are float32), ConvTranspose with `auto_pad` SAME, and
-GroupNormalization.
+computed here: Resize (its scales are float32), ConvTranspose with `auto_pad` SAME, Einsum that
+broadcasts, and GroupNormalization.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from autotune.errors import ModelError
+from autotune.graph.contraction import einsum_shape
 from autotune.graph.ir import OPSET, Array, Editor, Node, Shape, TensorType
 from autotune.graph.limits import check_type
 from autotune.graph.onnx_nodes import proto_of, type_of, value_info
@@ -153,4 +154,5 @@ _SHAPES: Mapping[str, Callable[[Editor, Node], Shape | None]] = {
     "Resize": _resized,
     "ConvTranspose": _transposed_same,
     "GroupNormalization": _as_its_input,
+    "Einsum": einsum_shape,
 }

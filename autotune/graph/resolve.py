@@ -55,11 +55,23 @@ def _pad(editor: Editor, node: Node) -> None:
     if not any(amounts):
         editor.emit(replace(node, op="Identity", inputs=node.inputs[:1], attrs={}))
         return
+    mode = node.attrs.get("mode", "constant")
+    _check_padding(editor, node, mode, amounts)
     fill = 0.0
     if len(node.inputs) > 2 and node.inputs[2]:
         fill = float(editor.constants[node.inputs[2]].reshape(-1)[0])
-    attrs = {"mode": node.attrs.get("mode", "constant"), "amounts": tuple(amounts), "fill": fill}
+    attrs = {"mode": mode, "amounts": tuple(amounts), "fill": fill}
     editor.emit(replace(node, inputs=node.inputs[:1], attrs=attrs))
+
+
+def _check_padding(editor: Editor, node: Node, mode: str, amounts: list[int]) -> None:
+    """Whether there is such a mode, and something left to repeat where it repeats elements."""
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise unsupported(node, editor.graph, f"mode '{mode}'")
+    shape = editor.types[node.inputs[0]].shape
+    pairs = zip(amounts[: len(shape)], amounts[len(shape) :], shape, strict=True)
+    if mode != "constant" and any(n + min(b, 0) + min(e, 0) < 1 for b, e, n in pairs):
+        raise unsupported(node, editor.graph, f"mode '{mode}' of an axis cropped to nothing")
 
 
 def _slice(editor: Editor, node: Node) -> None:
