@@ -114,7 +114,10 @@ def _as_its_input(editor: Editor, node: Node) -> Shape:
 
 
 def _resized(editor: Editor, node: Node) -> Shape | None:
-    """floor(extent · scale) in float32, as the scales are; sizes are left to `onnx`."""
+    """floor(extent · scale) in float32, as the scales are; sizes are left to `onnx`.
+
+    Of a cropped source too, as in ONNX's own inference and reference implementation.
+    """
     scales = editor.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
     if scales is None or not scales.size:
         return None
@@ -123,20 +126,9 @@ def _resized(editor: Editor, node: Node) -> Shape | None:
     axes = node.attrs.get("axes", range(rank))
     if len(axes) != scales.size or any(not -rank <= a < rank for a in axes):
         return None
-    parts = _cropped(editor, node, len(axes))
-    for axis, scale, part in zip(axes, scales.reshape(-1), parts, strict=True):
-        shape[axis] = int(np.floor(np.float32(shape[axis]) * part * np.float32(scale)))
+    for axis, scale in zip(axes, scales.reshape(-1), strict=True):
+        shape[axis] = int(np.floor(np.float32(shape[axis]) * np.float32(scale)))
     return tuple(shape) if min(shape, default=1) > 0 else None
-
-
-def _cropped(editor: Editor, node: Node, n_axes: int) -> Array:
-    """The part of every axis that is looked at."""
-    roi = editor.constants.get(node.inputs[1])
-    crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
-    if not crops or roi is None or roi.size != 2 * n_axes:
-        return np.ones(n_axes, np.float32)
-    ends: Array = roi.reshape(2, n_axes).astype(np.float32)
-    return np.asarray(ends[1] - ends[0])
 
 
 def _transposed_same(editor: Editor, node: Node) -> Shape | None:

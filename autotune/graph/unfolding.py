@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.graph.functions import inlined, renamed, standard_body
+from autotune.graph.grids import affine_grid
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
 from autotune.graph.limits import MOST_ITERATIONS, Budget
 from autotune.graph.opsets import newer_attribute, schema_of
@@ -181,6 +182,10 @@ class Unfolding:
             reason = f"it takes more than {MOST_ITERATIONS:,} iterations"
             raise unsupported(node, self.editor.graph, reason)
 
+    def grid(self, node: Node) -> list[Node]:
+        """A product of known places; see `grids`."""
+        return affine_grid(self.editor, node)
+
     def construct(self, node: Node) -> list[Node]:
         """A sequence of all inputs, or of none."""
         self.sequences[node.output] = node.inputs
@@ -283,6 +288,7 @@ _HANDLERS: dict[str, Callable[[Unfolding, Node], list[Node] | None]] = {
     "If": Unfolding.branch,
     "Loop": Unfolding.loop,
     "Scan": Unfolding.scan,
+    "AffineGrid": Unfolding.grid,
     "SequenceConstruct": Unfolding.construct,
     "SequenceEmpty": Unfolding.construct,
     "Identity": Unfolding.identity,
