@@ -1,7 +1,8 @@
 """① Types of results from the types and known values of operands, one node at a time.
 
 The `onnx` package does the inference. Where it knows less than the standard says, shapes are
-computed here: Resize (its scales are float32), ConvTranspose with `auto_pad` SAME, Einsum that
+computed here: Resize (its scales are float32), ConvTranspose with `auto_pad` SAME
+or `output_shape`, Einsum that
 broadcasts, and GroupNormalization.
 """
 
@@ -19,6 +20,7 @@ from autotune.graph.ir import OPSET, Array, Editor, Node, Shape, TensorType
 from autotune.graph.limits import check_type
 from autotune.graph.onnx_nodes import proto_of, type_of, value_info
 from autotune.graph.opsets import schema_of
+from autotune.graph.windowing import WINDOWED, check_window
 
 _SMALL = 1024
 """Constants with more elements than this never decide a shape."""
@@ -131,20 +133,29 @@ def _resized(editor: Editor, node: Node) -> Shape | None:
     return tuple(shape) if min(shape, default=1) > 0 else None
 
 
-def _transposed_same(editor: Editor, node: Node) -> Shape | None:
-    """Extent · stride where padding is chosen such that it is."""
+def _transposed(editor: Editor, node: Node) -> Shape | None:
+    """The extents that are asked for, or extent · stride where padding is chosen to give that."""
+    check_window(editor, node)
     is_same = node.attrs.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
     shape, weight = (editor.types[n].shape for n in node.inputs[:2])
-    if not is_same or "output_shape" in node.attrs or not 2 < len(shape) == len(weight):
+    size = tuple(node.attrs.get("output_shape", ()))
+    if not size and not is_same:
         return None
-    strides = node.attrs.get("strides", (1,) * (len(shape) - 2))
-    size = (n * s for n, s in zip(shape[2:], strides, strict=False))
+    if not size:
+        strides = node.attrs.get("strides", (1,) * (len(shape) - 2))
+        size = tuple(n * s for n, s in zip(shape[2:], strides, strict=True))
+    if len(size) != len(shape) - 2 or min(size) < 1:
+        raise ModelError(
+            f"operator 'ConvTranspose' (node '{node.name}') has output_shape {size}",
+            "give one extent for every spatial dimension",
+        )
     return (shape[0], weight[1] * node.attrs.get("group", 1), *size)
 
 
 _SHAPES: Mapping[str, Callable[[Editor, Node], Shape | None]] = {
     "Resize": _resized,
-    "ConvTranspose": _transposed_same,
+    **dict.fromkeys(WINDOWED, check_window),
+    "ConvTranspose": _transposed,
     "GroupNormalization": _as_its_input,
     "Einsum": einsum_shape,
 }

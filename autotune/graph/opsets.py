@@ -38,8 +38,9 @@ def opset_in_model(node: Node, opset: int) -> int:
     reference implementation take the model's.
     """
     own, outer = schema_of(node.op, node.opset), schema_of(node.op, opset)
-    is_alike = own is not None and outer is not None and _form(own) == _form(outer)
-    return opset if is_alike else node.opset
+    if own is None or outer is None or outer.deprecated:
+        return node.opset
+    return opset if _form(own) == _form(outer) else node.opset
 
 
 def _form(schema: onnx.defs.OpSchema) -> tuple[list[str], set[str]]:
