@@ -119,10 +119,10 @@ def test_a_module_says_which_arrow_it_is(path: Path) -> None:
 
 
 def test_every_package_is_on_a_floor_and_is_installed() -> None:
-    packages = {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
-    assert packages <= set(FLOORS)
+    packages = {name_of(p) for p in PACKAGE.rglob("*/__init__.py")}
+    assert {part_of(name) for name in packages} <= set(FLOORS)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    expected = {"autotune", "autotune.presets"} | {f"autotune.{name}" for name in packages}
+    expected = {"autotune", "autotune.presets"} | packages
     assert set(project["tool"]["setuptools"]["packages"]) == expected
 
 
