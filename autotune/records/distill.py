@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from autotune.errors import LogMismatch
 from autotune.measure.result import MeasureStatus
-from autotune.records.journal import read_log
+from autotune.records.reader import read_log
 from autotune.records.record import Header, Log, MeasureRecord, Workload
 
 _UNSAFE = (MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE)
