@@ -73,7 +73,7 @@ def interpret(
 class _Clock:
     """Which iteration of which parallel range is running."""
 
-    def __init__(self, rounding: float) -> None:
+    def __init__(self, rounding: float = 0.0) -> None:
         self.now = _OUTSIDE
         self.rounding = rounding
 
