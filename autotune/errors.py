@@ -1,7 +1,7 @@
 """Floor 0: the error tree. One class per reason; every error carries a hint and an exit code.
 
 Only `cli` turns these into text and process exit codes; a failed *candidate* is never an error
-but a `MeasureStatus` (see `autotune.measure.result`).
+but a `MeasureStatus` (see `autotune.result`).
 """
 
 from __future__ import annotations

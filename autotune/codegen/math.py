@@ -79,15 +79,15 @@ class Math:
         c = partial(constant, x.type)
         x = self.minimum(c(89.0), self.maximum(c(-104.0), x))
         y, n, shifted = self._exp_reduced(x)
-        if self._has_avx512(x.type):
-            return self._scale_avx512(y, n)
+        if self._has_estimates(x.type):
+            return self._scale_by_instruction(y, n)
         return self._scale(y, self.b.sub(shifted, self._bits(x.type, _ROUND)))
 
     def _exp_small(self, x: Value, sign: float = 1.0) -> Value:
         """e^(sign·x) for |x| ≤ 87, where 2^n is added to the exponent."""
         y, n, shifted = self._exp_reduced(x, sign)
-        if self._has_avx512(x.type):
-            return self._scale_avx512(y, n)
+        if self._has_estimates(x.type):
+            return self._scale_by_instruction(y, n)
         ints = shifted.type
         exponent = self.b.shl(shifted, constant(ints, 23))
         return self.b.bitcast(self.b.add(self.b.bitcast(y, ints), exponent), x.type)
@@ -111,8 +111,9 @@ class Math:
     def _reciprocal(self, x: Value) -> Value:
         """1 / x for x from 2^-126 to 2^126."""
         one = constant(x.type, 1.0)
-        if x.type.count == 16 and self._has_avx512(x.type):
-            y = self._avx512("rcp14", x, constant(x.type, 0), _all_lanes(x.type))
+        if x.type.count == 16 and self._has_estimates(x.type):
+            reciprocal = self.b.module.isa.reciprocal
+            y = self._estimate(reciprocal, x, constant(x.type, 0), _all_lanes(x.type))
             error = self.fma(self.b.negate(x), y, one)
             return self.fma(y, error, y)
         return self.b.fdiv(one, x)
@@ -217,20 +218,20 @@ class Math:
             y = self.b.fmul(y, self.b.bitcast(bits, y.type))
         return y
 
-    def _scale_avx512(self, y: Value, n: Value) -> Value:
+    def _scale_by_instruction(self, y: Value, n: Value) -> Value:
         """y·2^n for integral floats n."""
         rounding = [constant(I32, _AS_SET)] if y.type.count == 16 else []
         unused, lanes = constant(y.type, 0), _all_lanes(y.type)
-        return self._avx512("mask.scalef", y, n, unused, lanes, *rounding)
+        return self._estimate(self.b.module.isa.scale, y, n, unused, lanes, *rounding)
 
-    def _has_avx512(self, kind: Type) -> bool:
-        """Whether the target has AVX-512's instructions for vectors of this many floats."""
-        return self.b.module.vector_bits == 512 and kind.count in (4, 8, 16)
+    def _has_estimates(self, kind: Type) -> bool:
+        """Whether the target can estimate 1/x and x·2^n in vectors of this many floats."""
+        return kind.count in self.b.module.isa.estimate_lanes
 
-    def _avx512(self, name: str, *args: Value) -> Value:
-        """An instruction that LLVM has no name for that all targets share."""
+    def _estimate(self, name: str, *args: Value) -> Value:
+        """Call an intrinsic of the ISA record; its overloads are named by bits of the vector."""
         kind = args[0].type
-        return self.b.call(f"llvm.x86.avx512.{name}.ps.{32 * kind.count}", kind, args)
+        return self.b.call(f"{name}.{32 * kind.count}", kind, args)
 
     def _bits(self, kind: Type, value: float) -> Constant:
         """The bits of float `value`, as integers where `kind` has floats."""

@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from autotune.target.isa import ISAS, Isa
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Type:
@@ -131,9 +133,9 @@ def _quoted(name: str) -> str:
 class Module:
     """Functions, and what they need from outside."""
 
-    def __init__(self, triple: str, vector_bits: int = 256) -> None:
-        """`vector_bits`: of the widest vectors that the instructions of the target know."""
-        self.vector_bits = vector_bits
+    def __init__(self, triple: str, isa: Isa = ISAS[-1]) -> None:
+        """`isa`: whose instructions may be used where LLVM has no portable name for them."""
+        self.isa = isa
         self._triple = triple
         self._globals: dict[str, str] = {}
         self._functions: list[str] = []

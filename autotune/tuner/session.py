@@ -20,8 +20,8 @@ from itertools import groupby
 from typing import TypeAlias
 
 from autotune.errors import AutotuneError
-from autotune.measure.result import MeasureResult
 from autotune.records.record import End, Log, MeasureRecord
+from autotune.result import MeasureResult
 from autotune.search.policy import Candidate, Tried
 from autotune.tuner.budget import Budget, StopReason, TaskStop, spent
 from autotune.tuner.events import (

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import LogBusy, LogMismatch, OutputError, UsageError
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import (
     End,
     Header,
@@ -30,6 +29,7 @@ from autotune.records import (
     write_log,
 )
 from autotune.records.record import decode, encode
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Annotate, Parallel, Split, steps_text
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
