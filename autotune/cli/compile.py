@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from numpy.typing import NDArray
 
-from autotune.cli.console import counting, debug_option, put, say, say_note
-from autotune.cli.models import model_path, needs_weights, read_network
+from autotune.cli.console import counting, debug_option, put_path, say, say_note
+from autotune.cli.models import model_bytes, model_files, model_path, needs_weights, read_network
 from autotune.cli.options import (
     COUNT,
     FILE,
@@ -24,6 +24,7 @@ from autotune.cli.options import (
     shapes_of,
 )
 from autotune.errors import LogMismatch, UsageError
+from autotune.files import require_place
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ def command(
     if check_files and not check:
         raise UsageError("--check-input is for the check", "leave out --no-check")
     plan = _plan(model, log_path, shapes_of(shapes), target, threads, max_error)
+    path = output or Path(f"{plan.model.stem}.atn")
+    inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
+    inputs += [file for _, file in check_files]
+    require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
     plan = replace(plan, random_weights=random_weights or _has_random_weights(model, plan))
     network = read_network(plan.model, plan.shapes, plan.random_weights)
     given = _given(network, check_files)
@@ -85,12 +90,9 @@ def command(
         say_note("not checked: this CPU cannot run the code")
     elif check:
         artifact = replace(artifact, max_error=_check(artifact, network, plan, given))
-    path = output or Path(f"{plan.model.stem}.atn")
-    if path.resolve() in {p.resolve() for p in (plan.model, log_path) if p}:
-        raise UsageError(f"{path} is an input of this command", "choose another file with -o")
     artifact.save(path)
     say(f"{path.stat().st_size:,} bytes, {format_bytes(artifact.arena_bytes)} of working memory")
-    put(str(path))
+    put_path(path)
 
 
 @dataclass(frozen=True, slots=True)
