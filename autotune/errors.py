@@ -1,7 +1,7 @@
 """Floor 0: the error tree. One class per reason; every error carries a hint and an exit code.
 
 Only `cli` turns these into text and process exit codes; a failed *candidate* is never an error
-but a `MeasureStatus` (see `autotune.measure.result`).
+but a `MeasureStatus` (see `autotune.result`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ class ExitCode(IntEnum):
     NO_VALID_SCHEDULE = 3
     MISMATCH = 4
     WRONG_NUMBERS = 5
+    HUNG_UP = 129
     INTERRUPTED = 130
     BROKEN_PIPE = 141
+    TERMINATED = 143
 
 
 class AutotuneError(Exception):
@@ -82,6 +84,10 @@ class MissingDependency(AutotuneError):
 
 class LogBusy(AutotuneError):
     """Another process is writing the log."""
+
+
+class LogLost(AutotuneError):
+    """The log was deleted, replaced or cut off while it was written; what it held is saved."""
 
 
 class OutputError(AutotuneError):

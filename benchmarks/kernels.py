@@ -43,8 +43,8 @@ from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
 from autotune.measure.program import build_program
-from autotune.measure.result import MeasureResult
 from autotune.network.overlays import overwritable
+from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import lightgbm as lgb
 import numpy as np
 
-from autotune.measure.result import MeasureResult
 from autotune.records import Entry
+from autotune.result import MeasureResult
 from autotune.search.features import NAMES
 from autotune.search.model import PARAMETERS, Array, Ranker
 from autotune.search.policy import FIRST_BATCH, Candidate, SketchPolicy, Tried

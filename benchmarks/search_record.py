@@ -20,8 +20,8 @@ from autotune.cli.sessions import measure_options, new_header
 from autotune.config import TuneConfig
 from autotune.measure.measurer import Measurer
 from autotune.measure.program import build_program
-from autotune.measure.result import MeasureResult
 from autotune.records import Header, Journal, Log
+from autotune.result import MeasureResult
 from autotune.search.analysis import analyse
 from autotune.search.policy import Candidate, Tried
 from autotune.search.sketch import generate_sketches

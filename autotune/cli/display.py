@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.view import TaskRow, View, stop_text
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.tuner import (
     BatchMeasured,
     SessionFinished,

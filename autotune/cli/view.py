@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from autotune.measure.result import MeasureStatus
+from autotune.result import MeasureStatus
 from autotune.tuner import (
     BatchMeasured,
     Budget,

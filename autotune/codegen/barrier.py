@@ -5,8 +5,10 @@ One text serves the measuring driver and the network, so both meet in the same w
 
 from __future__ import annotations
 
+from autotune.target.isa import Isa
 
-def barrier_ir(spins: int) -> str:
+
+def barrier_ir(spins: int, isa: Isa) -> str:
     """`void barrier(ptr words, i64 n)`: wait until all `n` threads came; n = 1 returns at once.
 
     `words`: 256 bytes, zero at first. A waiting thread spins `spins` times, then yields its core at
@@ -14,7 +16,7 @@ def barrier_ir(spins: int) -> str:
     """
     return f"""
 declare i32 @sched_yield()
-declare void @llvm.x86.sse2.pause()
+declare void @{isa.pause}()
 
 ; Word 0: how many have arrived. Word 16, on another line: the phase, which only grows.
 define internal void @barrier(ptr %arrived, i64 %n) noinline {{
@@ -41,7 +43,7 @@ again:
   %patient = icmp ult i64 %spins, {spins}
   br i1 %patient, label %pause, label %yield
 pause:
-  call void @llvm.x86.sse2.pause()
+  call void @{isa.pause}()
   %more = add i64 %spins, 1
   br label %wait
 yield:

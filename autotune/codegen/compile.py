@@ -30,7 +30,7 @@ def assembly(program: Program, target: Target) -> str:
 def optimised_module(program: Program, target: Target, prefix: str = "") -> llvm.ModuleRef:
     """The LLVM module after all passes."""
     machine = _machine(target)
-    text = emit_program(program, machine.triple, prefix, target.vector_bits)
+    text = emit_program(program, machine.triple, prefix, target.isa)
     try:
         module = llvm.parse_assembly(text)
         module.verify()

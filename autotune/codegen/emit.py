@@ -47,6 +47,7 @@ from autotune.loopir.nodes import (
     Store,
 )
 from autotune.loopir.visitor import statements
+from autotune.target.isa import ISAS, Isa
 from autotune.te.arith import Linear, bounds
 from autotune.te.expr import (
     Binary,
@@ -68,8 +69,8 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.te.pitch import CACHE_LINE
 
-_CACHE_LINE = 64
 _ZEROS = 256
 """Bytes to read where a load is not made: more than any vector."""
 _MAX_ZEROS = 16_384
@@ -84,9 +85,9 @@ class Guard:
     loops: frozenset[str]
 
 
-def emit_program(program: Program, triple: str, prefix: str = "", vector_bits: int = 256) -> str:
+def emit_program(program: Program, triple: str, prefix: str = "", isa: Isa = ISAS[-1]) -> str:
     """A module with one function `void prefix+name(ptr…, i64 begin, i64 end)` per kernel."""
-    module = Module(triple, vector_bits)
+    module = Module(triple, isa)
     for kernel in program.kernels:
         _Function(module, program, kernel, prefix).emit()
     return str(module)
@@ -196,7 +197,7 @@ class _Function:
         buffer = stmt.buffer
         kind = TYPES[buffer.tensor.dtype]
         size = buffer.n_bytes // dtype_bytes(buffer.tensor.dtype)
-        memory = self.b.alloca(kind, size, _CACHE_LINE, buffer.name)
+        memory = self.b.alloca(kind, size, CACHE_LINE, buffer.name)
         hidden = self.at.buffers.get(buffer.name), self.at.pointers.get(buffer.name)
         self.at.buffers[buffer.name], self.at.pointers[buffer.name] = buffer, memory
         self._scoped(stmt.body)
@@ -248,9 +249,9 @@ class _Function:
         base = self._base(tensor, rest, kind)
         size = dtype_bytes(tensor.dtype)
         local = self.at.buffers[tensor.name].role in ("local", "constant")
-        align = gcd(gcd(unit, const) * size, _CACHE_LINE) if local else size
+        align = gcd(gcd(unit, const) * size, CACHE_LINE) if local else size
         pointer = self.b.offset(base, constant(I64, const), kind) if const else base
-        return pointer, max(align or _CACHE_LINE, size)
+        return pointer, max(align or CACHE_LINE, size)
 
     def _base(self, tensor: Tensor, terms: tuple[tuple[Expr, int], ...], kind: Type) -> Value:
         key = (tensor.name, terms)

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.te.pitch import CACHE_LINE
+
 Array = NDArray[Any]
 
-ALIGNMENT = 64
-"""Bytes; a cache line and the widest vector."""
+ALIGNMENT = CACHE_LINE
+"""Bytes; also those of the widest vector."""
 
 _LARGE_PAGE = 2 << 20
 _LARGE_FROM = 1 << 20

@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from autotune.target.isa import ISAS, Isa
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Type:
@@ -131,9 +133,9 @@ def _quoted(name: str) -> str:
 class Module:
     """Functions, and what they need from outside."""
 
-    def __init__(self, triple: str, vector_bits: int = 256) -> None:
-        """`vector_bits`: of the widest vectors that the instructions of the target know."""
-        self.vector_bits = vector_bits
+    def __init__(self, triple: str, isa: Isa = ISAS[-1]) -> None:
+        """`isa`: whose instructions may be used where LLVM has no portable name for them."""
+        self.isa = isa
         self._triple = triple
         self._globals: dict[str, str] = {}
         self._functions: list[str] = []
@@ -311,11 +313,11 @@ class Builder:
         """The same bits as another type."""
         return self.cast("bitcast", value, kind)
 
-    def call(self, name: str, result: Type, arguments: Sequence[Value]) -> Value:
-        """Call an external function, declared here."""
+    def call(self, name: str, result: Type, arguments: Sequence[Value], flags: str = "") -> Value:
+        """Call an external function, declared here; `flags`: of fast arithmetic (`nsz`)."""
         self.module.declare(name, result, [a.type for a in arguments])
         given = ", ".join([f"{a.type.text} {a.name}" for a in arguments])
-        text = f"call {result.text} @{name}({given})"
+        text = f"call {flags}{' ' if flags else ''}{result.text} @{name}({given})"
         if result is not VOID:
             return self._value(result, text)
         self._lines.append(f"  {text}")

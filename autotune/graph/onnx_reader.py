@@ -31,18 +31,23 @@ from onnx import (
 )
 
 from autotune.errors import DynamicShape, ModelError, UsageError
+from autotune.files import open_input
 from autotune.graph.ir import OPSET
 from autotune.graph.operators import DTYPES
 from autotune.graph.opsets import opset_of, schema_of
 from autotune.graph.random_weights import replace_all, take_constant_fills
 from autotune.graph.tensors import Array, array_of
 from autotune.graph.widening import half_ports, widen
+from autotune.units import format_bytes
 
 _LARGE = 1024
 """Initialisers with more elements than this never decide a shape: they are stripped."""
 
 _IR_VERSION_WITH_OPSETS = 3
 """The first version of the file format that states opsets; before, all was opset 1."""
+_MOST_BYTES = (2 << 30) - 1
+"""What a protocol buffer can hold."""
+
 _IR_VERSION = 10
 """The version of the file format that is written: its inputs need not list all initialisers."""
 
@@ -115,7 +120,7 @@ def load_model(
     drop_initializers_from_inputs(model)
     halves = half_ports(model)
     widen(model)
-    _bind_shapes(model, shapes or {})
+    bind_inputs(model, shapes or {})
     weights = take_constant_fills(model, random_weights)
     weights |= _take_large(model)
     _declare(model, weights)
@@ -132,40 +137,55 @@ def prepare_model(
 
 def model_hash(path: str | Path) -> str:
     """SHA-256 of the model file and of the files that hold its external data."""
-    digest = hashlib.sha256(Path(path).read_bytes())
-    model = onnx.load(str(path), format="protobuf", load_external_data=False)
+    digest = hashlib.sha256()
+    for name in (Path(path), *external_files(path)):
+        with open_input(name) as file:
+            while block := file.read(1 << 24):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def external_files(path: str | Path) -> list[Path]:
+    """The files beside a model that hold its external data."""
+    model = _parse(Path(path), with_external=False)
     names = {
         entry.value
         for tensor in model.graph.initializer
         for entry in tensor.external_data
         if entry.key == "location"
     }
-    for name in sorted(names):
-        with (Path(path).parent / name).open("rb") as file:
-            while block := file.read(1 << 24):
-                digest.update(block)
-    return digest.hexdigest()
+    return [Path(path).parent / name for name in sorted(names)]
 
 
 def read_file(path: Path) -> ModelProto:
     """Parse an ONNX file together with its external data."""
+    model = _parse(path)
+    if not model.graph.output:
+        raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
+    if not model.opset_import and model.ir_version < _IR_VERSION_WITH_OPSETS:
+        model.opset_import.add(version=1)
+    return model
+
+
+def _parse(path: Path, with_external: bool = True) -> ModelProto:
     if not path.is_file():
         raise UsageError(f"there is no model file '{path}'", "give the path of an .onnx file")
-    if path.stat().st_size == 0:
+    n_bytes = path.stat().st_size
+    if n_bytes == 0:
         raise ModelError(f"'{path}' is empty", "export or download the model again")
+    if n_bytes > _MOST_BYTES:
+        raise ModelError(
+            f"'{path}' has {format_bytes(n_bytes)}; an ONNX file has at most 2 GiB",
+            "save the model with its weights as external data",
+        )
     try:
-        model = onnx.load(str(path), format="protobuf")
+        return onnx.load(str(path), format="protobuf", load_external_data=with_external)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "not readable"
         raise ModelError(
             f"'{path}' is truncated or not an ONNX model: {reason}",
             "export or download the model again; external data must lie beside the file",
         ) from error
-    if not model.graph.output:
-        raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
-    if not model.opset_import and model.ir_version < _IR_VERSION_WITH_OPSETS:
-        model.opset_import.add(version=1)
-    return model
 
 
 def drop_initializers_from_inputs(model: ModelProto) -> None:
@@ -176,7 +196,8 @@ def drop_initializers_from_inputs(model: ModelProto) -> None:
     model.ir_version = _IR_VERSION
 
 
-def _bind_shapes(model: ModelProto, shapes: Shapes) -> None:
+def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
+    """Give the inputs of `model` these shapes; see `load_model`."""
     inputs = {i.name: i for i in model.graph.input}
     for name, shape in shapes.items():
         if name not in inputs:

@@ -20,6 +20,9 @@ along each window axis, of every channel: together they depend on every element 
 - With weights up to `MAX_WEIGHT` no product of bounded data leaves the range of float32, nor do
   sums of 2³² of these.
 
+An element on which two tiles overlap may come from either, so that it differs in rounding from run
+to run where one of them has bad data and the other has not.
+
 Decided is before anything is stored: the operand that a result overwrites is still there. Data that
 are transformed in another kernel leave one flag per iteration of that kernel, 0 or 1.
 """

@@ -113,14 +113,7 @@ class Instance:
 
     def has_overlap(self) -> bool:
         """Whether some spatial point is computed by more than one tile."""
-        for rel in self.stage.splits:
-            extent = self.sizes[rel.parent]
-            for level, nominal in enumerate(reversed(rel.factors)):
-                factor = min(int(nominal), extent)
-                if extent % factor and not (level == 0 and rel.tail == "split"):
-                    return True
-                extent = -(-extent // factor)
-        return False
+        return any(rel.overlaps(self.sizes[rel.parent]) for rel in self.stage.splits)
 
     def covers(self, depth: int) -> bool:
         """Whether the tile below `depth` is the whole region."""

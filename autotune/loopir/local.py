@@ -9,12 +9,11 @@ from autotune.loopir.instance import Ranges
 from autotune.loopir.nodes import Alloc, Body
 from autotune.loopir.visitor import Read, statements
 from autotune.schedule.region import UnboundedIndex, low, lowest, span
+from autotune.schedule.state import MAX_LOCAL_BYTES
 from autotune.te.arith import linear, simplify
 from autotune.te.expr import Expr, Tensor, Var, dtype_bytes, idx, maximum, minimum, variables
 
 _CONFLICT_BYTES, _PADDING = 1024, 16
-MAX_LOCAL_BYTES = 3 << 19
-"""Local buffers live on the stack of a thread, of which the smallest common size is 2 MiB."""
 
 
 def local_region(reads: list[Read], dim: int, ranges: Ranges) -> tuple[Expr, int]:

@@ -177,7 +177,7 @@ class _Nest:
     def _inside(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         """Loops `depth`… of a stage, but for what is attached to the loop before them."""
         stage = inst.stage
-        if stage.op.reduce_axes and depth == _tile_depth(stage) and not isinstance(leaf, _Update):
+        if stage.op.reduce_axes and depth == stage.register_depth and not isinstance(leaf, _Update):
             return self._accumulate(inst, depth, ranges)
         return self._loop(inst, depth, ranges, leaf)
 
@@ -381,17 +381,6 @@ def _versions(
 def _known(ranges: Ranges, e: Expr, limits: tuple[int, int]) -> Ranges:
     """`ranges`, and if `e` is a variable, its `limits`."""
     return ranges | {e.name: limits} if isinstance(e, Var) else ranges
-
-
-def _tile_depth(stage: Stage) -> int:
-    """Depth from which only reduction loops and unrolled or vectorised spatial loops follow."""
-    first = next(n for n, i in enumerate(stage.iters) if i.kind == "reduce")
-    depth = first
-    for n in range(first, len(stage.iters)):
-        it = stage.iters[n]
-        if it.kind == "spatial" and not it.annotation:
-            depth = n + 1
-    return depth
 
 
 def _fewest_held(inst: Instance) -> Stage:

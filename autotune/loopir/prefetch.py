@@ -30,9 +30,9 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.te.pitch import CACHE_LINE
 
 Loops = tuple[tuple[str, int], ...]
-_LINE = 64
 _MAX_SHARERS = 64
 """With more tiles per chunk than this the next one costs less than looking for it."""
 _FIRST_BYTES = 8192
@@ -61,8 +61,8 @@ def _beginning(load: Load, known: set[str]) -> For:
     sizes = zip(load.tensor.shape, load.indices, strict=True)
     n_elements = math.prod(n for n, i in sizes if variables(i) & inside)
     n_bytes = min(n_elements * dtype_bytes(load.tensor.dtype), _FIRST_BYTES)
-    line = PrefetchLine(load.tensor, _at_zero(load, inside), mul(Var("line"), idx(_LINE)))
-    return For("line", -(-n_bytes // _LINE), "serial", (line,))
+    line = PrefetchLine(load.tensor, _at_zero(load, inside), mul(Var("line"), idx(CACHE_LINE)))
+    return For("line", -(-n_bytes // CACHE_LINE), "serial", (line,))
 
 
 def _body(body: Body, ahead: dict[str, int], loops: Loops) -> Body:
@@ -98,7 +98,7 @@ def _lines(body: Body, ahead: dict[str, int], loops: Loops) -> list[Stmt]:
         elif distance:
             first = _at_zero(load, tile)
             n_bytes = _bytes_per_step(load, tile)
-            offsets = range(distance, distance + n_bytes, _LINE)
+            offsets = range(distance, distance + n_bytes, CACHE_LINE)
             out += [PrefetchLine(load.tensor, first, idx(o)) for o in offsets]
     return out
 
@@ -121,7 +121,7 @@ def _next_chunk(load: Load, tile: dict[str, int], loops: Loops) -> list[Stmt]:
     chunk = per_step * math.prod(e for _, e in steps)
     share = floordiv(mul(flat((*sharers, *steps)), idx(per_step)), idx(n_sharers))
     first = _at_zero(load, dict(steps) | tile)
-    lines = range(0, max(1, per_step // n_sharers), _LINE)
+    lines = range(0, max(1, per_step // n_sharers), CACHE_LINE)
     return [PrefetchLine(load.tensor, first, add(share, idx(chunk + o))) for o in lines]
 
 

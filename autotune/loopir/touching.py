@@ -41,8 +41,8 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.te.pitch import CACHE_LINE
 
-_LINE = 64
 _NEAR_BYTES = 8192
 """What the next tile reads is fetched into L1 if it is at most this: less than a quarter of L1."""
 
@@ -111,13 +111,13 @@ def _next_lines(fill: Body, name: str, around: Ranges) -> Iterator[_Lines]:
     loops: list[tuple[str, int]] = []
     at: list[Expr] = []
     for d, (start, extent) in enumerate(region):
-        step = _LINE // dtype_bytes(tensor.dtype) if d == len(region) - 1 else 1
+        step = CACHE_LINE // dtype_bytes(tensor.dtype) if d == len(region) - 1 else 1
         loops.append((f"line.{d}", -(-extent // step)))
         if var in variables(start):
             start = minimum(substitute(start, following), idx(tensor.shape[d] - extent))
         at.append(add(start, mul(Var(f"line.{d}"), idx(step))))
     sharers = tuple((v, around[v][1] + 1) for v in inside)
-    level = 1 if _LINE * math.prod(e for _, e in loops) <= _NEAR_BYTES else 2
+    level = 1 if CACHE_LINE * math.prod(e for _, e in loops) <= _NEAR_BYTES else 2
     yield _Lines(tensor, tuple(at), tuple(loops), sharers, level)
 
 

@@ -30,7 +30,7 @@ from autotune.measure.messages import (
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
 from autotune.measure.program import Build
 from autotune.measure.protocol import Message, ProtocolError
-from autotune.measure.result import MeasureStatus
+from autotune.result import MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG

@@ -33,15 +33,15 @@ from numpy.typing import NDArray
 from autotune.codegen.jit import Library
 from autotune.codegen.team import load_libgomp, team
 from autotune.errors import CodegenError
-from autotune.measure.driver_ir import FLUSHES, driver_ir
+from autotune.measure.driver_ir import driver_ir
 from autotune.target import Target
+from autotune.te.pitch import CACHE_LINE
 
 Array = NDArray[Any]
 
 MAX_BUFFERS = 64
 """Pointer arguments that a kernel may take here."""
 
-_LINE = 64
 _CPU_SET_BYTES = 128
 _CLOCK_MONOTONIC, _CLOCK_THREAD_CPUTIME = 1, 3
 _N_EMPTY = 64
@@ -106,11 +106,12 @@ class Driver:
         if n_threads > 1:
             load_libgomp()
         self.n_threads = n_threads
-        feature = next(f for f in FLUSHES if llvm.get_host_cpu_features().get(f))
-        text = driver_ir(target.lanes, MAX_BUFFERS, n_threads > 1, FLUSHES[feature])
+        flushes = target.isa.line_flushes
+        feature = next(f for f in flushes if llvm.get_host_cpu_features().get(f))
+        text = driver_ir(target, MAX_BUFFERS, n_threads > 1, flushes[feature])
         self._library = Library([assemble(text, target, f",+{feature}")])
         self._evaluate = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._library.address("evaluate"))
-        self._barrier = np.zeros(4 * _LINE, np.uint64)
+        self._barrier = np.zeros(4 * CACHE_LINE, np.uint64)
         self._overhead_ns = 0.0
         empty = self.plan([], [], np.zeros(0, np.uint8))
         self._overhead_ns = statistics.median(self.evaluate(empty) * 1e9 for _ in range(_N_EMPTY))
@@ -150,7 +151,7 @@ class Driver:
             n_warm=len(warm),
             warm=ctypes.addressof(spans[0]),
             sweep=sweep.ctypes.data,
-            sweep_lines=sweep.nbytes // _LINE,
+            sweep_lines=sweep.nbytes // CACHE_LINE,
             barrier=self._barrier.ctypes.data,
             n_cold=len(cold),
             cold=ctypes.addressof(spans[1]),
@@ -200,7 +201,7 @@ def _spans(parts: Sequence[tuple[int, int]]) -> Any:
 
 def _n_lines(address: int, n_bytes: int) -> int:
     """Cache lines from that of the first byte to that of the last."""
-    return -(-(address % _LINE + n_bytes) // _LINE)
+    return -(-(address % CACHE_LINE + n_bytes) // CACHE_LINE)
 
 
 def _extent(array: Any) -> tuple[int, int]:

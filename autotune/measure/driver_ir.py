@@ -11,25 +11,24 @@ The types `%plan`, `%kernel` and `%span` are the records that `driver` fills in.
 from __future__ import annotations
 
 from autotune.codegen.barrier import barrier_ir
-from autotune.codegen.denormals import DENORMALS_IR
+from autotune.target import Target
 
-FLUSHES = {"clflushopt": "llvm.x86.clflushopt", "sse2": "llvm.x86.sse2.clflush"}
-"""Intrinsics that drop a cache line, by the feature of the CPU that they need, fastest first: the
-second waits for one line after the other, the fence behind the first for all of them."""
 _SPINS = 1 << 14
 
 
-def driver_ir(lanes: int, max_buffers: int, parallel: bool, flush: str) -> str:
-    """The module for vectors of `lanes` floats; refers to libgomp only when `parallel`.
+def driver_ir(target: Target, max_buffers: int, parallel: bool, flush: str) -> str:
+    """The module for `target`; refers to libgomp only when `parallel`.
 
-    `flush`: the intrinsic that drops a cache line, one of `FLUSHES`.
+    `flush`: the intrinsic that drops a cache line, one of `Isa.line_flushes`.
     """
     thunks = "\n".join(_thunk(n) for n in range(max_buffers + 1))
     loops = "".join(_line_loop(name, body) for name, body in _PER_LINE.items())
     common = (
-        _COMMON.replace("$LINE_LOOPS", loops).replace("$LANES", str(lanes)).replace("$FLUSH", flush)
+        _COMMON.replace("$LINE_LOOPS", loops)
+        .replace("$LANES", str(target.lanes))
+        .replace("$FLUSH", flush)
     )
-    common += barrier_ir(_SPINS) + DENORMALS_IR
+    common += barrier_ir(_SPINS, target.isa) + target.isa.denormals_ir
     return common + thunks + (_PARALLEL if parallel else _SERIAL)
 
 

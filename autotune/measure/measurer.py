@@ -36,7 +36,7 @@ from autotune.measure.options import MeasureOptions
 from autotune.measure.process import REPLY_BYTES, Child, ChildCrash, ChildTimeout, WorkerError
 from autotune.measure.program import Build, build_program
 from autotune.measure.protocol import ProtocolError
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.target import Target, usable_cores
 from autotune.te.dag import ComputeDAG

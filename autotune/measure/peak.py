@@ -80,7 +80,8 @@ class FmaPeak:
     def __init__(self, target: Target, driver: Driver, fed: bool = False) -> None:
         n_accumulators = target.n_registers - _OPERANDS
         self._driver = driver
-        self._flops_per_turn = _ROUNDS * n_accumulators * target.lanes * 2
+        flops = target.isa.forms[0].flops(target.vector_bits)
+        self._flops_per_turn = _ROUNDS * n_accumulators * flops
         self._library = Library([assemble(_kernel(target, n_accumulators, fed), target)])
         self._sink = aligned((target.lanes,), "float32")
 

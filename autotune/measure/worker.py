@@ -42,8 +42,8 @@ from autotune.measure.peak import FmaPeak
 from autotune.measure.process import Setup
 from autotune.measure.program import BuiltProgram
 from autotune.measure.protocol import Message
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.measure.timing import repeat_in_turns
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.target import Target
 
 Array = NDArray[Any]

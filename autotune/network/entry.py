@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 
 from autotune.codegen.barrier import barrier_ir
-from autotune.codegen.denormals import DENORMALS_IR
 from autotune.target import Target
+from autotune.target.isa import Isa
 
 ARENA, CONSTANTS, FIRST_BOUND = 0, 1, 2
 """Slots of the table: the arena, the constants, and the first bound input or output."""
@@ -61,20 +61,20 @@ def compile_entry(launches: Sequence[Launch], n_bases: int, target: Target) -> b
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=target.cpu, features=target.features, opt=1, reloc="pic", codemodel="default"
     )
-    module = llvm.parse_assembly(entry_ir(launches, n_bases, machine.triple))
+    module = llvm.parse_assembly(entry_ir(launches, n_bases, machine.triple, target.isa))
     module.verify()
     return bytes(machine.emit_object(module))
 
 
-def entry_ir(launches: Sequence[Launch], n_bases: int, triple: str) -> str:
+def entry_ir(launches: Sequence[Launch], n_bases: int, triple: str, isa: Isa) -> str:
     """LLVM IR of both main functions, which call the kernels by their symbols."""
     return "\n".join(
         [
             f'target triple = "{triple}"',
             *_declarations(launches),
             _DECLARATIONS,
-            barrier_ir(_SPINS),
-            DENORMALS_IR,
+            barrier_ir(_SPINS, isa),
+            isa.denormals_ir,
             _NOW,
             *_alone(launches, n_bases),
             *_team(launches, n_bases),

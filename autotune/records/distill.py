@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from autotune.errors import LogMismatch
-from autotune.measure.result import MeasureStatus
-from autotune.records.journal import read_log
+from autotune.records.reader import read_log
 from autotune.records.record import Header, Log, MeasureRecord, Workload
+from autotune.result import MeasureStatus
 
 _UNSAFE = (MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE)
 

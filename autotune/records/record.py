@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from autotune.errors import LogMismatch
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_from_json
 from autotune.target import Target
 from autotune.te.codec import dag_from_json, dag_to_json

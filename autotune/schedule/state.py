@@ -18,6 +18,9 @@ from autotune.schedule.region import Extent
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
 
+MAX_LOCAL_BYTES = 3 << 19
+"""Local buffers live on the stack of a thread, of which the smallest common size is 2 MiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Iterator:
@@ -37,6 +40,20 @@ class SplitRelation:
     children: tuple[str, ...]
     factors: tuple[Extent, ...]
     tail: str
+
+    def overlaps(self, extent: Extent) -> Extent:
+        """Whether tiles of a parent of this extent compute some point twice; per candidate.
+
+        A tile that does not fit moves back over its neighbour, but for the innermost level of a
+        split whose remainder has a version of its own (`tail`).
+        """
+        found: Extent = np.asarray(0)
+        for level, nominal in enumerate(reversed(self.factors)):
+            factor = np.minimum(nominal, extent)
+            if level or self.tail != "split":
+                found = found | (extent % factor != 0)
+            extent = -(-extent // factor)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +106,21 @@ class Stage:
             if it.name == name:
                 return n
         raise ScheduleError(f"stage {self.name} has no loop '{name}'")
+
+    @property
+    def register_depth(self) -> int:
+        """Depth from which only reduction loops and expanded spatial loops follow.
+
+        A reduction runs in registers below it: `loopir` keeps its accumulators there and `search`
+        counts them. 0 where nothing is reduced.
+        """
+        first = next((n for n, it in enumerate(self.iters) if it.kind == "reduce"), 0)
+        rolled = (
+            n
+            for n, it in enumerate(self.iters)
+            if n >= first and it.kind == "spatial" and not it.annotation
+        )
+        return max((n + 1 for n in rolled), default=first)
 
     def axis_of(self, loop: str) -> str:
         """The axis of the operation that a loop runs over, through all splits."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.schedule.replay import replay
-from autotune.schedule.state import Stage, State
+from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.search.caches import Caches
 from autotune.search.nest import (
     Access,
@@ -110,8 +110,8 @@ MAX_EXPANDED_POINTWISE = 1024
 _BUSY = 8.0
 """Independent multiply-adds in flight that keep two ports busy: a latency of four cycles each.
 Half as many where a vector takes its port for two."""
-MAX_LOCAL_BYTES = 1_400_000
-"""Most bytes of local buffers, see loopir.lower."""
+_ESTIMATED_LOCAL_BYTES = 0.89 * MAX_LOCAL_BYTES
+"""Most bytes of local buffers by estimate, which leaves out the padding of their rows."""
 
 
 def _valid(
@@ -127,7 +127,7 @@ def _valid(
         local += s.local_bytes
     for stage in state.stages.values():
         ok &= ~_overlapping_reduction(stage, n)
-    return ok & (local <= MAX_LOCAL_BYTES)
+    return ok & (local <= _ESTIMATED_LOCAL_BYTES)
 
 
 def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
@@ -135,7 +135,7 @@ def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
     bad = np.zeros(n, bool)
     if not stage.op.reduce_axes:
         return bad
-    outer = [i for i in stage.iters[: _register_depth(stage)] if i.kind == "reduce"]
+    outer = [i for i in stage.iters[: stage.register_depth] if i.kind == "reduce"]
     if not outer:
         return bad
     extents = dict(zip((a.name for a in stage.axes), stage.axis_extents, strict=True))
@@ -144,25 +144,9 @@ def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
     for it in outer:
         blocked |= full(it.extent, n) > 1
     for rel in stage.splits:
-        if rel.parent not in spatial:
-            continue
-        count = full(extents[rel.parent], n)
-        for level, factor in enumerate(reversed(rel.factors)):
-            f = full(factor, n)
-            if level or rel.tail == "shift":
-                bad |= blocked & (count % f != 0)
-            count = np.ceil(count / f)
+        if rel.parent in spatial:
+            bad |= blocked & full(rel.overlaps(extents[rel.parent]), n).astype(bool)
     return bad
-
-
-def _register_depth(stage: Stage) -> int:
-    """Depth below which the reduction runs in registers (see loopir.lower)."""
-    first = next((k for k, i in enumerate(stage.iters) if i.kind == "reduce"), 0)
-    depth = first
-    for k in range(first, len(stage.iters)):
-        if stage.iters[k].kind == "spatial" and not stage.iters[k].annotation:
-            depth = k + 1
-    return depth
 
 
 class _Walk:
@@ -184,7 +168,7 @@ class _Walk:
         chain = product([x.extent for x in reduce], self.n)
         rolled = [x for x in self.loops if not (x.own and x.annotation)]
         steps = product([x.extent for x in rolled], self.n)
-        blocked = {i.name for i in self.stage.iters[: _register_depth(self.stage)]}
+        blocked = {i.name for i in self.stage.iters[: self.stage.register_depth]}
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
         work = max(1, operations(self.op))
         loads, operands = self._loads(accumulators, chain)
@@ -347,7 +331,7 @@ class _Walk:
         """1 where a reduction loop stands outside the tiles: accumulators pass through memory."""
         if not self.op.reduce_axes:
             return np.zeros(self.n)
-        outer = self.stage.iters[: _register_depth(self.stage)]
+        outer = self.stage.iters[: self.stage.register_depth]
         trips = product([full(i.extent, self.n) for i in outer if i.kind == "reduce"], self.n)
         return (trips > 1).astype(np.float64)
 

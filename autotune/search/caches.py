@@ -14,9 +14,8 @@ from autotune.search.nest import Access, Array, Nest, local_bytes, product
 from autotune.target import Target
 from autotune.te.arith import linear
 from autotune.te.expr import Var, dtype_bytes
-from autotune.te.pitch import SET_BYTES, spaced
+from autotune.te.pitch import CACHE_LINE, SET_BYTES, spaced
 
-CACHE_LINE = 64
 RUN_START_BYTES = 96
 """Bytes that could come from beyond L2 while the prefetcher finds out that a run has begun."""
 

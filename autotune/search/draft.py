@@ -3,9 +3,9 @@
 No learned part and no measurement. It orders candidates before anything is known, gives untuned
 networks their schedules, and is itself a feature of the ranker, which learns what it misses.
 
-    step  = the largest of arithmetic / 2 ports, loads / 2 ports, 4·chain of dependent operations,
-            all instructions / 6 that begin in a cycle, and a little more where others are nearly as
-            large
+    step  = the largest of arithmetic / ports, loads / load ports, latency·chain of dependent
+            operations, all instructions / issue width, and a little more where others are nearly as
+            large (`autotune.target.isa.Core` has the figures of a core)
     tile  = steps·step + start and end of the register tile; where one step is all of it, neither
             its chain nor its ends are waited for, since the next tile does not depend on it
     total = the larger of tiles and L2 traffic, and a little more where both are nearly as large,
@@ -30,8 +30,6 @@ from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
-FMA_LATENCY = 4.0
-MEMORY_BYTES_PER_CYCLE = 5.0
 KERNEL_START_CYCLES = 1500.0
 LOOP_EXIT_CYCLES = 6.0
 EARLY_COST = 0.01
@@ -39,15 +37,12 @@ EARLY_COST = 0.01
 CROWDED_CYCLES, CROWDED_REGISTERS = 1.0, 31
 """For each of several terms where so many are in use: LLVM may load early, and spill for it. Of the
 28 multiply-adds of a term that is little; with 16 registers, of 12, it was never seen."""
-ISSUE_WIDTH = 6.0
-"""Instructions that begin in a cycle."""
 GUARD_INSTRUCTIONS, LOOP_INSTRUCTIONS = 3.0, 2.0
 """Comparing and choosing an address: padding that is read through a condition; counting."""
 SHARPNESS = 5.0
 """Ports and dependences that are nearly as busy as the busiest delay it too: a p-norm."""
 OVERLAP = 3.0
 """The p-norm of arithmetic and L2 traffic, which delay each other where they are nearly equal."""
-CLOCK_HZ = 3.5e9
 
 
 def draft_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
@@ -56,7 +51,7 @@ def draft_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
     for s in analysis.statements:
         total = total + statement_cycles(s, target) * idle_factor(s, n_threads) / n_threads
         total = total + (KERNEL_START_CYCLES if n_threads > 1 else 100.0)
-    return np.where(analysis.valid, total / CLOCK_HZ, np.inf)
+    return np.where(analysis.valid, total / target.core.clock_hz, np.inf)
 
 
 def estimate_s(dag: ComputeDAG, steps: Steps, target: Target, n_threads: int) -> float:
@@ -77,14 +72,15 @@ def statement_cycles(s: Statement, target: Target) -> Array:
     compute = s.steps * step_cycles(s, target) + s.tiles * tile_cycles(s, target)
     compute = compute + np.where(_one_step(s), 0.0, LOOP_EXIT_CYCLES * s.steps / s.inner_trips)
     l1, l2, l3 = s.traffic
+    core = target.core
     cold = np.full_like(compute, s.cold_bytes)
-    near = l1 / target.l2_bytes_per_cycle
+    near = l1 / core.l2_bytes_per_cycle
     warm = np.clip(s.unique_bytes - cold, 0.0, target.l2_bytes / 2)
-    far = np.maximum(l2 - np.minimum(cold, l2) - warm, 0.0) / target.l3_bytes_per_cycle
+    far = np.maximum(l2 - np.minimum(cold, l2) - warm, 0.0) / core.l3_bytes_per_cycle
     spilt = np.maximum(l3 - cold, 0.0) + written_bytes(s)
     spilt = np.where(s.unique_bytes > USABLE[2] * target.l3_bytes, spilt, 0.0)
-    far = np.maximum(far, spilt / MEMORY_BYTES_PER_CYCLE)
-    constants = cold / MEMORY_BYTES_PER_CYCLE
+    far = np.maximum(far, spilt / core.memory_bytes_per_cycle)
+    constants = cold / core.memory_bytes_per_cycle
     waits = np.where(s.prefetch < 0, 0.3, np.where(s.prefetch > 0, 0.4, 0.5))
     exposed = waits * constants + np.where(s.early, 0.25, waits) * far
     compute = compute * np.where(s.early & s.reduces, 1.0 + EARLY_COST, 1.0)
@@ -104,17 +100,18 @@ def written_bytes(s: Statement) -> Array:
 
 def step_cycles(s: Statement, target: Target) -> Array:
     """Cycles of one execution of the expanded body."""
+    core = target.core
     passes = vector_passes(s.lanes, target)
-    arithmetic = s.instructions * passes / 2
-    loads = s.loads * passes / 2
+    arithmetic = s.instructions * passes / core.ports
+    loads = s.loads * passes / core.load_ports
     if not s.reduces:
         scalar = np.where(s.lanes == 1, 2.0, 0.0)
         return busiest(arithmetic, loads, s.stores * passes) + scalar + 2.0
-    latency = np.where(_one_step(s), 0.0, FMA_LATENCY * s.chain)
+    latency = np.where(_one_step(s), 0.0, core.fma_latency * s.chain)
     begun = s.instructions + s.loads + GUARD_INSTRUCTIONS * s.guards + LOOP_INSTRUCTIONS
     crowded = (s.accumulators + s.operands >= CROWDED_REGISTERS) & (s.chain > 1)
     spill = np.where(crowded, CROWDED_CYCLES * s.chain, 0.0)
-    return busiest(arithmetic, loads, latency, begun / ISSUE_WIDTH) + spill
+    return busiest(arithmetic, loads, latency, begun / core.issue_width) + spill
 
 
 def busiest(*limits: Array) -> Array:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import NoValidSchedule, ScheduleError
 from autotune.loopir.lower import lower
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, Winograd, steps_text
 from autotune.search.analysis import analyse
 from autotune.search.features import features

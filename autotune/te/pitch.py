@@ -13,9 +13,10 @@ from autotune.te.expr import dtype_bytes
 
 Shape = tuple[int, ...]
 
+CACHE_LINE = 64
+"""Bytes that a cache moves at once."""
 SET_BYTES = 4096
 """Addresses a multiple of this apart share a set of L1."""
-_LINE = 64
 
 
 def dense(shape: Shape) -> Shape:
@@ -30,7 +31,7 @@ def spaced(shape: Shape, dtype: str) -> Shape:
     if len(long) < 2 or shape[long[-1]] * dtype_bytes(dtype) % SET_BYTES:
         return strides
     row = shape[long[-1]]
-    pitch = row + _LINE // dtype_bytes(dtype)
+    pitch = row + CACHE_LINE // dtype_bytes(dtype)
     return tuple(s // row * pitch if n < long[-1] else s for n, s in enumerate(strides))
 
 

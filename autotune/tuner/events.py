@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
 from autotune.measure.noise import Noise
-from autotune.measure.result import MeasureResult
+from autotune.result import MeasureResult
 from autotune.tuner.budget import Budget, StopReason, TaskStop
 from autotune.tuner.task import TuningTask
 from autotune.tuner.totals import Totals

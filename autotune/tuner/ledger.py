@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
-from autotune.measure.result import MeasureStatus
 from autotune.records.distill import ranked_records, simplest
 from autotune.records.record import MeasureRecord
+from autotune.result import MeasureStatus
 from autotune.tuner.totals import TaskTimes
 
 

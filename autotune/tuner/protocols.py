@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from autotune.measure.result import MeasureResult
 from autotune.records.record import Entry
+from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
 from autotune.search.policy import Candidate, Tried
 from autotune.te.dag import ComputeDAG

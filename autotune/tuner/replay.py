@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records.record import MeasureRecord
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_text
 from autotune.te.dag import ComputeDAG
 

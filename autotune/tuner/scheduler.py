@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from autotune.measure.result import MeasureResult
+from autotune.result import MeasureResult
 from autotune.tuner.budget import TaskStop
 from autotune.tuner.task import TuningTask
 

@@ -20,8 +20,8 @@ from itertools import groupby
 from typing import TypeAlias
 
 from autotune.errors import AutotuneError
-from autotune.measure.result import MeasureResult
 from autotune.records.record import End, Log, MeasureRecord
+from autotune.result import MeasureResult
 from autotune.search.policy import Candidate, Tried
 from autotune.tuner.budget import Budget, StopReason, TaskStop, spent
 from autotune.tuner.events import (
@@ -121,7 +121,7 @@ class Session:
                 end += self.batch
             seen.add(key)
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Tune until the budget ends. The caller iterates; nothing happens otherwise.
 
         KeyboardInterrupt and errors go through, after the end of the run is in the log.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import MeasureRecord
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_text
 from autotune.search.analysis import analyse
 from autotune.search.features import NAMES, features

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.graph.network import Network
 from autotune.measure.peak import Peaks
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.te.dag import ComputeDAG
 from benchmarks.kernels import (

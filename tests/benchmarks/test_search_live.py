@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Parallel, Steps, steps_text
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG

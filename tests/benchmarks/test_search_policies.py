@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.search.features import NAMES
 from autotune.search.model import Ranker
 from autotune.search.policy import FIRST_BATCH, Candidate

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import (
     End,
     Header,
@@ -18,6 +17,7 @@ from autotune.records import (
     read_log,
     write_log,
 )
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Parallel, steps_text
 from autotune.tuner import TuningTask
 from benchmarks.search_spaces import Space, distinct, pool, seconds, space, spaces

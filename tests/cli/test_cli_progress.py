@@ -20,7 +20,7 @@ from autotune.cli.display import (
 )
 from autotune.cli.progress import JsonLines, LiveTable, Plain
 from autotune.cli.view import View
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import (
     BatchMeasured,

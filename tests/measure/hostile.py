@@ -15,7 +15,7 @@ from measure_fakes import ELEMENT, ENDLESS, KERNEL, PLAIN
 
 from autotune.measure.driver import assemble
 from autotune.measure.program import BuiltProgram
-from autotune.measure.result import MeasureStatus
+from autotune.result import MeasureStatus
 from autotune.schedule.steps import ComputeInline, Steps
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG

@@ -17,7 +17,7 @@ import measure_fakes as fakes
 import pytest
 
 from autotune.measure.measurer import Measurer
-from autotune.measure.result import MeasureStatus
+from autotune.result import MeasureStatus
 
 OPTIONS = dataclasses.replace(
     fakes.QUICK, n_builders=1, run_timeout_s=1.5, build_timeout_s=60.0, worker_bytes=1 << 30

@@ -15,8 +15,8 @@ import pytest
 
 from autotune.measure.measurer import Measurer
 from autotune.measure.process import WorkerError
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.measure.worker import Hold, Time
+from autotune.result import MeasureResult, MeasureStatus
 
 S = MeasureStatus
 

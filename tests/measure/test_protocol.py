@@ -38,7 +38,7 @@ from autotune.measure.options import MeasureOptions
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
 from autotune.measure.program import build_program
 from autotune.measure.protocol import Channel, Closed, Late, Message, ProtocolError
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.search.sketch import generate_sketches
 from autotune.te.dag import ComputeDAG, compute, placeholder

@@ -12,8 +12,8 @@ import pytest
 from autotune.measure import worker
 from autotune.measure.arena import Arena
 from autotune.measure.program import build_program
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.measure.worker import Hold, Prepare, Prepared, RunHandler, Time
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Annotate, Split, Steps
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, add, idx, sub

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import LogBusy, LogMismatch, OutputError, UsageError
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import (
     End,
     Header,
@@ -30,6 +29,7 @@ from autotune.records import (
     write_log,
 )
 from autotune.records.record import decode, encode
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Annotate, Parallel, Split, steps_text
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
@@ -194,7 +194,7 @@ def test_a_file_that_is_no_log_is_refused_and_left_alone(tmp_path: Path, content
 def test_a_missing_file_and_a_folder_are_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no file"):
         read_log(tmp_path / "none.jsonl")
-    with pytest.raises(UsageError, match="cannot open"):
+    with pytest.raises(UsageError, match="is a directory"):
         read_log(tmp_path)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.measure.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Winograd, steps_text
 from autotune.search import model
 from autotune.search.analysis import analyse

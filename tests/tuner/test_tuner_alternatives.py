@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import Header
 from autotune.records.record import decode, encode
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import Scheduler, TaskStop, TaskTimes, TuningTask, totals

@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import Entry, Log, MeasureRecord
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_text
 from autotune.search.model import Ranker
 from autotune.search.policy import Candidate, SketchPolicy, default_candidate

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import OutputError
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import End, Entry, Header, Journal, Log, MeasureRecord, read_log
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Parallel, Steps
 from autotune.search.policy import Candidate
 from autotune.target import Target

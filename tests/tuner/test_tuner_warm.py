@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.measure.result import MeasureResult, MeasureStatus
 from autotune.records import Log, MeasureRecord, Workload
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Parallel, Split, steps_text
 from autotune.search.analysis import analyse
 from autotune.search.draft import draft_seconds

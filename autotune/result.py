@@ -1,4 +1,4 @@
-"""⑦ What measuring a candidate gives: a status, never an exception, never a sentinel number."""
+"""Floor 0: the outcome of measuring a candidate: a status, never an exception or a sentinel."""
 
 from __future__ import annotations
 

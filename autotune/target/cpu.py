@@ -1,4 +1,4 @@
-"""Floor 0: what the search and the code generator may know about a CPU.
+"""Floor 0: one CPU as the compiler sees it.
 
 A `Target` is plain data. Rules ask it for lanes, registers, caches and cores; nothing else in the
 package looks at the machine.
@@ -17,12 +17,9 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from autotune.errors import UsageError
+from autotune.target.isa import NAMES, Core, Isa, core_named, isa_of_width, isa_with
 
 _CPU_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
-_PORT_BITS = {"znver4": 256}
-"""CPUs whose ports are narrower than their vectors."""
-_NARROW_L2 = ("znver1", "znver2", "znver3", "znver4")
-"""CPUs whose L2 hands over half a line per cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +47,19 @@ class Target:
         return self.vector_bits // 32
 
     @property
+    def isa(self) -> Isa:
+        """The instruction set of the code for this CPU."""
+        return isa_of_width(self.vector_bits)
+
+    @property
+    def core(self) -> Core:
+        """What instructions and bytes cost on one core."""
+        return core_named(self.cpu)
+
+    @property
     def port_bits(self) -> int:
-        """What an arithmetic or load port takes in a cycle: wider vectors pass in halves."""
-        return min(self.vector_bits, _PORT_BITS.get(self.cpu, self.vector_bits))
-
-    @property
-    def l2_bytes_per_cycle(self) -> float:
-        """What one core streams from its L2."""
-        return 32.0 if self.cpu in _NARROW_L2 else 40.0
-
-    @property
-    def l3_bytes_per_cycle(self) -> float:
-        """What one core may count on from L3; on AMD few cores share it and no mesh lies between.
-
-        One core alone streams 23 there, thrice what Intel's have.
-        """
-        return 12.0 if self.cpu.startswith("znver") else 8.0
+        """What an arithmetic or load port takes in a cycle: wider vectors are double-pumped."""
+        return min(self.vector_bits, self.core.port_bits or self.vector_bits)
 
     @property
     def key(self) -> str:
@@ -106,13 +100,11 @@ def parse_target(text: str) -> Target:
     """
     if text in ("native", "host", ""):
         return host_target()
-    levels = {"x86-64-v3": 256, "haswell": 256, "znver3": 256, "x86-64-v4": 512}
-    wide = {"skylake-avx512": 512, "cascadelake": 512, "icelake-server": 512, "znver4": 512}
-    bits = (levels | wide).get(text)
-    if bits is None:
-        known = ", ".join(sorted(levels | wide))
+    isa = NAMES.get(text)
+    if isa is None:
+        known = ", ".join(sorted(NAMES))
         raise UsageError(f"unknown target '{text}'", f"use 'native' or one of: {known}")
-    return _target(text, "", bits)
+    return _target(text, "", isa)
 
 
 def usable_cores() -> int:
@@ -156,16 +148,16 @@ def missing_features(target: Target) -> tuple[str, ...]:
     if target.features:
         needed = [f[1:] for f in target.features.split(",") if f.startswith("+")]
         return tuple(name for name in needed if not host.get(name, False))
-    return () if _widest(host) >= target.vector_bits else ("avx512f", "avx512vl")
+    return tuple(name for name in target.isa.requires if not host.get(name, False))
 
 
-def _target(cpu: str, features: str, bits: int) -> Target:
+def _target(cpu: str, features: str, isa: Isa) -> Target:
     l1, l2, l3 = (_cache_bytes(level) for level in (1, 2, 3))
     return Target(
         cpu=cpu,
         features=features,
-        vector_bits=bits,
-        n_registers=32 if bits == 512 else 16,
+        vector_bits=isa.vector_bits,
+        n_registers=isa.n_registers,
         l1_bytes=l1 or 32 << 10,
         l2_bytes=l2 or 1 << 20,
         l3_bytes=l3 or 16 << 20,
@@ -173,14 +165,13 @@ def _target(cpu: str, features: str, bits: int) -> Target:
     )
 
 
-def _widest(features: dict[str, bool]) -> int:
-    if features.get("avx512f") and features.get("avx512vl"):
-        return 512
-    if features.get("avx2") and features.get("fma"):
-        return 256
-    raise UsageError(
-        "this CPU has neither AVX2+FMA nor AVX-512", "autotune needs an x86-64-v3 processor"
-    )
+def _widest(features: dict[str, bool]) -> Isa:
+    isa = isa_with(features)
+    if isa is None:
+        raise UsageError(
+            "this CPU has neither AVX2+FMA nor AVX-512", "autotune needs an x86-64-v3 processor"
+        )
+    return isa
 
 
 def _cache_bytes(level: int) -> int:

@@ -1,0 +1,30 @@
+"""Floor 0: the instruction sets that code can be made for.
+
+isa = isa_with(features)          # the widest one of this CPU
+core = core_named("znver4")       # what instructions cost there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autotune.target.isa import x86
+from autotune.target.isa.record import Core as Core
+from autotune.target.isa.record import Isa as Isa
+from autotune.target.isa.record import MultiplyAdd as MultiplyAdd
+from autotune.target.isa.x86 import core_named as core_named
+
+ISAS: tuple[Isa, ...] = (x86.AVX512, x86.AVX2)
+"""Widest vectors first."""
+NAMES: Mapping[str, Isa] = x86.NAMES
+"""Instruction set of each CPU that a user can name."""
+
+
+def isa_with(features: Mapping[str, bool]) -> Isa | None:
+    """The widest instruction set whose features are all there; None where none is."""
+    return next((isa for isa in ISAS if all(features.get(f) for f in isa.requires)), None)
+
+
+def isa_of_width(vector_bits: int) -> Isa:
+    """The instruction set that the code of a target with such vectors uses."""
+    return next(isa for isa in ISAS if isa.vector_bits <= vector_bits)

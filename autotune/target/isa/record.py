@@ -1,0 +1,74 @@
+"""Floor 0: what an instruction set and a core are to the compiler, as plain data.
+
+A new instruction set is one module of records beside `x86`, named in `isa.ISAS`. Whatever LLVM has
+a portable name for (fused multiply-add, prefetch, masked load) is in no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyAdd:
+    """One form of multiply-add: an accumulator lane takes the sum of `terms` products.
+
+    `operand` and `accumulator` are dtypes. A vector has as many accumulator lanes as fit it.
+    """
+
+    name: str
+    operand: str
+    accumulator: str
+    accumulator_bits: int
+    terms: int
+
+    def flops(self, vector_bits: int) -> int:
+        """Multiplications and additions of one instruction on a vector of so many bits."""
+        return 2 * self.terms * vector_bits // self.accumulator_bits
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """A level of an instruction set.
+
+    `requires`: LLVM's names of the features that its code may use. `vector_bits`, `n_registers`:
+    of the widest float vectors. `forms`: multiply-adds, float32 first. `reciprocal`, `scale`:
+    LLVM's intrinsics for 1/x to 14 bits and x·2^n, "" where there is none; they take vectors of
+    `estimate_lanes` floats. `pause`: the intrinsic that eases a core that spins. `line_flushes`:
+    intrinsics that drop a cache line, by the feature they need, fastest first. `denormals_ir`:
+    `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM assembly.
+    """
+
+    name: str
+    requires: tuple[str, ...]
+    vector_bits: int
+    n_registers: int
+    forms: tuple[MultiplyAdd, ...]
+    pause: str
+    line_flushes: Mapping[str, str]
+    denormals_ir: str
+    reciprocal: str = ""
+    scale: str = ""
+    estimate_lanes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What instructions and bytes cost on one core; the analytic cost model reads it.
+
+    `ports`: arithmetic instructions that begin in a cycle; `load_ports` likewise. `port_bits`: what
+    a port takes in a cycle, so wider vectors are double-pumped; 0: any vector. `fma_latency`:
+    cycles until a result can be used. `issue_width`: instructions of any kind per cycle. Bandwidths
+    are what one core streams, in bytes per cycle.
+    """
+
+    ports: float = 2.0
+    load_ports: float = 2.0
+    port_bits: int = 0
+    fma_latency: float = 4.0
+    issue_width: float = 6.0
+    l2_bytes_per_cycle: float = 40.0
+    l3_bytes_per_cycle: float = 8.0
+    memory_bytes_per_cycle: float = 5.0
+    clock_hz: float = 3.5e9

@@ -1,0 +1,88 @@
+"""Floor 0: x86-64: AVX2 with FMA, and AVX-512; what is known of a core by LLVM's name of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autotune.target.isa.record import Core, Isa, MultiplyAdd
+
+_FLUSH_TO_ZERO, _DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
+"""Bits of MXCSR: for results, for operands."""
+
+# One denormal number costs an Intel core a hundred cycles, and networks make many: the weights that
+# a masked softmax gives to what it hides are about e^-100. So they count as zero while kernels run:
+# every thread sets its own control register before its first kernel and restores it after the last.
+_DENORMALS_IR = f"""
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+
+; Returns what `restore_denormals` wants.
+define internal i32 @flush_denormals() {{
+  %at = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %at)
+  %old = load i32, ptr %at
+  %new = or i32 %old, {_FLUSH_TO_ZERO | _DENORMALS_ARE_ZERO}
+  store i32 %new, ptr %at
+  call void @llvm.x86.sse.ldmxcsr(ptr %at)
+  ret i32 %old
+}}
+
+define internal void @restore_denormals(i32 %old) {{
+  %at = alloca i32
+  store i32 %old, ptr %at
+  call void @llvm.x86.sse.ldmxcsr(ptr %at)
+  ret void
+}}
+"""
+
+# `clflush` waits for one line after the other; one fence behind `clflushopt` waits for all.
+_LINE_FLUSHES = {"clflushopt": "llvm.x86.clflushopt", "sse2": "llvm.x86.sse2.clflush"}
+_FMA = MultiplyAdd("fma", "float32", "float32", accumulator_bits=32, terms=1)
+
+AVX2 = Isa(
+    name="x86-64-v3",
+    requires=("avx2", "fma"),
+    vector_bits=256,
+    n_registers=16,
+    forms=(_FMA,),
+    pause="llvm.x86.sse2.pause",
+    line_flushes=_LINE_FLUSHES,
+    denormals_ir=_DENORMALS_IR,
+)
+AVX512 = Isa(
+    name="x86-64-v4",
+    requires=("avx512f", "avx512vl"),
+    vector_bits=512,
+    n_registers=32,
+    forms=(_FMA,),
+    pause="llvm.x86.sse2.pause",
+    line_flushes=_LINE_FLUSHES,
+    denormals_ir=_DENORMALS_IR,
+    reciprocal="llvm.x86.avx512.rcp14.ps",
+    scale="llvm.x86.avx512.mask.scalef.ps",
+    estimate_lanes=(4, 8, 16),
+)
+
+# Few cores share an L3 of AMD's and no mesh lies between: alone a core streams 23 bytes per cycle
+# there, three times what Intel's do; 12 is what it may count on.
+_ZEN5 = Core(l3_bytes_per_cycle=12.0)
+_ZEN = Core(l3_bytes_per_cycle=12.0, l2_bytes_per_cycle=32.0)
+_ZEN4 = Core(l3_bytes_per_cycle=12.0, l2_bytes_per_cycle=32.0, port_bits=256)
+_CORES = {"znver1": _ZEN, "znver2": _ZEN, "znver3": _ZEN, "znver4": _ZEN4}
+
+NAMES: Mapping[str, Isa] = {
+    "x86-64-v3": AVX2,
+    "haswell": AVX2,
+    "znver3": AVX2,
+    "x86-64-v4": AVX512,
+    "skylake-avx512": AVX512,
+    "cascadelake": AVX512,
+    "icelake-server": AVX512,
+    "znver4": AVX512,
+}
+"""CPUs that `--target` takes, by LLVM's names."""
+
+
+def core_named(cpu: str) -> Core:
+    """The costs of a core by LLVM's name of it; of Intel's where the name says nothing."""
+    return _CORES.get(cpu, _ZEN5 if cpu.startswith("znver") else Core())
