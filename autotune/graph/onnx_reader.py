@@ -121,6 +121,8 @@ def load_model(
     halves = half_ports(model)
     widen(model)
     bind_inputs(model, shapes or {})
+    for value in model.graph.input:
+        _require_dtype(value)
     weights = take_constant_fills(model, random_weights)
     weights |= _take_large(model)
     _declare(model, weights)
@@ -207,7 +209,6 @@ def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
     for value in (*inputs.values(), *model.graph.output):
         _require_tensor(value)
     for value in inputs.values():
-        _require_dtype(value)
         _require_static(value)
     if shapes:
         _forget_shapes(model)
