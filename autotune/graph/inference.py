@@ -20,7 +20,7 @@ from autotune.graph.ir import OPSET, Array, Editor, Node, Shape, TensorType
 from autotune.graph.limits import check_type
 from autotune.graph.onnx_nodes import proto_of, type_of, value_info
 from autotune.graph.opsets import schema_of
-from autotune.graph.windowing import WINDOWED, check_window
+from autotune.graph.well_formed import WINDOWED, check_axis, check_window
 
 _SMALL = 1024
 """Constants with more elements than this never decide a shape."""
@@ -71,6 +71,7 @@ class Inference:
         return value if value is not None and value.size <= _SMALL else None
 
     def _inferred(self, schema: onnx.defs.OpSchema, node: Node) -> list[TensorType | None]:
+        check_axis(self.editor, node)
         own = _SHAPES.get(node.op)
         shape = own(self.editor, node) if own else None
         if shape is not None:
