@@ -9,6 +9,7 @@ broadcasts, and GroupNormalization.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -76,6 +77,7 @@ class Inference:
         shape = own(self.editor, node) if own else None
         if shape is not None:
             return [TensorType(shape, self.editor.types[node.inputs[0]].dtype)]
+        node = _with_hidden_size(self.editor, node)
         types = {n: value_info(n, self.editor.types[n]).type for n in node.inputs if n}
         data = {n: self._data(n) for n in node.inputs}
         known = {n: numpy_helper.from_array(a, n) for n, a in data.items() if a is not None}
@@ -107,6 +109,14 @@ def _unfitting(node: Node, error: Exception) -> ModelError:
         f"{reason}",
         "check the shapes given with --shape",
     )
+
+
+def _with_hidden_size(editor: Editor, node: Node) -> Node:
+    """A recurrent node that leaves it to its weights how large a state is -> one that says it."""
+    if node.op not in ("RNN", "GRU", "LSTM") or "hidden_size" in node.attrs:
+        return node
+    size = editor.types[node.inputs[2]].shape[-1:] if len(node.inputs) > 2 else ()
+    return replace(node, attrs={**node.attrs, "hidden_size": size[0]}) if size else node
 
 
 # --- shapes that are computed here ------------------------------------------------------------
