@@ -6,16 +6,16 @@ compilation, so equal inputs give equal bytes.
 
 On loading, the digest of every part is compared with the manifest's and the manifest's with its
 seal; then what the manifest says (`manifest`); then whether the code was compiled for just this
-manifest (`sealed`). Only then is anything given to LLVM. A foreign, damaged or newer file, or
-one for a CPU that this is not, is refused with the reason. None of it makes code trustworthy that
-somebody else has written: an artifact is native code.
+manifest (`sealed_objects`). Only then is anything given to LLVM. A foreign, damaged or newer file,
+or one for a CPU that this is not, is refused with the reason. None of it makes code trustworthy
+that somebody else has written: an artifact is native code.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,7 +44,7 @@ FORMAT = "autotune-artifact"
 VERSION = 2
 
 _ZIP_MAGIC = b"PK\x03\x04"
-_BOUND = ("target", "inputs", "outputs", "kernels", "arena_bytes", "n_bases", "constant_bytes")
+_BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes")
 """What the code relies on, of the manifest."""
 
 
@@ -175,29 +175,25 @@ class Artifact:
             self._write(file)
 
     def _write(self, out: BinaryIO) -> None:
-        manifest = self.manifest() | {"parts": self._parts()}
+        constants = _described(self.constants)
+        objects = self.sealed_objects(constants)
+        manifest = self.manifest() | {"parts": _parts(objects, constants)}
         text = json.dumps(manifest, indent=1, sort_keys=True).encode()
-        container.write(out, text, self.objects, self.constants)
+        container.write(out, text, objects, self.constants)
 
-    def _parts(self, constants: Json | None = None) -> dict[str, Json]:
-        named = {object_name(n): bytes_of(data) for n, data in enumerate(self.objects)}
-        parts = {name: _described(data) for name, data in named.items()}
-        return {**parts, CONSTANTS: constants or _described(self.constants)}
+    def sealed_objects(self, constants: Json) -> tuple[bytes, ...]:
+        """The objects as a file has them: the last one says what all of them were compiled for.
 
-    def sealed(self, constants: Json | None = None) -> Artifact:
-        """The same, where the last object says by a digest what all of it was compiled for.
-
-        It covers everything that the code relies on: addresses, sizes, constants, all objects.
-        `constants`: what a manifest says of their bytes, where that is known to be right.
+        It says so by a digest of everything that the code relies on: addresses, sizes, constants,
+        objects. `constants`: size and digest of their bytes.
         """
-        entry = self.objects[-1]
-        at = entry.index(SEAL_MAGIC)
-        ends = entry[:at], entry[at + len(UNSEALED) :]
-        bare = replace(self, objects=(*self.objects[:-1], UNSEALED.join(ends)))
-        facts = {name: bare.manifest()[name] for name in _BOUND} | {"parts": bare._parts(constants)}
+        manifest = self.manifest()
+        facts = {name: manifest[name] for name in _BOUND}
+        facts["kernels"] = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
+        facts["parts"] = _parts(self.objects, constants)
         text = json.dumps(facts, sort_keys=True).encode()
         seal = SEAL_MAGIC + bytes.fromhex(digest(bytes_of(text)))
-        return replace(self, objects=(*self.objects[:-1], seal.join(ends)))
+        return (*self.objects[:-1], seal.join(_around_seal(self.objects[-1])))
 
     @staticmethod
     def load(path: str | Path) -> Artifact:
@@ -229,6 +225,18 @@ def _described(data: Bytes) -> Json:
     return {"bytes": data.nbytes, "sha256": digest(data)}
 
 
+def _parts(objects: tuple[bytes, ...], constants: Json) -> dict[str, Json]:
+    named = {object_name(n): _described(bytes_of(data)) for n, data in enumerate(objects)}
+    return {**named, CONSTANTS: constants}
+
+
+def _around_seal(data: bytes) -> tuple[bytes, bytes]:
+    """What of an object is before the room for the seal, and what is behind it."""
+    require(data.count(SEAL_MAGIC) == 1, "its code has no seal")
+    at = data.index(SEAL_MAGIC)
+    return data[:at], data[at + len(UNSEALED) :]
+
+
 def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
     try:
         return Container(file)
@@ -244,10 +252,10 @@ def _read(parts: Container, source: Path) -> Artifact:
     require(parts.names() == {*described, MANIFEST, SEAL}, "it has parts that are not its own")
     names = [object_name(n) for n in range(manifest["n_objects"])]
     objects = tuple(parts.part(name, described[name]).tobytes() for name in names)
-    artifact = _artifact(manifest, objects, parts.part(CONSTANTS, described[CONSTANTS]))
-    require(objects[-1].count(SEAL_MAGIC) == 1, "its code has no seal")
-    sealed = artifact.sealed(described[CONSTANTS])
-    require(sealed.objects == objects, "its code was compiled for another manifest")
+    bare = (*objects[:-1], UNSEALED.join(_around_seal(objects[-1])))
+    artifact = _artifact(manifest, bare, parts.part(CONSTANTS, described[CONSTANTS]))
+    sealed = artifact.sealed_objects(described[CONSTANTS])
+    require(sealed == objects, "its code was compiled for another manifest")
     return artifact
 
 

@@ -54,7 +54,7 @@ def compile_network(
     units = _units(network, programs, found)
     layout = Layout(network, units, heirs(found))
     entry = compile_entry(layout.launches, layout.n_bases, target)
-    artifact = Artifact(
+    return Artifact(
         name=network.name,
         model_hash=network.model_hash,
         target=target,
@@ -69,7 +69,6 @@ def compile_network(
         autotune_version=__version__,
         random_weights=network.random_weights,
     )
-    return artifact.sealed()
 
 
 def _programs(network: Network, steps: Mapping[str, Steps]) -> list[Program]:

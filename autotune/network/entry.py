@@ -34,7 +34,7 @@ RUN, PROFILE = "autotune_run", "autotune_profile"
 
 SEAL_MAGIC = b"autotune seal: \0"
 UNSEALED = SEAL_MAGIC + bytes(32)
-"""Room in the object for a digest of what it was compiled for: see `Artifact.sealed`."""
+"""Room in the object for a digest of what it was compiled for: see `Artifact.sealed_objects`."""
 
 _SPINS = 4_000
 _MONOTONIC = 1

@@ -66,8 +66,7 @@ def artifact(
     target = host_target()
     constants = aligned((64,), "uint8")
     constants.view(np.float32)[0] = 1.0
-    entry = compile_entry(launches, FIRST_BOUND + 2, target)
-    unsealed = Artifact(
+    return Artifact(
         name="reverse",
         model_hash="0" * 64,
         target=target,
@@ -77,11 +76,13 @@ def artifact(
         kernels=tuple(KernelInfo("t", "label", x.symbol, x.extent) for x in launches),
         arena_bytes=arena_bytes,
         n_bases=FIRST_BOUND + 2,
-        objects=(assemble(REVERSE, target), entry),
+        objects=(
+            assemble(REVERSE, target),
+            compile_entry(launches, FIRST_BOUND + 2, target),
+        ),
         constants=constants,
         autotune_version="0.0",
     )
-    return unsealed.sealed()
 
 
 def reversing(n_kernels: int, n_threads: int = 1, bump: bool = False) -> Artifact:
