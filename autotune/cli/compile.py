@@ -83,6 +83,10 @@ def command(
     given = _given(network, check_files)
     best = _best(network, plan)
     tasks = tuple(network.weights)
+    if network.n_denormal:
+        say_note(
+            f"weights below 1.2e-38 count as zero ({network.n_denormal} here): docs/numbers.md"
+        )
     network, steps = _choose(network, plan, best)
     artifact = _compile(network, steps, plan)
     artifact = replace(artifact, tuned=tuned_latencies(best), tasks=tasks)
