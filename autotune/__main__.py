@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.cli import main
+from autotune.cli.start import main
 
 if __name__ == "__main__":
     main()

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
+from autotune.files import open_input
 from autotune.units import parse_duration
 
 PRESETS = ("quick", "full", "ci")
+_PRESET_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,8 @@ def read_preset(preset: str) -> dict[str, Any]:
     """Settings of a preset by name, or of a TOML file by path."""
     path = preset_path(preset)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        with open_input(path) as file:
+            data = tomllib.loads(file.read(_PRESET_BYTES).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
     except OSError as error:

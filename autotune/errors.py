@@ -18,8 +18,10 @@ class ExitCode(IntEnum):
     NO_VALID_SCHEDULE = 3
     MISMATCH = 4
     WRONG_NUMBERS = 5
+    HUNG_UP = 129
     INTERRUPTED = 130
     BROKEN_PIPE = 141
+    TERMINATED = 143
 
 
 class AutotuneError(Exception):
@@ -86,6 +88,10 @@ class MissingDependency(AutotuneError):
 
 class LogBusy(AutotuneError):
     """Another process is writing the log."""
+
+
+class LogLost(AutotuneError):
+    """The log was deleted, replaced or cut off while it was written; what it held is saved."""
 
 
 class OutputError(AutotuneError):

@@ -16,6 +16,7 @@ FLOORS = {
     "errors": 0,
     "target": 0,
     "config": 0,
+    "files": 0,
     "machine": 0,
     "result": 0,
     "units": 0,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from autotune.cli.main import main
+from autotune.cli.start import main
 
 __all__ = ["main"]

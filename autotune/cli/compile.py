@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.console import counting, debug_option, put, say, say_note
-from autotune.cli.models import model_path, needs_weights, read_network
+from autotune.cli.console import counting, debug_option, put_path, say, say_note
+from autotune.cli.models import model_bytes, model_files, model_path, needs_weights, read_network
 from autotune.cli.options import (
     COUNT,
     FILE,
@@ -22,6 +22,7 @@ from autotune.cli.options import (
     shapes_of,
 )
 from autotune.errors import LogMismatch, MissingDependency, ModelError, UsageError
+from autotune.files import require_place
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ def command(
     from autotune.target import runs_here
 
     plan = _plan(model, log_path, shapes_of(shapes), target, threads, max_error)
+    path = output or Path(f"{plan.model.stem}.atn")
+    inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
+    require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
     plan = replace(plan, random_weights=random_weights or _has_random_weights(model, plan))
     network = read_network(plan.model, plan.shapes, plan.random_weights)
     best = _best(network, plan)
@@ -77,12 +81,9 @@ def command(
         say_note("not checked: this CPU cannot run the code")
     elif check:
         artifact = replace(artifact, max_error=_check(artifact, network, plan))
-    path = output or Path(f"{plan.model.stem}.atn")
-    if path.resolve() in {p.resolve() for p in (plan.model, log_path) if p}:
-        raise UsageError(f"{path} is an input of this command", "choose another file with -o")
     artifact.save(path)
     say(f"{path.stat().st_size:,} bytes, {format_bytes(artifact.arena_bytes)} of working memory")
-    put(str(path))
+    put_path(path)
 
 
 @dataclass(frozen=True, slots=True)

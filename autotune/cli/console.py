@@ -9,9 +9,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from autotune.cli.streams import silence
+from autotune.errors import OutputError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _LINE_EVERY_S = 5.0
@@ -31,9 +35,14 @@ def say(text: str) -> None:
 
 def say_error(message: str, hint: str = "") -> None:
     """The two lines of every failure."""
-    say(f"{_styled('error:', 'red')} {message}")
+    say(f"{_styled('error:', 'red')} {_line(message)}")
     if hint:
-        say(f"{_styled('hint:', 'cyan')} {hint}")
+        say(f"{_styled('hint:', 'cyan')} {_line(hint)}")
+
+
+def _line(text: str) -> str:
+    """Text from anywhere as one line that does nothing to the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _styled(text: str, colour: str) -> str:
@@ -46,13 +55,39 @@ def say_note(message: str) -> None:
 
 
 def put(text: str) -> None:
-    """Write data."""
-    click.echo(text)
+    """Write data. Raises OutputError where stdout does not take it."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        silence(sys.stdout)
+        raise OutputError(
+            f"cannot write to stdout: {error.strerror}", "send the output to a place with room"
+        ) from error
+
+
+def put_path(path: Path) -> None:
+    """Write the path of a file that is whole: nothing is lost where stdout does not take it."""
+    try:
+        put(str(path))
+    except OutputError as error:
+        say_note(f"{error.message}; {path} is written")
 
 
 def put_json(data: Any) -> None:
     """Write data as indented JSON."""
-    put(json.dumps(data, indent=2, ensure_ascii=False))
+    put(json_text(data, indent=2))
+
+
+def json_text(data: Any, indent: int | None = None) -> str:
+    """JSON that stdout can encode, also where that means escapes."""
+    text = json.dumps(data, indent=indent, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(data, indent=indent)
+    return text
 
 
 @contextmanager

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.console import debug_option, put, say, say_note
+from autotune.cli.console import debug_option, put_path, say, say_note
 from autotune.cli.options import FILE
 from autotune.errors import UsageError
+from autotune.files import require_place, same_file
 
 
 @click.command("distill")
@@ -24,8 +25,9 @@ def command(logs: tuple[Path, ...], best: Path | None) -> None:
     from autotune.records import distill, write_log
 
     path = best or logs[0].with_name(f"{logs[0].stem}-best.jsonl")
-    if path.resolve() in {log.resolve() for log in logs}:
+    if any(same_file(path, log) for log in logs):
         raise UsageError(f"{path} is one of the logs to read", "choose another file with -o")
+    require_place(path, makes_folders=True)
     log = distill(logs)
     write_log(path, log)
     if log.n_skipped:
@@ -34,4 +36,4 @@ def command(logs: tuple[Path, ...], best: Path | None) -> None:
     if missing:
         say_note(f"{len(missing)} tasks have no valid record; compile takes their default")
     say(f"{len(log.records)} records of {len(log.workloads)} tasks")
-    put(str(path))
+    put_path(path)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import click
 
 from autotune import __version__
-from autotune.cli.console import State, say_error
+from autotune.cli.console import State, put, say_error
+from autotune.cli.streams import silence
 from autotune.errors import AutotuneError, ExitCode
 
 # Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
@@ -56,24 +57,23 @@ _COMPLETING = "_AUTOTUNE_COMPLETE"  # set by the shell that asks for completions
 
 _EPILOG = """\b
 Exit codes: 0 ok · 1 failure · 2 usage · 3 a task without a valid schedule ·
-4 log, model or target do not fit · 5 wrong numbers · 130 interrupted"""
+4 log, model or target do not fit · 5 wrong numbers ·
+129 hung up · 130 interrupted · 141 nobody reads the output · 143 terminated"""
 
 
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "AUTOTUNE"},
     epilog=_EPILOG,
+    invoke_without_command=True,
+    no_args_is_help=False,
 )
 @click.version_option(__version__, "-V", "--version", message="autotune %(version)s")
-def app() -> None:
+@click.pass_context
+def app(ctx: click.Context) -> None:
     """Find the fastest program for every part of an ONNX model on this CPU, and compile it."""
-
-
-def main() -> None:
-    """Entry point of the `autotune` command."""
-    code = run(sys.argv[1:])
-    sys.stderr.flush()
-    sys.exit(code)
+    if ctx.invoked_subcommand is None:
+        put(ctx.get_help())
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -81,12 +81,14 @@ def run(arguments: Sequence[str]) -> int:
     state = State()
     try:
         result = app.main(list(arguments), prog_name="autotune", standalone_mode=False, obj=state)
-        sys.stdout.flush()
         return result if isinstance(result, int) else ExitCode.OK
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         if state.debug and not isinstance(error, click.exceptions.Exit | SystemExit):
             traceback.print_exc()
-        return _report(error)
+        try:
+            return _report(error)
+        except BrokenPipeError:  # nobody reads stderr either
+            return _report(SystemExit())
 
 
 def _report(error: BaseException) -> int:
@@ -109,8 +111,12 @@ def _report(error: BaseException) -> int:
         case SystemExit() if _COMPLETING in os.environ:
             return error.code if isinstance(error.code, int) else ExitCode.FAILURE
         case BrokenPipeError() | SystemExit():  # click turns the first into the second
-            _silence_stdout()
+            silence(sys.stdout)
+            silence(sys.stderr)
             return ExitCode.BROKEN_PIPE
+        case MemoryError():
+            say_error("out of memory", "close other programs, or use a machine with more")
+            return ExitCode.FAILURE
         case OSError() if "libgomp" in str(error):
             say_error(
                 "LightGBM cannot be loaded: libgomp.so.1 is missing",
@@ -127,8 +133,3 @@ def _report(error: BaseException) -> int:
                 "this is a bug; --debug shows where it happened",
             )
             return ExitCode.FAILURE
-
-
-def _silence_stdout() -> None:
-    """Nobody reads any more: keep Python from failing once more when it flushes on exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

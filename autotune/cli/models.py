@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.console import say_note
-from autotune.errors import UsageError
+from autotune.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from autotune.graph.network import Network
@@ -44,6 +46,15 @@ def _default_model() -> Path:
 def model_bytes(path: Path) -> int:
     """Size of a model's file; 0 for what is no file."""
     return path.stat().st_size if path.is_file() else 0
+
+
+def model_files(path: Path) -> Iterator[Path]:
+    """The file of a model and those that hold its weights, as far as they can be told."""
+    from autotune.graph.onnx_reader import external_files
+
+    yield path
+    with suppress(ModelError, UsageError):
+        yield from external_files(path)
 
 
 def read_network(

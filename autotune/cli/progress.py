@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import click
 from rich.console import Console, RenderableType
 from rich.control import Control
 from rich.live import Live
 
-from autotune.cli.console import say
+from autotune.cli.console import json_text, put, say
 from autotune.cli.display import batch_line, display, more_text, task_table
 from autotune.cli.view import View
 from autotune.tuner import BatchMeasured, Event, FinalistsMeasured, event_to_json
@@ -39,8 +36,7 @@ class JsonLines(Renderer):
 
     def show(self, event: Event) -> None:
         """Write and flush, so that a reader can follow."""
-        click.echo(json.dumps(event_to_json(event), ensure_ascii=False))
-        sys.stdout.flush()
+        put(json_text(event_to_json(event)))
 
 
 class Plain(Renderer):

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import math
+import os
 import zipfile
+import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.cli.console import columns, debug_option, put, say, say_note
+from autotune.cli.console import columns, debug_option, put, put_path, say, say_note
 from autotune.cli.models import say_random_weights
 from autotune.cli.options import COUNT, FILE, NamedFile
-from autotune.errors import OutputError, UsageError
+from autotune.errors import UsageError
+from autotune.files import open_input, replacing, require_place
+from autotune.units import format_bytes
 
 if TYPE_CHECKING:
     from autotune.network.artifact import Endpoint
     from autotune.network.runtime import Model
 
 Arrays = dict[str, NDArray[Any]]
+
+_WIDEST_BYTES = 16  # of an element, of whatever dtype
+_SLACK_BYTES = 1 << 20
+_MOST_BYTES = 16 << 30
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError)
+"""What reading a damaged, encrypted or unusual archive raises."""
 
 
 @click.command("run")
@@ -43,6 +54,8 @@ def command(
     """
     from autotune.network.runtime import load
 
+    if output is not None:
+        require_place(output, inputs=[artifact, *(path for _, path in files)])
     model = load(artifact, threads)
     if model.artifact.random_weights:
         say_random_weights(model.artifact.name)
@@ -50,7 +63,8 @@ def command(
     outputs = model.run(inputs)
     if output is not None:
         write_npz(output, outputs)
-        put(str(output))
+        say(f"{len(outputs)} outputs")
+        put_path(output)
         return
     put(
         columns(
@@ -68,8 +82,9 @@ def read_inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
         return random_inputs(model.input_info)
     arrays: Arrays = {}
     names = [end.name for end in model.input_info]
+    elements = sum(math.prod(end.shape) for end in model.input_info)
     for name, path in files:
-        loaded = read_array(path)
+        loaded = read_array(path, _WIDEST_BYTES * elements + _SLACK_BYTES)
         if isinstance(loaded, dict):
             arrays |= loaded
         elif name or len(names) == 1:
@@ -88,34 +103,52 @@ def as_bfloat16(array: NDArray[Any], ports: tuple[Endpoint, ...], name: str) -> 
     return array.view(port.numpy_dtype) if port and is_lost else array
 
 
-def read_array(path: Path) -> NDArray[Any] | Arrays:
-    """The array of an .npy file, or the arrays of an .npz file by name."""
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no file {path}", "check the path") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+def read_array(path: Path, most_bytes: int = _MOST_BYTES) -> NDArray[Any] | Arrays:
+    """The array of an .npy file, or the arrays of an .npz file by name.
+
+    Raises UsageError for any other file, and for arrays of more than `most_bytes`.
+    """
+    with open_input(path) as file:
+        try:
+            _require_size(path, _unpacked_bytes(file), most_bytes)
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
+        except (OSError, ValueError, EOFError, MemoryError, *_ZIP_ERRORS) as error:
+            reason = str(error).splitlines() or [type(error).__name__]
+            raise UsageError(
+                f"{path} is no NumPy array: {reason[0]}", "write it with numpy.save"
+            ) from error
+
+
+def _unpacked_bytes(file: BinaryIO) -> int:
+    """Size of the arrays of a file once they are in memory."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            n_bytes = sum(entry.file_size for entry in archive.infolist())
+    else:
+        n_bytes = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return n_bytes
+
+
+def _require_size(path: Path, n_bytes: int, most_bytes: int) -> None:
+    if n_bytes > most_bytes:
         raise UsageError(
-            f"{path} is no NumPy array: {error}", "write it with numpy.save"
-        ) from error
+            f"{path} holds {format_bytes(n_bytes)}, more than the inputs can take "
+            f"({format_bytes(most_bytes)})",
+            "give arrays of the shapes that the model has",
+        )
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    """Write arrays by name. Raises UsageError or OutputError where that is impossible."""
-    try:
-        with open(path, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-    except PermissionError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "choose another file") from error
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror}", "choose another file"
-        ) from error
-    say(f"{len(arrays)} outputs")
+    """Write arrays by name, all or none. Raises as `files.replacing` does."""
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():  # numpy.savez has no room for one called "file"
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
 def _row(item: tuple[str, NDArray[Any]]) -> tuple[str, ...]:

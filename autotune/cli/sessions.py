@@ -8,8 +8,8 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -25,6 +25,7 @@ from autotune.cli.console import say, say_note
 from autotune.cli.display import summary_lines
 from autotune.cli.models import constant_bytes, largest_bytes, total_flops, tuning_tasks
 from autotune.cli.progress import JsonLines, LiveTable, Plain, Renderer
+from autotune.cli.signals import ENDS, end_now, exit_code, handled
 from autotune.cli.warm import warm_start
 from autotune.config import TuneConfig
 from autotune.errors import ExitCode, LogMismatch, NoValidSchedule
@@ -103,33 +104,29 @@ def versions() -> dict[str, str]:
 
 @dataclass(slots=True)
 class StopFlag:
-    """Set by the first Ctrl-C or SIGTERM: the session ends after what it is measuring."""
+    """Set by the first signal that asks to end: the session ends after what it is measuring."""
 
-    is_set: bool = False
+    log: Path
+    number: int = 0
+    """Of the signal; 0 before there is one."""
     is_shown: bool = False
     """Whether the display tells of it: a line on stderr would be drawn over."""
 
     def __call__(self) -> bool:
         """Whether to stop."""
-        return self.is_set
+        return self.number != 0
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Handle signals inside the block; a second one interrupts at once."""
-        kinds = (signal.SIGINT, signal.SIGTERM)
-        old = [signal.signal(kind, self._handle) for kind in kinds]
-        try:
-            yield
-        finally:
-            for kind, handler in zip(kinds, old, strict=True):
-                signal.signal(kind, handler)
+    def installed(self) -> AbstractContextManager[None]:
+        """Handle signals inside the block; a second one ends the process at once."""
+        return handled(self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.is_set:
-            raise KeyboardInterrupt
-        self.is_set = True
+        if self.number:
+            end_now(number, f"go on with: autotune resume {self.log}")
+        self.number = number
         if not self.is_shown:
-            say("\nfinishing the current measurement; once more to stop at once")
+            with suppress(OSError):
+                say("\nfinishing the current measurement; once more to stop at once")
 
 
 def run_session(
@@ -149,7 +146,7 @@ def run_session(
     warm = warm_start(config.warm_start, header, config.max_error, log, ranker)
     if config.warm_start and events is None:
         say(str(warm))
-    stop = StopFlag()
+    stop = StopFlag(journal.path)
     renderer = make_renderer(events, stop)
     build = partial(build_program, overwritten=header.overwritten)
     measuring = Measurer(header.target, header.n_threads, options, build)
@@ -159,7 +156,8 @@ def run_session(
         watch = NoiseWatch(read_usage)
         session.noise = watch.to_json
         finished = _show(session, renderer, watch)
-    return _conclude(finished, journal.path, log, quiet=events is not None)
+    journal.check()
+    return _conclude(finished, journal.path, log, stop, quiet=events is not None)
 
 
 def measure_options(log: Log, config: TuneConfig, limits: Limits | None = None) -> MeasureOptions:
@@ -234,8 +232,8 @@ def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
 
 def _show(session: Session, renderer: Renderer, watch: NoiseWatch) -> SessionFinished:
     finished: Any = None
-    with renderer:
-        for event in session.events():
+    with renderer, closing(session.events()) as events:  # the end is written while the log is open
+        for event in events:
             renderer.show(event)
             finished = event
             noise = watch.look() if isinstance(event, BatchMeasured) else None
@@ -246,7 +244,7 @@ def _show(session: Session, renderer: Renderer, watch: NoiseWatch) -> SessionFin
     return finished
 
 
-def _conclude(finished: SessionFinished, path: Path, log: Log, quiet: bool) -> int:
+def _conclude(finished: SessionFinished, path: Path, log: Log, stop: StopFlag, quiet: bool) -> int:
     if not quiet:
         for line in summary_lines(finished):
             say(line)
@@ -255,8 +253,9 @@ def _conclude(finished: SessionFinished, path: Path, log: Log, quiet: bool) -> i
     if finished.untried:
         say_note(f"{len(finished.untried)} tasks were not reached; compile takes their default")
     if finished.reason is StopReason.INTERRUPTED:
-        say(f"interrupted; go on with: autotune resume {path}")
-        return ExitCode.INTERRUPTED
+        number = stop.number or signal.SIGINT
+        say(f"{ENDS[signal.Signals(number)]}; go on with: autotune resume {path}")
+        return exit_code(number)
     if finished.invalid:
         names = ", ".join(str(ids[key]) for key in finished.invalid)
         raise NoValidSchedule(

@@ -68,6 +68,7 @@ def command(
     from autotune.config import resolve
     from autotune.machine import read_limits
     from autotune.measure.memory import private_bytes, require_memory
+    from autotune.records import require_new_log
     from autotune.target import require_cores
 
     resolved = resolve(preset, options | {"warm_start": warm_paths(warm_start)})
@@ -75,7 +76,9 @@ def command(
     require_cores(config.threads)
     path = model_path(model)
     target = local_target(config.target)
+    log_path = log_path or default_log(path)
     if not dry_run:
+        require_new_log(log_path)
         require_memory(read_limits(), private_bytes(), model_bytes(path))
     network = read_network(path, shapes_of(shapes), random_weights or model is None)
     if dry_run:
@@ -92,7 +95,7 @@ def command(
 
     header = new_header(network, path, shapes_of(shapes), target, config)
     workloads = network_workloads(network)
-    with Journal.create(log_path or default_log(path), header, workloads) as journal:
+    with Journal.create(log_path, header, workloads) as journal:
         if events is None:
             say(
                 f"{path.name}: {len(workloads)} tasks, {target.cpu}, "

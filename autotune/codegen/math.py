@@ -30,6 +30,7 @@ from autotune.codegen.text import I8, I16, I32, Builder, Constant, Type, Value, 
 from autotune.te.expr import quarters_of
 
 _Floats: TypeAlias = tuple[float, ...]
+_Binary: TypeAlias = Callable[[Value, Value], Value]
 _SMALLEST_NORMAL = 2.0**-126
 _SQRT_HALF_BITS = 0x3F3504F3
 _ROUND = 1.5 * 2.0**23
@@ -67,17 +68,36 @@ class Math:
         return self.intrinsic("fma", a, b, c)
 
     def maximum(self, a: Value, b: Value) -> Value:
-        """One `vmaxps`: `b` when either is NaN (llvm.maxnum costs three instructions)."""
-        return self.b.select(self.b.compare("fcmp ogt", a, b), a, b)
+        """The larger operand, NaN when either is: one instruction where one operand is a number.
+
+        `vmaxps` gives its second operand when either is NaN, so a constant goes in front. Of two
+        values that may both be NaN it would lose the first: three instructions.
+        """
+        return self._extremum("maximum", self._larger, a, b)
 
     def minimum(self, a: Value, b: Value) -> Value:
+        """The smaller operand, NaN when either is; see `maximum`."""
+        return self._extremum("minimum", self._smaller, a, b)
+
+    def _extremum(self, name: str, quick: _Binary, a: Value, b: Value) -> Value:
+        for first, second in ((a, b), (b, a)):
+            if isinstance(first, Constant) and not math.isnan(first.number):
+                return quick(first, second)
+        kind = a.type  # which of 0 and -0 is the larger one is left open, as in NumPy
+        return self.b.call(f"llvm.{name}.{kind.suffix}", kind, (a, b), flags="nsz")
+
+    def _larger(self, a: Value, b: Value) -> Value:
+        """One `vmaxps`: `b` when either is NaN."""
+        return self.b.select(self.b.compare("fcmp ogt", a, b), a, b)
+
+    def _smaller(self, a: Value, b: Value) -> Value:
         """One `vminps`: `b` when either is NaN."""
         return self.b.select(self.b.compare("fcmp olt", a, b), a, b)
 
     def exp(self, x: Value) -> Value:
         """e^x, with the exact limits 0 and infinity."""
         c = partial(constant, x.type)
-        x = self.minimum(c(89.0), self.maximum(c(-104.0), x))
+        x = self._smaller(c(89.0), self._larger(c(-104.0), x))
         y, n, shifted = self._exp_reduced(x)
         if self._has_estimates(x.type):
             return self._scale_by_instruction(y, n)
@@ -149,7 +169,7 @@ class Math:
         size = self.intrinsic("fabs", x)
         z = b.fmul(x, x)
         near = self.fma(b.fmul(self._horner(_TANH, z), z), x, x)
-        doubled = self.minimum(c(_SMALL), b.fadd(size, size))
+        doubled = self._smaller(c(_SMALL), b.fadd(size, size))
         grown = b.fadd(self._exp_small(doubled), c(1.0))
         rest = self.fma(c(-2.0), self._reciprocal(grown), c(1.0))
         far = self.intrinsic("copysign", rest, x)
@@ -157,7 +177,7 @@ class Math:
 
     def erf(self, x: Value) -> Value:
         """Error function."""
-        x = self.minimum(constant(x.type, 4.0), self.maximum(constant(x.type, -4.0), x))
+        x = self._smaller(constant(x.type, 4.0), self._larger(constant(x.type, -4.0), x))
         z = self.b.fmul(x, x)
         over = self._reciprocal(self._horner(_ERF_Q, z))
         return self.b.fmul(x, self.b.fmul(self._horner(_ERF_P, z), over))
@@ -165,7 +185,7 @@ class Math:
     def sigmoid(self, x: Value) -> Value:
         """1 / (1 + e^-x)."""
         c = partial(constant, x.type)
-        inside = self.minimum(c(_SMALL), self.maximum(c(-_SMALL), x))
+        inside = self._smaller(c(_SMALL), self._larger(c(-_SMALL), x))
         y = self._reciprocal(self.b.fadd(c(1.0), self._exp_small(inside, -1.0)))
         return self.b.select(self.b.compare("fcmp olt", x, c(-_SMALL)), c(0.0), y)
 

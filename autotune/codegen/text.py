@@ -313,11 +313,11 @@ class Builder:
         """The same bits as another type."""
         return self.cast("bitcast", value, kind)
 
-    def call(self, name: str, result: Type, arguments: Sequence[Value]) -> Value:
-        """Call an external function, declared here."""
+    def call(self, name: str, result: Type, arguments: Sequence[Value], flags: str = "") -> Value:
+        """Call an external function, declared here; `flags`: of fast arithmetic (`nsz`)."""
         self.module.declare(name, result, [a.type for a in arguments])
         given = ", ".join([f"{a.type.text} {a.name}" for a in arguments])
-        text = f"call {result.text} @{name}({given})"
+        text = f"call {flags}{' ' if flags else ''}{result.text} @{name}({given})"
         if result is not VOID:
             return self._value(result, text)
         self._lines.append(f"  {text}")

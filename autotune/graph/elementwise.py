@@ -1,7 +1,7 @@
 """① Elementwise operators: one element of the result from one element of each operand.
 
-`ELEMENTWISE[op](attrs, *elements)`; an absent optional operand is None. Relu is max(0, x) in this
-order, because `max` gives its second operand when either is NaN. Formulas: ONNX operator reference.
+`ELEMENTWISE[op](attrs, *elements)`; an absent optional operand is None. What NaN, infinities and
+zeros of either sign give is in docs/numbers.md. Formulas: ONNX operator reference.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     "HardSwish": lambda attrs, x: mul(x, _linear_clip(1 / 6, 0.5, x)),
     "Gelu": _gelu,
     "Mish": lambda attrs, x: mul(x, call("tanh", _softplus(attrs, x))),
-    "Sign": lambda attrs, x: select(
-        compare("gt", x, ZERO), ONE, select(compare("lt", x, ZERO), f32(-1.0), ZERO)
+    "Sign": lambda attrs, x: select(  # zeros and NaN are their own
+        compare("gt", x, ZERO), ONE, select(compare("lt", x, ZERO), f32(-1.0), x)
     ),
     "Identity": lambda attrs, x: x,
     "Cast": lambda attrs, x: cast(attrs["to"], x),

@@ -23,13 +23,18 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, ValueInfoProto, helper, numpy_helper
 
 from autotune.errors import DynamicShape, ModelError, UsageError
+from autotune.files import open_input
 from autotune.graph.ir import OPSET
 from autotune.graph.opsets import opset_of, schema_of
 from autotune.graph.random_weights import Array, replace_all, take_constant_fills
 from autotune.graph.widening import half_ports, widen
+from autotune.units import format_bytes
 
 _LARGE = 1024
 """Initialisers with more elements than this never decide a shape: they are stripped."""
+
+_MOST_BYTES = (2 << 30) - 1
+"""What a protocol buffer can hold."""
 
 _IR_VERSION = 10
 """The version of the file format that is written: its inputs need not list all initialisers."""
@@ -118,38 +123,53 @@ def prepare_model(
 
 def model_hash(path: str | Path) -> str:
     """SHA-256 of the model file and of the files that hold its external data."""
-    digest = hashlib.sha256(Path(path).read_bytes())
-    model = onnx.load(str(path), format="protobuf", load_external_data=False)
+    digest = hashlib.sha256()
+    for name in (Path(path), *external_files(path)):
+        with open_input(name) as file:
+            while block := file.read(1 << 24):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def external_files(path: str | Path) -> list[Path]:
+    """The files beside a model that hold its external data."""
+    model = _parse(Path(path), with_external=False)
     names = {
         entry.value
         for tensor in model.graph.initializer
         for entry in tensor.external_data
         if entry.key == "location"
     }
-    for name in sorted(names):
-        with (Path(path).parent / name).open("rb") as file:
-            while block := file.read(1 << 24):
-                digest.update(block)
-    return digest.hexdigest()
+    return [Path(path).parent / name for name in sorted(names)]
 
 
 def read_file(path: Path) -> ModelProto:
     """Parse an ONNX file together with its external data."""
+    model = _parse(path)
+    if not model.graph.output or not opset_of(model.opset_import):
+        raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
+    return model
+
+
+def _parse(path: Path, with_external: bool = True) -> ModelProto:
     if not path.is_file():
         raise UsageError(f"there is no model file '{path}'", "give the path of an .onnx file")
-    if path.stat().st_size == 0:
+    n_bytes = path.stat().st_size
+    if n_bytes == 0:
         raise ModelError(f"'{path}' is empty", "export or download the model again")
+    if n_bytes > _MOST_BYTES:
+        raise ModelError(
+            f"'{path}' has {format_bytes(n_bytes)}; an ONNX file has at most 2 GiB",
+            "save the model with its weights as external data",
+        )
     try:
-        model = onnx.load(str(path), format="protobuf")
+        return onnx.load(str(path), format="protobuf", load_external_data=with_external)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "not readable"
         raise ModelError(
             f"'{path}' is truncated or not an ONNX model: {reason}",
             "export or download the model again; external data must lie beside the file",
         ) from error
-    if not model.graph.output or not opset_of(model.opset_import):
-        raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
-    return model
 
 
 def drop_initializers_from_inputs(model: ModelProto) -> None:

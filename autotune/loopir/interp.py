@@ -194,8 +194,8 @@ def _rounded(dtype: str) -> Callable[[Scalar], Scalar]:
 
 _FUNCTIONS: dict[str, object] = {
     "inf": math.inf,
-    "max": lambda a, b: a if a > b else b,
-    "min": lambda a, b: a if a < b else b,
+    "max": lambda a, b: a if a > b or a != a else b,
+    "min": lambda a, b: a if a < b or a != a else b,
     "exp": _exp,
     "log": _log,
     "sqrt": _sqrt,

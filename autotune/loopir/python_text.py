@@ -51,6 +51,14 @@ from math import ceil, erf, exp, floor, inf, log, sqrt, tanh
 from numpy import bool, empty, float32, float64, int8, int32, int64, uint8, zeros
 
 
+def max(a, b):
+    return a if a > b or a != a else b
+
+
+def min(a, b):
+    return a if a < b or a != a else b
+
+
 def rsqrt(x):
     return 1 / sqrt(x)
 

@@ -9,20 +9,19 @@ or one for a CPU that this is not, is refused with the reason.
 from __future__ import annotations
 
 import json
-import os
 import struct
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.memory import ALIGNMENT, aligned
 from autotune.errors import ArtifactError, MissingDependency, UsageError
+from autotune.files import open_input, replacing
 from autotune.target import Target, missing_features
 
 FORMAT = "autotune-artifact"
@@ -160,32 +159,21 @@ class Artifact:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the file whole or not at all. Raises UsageError where it cannot be written."""
-        target = Path(path)
-        try:
-            with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as temporary:
-                written = Path(temporary.name)
-            try:
-                self._write(written)
-                written.chmod(0o644)
-                os.replace(written, target)
-            finally:
-                written.unlink(missing_ok=True)
-        except OSError as error:
-            hint = "choose another place with -o"
-            raise UsageError(f"cannot write '{target}': {error.strerror}", hint) from error
+        """Write the file whole or not at all. Raises as `files.replacing` does."""
+        with replacing(Path(path)) as file:
+            self._write(file)
 
-    def _write(self, path: Path) -> None:
+    def _write(self, out: BinaryIO) -> None:
         manifest = json.dumps(self.manifest(), indent=1, sort_keys=True).encode()
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
             file.writestr(zipfile.ZipInfo(_MANIFEST, _EPOCH), manifest)
             for n, data in enumerate(self.objects):
                 file.writestr(zipfile.ZipInfo(_object_name(n), _EPOCH), data)
             is_wide = self.constants.nbytes > _ZIP32_BYTES
             info = _aligned_entry(file, is_wide)
-            with file.open(info, "w", force_zip64=is_wide) as out:
+            with file.open(info, "w", force_zip64=is_wide) as entry:
                 for start in range(0, self.constants.nbytes, _CHUNK):
-                    out.write(self.constants[start : start + _CHUNK].data)
+                    entry.write(self.constants[start : start + _CHUNK].data)
 
     @staticmethod
     def load(path: str | Path) -> Artifact:
@@ -195,10 +183,10 @@ class Artifact:
         """
         source = Path(path)
         try:
-            with source.open("rb") as file:
+            with open_input(source) as file:
                 head = file.read(4)
-            with zipfile.ZipFile(source) as archive:
-                return _read(archive, source)
+                with zipfile.ZipFile(file) as archive:
+                    return _read(archive, source)
         except zipfile.BadZipFile as error:
             raise _damaged(source) if head == b"PK\x03\x04" else _foreign(source) from error
         except OSError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autotune.records.distill import best_for, best_records, distill, ranked_records
-from autotune.records.journal import Journal, read_log, write_log
+from autotune.records.journal import Journal, require_new_log, write_log
+from autotune.records.reader import read_log
 from autotune.records.record import End, Entry, Header, Log, MeasureRecord, Workload
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "distill",
     "ranked_records",
     "read_log",
+    "require_new_log",
     "write_log",
 ]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from autotune.errors import LogMismatch
-from autotune.records.journal import read_log
+from autotune.records.reader import read_log
 from autotune.records.record import Header, Log, MeasureRecord, Workload
 from autotune.result import MeasureStatus
 

@@ -1,33 +1,36 @@
 """⑧ The log file: append-only JSON Lines that survive a kill at any moment.
 
-One writer at a time (an exclusive lock that dies with its process). Every measurement is written as
-soon as it is there, every batch ends with an fsync, and a last line that a kill cut off is removed
-on opening. Lines that are foreign or corrupt are counted and skipped, and never rewritten.
+One writer at a time (an exclusive lock that dies with its process). A log has a name only once its
+header is in it. Every measurement is written as soon as it is there, every batch ends with an
+fsync, and a last line that a kill cut off is removed on opening. A log that somebody deletes,
+replaces or cuts off while it is written is noticed, and saved under another name.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from autotune.errors import AutotuneError, LogBusy, LogMismatch, OutputError, UsageError
-from autotune.records.record import (
-    End,
-    Entry,
-    Header,
-    Log,
-    MeasureRecord,
-    Workload,
-    decode,
-    encode,
+from autotune.errors import AutotuneError, LogLost, LogMismatch, OutputError, UsageError
+from autotune.files import (
+    Draft,
+    cannot_open,
+    cannot_write,
+    destination,
+    lock,
+    make_folder,
+    open_update,
+    replacing,
+    require_place,
 )
+from autotune.records.reader import LINE_BYTES, decode_bytes, read_log
+from autotune.records.record import Entry, Header, Log, Workload, encode
 
-_PROBE_BYTES = 16 << 20  # without one valid line in so much, a file is no log
+_BLOCK = 1 << 16
+_MAX_SAVED = 100
 
 
 class Journal:
@@ -38,22 +41,26 @@ class Journal:
         self.log = log
         self.n_repaired_bytes = n_repaired_bytes
         self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+        self._tail = b""
+        self._appended: list[Entry] = []
+        self._lost: LogLost | None = None
 
     @staticmethod
     def create(path: Path, header: Header, workloads: Iterable[Workload] = ()) -> Journal:
         """Start a log. Raises UsageError where there is a file already or none can be made."""
-        _make_folder(path.parent)
+        require_new_log(path)
+        target = destination(path)
+        make_folder(target.parent)
+        entries: list[Entry] = [header, *workloads]
         try:
-            file = open(path, "xb", buffering=0)  # noqa: SIM115
+            file = _write_new(target, path, _lines_of(entries))
         except FileExistsError as error:
-            raise UsageError(f"{path} exists", f"go on with it: autotune resume {path}") from error
+            raise _exists(path) from error
         except OSError as error:
-            raise _cannot(path, error) from error
-        _lock(file, path)
+            raise cannot_write(path, error) from error
         journal = Journal(path, file, Log(headers=(header,)))
-        journal.append([header, *workloads])
-        journal.sync()
-        _sync_folder(path.parent)
+        journal._appended += entries[1:]
         return journal
 
     @staticmethod
@@ -62,16 +69,16 @@ class Journal:
 
         Raises LogMismatch for a file that is no log, LogBusy while another process writes it.
         """
+        file = open_update(path)
         try:
-            file = open(path, "r+b", buffering=0)  # noqa: SIM115
-        except OSError as error:
-            raise _cannot(path, error) from error
-        try:
-            _lock(file, path)
+            lock(file.fileno(), path)
             log = read_log(path)
             if not log.headers:
                 raise LogMismatch(f"{path} has no header", "it cannot be resumed; distill it")
             return Journal(path, file, log, _repair(file))
+        except OSError as error:
+            file.close()
+            raise cannot_open(path, error) from error
         except BaseException:
             file.close()
             raise
@@ -79,23 +86,35 @@ class Journal:
     def append(self, entries: Sequence[Entry]) -> None:
         """Write entries; from now on they survive a kill of this process.
 
-        Raises OutputError when the disk is full; the file then ends where it ended before.
+        Raises OutputError when the disk is full; the file then ends where it ended before. Raises
+        LogLost when the file is no longer what was written; everything, these entries included, is
+        then in a new file, to which later ones go.
         """
-        data = "".join(encode(entry) + "\n" for entry in entries).encode()
+        self._appended += entries
+        data = _lines_of(entries)
+        self._require_unchanged(data)
         size = os.fstat(self._file.fileno()).st_size
         try:
             self._file.seek(size)
             _write_all(self._file, data)
         except OSError as error:
+            del self._appended[len(self._appended) - len(entries) :]
             os.ftruncate(self._file.fileno(), size)
-            raise _cannot(self.path, error) from error
+            raise self._cannot(error) from error
+        self._size, self._tail = size + len(data), data[-_BLOCK:]
 
     def sync(self) -> None:
         """Wait until the disk has everything: it then survives a loss of power. Once per batch."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise _cannot(self.path, error) from error
+            raise self._cannot(error) from error
+
+    def check(self) -> None:
+        """Raise LogLost where the file is, or was at some time, no longer what was written."""
+        self._require_unchanged()
+        if self._lost is not None:
+            raise self._lost
 
     def close(self) -> None:
         """Give the lock back. Call `sync` first."""
@@ -107,157 +126,154 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _cannot(self, error: OSError) -> AutotuneError:
+        found = cannot_write(self.path, error)
+        if isinstance(found, OutputError):
+            found.hint = (
+                "everything measured so far is in the log; make room, then "
+                f"autotune resume {self.path}"
+            )
+        return found
 
-def read_log(path: Path) -> Log:
-    """Everything in a log, without a lock and without changing it.
+    def _require_unchanged(self, data: bytes = b"") -> None:
+        change = self._change()
+        if change:
+            self._lost = self._save(change, data)
+            raise self._lost
 
-    Raises LogMismatch for a file that is no autotune log at all, UsageError where there is none.
-    """
-    try:
-        with open(path, "rb") as file:
-            return _read(file, path)
-    except OSError as error:
-        raise _cannot(path, error) from error
+    def _change(self) -> str:
+        """What somebody has done to the file since it was last written; nothing for nothing."""
+        handle = self._file.fileno()
+        ours = os.fstat(handle)
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            return "deleted"
+        except OSError:  # a folder on the way was closed to us; the file is still open
+            there = ours
+        if not os.path.samestat(ours, there):
+            return "replaced"
+        if ours.st_size < self._size:
+            return "cut off"
+        tail = os.pread(handle, len(self._tail), self._size - len(self._tail))
+        return "overwritten" if tail != self._tail else ""
+
+    def _save(self, change: str, data: bytes) -> LogLost:
+        """Write everything to a new file and go on there; the error that says so."""
+        lost, handle = self.path, self._file.fileno()
+        intact = os.fstat(handle).st_size >= self._size and change in ("deleted", "replaced")
+        for path in _saved_names(lost):
+            whole = _copied(handle, self._size) + data if intact else self._all_lines()
+            try:
+                make_folder(path.parent)
+                file = _write_new(path, path, whole)
+            except (OSError, AutotuneError):
+                continue
+            self._file.close()
+            self.path, self._file, self._size, self._tail = path, file, len(whole), b""
+            return LogLost(
+                f"{lost} was {change} while autotune was writing it",
+                f"everything measured is in {path}; go on: autotune resume {path}",
+            )
+        return LogLost(
+            f"{lost} was {change} while autotune was writing it, and nothing could be written "
+            "beside it, here, or in the folder for temporary files",
+            "make room, and tune again",
+        )
+
+    def _all_lines(self) -> bytes:
+        return _lines_of([*_entries(self.log), *self._appended])
+
+
+def require_new_log(path: Path) -> None:
+    """Try whether a log can be started at `path`. Raises UsageError or OutputError."""
+    if destination(path).exists():
+        raise _exists(path)
+    require_place(path, makes_folders=True)
 
 
 def write_log(path: Path, log: Log) -> None:
-    """Write a whole log at once: readers see the old file or the new one, never a half."""
-    entries: list[Entry] = [*log.headers, *log.workloads.values(), *log.records, *log.ends]
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    _make_folder(path.parent)
+    """Write a whole log at once: readers see the old file or the new one, never a half.
+
+    Raises LogBusy where another process writes the old one.
+    """
+    make_folder(destination(path).parent)
+    with replacing(path) as file:
+        file.write(_lines_of(_entries(log)))
+
+
+def _entries(log: Log) -> list[Entry]:
+    return [*log.headers, *log.workloads.values(), *log.records, *log.ends]
+
+
+def _lines_of(entries: Iterable[Entry]) -> bytes:
+    return "".join(encode(entry) + "\n" for entry in entries).encode()
+
+
+def _exists(path: Path) -> UsageError:
+    return UsageError(f"{path} exists", f"go on with it: autotune resume {path}")
+
+
+def _write_new(target: Path, path: Path, data: bytes) -> BinaryIO:
+    """A file of this content, open and locked. Raises OSError, FileExistsError among them."""
+    draft = Draft(target, buffering=0)
     try:
-        try:
-            with open(draft, "xb", buffering=0) as file:
-                _write_all(file, "".join(encode(entry) + "\n" for entry in entries).encode())
-                os.fsync(file.fileno())
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise _cannot(path, error) from error
+        lock(draft.file.fileno(), path)
+        _write_all(draft.file, data)
+        draft.publish(may_replace=False)
+        draft.forget_name()
+    except BaseException:
+        draft.discard()
+        raise
+    return draft.file
 
 
-def _read(file: BinaryIO, path: Path) -> Log:
-    headers: list[Header] = []
-    workloads: dict[str, Workload] = {}
-    records: list[MeasureRecord] = []
-    ends: list[End] = []
-    n_skipped, n_bytes, torn = 0, 0, False
-    for line in file:
-        match _decode_bytes(line):
-            case Header() as header:
-                headers.append(header)
-            case Workload() as workload:
-                workloads[workload.key] = workload
-            case MeasureRecord() as record:
-                records.append(record)
-            case End() as end:
-                ends.append(end)
-            case None if not line.endswith(b"\n"):
-                torn = True
-            case None:
-                n_skipped += bool(line.strip())
-        n_bytes += len(line)
-        if n_bytes > _PROBE_BYTES and not (headers or records):
-            break
-    if not headers and not records:
-        raise _no_log(path, torn, n_bytes)
-    records = _with_present_keys(headers, records)
-    return Log(tuple(headers), workloads, tuple(records), tuple(ends), n_skipped, torn)
+def _saved_names(lost: Path) -> Iterator[Path]:
+    """Where a lost log is saved: beside it, else here, else where temporary files go."""
+    for folder in (lost.parent, Path.cwd(), Path(tempfile.gettempdir())):
+        yield from (folder / f"{lost.stem}-saved{n or ''}.jsonl" for n in range(_MAX_SAVED))
 
 
-def _with_present_keys(
-    headers: Sequence[Header], records: Sequence[MeasureRecord]
-) -> list[MeasureRecord]:
-    """Records under the key that their CPU has today: it once held the number of cores."""
-    keys = {header.target.former_key: header.target.key for header in headers}
-    return [
-        replace(r, target_key=keys[r.target_key]) if r.target_key in keys else r for r in records
-    ]
-
-
-def _no_log(path: Path, torn: bool, n_bytes: int) -> LogMismatch:
-    if n_bytes == 0:
-        return LogMismatch(f"{path} is empty", "nothing was measured: delete it and tune again")
-    return LogMismatch(
-        f"{path} is no autotune log: none of its lines is a header or a measurement",
-        "logs are written by autotune tune" + (" (this one may be cut off)" if torn else ""),
-    )
-
-
-def _decode_bytes(line: bytes) -> Entry | None:
-    try:
-        return decode(line.decode().strip())
-    except UnicodeDecodeError:
-        return None
+def _copied(handle: int, n_bytes: int) -> bytes:
+    parts, at = [], 0
+    while at < n_bytes and (part := os.pread(handle, n_bytes - at, at)):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
 
 
 def _repair(file: BinaryIO) -> int:
     """End the file with a newline; returns how many bytes of a torn line were cut off."""
     size = os.fstat(file.fileno()).st_size
-    tail = _last_line(file, size)
+    begin = _last_line(file, size)
+    n_tail = size - begin
+    file.seek(begin)
+    tail = file.read(n_tail) if n_tail <= LINE_BYTES else b""
     if tail.endswith(b"\n"):
         return 0
-    if _decode_bytes(tail) is not None:  # whole, only its newline is missing
+    if tail and decode_bytes(tail) is not None:  # whole, only its newline is missing
         file.seek(size)
         file.write(b"\n")
         return 0
-    os.ftruncate(file.fileno(), size - len(tail))
+    os.ftruncate(file.fileno(), begin)
     os.fsync(file.fileno())
-    return len(tail)
+    return n_tail
 
 
-def _last_line(file: BinaryIO, size: int) -> bytes:
-    reach = 1 << 16
-    while True:
-        file.seek(max(0, size - reach))
-        block = file.read(reach)
-        cut = block.rfind(b"\n", 0, len(block) - 1)
-        if cut >= 0 or reach >= size:
-            return block[cut + 1 :]
-        reach *= 4
-
-
-def _lock(file: BinaryIO, path: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
-        raise LogBusy(
-            f"another autotune process is writing {path}", "wait for it, or end it first"
-        ) from error
+def _last_line(file: BinaryIO, size: int) -> int:
+    """Where the last line begins, whether or not it ends with a newline."""
+    end = size - 1  # a newline there ends the last line
+    while end > 0:
+        begin = max(0, end - _BLOCK)
+        file.seek(begin)
+        cut = file.read(end - begin).rfind(b"\n")
+        if cut >= 0:
+            return begin + cut + 1
+        end = begin
+    return 0
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _cannot(folder, error) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _cannot(path: Path, error: OSError) -> AutotuneError:
-    """The error for a file that the system refuses."""
-    reason = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
-        return OutputError(
-            f"cannot write {path}: {reason}",
-            "everything measured so far is in the log; make room, then autotune resume",
-        )
-    if error.errno == errno.ENOENT:
-        return UsageError(f"there is no file {path}", "check the path")
-    return UsageError(f"cannot open {path}: {reason}", "choose a path that you may write")

@@ -361,12 +361,12 @@ def mod(a: Expr, b: Expr) -> Expr:
 
 
 def minimum(a: Expr, b: Expr) -> Expr:
-    """The smaller operand."""
+    """The smaller operand, NaN when either is."""
     return binary("min", a, b)
 
 
 def maximum(a: Expr, b: Expr) -> Expr:
-    """The larger operand. For floats: `b` when either is NaN, so relu is `maximum(0, x)`."""
+    """The larger operand, NaN when either is."""
     return binary("max", a, b)
 
 
@@ -380,6 +380,11 @@ def compare(op: str, a: Expr, b: Expr) -> Expr:
 def both(a: Expr, b: Expr) -> Expr:
     """Logical and."""
     return binary("and", a, b)
+
+
+def either(a: Expr, b: Expr) -> Expr:
+    """Logical or."""
+    return binary("or", a, b)
 
 
 def call(fn: str, a: Expr) -> Expr:

@@ -121,7 +121,7 @@ class Session:
                 end += self.batch
             seen.add(key)
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Tune until the budget ends. The caller iterates; nothing happens otherwise.
 
         KeyboardInterrupt and errors go through, after the end of the run is in the log.

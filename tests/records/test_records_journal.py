@@ -194,7 +194,7 @@ def test_a_file_that_is_no_log_is_refused_and_left_alone(tmp_path: Path, content
 def test_a_missing_file_and_a_folder_are_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no file"):
         read_log(tmp_path / "none.jsonl")
-    with pytest.raises(UsageError, match="cannot open"):
+    with pytest.raises(UsageError, match="is a directory"):
         read_log(tmp_path)
 
 

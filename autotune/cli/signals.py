@@ -1,0 +1,64 @@
+"""⑪ Signals that ask the process to end: at once, or for a session after what it is measuring.
+
+At once means without unwinding, for an exception that a signal raises can come up anywhere, also
+where it is swallowed or printed. Nothing needs it: files that are being written have no name yet or
+are removed here, logs are whole after every line, and worker processes end with their session.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+ENDS = {
+    signal.SIGHUP: "hung up",
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "terminated",
+}
+_SHELL_BASE = 128  # what shells add to the number of a signal
+_SHOW_CURSOR = "\r\x1b[?25h"
+
+
+def exit_code(number: int) -> int:
+    """Exit code of a process that signal `number` has ended: 129, 130, 143."""
+    return _SHELL_BASE + number
+
+
+def end_at_signals() -> None:
+    """From now on, SIGHUP, SIGINT and SIGTERM end the process: one line, and the exit code.
+
+    Those that are ignored, as `nohup` and shells for background jobs set it, stay so.
+    """
+    for kind in _heeded():
+        signal.signal(kind, lambda number, _: end_now(number))
+
+
+def end_now(number: int, hint: str = "") -> None:
+    """Leave nothing behind and end at once, as signal `number` demands."""
+    from autotune.files import remove_drafts
+
+    remove_drafts()
+    lines = [f"error: {ENDS[signal.Signals(number)]}", *([f"hint: {hint}"] if hint else [])]
+    with suppress(OSError):
+        text = "\n".join(lines) + "\n"
+        text = (_SHOW_CURSOR if os.isatty(2) else "") + text
+        os.write(2, text.encode(errors="surrogateescape"))
+    os._exit(exit_code(number))
+
+
+@contextmanager
+def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Signals that ask the process to end go to `handle` inside of the block."""
+    old = [(kind, signal.signal(kind, handle)) for kind in _heeded()]
+    try:
+        yield
+    finally:
+        for kind, handler in old:
+            signal.signal(kind, handler)
+
+
+def _heeded() -> list[signal.Signals]:
+    return [kind for kind in ENDS if signal.getsignal(kind) is not signal.SIG_IGN]

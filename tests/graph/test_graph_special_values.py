@@ -1,0 +1,147 @@
+"""NaN, infinities and zeros of either sign through whole operators: docs/numbers.md, as tests.
+
+Every model is run three times: by the oracle of its tasks, and as machine code for two targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from autotune.graph.network import build_network
+from autotune.network.compiler import compile_network
+from autotune.network.runtime import Model
+from autotune.search.policy import default_steps
+from autotune.target import parse_target, runs_here
+from tests.graph.onnx_models import execute, model, node, onnxruntime_outputs, save
+
+Array = NDArray[Any]
+NAN, INF = np.nan, np.inf
+TARGETS = [t for t in map(parse_target, ("x86-64-v3", "x86-64-v4")) if runs_here(t)]
+
+
+def results(proto: ModelProto, feeds: Mapping[str, Array], folder: Path) -> list[dict[str, Array]]:
+    """The outputs by the oracle, and of the compiled network for each target."""
+    network = build_network(save(proto, folder))
+    with np.errstate(all="ignore"):
+        found = [execute(network, feeds)]
+    for target in TARGETS:
+        steps = {key: default_steps(dag, target, 1) for key, dag in network.tasks.items()}
+        found.append(dict(Model(compile_network(network, steps, target)).run(dict(feeds))))
+    return found
+
+
+def assert_gives(
+    proto: ModelProto, feeds: Mapping[str, Array], expected: Mapping[str, Array], folder: Path
+) -> None:
+    for found in results(proto, feeds, folder):
+        for name, array in expected.items():
+            np.testing.assert_allclose(
+                found[name].astype(np.float64), array, rtol=1e-5, atol=1e-6, err_msg=name
+            )
+
+
+ROW = np.array([[-1.3, 0.3, 1.35, NAN, -1.27, -1.5, -0.7, 1.58, -0.2], [NAN] * 9], np.float32)
+ROW = np.concatenate([ROW, [[INF, NAN, -INF, 0, 0, NAN, INF, 1, -1]]]).astype(np.float32)
+
+
+@pytest.mark.parametrize("op", ["Relu", "LeakyRelu", "Sign", "Elu", "Selu", "Celu", "HardSigmoid"])
+def test_activations_keep_nan(op: str, tmp_path: Path) -> None:
+    feeds = {"x": ROW}
+    proto = model(node(op, "x"), {"x": ROW.shape})
+    found = results(proto, feeds, tmp_path)
+    for each in found:
+        np.testing.assert_array_equal(np.isnan(each["y"]), np.isnan(ROW))
+        np.testing.assert_allclose(each["y"], found[0]["y"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["Max", "Min"])
+def test_extrema_of_two_keep_the_nan_of_either(op: str, tmp_path: Path) -> None:
+    a, b = (x.astype(np.float32).reshape(1, -1) for x in np.meshgrid(ROW[2], ROW[0]))
+    f = {"Max": np.maximum, "Min": np.minimum}[op]
+    proto = model(node(op, "a b"), {"a": a.shape, "b": b.shape})
+    assert_gives(proto, {"a": a, "b": b}, {"y": f(a, b)}, tmp_path)
+
+
+@pytest.mark.parametrize("bounds", [{"lo": -1, "hi": 1}, {"lo": 0}])
+def test_clip_keeps_nan(bounds: dict[str, float], tmp_path: Path) -> None:
+    constants = {n: np.float32(v) for n, v in bounds.items()}
+    proto = model(node("Clip", " ".join(["x", *bounds])), {"x": ROW.shape}, constants)
+    expected = np.clip(ROW, bounds["lo"], bounds.get("hi", INF))
+    assert_gives(proto, {"x": ROW}, {"y": expected}, tmp_path)
+
+
+@pytest.mark.parametrize("n", [9, 100])
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean", "ReduceL1"])
+def test_reductions_keep_a_nan_wherever_it_is(op: str, n: int, tmp_path: Path) -> None:
+    """Also in the partial results of vectors and in their tails."""
+    x = np.random.default_rng(0).standard_normal((n, n)).astype(np.float32)
+    x[np.arange(n), np.arange(n)] = NAN
+    found = results(model(node(op, "x", axes=[1]), {"x": x.shape}, opset=11), {"x": x}, tmp_path)
+    assert all(np.isnan(each["y"]).all() for each in found)
+
+
+def test_pooling_keeps_nan_and_spreads_it_no_further(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 16, 9, 9)).astype(np.float32)
+    x[0, 3, 4, 4], x[0, 5, 0, 0] = NAN, INF
+    for op, extra in (("MaxPool", {}), ("AveragePool", {"count_include_pad": 1})):
+        pool = node(op, "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], **extra)
+        proto = model(pool, {"x": x.shape})
+        finite = onnxruntime_outputs(proto, {"x": np.nan_to_num(x, posinf=3e38)})["y"]
+        for found in results(proto, {"x": x}, tmp_path):
+            rows, columns = np.nonzero(np.isnan(found["y"][0, 3]))
+            assert {*zip(rows.tolist(), columns.tolist(), strict=True)} == {(2, 2)}
+            assert found["y"][0, 5, 0, 0] == INF
+            rest = np.isfinite(found["y"])
+            assert rest.sum() == rest.size - 2
+            np.testing.assert_allclose(found["y"][rest], finite[rest], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_a_row_with_nan_is_nan_and_hidden_elements_are_zero(op: str, tmp_path: Path) -> None:
+    x = np.zeros((4, 40), np.float32)
+    x[0, 7], x[1, 5], x[2] = NAN, -INF, -INF
+    proto = model(node(op, "x", axis=1), {"x": x.shape})
+    share = np.full(40, 1 / 39)
+    share[5] = 0
+    with np.errstate(divide="ignore"):
+        last = [share, [NAN] * 40, [1 / 40] * 40]
+        rows = [[NAN] * 40, *(np.log(r) if op == "LogSoftmax" else r for r in last)]
+    assert_gives(proto, {"x": x}, {"y": np.array(rows)}, tmp_path)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_positions_of_nan_are_those_of_numpy(op: str, last: int, tmp_path: Path) -> None:
+    proto = model(
+        node(op, "x", axis=1, keepdims=0, select_last_index=last),
+        {"x": ROW.shape},
+        types={"y": "int64"},
+    )
+    f = {"ArgMax": np.argmax, "ArgMin": np.argmin}[op]
+    expected = 8 - f(ROW[:, ::-1], 1) if last else f(ROW, 1)
+    assert_gives(proto, {"x": ROW}, {"y": expected}, tmp_path)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(("n", "k"), [(9, 1), (9, 9), (70, 1), (80, 3)])
+def test_top_k_counts_nan_as_the_largest(n: int, largest: int, k: int, tmp_path: Path) -> None:
+    """As where NumPy sorts, and onnxruntime in the case `nan_index`; equal ones stay in order."""
+    x = np.concatenate([np.repeat(ROW, n // 9, axis=1), np.full((3, n % 9), NAN)], axis=1)
+    x = x.astype(np.float32)
+    proto = model(
+        node("TopK", "x k", "y i", axis=1, largest=largest),
+        {"x": x.shape},
+        {"k": np.array([k])},
+        "y i",
+        types={"i": "int64"},
+    )
+    rank = np.where(np.isnan(x), 2, np.clip(x, -2, 1.9)) * (-1 if largest else 1)
+    at = np.argsort(rank, axis=1, kind="stable")[:, :k]
+    assert_gives(proto, {"x": x}, {"y": np.take_along_axis(x, at, 1), "i": at}, tmp_path)
