@@ -106,7 +106,7 @@ def load_model(
     drop_initializers_from_inputs(model)
     halves = half_ports(model)
     widen(model)
-    _bind_shapes(model, shapes or {})
+    bind_inputs(model, shapes or {})
     weights = take_constant_fills(model, random_weights)
     weights |= _take_large(model)
     _declare(model, weights)
@@ -180,7 +180,8 @@ def drop_initializers_from_inputs(model: ModelProto) -> None:
     model.ir_version = _IR_VERSION
 
 
-def _bind_shapes(model: ModelProto, shapes: Shapes) -> None:
+def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
+    """Give the inputs of `model` these shapes; see `load_model`."""
     inputs = {i.name: i for i in model.graph.input}
     for name, shape in shapes.items():
         if name not in inputs:
