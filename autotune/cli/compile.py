@@ -169,7 +169,7 @@ def _model_of(log: Log) -> Path:
 
 def _best(network: Network, plan: _Plan) -> dict[str, MeasureRecord]:
     """The best record of every task that the log knows; none without a log."""
-    from autotune.cli.sessions import require_same_machine
+    from autotune.api.tuning import require_same_machine
     from autotune.records import best_for
 
     if plan.log is None:
