@@ -16,29 +16,17 @@ if TYPE_CHECKING:
     from autotune.target import Target
     from autotune.te.dag import ComputeDAG
 
-_COPIES = 3
-DEFAULT_MODEL = "light_resnet50.onnx"
-
 
 def model_path(model: Path | None) -> Path:
     """The model to use: the one given, or the ResNet-50 that comes with the `onnx` package."""
+    from autotune.api.compiling import default_model
+
     if model is not None:
         return model
-    path = _default_model()
+    path = default_model()
     if not path.is_file():
         raise UsageError("this onnx package comes without its light models", "name a model file")
     return path
-
-
-def needs_weights(path: Path) -> bool:
-    """Whether a model is the default one, which has no weights of its own."""
-    return path.resolve() == _default_model().resolve()
-
-
-def _default_model() -> Path:
-    import onnx
-
-    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / DEFAULT_MODEL
 
 
 def model_bytes(path: Path) -> int:
