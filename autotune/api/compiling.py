@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import onnx
 from numpy.typing import NDArray
 
 from autotune.api.tuning import require_same_machine
@@ -22,6 +21,7 @@ from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.network import Network, build_network, chosen
 from autotune.graph.onnx_reader import model_hash
+from autotune.graph.random_weights import needs_weights
 from autotune.measure.spread import Tell, spread
 from autotune.network.artifact import Artifact, Tuned
 from autotune.network.check import Report, check_model
@@ -94,6 +94,29 @@ def plan(
     return Plan(path, shapes or header.shapes, chosen, threads, limit, read, is_random)
 
 
+def compile(
+    model: str | Path | None = None,
+    log: str | Path | None = None,
+    *,
+    threads: int | None = None,
+    shapes: Shapes | None = None,
+    target: str | None = None,
+    max_error: float | None = None,
+    random_weights: bool | None = None,
+    check: bool = True,
+    check_inputs: Arrays | None = None,
+    note: Note = lambda text: None,
+) -> Compiled:
+    """Compile `model` from the best records of `log`; the words are those of the command line.
+
+    Tasks without a record take the program that the analytic cost model chooses, so a log is not
+    needed. `note` is told, in a line each, what a user should know. See `compile_plan` for errors.
+    """
+    path, log_path = Path(model) if model else None, Path(log) if log else None
+    chosen_plan = plan(path, log_path, shapes, target, threads, max_error, random_weights)
+    return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """An artifact, and the report of its check; None where it was not checked."""
@@ -129,19 +152,6 @@ def compile_plan(
         return Compiled(artifact, None)
     report = _check(artifact, network, plan, given, note)
     return Compiled(replace(artifact, max_error=report.error), report)
-
-
-DEFAULT_MODEL = "light_resnet50.onnx"
-
-
-def default_model() -> Path:
-    """The ResNet-50 that comes with the `onnx` package; it has no weights of its own."""
-    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / DEFAULT_MODEL
-
-
-def needs_weights(path: Path) -> bool:
-    """Whether a model is the default one, which has no weights of its own."""
-    return path.resolve() == default_model().resolve()
 
 
 def _has_random_weights(model: Path, header: Header) -> bool:

@@ -119,16 +119,16 @@ class Tuning:
 
 def new_header(
     network: Network,
-    path: Path,
+    path: Path | None,
     shapes: dict[str, tuple[int, ...]],
     target: Target,
     config: TuneConfig,
 ) -> Header:
-    """The header of the first run over a network."""
+    """The header of the first run over a network; `path`: the file that it came from, if any."""
     return Header(
         run_id=secrets.token_hex(6),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        model_path=str(path.resolve()),
+        model_path=str(path.resolve()) if path else "",
         model_hash=network.model_hash,
         shapes=shapes,
         target=target,

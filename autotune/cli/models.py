@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def model_path(model: Path | None) -> Path:
     """The model to use: the one given, or the ResNet-50 that comes with the `onnx` package."""
-    from autotune.api.compiling import default_model
+    from autotune.graph.random_weights import default_model
 
     if model is not None:
         return model
