@@ -57,19 +57,20 @@ def open_update(path: Path) -> BinaryIO:
 
 def _open_regular(path: Path, flags: int) -> int:
     try:
-        _require_regular(path, os.stat(path))
+        require_regular(path, os.stat(path))
         handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise cannot_open(path, error) from error
     try:
-        _require_regular(path, os.fstat(handle))  # it may have been replaced in between
+        require_regular(path, os.fstat(handle))  # it may have been replaced in between
     except UsageError:
         os.close(handle)
         raise
     return handle
 
 
-def _require_regular(path: Path, info: os.stat_result) -> None:
+def require_regular(path: Path, info: os.stat_result) -> None:
+    """Raise UsageError where `info` is not that of a regular file."""
     if not stat.S_ISREG(info.st_mode):
         kind = _KINDS.get(stat.S_IFMT(info.st_mode), "no regular file")
         raise UsageError(f"{path} is {kind}, not a file", "give the path of a regular file")
@@ -82,7 +83,7 @@ def destination(path: Path) -> Path:
     (`/dev/stdout`), even where they are files: they would be replaced, not written to.
     """
     try:
-        _require_regular(path, os.stat(path))
+        require_regular(path, os.stat(path))
         if _is_stream(path):
             raise UsageError(f"{path} is a stream, not a file", "give the path of a regular file")
     except FileNotFoundError:

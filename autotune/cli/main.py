@@ -124,7 +124,10 @@ def _report(error: BaseException) -> int:
             )
             return ExitCode.FAILURE
         case OSError():
-            say_error(f"{error.filename or 'the system'}: {error.strerror or error}")
+            say_error(
+                f"{error.filename or 'the system'}: {error.strerror or error}",
+                "check the path, its permissions, and the room on the disk",
+            )
             return ExitCode.FAILURE
         case _:
             text = str(error).strip().splitlines()

@@ -146,6 +146,11 @@ def _called(log: Log) -> list[tuple[ComputeDAG, int]]:
     return [(log.workloads[key].dag, weight) for key, weight in tasks]
 
 
+def is_key(text: str) -> bool:
+    """Whether `text` can be the key of a task: hexadecimal digits, which also seed its search."""
+    return bool(text) and all(c in "0123456789abcdef" for c in text)
+
+
 def find_task(log: Log, text: str) -> str:
     """The key of the task that `text` names: its id (as `tasks` prints it) or part of its key.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.console import debug_option, say, say_note
+from autotune.cli.models import is_key
 from autotune.cli.options import (
     FILE,
     events_option,
@@ -15,6 +17,10 @@ from autotune.cli.options import (
     trials_option,
     warm_start_option,
 )
+from autotune.errors import LogMismatch
+
+if TYPE_CHECKING:
+    from autotune.records import Log
 
 
 @click.command("resume")
@@ -48,6 +54,7 @@ def command(
 
     with Journal.open(log_path) as journal:
         log = journal.log
+        _require_tasks(log_path, log)
         config = TuneConfig.from_json(log.settings)
         paths = warm_paths(warm_start, config.warm_start)
         header = next_header(log, {"max_error": max_error, "warm_start": paths})
@@ -69,3 +76,16 @@ def command(
             say(f"{log_path}: {len(log.records)} measurements taken over")
         journal.append([header])
         return run_session(journal, log, header, budget, events)
+
+
+def _require_tasks(path: Path, log: Log) -> None:
+    """Raise LogMismatch where lines are lost without which a session cannot go on."""
+    tasks = dict(log.header.tasks)
+    known = {key for key in tasks if key in log.workloads and is_key(key)}
+    parts = {part for parts in log.header.parts.values() for part in parts}
+    n_lost = len(({*tasks, *log.header.parts} | parts) - known)
+    if n_lost or not tasks:
+        raise LogMismatch(
+            f"{path} lacks the computation of {n_lost} of its tasks: lines of it are lost",
+            "tune anew, with --warm-start to learn from what was measured",
+        )

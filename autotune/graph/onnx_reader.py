@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, ValueInfoProto, helper, numpy_helper
 
 from autotune.errors import DynamicShape, ModelError, UsageError
-from autotune.files import open_input
+from autotune.files import open_input, require_regular
 from autotune.graph.ir import OPSET
 from autotune.graph.opsets import opset_of, schema_of
 from autotune.graph.random_weights import Array, replace_all, take_constant_fills
@@ -152,9 +152,14 @@ def read_file(path: Path) -> ModelProto:
 
 
 def _parse(path: Path, with_external: bool = True) -> ModelProto:
-    if not path.is_file():
-        raise UsageError(f"there is no model file '{path}'", "give the path of an .onnx file")
-    n_bytes = path.stat().st_size
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise UsageError(
+            f"there is no model file '{path}'", "give the path of an .onnx file"
+        ) from error
+    require_regular(path, info)
+    n_bytes = info.st_size
     if n_bytes == 0:
         raise ModelError(f"'{path}' is empty", "export or download the model again")
     if n_bytes > _MOST_BYTES:
