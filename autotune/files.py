@@ -36,7 +36,7 @@ _OPEN_FILES = Path("/proc/self/fd")
 _MODE = 0o666  # less what the umask takes away
 _MAX_LINKS = 40
 _LEAST_BYTES = 1 << 20
-"""Room that is asked for where the size of a file is not known before it is written."""
+"""Room that there has to be for any file: its size is hardly known before it is written."""
 
 _named: set[Path] = set()  # drafts that have a name, for a process that ends without unwinding
 
@@ -109,7 +109,7 @@ def _is_stream(path: Path) -> bool:
 
 def require_place(
     path: Path,
-    n_bytes: int = _LEAST_BYTES,
+    n_bytes: int = 0,
     inputs: Iterable[Path] = (),
     makes_folders: bool = False,
 ) -> None:
@@ -136,9 +136,10 @@ def require_place(
     except OSError as error:
         raise cannot_write(path, error) from error
     n_free = free.f_bavail * free.f_frsize
-    if free.f_blocks and n_free < n_bytes:
+    n_needed = max(n_bytes, _LEAST_BYTES)
+    if free.f_blocks and n_free < n_needed:
         raise OutputError(
-            f"no room for {path}: it takes about {format_bytes(n_bytes)}, "
+            f"no room for {path}: it takes about {format_bytes(n_needed)}, "
             f"{format_bytes(n_free)} are free",
             "make room, or choose another place",
         )

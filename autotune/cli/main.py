@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import click
 
 from autotune import __version__
-from autotune.cli.console import State, put, say_error
-from autotune.cli.streams import silence
+from autotune.cli.console import STDOUT_HINT, State, put, say_error
+from autotune.cli.streams import silence, stdout_fails
 from autotune.errors import AutotuneError, ExitCode
 
 # Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
@@ -122,6 +122,9 @@ def _report(error: BaseException) -> int:
                 "LightGBM cannot be loaded: libgomp.so.1 is missing",
                 "on Debian and Ubuntu: apt-get install libgomp1",
             )
+            return ExitCode.FAILURE
+        case OSError() if stdout_fails():
+            say_error(f"cannot write to stdout: {error.strerror}", STDOUT_HINT)
             return ExitCode.FAILURE
         case OSError():
             say_error(

@@ -48,6 +48,16 @@ def settle_streams() -> None:
             silence(stream)
 
 
+def stdout_fails() -> bool:
+    """Whether stdout holds something that it cannot get rid of; it goes nowhere from then on."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        silence(sys.stdout)
+        return True
+    return False
+
+
 def silence(stream: TextIO) -> None:
     """Nobody reads any more, or nothing can be written: from now on it goes nowhere."""
     with suppress(OSError, ValueError):
