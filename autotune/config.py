@@ -18,7 +18,7 @@ from autotune.units import parse_duration
 
 PRESETS = ("quick", "full", "ci")
 MOST_TRIALS = 1_000_000_000
-MOST_THREADS = 1 << 16
+MOST_THREADS = 1_000_000
 MOST_SEED = (1 << 63) - 1
 
 _PRESET_BYTES = 1 << 20

@@ -12,7 +12,7 @@ import click
 
 from autotune import __version__
 from autotune.cli.console import STDOUT_HINT, State, put, say_error
-from autotune.cli.streams import silence, stdout_fails
+from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.errors import AutotuneError, ExitCode
 
 # Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
@@ -123,7 +123,8 @@ def _report(error: BaseException) -> int:
                 "on Debian and Ubuntu: apt-get install libgomp1",
             )
             return ExitCode.FAILURE
-        case OSError() if stdout_fails():
+        case OSError() if error.filename is None and error.errno in STDOUT_ERRORS:
+            silence(sys.stdout)
             say_error(f"cannot write to stdout: {error.strerror}", STDOUT_HINT)
             return ExitCode.FAILURE
         case OSError():
