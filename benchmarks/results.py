@@ -1,4 +1,4 @@
-"""The pages in `docs/results/`, written from the CSV files beside them.
+"""The pages in `docs/results/` and `docs/conformance.md`, written from the CSV files there.
 
     python -m benchmarks.results           # writes the pages
     python -m benchmarks.results --check   # exit 1 if a page is not what this would write
@@ -15,13 +15,14 @@ from pathlib import Path
 
 import click
 
+from benchmarks import conformance_page
 from benchmarks.tables import geometric_mean, markdown
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
 
 Row = dict[str, str]
 
-_WRITTEN = "<!-- Written by `python -m benchmarks.results` from the CSV files in this folder. -->"
+_WRITTEN = "<!-- Written by `python -m benchmarks.results` from the CSV files {}. -->"
 
 
 @click.command()
@@ -48,7 +49,13 @@ def pages(folder: Path) -> dict[str, str]:
         "kernels.md": _page("Kernels", _KERNELS, _kernels(kernels)),
         "networks.md": _page("Tuned networks", _NETWORKS, _networks(networks)),
         "untuned.md": _page("Networks without tuning", _UNTUNED, _untuned(untuned)),
+        "../conformance.md": _conformance(folder),
     }
+
+
+def _conformance(folder: Path) -> str:
+    parts = conformance_page.tables(read_rows(folder / "conformance.csv"))
+    return _page("Conformance", conformance_page.INTRO, parts, "in docs/results")
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -61,8 +68,8 @@ def _same(path: Path, text: str) -> bool:
     return path.exists() and path.read_text(encoding="utf-8") == text
 
 
-def _page(title: str, intro: str, parts: Iterable[str]) -> str:
-    return "\n\n".join([f"# {title}", _WRITTEN, intro.strip(), *parts]) + "\n"
+def _page(title: str, intro: str, parts: Iterable[str], where: str = "in this folder") -> str:
+    return "\n\n".join([f"# {title}", _WRITTEN.format(where), intro.strip(), *parts]) + "\n"
 
 
 def _index(

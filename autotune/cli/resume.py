@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.console import debug_option, say, say_note
-from autotune.cli.models import is_key
 from autotune.cli.options import (
     FILE,
     events_option,
@@ -17,10 +15,6 @@ from autotune.cli.options import (
     trials_option,
     warm_start_option,
 )
-from autotune.errors import LogMismatch
-
-if TYPE_CHECKING:
-    from autotune.records import Log
 
 
 @click.command("resume")
@@ -44,8 +38,9 @@ def command(
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.
     With --max-error, everything measured so far is judged anew.
     """
+    from autotune.api.tuning import next_header, require_same_machine, require_tasks
     from autotune.cli.models import say_random_weights
-    from autotune.cli.sessions import next_header, require_same_machine, run_session
+    from autotune.cli.sessions import run_session
     from autotune.cli.warm import warm_paths
     from autotune.config import TuneConfig
     from autotune.records import Journal
@@ -54,7 +49,7 @@ def command(
 
     with Journal.open(log_path) as journal:
         log = journal.log
-        _require_tasks(log_path, log)
+        require_tasks(log_path, log)
         config = TuneConfig.from_json(log.settings)
         paths = warm_paths(warm_start, config.warm_start)
         header = next_header(log, {"max_error": max_error, "warm_start": paths})
@@ -76,16 +71,3 @@ def command(
             say(f"{log_path}: {len(log.records)} measurements taken over")
         journal.append([header])
         return run_session(journal, log, header, budget, events)
-
-
-def _require_tasks(path: Path, log: Log) -> None:
-    """Raise LogMismatch where lines are lost without which a session cannot go on."""
-    tasks = dict(log.header.tasks)
-    known = {key for key in tasks if key in log.workloads and is_key(key)}
-    parts = {part for parts in log.header.parts.values() for part in parts}
-    n_lost = len(({*tasks, *log.header.parts} | parts) - known)
-    if n_lost or not tasks:
-        raise LogMismatch(
-            f"{path} lacks the computation of {n_lost} of its tasks: lines of it are lost",
-            "tune anew, with --warm-start to learn from what was measured",
-        )

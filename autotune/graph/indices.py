@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from autotune.graph.ir import Graph, Node, Shape
 from autotune.graph.scope import Operands, Scope, axes_of, inside, tensor
 from autotune.te.expr import (
+    FLOAT_DTYPES,
     INDEX,
     Axis,
     Const,
@@ -19,6 +20,7 @@ from autotune.te.expr import (
     add,
     cast,
     compare,
+    either,
     idx,
     select,
 )
@@ -68,7 +70,10 @@ def gather_nd(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
 
 
 def arg_extremum(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Where the largest or smallest element of dimension `axis` is: the first, or the last."""
+    """Where the largest or smallest element of dimension `axis` is: the first, or the last.
+
+    A NaN is both, as in NumPy.
+    """
     x = tensor(operands, 0)
     axis = node.attrs.get("axis", 0) % len(x.shape)
     axes = axes_of(x.shape)
@@ -79,6 +84,8 @@ def arg_extremum(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
     extremum = scope.compute(best.op, outer, best)
     is_last = node.attrs.get("select_last_index", 0)
     is_best = compare("eq", element, extremum[outer])
+    if x.dtype in FLOAT_DTYPES:
+        is_best = either(is_best, compare("ne", element, element))
     at = select(is_best, r.var, idx(-1 if is_last else r.extent))
     found = Reduce("max" if is_last else "min", at, (r,))
     return scope.compute("position", outer, found)

@@ -12,22 +12,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from autotune.errors import UsageError
-
-Array = NDArray[Any]
+from autotune.graph.limits import is_possible
+from autotune.graph.tensors import Array, array_of
 
 _RESIDUAL_GAIN = 0.35
 """Scale of a residual branch: (1 + 0.35²)^16 ≈ 6.3, the growth of the variance over 16 blocks."""
+DEFAULT_MODEL = "light_resnet50.onnx"
 _SMALL = 1024
 _WEIGHT_SLOTS = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
 _TRANSPARENT = ("Unsqueeze", "Squeeze", "Reshape", "Identity", "Transpose")
 _LINEAR = (*_TRANSPARENT, "BatchNormalization", "Mul", "Add", "Sum", "GlobalAveragePool")
+
+
+def default_model() -> Path:
+    """The ResNet-50 that comes with the `onnx` package; it has no weights of its own."""
+    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / DEFAULT_MODEL
+
+
+def needs_weights(path: Path) -> bool:
+    """Whether a model is the default one, which has no weights of its own."""
+    return path.resolve() == default_model().resolve()
 
 
 def take_constant_fills(
@@ -75,17 +87,18 @@ def _constant_fills(model: ModelProto) -> dict[str, Array]:
             known[node.output[0]] = node.attribute[0].t
     fills: dict[str, Array] = {}
     for node in model.graph.node:
-        if node.op_type == "ConstantOfShape" and node.input[0] in known:
-            shape = numpy_helper.to_array(known[node.input[0]])
+        if node.op_type == "ConstantOfShape" and set(node.input) & set(known) and node.output:
+            shape = array_of(known[node.input[0]]).reshape(-1).tolist()
             value = _fill_value(node.attribute)
-            fills[node.output[0]] = np.broadcast_to(value.reshape(()), tuple(shape))
+            if value.size == 1 and is_possible(shape):  # else import names the node
+                fills[node.output[0]] = np.broadcast_to(value.reshape(()), tuple(shape))
     return fills
 
 
 def _fill_value(attributes: Iterable[AttributeProto]) -> Array:
     for attribute in attributes:
         if attribute.name == "value":
-            return numpy_helper.to_array(attribute.t).reshape(1)
+            return array_of(attribute.t)
     return np.zeros(1, np.float32)
 
 

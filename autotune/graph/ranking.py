@@ -7,6 +7,8 @@ These are n² comparisons in vectors. A few of many are first looked for in bloc
 
     TopK(x, k)  ->  TopK(TopK(block, k) of every block, k)
     TopK(x, 1)  ->  ReduceMax(x), ArgMax(x)
+
+A NaN is larger than any number, as where NumPy sorts; so the smallest element is no ReduceMin.
 """
 
 from __future__ import annotations
@@ -17,14 +19,18 @@ from autotune.graph.blocks import Blocks
 from autotune.graph.ir import Editor, Node, Shape, unsupported
 from autotune.graph.scope import Operands, Scope, axes_of, tensor
 from autotune.te.expr import (
+    FLOAT_DTYPES,
     Axis,
     Const,
+    Expr,
     Reduce,
     Tensor,
     both,
+    call,
     cast,
     compare,
     dtype_of,
+    either,
     f32,
     select,
 )
@@ -45,7 +51,8 @@ def top_k(editor: Editor, node: Node) -> None:
     axis = node.attrs.get("axis", -1) % len(shape)
     k = next(editor.types[name].shape[axis] for name in node.outputs if name)
     block = max(_LEAST_BLOCK, _FEWER * k)
-    if k == 1:
+    is_last_nan = _is_float(editor, node) and not node.attrs.get("largest", 1)
+    if k == 1 and not is_last_nan:
         _extremum(editor, node, axis)
     elif shape[axis] > 2 * block:
         _best_of_blocks(editor, node, axis, k, block)
@@ -88,10 +95,14 @@ def _best_of_blocks(editor: Editor, node: Node, axis: int, k: int, size: int) ->
 def _last(editor: Editor, node: Node) -> float:
     """What comes before nothing else."""
     dtype, largest = editor.types[node.inputs[0]].dtype, node.attrs.get("largest", 1)
-    if dtype.startswith("float"):
-        return -np.inf if largest else np.inf
+    if _is_float(editor, node):
+        return -np.inf if largest else np.nan
     limits = np.iinfo(dtype)
     return int(limits.min if largest else limits.max)
+
+
+def _is_float(editor: Editor, node: Node) -> bool:
+    return editor.types[node.inputs[0]].dtype in FLOAT_DTYPES
 
 
 def _by_rank(editor: Editor, node: Node, axis: int) -> None:
@@ -108,15 +119,27 @@ def _by_rank(editor: Editor, node: Node, axis: int) -> None:
 
 def rank(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """How many elements of dimension `axis` come before each one: those that are larger (not
-    `largest`: smaller), and equal ones that are further in front."""
+    `largest`: smaller), and equal ones that are further in front; NaN is the largest."""
     x, axis, axes = tensor(operands, 0), node.attrs["axis"], axes_of(shape)
     r = Axis(f"r{axes[axis].name}", shape[axis])
     other, own = x[(*axes[:axis], r, *axes[axis + 1 :])], x[axes]
-    wins = compare("gt" if node.attrs["largest"] else "lt", other, own)
     in_front = compare("lt", cast("float32", r.var), cast("float32", axes[axis].var))
-    tied = both(compare("eq", other, own), in_front)
-    counts = select(wins, f32(1), select(tied, f32(1), f32(0)))
+    before = _comes_before(other, own, in_front, node.attrs["largest"])
+    counts = select(before, f32(1), f32(0))
     return scope.compute("rank", axes, Reduce("sum", counts, (r,)))
+
+
+def _comes_before(other: Expr, own: Expr, in_front: Expr, largest: int) -> Expr:
+    """Nothing but `ne` holds of NaN: `not other < own` holds of the numbers and NaN in `other`."""
+    if largest:
+        wins = call("not", select(in_front, compare("lt", other, own), compare("le", other, own)))
+    else:
+        wins = select(in_front, compare("le", other, own), compare("lt", other, own))
+    if dtype_of(own) not in FLOAT_DTYPES:
+        return wins
+    is_nan = compare("ne", other, other)
+    of_nan = both(in_front, is_nan) if largest else either(in_front, call("not", is_nan))
+    return select(compare("ne", own, own), of_nan, wins)
 
 
 def ranked(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:

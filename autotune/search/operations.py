@@ -21,9 +21,13 @@ from autotune.te.expr import (
     quarters_of,
 )
 
-_CALLS = {"exp": 21, "log": 26, "tanh": 34, "sigmoid": 27, "erf": 24}
-"""Instructions of `codegen.math`."""
-_BINARIES = {"div": 8, "pow": 50}
+_CALLS = {"exp": 21, "log": 29, "log1p": 36, "tanh": 34, "sigmoid": 27, "erf": 24}
+_CALLS |= {"sin": 20, "cos": 22, "tan": 35, "asin": 58, "acos": 56, "atan": 37}
+_CALLS |= {"sinh": 40, "cosh": 30, "asinh": 62, "acosh": 54, "atanh": 49}
+"""Instructions of `codegen`, within a fifth for every ISA on average (pinned by a test)."""
+_EXTREMUM = 3
+"""Of two operands that may both be NaN."""
+_BINARIES = {"div": 8, "pow": 130, "fmod": 160}
 """Ports are busy for as long as with this many additions."""
 
 
@@ -31,9 +35,14 @@ _BINARIES = {"div": 8, "pow": 50}
 def operations(op: Compute) -> int:
     """Vector instructions per point: a multiply-add is one; what is written twice counts once."""
     body = op.body.body if isinstance(op.body, Reduce) else op.body
-    total = _work(body, set()) + (1 if op.reduce_axes else 0)
+    total = _work(body, set()) + (_combining(op.body) if isinstance(op.body, Reduce) else 0)
     fused = op.reduce_axes and isinstance(body, Binary) and body.op == "mul"
     return total - 1 if fused else total
+
+
+def _combining(reduction: Reduce) -> int:
+    is_float = dtype_of(reduction).startswith("float")
+    return _EXTREMUM if is_float and reduction.op in ("min", "max") else 1
 
 
 def _work(e: Expr, seen: set[Expr]) -> int:
@@ -62,6 +71,8 @@ def _cost(e: Expr) -> int:
         case Binary(op="pow", b=Const(value=y)) if (quarters := quarters_of(float(y))) is not None:
             roots = (quarters % 4 > 0) + quarters % 2
             return quarters // 4 + (roots + (y < 0)) * _BINARIES["div"]
+        case Binary(op="min" | "max", a=a, b=b) if _is_float(e):
+            return 1 if isinstance(a, Const) or isinstance(b, Const) else _EXTREMUM
         case Binary(op=op):
             return _BINARIES.get(op, 1) if _is_float(e) else 0
         case Call(fn=fn):

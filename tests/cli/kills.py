@@ -61,6 +61,7 @@ def run_kills(count: int, seed: int = 0) -> Tally:
     """Kill `count` sessions, by several signals, at moments that `seed` decides."""
     rng = random.Random(seed)
     tally = Tally()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would turn it off for sessions as well
     while tally.tried < count:
         with tempfile.TemporaryDirectory() as name:
             place = _Place(Path(name))
@@ -143,7 +144,7 @@ def _round(place: _Place, rng: random.Random, tally: Tally) -> bool:
         ended_itself = process.poll() is not None
         process.send_signal(kind)
         _, told = process.communicate(timeout=_LONGEST_S)
-    if ended_itself and process.returncode == 0:  # nothing left to find: the next log
+    if process.returncode == 0 and _is_complete(place):  # nothing left to find: the next log
         return False
     tally.tried += 1
     moment = "early in" if is_early else "after a record of"
@@ -196,6 +197,11 @@ def _lost(place: _Place, seen: bytes) -> str:
     if log.n_skipped or not log.headers:
         return f"{log.n_skipped} lines are corrupt"
     return ""
+
+
+def _is_complete(place: _Place) -> bool:
+    """Whether the session has ended of itself, before the signal or at the same time."""
+    return read_log(place.log).ends[-1].reason in ("converged", "exhausted")
 
 
 def _wrong_end(kind: signal.Signals, code: int, told: str) -> str:

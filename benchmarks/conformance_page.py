@@ -1,0 +1,97 @@
+"""The page `docs/conformance.md`: what the official cases, fuzzed and reported models become."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from benchmarks.outcomes import Kind
+from benchmarks.tables import markdown
+
+Row = dict[str, str]
+
+REASONS = (
+    (r"operator '(\S+)' is not supported$", "an operator without a definition"),
+    (r"(?:an|\d+) operators? (?:is|are) not supported: '(\w+)'", "several operators without one"),
+    (r"operator '(\S+)' is not supported: type ", "an operator of elements of that type"),
+    (r"operator '(\S+)' is not supported: ", "a form of an operator"),
+    (r".* is of type '(sequence|optional)'", "an input or output that is no tensor"),
+    (r"the shape of |.*depends on the data", "a shape that the data decide"),
+    (r"(?:in|out)put .*(?:has the dynamic shape|has no elements)", "a tensor without elements"),
+    (
+        r"the shapes of the model do not fit.* '(\w+)'",
+        "types or shapes that opset 22 does not know",
+    ),
+    (r".*holds no ONNX graph", "a model of other operator sets (training, classical learning)"),
+)
+"""A pattern of the message, with what is refused as its group, and the reason that it is."""
+OTHER = "another reason"
+
+
+def tables(official: Sequence[Row]) -> Iterator[str]:
+    """The parts of the page."""
+    yield "## Official cases"
+    yield _OFFICIAL.strip()
+    yield markdown(["set", "tried", "right", *_KINDS[1:]], list(_by_set(official)))
+    as_given = sum(row["form"] == "as given" and row["outcome"] == "right" for row in official)
+    with_constants = sum(row["form"] == "constants" for row in _of(official, "right"))
+    yield f"Of the right ones, {as_given} are as given and {with_constants} have constants."
+    yield "### Refused"
+    yield markdown(["reason", "cases", "what"], list(_by_reason(_of(official, "refused"))))
+
+
+def _of(rows: Iterable[Row], outcome: str) -> list[Row]:
+    return [row for row in rows if row["outcome"] == outcome]
+
+
+_KINDS = [str(kind) for kind in Kind]
+
+
+def _by_set(rows: Sequence[Row]) -> Iterator[list[str]]:
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    for name in sets:
+        yield _counts(name, [row for row in rows if row["set"] == name])
+    yield _counts("all", rows)
+
+
+def _counts(name: str, rows: Sequence[Row]) -> list[str]:
+    found = Counter(row["outcome"] for row in rows)
+    return [name, str(len(rows)), *(str(found[kind]) for kind in _KINDS)]
+
+
+def _by_reason(rows: Sequence[Row]) -> Iterator[list[str]]:
+    groups: dict[str, Counter[str]] = {}
+    for row in rows:
+        reason, what = reason_of(row["reason"])
+        groups.setdefault(reason, Counter())[what] += 1
+    for reason, found in sorted(groups.items(), key=lambda item: -item[1].total()):
+        parts = (f"{what} {n}" for what, n in found.most_common() if what)
+        yield [reason, str(found.total()), ", ".join(parts)]
+
+
+def reason_of(message: str) -> tuple[str, str]:
+    """The reason of a refusal, and what of a model it is about; for the tables."""
+    for pattern, reason in REASONS:
+        match = re.match(pattern, message)
+        if match:
+            return reason, next(iter(match.groups()), None) or ""
+    return OTHER, message
+
+
+INTRO = """
+What becomes of models that others wrote, that were made at random or damaged. *right*: all outputs
+are within the tolerances of the oracle, in shape, dtype and numbers; *refused*: an error of one
+line that says why; *wrong*: other numbers; *untyped*: an exception that is no error of ours;
+*lost*: a crash, or no answer in time. The last three have to be zero.
+"""
+
+_OFFICIAL = """
+All cases of `onnx.backend.test` that come with the package `onnx` 1.23, each with the tolerances of
+the library and the dtypes of the model. Where ONNX Runtime and the standard differ, as in
+`test_resize_downsample_scales_{linear,cubic}_align_corners`, the standard counts. A case that is
+refused is tried again with all inputs but the first as constants, as exporters write them.
+
+    python -m benchmarks.conformance           # tries all: four minutes on two cores
+    python -m benchmarks.conformance --check   # says which outcomes differ from the table
+"""

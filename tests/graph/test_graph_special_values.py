@@ -1,0 +1,203 @@
+"""NaN, infinities and zeros of either sign through whole operators: docs/numbers.md, as tests.
+
+Every model is run three times: by the oracle of its tasks, and as machine code for two targets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from autotune.graph.network import build_network
+from autotune.network.compiler import compile_network
+from autotune.network.runtime import Model
+from autotune.search.policy import default_steps
+from autotune.target import parse_target, runs_here
+from tests.graph.onnx_models import execute, model, node, onnxruntime_outputs, save
+
+Array = NDArray[Any]
+NAN, INF = np.nan, np.inf
+TARGETS = [t for t in map(parse_target, ("x86-64-v3", "x86-64-v4")) if runs_here(t)]
+
+
+def results(proto: ModelProto, feeds: Mapping[str, Array], folder: Path) -> list[dict[str, Array]]:
+    """The outputs by the oracle, and of the compiled network for each target."""
+    network = build_network(save(proto, folder))
+    with np.errstate(all="ignore"):
+        found = [execute(network, feeds)]
+    for target in TARGETS:
+        steps = {key: default_steps(dag, target, 1) for key, dag in network.tasks.items()}
+        found.append(dict(Model(compile_network(network, steps, target)).run(dict(feeds))))
+    return found
+
+
+def assert_gives(
+    proto: ModelProto, feeds: Mapping[str, Array], expected: Mapping[str, Array], folder: Path
+) -> None:
+    for found in results(proto, feeds, folder):
+        for name, array in expected.items():
+            np.testing.assert_allclose(
+                found[name].astype(np.float64), array, rtol=1e-5, atol=1e-6, err_msg=name
+            )
+
+
+ROW = np.array([[-1.3, 0.3, 1.35, NAN, -1.27, -1.5, -0.7, 1.58, -0.2], [NAN] * 9], np.float32)
+ROW = np.concatenate([ROW, [[INF, NAN, -INF, 0, 0, NAN, INF, 1, -1]]]).astype(np.float32)
+
+
+@pytest.mark.parametrize("op", ["Relu", "LeakyRelu", "Sign", "Elu", "Selu", "Celu", "HardSigmoid"])
+def test_activations_keep_nan(op: str, tmp_path: Path) -> None:
+    feeds = {"x": ROW}
+    proto = model(node(op, "x"), {"x": ROW.shape})
+    found = results(proto, feeds, tmp_path)
+    for each in found:
+        np.testing.assert_array_equal(np.isnan(each["y"]), np.isnan(ROW))
+        np.testing.assert_allclose(each["y"], found[0]["y"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["Max", "Min"])
+def test_extrema_of_two_keep_the_nan_of_either(op: str, tmp_path: Path) -> None:
+    a, b = (x.astype(np.float32).reshape(1, -1) for x in np.meshgrid(ROW[2], ROW[0]))
+    f = {"Max": np.maximum, "Min": np.minimum}[op]
+    proto = model(node(op, "a b"), {"a": a.shape, "b": b.shape})
+    assert_gives(proto, {"a": a, "b": b}, {"y": f(a, b)}, tmp_path)
+
+
+@pytest.mark.parametrize("bounds", [{"lo": -1, "hi": 1}, {"lo": 0}])
+def test_clip_keeps_nan(bounds: dict[str, float], tmp_path: Path) -> None:
+    constants = {n: np.float32(v) for n, v in bounds.items()}
+    proto = model(node("Clip", " ".join(["x", *bounds])), {"x": ROW.shape}, constants)
+    expected = np.clip(ROW, bounds["lo"], bounds.get("hi", INF))
+    assert_gives(proto, {"x": ROW}, {"y": expected}, tmp_path)
+
+
+@pytest.mark.parametrize("n", [9, 100])
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean", "ReduceL1"])
+def test_reductions_keep_a_nan_wherever_it_is(op: str, n: int, tmp_path: Path) -> None:
+    """Also in the partial results of vectors and in their tails."""
+    x = np.random.default_rng(0).standard_normal((n, n)).astype(np.float32)
+    x[np.arange(n), np.arange(n)] = NAN
+    found = results(model(node(op, "x", axes=[1]), {"x": x.shape}, opset=11), {"x": x}, tmp_path)
+    assert all(np.isnan(each["y"]).all() for each in found)
+
+
+def test_pooling_keeps_nan_and_spreads_it_no_further(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 16, 9, 9)).astype(np.float32)
+    x[0, 3, 4, 4], x[0, 5, 0, 0] = NAN, INF
+    for op, extra in (("MaxPool", {}), ("AveragePool", {"count_include_pad": 1})):
+        pool = node(op, "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], **extra)
+        proto = model(pool, {"x": x.shape})
+        finite = onnxruntime_outputs(proto, {"x": np.nan_to_num(x, posinf=3e38)})["y"]
+        for found in results(proto, {"x": x}, tmp_path):
+            rows, columns = np.nonzero(np.isnan(found["y"][0, 3]))
+            assert {*zip(rows.tolist(), columns.tolist(), strict=True)} == {(2, 2)}
+            assert found["y"][0, 5, 0, 0] == INF
+            rest = np.isfinite(found["y"])
+            assert rest.sum() == rest.size - 2
+            np.testing.assert_allclose(found["y"][rest], finite[rest], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_a_row_with_nan_is_nan_and_hidden_elements_are_zero(op: str, tmp_path: Path) -> None:
+    x = np.zeros((4, 40), np.float32)
+    x[0, 7], x[1, 5], x[2] = NAN, -INF, -INF
+    proto = model(node(op, "x", axis=1), {"x": x.shape})
+    share = np.full(40, 1 / 39)
+    share[5] = 0
+    with np.errstate(divide="ignore"):
+        last = [share, [NAN] * 40, [1 / 40] * 40]
+        rows = [[NAN] * 40, *(np.log(r) if op == "LogSoftmax" else r for r in last)]
+    assert_gives(proto, {"x": x}, {"y": np.array(rows)}, tmp_path)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_positions_of_nan_are_those_of_numpy(op: str, last: int, tmp_path: Path) -> None:
+    proto = model(
+        node(op, "x", axis=1, keepdims=0, select_last_index=last),
+        {"x": ROW.shape},
+        types={"y": "int64"},
+    )
+    f = {"ArgMax": np.argmax, "ArgMin": np.argmin}[op]
+    expected = 8 - f(ROW[:, ::-1], 1) if last else f(ROW, 1)
+    assert_gives(proto, {"x": ROW}, {"y": expected}, tmp_path)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(("n", "k"), [(9, 1), (9, 4), (80, 3)])
+def test_top_k_counts_nan_as_the_largest(n: int, largest: int, k: int, tmp_path: Path) -> None:
+    """As where NumPy sorts, and onnxruntime in the case `nan_index`; equal ones stay in order."""
+    x = np.concatenate([np.repeat(ROW, n // 9, axis=1), np.full((3, n % 9), NAN)], axis=1)
+    x = x.astype(np.float32)
+    proto = model(
+        node("TopK", "x k", "y i", axis=1, largest=largest),
+        {"x": x.shape},
+        {"k": np.array([k])},
+        "y i",
+        types={"i": "int64"},
+    )
+    rank = np.where(np.isnan(x), 2, np.clip(x, -2, 1.9)) * (-1 if largest else 1)
+    at = np.argsort(rank, axis=1, kind="stable")[:, :k]
+    assert_gives(proto, {"x": x}, {"y": np.take_along_axis(x, at, 1), "i": at}, tmp_path)
+
+
+def test_sines_of_large_arguments(tmp_path: Path) -> None:
+    x = np.array([1e4, 5e5, 1e6, 1e7, -1e9, 1e12, 3.4e38, INF, -0.0, NAN], np.float32)
+    ops = {"Sin": np.sin, "Cos": np.cos, "Tan": np.tan}
+    nodes = [node(op, "x", op) for op in ops]
+    with np.errstate(invalid="ignore"):
+        expected = {op: f(x.astype(np.float64)) for op, f in ops.items()}
+    assert_gives(model(nodes, {"x": x.shape}, outputs=" ".join(ops)), {"x": x}, expected, tmp_path)
+
+
+@pytest.mark.parametrize("exponent", [2.0, [2.0, 3, 2, 4], 11.0, 0.5, [0, -1, -INF, NAN]])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_powers_of_negative_numbers(exponent: Any, is_known: bool, tmp_path: Path) -> None:
+    x, e = (
+        np.array([[-2, -1, 0, 2], [-INF, INF, NAN, -0.5]], np.float32),
+        np.asarray(exponent, np.float32),
+    )
+    inputs = {"x": x.shape} | ({} if is_known else {"e": e.shape})
+    proto = model(node("Pow", "x e"), inputs, {"e": e} if is_known else {})
+    with np.errstate(all="ignore"):
+        expected = np.float_power(x, e)
+    feeds = {"x": x} if is_known else {"x": x, "e": e}
+    assert_gives(proto, feeds, {"y": expected}, tmp_path)
+
+
+def test_remainders_of_large_quotients(tmp_path: Path) -> None:
+    a = np.array([3e38, -3e38, 5.5, -5.5, 1e20, -0.0, INF, 4, 1], np.float32)
+    b = np.array([1e-30, 7, -2, 2, 3, 3, 2, INF, 0], np.float32)
+    with np.errstate(invalid="ignore"):
+        expected = np.fmod(a, b)
+    proto = model(node("Mod", "a b", fmod=1), {"a": a.shape, "b": b.shape})
+    assert_gives(proto, {"a": a, "b": b}, {"y": expected}, tmp_path)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "Softplus": lambda x: np.logaddexp(0, x),
+    "Gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))) / 2,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+    "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "Tanh": np.tanh,
+}
+
+
+@pytest.mark.parametrize("op", ACTIVATIONS)
+def test_activations_at_their_ends(op: str, tmp_path: Path) -> None:
+    x = np.array([-INF, -3e38, -200, -88.5, -30, -0.0, 0, 1e-20, 30, 88.5, 200, 3e37, INF, NAN])
+    x = x.astype(np.float32)
+    with np.errstate(all="ignore"):
+        expected = ACTIVATIONS[op](x.astype(np.float64))
+    assert_gives(
+        model(node(op, "x"), {"x": x.shape}, opset=20), {"x": x}, {"y": expected}, tmp_path
+    )
