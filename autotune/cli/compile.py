@@ -75,6 +75,10 @@ def command(
     require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
     network = read_network(plan.model, plan.shapes, plan.random_weights)
     given = _given(network, check_files)
+    if network.n_denormal:
+        say_note(
+            f"weights below 1.2e-38 count as zero ({network.n_denormal} here): docs/numbers.md"
+        )
     done = compile_plan(plan, network, check, given, say_note, counting)
     if done.report is not None:
         say(str(done.report))
