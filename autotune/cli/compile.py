@@ -7,21 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from numpy.typing import NDArray
 
 from autotune.cli.console import counting, debug_option, put_path, say, say_note
 from autotune.cli.models import model_bytes, model_files, model_path, needs_weights, read_network
 from autotune.cli.options import (
     COUNT,
     FILE,
+    check_input_option,
     max_error_option,
     random_weights_option,
     shape_option,
     shapes_of,
 )
-from autotune.errors import LogMismatch, MissingDependency, ModelError, UsageError
+from autotune.errors import LogMismatch, UsageError
 from autotune.files import require_place
 from autotune.units import format_bytes
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from autotune.target import Target
 
 Shapes = dict[str, tuple[int, ...]]
+Arrays = dict[str, NDArray[Any]]
 
 
 @click.command("compile")
@@ -45,6 +48,7 @@ Shapes = dict[str, tuple[int, ...]]
 @click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
 @max_error_option
 @click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
+@check_input_option
 @debug_option
 def command(
     model: Path | None,
@@ -56,22 +60,27 @@ def command(
     target: str | None,
     max_error: float | None,
     check: bool,
+    check_files: tuple[tuple[str, Path], ...],
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
     MODEL may be left out with --log: the log knows it. Without --log, every task takes the program
     that an analytic model of this CPU chooses. Records with a larger error than --max-error (the
-    limit that the log was tuned with, by default) are left out. The outputs are compared with ONNX
-    Runtime where it is installed, else with a plain NumPy evaluation.
+    limit that the log was tuned with, by default) are left out. The outputs are compared with those
+    of ONNX Runtime, where it is installed, on the model file itself.
     """
     from autotune.target import runs_here
 
+    if check_files and not check:
+        raise UsageError("--check-input is for the check", "leave out --no-check")
     plan = _plan(model, log_path, shapes_of(shapes), target, threads, max_error)
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
+    inputs += [file for _, file in check_files]
     require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
     plan = replace(plan, random_weights=random_weights or _has_random_weights(model, plan))
     network = read_network(plan.model, plan.shapes, plan.random_weights)
+    given = _given(network, check_files)
     best = _best(network, plan)
     tasks = tuple(network.weights)
     network, steps = _choose(network, plan, best)
@@ -80,7 +89,7 @@ def command(
     if check and not runs_here(plan.target):
         say_note("not checked: this CPU cannot run the code")
     elif check:
-        artifact = replace(artifact, max_error=_check(artifact, network, plan))
+        artifact = replace(artifact, max_error=_check(artifact, network, plan, given))
     artifact.save(path)
     say(f"{path.stat().st_size:,} bytes, {format_bytes(artifact.arena_bytes)} of working memory")
     put_path(path)
@@ -232,19 +241,29 @@ def _compile(network: Network, steps: dict[str, Steps], plan: _Plan) -> Artifact
     return replace(artifact, model_path=str(plan.model.resolve()))
 
 
-def _check(artifact: Artifact, network: Network, plan: _Plan) -> float:
+def _given(network: Network, files: tuple[tuple[str, Path], ...]) -> Arrays | None:
+    """The user's own inputs for the check; looked at before minutes are spent."""
+    from autotune.cli.run import read_inputs
+    from autotune.network.artifact import Endpoint
+    from autotune.network.runtime import require_inputs
+
+    ports = tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in network.inputs)
+    if not files:
+        return None
+    arrays = read_inputs(ports, files, "--check-input")
+    require_inputs(ports, arrays)
+    return arrays
+
+
+def _check(artifact: Artifact, network: Network, plan: _Plan, given: Arrays | None) -> float:
     """Compare with an oracle; returns the largest error. Raises WrongNumbers."""
-    from autotune.graph.onnx_reader import prepare_model
-    from autotune.network.check import check_network, check_onnxruntime
+    from autotune.network.check import check_model
+    from autotune.network.oracles import Original
     from autotune.network.runtime import Model
 
-    compiled = Model(artifact)
-    reference = prepare_model(plan.model, plan.shapes, plan.random_weights)
-    try:
-        error, oracle = check_onnxruntime(compiled, reference), "ONNX Runtime"
-    except (MissingDependency, ModelError) as problem:
-        if isinstance(problem, ModelError):
-            say_note(problem.message)
-        error, oracle = check_network(compiled, network), "NumPy"
-    say(f"outputs agree with {oracle}: largest error {error:.1e} of the largest value")
-    return error
+    original = Original(plan.model, plan.shapes, plan.random_weights)
+    report = check_model(Model(artifact), network, original, given)
+    for note in report.notes:
+        say_note(note)
+    say(str(report))
+    return report.error

@@ -113,6 +113,13 @@ random_weights_option = click.option(
     is_flag=True,
     help="Give random weights to a model that comes without any (all are ConstantOfShape).",
 )
+check_input_option = click.option(
+    "--check-input",
+    "check_files",
+    type=NamedFile(),
+    multiple=True,
+    help="Check on these inputs as well: an .npz with all, or name=x.npy. Repeatable.",
+)
 trials_option = click.option("--trials", type=COUNT, help="Candidates to measure at most.")
 time_option = click.option("--time", "time_s", type=Duration(), help="Time to spend at most.")
 max_error_option = click.option(

@@ -59,8 +59,7 @@ def command(
     model = load(artifact, threads)
     if model.artifact.random_weights:
         say_random_weights(model.artifact.name)
-    inputs = read_inputs(model, files)
-    outputs = model.run(inputs)
+    outputs = model.run(_inputs(model, files))
     if output is not None:
         write_npz(output, outputs)
         say(f"{len(outputs)} outputs")
@@ -73,16 +72,22 @@ def command(
     )
 
 
-def read_inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
-    """Arrays of all inputs, cast to no other dtype: `Model.run` checks them."""
-    if not files:
-        from autotune.network.runtime import random_inputs
+def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
+    if files:
+        return read_inputs(model.input_info, files)
+    from autotune.network.runtime import random_inputs
 
-        say_note("no --input: running on random numbers")
-        return random_inputs(model.input_info)
+    say_note("no --input: running on random numbers")
+    return random_inputs(model.input_info)
+
+
+def read_inputs(
+    ports: tuple[Endpoint, ...], files: tuple[tuple[str, Path], ...], option: str = "--input"
+) -> Arrays:
+    """Arrays from files by name, cast to no other dtype: `runtime.require_inputs` checks them."""
     arrays: Arrays = {}
-    names = [end.name for end in model.input_info]
-    elements = sum(math.prod(end.shape) for end in model.input_info)
+    names = [end.name for end in ports]
+    elements = sum(math.prod(end.shape) for end in ports)
     for name, path in files:
         loaded = read_array(path, _WIDEST_BYTES * elements + _SLACK_BYTES)
         if isinstance(loaded, dict):
@@ -91,9 +96,10 @@ def read_inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
             arrays[name or names[0]] = loaded
         else:
             raise UsageError(
-                f"which input is {path}?", f"write --input NAME={path}; inputs: {', '.join(names)}"
+                f"which input is {path}?",
+                f"write {option} NAME={path}; inputs: {', '.join(names)}",
             )
-    return {name: as_bfloat16(array, model.input_info, name) for name, array in arrays.items()}
+    return {name: as_bfloat16(array, ports, name) for name, array in arrays.items()}
 
 
 def as_bfloat16(array: NDArray[Any], ports: tuple[Endpoint, ...], name: str) -> NDArray[Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from autotune.graph.blocks import running_sum
 from autotune.graph.contraction import einsum
 from autotune.graph.ir import Array, Editor, Graph, Node, float_array, moves_nothing, unsupported
+from autotune.graph.limits import check_constant
 from autotune.graph.ranking import top_k
 from autotune.graph.recurrent import recurrent
 from autotune.graph.upscale import columns_to_image, depth_to_space, transposed_convolution
@@ -215,6 +216,7 @@ def _one_hot(editor: Editor, node: Node) -> None:
     shape, kind = list(editor.types[node.output].shape), editor.types[index].dtype
     axis = node.attrs.get("axis", -1) % len(shape)
     wide = [1 if a == axis else d for a, d in enumerate(shape)]
+    check_constant(node, 8 * shape[axis])
     extent = np.array(n.reshape(-1)[0], kind)
 
     def emit(op: str, inputs: tuple[str, ...], dims: list[int], dtype: str) -> str:

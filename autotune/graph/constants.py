@@ -41,7 +41,7 @@ def fold_constants(graph: Graph) -> Graph:
 class _Folder:
     def __init__(self, graph: Graph) -> None:
         self.editor = Editor(graph)
-        self.budget = Budget()
+        self.budget = Budget(graph.constants.values())
         self.unfold = Unfolding(self.editor, self.budget)
         self.infer = Inference(self.editor)
         self.refusals = Refusals()

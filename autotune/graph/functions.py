@@ -20,13 +20,16 @@ from autotune.graph.onnx_nodes import function_of, proto_of, value_info
 from autotune.graph.opsets import NEWEST, defaults_of, schema_of
 
 
-def inlined(node: Node, function: Function) -> list[Node]:
-    """The nodes of a function with the attributes, inputs and outputs of its call."""
+def inlined(node: Node, function: Function, suffix: str) -> list[Node]:
+    """The nodes of a function with the attributes, inputs and outputs of its call.
+
+    `suffix`: what makes the names of its tensors other than those of any other call.
+    """
     attrs = {**function.defaults, **node.attrs}
     given = (*node.inputs, *("" for _ in function.inputs))
     names = {"": "", **dict(zip(function.inputs, given, strict=False))}
     body = Graph(function.inputs, function.outputs, _bound(function.nodes, attrs), {}, {})
-    body = renamed(body, names, f"[{next(filter(None, node.outputs), node.name)}]")
+    body = renamed(body, names, suffix)
     nodes = [replace(n, name=f"{node.name}/{n.name}") for n in body.nodes]
     pairs = zip(body.outputs, node.outputs, strict=False)
     return [*nodes, *(Node(node.name, "Identity", (a,), (b,)) for a, b in pairs if b)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.errors import ModelError
 from autotune.graph.constants import fold_constants
 from autotune.graph.functions import check_calls
@@ -18,9 +20,28 @@ def import_graph(model: Model) -> Graph:
     functions = functions_of(model.proto)
     check_calls(functions)
     graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
-    graph = fold_constants(graph)
+    graph = fold_constants(separate_outputs(graph))
     _require_types(graph)
     return graph
+
+
+def separate_outputs(graph: Graph) -> Graph:
+    """An output that is an input is a copy of it, with a name of its own; each output is one once.
+
+    outputs (x, y, y) of input x  ->  Identity(x) -> x.output;  outputs (x.output, y)
+    """
+    nodes, outputs, names = list(graph.nodes), [], {}
+    taken = {*graph.types, *(o for n in nodes for o in n.outputs)}
+    for name in dict.fromkeys(graph.outputs):
+        if name in graph.inputs:
+            own = f"{name}.output"
+            while own in taken:
+                own += "'"
+            nodes.append(Node(own, "Identity", (name,), (own,)))
+            names[own] = name
+            name = own
+        outputs.append(name)
+    return replace(graph, nodes=tuple(nodes), outputs=tuple(outputs), output_names=names)
 
 
 def _require_types(graph: Graph) -> None:

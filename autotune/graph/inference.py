@@ -1,8 +1,9 @@
 """① Types of results from the types and known values of operands, one node at a time.
 
 The `onnx` package does the inference. Where it knows less than the standard says, shapes are
-computed here: Resize (its scales are float32), ConvTranspose with `auto_pad` SAME, and
-GroupNormalization.
+computed here: Resize (its scales are float32), ConvTranspose with `auto_pad` SAME
+or `output_shape`, Einsum that
+broadcasts, and GroupNormalization.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import onnx
 from onnx import helper, numpy_helper
 
 from autotune.errors import ModelError
+from autotune.graph.contraction import einsum_shape
 from autotune.graph.ir import OPSET, Array, Editor, Node, Shape, TensorType
 from autotune.graph.limits import check_type
 from autotune.graph.onnx_nodes import proto_of, type_of, value_info
 from autotune.graph.opsets import schema_of
+from autotune.graph.windowing import WINDOWED, check_window
 
 _SMALL = 1024
 """Constants with more elements than this never decide a shape."""
@@ -113,7 +116,10 @@ def _as_its_input(editor: Editor, node: Node) -> Shape:
 
 
 def _resized(editor: Editor, node: Node) -> Shape | None:
-    """floor(extent · scale) in float32, as the scales are; sizes are left to `onnx`."""
+    """floor(extent · scale) in float32, as the scales are; sizes are left to `onnx`.
+
+    Of a cropped source too, as in ONNX's own inference and reference implementation.
+    """
     scales = editor.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
     if scales is None or not scales.size:
         return None
@@ -122,35 +128,34 @@ def _resized(editor: Editor, node: Node) -> Shape | None:
     axes = node.attrs.get("axes", range(rank))
     if len(axes) != scales.size or any(not -rank <= a < rank for a in axes):
         return None
-    parts = _cropped(editor, node, len(axes))
-    for axis, scale, part in zip(axes, scales.reshape(-1), parts, strict=True):
-        shape[axis] = int(np.floor(np.float32(shape[axis]) * part * np.float32(scale)))
+    for axis, scale in zip(axes, scales.reshape(-1), strict=True):
+        shape[axis] = int(np.floor(np.float32(shape[axis]) * np.float32(scale)))
     return tuple(shape) if min(shape, default=1) > 0 else None
 
 
-def _cropped(editor: Editor, node: Node, n_axes: int) -> Array:
-    """The part of every axis that is looked at."""
-    roi = editor.constants.get(node.inputs[1])
-    crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
-    if not crops or roi is None or roi.size != 2 * n_axes:
-        return np.ones(n_axes, np.float32)
-    ends: Array = roi.reshape(2, n_axes).astype(np.float32)
-    return np.asarray(ends[1] - ends[0])
-
-
-def _transposed_same(editor: Editor, node: Node) -> Shape | None:
-    """Extent · stride where padding is chosen such that it is."""
+def _transposed(editor: Editor, node: Node) -> Shape | None:
+    """The extents that are asked for, or extent · stride where padding is chosen to give that."""
+    check_window(editor, node)
     is_same = node.attrs.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
     shape, weight = (editor.types[n].shape for n in node.inputs[:2])
-    if not is_same or "output_shape" in node.attrs or not 2 < len(shape) == len(weight):
+    size = tuple(node.attrs.get("output_shape", ()))
+    if not size and not is_same:
         return None
-    strides = node.attrs.get("strides", (1,) * (len(shape) - 2))
-    size = (n * s for n, s in zip(shape[2:], strides, strict=False))
+    if not size:
+        strides = node.attrs.get("strides", (1,) * (len(shape) - 2))
+        size = tuple(n * s for n, s in zip(shape[2:], strides, strict=True))
+    if len(size) != len(shape) - 2 or min(size) < 1:
+        raise ModelError(
+            f"operator 'ConvTranspose' (node '{node.name}') has output_shape {size}",
+            "give one extent for every spatial dimension",
+        )
     return (shape[0], weight[1] * node.attrs.get("group", 1), *size)
 
 
 _SHAPES: Mapping[str, Callable[[Editor, Node], Shape | None]] = {
     "Resize": _resized,
-    "ConvTranspose": _transposed_same,
+    **dict.fromkeys(WINDOWED, check_window),
+    "ConvTranspose": _transposed,
     "GroupNormalization": _as_its_input,
+    "Einsum": einsum_shape,
 }

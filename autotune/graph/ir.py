@@ -81,7 +81,8 @@ class Reference:
 class Graph:
     """A model. `constants` holds every known tensor, `types` the type of every tensor.
 
-    `opset` is that of the file, `functions` the operators that it defines.
+    `opset` is that of the file, `functions` the operators that it defines. `output_names`: what the
+    file calls an output, where that is the name of another tensor here.
     """
 
     inputs: tuple[str, ...]
@@ -91,6 +92,7 @@ class Graph:
     types: dict[str, TensorType]
     opset: int = OPSET
     functions: Mapping[str, Function] = field(default_factory=dict)
+    output_names: Mapping[str, str] = field(default_factory=dict)
 
     def shape(self, name: str) -> Shape:
         """Shape of a tensor."""

@@ -6,6 +6,7 @@ refused by the name of the node before memory is taken for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import prod
 
 import numpy as np
@@ -23,10 +24,12 @@ MOST_DIMENSIONS = 32
 """Dimensions of a tensor: NumPy broadcasts no more."""
 MOST_ELEMENTS = 2**31
 """Elements of a tensor: 8 GiB of float32."""
-MOST_FOLDED_BYTES = 2**29
-"""Bytes of a constant that is not given but computed from smaller ones."""
-MOST_FOLDED_BYTES_IN_ALL = 2**31
-"""Bytes of all such constants."""
+MOST_FOLDED_BYTES = 2**28
+"""Bytes of a constant that is not given but computed from smaller ones; or as many as follows."""
+MOST_FOLDED_BYTES_IN_ALL = 2**29
+"""Bytes of all such constants, or as many as follows."""
+MOST_FOLDED_RATIO = 8
+"""Bytes of all such constants for every byte of those in the file: weights may be unpacked."""
 
 
 def refused(node: Node, reason: str) -> ModelError:
@@ -47,34 +50,52 @@ def check_type(node: Node, name: str, shape: Shape) -> None:
         raise refused(node, reason)
 
 
-def check_constant(node: Node, n_bytes: int) -> None:
+def is_possible(shape: Sequence[int]) -> bool:
+    """Whether a tensor may have such a shape."""
+    fits = len(shape) <= MOST_DIMENSIONS and min(shape, default=0) >= 0
+    return fits and prod(shape) <= MOST_ELEMENTS
+
+
+def n_stored_bytes(array: Array) -> int:
+    """Bytes of memory that hold an array; what is broadcast is there once."""
+    extents = (n for n, stride in zip(array.shape, array.strides, strict=True) if stride)
+    return int(array.itemsize * prod(extents))
+
+
+def check_constant(node: Node, n_bytes: int, most: int = MOST_FOLDED_BYTES) -> None:
     """Whether a constant that `node` needs may be computed."""
-    if n_bytes > MOST_FOLDED_BYTES:
+    if n_bytes > most:
         raise refused(
             node,
             f"a constant of {n_bytes / 2**20:,.0f} MiB would be computed, "
-            f"{MOST_FOLDED_BYTES / 2**20:,.0f} MiB are possible",
+            f"{most / 2**20:,.0f} MiB are possible",
         )
 
 
 class Budget:
-    """What the constants that were computed so far, and the nodes that were unfolded, add up to."""
+    """What the constants that were computed so far, and the nodes that were unfolded, add up to.
 
-    def __init__(self) -> None:
+    `given`: the constants in the file.
+    """
+
+    def __init__(self, given: Iterable[Array] = ()) -> None:
         self.n_bytes = 0
         self.n_nodes = 0
+        unpacked = MOST_FOLDED_RATIO * sum(map(n_stored_bytes, given))
+        self.most_bytes = max(MOST_FOLDED_BYTES, unpacked)
+        self.most_bytes_in_all = max(MOST_FOLDED_BYTES_IN_ALL, unpacked)
 
     def take_constants(
         self, node: Node, shapes: list[tuple[Shape, str]], given: list[Array]
     ) -> None:
         """Before `node` is computed: what is as large as what it is computed from is free."""
         n_bytes = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes)
-        if n_bytes <= sum(a.nbytes for a in given):
+        if n_bytes <= sum(n_stored_bytes(a) for a in given):
             return
-        check_constant(node, n_bytes)
+        check_constant(node, n_bytes, self.most_bytes)
         self.n_bytes += n_bytes
-        if self.n_bytes > MOST_FOLDED_BYTES_IN_ALL:
-            most = MOST_FOLDED_BYTES_IN_ALL / 2**20
+        if self.n_bytes > self.most_bytes_in_all:
+            most = self.most_bytes_in_all / 2**20
             raise refused(node, f"constants of more than {most:,.0f} MiB would be computed")
 
     def take_nodes(self, node: Node, n_nodes: int) -> None:

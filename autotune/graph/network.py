@@ -244,4 +244,7 @@ def _call(subgraph: Subgraph, tasks: Mapping[str, ComputeDAG]) -> Call:
 
 def _ports(graph: Graph, names: tuple[str, ...], limits: Mapping[str, int]) -> tuple[Port, ...]:
     types = ((n, graph.types[n]) for n in names)
-    return tuple(Port(n, t.shape, t.dtype, n, limits.get(n, _FLAGS)) for n, t in types)
+    stated = graph.output_names
+    return tuple(
+        Port(stated.get(n, n), t.shape, t.dtype, n, limits.get(n, _FLAGS)) for n, t in types
+    )

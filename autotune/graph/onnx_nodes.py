@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from onnx import (
 )
 
 from autotune.graph.ir import Array, Function, Graph, Node, Reference, Shape, TensorType
-from autotune.graph.opsets import opset_of
+from autotune.graph.opsets import opset_in_model, opset_of
+from autotune.graph.tensors import array_of
 
 Functions = Mapping[str, Function]
 
@@ -32,7 +34,7 @@ def graph_of(
 ) -> Graph:
     """A graph with the types of what it is given; results have none yet."""
     constants = dict(weights or {})
-    constants |= {t.name: numpy_helper.to_array(t) for t in proto.initializer}
+    constants |= {t.name: array_of(t, "initialiser") for t in proto.initializer}
     types = {n: TensorType(a.shape, str(a.dtype)) for n, a in constants.items()}
     for value in proto.input:
         if value.type.tensor_type.elem_type and value.name not in types:
@@ -50,7 +52,23 @@ def graph_of(
 
 def functions_of(model: ModelProto) -> dict[str, Function]:
     """The operators that a model defines, by the name that `operator_name` gives their calls."""
-    return {operator_name(f, f.name): function_of(f) for f in model.functions}
+    opset = opset_of(model.opset_import)
+    return {operator_name(f, f.name): _in_model(function_of(f), opset) for f in model.functions}
+
+
+def _in_model(function: Function, opset: int) -> Function:
+    """A function of a model in `opset`: see `opsets.opset_in_model`."""
+    return replace(function, nodes=tuple(_node_in_model(n, opset) for n in function.nodes))
+
+
+def _node_in_model(node: Node, opset: int) -> Node:
+    attrs = {
+        name: replace(value, nodes=tuple(_node_in_model(n, opset) for n in value.nodes))
+        if isinstance(value, Graph)
+        else value
+        for name, value in node.attrs.items()
+    }
+    return replace(node, attrs=attrs, opset=opset_in_model(node, opset))
 
 
 def function_of(proto: FunctionProto, defaults: Mapping[str, Any] | None = None) -> Function:
@@ -91,7 +109,7 @@ def attribute_of(attribute: AttributeProto, opset: int) -> Any:
         case AttributeProto.GRAPH:
             return graph_of(value, opset)
         case AttributeProto.TENSOR:
-            return numpy_helper.to_array(value)
+            return array_of(value, f"attribute '{attribute.name}':")
         case AttributeProto.STRING:
             return value.decode(errors="replace")
         case AttributeProto.STRINGS:

@@ -20,24 +20,38 @@ from pathlib import Path
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto, ValueInfoProto, helper, numpy_helper
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 from autotune.errors import DynamicShape, ModelError, UsageError
 from autotune.files import open_input
 from autotune.graph.ir import OPSET
+from autotune.graph.operators import DTYPES
 from autotune.graph.opsets import opset_of, schema_of
-from autotune.graph.random_weights import Array, replace_all, take_constant_fills
+from autotune.graph.random_weights import replace_all, take_constant_fills
+from autotune.graph.tensors import Array, array_of
 from autotune.graph.widening import half_ports, widen
 from autotune.units import format_bytes
 
 _LARGE = 1024
 """Initialisers with more elements than this never decide a shape: they are stripped."""
 
+_IR_VERSION_WITH_OPSETS = 3
+"""The first version of the file format that states opsets; before, all was opset 1."""
 _MOST_BYTES = (2 << 30) - 1
 """What a protocol buffer can hold."""
 
 _IR_VERSION = 10
 """The version of the file format that is written: its inputs need not list all initialisers."""
+
+_ALL_KINDS = TensorProto.DataType.values()
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -106,7 +120,9 @@ def load_model(
     drop_initializers_from_inputs(model)
     halves = half_ports(model)
     widen(model)
-    _bind_shapes(model, shapes or {})
+    bind_inputs(model, shapes or {})
+    for value in model.graph.input:
+        _require_dtype(value)
     weights = take_constant_fills(model, random_weights)
     weights |= _take_large(model)
     _declare(model, weights)
@@ -146,8 +162,10 @@ def external_files(path: str | Path) -> list[Path]:
 def read_file(path: Path) -> ModelProto:
     """Parse an ONNX file together with its external data."""
     model = _parse(path)
-    if not model.graph.output or not opset_of(model.opset_import):
+    if not model.graph.output:
         raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
+    if not model.opset_import and model.ir_version < _IR_VERSION_WITH_OPSETS:
+        model.opset_import.add(version=1)
     return model
 
 
@@ -180,7 +198,8 @@ def drop_initializers_from_inputs(model: ModelProto) -> None:
     model.ir_version = _IR_VERSION
 
 
-def _bind_shapes(model: ModelProto, shapes: Shapes) -> None:
+def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
+    """Give the inputs of `model` these shapes; see `load_model`."""
     inputs = {i.name: i for i in model.graph.input}
     for name, shape in shapes.items():
         if name not in inputs:
@@ -223,6 +242,18 @@ def _require_tensor(value: ValueInfoProto) -> None:
         )
 
 
+def _require_dtype(value: ValueInfoProto) -> None:
+    """Whether what runs a network can be given such elements, even if nobody reads them."""
+    kind = value.type.tensor_type.elem_type
+    names = {helper.np_dtype_to_tensor_dtype(np.dtype(d)): d for d in DTYPES}
+    if kind not in names:
+        label = TensorProto.DataType.Name(kind).lower() if kind in _ALL_KINDS else str(kind)
+        raise ModelError(
+            f"input '{value.name}' has elements of type '{label}'",
+            f"remove it, or convert it outside of the model to one of: {', '.join(DTYPES)}",
+        )
+
+
 def _require_static(value: ValueInfoProto) -> None:
     tensor = value.type.tensor_type
     if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
@@ -243,7 +274,7 @@ def _example(value: ValueInfoProto) -> str:
 def _take_large(model: ModelProto) -> dict[str, Array]:
     """Move large initialisers out of the model."""
     large = [t for t in model.graph.initializer if math.prod(t.dims) > _LARGE]
-    arrays = {t.name: numpy_helper.to_array(t) for t in large}
+    arrays = {t.name: array_of(t, "initialiser") for t in large}
     replace_all(
         model.graph.initializer, [t for t in model.graph.initializer if t.name not in arrays]
     )
@@ -257,6 +288,19 @@ def _declare(model: ModelProto, weights: dict[str, Array]) -> None:
         model.graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
 
 
+def _make_outputs(node: NodeProto) -> None:
+    """Outputs of branches that come from outside of them become copies, which the checker wants."""
+    for body in (a.g for a in node.attribute if a.HasField("g")):
+        for inner in body.node:
+            _make_outputs(inner)
+        made = {o for n in body.node for o in n.output}
+        made |= {i.name for i in body.input} | {t.name for t in body.initializer}
+        for output in body.output:
+            if output.name not in made:
+                body.node.add(op_type="Identity", input=[output.name], output=[f"{output.name}*"])
+                output.name += "*"
+
+
 def _check(model: ModelProto) -> None:
     """Whether the model is well formed; the shapes of its outputs need not be stated.
 
@@ -267,6 +311,8 @@ def _check(model: ModelProto) -> None:
     del stated.functions[:]
     for output in stated.graph.output:
         output.type.tensor_type.shape.SetInParent()
+    for node in stated.graph.node:
+        _make_outputs(node)
     try:
         onnx.checker.check_model(stated)
     except onnx.checker.ValidationError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from autotune.errors import UnsupportedOperator
 from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.indices import (
     arg_extremum,
@@ -35,18 +34,24 @@ from autotune.graph.products import (
 from autotune.graph.ranking import rank, ranked
 from autotune.graph.recurrent import lstm_output, lstm_state
 from autotune.graph.sampling import grid_sample, interpolate
-from autotune.graph.scope import Operands, Scope, axes_of, broadcast_shape, read, tensor
+from autotune.graph.scope import (
+    Operands,
+    Scope,
+    axes_of,
+    broadcast_shape,
+    inside,
+    read,
+    tensor,
+)
 from autotune.graph.windows import average_pool, conv, lp_pool, max_pool, padded
 from autotune.te.expr import (
     Expr,
     Tensor,
     add,
-    as_index,
     binary,
     compare,
     identity,
     idx,
-    maximum,
     minimum,
     mod,
     mul,
@@ -73,26 +78,51 @@ def transpose(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
 
 
 def pad(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Constant, edge, reflect or wrap padding by `node.attrs["amounts"]`."""
+    """Constant, edge, reflect or wrap padding by `node.attrs["amounts"]`.
+
+    Negative amounts crop, before anything is padded: what is repeated is what they leave.
+    """
     x = tensor(operands, 0)
     amounts = node.attrs["amounts"]
     begin, end = amounts[: len(x.shape)], amounts[len(x.shape) :]
     mode = node.attrs.get("mode", "constant")
     if mode == "constant":
         return padded(scope, x, begin, end, node.attrs.get("fill", 0.0))
-    if mode not in ("edge", "reflect", "wrap"):
-        raise UnsupportedOperator(f"Pad with mode '{mode}' (node '{node.name}') is not supported")
     axes = axes_of(shape)
-    index = []
-    for a, b, n in zip(axes, begin, x.shape, strict=True):
-        i = sub(a.var, idx(b))
-        if mode == "reflect":
-            i = select(compare("lt", i, idx(0)), sub(idx(0), i), i)
-            i = select(compare("ge", i, idx(n)), sub(idx(2 * n - 2), i), i)
-        if mode == "wrap":
-            i = mod(i, idx(n))
-        index.append(maximum(idx(0), minimum(idx(n - 1), i)) if n != a.extent else as_index(a))
+    index: list[Expr] = []
+    for a, b, e, n in zip(axes, begin, end, x.shape, strict=True):
+        first, last = max(0, -b), n - 1 - max(0, -e)
+        size = last - first + 1
+        place = sub(a.var, idx(b + first))  # among what is left
+        if max(b, e) > 0:
+            place = _REPEATED[mode](place, size, max(b, e))
+        index.append(add(place, idx(first)))
     return scope.compute("pad", axes, x[tuple(index)])
+
+
+def _edge(place: Expr, size: int, most: int) -> Expr:
+    """A place outside of `size` elements -> the one at that end."""
+    return inside(place, size)
+
+
+def _reflect(place: Expr, size: int, most: int) -> Expr:
+    """A place outside of `size` elements, by at most `most`, mirrored at the ends."""
+    if size == 1:
+        return idx(0)
+    if most >= size:  # more than once
+        place = mod(place, idx(2 * size - 2))
+        return minimum(place, sub(idx(2 * size - 2), place))
+    place = select(compare("lt", place, idx(0)), sub(idx(0), place), place)
+    place = select(compare("ge", place, idx(size)), sub(idx(2 * size - 2), place), place)
+    return inside(place, size)
+
+
+def _wrap(place: Expr, size: int, most: int) -> Expr:
+    """A place outside of `size` elements counted on from the other end."""
+    return inside(mod(place, idx(size)), size)
+
+
+_REPEATED = {"edge": _edge, "reflect": _reflect, "wrap": _wrap}
 
 
 def slice_(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:

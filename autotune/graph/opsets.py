@@ -30,6 +30,24 @@ def schema_of(op: str, opset: int) -> onnx.defs.OpSchema | None:
         return None
 
 
+def opset_in_model(node: Node, opset: int) -> int:
+    """The opset that decides what a node of a function means in a model of `opset`.
+
+    It is the function's own. But the standard wants an operator to mean the same in both, and where
+    it does not while both write it alike (Softmax before and after 13), ONNX Runtime and the
+    reference implementation take the model's.
+    """
+    own, outer = schema_of(node.op, node.opset), schema_of(node.op, opset)
+    if own is None or outer is None or outer.deprecated:
+        return node.opset
+    return opset if _form(own) == _form(outer) else node.opset
+
+
+def _form(schema: onnx.defs.OpSchema) -> tuple[list[str], set[str]]:
+    """How an operator is written: its inputs and attributes."""
+    return [i.name for i in schema.inputs], set(schema.attributes)
+
+
 def newer_attribute(node: Node) -> str | None:
     """An attribute of `node` that came after opset 22 and is not at its default."""
     known, now = schema_of(node.op, OPSET), schema_of(node.op, node.opset)

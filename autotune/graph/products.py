@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 from autotune.graph.elementwise import ONE, ZERO
@@ -73,19 +73,26 @@ def einsum(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor
     """
     *sources, result = node.attrs["labels"].split(" ")
     tensors = [tensor(operands, n) for n in range(len(sources))]
+    shapes = [x.shape if labels else () for labels, x in zip(sources, tensors, strict=True)]
     extents: dict[str, int] = {}
-    for labels, x in zip(sources, tensors, strict=True):
-        for label, extent in zip(labels, x.shape, strict=True):
+    for labels, found in zip(sources, shapes, strict=True):
+        for label, extent in zip(labels, found, strict=True):
             extents[label] = max(extent, extents.get(label, 1))
     axes = {label: Axis(label, extent) for label, extent in extents.items()}
     elements: list[Expr] = [
-        x[tuple(axes[a].var if n > 1 else idx(0) for a, n in zip(labels, x.shape, strict=True))]
-        for labels, x in zip(sources, tensors, strict=True)
+        x[_einsum_index(labels, found, axes) or (idx(0),)]
+        for labels, found, x in zip(sources, shapes, tensors, strict=True)
     ]
     body = reduce(mul, elements)
     summed = tuple(axis for label, axis in axes.items() if label not in result)
     body = Reduce("sum", body, summed) if summed else body
     return scope.compute("einsum", [axes[a] for a in result] or _POINT, body)
+
+
+def _einsum_index(labels: str, shape: Shape, axes: Mapping[str, Axis]) -> tuple[Expr, ...]:
+    """Where an operand is read; it has one place along an axis of extent 1."""
+    pairs = zip(labels, shape, strict=True)
+    return tuple(axes[a].var if n > 1 else idx(0) for a, n in pairs)
 
 
 def softmax(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:

@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from autotune.errors import UsageError
-
-Array = NDArray[Any]
+from autotune.graph.limits import is_possible
+from autotune.graph.tensors import Array, array_of
 
 _RESIDUAL_GAIN = 0.35
 """Scale of a residual branch: (1 + 0.35²)^16 ≈ 6.3, the growth of the variance over 16 blocks."""
@@ -75,17 +74,18 @@ def _constant_fills(model: ModelProto) -> dict[str, Array]:
             known[node.output[0]] = node.attribute[0].t
     fills: dict[str, Array] = {}
     for node in model.graph.node:
-        if node.op_type == "ConstantOfShape" and node.input[0] in known:
-            shape = numpy_helper.to_array(known[node.input[0]])
+        if node.op_type == "ConstantOfShape" and set(node.input) & set(known) and node.output:
+            shape = array_of(known[node.input[0]]).reshape(-1).tolist()
             value = _fill_value(node.attribute)
-            fills[node.output[0]] = np.broadcast_to(value.reshape(()), tuple(shape))
+            if value.size == 1 and is_possible(shape):  # else import names the node
+                fills[node.output[0]] = np.broadcast_to(value.reshape(()), tuple(shape))
     return fills
 
 
 def _fill_value(attributes: Iterable[AttributeProto]) -> Array:
     for attribute in attributes:
         if attribute.name == "value":
-            return numpy_helper.to_array(attribute.t).reshape(1)
+            return array_of(attribute.t)
     return np.zeros(1, np.float32)
 
 

@@ -69,8 +69,9 @@ def resize(editor: Editor, node: Node) -> None:
     """Rewrite one Resize; see the module."""
     shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
     crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
-    changed = [a for a in range(len(out)) if shape[a] != out[a] or crops]
-    axes = {a: _interpolation(editor, node, a) for a in changed}
+    copied = shape == out and node.attrs.get("nearest_mode") == "simple"
+    changed = [a for a in range(len(out)) if crops or _changes(editor, node, a)]
+    axes = {a: _interpolation(editor, node, a) for a in changed if not copied}
     if all(axis.is_repetition for axis in axes.values()):
         editor.emit(replace(node, inputs=node.inputs[:1], attrs={}))
         return
@@ -80,6 +81,12 @@ def resize(editor: Editor, node: Node) -> None:
     _interpolate(editor, replace(node, outputs=(result,)), axes)
     if outside:
         _fill_outside(editor, node, axes, result)
+
+
+def _changes(editor: Editor, node: Node, axis: int) -> bool:
+    """Whether an axis may be more than copied: a factor of 1.1 keeps its extent of 4."""
+    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
+    return shape[axis] != out[axis] or _scale(editor, node, axis) != 1
 
 
 def _interpolate(editor: Editor, node: Node, axes: Mapping[int, _Axis]) -> None:
@@ -221,7 +228,7 @@ def _scale(editor: Editor, node: Node, axis: int) -> np.float32:
     if given is not None and given.size and axis in axes:
         return np.float32(given[axes.index(axis)])
     policy = node.attrs.get("keep_aspect_ratio_policy", "stretch")
-    if asked is not None and asked.size and policy != "stretch":
+    if asked is not None and asked.size and policy != "stretch" and axis in axes:
         ratios = [n / sizes[a][0] for n, a in zip(asked.tolist(), axes, strict=True)]
         return np.float32(min(ratios) if policy == "not_larger" else max(ratios))
     return np.float32(sizes[axis][1] / sizes[axis][0])
@@ -251,9 +258,8 @@ def _coordinates(editor: Editor, node: Node, axis: int, scale: np.float32) -> Ar
             begin, end = _crop(editor, node, axis)
             if out == 1:
                 return at + half * (begin + end) * np.float32(size - 1)
-            return begin * np.float32(size - 1) + at * (end - begin) * np.float32(
-                (size - 1) / (out - 1)
-            )
+            span = at * (end - begin) * np.float32(size - 1)
+            return begin * np.float32(size - 1) + span / np.float32(out - 1)
         case mode:
             raise unsupported(node, editor.graph, f"coordinates '{mode}'")
 

@@ -7,6 +7,7 @@ one over the number of elements that count. Runs on the layout that is stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, unsupported
 from autotune.graph.layout import pad_amounts, reduce_axes
+from autotune.graph.limits import check_constant
 from autotune.graph.products import REDUCES
 from autotune.graph.resizing import resize
 from autotune.graph.simplify import remove_identities
@@ -55,11 +57,23 @@ def _pad(editor: Editor, node: Node) -> None:
     if not any(amounts):
         editor.emit(replace(node, op="Identity", inputs=node.inputs[:1], attrs={}))
         return
+    mode = node.attrs.get("mode", "constant")
+    _check_padding(editor, node, mode, amounts)
     fill = 0.0
     if len(node.inputs) > 2 and node.inputs[2]:
         fill = float(editor.constants[node.inputs[2]].reshape(-1)[0])
-    attrs = {"mode": node.attrs.get("mode", "constant"), "amounts": tuple(amounts), "fill": fill}
+    attrs = {"mode": mode, "amounts": tuple(amounts), "fill": fill}
     editor.emit(replace(node, inputs=node.inputs[:1], attrs=attrs))
+
+
+def _check_padding(editor: Editor, node: Node, mode: str, amounts: list[int]) -> None:
+    """Whether there is such a mode, and something left to repeat where it repeats elements."""
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise unsupported(node, editor.graph, f"mode '{mode}'")
+    shape = editor.types[node.inputs[0]].shape
+    pairs = zip(amounts[: len(shape)], amounts[len(shape) :], shape, strict=True)
+    if mode != "constant" and any(n + min(b, 0) + min(e, 0) < 1 for b, e, n in pairs):
+        raise unsupported(node, editor.graph, f"mode '{mode}' of an axis cropped to nothing")
 
 
 def _slice(editor: Editor, node: Node) -> None:
@@ -186,6 +200,7 @@ def _average_pool(editor: Editor, node: Node) -> None:
     size = editor.types[node.inputs[0]].shape[1:-1]
     out = editor.types[node.output].shape[1:-1]
     window = Window(node, tuple(node.attrs["kernel_shape"]), size, out)
+    check_constant(node, 8 * math.prod(out))
     counts = np.ones((), np.int64)
     for n in range(len(size)):
         counts = np.multiply.outer(counts, _n_counted(window, n, node))
@@ -213,13 +228,12 @@ def _triangle(editor: Editor, node: Node) -> None:
 
 def _n_counted(window: Window, n: int, node: Node) -> Array:
     """How many taps of each output position along dimension `n` count."""
-    outs = np.arange(window.out[n])[:, None] * window.strides[n] - window.begin[n]
-    at = outs + np.arange(window.kernel[n]) * window.dilations[n]
-    if node.attrs.get("count_include_pad", 0):
-        inside = at < window.size[n] + window.end[n]
-    else:
-        inside = (at >= 0) & (at < window.size[n])
-    counted: Array = inside.sum(1)
+    at = np.arange(window.out[n]) * window.strides[n] - window.begin[n]  # of the first tap
+    step, padded = window.dilations[n], bool(node.attrs.get("count_include_pad", 0))
+    end = window.size[n] + (window.end[n] if padded else 0)
+    first = np.zeros_like(at) if padded else np.maximum(0, -(at // step))
+    last = np.minimum(window.kernel[n] - 1, (end - 1 - at) // step)
+    counted: Array = np.maximum(0, last - first + 1)
     return counted
 
 

@@ -16,12 +16,16 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.graph.functions import inlined, renamed, standard_body
+from autotune.graph.grids import affine_grid
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
 from autotune.graph.limits import MOST_ITERATIONS, Budget
 from autotune.graph.opsets import newer_attribute, schema_of
 from autotune.graph.upgrades import upgraded
 
 Names = tuple[str, ...]
+
+_LONG_NAME = 40
+"""Characters of a tensor's name that the names of others may end in."""
 
 CONTROL = ("If", "Loop", "Scan")
 """Operators with graphs inside that may be unfolded."""
@@ -33,6 +37,7 @@ class Unfolding:
     def __init__(self, editor: Editor, budget: Budget) -> None:
         self.editor, self.budget = editor, budget
         self.sequences: dict[str, Names] = {}
+        self._n_suffixes = 0
 
     def __call__(self, node: Node) -> list[Node] | None:
         """The nodes that stand for `node`; None if it is an ordinary one, or not known enough.
@@ -41,7 +46,7 @@ class Unfolding:
         """
         function = self.editor.graph.functions.get(node.op)
         if function is not None:
-            return self._counted(node, inlined(node, function))
+            return self._counted(node, inlined(node, function, self._suffix(node)))
         if node.opset != OPSET:
             return self._in_opset(node)
         handler = _HANDLERS.get(node.op)
@@ -51,6 +56,17 @@ class Unfolding:
     def _counted(self, node: Node, nodes: list[Node]) -> list[Node]:
         self.budget.take_nodes(node, len(nodes))
         return nodes
+
+    def _suffix(self, node: Node, number: str = "") -> str:
+        """What the names of tensors that stand for `node` end in.
+
+        A name gets one for every level that it lies in: long ones would double with each of them.
+        """
+        made = next(filter(None, node.outputs), node.name)
+        if len(made) <= _LONG_NAME:
+            return f"[{made}{number}]"
+        self._n_suffixes += 1
+        return f"[{made[:_LONG_NAME]}~{self._n_suffixes}]"
 
     def _in_opset(self, node: Node) -> list[Node]:
         """What `node` means in the opset that all are brought to."""
@@ -71,7 +87,9 @@ class Unfolding:
     def expanded(self, node: Node) -> list[Node] | None:
         """The nodes that define a compound operator of the standard; None if it is not one."""
         body = standard_body(node, self.editor.types)
-        return None if body is None else self._counted(node, inlined(node, body))
+        if body is None:
+            return None
+        return self._counted(node, inlined(node, body, self._suffix(node)))
 
     def constant(self, node: Node, n: int) -> Array | None:
         """The value of input `n`, if it is known."""
@@ -122,7 +140,7 @@ class Unfolding:
         body: Graph = node.attrs[which]
         inputs = body.inputs[len(body.inputs) - len(carried) :]
         names = dict(zip(inputs, carried, strict=True))
-        body = renamed(body, names, f"[{next(filter(None, node.outputs))}{number}]")
+        body = renamed(body, names, self._suffix(node, number))
         for name, value in body.constants.items():
             self.editor.set_constant(name, value)
         return body
@@ -180,6 +198,10 @@ class Unfolding:
         if n_done > MOST_ITERATIONS:
             reason = f"it takes more than {MOST_ITERATIONS:,} iterations"
             raise unsupported(node, self.editor.graph, reason)
+
+    def grid(self, node: Node) -> list[Node]:
+        """A product of known places; see `grids`."""
+        return affine_grid(self.editor, node)
 
     def construct(self, node: Node) -> list[Node]:
         """A sequence of all inputs, or of none."""
@@ -283,6 +305,7 @@ _HANDLERS: dict[str, Callable[[Unfolding, Node], list[Node] | None]] = {
     "If": Unfolding.branch,
     "Loop": Unfolding.loop,
     "Scan": Unfolding.scan,
+    "AffineGrid": Unfolding.grid,
     "SequenceConstruct": Unfolding.construct,
     "SequenceEmpty": Unfolding.construct,
     "Identity": Unfolding.identity,

@@ -117,13 +117,15 @@ def _with_holes(weight: Array, dilations: Shape) -> Array:
 
 
 def _begins(node: Node, size: Shape, strides: Shape, kernel: Shape, out: Shape) -> list[int]:
-    """How much of the whole result is cut off in front."""
+    """How much of the whole result is cut off in front; negative: how much lies before it."""
     mode = node.attrs.get("auto_pad", "NOTSET")
     if mode in ("NOTSET", "VALID") and "output_shape" not in node.attrs:
         return list(node.attrs.get("pads", (0,) * 2 * len(size)))[: len(size)]
     extra = node.attrs.get("output_padding", (0,) * len(size))
     whole = [(h - 1) * s + k + e for h, s, k, e in zip(size, strides, kernel, extra, strict=True)]
-    cut = [max(0, n - o) for n, o in zip(whole, out, strict=True)]
+    cut = [n - o for n, o in zip(whole, out, strict=True)]
+    if "output_shape" in node.attrs:  # what is asked for beyond the windows lies behind them
+        cut = [max(0, n) for n in cut]
     return [n // 2 if mode == "SAME_UPPER" else n - n // 2 for n in cut]
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
+from autotune.graph.tensors import array_of
+
 _NAMES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 _HALF = tuple(_NAMES)
 _TYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
@@ -56,7 +58,7 @@ def _widen_attributes(attributes: Iterable[AttributeProto]) -> None:
 
 def _widen_tensor(tensor: TensorProto) -> None:
     if tensor.data_type in _HALF:
-        wide = numpy_helper.to_array(tensor).astype(np.float32)
+        wide = array_of(tensor).astype(np.float32)
         tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
 
 

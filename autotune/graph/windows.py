@@ -7,7 +7,7 @@ inline it, compute it per tile, or once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -77,8 +77,9 @@ class Window:
         kept, pads = [], []
         window = zip(self.out, self.strides, self.kernel, self.dilations, strict=True)
         for (o, s, k, d), b, e, h in zip(window, self.begin, self.end, self.size, strict=True):
-            at = np.arange(o)[:, None] * s + np.arange(k) * d - b
-            met = np.flatnonzero(((at >= 0) & (at < h)).any(0))
+            at = np.arange(k) * d - b  # of the first result; s further for each of the next
+            first_met, last_met = np.maximum(0, -(at // s)), np.minimum(o - 1, (h - 1 - at) // s)
+            met = np.flatnonzero(first_met <= last_met)
             first, last = (int(met[0]), int(met[-1])) if met.size else (0, k - 1)
             cut = first * d, (k - 1 - last) * d
             fits = cut[0] <= b
@@ -91,7 +92,7 @@ class Window:
     @property
     def taps(self) -> tuple[Axis, ...]:
         """Reduction axes over the kernel."""
-        names = _TAPS[len(self.kernel)]
+        names = _names(_TAPS, len(self.kernel), "k")
         return tuple(Axis(name, extent) for name, extent in zip(names, self.kernel, strict=True))
 
     def at(self, outs: Sequence[Axis], taps: Sequence[Axis]) -> list[Expr]:
@@ -113,6 +114,11 @@ class Window:
 
 _TAPS = {1: ("kw",), 2: ("kh", "kw"), 3: ("kd", "kh", "kw")}
 _SPACE = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
+
+
+def _names(usual: Mapping[int, tuple[str, ...]], n: int, stem: str) -> tuple[str, ...]:
+    """Names of `n` axes: the usual ones, or numbered."""
+    return usual.get(n) or tuple(f"{stem}{i}" for i in range(n))
 
 
 def padded(scope: Scope, x: Tensor, begin: Shape, end: Shape, value: float) -> Tensor:
@@ -164,7 +170,8 @@ def conv(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
 
 
 def _space(extents: Shape) -> tuple[Axis, ...]:
-    return tuple(Axis(a, e) for a, e in zip(_SPACE[len(extents)], extents, strict=True))
+    names = _names(_SPACE, len(extents), "d")
+    return tuple(Axis(a, e) for a, e in zip(names, extents, strict=True))
 
 
 def biased(scope: Scope, x: Tensor, bias: Tensor | None) -> Tensor:

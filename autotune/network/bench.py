@@ -20,7 +20,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from autotune.measure.noise import Noise, Usage, judge
-from autotune.network.check import max_error
+from autotune.network.differences import max_error
 from autotune.network.opponents import Runner
 from autotune.network.round_trip import RoundTrip
 from autotune.network.runtime import Model, random_inputs

@@ -1,47 +1,235 @@
 """⑩ Are the numbers right? A compiled network beside an oracle that shares no code with it.
 
-The oracle is ONNX Runtime on the original model where it is installed, or the plain NumPy
-evaluation of the network's tasks.
+    inputs of several kinds ─► compiled network ─┬─► within the tolerance: right
+                            └► oracle ───────────┘ else
+    the oracle once more, every result rounded otherwise ─► differs as much: ill-conditioned here
+    the standard's own evaluator ─► agrees with the network: the oracle is wrong
+    none of these ─► WrongNumbers
+
+See `oracles`, `rounding` and `check_inputs`; docs/check.md has the reasons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from autotune.errors import WrongNumbers
+from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.graph.network import Network, Port
 from autotune.network.artifact import numpy_dtype
+from autotune.network.check_inputs import check_inputs
+from autotune.network.differences import TOLERANCE, Difference, difference, tolerance
 from autotune.network.memory import Place, place_of
 from autotune.network.opponents import opponent
+from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
 from autotune.network.runtime import Model, random_inputs
 from autotune.te.evaluate import evaluate
 from autotune.te.pitch import spanned
 
-TOLERANCE = 1e-4
-"""Largest absolute error over the largest absolute output.
+ROUNDING_FACTOR = 8.0
+"""What is allowed of an ill-conditioned output, over what other roundings of the oracle make of it.
 
-A float32 sum of k products in another order differs by about √k·6e-8 of its terms: 4e-6 for the
-longest sums of common networks (k ≈ 5,000), and a few times that after a hundred layers. A single
-wrong, missing or doubled term of such a sum is 1e-3 and more.
-"""
+A sum of K terms rounds K times where the experiment rounds once; eight is above what was found."""
 
-_LEAST_SCALE = 1e-30
-"""Outputs smaller than this come of denormal numbers, which count as zero: no error is relative to
-them."""
+_SAMPLES = 3
+_INEXACT = 2.0**8
+"""Roundings that a program may differ by: 3·10⁻⁵, where those of the tuner may by 5·10⁻⁵."""
+_MOST_FLOPS = 5e10
+"""Larger networks take the standard's evaluator too long."""
 
 Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A check that was passed.
+
+    `oracles`: who was asked, and `kinds` on which inputs. `error`: the largest of all outputs over
+    their largest finite values; `allowed`: what was allowed of that output. `notes`: lines for a
+    user, of what is ill-conditioned and of oracles that failed.
+    """
+
+    oracles: tuple[str, ...]
+    kinds: tuple[str, ...]
+    error: float
+    allowed: float
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return (
+            f"outputs agree with {' and '.join(self.oracles)} on {', '.join(self.kinds)} inputs: "
+            f"largest error {self.error:.1e} of the largest value"
+        )
+
+
+def check_model(
+    model: Model,
+    network: Network,
+    original: Original,
+    given: Mapping[str, Array] | None = None,
+    seed: int = 0,
+) -> Report:
+    """Compare `model` with the file that it was compiled from.
+
+    `network`: what it was compiled from, for where no other oracle can run the file. `given`:
+    inputs of the user, in addition. Raises WrongNumbers.
+    """
+    oracles = Oracles(original, model.n_threads, lambda x: evaluate_network(network, x))
+    kinds = dict(check_inputs(model.input_info, original.proto.graph, seed))
+    if given is not None:
+        kinds = {"given": dict(given)} | kinds
+    checks = [_Check(model, network, oracles, kind, x) for kind, x in kinds.items()]
+    verdicts = [check.verdict(name) for check in checks for name in check.expected]
+    worst = max(verdicts, key=lambda v: v.error, default=_Verdict(0.0, TOLERANCE))
+    used = dict.fromkeys(check.oracle.name for check in checks)
+    notes = (*oracles.problems, *(v.note for v in verdicts if v.note), *_unseen(checks))
+    return Report(tuple(used), tuple(kinds), worst.error, worst.allowed, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    error: float
+    allowed: float
+    note: str = ""
+
+
+@dataclass
+class _Check:
+    """One inference beside the oracle's, and what else is asked where they differ."""
+
+    model: Model
+    network: Network
+    oracles: Oracles
+    kind: str
+    inputs: Mapping[str, Array]
+    _asked: dict[float, dict[str, _Spread]] = field(default_factory=dict)
+
+    @cached_property
+    def actual(self) -> Mapping[str, Array]:
+        return self.model.run(self.inputs)
+
+    @cached_property
+    def _answer(self) -> tuple[Oracle, Mapping[str, Array]]:
+        return self.oracles.ask(self.inputs)
+
+    @property
+    def oracle(self) -> Oracle:
+        return self._answer[0]
+
+    @property
+    def expected(self) -> Mapping[str, Array]:
+        return self._answer[1]
+
+    def verdict(self, name: str) -> _Verdict:
+        """On one output. Raises WrongNumbers."""
+        floor = tolerance(self.expected[name].dtype)
+        found = difference(self.actual[name], self.expected[name])
+        if found.within(floor):
+            return _Verdict(found.error, floor)
+        spread = self._spread(1.0)[name]
+        allowed = max(floor, ROUNDING_FACTOR * spread.error)
+        # whether a number falls to this side of a limit or to that is left to larger errors too
+        n_moved = max(spread.n_moved, self._spread(_INEXACT)[name].n_moved if found.n_moved else 0)
+        if found.within(allowed, math.ceil(ROUNDING_FACTOR * n_moved)):
+            return _Verdict(
+                found.error, allowed, self._ill_conditioned(name, found, spread, n_moved)
+            )
+        if self._is_standard(name, floor):
+            note = f"output '{name}': {self.oracle.name} differs from the standard's own evaluator"
+            return _Verdict(0.0, floor, note + f", which agrees with the network: {found.what}")
+        raise self._wrong(name, found, allowed)
+
+    def _spread(self, scale: float) -> dict[str, _Spread]:
+        if scale not in self._asked:
+            rounded = self.oracle.rounded(self.inputs, range(1, _SAMPLES + 1), scale)
+            self._asked[scale] = _spreads(self.expected, rounded)
+        return self._asked[scale]
+
+    def _is_standard(self, name: str, floor: float) -> bool:
+        """Whether onnx.reference, where it was not the oracle, says what the network says."""
+        if self.oracle.name != ONNXRUNTIME or self.network.flops > _MOST_FLOPS:
+            return False
+        try:
+            expected = self.oracles.reference.run(self.inputs)
+        except (MissingDependency, ModelError):
+            return False
+        return difference(self.actual[name], expected[name]).within(floor)
+
+    def _ill_conditioned(self, name: str, found: Difference, spread: _Spread, n_moved: int) -> str:
+        theirs = f"{spread.error:.1e}" + (f" and in {n_moved:,} elements" if n_moved else "")
+        ours = f"{found.error:.1e}" + (f" and in {found.n_moved:,}" if found.n_moved else "")
+        return (
+            f"ill-conditioned here: output '{name}' on {self.kind} inputs: {self.oracle.name} "
+            f"itself differs by {theirs} where it rounds otherwise, the compiled network by {ours}"
+        )
+
+    def _wrong(self, name: str, found: Difference, allowed: float) -> WrongNumbers:
+        inexact = ROUNDING_FACTOR * self._spread(_INEXACT)[name].error
+        message = (
+            f"output '{name}' differs from the oracle ({self.oracle.name}, {self.kind} inputs) "
+            f"by {found.error:.2g} of its largest value, {allowed:.2g} is allowed; {found.what}"
+        )
+        if found.within(inexact) and math.isfinite(found.error):
+            return WrongNumbers(
+                f"ill-conditioned here: {message}",
+                "compile with --max-error 1e-6: programs that round more are too inexact for it",
+            )
+        return WrongNumbers(message, _REPORT)
+
+
+_REPORT = (
+    "this is a bug: please report the model and the log it was compiled from; "
+    "--no-check compiles it as it is"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """The largest differences of an oracle from itself: see `Difference`."""
+
+    error: float = 0.0
+    n_moved: int = 0
+
+
+def _spreads(
+    expected: Mapping[str, Array], others: Iterable[Mapping[str, Array]]
+) -> dict[str, _Spread]:
+    spreads = dict.fromkeys(expected, _Spread())
+    for other in others:
+        for name, array in expected.items():
+            found, known = difference(other[name], array), spreads[name]
+            if math.isfinite(found.error):  # else rounding has changed a shape
+                error, n_moved = max(known.error, found.error), max(known.n_moved, found.n_moved)
+                spreads[name] = _Spread(error, n_moved)
+    return spreads
+
+
+def _unseen(checks: Iterable[_Check]) -> Iterable[str]:
+    """Outputs of which no element was a number, so that nothing was compared."""
+    seen: dict[str, bool] = {}
+    for check in checks:
+        for name, array in check.expected.items():
+            floats = array.size and array.dtype.kind == "f"
+            seen[name] = seen.get(name, False) or not floats or bool(np.isfinite(array).any())
+    return [
+        f"output '{name}' has no finite element: --check-input x.npz checks on numbers of yours"
+        for name, is_seen in seen.items()
+        if not is_seen
+    ]
 
 
 def check_onnxruntime(model: Model, onnx_model: Any, seed: int = 0) -> float:
     """Error against ONNX Runtime on the same weights (path or ModelProto), as `max_error`.
 
-    Raises WrongNumbers above `TOLERANCE`, MissingDependency without ONNX Runtime, ModelError where
-    that cannot run the model.
+    Raises WrongNumbers above the tolerance, MissingDependency without ONNX Runtime, ModelError
+    where that cannot run the model.
     """
     inputs = random_inputs(model.input_info, seed)
     expected = opponent("onnxruntime", onnx_model, model.n_threads)(inputs)
@@ -52,22 +240,6 @@ def check_network(model: Model, network: Network, seed: int = 0) -> float:
     """Error against `evaluate_network`; slow for large models. Raises WrongNumbers."""
     inputs = random_inputs(model.input_info, seed)
     return _require(model.run(inputs), evaluate_network(network, inputs))
-
-
-def max_error(actual: Array, expected: Array) -> float:
-    """Largest absolute difference over the largest absolute expected value; inf for a NaN.
-
-    Over one where all that is expected is zero.
-    """
-    if actual.shape != expected.shape:
-        return float("inf")
-    largest = float(np.max(np.abs(expected), initial=0.0))
-    scale = max(largest, _LEAST_SCALE) if largest else 1.0
-    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-    with np.errstate(invalid="ignore"):
-        error = np.abs(actual.astype(np.float64) - expected)
-    worst = float(np.max(np.where(same, 0.0, error), initial=0.0)) / scale
-    return worst if np.isfinite(worst) else float("inf")
 
 
 def evaluate_network(network: Network, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -106,12 +278,14 @@ def _user(array: Array, port: Port) -> Array:
 
 
 def _require(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
-    errors = {name: max_error(actual[name], expected[name]) for name in expected}
-    name, worst = max(errors.items(), key=lambda item: item[1])
-    if not worst <= TOLERANCE:
-        raise WrongNumbers(
-            f"output '{name}' differs from the oracle by {worst:.2g} of its largest value, "
-            f"{TOLERANCE:g} is allowed",
-            "this is a bug: please report the model and the log it was compiled from",
-        )
+    worst = 0.0
+    for name, array in expected.items():
+        found, allowed = difference(actual[name], array), tolerance(array.dtype)
+        if not found.within(allowed):
+            raise WrongNumbers(
+                f"output '{name}' differs from the oracle by {found.error:.2g} of its largest "
+                f"value, {allowed:.2g} is allowed; {found.what}",
+                _REPORT,
+            )
+        worst = max(worst, found.error)
     return worst

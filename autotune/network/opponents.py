@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from autotune.errors import AutotuneError, MissingDependency, ModelError
 
 _REASON_WIDTH = 400
+_LEAVE_OUT = "leave out --against {}"
 
 Array = NDArray[Any]
 Runner = Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -30,39 +31,42 @@ def opponent(name: str, model: Any, n_threads: int) -> Runner:
     Raises MissingDependency where it is not installed, ModelError where it refuses the model; so
     does the function where it refuses the inputs.
     """
-    with _blamed(name, "load"):
+    with blamed(name, "load", _LEAVE_OUT.format(name)):
         runner = OPPONENTS[name](model, n_threads)
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        with _blamed(name, "run"):
+        with blamed(name, "run", _LEAVE_OUT.format(name)):
             return runner(inputs)
 
     return run
 
 
 @contextmanager
-def _blamed(name: str, action: str) -> Iterator[None]:
-    """Every runtime has exceptions of its own."""
+def blamed(name: str, action: str, hint: str) -> Iterator[None]:
+    """Turn an exception of a runtime into a ModelError: each has its own."""
     try:
         yield
     except AutotuneError:
         raise
     except Exception as error:
         reason = shorten(str(error), _REASON_WIDTH) or type(error).__name__
-        raise ModelError(
-            f"{name} cannot {action} the model: {reason}", f"leave out --against {name}"
-        ) from error
+        raise ModelError(f"{name} cannot {action} the model: {reason}", hint) from error
 
 
-def onnxruntime_runner(model: Any, n_threads: int) -> Runner:
-    """A function that runs `model` (path or ModelProto) by ONNX Runtime, else at its defaults."""
+def onnxruntime_runner(model: Any, n_threads: int, optimise: bool = True) -> Runner:
+    """A function that runs `model` (path or ModelProto) by ONNX Runtime, else at its defaults.
+
+    Without `optimise` it computes node by node what the model says.
+    """
     try:
         import onnxruntime
     except ImportError as error:
         raise _missing("onnxruntime") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = n_threads
-    options.log_severity_level = 3
+    options.log_severity_level = 4
+    if not optimise:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
         _source(model), options, providers=["CPUExecutionProvider"]
     )

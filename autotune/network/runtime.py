@@ -151,11 +151,22 @@ class Model:
         return outputs
 
     def _check(self, inputs: Mapping[str, Array]) -> list[Array]:
-        if inputs.keys() != self._expected.keys():
-            wanted = ", ".join(f"'{name}'" for name in self._expected)
-            given = ", ".join(f"'{name}'" for name in inputs) or "none"
-            raise UsageError(f"the inputs are {given}", f"the model's inputs are {wanted}")
-        return [_checked(*expected, inputs[name]) for name, expected in self._expected.items()]
+        return _all_checked(self._expected, inputs)
+
+
+def require_inputs(ports: tuple[Endpoint, ...], inputs: Mapping[str, Array]) -> None:
+    """Raise UsageError where `inputs` lack one of `ports`, or have others, shapes or dtypes."""
+    _all_checked({end.name: (end, end.numpy_dtype) for end in ports}, inputs)
+
+
+def _all_checked(
+    expected: Mapping[str, tuple[Endpoint, np.dtype[Any]]], inputs: Mapping[str, Array]
+) -> list[Array]:
+    if inputs.keys() != expected.keys():
+        wanted = ", ".join(f"'{name}'" for name in expected)
+        given = ", ".join(f"'{name}'" for name in inputs) or "none"
+        raise UsageError(f"the inputs are {given}", f"the model's inputs are {wanted}")
+    return [_checked(*known, inputs[name]) for name, known in expected.items()]
 
 
 def _rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:

@@ -290,8 +290,7 @@ def test_wrong_numbers_write_nothing(
     def wrong(*_: object) -> float:
         raise WrongNumbers("output 'y' differs", "a bug")
 
-    monkeypatch.setattr("autotune.network.check.check_onnxruntime", wrong)
-    monkeypatch.setattr("autotune.network.check.check_network", wrong)
+    monkeypatch.setattr("autotune.network.check.check_model", wrong)
     path = tmp_path / "m.atn"
     assert run(["compile", "--log", str(tuned), "-o", str(path)]) == 5
     assert "error: output 'y' differs" in capsys.readouterr().err
@@ -299,7 +298,7 @@ def test_wrong_numbers_write_nothing(
     assert run(["compile", "--log", str(tuned), "-o", str(path), "--no-check"]) == 0
 
 
-def test_without_onnxruntime_numpy_is_the_oracle(
+def test_without_onnxruntime_the_reference_is_the_oracle(
     tuned: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -307,7 +306,7 @@ def test_without_onnxruntime_numpy_is_the_oracle(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # importing it fails
     assert run(["compile", "--log", str(tuned), "-o", str(tmp_path / "m.atn")]) == 0
-    assert "outputs agree with NumPy" in capsys.readouterr().err
+    assert "outputs agree with onnx.reference" in capsys.readouterr().err
 
 
 def test_where_onnxruntime_fails_numpy_is_the_oracle(cli: Cli, tmp_path: Path) -> None:
@@ -321,7 +320,7 @@ def test_where_onnxruntime_fails_numpy_is_the_oracle(cli: Cli, tmp_path: Path) -
     onnx.save(model, tmp_path / "far.onnx")
     done = cli("compile", tmp_path / "far.onnx", "-o", tmp_path / "far.atn")
     assert done.code == 0, done.err
-    assert "note: onnxruntime cannot run the model: " in done.err
+    assert "note: ONNX Runtime cannot run the model: " in done.err
     assert "outputs agree with NumPy" in done.err
     done = cli("bench", tmp_path / "far.atn", "--against", "onnxruntime")
     assert done.code == 1

@@ -9,8 +9,9 @@ import pytest
 from autotune.errors import CodegenError, NoValidSchedule, WrongNumbers
 from autotune.graph.network import Call, Network
 from autotune.network import load
-from autotune.network.check import check_network, evaluate_network, max_error
+from autotune.network.check import check_network, evaluate_network
 from autotune.network.compiler import compile_network
+from autotune.network.differences import max_error
 from autotune.network.runtime import Model, random_inputs
 from autotune.schedule.steps import Steps
 from autotune.target import host_target

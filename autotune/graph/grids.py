@@ -1,0 +1,52 @@
+"""① AffineGrid: the places of a grid, moved by an affine map.
+
+    AffineGrid(theta, size)  ->  Reshape(MatMul(places, Transpose(theta)))      places[d·h·w, n + 1]
+
+The body that the standard gives for it squeezes a batch of one away, and ranges over what is no
+scalar; this is what its text says. Formulas: ONNX operator reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Node, unsupported
+
+
+def affine_grid(editor: Editor, node: Node) -> list[Node]:
+    """The nodes that stand for an AffineGrid: theta (n, k, k + 1) -> (n, …size…, k)."""
+    size, kind = editor.constants.get(node.inputs[1]), editor.types.get(node.inputs[0])
+    if size is None or kind is None or -1 in kind.shape:
+        raise unsupported(node, editor.graph, "its size is computed at run time")
+    batch, _, *space = size.reshape(-1).tolist()
+    n_axes = len(space)
+    if n_axes not in (2, 3) or min(size) < 1 or kind.shape != (batch, n_axes, n_axes + 1):
+        raise unsupported(node, editor.graph, f"theta {kind.shape} for a grid of {size.tolist()}")
+    places = _places(space, bool(node.attrs.get("align_corners", 0))).astype(kind.dtype)
+    stem = node.output
+    known = editor.constant(f"{stem}.places", places)
+    shape = editor.constant(f"{stem}.shape", np.array([batch, *space, n_axes], np.int64))
+    turned, moved = f"{stem}.turned", f"{stem}.moved"
+    return [
+        Node(node.name, "Transpose", (node.inputs[0],), (turned,), {"perm": (0, 2, 1)}),
+        Node(node.name, "MatMul", (known, turned), (moved,)),
+        replace(node, op="Reshape", inputs=(moved, shape), attrs={}),
+    ]
+
+
+def _places(space: Sequence[int], align_corners: bool) -> Array:
+    """x, y (, z) and 1 for every place of a grid, x of its last dimension; from -1 to 1."""
+    sides = [_side(n, align_corners) for n in space]
+    at = np.meshgrid(*sides, indexing="ij")
+    return np.stack([*(a.reshape(-1) for a in reversed(at)), np.ones(at[0].size)], axis=-1)
+
+
+def _side(n: int, align_corners: bool) -> Array:
+    """Coordinates along a dimension: those of its ends, or of the centres of its pixels."""
+    if align_corners:
+        return -1 + np.arange(n) * (2 / (n - 1) if n > 1 else 0.0)
+    side: Array = (2 * np.arange(n) + 1) / n - 1
+    return side

@@ -1,0 +1,110 @@
+"""⑩ What a network is checked on: numbers as its first operators expect them, and a user's own.
+
+    normal     normal floats, valid indices, flags
+    uniform    floats from 0 to 1; of indices the first and the last; bytes of every value
+    pixels     floats that are whole numbers from 0 to 255, where the model scales or centres them
+
+Equal seeds give equal inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, helper, numpy_helper
+
+from autotune.network.artifact import Endpoint
+from autotune.network.runtime import random_inputs
+
+Array = NDArray[Any]
+
+_PIXEL = 16.0
+"""A constant that centres or scales pixels from 0 to 255 is at least so large, or one over it."""
+_SCALES = {"Mul": 1, "Div": 1, "Sub": 1, "Add": 1}
+_REARRANGES = ("Cast", "Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Slice", "Split")
+_FLAGS = 2
+
+
+def check_inputs(
+    ports: tuple[Endpoint, ...], graph: GraphProto, seed: int = 0
+) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Inputs by name for every kind that says something else than the others."""
+    nonzero = _divisors(graph)
+    yield "normal", _without_zeros(random_inputs(ports, seed), nonzero)
+    if ports:
+        rng = np.random.default_rng([seed, 1])
+        yield "uniform", _without_zeros({p.name: _uniform(rng, p) for p in ports}, nonzero)
+    pixels = set(_pixels(graph)) & {p.name for p in ports if p.stored.startswith("float")}
+    if pixels:
+        rng = np.random.default_rng([seed, 2])
+        arrays = {p.name: _uniform(rng, p) for p in ports}
+        shades = {p.name: rng.integers(0, 256, p.shape) for p in ports if p.name in pixels}
+        dtypes = {p.name: p.numpy_dtype for p in ports}
+        yield "pixels", arrays | {name: a.astype(dtypes[name]) for name, a in shades.items()}
+
+
+def _uniform(rng: np.random.Generator, port: Endpoint) -> Array:
+    dtype = port.numpy_dtype
+    if port.stored.startswith("float"):
+        return rng.random(port.shape).astype(dtype)
+    if port.limit > _FLAGS:
+        return (rng.integers(0, 2, port.shape) * (port.limit - 1)).astype(dtype)
+    if dtype.itemsize == 1 and dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, port.shape, dtype, endpoint=True)
+    return rng.integers(0, port.limit, port.shape).astype(dtype)
+
+
+def _without_zeros(arrays: Mapping[str, Array], names: set[str]) -> dict[str, Array]:
+    """Integers that something is divided by are not zero: some runtimes end the process there."""
+    return {
+        name: np.where(a == 0, 1, a).astype(a.dtype)
+        if name in names and a.dtype.kind in "iu"
+        else a
+        for name, a in arrays.items()
+    }
+
+
+def _divisors(graph: GraphProto) -> set[str]:
+    nodes = (n for n in graph.node if n.op_type in ("Div", "Mod") and len(n.input) > 1)
+    return {node.input[1] for node in nodes}
+
+
+def _pixels(graph: GraphProto) -> Iterator[str]:
+    """Inputs that the first arithmetic on them centres or scales as it does with pixels."""
+    constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer if _is_small(t.dims)}
+    constants |= {n.output[0]: a for n in graph.node for a in _constant(n)}
+    roots = {i.name: i.name for i in graph.input}
+    for node in graph.node:
+        root = roots.get(node.input[0]) if node.input else None
+        if root is None:
+            continue
+        if node.op_type in _REARRANGES:
+            roots |= dict.fromkeys(node.output, root)
+        elif _scales_pixels(node, constants):
+            yield root
+
+
+def _scales_pixels(node: NodeProto, constants: Mapping[str, Array]) -> bool:
+    slot = _SCALES.get(node.op_type)
+    by = constants.get(node.input[slot]) if slot is not None and len(node.input) > slot else None
+    if by is None or by.dtype.kind != "f" or not by.size:
+        return False
+    size = float(np.abs(by).max())
+    return 0 < size <= 1 / _PIXEL if node.op_type == "Mul" else _PIXEL <= size <= 256
+
+
+def _is_small(dims: Any) -> bool:
+    return int(np.prod(dims, dtype=np.int64)) <= 1024
+
+
+def _constant(node: NodeProto) -> Iterator[Array]:
+    if node.op_type == "Constant":
+        for attribute in node.attribute:
+            if attribute.name == "value" and _is_small(attribute.t.dims):
+                yield numpy_helper.to_array(attribute.t)
+            elif attribute.name in ("value_float", "value_floats"):
+                yield np.asarray(helper.get_attribute_value(attribute), np.float32)

@@ -1,0 +1,116 @@
+"""⑩ How far an output is from what was expected: where it is no number, and by how much else.
+
+NaN and ±infinity have to be at the same places; they do not enter the scale. Integers and booleans
+have to be equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+TOLERANCE = 1e-4
+"""Largest absolute error over the largest absolute output.
+
+A float32 sum of k products in another order differs by about √k·6e-8 of its terms: 4e-6 for the
+longest sums of common networks (k ≈ 5,000), and a few times that after a hundred layers. A single
+wrong, missing or doubled term of such a sum is 1e-3 and more.
+"""
+
+_TOLERANCES = {"float16": 2.0**-8, "bfloat16": 2.0**-5}
+"""Eight units of roundoff: an oracle rounds to half precision after every node, we at the end."""
+
+_LEAST_SCALE = 1e-30
+"""Outputs smaller than this come of denormal numbers, which count as zero: no error is relative to
+them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An output beside the expected one.
+
+    `error`: largest difference of numbers over the largest expected one, in size; inf where shape
+    or dtype are others. `n_moved`: elements of which only one is NaN, or infinite with that sign;
+    of integers and booleans those that are not equal. `what`: the largest difference in words.
+    """
+
+    error: float
+    n_moved: int
+    what: str
+
+    def within(self, error: float, n_moved: int = 0) -> bool:
+        """Whether it is at most so large, in so many elements."""
+        return self.error <= error and self.n_moved <= n_moved
+
+
+def tolerance(dtype: np.dtype[Any]) -> float:
+    """The error of an output of `dtype` that is always allowed."""
+    return _TOLERANCES.get(dtype.name, TOLERANCE)
+
+
+def difference(actual: Array, expected: Array) -> Difference:
+    """Compare two arrays element by element."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        ours, theirs = (f"{a.dtype} of shape {a.shape}" for a in (actual, expected))
+        return Difference(float("inf"), 0, f"it is {ours}, expected {theirs}")
+    if not is_float(expected.dtype):
+        moved = np.asarray(actual != expected)
+        return Difference(0.0, int(np.count_nonzero(moved)), _moved(actual, expected, moved))
+    return _of_floats(actual.astype(np.float64), expected.astype(np.float64))
+
+
+def max_error(actual: Array, expected: Array) -> float:
+    """Largest absolute difference over the largest finite expected value, in size.
+
+    Over one where all that is expected is zero; inf where NaN and infinities are at other places.
+    """
+    if actual.shape != expected.shape:
+        return float("inf")
+    found = _of_floats(actual.astype(np.float64), expected.astype(np.float64))
+    return float("inf") if found.n_moved else found.error
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether it has fractions: NumPy does not know bfloat16 as a float."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def _of_floats(actual: Array, expected: Array) -> Difference:
+    finite = np.isfinite(expected)
+    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+    moved = ~same & ~(finite & np.isfinite(actual))
+    n_moved = int(np.count_nonzero(moved))
+    # what is far apart may overflow; what is not finite has been judged
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where(same | moved, 0.0, np.abs(actual - expected))
+    error = float(apart.max(initial=0.0)) / scale_of(expected)
+    if n_moved:
+        return Difference(error, n_moved, _moved(actual, expected, moved))
+    what = f"{_at(apart, actual, expected)}, {error:.2g} of the largest value" if error else ""
+    return Difference(error, 0, what)
+
+
+def scale_of(expected: Array) -> float:
+    """The largest finite size; one where all is zero."""
+    largest = float(np.abs(expected).max(initial=0.0, where=np.isfinite(expected)))
+    return max(largest, _LEAST_SCALE) if largest else 1.0
+
+
+def _moved(actual: Array, expected: Array, moved: Array) -> str:
+    count = f"{np.count_nonzero(moved):,} of {moved.size:,} elements are not what they should be"
+    return f"{count}: {_at(moved, actual, expected)}" if moved.any() else ""
+
+
+def _at(score: Array, actual: Array, expected: Array) -> str:
+    at = np.unravel_index(int(score.argmax()), score.shape)
+    where = tuple(int(i) for i in at)
+    return f"at {where} found {_text(actual[at])}, expected {_text(expected[at])}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
