@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field, replace
+from operator import index
 from typing import Any, TypeAlias
 
 import orjson
@@ -180,8 +181,10 @@ def decode(line: str) -> Entry | None:
         data = _loads(line)
         if not isinstance(data, dict):
             return None
+        _require_types(data, _FIELDS)
         match data.get("type"):
             case "measure":
+                _require_types(data["result"], _RESULT_FIELDS)
                 return _decode_record(data, line)
             case "header":
                 return _decode_header(data)
@@ -191,8 +194,39 @@ def decode(line: str) -> Entry | None:
                 return _decode_end(data)
             case _:
                 return None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
+
+
+_TEXT, _WHOLE, _TABLE = (str,), (int,), (dict,)
+_NUMBER = (int, float)
+_FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("run_id", "workload", "target_key", "sketch", "key", "label"), _TEXT),
+    **dict.fromkeys(("created", "model_path", "model_hash", "reason"), _TEXT),
+    **dict.fromkeys(("sequence", "n_threads", "seed", "n_trials"), _WHOLE),
+    **dict.fromkeys(("shapes", "target", "config", "versions", "parts", "overwritten"), _TABLE),
+    **dict.fromkeys(("result", "dag", "stops", "bounds_s", "seconds", "noise"), _TABLE),
+    "elapsed_s": _NUMBER,
+    "final": (bool,),
+    "steps": (list,),
+    "tasks": (list,),
+    "default_estimate_s": (*_NUMBER, type(None)),
+    "random_weights": (bool, type(None)),
+}
+"""Types of the fields of all kinds of lines, by name: JSON has them, so a corrupt line may too."""
+_RESULT_FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("status", "error"), _TEXT),
+    **dict.fromkeys(("build_s", "run_s"), _NUMBER),
+    "times_s": (list,),
+    "max_error": (*_NUMBER, type(None)),
+}
+
+
+def _require_types(data: dict[str, Any], types: dict[str, tuple[type, ...]]) -> None:
+    """Raises TypeError for a known field of another type; `True` is no number here."""
+    for name, value in data.items():
+        if name in types and type(value) not in types[name]:
+            raise TypeError(name)
 
 
 def _loads(line: str) -> Any:
@@ -259,13 +293,13 @@ def _decode_header(data: dict[str, Any]) -> Header:
         created=data["created"],
         model_path=data["model_path"],
         model_hash=data["model_hash"],
-        shapes={name: tuple(shape) for name, shape in data["shapes"].items()},
+        shapes={name: tuple(map(index, shape)) for name, shape in data["shapes"].items()},
         target=Target.from_json(data["target"]),
         n_threads=data["n_threads"],
         seed=data["seed"],
         config=data["config"],
         versions=data["versions"],
-        tasks=tuple((key, weight) for key, weight in data["tasks"]),
+        tasks=tuple((_text(key), index(weight)) for key, weight in data["tasks"]),
         version=data["version"],
         parts=_names(data.get("parts", {})),
         overwritten=_names(data.get("overwritten", {})),
@@ -274,7 +308,13 @@ def _decode_header(data: dict[str, Any]) -> Header:
 
 
 def _names(data: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-    return {key: tuple(names) for key, names in data.items()}
+    return {key: tuple(map(_text, names)) for key, names in data.items()}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def _decode_end(data: dict[str, Any]) -> End:
@@ -303,9 +343,13 @@ def _result_to_json(result: MeasureResult) -> dict[str, Any]:
 
 
 def _result_from_json(data: dict[str, Any]) -> MeasureResult:
+    status, times_s = MeasureStatus(data["status"]), tuple(map(float, data["times_s"]))
+    is_timed = all(0 < time < math.inf for time in times_s) and (times_s or not status.has_times)
+    if not is_timed:
+        raise ValueError("times_s")
     return MeasureResult(
-        status=MeasureStatus(data["status"]),
-        times_s=tuple(data["times_s"]),
+        status=status,
+        times_s=times_s,
         build_s=data.get("build_s", 0.0),
         run_s=data.get("run_s", 0.0),
         error=data.get("error", ""),
