@@ -2,18 +2,17 @@
 
     import autotune
 
+    for event in autotune.tune("model.onnx", "model.jsonl", trials=200):
+        print(event)
+    autotune.compile("model.onnx", log="model.jsonl").artifact.save("model.atn")
     outputs = autotune.load("model.atn").run({"input": array})
 
-and, without the command line, from model to artifact:
+and, for computations that are no model:
 
-    network = autotune.build_network("model.onnx")
-    target = autotune.host_target()
-    best = autotune.best_for(autotune.read_log("model.jsonl"), target.key, n_threads=2)
-    steps = {key: record.steps for key, record in best.items()}
-    network = autotune.chosen(network, {key: r.result.latency_s for key, r in best.items()})
-    autotune.compile_network(network, steps, target, n_threads=2).save("model.atn")
+    from autotune import te
+    task = autotune.Task(matmul_add, (1024, 1024, 1024))    # a function of te expressions
 
-Nothing is imported before it is used.
+Nothing is imported before it is used. Every error that a user can cause is an `AutotuneError`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.api.benching import bench as bench
+    from autotune.api.compiling import compile as compile
+    from autotune.api.model import resume as resume
+    from autotune.api.model import tune as tune
+    from autotune.api.schedule import Schedule as Schedule
+    from autotune.api.task import Task as Task
+    from autotune.errors import AutotuneError as AutotuneError
     from autotune.graph.network import build_network as build_network
     from autotune.graph.network import chosen as chosen
     from autotune.network.compiler import compile_network as compile_network
+    from autotune.network.runtime import Model as Model
     from autotune.network.runtime import load as load
     from autotune.records import best_for as best_for
     from autotune.records import read_log as read_log
@@ -34,6 +41,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "AutotuneError": "autotune.errors",
+    "Model": "autotune.network.runtime",
+    "Schedule": "autotune.api.schedule",
+    "Task": "autotune.api.task",
+    "bench": "autotune.api.benching",
+    "compile": "autotune.api.compiling",
+    "resume": "autotune.api.model",
+    "tune": "autotune.api.model",
     "best_for": "autotune.records",
     "build_network": "autotune.graph.network",
     "chosen": "autotune.graph.network",
@@ -44,15 +59,23 @@ _LAZY = {
     "read_log": "autotune.records",
 }
 __all__ = [
+    "AutotuneError",
+    "Model",
+    "Schedule",
+    "Task",
     "__version__",
+    "bench",
     "best_for",
     "build_network",
     "chosen",
+    "compile",
     "compile_network",
     "default_steps",
     "host_target",
     "load",
     "read_log",
+    "resume",
+    "tune",
 ]
 
 

@@ -38,8 +38,9 @@ def command(
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.
     With --max-error, everything measured so far is judged anew.
     """
+    from autotune.api.tuning import next_header, require_same_machine
     from autotune.cli.models import say_random_weights
-    from autotune.cli.sessions import next_header, require_same_machine, run_session
+    from autotune.cli.sessions import run_session
     from autotune.cli.warm import warm_paths
     from autotune.config import TuneConfig
     from autotune.records import Journal

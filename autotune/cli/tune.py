@@ -61,7 +61,6 @@ def command(
         local_target,
         model_bytes,
         model_path,
-        network_workloads,
         read_network,
     )
     from autotune.cli.warm import warm_paths
@@ -89,7 +88,8 @@ def command(
         put(settings_text(resolved))
         return 0
 
-    from autotune.cli.sessions import new_header, run_session
+    from autotune.api.tuning import network_workloads, new_header
+    from autotune.cli.sessions import run_session
     from autotune.records import Journal, Log
     from autotune.tuner import Budget
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from autotune.codegen.math import CALLS, EXACT, Math
+from autotune.codegen.powers import power
 from autotune.codegen.text import (
     F32,
     F64,
@@ -23,6 +24,7 @@ from autotune.codegen.text import (
     constant,
     n_bits,
 )
+from autotune.codegen.trigonometry import TRIGONOMETRY
 from autotune.errors import CodegenError
 
 TYPES: dict[str, Type] = {
@@ -66,7 +68,7 @@ class Arithmetic:
             return self._integer_call(fn, value)
         if value.type.scalar is not F32 and fn not in EXACT:
             raise CodegenError(f"{fn} has no code for {dtype}")
-        return CALLS[fn](self.math, value)
+        return (CALLS.get(fn) or TRIGONOMETRY[fn])(self.math, value)
 
     def negation(self, condition: Value) -> Value:
         """Where the condition does not hold."""
@@ -158,7 +160,8 @@ _FLOAT_OPS: dict[str, _Op] = {
     **{op: _instruction(f"f{op}") for op in ("add", "sub", "mul", "div")},
     "min": lambda f, a, b: f.math.minimum(a, b),
     "max": lambda f, a, b: f.math.maximum(a, b),
-    "pow": lambda f, a, b: f.math.pow(a, b),
+    "pow": lambda f, a, b: power(f.math, a, b),
+    "fmod": _instruction("frem"),  # a call of the C library per lane, exact
 }
 _UNSIGNED_OPS: dict[str, _Op] = _INT_OPS | {
     "floordiv": _instruction("udiv"),

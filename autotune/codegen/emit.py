@@ -16,6 +16,7 @@ from math import gcd
 from autotune.codegen.arithmetic import TYPES, Arithmetic
 from autotune.codegen.frame import Frame
 from autotune.codegen.lanes import picked, repeated
+from autotune.codegen.powers import fixed_power
 from autotune.codegen.text import (
     I1,
     I8,
@@ -289,7 +290,7 @@ class _Function:
 
     def _binary(self, e: Binary, guard: Guard | None) -> Value:
         if e.op == "pow" and isinstance(e.b, Const):
-            power = self.do.math.fixed_pow(self._value(e.a, guard), float(e.b.value))
+            power = fixed_power(self.do.math, self._value(e.a, guard), float(e.b.value))
             if power is not None:
                 return power
         if e.op == "add" and _is_float_product(e.b):

@@ -11,9 +11,8 @@ Errors are the largest seen against float64 over the stated range (checked by te
     tanh     all         2 ULP     polynomial below 0.625, else by exp (Cephes tanhf)
     sigmoid  x ≥ -87     2.5 ULP   by exp; 0 below
     erf      all         5 ULP     rational 13/8, clamped at ±4 (Eigen)
+    log1p    all         1.5 ULP   the same, with 1 + x rounded once
     rsqrt    normal      1.5 ULP   division by the square root
-    pow      x > 0       2·|y·log x| + 2 ULP, by exp and log
-             all x       |y| + 2 ULP where y is a constant, 4y is whole and |y| ≤ 8
 
 "All" includes infinities, NaN, zeros, denormal arguments and denormal results.
 """
@@ -27,14 +26,11 @@ from functools import partial
 from typing import TypeAlias
 
 from autotune.codegen.text import I8, I16, I32, Builder, Constant, Type, Value, constant
-from autotune.te.expr import quarters_of
 
 _Floats: TypeAlias = tuple[float, ...]
 _Binary: TypeAlias = Callable[[Value, Value], Value]
 _SMALLEST_NORMAL = 2.0**-126
 _SQRT_HALF_BITS = 0x3F3504F3
-_ROUND = 1.5 * 2.0**23
-"""Adding it leaves no bits for a fraction: the sum ends in the nearest integer."""
 _AS_SET = 4
 """The rounding that the processor is set to."""
 _SMALL = 87.0
@@ -55,6 +51,9 @@ _LOG += (1.4249322787e-1, -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3
 class Math:
     """Emits elementary functions into `builder`; operands are float or vectors of float."""
 
+    ROUND = 1.5 * 2.0**23
+    """Adding it leaves no bits for a fraction: the sum ends in the nearest integer."""
+
     def __init__(self, builder: Builder) -> None:
         self.b = builder
 
@@ -73,11 +72,11 @@ class Math:
         `vmaxps` gives its second operand when either is NaN, so a constant goes in front. Of two
         values that may both be NaN it would lose the first: three instructions.
         """
-        return self._extremum("maximum", self._larger, a, b)
+        return self._extremum("maximum", self.larger, a, b)
 
     def minimum(self, a: Value, b: Value) -> Value:
         """The smaller operand, NaN when either is; see `maximum`."""
-        return self._extremum("minimum", self._smaller, a, b)
+        return self._extremum("minimum", self.smaller, a, b)
 
     def _extremum(self, name: str, quick: _Binary, a: Value, b: Value) -> Value:
         for first, second in ((a, b), (b, a)):
@@ -86,22 +85,30 @@ class Math:
         kind = a.type  # which of 0 and -0 is the larger one is left open, as in NumPy
         return self.b.call(f"llvm.{name}.{kind.suffix}", kind, (a, b), flags="nsz")
 
-    def _larger(self, a: Value, b: Value) -> Value:
+    def larger(self, a: Value, b: Value) -> Value:
         """One `vmaxps`: `b` when either is NaN."""
         return self.b.select(self.b.compare("fcmp ogt", a, b), a, b)
 
-    def _smaller(self, a: Value, b: Value) -> Value:
+    def smaller(self, a: Value, b: Value) -> Value:
         """One `vminps`: `b` when either is NaN."""
         return self.b.select(self.b.compare("fcmp olt", a, b), a, b)
 
     def exp(self, x: Value) -> Value:
         """e^x, with the exact limits 0 and infinity."""
         c = partial(constant, x.type)
-        x = self._smaller(c(89.0), self._larger(c(-104.0), x))
+        x = self.smaller(c(89.0), self.larger(c(-104.0), x))
         y, n, shifted = self._exp_reduced(x)
         if self._has_estimates(x.type):
             return self._scale_by_instruction(y, n)
-        return self._scale(y, self.b.sub(shifted, self._bits(x.type, _ROUND)))
+        return self._scale(y, self.b.sub(shifted, self._bits(x.type, self.ROUND)))
+
+    def half_exp(self, x: Value) -> Value:
+        """e^x / 2 for x ≥ 0, finite as long as that is in range."""
+        y, n, _ = self._exp_reduced(self.smaller(constant(x.type, 90.0), x))
+        n = self.b.fsub(n, constant(x.type, 1.0))
+        if self._has_estimates(x.type):
+            return self._scale_by_instruction(y, n)
+        return self._scale(y, self.b.cast("fptosi", n, x.type.of(I32)))
 
     def _exp_small(self, x: Value, sign: float = 1.0) -> Value:
         """e^(sign·x) for |x| ≤ 87, where 2^n is added to the exponent."""
@@ -113,13 +120,13 @@ class Math:
         return self.b.bitcast(self.b.add(self.b.bitcast(y, ints), exponent), x.type)
 
     def _exp_reduced(self, x: Value, sign: float = 1.0) -> tuple[Value, Value, Value]:
-        """(y, n, k): e^(sign·x) = y·2^n, y about 1, and k the bits of n + `_ROUND`, ending in n.
+        """(y, n, k): e^(sign·x) = y·2^n, y about 1, and k the bits of n + `ROUND`, ending in n.
 
         `sign`: 1 or -1, which costs no instruction.
         """
         c = partial(constant, x.type)
-        shifted = self.fma(x, c(sign * 1.44269504088896341), c(_ROUND))
-        n = self.b.fsub(shifted, c(_ROUND))
+        shifted = self.fma(x, c(sign * 1.44269504088896341), c(self.ROUND))
+        n = self.b.fsub(shifted, c(self.ROUND))
         r = self.fma(n, c(-sign * 0.693359375), x)
         r = self.fma(n, c(sign * 2.12194440e-4), r)
         z = self.b.fmul(r, r)
@@ -148,17 +155,47 @@ class Math:
         edge = b.select(b.compare("fcmp oeq", x, c(0.0)), c(-math.inf), c(math.nan))
         return b.select(b.compare("fcmp ogt", x, c(0.0)), y, edge)
 
-    def _log_normal(self, x: Value) -> Value:
-        c = partial(constant, x.type)
+    def log1p(self, x: Value) -> Value:
+        """log(1 + x), as exact near 0 as elsewhere; -inf of -1, NaN below."""
+        c, b = partial(constant, x.type), self.b
+        mantissa, e, bits = self._halved(b.fadd(x, c(1.0)))
+        ints = bits.type
+        scale = b.sub(constant(ints, 127 << 23), b.shl(bits, constant(ints, 23)))
+        scale = b.bitcast(scale, x.type)  # 2^-e, so that 1 + x is rounded only once
+        f = self.fma(x, scale, b.negate(b.fsub(c(1.0), scale)))
+        is_large = b.compare("fcmp ogt", x, c(2.0**24))
+        y = self._log_of(b.select(is_large, b.fsub(mantissa, c(1.0)), f), e)
+        y = b.select(b.compare("fcmp oeq", x, c(math.inf)), x, y)
+        edge = b.select(b.compare("fcmp oeq", x, c(-1.0)), c(-math.inf), c(math.nan))
+        y = b.select(b.compare("fcmp ogt", x, c(-1.0)), y, edge)
+        return b.select(b.compare("fcmp oeq", x, c(0.0)), x, y)
+
+    def split(self, x: Value) -> tuple[Value, Value]:
+        """(m, e): x = m·2^e with m in [√½, √2), for x > 0 and finite, denormal too."""
+        c, b = partial(constant, x.type), self.b
+        small = b.compare("fcmp olt", x, c(_SMALLEST_NORMAL))
+        mantissa, e, _ = self._halved(b.select(small, b.fmul(x, c(2.0**23)), x))
+        return mantissa, b.fadd(e, b.select(small, c(-23.0), c(0.0)))
+
+    def _halved(self, x: Value) -> tuple[Value, Value, Value]:
+        """(m, e, bits): x = m·2^e for normal numbers, and e as an integer."""
         ints = x.type.of(I32)
         i = partial(constant, ints)
         shifted = self.b.sub(self.b.bitcast(x, ints), i(_SQRT_HALF_BITS))
         exponent = self.b.ashr(shifted, i(23))
         mantissa = self.b.add(self.b.and_(shifted, i(0x007FFFFF)), i(_SQRT_HALF_BITS))
-        f = self.b.fsub(self.b.bitcast(mantissa, x.type), c(1.0))
         e = self.b.cast("sitofp", exponent, x.type)
+        return self.b.bitcast(mantissa, x.type), e, exponent
+
+    def _log_normal(self, x: Value) -> Value:
+        mantissa, e, _ = self._halved(x)
+        return self._log_of(self.b.fsub(mantissa, constant(x.type, 1.0)), e)
+
+    def _log_of(self, f: Value, e: Value) -> Value:
+        """log((1 + f)·2^e) for 1 + f in [√½, √2)."""
+        c = partial(constant, f.type)
         z = self.b.fmul(f, f)
-        y = self.b.fmul(self.b.fmul(self._horner(_LOG, f), f), z)
+        y = self.b.fmul(self.b.fmul(self.horner(_LOG, f), f), z)
         y = self.fma(e, c(-2.12194440e-4), y)
         y = self.fma(z, c(-0.5), y)
         return self.fma(e, c(0.693359375), self.b.fadd(f, y))
@@ -168,24 +205,24 @@ class Math:
         c, b = partial(constant, x.type), self.b
         size = self.intrinsic("fabs", x)
         z = b.fmul(x, x)
-        near = self.fma(b.fmul(self._horner(_TANH, z), z), x, x)
-        doubled = self._smaller(c(_SMALL), b.fadd(size, size))
+        near = self.fma(b.fmul(self.horner(_TANH, z), z), x, x)
+        doubled = self.smaller(c(_SMALL), b.fadd(size, size))
         grown = b.fadd(self._exp_small(doubled), c(1.0))
         rest = self.fma(c(-2.0), self._reciprocal(grown), c(1.0))
-        far = self.intrinsic("copysign", rest, x)
-        return b.select(b.compare("fcmp olt", size, c(0.625)), near, far)
+        value = b.select(b.compare("fcmp olt", size, c(0.625)), near, rest)
+        return self.intrinsic("copysign", value, x)
 
     def erf(self, x: Value) -> Value:
         """Error function."""
-        x = self._smaller(constant(x.type, 4.0), self._larger(constant(x.type, -4.0), x))
+        x = self.smaller(constant(x.type, 4.0), self.larger(constant(x.type, -4.0), x))
         z = self.b.fmul(x, x)
-        over = self._reciprocal(self._horner(_ERF_Q, z))
-        return self.b.fmul(x, self.b.fmul(self._horner(_ERF_P, z), over))
+        over = self._reciprocal(self.horner(_ERF_Q, z))
+        return self.b.fmul(x, self.b.fmul(self.horner(_ERF_P, z), over))
 
     def sigmoid(self, x: Value) -> Value:
         """1 / (1 + e^-x)."""
         c = partial(constant, x.type)
-        inside = self._smaller(c(_SMALL), self._larger(c(-_SMALL), x))
+        inside = self.smaller(c(_SMALL), self.larger(c(-_SMALL), x))
         y = self._reciprocal(self.b.fadd(c(1.0), self._exp_small(inside, -1.0)))
         return self.b.select(self.b.compare("fcmp olt", x, c(-_SMALL)), c(0.0), y)
 
@@ -197,33 +234,15 @@ class Math:
         """√x, correctly rounded."""
         return self.intrinsic("sqrt", x)
 
-    def pow(self, x: Value, y: Value) -> Value:
-        """x^y for positive x, as e^(y·log x)."""
-        return self.exp(self.b.fmul(y, self.log(x)))
-
-    def fixed_pow(self, x: Value, y: float) -> Value | None:
-        """x^y by products and square roots; None where 4y is no small whole number."""
-        quarters = quarters_of(y)
-        if quarters is None:
-            return None
-        root = self.sqrt(x) if quarters % 4 else x
-        factors = [x] * (quarters // 4)
-        factors += {0: [], 1: [self.sqrt(root)], 2: [root], 3: [root, self.sqrt(root)]}[
-            quarters % 4
-        ]
-        total: Value = constant(x.type, 1.0)
-        for factor in factors:
-            total = self.b.fmul(total, factor)
-        return self.b.fdiv(constant(x.type, 1.0), total) if y < 0 else total
-
     def _pairs(self, coefficients: _Floats, x: Value, square: Value) -> Value:
         """An even number of terms in pairs: half as long a chain as Horner's."""
-        total = self._horner(coefficients[:2], x)
+        total = self.horner(coefficients[:2], x)
         for k in range(2, len(coefficients), 2):
-            total = self.fma(total, square, self._horner(coefficients[k : k + 2], x))
+            total = self.fma(total, square, self.horner(coefficients[k : k + 2], x))
         return total
 
-    def _horner(self, coefficients: _Floats, x: Value) -> Value:
+    def horner(self, coefficients: _Floats, x: Value) -> Value:
+        """A polynomial, the highest coefficient first."""
         total: Value = constant(x.type, coefficients[0])
         for value in coefficients[1:]:
             total = self.fma(total, x, constant(x.type, value))
@@ -268,6 +287,7 @@ EXACT = ("sqrt", "rsqrt", "abs", "neg", "floor", "ceil", "round")
 CALLS: dict[str, Callable[[Math, Value], Value]] = {
     "exp": Math.exp,
     "log": Math.log,
+    "log1p": Math.log1p,
     "tanh": Math.tanh,
     "erf": Math.erf,
     "sigmoid": Math.sigmoid,

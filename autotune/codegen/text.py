@@ -139,6 +139,7 @@ class Module:
         self._triple = triple
         self._globals: dict[str, str] = {}
         self._functions: list[str] = []
+        self._defined: set[str] = set()
         self._zeros: dict[str, int] = {}
 
     def __str__(self) -> str:
@@ -154,6 +155,12 @@ class Module:
         if name not in self._globals:
             kinds = ", ".join(a.text for a in arguments)
             self._globals[name] = f"declare {result} @{name}({kinds})"
+
+    def define(self, name: str, function: str) -> None:
+        """Append the text of an internal function, once."""
+        if name not in self._defined:
+            self._defined.add(name)
+            self._functions.append(function)
 
     def zeros(self, name: str, n_bytes: int) -> Value:
         """The address of `n_bytes` constant zeros on a cache line of their own."""
@@ -219,6 +226,21 @@ class Builder:
     def branch_if(self, condition: Value, then: str, orelse: str) -> None:
         """Go on at one of two blocks."""
         self._lines.append(f"  br i1 {condition.name}, label {then}, label {orelse}")
+
+    def unlikely(
+        self, condition: Value, usual: Value, function: str, arguments: Sequence[Value]
+    ) -> Value:
+        """What `function` of this module makes of `arguments` where the condition holds, else
+        `usual`; the call is out of the way."""
+        before, rare, after = self.block, self.new_label("rare"), self.new_label("after")
+        self.branch_if(condition, rare, after)
+        self.label(rare)
+        given = ", ".join(f"{a.type} {a.name}" for a in arguments)
+        other = self._value(usual.type, f"call {usual.type} @{function}({given})")
+        self.branch(after)
+        self.label(after)
+        ends = f"[{usual.name}, {before}], [{other.name}, {rare}]"
+        return self._value(usual.type, f"phi {usual.type} {ends}")
 
     def loop_index(self, hint: str, begin: Value, before: str) -> tuple[Value, int]:
         """A phi that is `begin` when coming from block `before`; `close_index` tells the rest."""

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from autotune.graph import trigonometry
 from autotune.graph.scope import literal
 from autotune.te.expr import (
     BOOL,
@@ -77,7 +76,7 @@ def _prelu(attrs: Attrs, x: Expr, slope: Expr) -> Expr:
 
 def _softplus(attrs: Attrs, x: Expr) -> Expr:
     """log(1 + e^x) without overflow: max(x, 0) + log(1 + e^-|x|)."""
-    return add(maximum(ZERO, x), call("log", add(ONE, call("exp", call("neg", call("abs", x))))))
+    return add(maximum(ZERO, x), call("log1p", call("exp", call("neg", call("abs", x)))))
 
 
 def _gelu(attrs: Attrs, x: Expr) -> Expr:
@@ -97,10 +96,6 @@ def _binary(op: str) -> Callable[..., Expr]:
     return lambda attrs, a, b: binary(op, a, b)
 
 
-def _function(formula: Callable[[Expr], Expr]) -> Callable[..., Expr]:
-    return lambda attrs, x: formula(x)
-
-
 def _comparison(op: str) -> Callable[..., Expr]:
     return lambda attrs, a, b: compare(op, a, b)
 
@@ -117,25 +112,13 @@ def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
         is_turned = compare("lt", b, Const(0, dtype_of(b)))
         rest = mod(select(is_turned, call("neg", a), a), call("abs", b))
         return select(is_turned, call("neg", rest), rest)
-    quotient = div(a, b)
-    down = call("floor", call("abs", quotient))
-    is_negative = compare("lt", quotient, Const(0.0, dtype_of(a)))
-    return sub(a, mul(select(is_negative, call("neg", down), down), b))
+    return binary("fmod", a, b)
 
 
-_TRIGONOMETRY = {
-    "Sin": trigonometry.sine,
-    "Cos": trigonometry.cosine,
-    "Tan": trigonometry.tangent,
-    "Asin": trigonometry.arc_sine,
-    "Acos": trigonometry.arc_cosine,
-    "Atan": trigonometry.arc_tangent,
-    "Sinh": trigonometry.hyperbolic_sine,
-    "Cosh": trigonometry.hyperbolic_cosine,
-    "Asinh": trigonometry.area_sine,
-    "Acosh": trigonometry.area_cosine,
-    "Atanh": trigonometry.area_tangent,
-}
+_TRIGONOMETRY = (
+    *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
+    *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
+)
 
 ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     **{op: _binary(op.lower()) for op in ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min")},
@@ -144,7 +127,7 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
         for op in ("Exp", "Log", "Sqrt", "Tanh", "Erf", "Sigmoid", "Abs", "Neg", "Floor", "Ceil")
     },
     "Round": _unary("round"),
-    **{op: _function(f) for op, f in _TRIGONOMETRY.items()},
+    **{op: _unary(op.lower()) for op in _TRIGONOMETRY},
     "Relu": lambda attrs, x: maximum(ZERO, x),
     "Clip": _clip,
     "Reciprocal": lambda attrs, x: div(ONE, x),

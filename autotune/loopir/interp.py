@@ -176,36 +176,36 @@ def _result(buffer: Buffer, memory: dict[str, _Memory]) -> Array:
 # --- the functions of the text, with the machine's answer where Python would raise ---------------
 
 
-def _exp(x: float) -> float:
-    return math.inf if x > 709 else math.exp(x)
+def _total(function: Callable[..., Any]) -> Callable[..., float]:
+    """A function of NumPy on floats: NaN and infinities instead of exceptions and warnings."""
 
+    def value(*args: float) -> float:
+        with np.errstate(all="ignore"):
+            return float(function(*map(np.float64, args)))
 
-def _log(x: float) -> float:
-    return math.log(x) if x > 0 else -math.inf if x == 0 else math.nan
-
-
-def _sqrt(x: float) -> float:
-    return math.sqrt(x) if x >= 0 else math.nan
+    return value
 
 
 def _rounded(dtype: str) -> Callable[[Scalar], Scalar]:
     return lambda x: array(_CODES[dtype], [x if dtype.startswith("f") else int(x)])[0]
 
 
-_FUNCTIONS: dict[str, object] = {
+_divide = _total(np.divide)
+_INVERSE = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
+_NUMPY = ("exp", "log", "log1p", "sqrt", "floor", "ceil", "fmod", *_INVERSE)
+_FUNCTIONS: dict[str, Any] = {
     "inf": math.inf,
+    "nan": math.nan,
     "max": lambda a, b: a if a > b or a != a else b,
     "min": lambda a, b: a if a < b or a != a else b,
-    "exp": _exp,
-    "log": _log,
-    "sqrt": _sqrt,
-    "rsqrt": lambda x: 1 / _sqrt(x),
-    "tanh": math.tanh,
+    "rsqrt": lambda x: _divide(1, _FUNCTIONS["sqrt"](x)),
     "erf": math.erf,
-    "sigmoid": lambda x: 1 / (1 + _exp(-x)),
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "round": round,
+    "sigmoid": lambda x: 1 / (1 + _FUNCTIONS["exp"](-x)),
+    "divide": _divide,
+    "power": _total(np.float_power),
+    **{fn: _total(getattr(np, fn)) for fn in _NUMPY},
+    **{f"a{fn}": _total(getattr(np, f"arc{fn}")) for fn in _INVERSE},
+    "round": _total(np.rint),
     "bool": bool,
     **{dtype: _rounded(dtype) for dtype in _CODES if dtype != "bool"},
 }

@@ -43,12 +43,19 @@ from autotune.te.expr import (
 )
 
 _TAB = "    "
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%"}
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_INFIX |= {"and": "and", "or": "or", "pow": "**"}
+_INFIX |= {"and": "and", "or": "or"}
+_NAMED = {"div": "divide", "pow": "power"}
+"""NumPy's, where Python's would raise for zeros."""
 _IMPORTS = """\
-from math import ceil, erf, exp, floor, inf, log, sqrt, tanh
+from math import erf
+from numpy import arccos as acos, arcsin as asin, arctan as atan
+from numpy import arccosh as acosh, arcsinh as asinh, arctanh as atanh
 from numpy import bool, empty, float32, float64, int8, int32, int64, uint8, zeros
+from numpy import ceil, cos, cosh, divide, exp, float_power as power, floor, fmod, inf, log, log1p
+from numpy import nan
+from numpy import rint as round, sin, sinh, sqrt, tan, tanh
 
 
 def max(a, b):
@@ -229,7 +236,9 @@ def _nested(e: Expr, names: Names) -> str:
             return names.var(name)
         case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
             x, y = _nested(a, names), _nested(b, names)
-            return f"({x} {_INFIX[op]} {y})" if op in _INFIX else f"{op}({x}, {y})"
+            if op == "div" and isinstance(b, Const) and b.value:
+                return f"({x} / {y})"
+            return f"({x} {_INFIX[op]} {y})" if op in _INFIX else f"{_NAMED.get(op, op)}({x}, {y})"
         case Call(fn=fn, args=args):
             return _call(fn, _expr(args[0], names))
         case Select(cond=cond, a=a, b=b):
@@ -259,6 +268,8 @@ def _tuple(parts: list[str]) -> str:
     return ", ".join(parts) or "()"
 
 
-_RESERVED = {"begin", "end", "run", "range", "abs", "round", "min", "max", "inf"}
+_RESERVED = {"begin", "end", "run", "range", "abs", "round", "min", "max", "inf", "nan"}
 _RESERVED |= {"ceil", "erf", "exp", "floor", "log", "sqrt", "tanh", "rsqrt", "sigmoid"}
+_RESERVED |= {"log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh"}
+_RESERVED |= {"asinh", "acosh", "atanh", "divide", "power", "fmod"}
 _RESERVED |= {"bool", "empty", "zeros", "float32", "float64", "int8", "int32", "int64", "uint8"}

@@ -1,40 +1,51 @@
 """⑩ The compiled network as one file: a manifest, relocatable objects, and the constants.
 
-The file is an uncompressed zip. `constants.bin` starts at a multiple of 64 bytes in it, so it can
-be mapped; nothing in the file depends on the time, the machine or the order of compilation, so
-equal inputs give equal bytes. The manifest is checked on loading: a foreign, damaged or newer file,
-or one for a CPU that this is not, is refused with the reason.
+The file is an uncompressed zip (`container`). `constants.bin` starts at a multiple of 64 bytes in
+it, so it can be mapped; nothing in the file depends on the time, the machine or the order of
+compilation, so equal inputs give equal bytes.
+
+On loading, the digest of every part is compared with the manifest's and the manifest's with its
+seal; then what the manifest says (`manifest`); then whether the code was compiled for just this
+manifest (`sealed_objects`). Only then is anything given to LLVM. A foreign, damaged or newer file,
+or one for a CPU that this is not, is refused with the reason. None of it makes code trustworthy
+that somebody else has written: an artifact is native code.
 """
 
 from __future__ import annotations
 
 import json
-import struct
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from autotune.codegen.memory import ALIGNMENT, aligned
 from autotune.errors import ArtifactError, MissingDependency, UsageError
 from autotune.files import open_input, replacing
+from autotune.network import container
+from autotune.network.container import (
+    CONSTANTS,
+    MANIFEST,
+    SEAL,
+    Bytes,
+    Container,
+    Damaged,
+    bytes_of,
+    digest,
+    object_name,
+    require,
+)
+from autotune.network.entry import SEAL_MAGIC, UNSEALED
+from autotune.network.manifest import Json, require_manifest
 from autotune.target import Target, missing_features
 
 FORMAT = "autotune-artifact"
-VERSION = 1
+VERSION = 2
 
-_MANIFEST, _CONSTANTS = "manifest.json", "constants.bin"
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-_PADDING_ID = 0xD935  # the zip extra field that Android's zipalign uses for padding
-_LOCAL_HEADER = 30
-_EXTRA_HEADER = struct.Struct("<HH")
-_ZIP32_BYTES = 1 << 30  # beyond this, sizes are written as 64 bits, in a further extra field of:
-_ZIP64_EXTRA = 20
-_CHUNK = 16 << 20
+_ZIP_MAGIC = b"PK\x03\x04"
+_BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes")
+"""What the code relies on, of the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +137,7 @@ class Artifact:
     arena_bytes: int
     n_bases: int
     objects: tuple[bytes, ...]
-    constants: NDArray[np.uint8]
+    constants: Bytes
     autotune_version: str = ""
     max_error: float | None = None
     model_path: str = ""
@@ -164,58 +175,88 @@ class Artifact:
             self._write(file)
 
     def _write(self, out: BinaryIO) -> None:
-        manifest = json.dumps(self.manifest(), indent=1, sort_keys=True).encode()
-        with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
-            file.writestr(zipfile.ZipInfo(_MANIFEST, _EPOCH), manifest)
-            for n, data in enumerate(self.objects):
-                file.writestr(zipfile.ZipInfo(_object_name(n), _EPOCH), data)
-            is_wide = self.constants.nbytes > _ZIP32_BYTES
-            info = _aligned_entry(file, is_wide)
-            with file.open(info, "w", force_zip64=is_wide) as entry:
-                for start in range(0, self.constants.nbytes, _CHUNK):
-                    entry.write(self.constants[start : start + _CHUNK].data)
+        constants = _described(self.constants)
+        objects = self.sealed_objects(constants)
+        manifest = self.manifest() | {"parts": _parts(objects, constants)}
+        text = json.dumps(manifest, indent=1, sort_keys=True).encode()
+        container.write(out, text, objects, self.constants)
+
+    def sealed_objects(self, constants: Json) -> tuple[bytes, ...]:
+        """The objects as a file has them: the last one says what all of them were compiled for.
+
+        It says so by a digest of everything that the code relies on: addresses, sizes, constants,
+        objects. `constants`: size and digest of their bytes.
+        """
+        manifest = self.manifest()
+        facts = {name: manifest[name] for name in _BOUND}
+        facts["kernels"] = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
+        facts["parts"] = _parts(self.objects, constants)
+        text = json.dumps(facts, sort_keys=True).encode()
+        seal = SEAL_MAGIC + bytes.fromhex(digest(bytes_of(text)))
+        return (*self.objects[:-1], seal.join(_around_seal(self.objects[-1])))
 
     @staticmethod
     def load(path: str | Path) -> Artifact:
         """Read a file written by `save`.
+
+        An artifact is native code that `run` executes with the rights of this process: load only
+        what you trust. Digests tell damage, not malice.
 
         Raises UsageError for a missing file and ArtifactError for one that cannot be used here.
         """
         source = Path(path)
         try:
             with open_input(source) as file:
-                head = file.read(4)
-                with zipfile.ZipFile(file) as archive:
-                    return _read(archive, source)
-        except zipfile.BadZipFile as error:
-            raise _damaged(source) if head == b"PK\x03\x04" else _foreign(source) from error
+                is_zip = file.read(4) == _ZIP_MAGIC
+                return _read(_opened(file, source, is_zip), source)
+        except Damaged as error:
+            raise _damaged(source, str(error)) from error
         except OSError as error:
             raise UsageError(
                 f"cannot read '{source}': {error.strerror}", "give a file written by compile"
             ) from error
+        except MemoryError as error:
+            raise ArtifactError(
+                f"there is no room for '{source}' in memory", "free some memory"
+            ) from error
 
 
-def _object_name(n: int) -> str:
-    return f"objects/{n:03d}.o"
+def _described(data: Bytes) -> Json:
+    return {"bytes": data.nbytes, "sha256": digest(data)}
 
 
-def _aligned_entry(file: zipfile.ZipFile, is_wide: bool) -> zipfile.ZipInfo:
-    """The header of the constants, padded so that the data after it is aligned."""
-    info = zipfile.ZipInfo(_CONSTANTS, _EPOCH)
-    header = _LOCAL_HEADER + len(_CONSTANTS) + _EXTRA_HEADER.size
-    end = file.start_dir + header + (_ZIP64_EXTRA if is_wide else 0)
-    padding = -end % ALIGNMENT
-    info.extra = _EXTRA_HEADER.pack(_PADDING_ID, padding) + bytes(padding)
-    return info
+def _parts(objects: tuple[bytes, ...], constants: Json) -> dict[str, Json]:
+    named = {object_name(n): _described(bytes_of(data)) for n, data in enumerate(objects)}
+    return {**named, CONSTANTS: constants}
 
 
-def _read(archive: zipfile.ZipFile, source: Path) -> Artifact:
-    manifest = _read_manifest(archive, source)
+def _around_seal(data: bytes) -> tuple[bytes, bytes]:
+    """What of an object is before the room for the seal, and what is behind it."""
+    require(data.count(SEAL_MAGIC) == 1, "its code has no seal")
+    at = data.index(SEAL_MAGIC)
+    return data[:at], data[at + len(UNSEALED) :]
+
+
+def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
     try:
-        _require_features(Target.from_json(manifest["target"]), source)
-        return _artifact(archive, manifest)
-    except (KeyError, TypeError, AttributeError, EOFError) as error:
-        raise _damaged(source) from error
+        return Container(file)
+    except container.ZIP_ERRORS as error:
+        raise _damaged(source, "") if is_zip else _foreign(source) from error
+
+
+def _read(parts: Container, source: Path) -> Artifact:
+    manifest = _read_manifest(parts, source)
+    require_manifest(manifest)
+    _require_features(Target.from_json(manifest["target"]), source)
+    described = manifest["parts"]
+    require(parts.names() == {*described, MANIFEST, SEAL}, "it has parts that are not its own")
+    names = [object_name(n) for n in range(manifest["n_objects"])]
+    objects = tuple(parts.part(name, described[name]).tobytes() for name in names)
+    bare = (*objects[:-1], UNSEALED.join(_around_seal(objects[-1])))
+    artifact = _artifact(manifest, bare, parts.part(CONSTANTS, described[CONSTANTS]))
+    sealed = artifact.sealed_objects(described[CONSTANTS])
+    require(sealed == objects, "its code was compiled for another manifest")
+    return artifact
 
 
 def _require_features(target: Target, source: Path) -> None:
@@ -227,51 +268,43 @@ def _require_features(target: Target, source: Path) -> None:
         )
 
 
-def _artifact(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Artifact:
+def _artifact(manifest: Json, objects: tuple[bytes, ...], constants: Bytes) -> Artifact:
     plain = ("name", "model_hash", "n_threads", "arena_bytes", "n_bases", "max_error")
+    more = ("autotune_version", "model_path", "random_weights")
     return Artifact(
-        **{field: manifest[field] for field in plain},
+        **{field: manifest[field] for field in (*plain, *more)},
         target=Target.from_json(manifest["target"]),
         inputs=tuple(map(_endpoint, manifest["inputs"])),
         outputs=tuple(map(_endpoint, manifest["outputs"])),
         kernels=tuple(KernelInfo(**x) for x in manifest["kernels"]),
-        objects=tuple(archive.read(_object_name(n)) for n in range(manifest["n_objects"])),
-        constants=_read_constants(archive, manifest["constant_bytes"]),
-        autotune_version=manifest["autotune_version"],
-        model_path=manifest.get("model_path", ""),
-        tuned={key: Tuned(**x) for key, x in manifest.get("tuned", {}).items()},
-        tasks=tuple(manifest.get("tasks", ())),
-        random_weights=manifest.get("random_weights"),
+        objects=objects,
+        constants=constants,
+        tuned={key: Tuned(**x) for key, x in manifest["tuned"].items()},
+        tasks=tuple(manifest["tasks"]),
     )
 
 
-def _read_manifest(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
+def _read_manifest(parts: Container, source: Path) -> Json:
+    if MANIFEST not in parts.names():
+        raise _foreign(source)
+    text = parts.manifest()
+    is_sealed = SEAL in parts.names()
     try:
-        manifest = json.loads(archive.read(_MANIFEST))
-    except (KeyError, ValueError) as error:
-        raise _foreign(source) from error
+        manifest = json.loads(text)
+    except (ValueError, RecursionError):
+        manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        require(not is_sealed, "its manifest cannot be read")
         raise _foreign(source)
     version, writer = manifest.get("version"), manifest.get("autotune_version")
     if version != VERSION:
         raise ArtifactError(
-            f"'{source}' has format version {version}, this autotune reads {VERSION}",
-            f"compile it anew, or use autotune {writer}, which wrote it",
+            f"'{source}' has format version {version!r:.20}, this autotune reads {VERSION}",
+            f"compile it anew, or use autotune {writer!s:.20}, which wrote it",
         )
+    require(is_sealed, "its manifest has no seal")
+    require(parts.is_sealed(text), "its manifest has another digest")
     return manifest
-
-
-def _read_constants(archive: zipfile.ZipFile, n_bytes: int) -> NDArray[np.uint8]:
-    """The constants in memory of their own: large pages where the system gives them, no faults."""
-    constants = aligned((n_bytes,), "uint8")
-    done = 0
-    with archive.open(_CONSTANTS) as data:
-        while chunk := data.read(_CHUNK):
-            constants[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
-            done += len(chunk)
-    if done != n_bytes:
-        raise EOFError
-    return constants
 
 
 def _endpoint(data: Mapping[str, Any]) -> Endpoint:
@@ -286,7 +319,8 @@ def _foreign(source: Path) -> ArtifactError:
     )
 
 
-def _damaged(source: Path) -> ArtifactError:
+def _damaged(source: Path, reason: str) -> ArtifactError:
+    what = f": {reason}" if reason else ""
     return ArtifactError(
-        f"'{source}' is damaged or truncated", "copy it again, or compile the model anew"
+        f"'{source}' is damaged or truncated{what}", "copy it again, or compile the model anew"
     )

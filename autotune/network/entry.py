@@ -32,6 +32,10 @@ ARENA, CONSTANTS, FIRST_BOUND = 0, 1, 2
 SYNC_BYTES = 256
 RUN, PROFILE = "autotune_run", "autotune_profile"
 
+SEAL_MAGIC = b"autotune seal: \0"
+UNSEALED = SEAL_MAGIC + bytes(32)
+"""Room in the object for a digest of what it was compiled for: see `Artifact.sealed_objects`."""
+
 _SPINS = 4_000
 _MONOTONIC = 1
 
@@ -55,7 +59,10 @@ class Launch:
 
 
 def compile_entry(launches: Sequence[Launch], n_bases: int, target: Target) -> bytes:
-    """Relocatable object with `RUN` and `PROFILE`; the kernels' symbols are left open."""
+    """Relocatable object with `RUN` and `PROFILE`; the kernels' symbols are left open.
+
+    It contains `UNSEALED` once.
+    """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
@@ -71,6 +78,7 @@ def entry_ir(launches: Sequence[Launch], n_bases: int, triple: str, isa: Isa) ->
     return "\n".join(
         [
             f'target triple = "{triple}"',
+            _SEAL,
             *_declarations(launches),
             _DECLARATIONS,
             barrier_ir(_SPINS, isa),
@@ -192,6 +200,9 @@ _WHO = """  %thread32 = call i32 @omp_get_thread_num()
   %thread = zext i32 %thread32 to i64
   %n = zext i32 %n32 to i64
   %next = add i64 %thread, 1"""
+
+_SEAL_TEXT = "".join(f"\\{byte:02x}" for byte in UNSEALED)
+_SEAL = f'@autotune_seal = constant [{len(UNSEALED)} x i8] c"{_SEAL_TEXT}"'
 
 _FLUSH = "  %former = call i32 @flush_denormals()"
 _RETURN = "  call void @restore_denormals(i32 %former)\n  ret void\n}"

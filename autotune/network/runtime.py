@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import load_libgomp, team
-from autotune.errors import UsageError
+from autotune.errors import ArtifactError, UsageError
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
 from autotune.target import require_cores, usable_cores
 from autotune.te.expr import dtype_bytes
+from autotune.units import format_bytes
 
 Array = NDArray[Any]
 
@@ -45,6 +46,9 @@ class KernelTime:
 
 def load(path: str | Path, n_threads: int | None = None) -> Model:
     """Load a compiled network; `n_threads` as in `Model`, but no more than there are cores.
+
+    An artifact is native code that runs with the rights of this process: load only what you trust.
+    What is damaged is refused (`Artifact.load`), what somebody has written on purpose is not.
 
     Raises as `Artifact.load` does, and UsageError for a number of threads that is out of range.
     """
@@ -71,8 +75,7 @@ class Model:
         self._library = Library(artifact.objects)
         self._run = _ENTRY(self._library.address(RUN))
         self._profile = _ENTRY(self._library.address(PROFILE))
-        self._arena = aligned((artifact.arena_bytes,), "uint8")
-        self._arena.fill(0)  # touch the pages now, not in the first inference
+        self._arena = _arena(artifact)
         self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
         self._outputs = [Recycled(end.shape, end.stored) for end in artifact.outputs]
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
@@ -152,6 +155,18 @@ class Model:
 
     def _check(self, inputs: Mapping[str, Array]) -> list[Array]:
         return _all_checked(self._expected, inputs)
+
+
+def _arena(artifact: Artifact) -> Array:
+    try:
+        arena = aligned((artifact.arena_bytes,), "uint8")
+    except (MemoryError, OverflowError) as error:
+        raise ArtifactError(
+            f"'{artifact.name}' needs {format_bytes(artifact.arena_bytes)} of working memory",
+            "free some memory, or compile the model for smaller inputs (--shape)",
+        ) from error
+    arena.fill(0)  # touch the pages now, not in the first inference
+    return arena
 
 
 def require_inputs(ports: tuple[Endpoint, ...], inputs: Mapping[str, Array]) -> None:

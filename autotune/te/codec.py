@@ -25,7 +25,8 @@ from autotune.te.expr import (
     Var,
 )
 
-_BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "and", "or"}
+_BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "fmod"}
+_BINARY |= {"and", "or"}
 _COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 

@@ -213,7 +213,8 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "mod": np.mod,
     "min": np.minimum,
     "max": np.maximum,
-    "pow": np.power,
+    "pow": np.float_power,  # by ½ `power` takes a square root, which -∞ has not
+    "fmod": np.fmod,
     "and": np.logical_and,
     "or": np.logical_or,
 }
@@ -231,6 +232,9 @@ _CALLS: dict[str, Callable[[Array], Array]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "tanh": np.tanh,
+    **{fn: getattr(np, fn) for fn in ("log1p", "sin", "cos", "tan", "sinh", "cosh")},
+    **{fn: getattr(np, f"arc{fn[1:]}") for fn in ("asin", "acos", "atan")},
+    **{fn: getattr(np, f"arc{fn[1:]}") for fn in ("asinh", "acosh", "atanh")},
     "erf": _erf,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
     "abs": np.abs,

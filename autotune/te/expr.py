@@ -1,9 +1,11 @@
 """② Tensor expressions: the nodes of which every computation and every index is made.
 
     expr = Const(value, dtype) | Var(name)                       -- Var: an int64 loop index
-         | Binary(op, a, b)    op ∈ add sub mul div floordiv mod min max pow and or
+         | Binary(op, a, b)    op ∈ add sub mul div floordiv mod min max pow fmod and or
          | Compare(op, a, b)   op ∈ lt le gt ge eq ne
-         | Call(fn, (a,))      fn ∈ exp log sqrt rsqrt tanh erf sigmoid abs neg floor ceil round not
+         | Call(fn, (a,))      fn ∈ abs neg floor ceil round not sqrt rsqrt erf sigmoid
+                                    exp log log1p sin cos tan asin acos atan sinh cosh tanh
+                                    asinh acosh atanh
          | Select(cond, a, b)  -- `a` where cond holds, else `b`; see `is_guard`
          | Cast(dtype, a)
          | Load(tensor, indices)
@@ -142,6 +144,8 @@ class Reduce:
 
 Expr: TypeAlias = Const | Var | Binary | Compare | Call | Select | Cast | Load | Reduce
 
+DTYPES = ("float32", "float64", "int64", "int32", "int8", "uint8", "bool")
+"""Element types that a program can compute with."""
 _DTYPE_BYTES = {
     "float32": 4,
     "float64": 8,

@@ -5,7 +5,8 @@ Every model is run three times: by the oracle of its tasks, and as machine code 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_positions_of_nan_are_those_of_numpy(op: str, last: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize(("n", "k"), [(9, 1), (9, 9), (70, 1), (80, 3)])
+@pytest.mark.parametrize(("n", "k"), [(9, 1), (9, 4), (80, 3)])
 def test_top_k_counts_nan_as_the_largest(n: int, largest: int, k: int, tmp_path: Path) -> None:
     """As where NumPy sorts, and onnxruntime in the case `nan_index`; equal ones stay in order."""
     x = np.concatenate([np.repeat(ROW, n // 9, axis=1), np.full((3, n % 9), NAN)], axis=1)
@@ -145,3 +146,58 @@ def test_top_k_counts_nan_as_the_largest(n: int, largest: int, k: int, tmp_path:
     rank = np.where(np.isnan(x), 2, np.clip(x, -2, 1.9)) * (-1 if largest else 1)
     at = np.argsort(rank, axis=1, kind="stable")[:, :k]
     assert_gives(proto, {"x": x}, {"y": np.take_along_axis(x, at, 1), "i": at}, tmp_path)
+
+
+def test_sines_of_large_arguments(tmp_path: Path) -> None:
+    x = np.array([1e4, 5e5, 1e6, 1e7, -1e9, 1e12, 3.4e38, INF, -0.0, NAN], np.float32)
+    ops = {"Sin": np.sin, "Cos": np.cos, "Tan": np.tan}
+    nodes = [node(op, "x", op) for op in ops]
+    with np.errstate(invalid="ignore"):
+        expected = {op: f(x.astype(np.float64)) for op, f in ops.items()}
+    assert_gives(model(nodes, {"x": x.shape}, outputs=" ".join(ops)), {"x": x}, expected, tmp_path)
+
+
+@pytest.mark.parametrize("exponent", [2.0, [2.0, 3, 2, 4], 11.0, 0.5, [0, -1, -INF, NAN]])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_powers_of_negative_numbers(exponent: Any, is_known: bool, tmp_path: Path) -> None:
+    x, e = (
+        np.array([[-2, -1, 0, 2], [-INF, INF, NAN, -0.5]], np.float32),
+        np.asarray(exponent, np.float32),
+    )
+    inputs = {"x": x.shape} | ({} if is_known else {"e": e.shape})
+    proto = model(node("Pow", "x e"), inputs, {"e": e} if is_known else {})
+    with np.errstate(all="ignore"):
+        expected = np.float_power(x, e)
+    feeds = {"x": x} if is_known else {"x": x, "e": e}
+    assert_gives(proto, feeds, {"y": expected}, tmp_path)
+
+
+def test_remainders_of_large_quotients(tmp_path: Path) -> None:
+    a = np.array([3e38, -3e38, 5.5, -5.5, 1e20, -0.0, INF, 4, 1], np.float32)
+    b = np.array([1e-30, 7, -2, 2, 3, 3, 2, INF, 0], np.float32)
+    with np.errstate(invalid="ignore"):
+        expected = np.fmod(a, b)
+    proto = model(node("Mod", "a b", fmod=1), {"a": a.shape, "b": b.shape})
+    assert_gives(proto, {"a": a, "b": b}, {"y": expected}, tmp_path)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "Softplus": lambda x: np.logaddexp(0, x),
+    "Gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))) / 2,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+    "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "Tanh": np.tanh,
+}
+
+
+@pytest.mark.parametrize("op", ACTIVATIONS)
+def test_activations_at_their_ends(op: str, tmp_path: Path) -> None:
+    x = np.array([-INF, -3e38, -200, -88.5, -30, -0.0, 0, 1e-20, 30, 88.5, 200, 3e37, INF, NAN])
+    x = x.astype(np.float32)
+    with np.errstate(all="ignore"):
+        expected = ACTIVATIONS[op](x.astype(np.float64))
+    assert_gives(
+        model(node(op, "x"), {"x": x.shape}, opset=20), {"x": x}, {"y": expected}, tmp_path
+    )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.errors import ArtifactError, AutotuneError, ExitCode, UsageError
+from autotune.codegen.memory import aligned
+from autotune.errors import ArtifactError, ExitCode, UsageError
+from autotune.network import container
 from autotune.network.artifact import VERSION, Artifact, Tuned
+from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import reversing
 
 
@@ -22,14 +27,11 @@ def saved(tmp_path: Path) -> Path:
 
 
 def rewrite(path: Path, without: Sequence[str] = (), **changes: Any) -> None:
-    """Replace fields of the manifest, and drop some."""
-    with zipfile.ZipFile(path) as old:
-        parts = {name: old.read(name) for name in old.namelist()}
+    """Replace fields of the manifest, and drop some; its seal is that of the new one."""
+    parts = read_parts(path)
     manifest = {**json.loads(parts["manifest.json"]), **changes}
     manifest = {name: value for name, value in manifest.items() if name not in without}
-    with zipfile.ZipFile(path, "w") as new:
-        for name, data in parts.items():
-            new.writestr(name, json.dumps(manifest) if name == "manifest.json" else data)
+    write_parts(path, parts, manifest)
 
 
 def test_what_is_saved_is_loaded(saved: Path) -> None:
@@ -51,9 +53,16 @@ def test_latencies_of_tasks_are_kept(tmp_path: Path) -> None:
     assert Artifact.load(tmp_path / "net.atn").tuned == tuned
 
 
-def test_artifacts_from_before_latencies_were_kept(saved: Path) -> None:
-    rewrite(saved, without=("tuned",))
-    assert Artifact.load(saved).tuned == {}
+def test_artifacts_from_before_digests_are_refused(saved: Path) -> None:
+    parts = read_parts(saved)
+    manifest = {**json.loads(parts["manifest.json"]), "version": 1, "autotune_version": "0.1"}
+    del parts["seal"], manifest["parts"]
+    with zipfile.ZipFile(saved, "w") as file:
+        for name, data in parts.items():
+            file.writestr(name, json.dumps(manifest) if name == "manifest.json" else data)
+    with pytest.raises(ArtifactError, match="format version 1") as caught:
+        Artifact.load(saved)
+    assert caught.value.hint.startswith("compile it anew")
 
 
 def test_equal_artifacts_are_equal_bytes(saved: Path, tmp_path: Path) -> None:
@@ -63,8 +72,7 @@ def test_equal_artifacts_are_equal_bytes(saved: Path, tmp_path: Path) -> None:
 
 def test_constants_can_be_mapped(saved: Path) -> None:
     data = saved.read_bytes()
-    assert data.count(b"constants.bin") == 2
-    name = data.index(b"constants.bin")
+    name = data.rindex(b"constants.bin", 0, data.rindex(b"constants.bin"))
     extra = int.from_bytes(data[name - 2 : name], "little")
     start = name + len(b"constants.bin") + extra
     assert start % 64 == 0
@@ -139,10 +147,138 @@ def test_a_cpu_without_the_features_is_refused(saved: Path) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(
-    "field", ["target", "kernels", "inputs", "n_objects", "constant_bytes", "tuned"]
-)
+@pytest.mark.parametrize("field", ["target", "kernels", "inputs", "n_objects", "tuned", "parts"])
 def test_a_manifest_that_lost_a_field(saved: Path, field: str) -> None:
-    rewrite(saved, **{field: {"no": "such"}})
-    with pytest.raises(AutotuneError, match="damaged"):
+    rewrite(saved, without=(field,))
+    with pytest.raises(ArtifactError, match=f"has no '{field}'"):
         Artifact.load(saved)
+
+
+def test_every_part_is_known_by_its_digest(saved: Path) -> None:
+    """A byte of each part is changed, and its CRC with it."""
+    parts = read_parts(saved)
+    assert set(parts) > {"seal", "constants.bin", "objects/000.o", "objects/001.o"}
+    for name, data in parts.items():
+        for at in {0, len(data) // 2, len(data) - 1}:
+            flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            with zipfile.ZipFile(saved, "w") as file:
+                for other, old in parts.items():
+                    file.writestr(other, flipped if other == name else old)
+            with pytest.raises(ArtifactError, match="is damaged or truncated: "):
+                Artifact.load(saved)
+
+
+def test_large_parts_are_digested_in_pieces(tmp_path: Path) -> None:
+    constants = aligned(((40 << 20) + 5,), "uint8")
+    constants[:] = np.arange(constants.size, dtype=np.uint8)
+    with (tmp_path / "x").open("w+b") as file:
+        container.write(file, b"{}", (), constants)
+        read = container.Container(file)
+        described = {"bytes": constants.nbytes, "sha256": container.digest(constants)}
+        assert np.array_equal(read.part("constants.bin", described), constants)
+        for at in (0, 16 << 20, constants.size - 1):
+            constants[at] ^= 1
+            assert container.digest(constants) != described["sha256"]
+            constants[at] ^= 1
+
+
+WILD = {
+    "n_bases": 1 << 40,
+    "arena_bytes": -64,
+    "n_threads": 0,
+    "n_objects": 3,
+    "constant_bytes": 128,
+    "max_error": "no",
+    "kernels": [{"task": "t", "label": "l", "symbol": "s", "extent": -1}],
+    "tasks": {"a": 1},
+    "name": "\ud800",
+    "tuned": {"t": {"latency_s": float("nan"), "n_threads": 1}},
+}
+
+
+@pytest.mark.parametrize("field", WILD)
+def test_wild_fields_are_refused(saved: Path, field: str) -> None:
+    rewrite(saved, **{field: WILD[field]})
+    with pytest.raises(ArtifactError, match="is damaged or truncated: "):
+        Artifact.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"shape": [3, 48]}, "another manifest"),
+        ({"shape": [1 << 50]}, "'inputs' in its manifest cannot be"),
+        ({"shape": [2.0, 48]}, "'inputs' in its manifest cannot be"),
+        ({"dtype": "float128"}, "'inputs' in its manifest cannot be"),
+        ({"base": 3}, "lie nowhere"),
+        ({"base": 0}, "lie nowhere"),
+        ({"window": [[96], [1]], "base": 9}, "lie nowhere"),
+        ({"window": [[95], [1]], "base": 3}, "lie nowhere"),
+        ({"offset": 4}, "another manifest"),
+    ],
+)
+def test_wild_inputs_are_refused(saved: Path, change: dict[str, Any], reason: str) -> None:
+    manifest = reversing(4).manifest()
+    rewrite(saved, inputs=[{**manifest["inputs"][0], **change}])
+    with pytest.raises(ArtifactError, match=reason):
+        Artifact.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"window": [[96], [1]]}, "another manifest"),
+        ({"window": [[95], [1]]}, "another number of elements"),
+        ({"window": [[96], [3]]}, "outside of its memory"),
+        ({"window": [[96], [-1]]}, "cannot be"),
+        ({"window": [[96], [1]], "offset": 768 - 380}, "outside of its memory"),
+        ({"window": [[96], [1]], "offset": 2}, "outside of its memory"),
+        ({"window": [[96], [1], [2]]}, "cannot be"),
+        ({"window": [[96], [1]], "base": 1}, "lies nowhere"),
+        ({"name": "y"}, "two of its outputs have one name"),
+    ],
+)
+def test_windows_lie_inside_of_the_arena(saved: Path, change: dict[str, Any], reason: str) -> None:
+    manifest = reversing(4).manifest()
+    inside = {**manifest["outputs"][0], "base": 0, "name": "z", "window": [[96], [1]], **change}
+    rewrite(saved, outputs=[manifest["outputs"][0], inside])
+    with pytest.raises(ArtifactError, match=reason):
+        Artifact.load(saved)
+
+
+def test_parts_have_to_be_where_the_directory_says(saved: Path) -> None:
+    data = saved.read_bytes()
+    entry = data.index(b"PK\x01\x02")
+    for offset, value in ((42, 0xFFFFFFF0), (20, 1), (24, 0xFFFFFFF0), (10, 8), (8, 1)):
+        changed = bytearray(data)
+        changed[entry + offset : entry + offset + 2] = (value & 0xFFFF).to_bytes(2, "little")
+        saved.write_bytes(changed)
+        with pytest.raises(ArtifactError, match="damaged"):
+            Artifact.load(saved)
+
+
+def test_one_more_part_is_refused(saved: Path) -> None:
+    with zipfile.ZipFile(saved, "a") as file:
+        file.writestr("objects/002.o", b"more")
+    with pytest.raises(ArtifactError, match="parts that are not its own"):
+        Artifact.load(saved)
+
+
+def test_two_parts_of_one_name_are_refused(saved: Path) -> None:
+    with zipfile.ZipFile(saved, "a") as file, pytest.warns(UserWarning, match="Duplicate"):
+        file.writestr("objects/000.o", b"another")
+    with pytest.raises(ArtifactError, match="one name"):
+        Artifact.load(saved)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_rebuilt_archive_crashes_the_process(saved: Path, seed: int) -> None:
+    """Hundreds of damaged files with right digests: each gives a typed error or right numbers."""
+    command = [sys.executable, "-m", "tests.network.artifact_mutations", saved, str(seed), "250"]
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    assert done.returncode == 0, (done.stdout.splitlines()[-1:], done.stderr[-2000:])
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert sum(counts.values()) == 250
+    assert set(counts) <= {"ArtifactError", "right"}, counts
+    assert counts["ArtifactError"] > 200

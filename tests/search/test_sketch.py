@@ -76,7 +76,7 @@ def test_what_is_read_twice_at_one_point_joins_its_reader() -> None:
     assert costs[1] == costs[0] + 1, "what is written twice counts once"
 
 
-@pytest.mark.parametrize(("power", "cost"), [(2.0, 2), (3.0, 3), (0.5, 8), (-1.0, 9), (2.2, 50)])
+@pytest.mark.parametrize(("power", "cost"), [(2.0, 2), (3.0, 3), (0.5, 8), (-1.0, 9), (2.2, 130)])
 def test_powers_cost_what_they_are_made_of(power: float, cost: int) -> None:
     i, x = Axis("i", 5), placeholder("x", (5,))
     assert operations(compute("y", (i,), binary("pow", x.tensor[i.var], f32(power)))) == cost

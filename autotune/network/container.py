@@ -1,0 +1,196 @@
+"""⑩ The file of an artifact: an uncompressed zip whose parts are known by their digests.
+
+    manifest.json   sizes and digests of all other parts
+    seal            digest of the manifest
+    objects/NNN.o · constants.bin
+
+A part is read, its digest compared, and only then does anybody look at it. Digests are SHA-256, of
+parts above 16 MiB over the digests of pieces of 16 MiB, which several threads read and digest at
+once. A digest tells damage, not malice: whoever can write the file can write its digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.codegen.memory import ALIGNMENT, aligned
+from autotune.target import usable_cores
+
+MANIFEST, SEAL, CONSTANTS = "manifest.json", "seal", "constants.bin"
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_PADDING_ID = 0xD935  # the zip extra field that Android's zipalign uses for padding
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_LOCAL_MAGIC = b"PK\x03\x04"
+_EXTRA_HEADER = struct.Struct("<HH")
+_ZIP32_BYTES = 1 << 30  # beyond this, sizes are written as 64 bits, in a further extra field of:
+_ZIP64_EXTRA = 20
+_CHUNK = 16 << 20
+_MOST_MANIFEST_BYTES = 64 << 20
+_MOST_THREADS = 8
+
+A = TypeVar("A")
+B = TypeVar("B")
+Bytes = NDArray[np.uint8]
+
+ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    LookupError,
+    EOFError,
+    struct.error,
+)
+"""What `zipfile` raises for files of another or of a broken structure."""
+
+
+class Damaged(Exception):
+    """A part of the file is missing, or is not what the file says of it."""
+
+
+def require(condition: bool, reason: str) -> None:
+    """Raise Damaged for a file of which `condition` does not hold."""
+    if not condition:
+        raise Damaged(reason)
+
+
+def object_name(n: int) -> str:
+    """The part that holds object `n`."""
+    return f"objects/{n:03d}.o"
+
+
+def digest(data: Bytes) -> str:
+    """The digest of a part, in hexadecimal."""
+    if data.nbytes <= _CHUNK:
+        return hashlib.sha256(data.data).hexdigest()
+    return _joined(
+        _on_threads(lambda piece: hashlib.sha256(piece.data).digest(), list(_pieces(data)))
+    )
+
+
+def bytes_of(data: bytes) -> Bytes:
+    """An array of the same bytes, in the same memory."""
+    return np.frombuffer(data, np.uint8)
+
+
+def write(out: BinaryIO, manifest: bytes, objects: tuple[bytes, ...], constants: Bytes) -> None:
+    """Write all parts; equal ones give equal files."""
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
+        file.writestr(zipfile.ZipInfo(MANIFEST, _EPOCH), manifest)
+        file.writestr(zipfile.ZipInfo(SEAL, _EPOCH), digest(bytes_of(manifest)))
+        for n, data in enumerate(objects):
+            file.writestr(zipfile.ZipInfo(object_name(n), _EPOCH), data)
+        is_wide = constants.nbytes > _ZIP32_BYTES
+        info = _aligned_entry(file, is_wide)
+        with file.open(info, "w", force_zip64=is_wide) as entry:
+            for piece in _pieces(constants):
+                entry.write(piece.data)
+
+
+class Container:
+    """The parts of a file that is open for reading; raises Damaged where they cannot be."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._handle = file.fileno()
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            end = archive.start_dir
+        self._sizes = {entry.filename: entry.file_size for entry in entries}
+        self._starts: dict[str, int] = {}
+        require(len(self._sizes) == len(entries), "two of its parts have one name")
+        for entry in sorted(entries, key=lambda e: -e.header_offset):
+            self._starts[entry.filename] = self._start(entry, end)
+            end = entry.header_offset
+
+    def names(self) -> set[str]:
+        """Names of all parts."""
+        return set(self._sizes)
+
+    def manifest(self) -> bytes:
+        """The manifest, whatever it says, and whether or not there is a seal."""
+        require(self._sizes[MANIFEST] <= _MOST_MANIFEST_BYTES, "its manifest is too large")
+        return self._read(MANIFEST)[0].tobytes()
+
+    def is_sealed(self, manifest: bytes) -> bool:
+        """Whether the manifest is the one that was written."""
+        return self._read(SEAL)[0].tobytes() == digest(bytes_of(manifest)).encode()
+
+    def part(self, name: str, described: Mapping[str, Any]) -> Bytes:
+        """A part of the size and digest that the manifest says."""
+        require(name in self._sizes, f"it has no part '{name}'")
+        require(self._sizes[name] == described["bytes"], f"'{name}' has another size")
+        data, found = self._read(name)
+        require(found == described["sha256"], f"'{name}' has another digest")
+        return data
+
+    def _start(self, entry: zipfile.ZipInfo, end: int) -> int:
+        """Where the bytes of a part begin, which have to be there as they are and before `end`."""
+        name, size = entry.filename, entry.file_size
+        is_plain = entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1
+        require(is_plain and entry.compress_size == size, f"'{name}' is compressed or encrypted")
+        require(0 <= entry.header_offset <= end - _LOCAL_HEADER.size, f"'{name}' is nowhere")
+        head = os.pread(self._handle, _LOCAL_HEADER.size, entry.header_offset)
+        require(len(head) == _LOCAL_HEADER.size, f"'{name}' is beyond the end of the file")
+        magic, n_name, n_extra = _LOCAL_HEADER.unpack(head)
+        start: int = entry.header_offset + _LOCAL_HEADER.size + n_name + n_extra
+        require(magic == _LOCAL_MAGIC, f"'{name}' has no header")
+        require(0 <= size <= end - start, f"'{name}' overlaps what follows")
+        require(end <= os.fstat(self._handle).st_size, "it ends too early")
+        return start
+
+    def _read(self, name: str) -> tuple[Bytes, str]:
+        """A part and its digest, in memory of its own: large pages where the system gives them."""
+        data: Bytes = aligned((self._sizes[name],), "uint8")
+        start = self._starts[name]
+
+        def fill(begin: int) -> bytes:
+            at, stop = begin, min(begin + _CHUNK, data.nbytes)
+            while at < stop:
+                n_bytes = os.preadv(self._handle, [data[at:stop].data], start + at)
+                require(n_bytes > 0, f"'{name}' is beyond the end of the file")
+                at += n_bytes
+            return _digest(data[begin:stop])
+
+        return data, _joined(_on_threads(fill, list(range(0, data.nbytes, _CHUNK))))
+
+
+def _pieces(data: Bytes) -> Iterator[Bytes]:
+    return (data[start : start + _CHUNK] for start in range(0, data.nbytes, _CHUNK))
+
+
+def _digest(piece: Bytes) -> bytes:
+    return hashlib.sha256(piece.data).digest()
+
+
+def _joined(digests: list[bytes]) -> str:
+    whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
+    return whole.hex()
+
+
+def _on_threads(function: Callable[[A], B], arguments: list[A]) -> list[B]:
+    n_threads = min(_MOST_THREADS, usable_cores(), len(arguments))
+    if n_threads < 2:
+        return [function(argument) for argument in arguments]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(function, arguments))
+
+
+def _aligned_entry(file: zipfile.ZipFile, is_wide: bool) -> zipfile.ZipInfo:
+    """The header of the constants, padded so that the data after it is aligned."""
+    info = zipfile.ZipInfo(CONSTANTS, _EPOCH)
+    header = _LOCAL_HEADER.size + len(CONSTANTS) + _EXTRA_HEADER.size
+    end = file.start_dir + header + (_ZIP64_EXTRA if is_wide else 0)
+    padding = -end % ALIGNMENT
+    info.extra = _EXTRA_HEADER.pack(_PADDING_ID, padding) + bytes(padding)
+    return info

@@ -1,0 +1,172 @@
+"""⑩ What a manifest says, looked at before anybody believes it.
+
+Types, ranges, and that everything lies inside of what it is a part of. That code and manifest
+belong together is for `Artifact.sealed_objects` to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from autotune.network.container import CONSTANTS, object_name, require
+from autotune.network.entry import ARENA, FIRST_BOUND
+from autotune.target import Target
+from autotune.te.expr import dtype_bytes
+
+_MOST = 1 << 48
+"""Bytes, elements, iterations: more than any memory."""
+_MOST_DIMENSIONS = 64
+_MOST_THREADS = 1 << 16
+_MOST_PARTS = 1 << 20
+_HEX = set("0123456789abcdef")
+_DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
+_STORED = {"float16": "float32", "bfloat16": "float32"}
+
+Json = Mapping[str, Any]
+
+
+def require_manifest(manifest: Json) -> None:
+    """Raise Damaged where a field is missing, or says what cannot be."""
+    for name, holds in _FIELDS.items():
+        require(name in manifest, f"its manifest has no '{name}'")
+        require(holds(manifest[name]), f"'{name}' in its manifest cannot be")
+    _require_parts(manifest)
+    bound: dict[int, Json] = {}
+    for kind in ("inputs", "outputs"):
+        ports = manifest[kind]
+        names = {port["name"] for port in ports}
+        require(len(names) == len(ports), f"two of its {kind} have one name")
+        own = {p["base"]: p for p in ports if p["window"] is None}
+        require(len(own) == sum(p["window"] is None for p in ports), f"its {kind} overlap")
+        bound |= own
+    require(
+        set(bound) == set(range(FIRST_BOUND, manifest["n_bases"])),
+        "its inputs and outputs lie nowhere",
+    )
+    for port in (*manifest["inputs"], *manifest["outputs"]):
+        if port["window"] is not None:
+            _require_inside(port, manifest["arena_bytes"], bound)
+
+
+def _require_parts(manifest: Json) -> None:
+    parts = manifest["parts"]
+    expected = {CONSTANTS, *(object_name(n) for n in range(manifest["n_objects"]))}
+    require(set(parts) == expected, "its manifest names other parts")
+    require(
+        parts[CONSTANTS]["bytes"] == manifest["constant_bytes"], "its constants have another size"
+    )
+
+
+def _require_inside(port: Json, arena_bytes: int, bound: Mapping[int, Json]) -> None:
+    """Whether the window of a port lies inside of the arena, or of the array of another port."""
+    name, size = port["name"], _element_bytes(port)
+    shape, strides = port["window"]
+    require(
+        math.prod(shape) == math.prod(port["shape"]), f"'{name}' has another number of elements"
+    )
+    base = bound.get(port["base"])
+    require(base is not None or port["base"] == ARENA, f"'{name}' lies nowhere")
+    room = arena_bytes if base is None else math.prod(base["shape"]) * _element_bytes(base)
+    last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    end = port["offset"] + (last + 1) * size if 0 not in shape else 0
+    require(port["offset"] % size == 0 and end <= room, f"'{name}' lies outside of its memory")
+
+
+def _element_bytes(port: Json) -> int:
+    dtype: str = port["dtype"]
+    return dtype_bytes(_STORED.get(dtype, dtype))
+
+
+# --- types and ranges -------------------------------------------------------------------------
+
+
+def _number(low: int, high: int = _MOST) -> Callable[[Any], bool]:
+    return lambda x: type(x) is int and low <= x <= high
+
+
+def _text(value: Any) -> bool:
+    """A string that can be written, which half a surrogate pair cannot."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _list_of(holds: Callable[[Any], bool], most: int = _MOST_PARTS) -> Callable[[Any], bool]:
+    return lambda x: isinstance(x, list) and len(x) <= most and all(map(holds, x))
+
+
+def _record(**holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """An object of just these fields."""
+    return lambda x: (
+        isinstance(x, dict)
+        and x.keys() == holds.keys()
+        and all(check(x[name]) for name, check in holds.items())
+    )
+
+
+def _map_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda x: isinstance(x, dict) and all(map(holds, x.values()))
+
+
+def _error(value: Any) -> bool:
+    is_number = type(value) in (int, float)
+    return value is None or (is_number and 0 <= value < math.inf)
+
+
+def _latency(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+def _digest(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= _HEX
+
+
+_extents = _list_of(_number(0), _MOST_DIMENSIONS)
+
+
+def _window(value: Any) -> bool:
+    if value is None:
+        return True
+    is_pair = isinstance(value, list) and len(value) == 2 and all(map(_extents, value))
+    return is_pair and len(value[0]) == len(value[1])
+
+
+def _target(value: Any) -> bool:
+    """Whether all fields are there, with their types."""
+    types: dict[str, Any] = {f.name: str(f.type) for f in fields(Target)}
+    return isinstance(value, dict) and all(
+        type(value.get(name)).__name__ == kind for name, kind in types.items()
+    )
+
+
+_port = _record(
+    name=_text,
+    shape=_extents,
+    dtype=lambda x: x in _DTYPES,
+    base=_number(0),
+    offset=_number(0),
+    window=_window,
+    limit=_number(1),
+)
+
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "autotune_version": _text,
+    "name": _text,
+    "model_hash": _text,
+    "model_path": _text,
+    "target": _target,
+    "n_threads": _number(1, _MOST_THREADS),
+    "inputs": _list_of(_port),
+    "outputs": _list_of(_port),
+    "kernels": _list_of(_record(task=_text, label=_text, symbol=_text, extent=_number(0))),
+    "arena_bytes": _number(0),
+    "constant_bytes": _number(0),
+    "n_bases": _number(FIRST_BOUND, _MOST_PARTS),
+    "n_objects": _number(1, _MOST_PARTS),
+    "max_error": _error,
+    "tuned": _map_of(_record(latency_s=_latency, n_threads=_number(1, _MOST_THREADS))),
+    "tasks": _list_of(_text),
+    "random_weights": lambda x: x is None or type(x) is bool,
+    "parts": _map_of(_record(bytes=_number(0), sha256=_digest)),
+}
