@@ -75,7 +75,9 @@ def logic(op: str, g: Drawing) -> None:
 
 
 def cast(g: Drawing) -> None:
-    g.node("Cast", [g.tensor(dtype=g.one_of([FLOAT, INT, BOOL]))], to=g.one_of([1, 6, 7, 9, 10, 11]))
+    g.node(
+        "Cast", [g.tensor(dtype=g.one_of([FLOAT, INT, BOOL]))], to=g.one_of([1, 6, 7, 9, 10, 11])
+    )
 
 
 def clip(g: Drawing) -> None:
@@ -174,7 +176,9 @@ def split(g: Drawing) -> None:
 def slice_(g: Drawing) -> None:
     x = g.tensor(1)
     shape = g.shape_of(x)
-    axes = g.axes(len(shape)) if g.opset >= 10 else sorted(a % len(shape) for a in g.axes(len(shape)))
+    axes = (
+        g.axes(len(shape)) if g.opset >= 10 else sorted(a % len(shape) for a in g.axes(len(shape)))
+    )
     starts, ends, steps = [], [], []
     for a in axes:
         n = shape[a]

@@ -120,7 +120,15 @@ def gemm(g: Drawing) -> None:
 
 
 EQUATIONS = ("ij,jk->ik", "ij->ji", "bij,bjk->bik", "ij,kj->ik", "bhid,bhjd->bhij", "ij->i")
-EQUATIONS += ("i,j->ij", "ii->i", "ij,ij->", "...ij,...jk->...ik", "ij,jk,kl->il", "ij,j->i", "ij->")
+EQUATIONS += (
+    "i,j->ij",
+    "ii->i",
+    "ij,ij->",
+    "...ij,...jk->...ik",
+    "ij,jk,kl->il",
+    "ij,j->i",
+    "ij->",
+)
 EQUATIONS += ("bij,bkj", "ij , jk -> ik", "ab,cd->abcd", "abc,abc->bc", "ba,b->a")
 
 
@@ -138,7 +146,9 @@ def normalisation(op: str, g: Drawing) -> None:
         x = g.tensor(1, 4)
         axis = g.axis(len(g.shape_of(x)))
         shape = g.shape_of(x)[axis:]
-        inputs = [g.constant(g.values(shape))] + ([g.constant(g.values(shape))] if g.maybe() else [])
+        inputs = [g.constant(g.values(shape))] + (
+            [g.constant(g.values(shape))] if g.maybe() else []
+        )
         g.node(op, [x, *inputs], axis=axis, epsilon=1e-3)
         return
     x = g.tensor(3, 5)
@@ -219,7 +229,9 @@ def scatter(op: str, g: Drawing) -> None:
         g.node(op, [x, g.constant(rows), g.new((n, *shape[1:]))])
         return
     axis = g.axis(len(shape))
-    order = np.stack([g.numbers.permutation(shape[axis]) for _ in range(int(np.prod(shape)) // shape[axis])])
+    order = np.stack(
+        [g.numbers.permutation(shape[axis]) for _ in range(int(np.prod(shape)) // shape[axis])]
+    )
     moved = [n for k, n in enumerate(shape) if k != axis % len(shape)]
     index = np.moveaxis(order.reshape(*moved, shape[axis]), -1, axis)
     g.node(op, [x, g.constant(index), g.new(shape)], axis=axis)
@@ -248,10 +260,14 @@ def resize(g: Drawing) -> None:
         return
     modes = ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"]
     modes += ["half_pixel_symmetric"] if g.opset >= 19 else []
-    attrs: dict[str, Any] = {"mode": g.one_of(["nearest", "linear", "cubic"] if n == 2 else ["nearest", "linear"])}
+    attrs: dict[str, Any] = {
+        "mode": g.one_of(["nearest", "linear", "cubic"] if n == 2 else ["nearest", "linear"])
+    }
     attrs["coordinate_transformation_mode"] = g.one_of(modes)
     if attrs["mode"] == "nearest":
-        attrs["nearest_mode"] = g.one_of(["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+        attrs["nearest_mode"] = g.one_of(
+            ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+        )
     if attrs["mode"] == "cubic":
         attrs |= {"cubic_coeff_a": g.one_of([-0.5, -0.75]), "exclude_outside": g.int(0, 1)}
     if g.opset >= 18 and g.maybe(0.3):

@@ -112,9 +112,7 @@ class Drawing:
 
     def tensor(self, low: int = 0, high: int = 5, dtype: str = FLOAT) -> str:
         """A tensor of some rank: most often the last one made."""
-        fitting = [
-            t for t, (s, d) in self.tensors.items() if d == dtype and low <= len(s) <= high
-        ]
+        fitting = [t for t, (s, d) in self.tensors.items() if d == dtype and low <= len(s) <= high]
         if fitting and self.maybe(0.85):
             return fitting[-1] if self.maybe(0.7) else str(self.one_of(fitting))
         return self.input(self.shape(low, high), dtype)

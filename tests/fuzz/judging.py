@@ -167,7 +167,9 @@ def difference(found: Sequence[Array], wanted: Sequence[Any], moved: Sequence[An
         bad = ~_close(got, want, others)
         if bad.any():
             at = tuple(int(i) for i in np.argwhere(bad)[0])
-            return f"output {n}: {got[at]!r} at {at}, expected {want[at]!r}, {bad.sum()} of {bad.size}"
+            return (
+                f"output {n}: {got[at]!r} at {at}, expected {want[at]!r}, {bad.sum()} of {bad.size}"
+            )
     return ""
 
 

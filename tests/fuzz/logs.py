@@ -39,7 +39,23 @@ MODEL = """
 g (float[1, 4, 9, 9] x) => (float[1, 24] y) { c = Conv<pads = [1, 1, 1, 1]>(x, w) r = Relu(c) p = GlobalAveragePool(r)
   f = Flatten(p) y = MatMul(f, v) }
 """
-ODD: tuple[Any, ...] = (None, True, -1, 0, 1, 3, 1e308, -1e308, 2**63, 10**30, "", "x", [], {}, [[]])
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1,
+    3,
+    1e308,
+    -1e308,
+    2**63,
+    10**30,
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+)
 COMMANDS = ("compile", "compile", "compile", "distill", "explain")
 BUG = ("this is a bug", "Traceback")
 LEFT_OPEN = {int(code) for code in ExitCode}

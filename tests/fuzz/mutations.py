@@ -1,6 +1,6 @@
 """Official models with something wrong in them: structure-aware changes, and flipped bytes.
 
-    data = mutated(model, seed)         # a serialised model, equal for equal seeds
+data = mutated(model, seed)         # a serialised model, equal for equal seeds
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ Change = Callable[[ModelProto, random.Random], None]
 
 ODD_INTEGERS = (0, -1, 1, 2, 3, -2, 7, 100, -100, 65537, 2**31 - 1, -(2**31), 2**62, -(2**63))
 ODD_FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, float("inf"), float("-inf"), float("nan"))
-OPERATORS = ("Relu", "Add", "Conv", "MatMul", "Softmax", "Reshape", "Concat", "Gather", "Loop", "Nope")
+OPERATORS = (
+    "Relu",
+    "Add",
+    "Conv",
+    "MatMul",
+    "Softmax",
+    "Reshape",
+    "Concat",
+    "Gather",
+    "Loop",
+    "Nope",
+)
 
 
 def mutated(model: ModelProto, seed: int) -> bytes:
@@ -132,7 +143,9 @@ def input_shape(model: ModelProto, rng: random.Random) -> None:
             shape.dim.add().dim_value = rng.choice([1, 2, 3])
         case _ if shape.dim:
             dim = rng.choice(list(shape.dim))
-            dim.dim_value = rng.choice([dim.dim_value + 1, max(1, dim.dim_value - 1), 1, 2, 0, -1, 9])
+            dim.dim_value = rng.choice(
+                [dim.dim_value + 1, max(1, dim.dim_value - 1), 1, 2, 0, -1, 9]
+            )
 
 
 def node_input(model: ModelProto, rng: random.Random) -> None:
