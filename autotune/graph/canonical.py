@@ -9,7 +9,16 @@ import numpy as np
 
 from autotune.graph.blocks import running_sum
 from autotune.graph.contraction import einsum
-from autotune.graph.ir import Array, Editor, Graph, Node, float_array, moves_nothing, unsupported
+from autotune.graph.ir import (
+    Array,
+    Editor,
+    Graph,
+    Node,
+    float_array,
+    is_denormal,
+    moves_nothing,
+    unsupported,
+)
 from autotune.graph.limits import check_constant
 from autotune.graph.ranking import top_k
 from autotune.graph.recurrent import recurrent
@@ -182,13 +191,17 @@ def _commute(editor: Editor, node: Node) -> None:
 
 
 def _inverse(editor: Editor, node: Node) -> None:
-    """x - c -> x + (-c);  x / c -> x · (1/c)."""
+    """x - c -> x + (-c);  x / c -> x · (1/c), where 1/c is no denormal number."""
     a, b = node.inputs
     if b not in editor.constants or editor.types[b].dtype != "float32":
         editor.emit(node)
         return
     value = editor.constants[b]
-    op, inverse = ("Add", -value) if node.op == "Sub" else ("Mul", np.float32(1) / value)
+    with np.errstate(all="ignore"):
+        op, inverse = ("Add", -value) if node.op == "Sub" else ("Mul", np.float32(1) / value)
+    if op == "Mul" and is_denormal(inverse).any():
+        editor.emit(node)
+        return
     editor.emit(replace(node, op=op, inputs=(a, editor.constant(f"{b}.inverse", inverse))))
 
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from autotune.graph.chains import joined_groups
 from autotune.graph.importer import import_graph
 from autotune.graph.indices import index_limits
-from autotune.graph.ir import Array, Graph, Shape, TensorType
+from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
 from autotune.graph.layout import channels_last
 from autotune.graph.onnx_reader import Shapes, load_model, model_hash
 from autotune.graph.partition import partition
@@ -116,6 +118,13 @@ class Network:
     def flops(self) -> int:
         """Floating-point operations of one inference."""
         return sum(self.tasks[call.task].flops for call in self.calls)
+
+    @cached_property
+    def n_denormal(self) -> int:
+        """Weights that kernels take for zero, because they are denormal numbers."""
+        arrays = {id(a): a for call in self.calls for a in call.constants.values()}
+        floats = (a for a in arrays.values() if a.dtype == np.float32)
+        return sum(int(np.count_nonzero(is_denormal(a))) for a in floats)
 
     @cached_property
     def n_constant_bytes(self) -> int:

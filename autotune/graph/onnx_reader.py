@@ -31,7 +31,7 @@ from onnx import (
 )
 
 from autotune.errors import DynamicShape, ModelError, UsageError
-from autotune.files import open_input
+from autotune.files import open_input, require_regular
 from autotune.graph.ir import OPSET
 from autotune.graph.operators import DTYPES
 from autotune.graph.opsets import opset_of, schema_of
@@ -170,9 +170,14 @@ def read_file(path: Path) -> ModelProto:
 
 
 def _parse(path: Path, with_external: bool = True) -> ModelProto:
-    if not path.is_file():
-        raise UsageError(f"there is no model file '{path}'", "give the path of an .onnx file")
-    n_bytes = path.stat().st_size
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise UsageError(
+            f"there is no model file '{path}'", "give the path of an .onnx file"
+        ) from error
+    require_regular(path, info)
+    n_bytes = info.st_size
     if n_bytes == 0:
         raise ModelError(f"'{path}' is empty", "export or download the model again")
     if n_bytes > _MOST_BYTES:

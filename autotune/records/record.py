@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field, replace
-from operator import index
 from typing import Any, TypeAlias
 
 import orjson
 
+from autotune.config import TuneConfig
 from autotune.errors import LogMismatch
+from autotune.records.typed import require_types
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_from_json
 from autotune.target import Target
@@ -181,52 +182,23 @@ def decode(line: str) -> Entry | None:
         data = _loads(line)
         if not isinstance(data, dict):
             return None
-        _require_types(data, _FIELDS)
-        match data.get("type"):
-            case "measure":
-                _require_types(data["result"], _RESULT_FIELDS)
-                return _decode_record(data, line)
-            case "header":
-                return _decode_header(data)
-            case "workload":
-                return Workload(data["key"], dag_from_json(data["dag"]), data.get("label", ""))
-            case "end":
-                return _decode_end(data)
-            case _:
-                return None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return _decode(data, line)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 
-_TEXT, _WHOLE, _TABLE = (str,), (int,), (dict,)
-_NUMBER = (int, float)
-_FIELDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("run_id", "workload", "target_key", "sketch", "key", "label"), _TEXT),
-    **dict.fromkeys(("created", "model_path", "model_hash", "reason"), _TEXT),
-    **dict.fromkeys(("sequence", "n_threads", "seed", "n_trials"), _WHOLE),
-    **dict.fromkeys(("shapes", "target", "config", "versions", "parts", "overwritten"), _TABLE),
-    **dict.fromkeys(("result", "dag", "stops", "bounds_s", "seconds", "noise"), _TABLE),
-    "elapsed_s": _NUMBER,
-    "final": (bool,),
-    "steps": (list,),
-    "tasks": (list,),
-    "default_estimate_s": (*_NUMBER, type(None)),
-    "random_weights": (bool, type(None)),
-}
-"""Types of the fields of all kinds of lines, by name: JSON has them, so a corrupt line may too."""
-_RESULT_FIELDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("status", "error"), _TEXT),
-    **dict.fromkeys(("build_s", "run_s"), _NUMBER),
-    "times_s": (list,),
-    "max_error": (*_NUMBER, type(None)),
-}
-
-
-def _require_types(data: dict[str, Any], types: dict[str, tuple[type, ...]]) -> None:
-    """Raises TypeError for a known field of another type; `True` is no number here."""
-    for name, value in data.items():
-        if name in types and type(value) not in types[name]:
-            raise TypeError(name)
+def _decode(data: dict[str, Any], line: str) -> Entry | None:
+    match data.get("type"):
+        case "measure":
+            return _decode_record(data, line)
+        case "header":
+            return _decode_header(data)
+        case "workload":
+            return _decode_workload(data)
+        case "end":
+            return _decode_end(data)
+        case _:
+            return None
 
 
 def _loads(line: str) -> Any:
@@ -257,7 +229,7 @@ def _encode_record(record: MeasureRecord) -> str:
 
 
 def _decode_record(data: dict[str, Any], line: str) -> MeasureRecord:
-    return MeasureRecord(
+    record = MeasureRecord(
         run_id=data["run_id"],
         sequence=data["sequence"],
         workload=data["workload"],
@@ -270,11 +242,24 @@ def _decode_record(data: dict[str, Any], line: str) -> MeasureRecord:
         final=data.get("final", False),
         default_estimate_s=data.get("default_estimate_s"),
     )
+    require_types(record)
+    if record.n_threads < 1 or min(record.result.times_s, default=0.0) < 0:
+        raise ValueError("no measurement")
+    return record
+
+
+def _decode_workload(data: dict[str, Any]) -> Workload:
+    key, label = data["key"], data.get("label", "")
+    if not isinstance(key, str) or not isinstance(label, str):
+        raise TypeError("key and label are texts")
+    return Workload(key, dag_from_json(data["dag"]), label)
 
 
 def _steps_of(data: dict[str, Any], line: str) -> str:
     """Text of the steps: cut out of the line where it stands last, as `encode` writes it."""
     at = line.find(_STEPS)
+    if not isinstance(data["steps"], list):
+        raise TypeError("steps are a list")
     if at >= 0 and next(reversed(data)) == "steps":
         return line[at + len(_STEPS) : line.rindex("}")]
     return _dumps(data["steps"])
@@ -283,42 +268,41 @@ def _steps_of(data: dict[str, Any], line: str) -> str:
 def _decode_header(data: dict[str, Any]) -> Header:
     if data.get("format") != FORMAT:
         raise ValueError("another format")
-    if data["version"] > VERSION:
+    if isinstance(data["version"], int) and data["version"] > VERSION:
         raise LogMismatch(
             f"the log has format version {data['version']}, this autotune reads up to {VERSION}",
             "upgrade autotune",
         )
-    return Header(
+    header = Header(
         run_id=data["run_id"],
         created=data["created"],
         model_path=data["model_path"],
         model_hash=data["model_hash"],
-        shapes={name: tuple(map(index, shape)) for name, shape in data["shapes"].items()},
+        shapes={name: tuple(shape) for name, shape in data["shapes"].items()},
         target=Target.from_json(data["target"]),
         n_threads=data["n_threads"],
         seed=data["seed"],
         config=data["config"],
         versions=data["versions"],
-        tasks=tuple((_text(key), index(weight)) for key, weight in data["tasks"]),
+        tasks=tuple((key, weight) for key, weight in data["tasks"]),
         version=data["version"],
         parts=_names(data.get("parts", {})),
         overwritten=_names(data.get("overwritten", {})),
         random_weights=data.get("random_weights"),
     )
+    require_types(header)
+    require_types(TuneConfig.from_json(header.config))
+    if min([header.n_threads, *(weight for _, weight in header.tasks)]) < 1:
+        raise ValueError("no threads, or a task that no model has")
+    return header
 
 
 def _names(data: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-    return {key: tuple(map(_text, names)) for key, names in data.items()}
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+    return {key: tuple(names) for key, names in data.items()}
 
 
 def _decode_end(data: dict[str, Any]) -> End:
-    return End(
+    end = End(
         run_id=data["run_id"],
         reason=data["reason"],
         n_trials=data["n_trials"],
@@ -328,6 +312,8 @@ def _decode_end(data: dict[str, Any]) -> End:
         seconds=data.get("seconds", {}),
         noise=data.get("noise", {}),
     )
+    require_types(end)
+    return end
 
 
 def _result_to_json(result: MeasureResult) -> dict[str, Any]:
@@ -343,13 +329,9 @@ def _result_to_json(result: MeasureResult) -> dict[str, Any]:
 
 
 def _result_from_json(data: dict[str, Any]) -> MeasureResult:
-    status, times_s = MeasureStatus(data["status"]), tuple(map(float, data["times_s"]))
-    is_timed = all(0 < time < math.inf for time in times_s) and (times_s or not status.has_times)
-    if not is_timed:
-        raise ValueError("times_s")
     return MeasureResult(
-        status=status,
-        times_s=times_s,
+        status=MeasureStatus(data["status"]),
+        times_s=tuple(data["times_s"]),
         build_s=data.get("build_s", 0.0),
         run_s=data.get("run_s", 0.0),
         error=data.get("error", ""),
@@ -358,4 +340,9 @@ def _result_from_json(data: dict[str, Any]) -> MeasureResult:
 
 
 def _dumps(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a path that is no UTF-8: JSON has escapes for its bytes
+        return json.dumps(data, separators=(",", ":"))
+    return text

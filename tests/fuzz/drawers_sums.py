@@ -276,7 +276,7 @@ def resize(g: Drawing) -> None:
     if g.maybe():
         g.node("Resize", [x, roi, g.constant(np.array(scales, np.float32))], **attrs)
     else:
-        sizes = [int(round(m * s)) or 1 for m, s in zip(shape, scales, strict=True)]
+        sizes = [round(m * s) or 1 for m, s in zip(shape, scales, strict=True)]
         none = g.constant(np.zeros(0, np.float32)) if g.opset < 13 else ""
         g.node("Resize", [x, roi, none, g.constant(np.array(sizes, np.int64))], **attrs)
 

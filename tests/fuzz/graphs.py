@@ -168,7 +168,7 @@ class Drawing:
         return out
 
     def list_input(self, values: Sequence[int] | None, since: int) -> tuple[list[str], Any]:
-        """Integers that are an input since opset `since`, an attribute before: (inputs, attribute)."""
+        """Inputs and attribute for integers that are an input since an opset, and were the other."""
         if values is None:
             return [], None
         if self.opset < since:

@@ -36,7 +36,8 @@ from benchmarks.outcomes import Kind, Outcome, Tell, one_line
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
-g (float[1, 4, 9, 9] x) => (float[1, 24] y) { c = Conv<pads = [1, 1, 1, 1]>(x, w) r = Relu(c) p = GlobalAveragePool(r)
+g (float[1, 4, 9, 9] x) => (float[1, 24] y) {
+  c = Conv<pads = [1, 1, 1, 1]>(x, w) r = Relu(c) p = GlobalAveragePool(r)
   f = Flatten(p) y = MatMul(f, v) }
 """
 ODD: tuple[Any, ...] = (
