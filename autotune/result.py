@@ -24,11 +24,6 @@ class MeasureStatus(StrEnum):
     WRONG_ANSWER = "wrong_answer"
     INACCURATE = "inaccurate"
 
-    @property
-    def has_times(self) -> bool:
-        """Whether the candidate ran to the end and gave the right numbers, accurate or not."""
-        return self in (MeasureStatus.OK, MeasureStatus.INACCURATE)
-
 
 @dataclass(frozen=True, slots=True)
 class MeasureResult:
@@ -73,7 +68,7 @@ class MeasureResult:
 
         Failures stay what they are, and so does a result whose error is not known.
         """
-        if not self.status.has_times or not self.max_error:
+        if self.status not in (MeasureStatus.OK, MeasureStatus.INACCURATE) or not self.max_error:
             return self
         if self.max_error <= limit:
             return replace(self, status=MeasureStatus.OK, error="")

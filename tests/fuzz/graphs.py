@@ -168,7 +168,7 @@ class Drawing:
         return out
 
     def list_input(self, values: Sequence[int] | None, since: int) -> tuple[list[str], Any]:
-        """Inputs and attribute for integers that are an input since an opset, and were the other."""
+        """Inputs and attribute for integers that are an input since an opset, else the other."""
         if values is None:
             return [], None
         if self.opset < since:
