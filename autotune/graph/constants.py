@@ -23,6 +23,8 @@ from autotune.graph.opsets import schema_of
 from autotune.graph.refusals import Refusals
 from autotune.graph.unfolding import CONTROL, Unfolding, is_unfolded
 
+_LOSES_NAN = ("MaxPool", "AveragePool", "LpPool")
+"""Operators whose padding is NaN in the reference implementation."""
 _RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
 
 
@@ -120,6 +122,8 @@ class _Folder:
             return [editor.constants[node.inputs[0]].astype(editor.types[node.inputs[1]].dtype)]
         if node.op in _RANDOM or not self._has_known_inputs(node):
             return None
+        if node.op in _LOSES_NAN and not _is_finite(node, editor):
+            return None
         kinds = [editor.types[n] for n in node.outputs if n in editor.types]
         shapes = [(k.shape, k.dtype) for k in kinds if min(k.shape, default=0) >= 0]
         given = [editor.constants[n] for n in node.inputs if n]
@@ -127,6 +131,11 @@ class _Folder:
         if node.op == "GatherElements":  # the reference implementation gives up beyond 64 elements
             return [_gather_elements(node, *given)]
         return _evaluate(node, {n: editor.constants[n] for n in node.inputs if n})
+
+
+def _is_finite(node: Node, editor: Editor) -> bool:
+    values = (editor.constants[n] for n in node.inputs if n)
+    return all(np.isfinite(a).all() for a in values if a.dtype.kind == "f")
 
 
 def _without_empty_parts(node: Node, editor: Editor) -> Node:

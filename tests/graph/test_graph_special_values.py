@@ -295,3 +295,42 @@ def test_denormal_weights_are_counted(tmp_path: Path) -> None:
     w = np.array([1e-40, 0, 1, -1e-39, 2e-38], np.float32)
     network = build_network(save(model(node("Mul", "x w"), {"x": (3, 5)}, {"w": w}), tmp_path))
     assert network.n_denormal == 2
+
+
+def test_log_sum_exp_of_infinities(tmp_path: Path) -> None:
+    x = np.array([[-INF, -INF], [0, INF], [-INF, 3], [NAN, 1], [200, 100]], np.float32)
+    proto = model(node("ReduceLogSumExp", "x", axes=[1], keepdims=0), {"x": x.shape}, opset=13)
+    expected = np.array([-INF, INF, 3, NAN, 200])
+    assert_gives(proto, {"x": x}, {"y": expected}, tmp_path)
+
+
+POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *(node(op, "c") for op in ("Relu", "Sign", "LeakyRelu", "Softplus", "Cosh", "Sin")),
+        *(node(op, "c", axis=3, keepdims=0) for op in ("ArgMax", "ArgMin")),
+        *(node(op, "c", **POOL) for op in ("MaxPool", "AveragePool")),
+        *(node(op, "c d") for op in ("Max", "Min", "Pow")),
+        node("Mod", "c d", fmod=1),
+        node("TopK", "c k", "v y", axis=3),
+    ],
+    ids=lambda op: op.op_type,
+)
+def test_folded_constants_are_what_kernels_compute(op: Any, tmp_path: Path) -> None:
+    c = spoilt(spoilt(X, (0, 0, 2, 3), NAN), (0, 1, 0, 0), INF)
+    constants = {"d": c[:, ::-1].copy(), "k": np.array([3])}
+    types = {"y": "int64"} if op.op_type in ("ArgMax", "ArgMin", "TopK") else {}
+    late = model(op, {"c": c.shape}, constants, types=types)
+    early = model(
+        [op, node("Identity", "x", "z")], {"x": (1,)}, constants | {"c": c}, "y z", types=types
+    )
+    for proto, feeds in ((late, {"c": c}), (early, {"x": np.ones(1, np.float32)})):
+        network = build_network(save(proto, tmp_path))
+        with np.errstate(all="ignore"):
+            found = execute(network, feeds)["y"]
+        if proto is late:
+            expected = found
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
