@@ -129,7 +129,9 @@ class _Folder:
         if node.op == "Identity" and node.inputs[0] in editor.constants:
             return [editor.constants[node.inputs[0]]]
         if node.op == "CastLike" and node.inputs[0] in editor.constants:
-            return [editor.constants[node.inputs[0]].astype(editor.types[node.inputs[1]].dtype)]
+            like = editor.types[node.inputs[1]]
+            check_constant(node, editor.constants[node.inputs[0]].size, self.budget.most_bytes)
+            return [editor.constants[node.inputs[0]].astype(like.dtype)]
         if node.op in _RANDOM or not self._has_known_inputs(node):
             return None
         if node.op in _LOSES_NAN and not _is_finite(node, editor):
