@@ -1,19 +1,19 @@
-"""autotune: tune an ONNX model for this CPU and compile it from what was found.
+"""autotune: tune an ONNX model for this CPU and compile it from what was found::
 
     import autotune
 
+    for event in autotune.tune("model.onnx", "model.jsonl", trials=200):
+        print(event)
+    autotune.compile("model.onnx", log="model.jsonl").artifact.save("model.atn")
     outputs = autotune.load("model.atn").run({"input": array})
 
-and, without the command line, from model to artifact:
+and, for computations that are no model::
 
-    network = autotune.build_network("model.onnx")
-    target = autotune.host_target()
-    best = autotune.best_for(autotune.read_log("model.jsonl"), target.key, n_threads=2)
-    steps = {key: record.steps for key, record in best.items()}
-    network = autotune.chosen(network, {key: r.result.latency_s for key, r in best.items()})
-    autotune.compile_network(network, steps, target, n_threads=2).save("model.atn")
+    from autotune import te
+    task = autotune.Task(matmul_add, (1024, 1024, 1024))    # a function of te expressions
 
-Nothing is imported before it is used.
+Nothing is imported before it is used. Every error that a user can cause is an `AutotuneError`,
+with a hint and the exit code that the command would have.
 """
 
 from __future__ import annotations
@@ -22,9 +22,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.api.benching import bench as bench
+    from autotune.api.compiling import compile as compile
+    from autotune.api.model import resume as resume
+    from autotune.api.model import tune as tune
+    from autotune.api.schedule import Schedule as Schedule
+    from autotune.api.task import Task as Task
+    from autotune.errors import ArtifactError as ArtifactError
+    from autotune.errors import AutotuneError as AutotuneError
+    from autotune.errors import CodegenError as CodegenError
+    from autotune.errors import DefinitionError as DefinitionError
+    from autotune.errors import DynamicShape as DynamicShape
+    from autotune.errors import ExitCode as ExitCode
+    from autotune.errors import LogBusy as LogBusy
+    from autotune.errors import LogLost as LogLost
+    from autotune.errors import LogMismatch as LogMismatch
+    from autotune.errors import MissingDependency as MissingDependency
+    from autotune.errors import ModelError as ModelError
+    from autotune.errors import NoValidSchedule as NoValidSchedule
+    from autotune.errors import OutputError as OutputError
+    from autotune.errors import ScheduleError as ScheduleError
+    from autotune.errors import UnsupportedOperator as UnsupportedOperator
+    from autotune.errors import UsageError as UsageError
+    from autotune.errors import WrongNumbers as WrongNumbers
     from autotune.graph.network import build_network as build_network
     from autotune.graph.network import chosen as chosen
     from autotune.network.compiler import compile_network as compile_network
+    from autotune.network.runtime import Model as Model
     from autotune.network.runtime import load as load
     from autotune.records import best_for as best_for
     from autotune.records import read_log as read_log
@@ -33,7 +57,33 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_LAZY = {
+_ERRORS = (
+    "ArtifactError",
+    "AutotuneError",
+    "CodegenError",
+    "DefinitionError",
+    "DynamicShape",
+    "ExitCode",
+    "LogBusy",
+    "LogLost",
+    "LogMismatch",
+    "MissingDependency",
+    "ModelError",
+    "NoValidSchedule",
+    "OutputError",
+    "ScheduleError",
+    "UnsupportedOperator",
+    "UsageError",
+    "WrongNumbers",
+)
+_LAZY = dict.fromkeys(_ERRORS, "autotune.errors") | {
+    "Model": "autotune.network.runtime",
+    "Schedule": "autotune.api.schedule",
+    "Task": "autotune.api.task",
+    "bench": "autotune.api.benching",
+    "compile": "autotune.api.compiling",
+    "resume": "autotune.api.model",
+    "tune": "autotune.api.model",
     "best_for": "autotune.records",
     "build_network": "autotune.graph.network",
     "chosen": "autotune.graph.network",
@@ -44,15 +94,39 @@ _LAZY = {
     "read_log": "autotune.records",
 }
 __all__ = [
+    "ArtifactError",
+    "AutotuneError",
+    "CodegenError",
+    "DefinitionError",
+    "DynamicShape",
+    "ExitCode",
+    "LogBusy",
+    "LogLost",
+    "LogMismatch",
+    "MissingDependency",
+    "Model",
+    "ModelError",
+    "NoValidSchedule",
+    "OutputError",
+    "Schedule",
+    "ScheduleError",
+    "Task",
+    "UnsupportedOperator",
+    "UsageError",
+    "WrongNumbers",
     "__version__",
+    "bench",
     "best_for",
     "build_network",
     "chosen",
+    "compile",
     "compile_network",
     "default_steps",
     "host_target",
     "load",
     "read_log",
+    "resume",
+    "tune",
 ]
 
 

@@ -56,6 +56,10 @@ class UnsupportedOperator(ModelError):
         self.reason = reason
 
 
+class DefinitionError(UsageError):
+    """A computation that a user wrote is none: shapes, dtypes or indices do not fit."""
+
+
 class DynamicShape(UsageError):
     """A dimension of an input has no value."""
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from autotune.cli.models import local_target, network_workloads
-from autotune.cli.sessions import measure_options, new_header
+from autotune.api.tuning import measure_options, network_workloads, new_header
+from autotune.cli.models import local_target
 from autotune.config import TuneConfig
 from autotune.measure.measurer import Measurer
 from autotune.measure.program import build_program

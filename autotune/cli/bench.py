@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.compile import tuned_latencies
 from autotune.cli.console import columns, debug_option, put, put_json, say_note
-from autotune.cli.models import needs_weights, say_random_weights
-from autotune.cli.options import COUNT, FILE, Duration, Names, format_option
-from autotune.errors import LogMismatch, UsageError
+from autotune.cli.models import say_random_weights
+from autotune.cli.options import FILE, THREADS, Duration, Names, format_option
+from autotune.errors import UsageError
 from autotune.units import format_seconds
 
 if TYPE_CHECKING:
-    from autotune.network.artifact import Tuned
     from autotune.network.bench import BenchResult
     from autotune.network.profile import NetworkProfile, TaskTime
     from autotune.network.runtime import Model
@@ -35,7 +33,7 @@ OPPONENTS = ("onnxruntime", "openvino")
 @click.option(
     "--log", "log_path", type=FILE, help="Log with the latencies of tasks.  [as compiled]"
 )
-@click.option("--threads", type=COUNT, help="Threads to run on.  [as compiled]")
+@click.option("--threads", type=THREADS, help="Threads to run on.  [as compiled]")
 @click.option("--model", type=FILE, help="ONNX file for --against.  [the one compiled]")
 @click.option("--time", "time_s", type=Duration(), default="2s", help="Time per side.  [2s]")
 @format_option
@@ -58,6 +56,7 @@ def command(
     With --per-task, every kernel of the running network is timed, and each task is put beside the
     latency that tuning measured of it alone.
     """
+    from autotune.api.benching import bench
     from autotune.network.runtime import load
 
     names = tuple(dict.fromkeys(name for part in against for name in part))
@@ -71,37 +70,7 @@ def command(
     if per_task:
         _put_profile(_profile(compiled, log_path, time_s), style)
     else:
-        _put_result(_bench(compiled, names, model, time_s), style)
-
-
-def _bench(
-    compiled: Model, names: tuple[str, ...], path: Path | None, time_s: float
-) -> BenchResult:
-    from autotune.measure.noise import read_usage
-    from autotune.network.bench import bench
-    from autotune.network.opponents import opponent
-
-    source = _onnx_model(compiled, path) if names else None
-    opponents = {name: opponent(name, source, compiled.n_threads) for name in names}
-    return bench(compiled, opponents, min_s=time_s, usage=read_usage)
-
-
-def _onnx_model(compiled: Model, path: Path | None) -> Any:
-    """The ONNX model with the very weights that were compiled."""
-    from autotune.graph.onnx_reader import model_hash, prepare_model
-
-    artifact = compiled.artifact
-    source = path or Path(artifact.model_path)
-    if not source.is_file():
-        raise UsageError(f"there is no model file '{source}'", "name it with --model")
-    if model_hash(source) != artifact.model_hash:
-        raise LogMismatch(
-            f"{source} is not the model that was compiled", "name the right one with --model"
-        )
-    is_random = artifact.random_weights
-    if is_random is None:  # an artifact from before they had to be asked for
-        is_random = needs_weights(source)
-    return prepare_model(source, {end.name: end.shape for end in artifact.inputs}, is_random)
+        _put_result(bench(compiled, names, model, time_s), style)
 
 
 def _put_result(result: BenchResult, style: str) -> None:
@@ -139,9 +108,10 @@ def _times(timing: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkProfile:
+    from autotune.api.benching import tuned_alone
     from autotune.network.profile import profile_tasks
 
-    tuned = _tuned(compiled, log_path)
+    tuned = tuned_alone(compiled, log_path)
     profile = profile_tasks(compiled, tuned, min_s=time_s)
     if not tuned:
         say_note("no task was compiled from a record; --log names a log with latencies")
@@ -149,24 +119,6 @@ def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkPr
         counts = ", ".join(map(str, sorted({t.n_threads for t in tuned.values()})))
         say_note(f"latencies alone are left out: they are for another number of threads ({counts})")
     return profile
-
-
-def _tuned(compiled: Model, log_path: Path | None) -> dict[str, Tuned]:
-    """Latencies of tasks alone: those of a log, else those in the artifact."""
-    artifact = compiled.artifact
-    if log_path is None:
-        return dict(artifact.tuned)
-    from autotune.records import best_for, read_log
-
-    log = read_log(log_path)
-    best = best_for(log.within(log.max_error), artifact.target.key, compiled.n_threads)
-    tasks = {kernel.task for kernel in artifact.kernels}
-    found = {key: record for key, record in best.items() if key in tasks}
-    if not found:
-        raise LogMismatch(
-            f"{log_path} has no record for any task of {artifact.name}", "name the log of the model"
-        )
-    return tuned_latencies(found)
 
 
 def _put_profile(profile: NetworkProfile, style: str) -> None:

@@ -12,35 +12,21 @@ from autotune.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from autotune.graph.network import Network
-    from autotune.measure.peak import Peaks
-    from autotune.records import Log, Workload
+    from autotune.records import Log
     from autotune.target import Target
     from autotune.te.dag import ComputeDAG
-    from autotune.tuner import TuningTask
-
-_COPIES = 3
-DEFAULT_MODEL = "light_resnet50.onnx"
 
 
 def model_path(model: Path | None) -> Path:
     """The model to use: the one given, or the ResNet-50 that comes with the `onnx` package."""
+    from autotune.graph.random_weights import default_model
+
     if model is not None:
         return model
-    path = _default_model()
+    path = default_model()
     if not path.is_file():
         raise UsageError("this onnx package comes without its light models", "name a model file")
     return path
-
-
-def needs_weights(path: Path) -> bool:
-    """Whether a model is the default one, which has no weights of its own."""
-    return path.resolve() == _default_model().resolve()
-
-
-def _default_model() -> Path:
-    import onnx
-
-    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / DEFAULT_MODEL
 
 
 def model_bytes(path: Path) -> int:
@@ -85,65 +71,6 @@ def shape_text(dag: ComputeDAG) -> str:
     constants = f" ({', '.join(big)})" if big else ""
     outputs = ["x".join(map(str, dag[name].tensor.shape)) for name in dag.outputs]
     return f"{', '.join(inputs)}{constants} -> {', '.join(outputs)}"
-
-
-def network_workloads(network: Network) -> list[Workload]:
-    """The tasks of a network as log entries, in model order."""
-    from autotune.records import Workload
-
-    return [Workload(key, network.tasks[key], network.labels[key]) for key in network.weights]
-
-
-def tuning_tasks(log: Log, peaks: Peaks) -> list[TuningTask]:
-    """The tasks of a log with their weights and bounds, in model order."""
-    from autotune.search.sketch import generate_sketches
-    from autotune.tuner import TuningTask, bound_s
-
-    tasks = []
-    for key, weight in log.header.tasks:
-        workload = log.workloads[key]
-        bound = bound_s(workload.dag, peaks, generate_sketches(workload.dag, log.header.target))
-        parts = log.header.parts.get(key, ())
-        tasks.append(TuningTask(key, workload.dag, weight, workload.label, bound, parts))
-    return tasks
-
-
-def constant_bytes(log: Log) -> int:
-    """Bytes of weights that the model streams per inference."""
-    from autotune.tuner.bound import bytes_read
-
-    return sum(
-        weight * bytes_read(dag, p)
-        for dag, weight in _called(log)
-        for p in dag.placeholders
-        if p.constant
-    )
-
-
-def largest_bytes(log: Log) -> int:
-    """Memory that the run worker needs for the largest task of a model.
-
-    Its inputs and outputs as the oracle and one program hold them, and as the check compares them.
-    """
-    return max((_COPIES * _array_bytes(w.dag) for w in log.workloads.values()), default=0)
-
-
-def _array_bytes(dag: ComputeDAG) -> int:
-    from autotune.te.expr import dtype_bytes
-
-    tensors = [p.tensor for p in dag.placeholders] + [dag[name].tensor for name in dag.outputs]
-    return sum(t.size * dtype_bytes(t.dtype) for t in tensors)
-
-
-def total_flops(log: Log) -> int:
-    """Floating-point operations of an inference."""
-    return sum(weight * dag.flops for dag, weight in _called(log))
-
-
-def _called(log: Log) -> list[tuple[ComputeDAG, int]]:
-    """The tasks of a model without those that may replace others, and how often each is called."""
-    tasks = (task for task in log.header.tasks if task[0] not in log.header.parts)
-    return [(log.workloads[key].dag, weight) for key, weight in tasks]
 
 
 def find_task(log: Log, text: str) -> str:

@@ -10,8 +10,9 @@ import click
 
 from autotune.cli.console import debug_option, put, say
 from autotune.cli.options import (
-    COUNT,
     FILE,
+    SEED,
+    THREADS,
     Preset,
     events_option,
     max_error_option,
@@ -29,11 +30,11 @@ from autotune.cli.options import (
 @click.option("--log", "log_path", type=FILE, help="Log to write.  [logs/MODEL-DATE.jsonl]")
 @trials_option
 @time_option
-@click.option("--threads", type=COUNT, help="Threads that the model will run on.  [all cores]")
+@click.option("--threads", type=THREADS, help="Threads that the model will run on.  [all cores]")
 @shape_option
 @random_weights_option
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
-@click.option("--seed", type=click.IntRange(min=0), help="Same seed, same search.  [0]")
+@click.option("--seed", type=SEED, help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
 @max_error_option
 @warm_start_option
@@ -61,7 +62,6 @@ def command(
         local_target,
         model_bytes,
         model_path,
-        network_workloads,
         read_network,
     )
     from autotune.cli.warm import warm_paths
@@ -89,7 +89,8 @@ def command(
         put(settings_text(resolved))
         return 0
 
-    from autotune.cli.sessions import new_header, run_session
+    from autotune.api.tuning import network_workloads, new_header
+    from autotune.cli.sessions import run_session
     from autotune.records import Journal, Log
     from autotune.tuner import Budget
 

@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 
-from autotune.cli.console import say_note
-from autotune.errors import AutotuneError
-from autotune.records import Header, Log, MeasureRecord, read_log
-from autotune.search.model import Ranker
-from autotune.search.policy import Candidate
-from autotune.te.dag import ComputeDAG
-from autotune.tuner.warm import first_candidates, teach, usable_records
-
-
-@dataclass(frozen=True, slots=True)
-class WarmStart:
-    """How many measurements of how many tasks were learnt, and what to measure first, by task."""
-
-    n_records: int = 0
-    n_tasks: int = 0
-    first: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return (
-            f"warm start: {self.n_records} measurements of {self.n_tasks} tasks, "
-            f"{len(self.first)} of them tasks of this model"
-        )
+from autotune.records import read_log
 
 
 def warm_paths(given: Iterable[Path], before: Iterable[str] = ()) -> tuple[str, ...] | None:
@@ -39,35 +17,3 @@ def warm_paths(given: Iterable[Path], before: Iterable[str] = ()) -> tuple[str, 
     for path in paths:
         read_log(path)
     return tuple(dict.fromkeys([*before, *(str(p.resolve()) for p in paths)])) if paths else None
-
-
-def warm_start(
-    paths: Iterable[str], header: Header, max_error: float, seen: Log, ranker: Ranker
-) -> WarmStart:
-    """Train `ranker` on the logs at `paths`; what runs of `seen` measured is left to its replay.
-
-    Logs that are gone, or of another CPU or thread count, are left out, and that is said.
-    """
-    runs = {h.run_id for h in seen.headers}
-    records: dict[str, list[MeasureRecord]] = {}
-    dags: dict[str, ComputeDAG] = {}
-    for path, log in _read(paths):
-        found = usable_records(log.within(max_error), header.target, header.n_threads)
-        if not found:
-            say_note(f"{path}: nothing of this CPU with {header.n_threads} threads; not used")
-        dags |= {key: workload.dag for key, workload in log.workloads.items()}
-        for record in found:
-            if record.run_id not in runs:
-                records.setdefault(record.workload, []).append(record)
-    n_learnt = {key: teach(ranker, dags[key], r, header.target) for key, r in records.items()}
-    ranker.train()
-    first = {key: first_candidates(records[key]) for key, _ in header.tasks if key in records}
-    return WarmStart(sum(n_learnt.values()), sum(n > 0 for n in n_learnt.values()), first)
-
-
-def _read(paths: Iterable[str]) -> Iterator[tuple[str, Log]]:
-    for path in paths:
-        try:
-            yield path, read_log(Path(path))
-        except AutotuneError as error:
-            say_note(f"no warm start: {error.message}")

@@ -31,7 +31,7 @@ from onnx import (
 )
 
 from autotune.errors import DynamicShape, ModelError, UsageError
-from autotune.files import open_input
+from autotune.files import open_input, require_regular
 from autotune.graph.ir import OPSET
 from autotune.graph.operators import DTYPES
 from autotune.graph.opsets import opset_of, schema_of
@@ -164,15 +164,22 @@ def read_file(path: Path) -> ModelProto:
     model = _parse(path)
     if not model.graph.output:
         raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
+    if any(entry.version < 1 for entry in model.opset_import):
+        raise ModelError(f"'{path}' is of an opset below 1", "export the model again")
     if not model.opset_import and model.ir_version < _IR_VERSION_WITH_OPSETS:
         model.opset_import.add(version=1)
     return model
 
 
 def _parse(path: Path, with_external: bool = True) -> ModelProto:
-    if not path.is_file():
-        raise UsageError(f"there is no model file '{path}'", "give the path of an .onnx file")
-    n_bytes = path.stat().st_size
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise UsageError(
+            f"there is no model file '{path}'", "give the path of an .onnx file"
+        ) from error
+    require_regular(path, info)
+    n_bytes = info.st_size
     if n_bytes == 0:
         raise ModelError(f"'{path}' is empty", "export or download the model again")
     if n_bytes > _MOST_BYTES:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from autotune.errors import UsageError
@@ -23,10 +25,21 @@ from autotune.graph.tensors import Array, array_of
 
 _RESIDUAL_GAIN = 0.35
 """Scale of a residual branch: (1 + 0.35²)^16 ≈ 6.3, the growth of the variance over 16 blocks."""
+DEFAULT_MODEL = "light_resnet50.onnx"
 _SMALL = 1024
 _WEIGHT_SLOTS = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
 _TRANSPARENT = ("Unsqueeze", "Squeeze", "Reshape", "Identity", "Transpose")
 _LINEAR = (*_TRANSPARENT, "BatchNormalization", "Mul", "Add", "Sum", "GlobalAveragePool")
+
+
+def default_model() -> Path:
+    """The ResNet-50 that comes with the `onnx` package; it has no weights of its own."""
+    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / DEFAULT_MODEL
+
+
+def needs_weights(path: Path) -> bool:
+    """Whether a model is the default one, which has no weights of its own."""
+    return path.resolve() == default_model().resolve()
 
 
 def take_constant_fills(

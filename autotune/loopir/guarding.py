@@ -116,7 +116,12 @@ def guards(state: State, exact: State) -> Guards:
             raise ScheduleError(f"{data} or {host} is no stage: nothing decides on plain sums")
         ours, theirs = state[host], exact[host]
         alike = [i.name for i in ours.iters] == [i.name for i in theirs.iters]
-        if ours.op.reduce_axes or ours.attach or not alike or ours.splits != theirs.splits:
+        if (
+            ours.op.reduce_axes
+            or ours.attach
+            or not alike
+            or ((ours.splits, ours.fuses) != (theirs.splits, theirs.fuses))
+        ):
             raise ScheduleError(f"{host} has other loops with plain sums")
         _check_local(state, exact, host)
     found = Guards(state, exact, hosts)

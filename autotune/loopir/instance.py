@@ -9,7 +9,7 @@ from typing import TypeAlias
 from autotune.errors import ScheduleError
 from autotune.schedule.state import Iterator, SplitRelation, Stage
 from autotune.te.arith import simplify
-from autotune.te.expr import Expr, Tensor, Var, add, idx, minimum, mul
+from autotune.te.expr import Expr, Tensor, Var, add, floordiv, idx, minimum, mod, mul
 
 Ranges: TypeAlias = dict[str, tuple[int, int]]
 """Lowest and highest value of the loops around."""
@@ -27,6 +27,13 @@ def leaves(stage: Stage, names: tuple[str, ...]) -> list[str]:
         rel = next((r for r in stage.splits if r.parent == name), None)
         out += leaves(stage, rel.children) if rel else [name]
     return out
+
+
+def fuse_sizes(stage: Stage, sizes: dict[str, int]) -> None:
+    """Add the extents of fused loops whose parts are known."""
+    for fused in stage.fuses:
+        if fused.loop not in sizes and fused.outer in sizes and fused.inner in sizes:
+            sizes[fused.loop] = sizes[fused.outer] * sizes[fused.inner]
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class Instance:
         """Extent of every loop, split ones included, in this version."""
         chosen = dict(self.overrides)
         out = {a.name: self.extents[a.name] for a in self.stage.axes}
+        fuse_sizes(self.stage, out)
         for rel in self.stage.splits:
             extent = out[rel.parent]
             for child, nominal in zip(rel.children[:0:-1], rel.factors[::-1], strict=True):
@@ -56,6 +64,7 @@ class Instance:
                 out[child] = chosen.get(child, factor)
                 extent = -(-extent // factor)
             out[rel.children[0]] = extent
+            fuse_sizes(self.stage, out)
         return out
 
     def factor(self, rel: SplitRelation) -> int:
@@ -127,13 +136,21 @@ class Instance:
         """Value of a loop or axis within the region, from the loops it was split into."""
         rel = next((r for r in self.stage.splits if r.parent == name), None)
         if rel is None:
-            return self.loop_value(self.stage.iter(name))
+            return self._leaf_value(name)
         extent, factor = self.sizes[name], self.factor(rel)
         start = mul(self.tile_number(rel), idx(factor))
         if extent % factor and rel.tail == "shift":
             self._refuse_reduction(name)
             start = minimum(start, idx(extent - factor))
         return add(start, self._value(rel.children[-1]))
+
+    def _leaf_value(self, name: str) -> Expr:
+        """Value of what is not split: a loop, or one of two that were fused."""
+        fused = next((f for f in self.stage.fuses if name in (f.outer, f.inner)), None)
+        if fused is None:
+            return self.loop_value(self.stage.iter(name))
+        both, inner = self._value(fused.loop), idx(self.sizes[fused.inner])
+        return floordiv(both, inner) if name == fused.outer else mod(both, inner)
 
     def _refuse_reduction(self, name: str) -> None:
         if any(name == a.name or name.startswith(f"{a.name}.") for a in self.stage.op.reduce_axes):

@@ -23,13 +23,22 @@ from autotune.schedule.rewriting import (
     parts,
     rfactor,
 )
-from autotune.schedule.state import Attach, SplitRelation, Stage, State, fresh, initial
+from autotune.schedule.state import (
+    Attach,
+    FuseRelation,
+    SplitRelation,
+    Stage,
+    State,
+    fresh,
+    initial,
+)
 from autotune.schedule.steps import (
     Annotate,
     CacheRead,
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    Fuse,
     Hole,
     Interleave,
     Pack,
@@ -106,6 +115,8 @@ def _split(state: State, step: Split, holes: Holes) -> State:
     at = stage.position(step.iter)
     if step.tail not in ("shift", "split"):
         raise ScheduleError(f"unknown tail '{step.tail}', expected 'shift' or 'split'")
+    if stage.fuses and step.tail == "split":
+        raise ScheduleError(f"{stage.name}: with fused loops, remainders shift (tail='shift')")
     if state.attached_at(stage.name, step.iter):
         raise ScheduleError(f"split loop {step.iter} of {stage.name} before placing stages in it")
     old = stage.iters[at]
@@ -128,6 +139,26 @@ def _split(state: State, step: Split, holes: Holes) -> State:
     )
 
 
+def _fuse(state: State, step: Fuse, _: Holes) -> State:
+    stage = state[step.stage]
+    at = stage.position(step.outer)
+    if at + 1 == len(stage.iters) or stage.iters[at + 1].name != step.inner:
+        raise ScheduleError(f"loop {step.inner} of {stage.name} is not directly in {step.outer}")
+    outer, inner = stage.iters[at : at + 2]
+    if outer.kind != inner.kind:
+        raise ScheduleError(f"{step.outer} and {step.inner}: one is reduced, the other is not")
+    if outer.annotation or inner.annotation or at < stage.n_parallel:
+        raise ScheduleError(f"fuse {step.outer} and {step.inner} before they are annotated")
+    if state.attached_at(stage.name, outer.name) or state.attached_at(stage.name, inner.name):
+        raise ScheduleError(f"fuse loops of {stage.name} before placing stages in them")
+    if stage.has_versions:
+        raise ScheduleError(f"{stage.name}: with fused loops, remainders shift (tail='shift')")
+    new = replace(outer, name=step.loop, extent=plain(outer.extent * inner.extent))
+    relation = FuseRelation(step.loop, outer.name, inner.name, (outer.extent, inner.extent))
+    iters = (*stage.iters[:at], new, *stage.iters[at + 2 :])
+    return _with(state, replace(stage, iters=iters, fuses=(*stage.fuses, relation)))
+
+
 def _reorder(state: State, step: Reorder, _: Holes) -> State:
     stage = state[step.stage]
     if sorted(step.iters) != sorted(i.name for i in stage.iters):
@@ -148,6 +179,8 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
     at = stage.position(step.iter)
     if step.kind not in ("unroll", "vectorize"):
         raise ScheduleError(f"unknown annotation '{step.kind}'")
+    if step.kind == "vectorize" and any(f.loop == step.iter for f in stage.fuses):
+        raise ScheduleError(f"{step.iter} is fused: neighbours in it are none in memory")
     if step.kind == "vectorize" and stage.iters[at].kind == "reduce":
         raise ScheduleError("a reduction loop is vectorised by rfactor, not by annotation")
     marked = replace(stage.iters[at], annotation=step.kind)
@@ -159,8 +192,8 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
 
 def _compute_at(state: State, step: ComputeAt, _: Holes) -> State:
     stage, target = state[step.stage], state[step.target]
-    if stage.splits:
-        raise ScheduleError(f"place {stage.name} before splitting its loops")
+    if stage.splits or stage.fuses:
+        raise ScheduleError(f"place {stage.name} before splitting and fusing its loops")
     if stage.name in state.dag.outputs:
         raise ScheduleError(f"{stage.name} is an output and stays at the root")
     needed = required_extents(state, stage.name, target, target.position(step.iter))
@@ -222,6 +255,7 @@ def _prefetch(state: State, step: Prefetch, holes: Holes) -> State:
 
 _APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     Split: _split,
+    Fuse: _fuse,
     Reorder: _reorder,
     Parallel: _parallel,
     Annotate: _annotate,

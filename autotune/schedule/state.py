@@ -57,6 +57,16 @@ class SplitRelation:
 
 
 @dataclass(frozen=True, slots=True)
+class FuseRelation:
+    """Loops `outer` and `inner` became `loop`; `extents`: theirs, outer first."""
+
+    loop: str
+    outer: str
+    inner: str
+    extents: tuple[Extent, Extent]
+
+
+@dataclass(frozen=True, slots=True)
 class Attach:
     """A stage is computed inside loop `iter` of stage `target`."""
 
@@ -76,6 +86,7 @@ class Stage:
     iters: tuple[Iterator, ...]
     axis_extents: tuple[Extent, ...]
     splits: tuple[SplitRelation, ...] = ()
+    fuses: tuple[FuseRelation, ...] = ()
     attach: Attach | None = None
     n_parallel: int = 0
     packs: tuple[str, ...] = ()
@@ -108,6 +119,11 @@ class Stage:
         raise ScheduleError(f"stage {self.name} has no loop '{name}'")
 
     @property
+    def has_versions(self) -> bool:
+        """Whether a remainder of some split has loops of its own."""
+        return any(rel.tail == "split" for rel in self.splits)
+
+    @property
     def register_depth(self) -> int:
         """Depth from which only reduction loops and expanded spatial loops follow.
 
@@ -130,6 +146,10 @@ class Stage:
     def inner_extents(self, depth: int) -> dict[str, Extent]:
         """How many values each axis takes while the loops deeper than `depth` run."""
         leaf = {it.name: it.extent if n > depth else 1 for n, it in enumerate(self.iters)}
+        for fused in reversed(self.fuses):
+            whole = self._cover(fused.loop, leaf)
+            for name, extent in zip((fused.outer, fused.inner), fused.extents, strict=True):
+                leaf[name] = np.minimum(whole, extent)
         extents = dict(zip((a.name for a in self.axes), self.axis_extents, strict=True))
         return {a.name: np.minimum(self._cover(a.name, leaf), extents[a.name]) for a in self.axes}
 

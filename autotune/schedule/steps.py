@@ -50,6 +50,27 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Fuse:
+    """Make one loop `outer+inner` of two that stand directly inside one another.
+
+        for i in 6:                   ->  for i+j in 24:
+            for j in 4:   S(i, j)             S(i+j // 4, i+j % 4)
+
+    Both are spatial or both are reduced; nothing is computed between them. The outermost loops of a
+    kernel need no fusing to share one parallel range: see `Parallel`.
+    """
+
+    stage: str
+    outer: str
+    inner: str
+
+    @property
+    def loop(self) -> str:
+        """Name of the new loop."""
+        return f"{self.outer}+{self.inner}"
+
+
+@dataclass(frozen=True, slots=True)
 class Reorder:
     """Put the loops of a stage into the given order, outermost first; `iters` names all of them."""
 
@@ -198,6 +219,7 @@ class Prefetch:
 
 Step: TypeAlias = (
     Split
+    | Fuse
     | Reorder
     | Parallel
     | Annotate
@@ -216,6 +238,7 @@ Steps: TypeAlias = tuple[Step, ...]
 
 _KINDS: dict[str, type] = {
     "split": Split,
+    "fuse": Fuse,
     "reorder": Reorder,
     "parallel": Parallel,
     "annotate": Annotate,

@@ -14,6 +14,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.errors import ScheduleError
 from autotune.schedule.replay import replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.search.caches import Caches
@@ -93,6 +94,8 @@ def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Anal
     """Facts about the candidates `rows` of `sketch`."""
     n = len(rows)
     state = replay(dag, sketch.steps, sketch.values(rows))
+    if any(stage.fuses for stage in state.stages.values()):
+        raise ScheduleError("schedules with fused loops are not analysed")
     statements = tuple(_Walk(state, s, n, target).statement() for s in state.stages.values())
     return Analysis(statements, _valid(state, statements, target, n), _identity(state, n))
 

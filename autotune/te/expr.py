@@ -144,6 +144,8 @@ class Reduce:
 
 Expr: TypeAlias = Const | Var | Binary | Compare | Call | Select | Cast | Load | Reduce
 
+DTYPES = ("float32", "float64", "int64", "int32", "int8", "uint8", "bool")
+"""Element types that a program can compute with."""
 _DTYPE_BYTES = {
     "float32": 4,
     "float64": 8,

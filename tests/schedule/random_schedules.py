@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from autotune.errors import ScheduleError
@@ -16,6 +17,7 @@ from autotune.schedule.steps import (
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    Fuse,
     Interleave,
     Pack,
     Parallel,
@@ -50,6 +52,7 @@ class _Draw:
         self.dag, self.rng = dag, rng
         self.steps: list[Step] = []
         self.state: State = replay(dag, ())
+        self.fusing = Random(len(dag.ops))
 
     def chance(self, p: float) -> bool:
         return self.rng.random() < p
@@ -104,12 +107,21 @@ class _Draw:
             if self.add(ComputeAt(name, target, it)):
                 return
 
+    def fuse(self, name: str) -> None:
+        pairs = [*pairwise(i.name for i in self.state[name].iters)]
+        self.fusing.shuffle(pairs)
+        for outer, inner in pairs:
+            if self.add(Fuse(name, outer, inner)):
+                return
+
     def loops(self, name: str) -> None:
         for axis in self.state[name].axes:
             self.split(name, axis.name)
         iters = list(self.state[name].iters)
         if self.chance(0.8):
             self.order(name)
+        if self.fusing.random() < 0.3:
+            self.fuse(name)
         iters = list(self.state[name].iters)
         wide = iters and iters[-1].kind == "spatial" and int(iters[-1].extent) <= 32
         if wide and self.chance(0.7):

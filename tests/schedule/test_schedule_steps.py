@@ -19,6 +19,7 @@ from autotune.schedule.steps import (
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    Fuse,
     Hole,
     Interleave,
     Pack,
@@ -68,6 +69,14 @@ EXAMPLES: dict[str, Steps] = {
     "nothing": (),
     "split_shift": (Split("c", "j", (2, 8)),),
     "split_split": (Split("c", "j", (2, 8), "split"),),
+    "fuse": (
+        Split("e", "j", (8,)),
+        Fuse("e", "i", "j.0"),
+        Split("e", "i+j.0", (4,)),
+        Parallel("e", 1),
+        ComputeAt("d", "e", "i+j.0.1"),
+        Annotate("e", "j.1", "vectorize"),
+    ),
     "reorder": (Reorder("c", ("k", "j", "i")),),
     "parallel": (Parallel("e", 2),),
     "annotate": (Annotate("e", "i", "unroll"), Annotate("e", "j", "vectorize")),
@@ -130,6 +139,8 @@ REFUSED: list[tuple[Step, str]] = [
     (Split("x", "i", (4,)), "no stage 'x'"),
     (Split("c", "z", (4,)), "stage c has no loop 'z'"),
     (Split("c", "i", (4,), "guard"), "unknown tail 'guard'"),
+    (Fuse("c", "i", "k"), "loop k of c is not directly in i"),
+    (Fuse("c", "j", "k"), "j and k: one is reduced, the other is not"),
     (Reorder("c", ("i", "j")), "must name all of its loops once"),
     (Reorder("c", ("i", "j", "j")), "must name all of its loops once"),
     (Parallel("c", 3), "only outer spatial loops"),
@@ -162,6 +173,11 @@ def test_refused_step(step: Step, message: str) -> None:
 REFUSED_LATER: list[tuple[Steps, str]] = [
     ((Split("d", "i", (2,)), ComputeAt("d", "e", "i")), "place d before splitting"),
     ((ComputeAt("d", "e", "i"), Split("e", "i", (2,))), "before placing stages in it"),
+    ((ComputeAt("d", "e", "i"), Fuse("e", "i", "j")), "before placing stages in them"),
+    ((Split("e", "i", (2,), "split"), Fuse("e", "i.0", "i.1")), "remainders shift"),
+    ((Fuse("e", "i", "j"), Split("e", "i+j", (2,), "split")), "remainders shift"),
+    ((Fuse("e", "i", "j"), Annotate("e", "i+j", "vectorize")), "neighbours in it are none"),
+    ((Annotate("e", "i", "unroll"), Fuse("e", "i", "j")), "before they are annotated"),
     ((ComputeAt("d", "e", "i"), Parallel("d", 1)), "only outer spatial loops of a root stage"),
 ]
 NO_PROGRAM: list[tuple[Steps, str]] = [

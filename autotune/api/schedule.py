@@ -1,0 +1,338 @@
+"""⑪ Schedules by hand: the steps of the log as methods, one primitive after the other.
+
+    s = task.schedule()
+    i0, i1 = s["out"].split("i", 16)
+    s["out"].reorder(i0, "j", i1).parallel(i0).vectorize(i1)
+    print(s)                    # the loops
+    print(s.lower())            # the loop IR
+    print(s.source("asm"))
+
+A step that cannot be taken raises ScheduleError, with the step and the loops that there are, and
+leaves the schedule as it was. `str(s.python())` is the text that makes the schedule again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autotune.codegen.compile import assembly, optimised_module
+from autotune.errors import ScheduleError, UsageError
+from autotune.loopir.lower import lower
+from autotune.loopir.nodes import Program
+from autotune.loopir.printer import print_program
+from autotune.loopir.python_text import print_python
+from autotune.schedule.replay import apply, replay
+from autotune.schedule.state import Stage, State
+from autotune.schedule.steps import (
+    NEXT_CHUNK,
+    Annotate,
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    ComputeInline,
+    Fuse,
+    Interleave,
+    Pack,
+    Parallel,
+    Parts,
+    Prefetch,
+    Reorder,
+    RFactor,
+    Split,
+    Step,
+    Steps,
+    Winograd,
+)
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+
+
+class Schedule:
+    """A computation and the steps that turn it into a program."""
+
+    def __init__(self, dag: ComputeDAG, target: Target, steps: Steps = ()) -> None:
+        self.dag = dag
+        self.target = target
+        self._steps: Steps = ()
+        self._state = replay(dag, ())
+        for step in steps:
+            self.apply(step)
+
+    @property
+    def steps(self) -> Steps:
+        """The steps as the log has them."""
+        return self._steps
+
+    @property
+    def state(self) -> State:
+        """The loops that the steps make."""
+        return self._state
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names of all stages, in the order in which they are computed."""
+        return tuple(self._state.stages)
+
+    def __getitem__(self, stage: str) -> StageSchedule:
+        if stage not in self._state.stages:
+            raise ScheduleError(
+                f"there is no stage '{stage}'", f"the stages are {', '.join(self.stages)}"
+            )
+        return StageSchedule(self, stage)
+
+    def __str__(self) -> str:
+        return str(self._state)
+
+    def apply(self, *steps: Step) -> Schedule:
+        """Take `steps`, or none of them: ScheduleError names the step, its loop and the reason."""
+        state = self._state
+        for step in steps:
+            try:
+                state = apply(state, step)
+            except ScheduleError as error:
+                text = f"{python_text(step)}: {error.message}"
+                raise ScheduleError(text, error.hint or _loops_hint(state, step)) from None
+        self._state = state
+        self._steps = (*self._steps, *steps)
+        return self
+
+    def undo(self) -> Schedule:
+        """Take the last step back."""
+        self._steps = self._steps[:-1]
+        self._state = replay(self.dag, self._steps)
+        return self
+
+    def cache_read(self, tensor: str, reader: str, name: str = "") -> StageSchedule:
+        """A stage that copies the part of `tensor` which `reader` reads; returns the new stage."""
+        name = name or f"{tensor}.copy"
+        self.apply(CacheRead(tensor, reader, name))
+        return self[name]
+
+    def lower(self) -> LoopProgram:
+        """The loop IR. Raises ScheduleError where the schedule has no program."""
+        return LoopProgram(lower(self.dag, self._steps))
+
+    def source(self, language: str = "loops") -> str:
+        """The program as text: `loops` (loop IR), `python`, `llvm` or `asm`.
+
+        Raises UsageError for another word, ScheduleError where the schedule has no program.
+        """
+        if language not in _SOURCES:
+            raise UsageError(f"there is no '{language}' text", f"choose of {', '.join(_SOURCES)}")
+        return _SOURCES[language](lower(self.dag, self._steps), self.target)
+
+    def python(self) -> str:
+        """Python text that makes this schedule: a function `schedule(s)`."""
+        lines = [f"    {python_text(step)}" for step in self._steps] or ["    pass"]
+        return "\n".join(["def schedule(s):", *lines, ""])
+
+
+@dataclass(frozen=True, slots=True)
+class LoopProgram:
+    """A lowered schedule; printing it shows the loop IR."""
+
+    program: Program
+
+    def __str__(self) -> str:
+        return print_program(self.program)
+
+
+class StageSchedule:
+    """One stage of a schedule. Loops are called as in `print(s)`; all methods check at once."""
+
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        self._schedule = schedule
+        self.name = name
+
+    @property
+    def stage(self) -> Stage:
+        """Loops, outermost first, and where the stage is computed."""
+        return self._schedule.state[self.name]
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """Names of the loops, outermost first."""
+        return tuple(it.name for it in self.stage.iters)
+
+    def split(self, loop: str, *factors: int, tail: str = "shift") -> tuple[str, ...]:
+        """Split `loop` into one more than `factors`, which are the inner extents, outermost first.
+
+        `tail`: where the innermost factor does not divide, `shift` moves the last tile inwards,
+        `split` runs a second, smaller one. Returns the names of the new loops.
+        """
+        self._require_sizes(loop, factors)
+        self._take(Split(self.name, loop, factors, tail))
+        return tuple(f"{loop}.{n}" for n in range(len(factors) + 1))
+
+    def fuse(self, outer: str, inner: str) -> str:
+        """Make one loop of two that stand directly inside one another; returns its name."""
+        step = Fuse(self.name, outer, inner)
+        self._take(step)
+        return step.loop
+
+    def reorder(self, *loops: str) -> StageSchedule:
+        """Put `loops` into this order, outermost first, at the places that they have together."""
+        unknown = [n for n in loops if n not in self.loops]
+        if unknown or len(set(loops)) != len(loops):
+            wrong = f"there is no loop '{unknown[0]}'" if unknown else "a loop is named twice"
+            raise ScheduleError(f"reorder of {self.name}: {wrong}", self._hint())
+        named = iter(loops)
+        order = tuple(next(named) if n in loops else n for n in self.loops)
+        return self._take(Reorder(self.name, order))
+
+    def tile(self, outer: str, inner: str, rows: int, columns: int) -> tuple[str, str, str, str]:
+        """Split both loops and put the tiles inside: outer.0, inner.0, outer.1, inner.1."""
+        self._require_sizes(outer, (rows,))
+        self._require_sizes(inner, (columns,))
+        names = (f"{outer}.0", f"{inner}.0", f"{outer}.1", f"{inner}.1")
+        replaced = {outer: (names[0], names[2]), inner: (names[1], names[3])}
+        split = [part for n in self.loops for part in replaced.get(n, (n,))]
+        named = iter(names)
+        order = tuple(next(named) if n in names else n for n in split)
+        self._take(
+            Split(self.name, outer, (rows,)),
+            Split(self.name, inner, (columns,)),
+            Reorder(self.name, order),
+        )
+        return names
+
+    def parallel(self, *loops: str) -> StageSchedule:
+        """Divide these loops, the outermost ones of a root stage, among the threads."""
+        if loops != self.loops[: len(loops)]:
+            raise ScheduleError(
+                f"parallel of {self.name}: {', '.join(loops)} are not its outermost loops",
+                f"reorder first; {self._hint()}",
+            )
+        return self._take(Parallel(self.name, len(loops)))
+
+    def vectorize(self, loop: str) -> StageSchedule:
+        """Make one vector of `loop`; its extent is the number of lanes."""
+        return self._take(Annotate(self.name, loop, "vectorize"))
+
+    def unroll(self, *loops: str) -> StageSchedule:
+        """Expand these loops in full."""
+        return self._take(*(Annotate(self.name, loop, "unroll") for loop in loops))
+
+    def compute_at(self, target: str, loop: str) -> StageSchedule:
+        """Compute what `loop` of stage `target` needs of this stage inside that loop."""
+        return self._take(ComputeAt(self.name, target, loop))
+
+    def inline(self) -> None:
+        """Substitute this pointwise stage into its readers; it is a stage no longer."""
+        self._take(ComputeInline(self.name))
+
+    def cache_write(self, name: str = "") -> StageSchedule:
+        """Compute into a new stage, which this one then copies; returns the new stage."""
+        return self._new(CacheWrite(self.name, name or f"{self.name}.sum"))
+
+    def rfactor(self, factor: int, name: str = "") -> StageSchedule:
+        """Partial results side by side, by the last reduction axis; returns their stage."""
+        return self._new(RFactor(self.name, factor, name or f"{self.name}.rf"))
+
+    def parts(self, factor: int, name: str = "") -> StageSchedule:
+        """Cut the first reduction axis into consecutive parts (split-K); returns their stage."""
+        return self._new(Parts(self.name, factor, name or f"{self.name}.parts"))
+
+    def interleave(self, factor: int, name: str = "") -> StageSchedule:
+        """Partial results as neighbours along the innermost axis; returns their stage."""
+        return self._new(Interleave(self.name, factor, name or f"{self.name}.parts"))
+
+    def winograd(self, taps: Sequence[str], tile: int) -> None:
+        """Rewrite a convolution by minimal filtering F(tile, ·) along the reduction axes `taps`."""
+        self._take(Winograd(self.name, tuple(taps), tile))
+
+    def pack(self, tensor: str) -> StageSchedule:
+        """Store constant `tensor` in the order in which this stage reads it."""
+        return self._take(Pack(tensor, self.name))
+
+    def prefetch(self, tensor: str, distance: int | str) -> StageSchedule:
+        """Prefetch packed `tensor` so many bytes ahead; "next": the next chunk, spread."""
+        if distance != "next" and not (isinstance(distance, int) and distance >= 0):
+            raise ScheduleError(
+                f"prefetch of {tensor} by {distance!r}", 'a distance is in bytes, or "next"'
+            )
+        far = NEXT_CHUNK if isinstance(distance, str) else distance
+        return self._take(Prefetch(tensor, self.name, far))
+
+    def _new(self, step: CacheWrite | RFactor | Parts | Interleave) -> StageSchedule:
+        self._schedule.apply(step)
+        return self._schedule[step.name]
+
+    def _take(self, *steps: Step) -> StageSchedule:
+        self._schedule.apply(*steps)
+        return self
+
+    def _require_sizes(self, loop: str, factors: Sequence[int]) -> None:
+        if not factors or min(factors) < 1:
+            raise ScheduleError(
+                f"split of {self.name}'s loop '{loop}' by {factors}: factors are numbers above 0",
+                "the extents of the inner loops, as in split('i', 4, 16)",
+            )
+
+    def _hint(self) -> str:
+        return f"the loops of {self.name} are {', '.join(self.loops)}"
+
+
+def _loops_hint(state: State, step: Step) -> str:
+    name = getattr(step, "stage", "")
+    if name not in state.stages:
+        return f"the stages are {', '.join(state.stages)}"
+    return f"the loops of {name} are {', '.join(it.name for it in state[name].iters)}"
+
+
+def python_text(step: Step) -> str:
+    """The call that takes `step`: `s["out"].split("i", 16)`."""
+    if isinstance(step, CacheRead):
+        return f"s.cache_read({_quoted(step.tensor, step.reader, step.name)})"
+    return f's["{step.stage}"].{_call_text(step)}'
+
+
+def _call_text(step: Step) -> str:
+    match step:
+        case Split(iter=loop, factors=factors, tail=tail):
+            sizes = ", ".join(str(f) for f in factors)
+            return (
+                f'split("{loop}", {sizes}' + ("" if tail == "shift" else f', tail="{tail}"') + ")"
+            )
+        case Fuse(outer=outer, inner=inner):
+            return f"fuse({_quoted(outer, inner)})"
+        case Reorder(iters=iters):
+            return f"reorder({_quoted(*iters)})"
+        case Parallel(n=n):
+            return f'parallel(*s["{step.stage}"].loops[:{n}])'
+        case Annotate(iter=loop, kind=kind):
+            return f'{kind}("{loop}")'
+        case ComputeInline():
+            return "inline()"
+        case ComputeAt(target=target, iter=loop):
+            return f"compute_at({_quoted(target, loop)})"
+        case CacheWrite(name=name):
+            return f'cache_write("{name}")'
+        case RFactor(factor=factor, name=name):
+            return f'rfactor({factor}, "{name}")'
+        case Parts(factor=factor, name=name):
+            return f'parts({factor}, "{name}")'
+        case Interleave(factor=factor, name=name):
+            return f'interleave({factor}, "{name}")'
+        case Winograd(taps=taps, tile=tile):
+            return f"winograd([{_quoted(*taps)}], {tile})"
+        case Pack(tensor=tensor):
+            return f'pack("{tensor}")'
+        case Prefetch(tensor=tensor, distance=distance):
+            is_next = isinstance(distance, int) and distance == NEXT_CHUNK
+            return f'prefetch("{tensor}", ' + ('"next")' if is_next else f"{distance})")
+        case CacheRead():
+            raise TypeError("a step of the schedule, not of a stage")
+
+
+def _quoted(*names: str) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+_SOURCES: dict[str, Callable[[Program, Target], str]] = {
+    "loops": lambda program, target: print_program(program),
+    "python": lambda program, target: print_python(program),
+    "llvm": lambda program, target: str(optimised_module(program, target)),
+    "asm": assembly,
+}

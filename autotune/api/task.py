@@ -1,0 +1,313 @@
+"""⑪ One computation as a task: define, tune, schedule by hand, build, time.
+
+    task = autotune.Task(matmul_add, (1024, 1024, 1024))
+    task.tune(trials=64, log="matmul.jsonl")
+    f = task.build(constants={"b": b})
+    out = f(a, c)
+    print(task.time(f))
+
+A task is a network of one call, so its log is a log like any other: `resume`, `distill` and
+`explain` take it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.api.model import resume, tune_network
+from autotune.api.schedule import Schedule
+from autotune.config import resolve
+from autotune.errors import LogMismatch, UsageError
+from autotune.graph.network import Call, Network, Port
+from autotune.graph.storage import Value
+from autotune.measure.peak import fma_peak
+from autotune.network.artifact import Artifact
+from autotune.network.bench import Timing, interleave
+from autotune.network.compiler import compile_network
+from autotune.network.runtime import Model, random_inputs
+from autotune.records import best_for, read_log
+from autotune.schedule.steps import Steps
+from autotune.search.policy import default_candidate
+from autotune.target import Target, host_target, require_cores, usable_cores
+from autotune.te.dag import ComputeDAG
+from autotune.te.language import dag_of
+from autotune.te.pitch import dense
+from autotune.te.values import Tensor, numbered
+from autotune.tuner import Event
+from autotune.units import format_seconds
+
+Array: TypeAlias = NDArray[Any]
+Workload: TypeAlias = Callable[..., Tensor | Sequence[Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The fastest program of a task in a log: its latency in seconds, and its schedule."""
+
+    latency_s: float
+    steps: Steps
+    sketch: str
+
+
+class Task:
+    """A computation on `threads` threads of `target` (default: all usable cores of this CPU).
+
+    `workload`: a function that returns the outputs, called with `args`; or the outputs themselves,
+    tensors of `te`; or a ComputeDAG. Raises DefinitionError where they are no computation.
+    """
+
+    def __init__(
+        self,
+        workload: Workload | Tensor | Sequence[Tensor] | ComputeDAG,
+        args: Sequence[Any] = (),
+        *,
+        target: Target | None = None,
+        threads: int | None = None,
+        name: str = "",
+    ) -> None:
+        require_cores(threads or 1)
+        self.dag = _dag(workload, args)
+        self.name = name or str(getattr(workload, "__name__", "task"))
+        self.target = target or host_target()
+        self.threads = threads or usable_cores()
+        self._log: Path | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __repr__(self) -> str:
+        return f"Task({self.name}, {self.key}, {self.threads} threads)"
+
+    @property
+    def key(self) -> str:
+        """Identity of the computation, whatever its tensors and axes are called."""
+        return self.dag.key
+
+    def schedule(self, steps: Steps = ()) -> Schedule:
+        """A schedule to write by hand, which begins with `steps`."""
+        return Schedule(self.dag, self.target, steps)
+
+    def tune(
+        self,
+        trials: int | None = None,
+        time_s: float | None = None,
+        log: str | Path | None = None,
+        show: Callable[[Event], None] = lambda event: None,
+        **settings: Any,
+    ) -> Best:
+        """Search, and return the best that was found; `show` gets the events of `tuning`."""
+        for event in self.tuning(trials, time_s, log, **settings):
+            show(event)
+        return self.best()
+
+    def tuning(
+        self,
+        trials: int | None = None,
+        time_s: float | None = None,
+        log: str | Path | None = None,
+        **settings: Any,
+    ) -> Iterator[Event]:
+        """Search, as an iterator of events (`tuner.events`).
+
+        `log`: a file to write, or one of this task to go on with; by default one that lasts as long
+        as this object. `settings`: seed, preset, max_error, … as of the command line.
+        """
+        self._log = path = self._log_path(log)
+        if path.exists():
+            self._require_own(path)
+            yield from resume(path, trials=trials, time_s=time_s)
+            return
+        options = {"trials": trials, "time_s": time_s, "threads": self.threads}
+        config = resolve(settings.pop("preset", None), options | settings).config
+        yield from tune_network(self._network({}), path, config)
+
+    def best(self, log: str | Path | None = None) -> Best:
+        """The best program in `log`, by default that of the last `tune`.
+
+        Raises UsageError where there is no log, LogMismatch where it does not know this task.
+        """
+        path = Path(log) if log else self._log
+        if path is None:
+            raise UsageError("this task was not tuned", "call tune first, or name a log")
+        self._require_own(path)
+        read = read_log(path)
+        record = best_for(read.within(read.max_error), self.target.key, self.threads).get(self.key)
+        if record is None or record.result.latency_s is None:
+            raise LogMismatch(f"{path} has no valid record of this task", "tune it: Task.tune")
+        return Best(record.result.latency_s, record.steps, record.sketch)
+
+    def default(self) -> Schedule:
+        """The schedule that the analytic cost model chooses without measuring."""
+        return self.schedule(default_candidate(self.dag, self.target, self.threads).steps)
+
+    def build(
+        self,
+        schedule: Schedule | Steps | None = None,
+        constants: Mapping[str, Array] | None = None,
+    ) -> Function:
+        """Machine code as a callable on NumPy arrays.
+
+        `schedule`: by default that of the best record, where the task was tuned, else the analytic
+        one. `constants`: the arrays of constant placeholders, by name. Raises ScheduleError where a
+        schedule has no program, UsageError for arrays that do not fit.
+        """
+        steps = schedule.steps if isinstance(schedule, Schedule) else schedule
+        if steps is None:
+            steps = self.best().steps if self._log else self.default().steps
+        network = self._network(self._constants(constants or {}))
+        artifact = compile_network(network, {self.key: steps}, self.target, self.threads)
+        return Function(artifact, self.dag, self.threads)
+
+    def time(self, function: Function, time_s: float = 0.5) -> TaskTiming:
+        """Time `function` on random inputs, with all threads, inputs as the last run left them."""
+        inputs = random_inputs(function.model.input_info)
+        (times,) = interleave([lambda: function.model.run(inputs)], 10, time_s)
+        peak = fma_peak(self.target, self.threads)
+        return TaskTiming(Timing(tuple(times), self.threads), self.dag.flops, peak)
+
+    def _log_path(self, log: str | Path | None) -> Path:
+        if log is not None:
+            return Path(log)
+        if self._log is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="autotune-")
+            return Path(self._folder.name) / f"{self.name}.jsonl"
+        return self._log
+
+    def _require_own(self, path: Path) -> None:
+        if self.key not in read_log(path).workloads:
+            raise LogMismatch(f"{path} is the log of another task", "name another file")
+
+    def _constants(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        wanted = {p.name: p.tensor for p in self.dag.placeholders if p.constant}
+        if given.keys() != wanted.keys():
+            names = ", ".join(wanted) or "none"
+            raise UsageError(
+                f"the constants are {', '.join(given) or 'none'}, the task has {names}",
+                "give each as an array: build(constants={name: array})",
+            )
+        for name, tensor in wanted.items():
+            array = np.asarray(given[name])
+            if (array.shape, str(array.dtype)) != (tensor.shape, tensor.dtype):
+                raise UsageError(
+                    f"constant '{name}' is {array.dtype} of shape {array.shape}, expected "
+                    f"{tensor.dtype} of {tensor.shape}",
+                    "convert or reshape it",
+                )
+        return {name: np.ascontiguousarray(given[name]) for name in wanted}
+
+    def _network(self, constants: dict[str, Array]) -> Network:
+        """The network of one call of this task."""
+        inputs = [p.tensor for p in self.dag.placeholders if not p.constant]
+        outputs = [self.dag[name].tensor for name in self.dag.outputs]
+        values = {t.name: Value(t.name, t.shape, t.dtype, dense(t.shape)) for t in inputs + outputs}
+        call = Call(
+            task=self.key,
+            inputs={t.name: t.name for t in inputs},
+            constants=constants,
+            outputs={t.name: t.name for t in outputs},
+            label=self.name,
+        )
+        return Network(
+            name=self.name,
+            inputs=tuple(Port(t.name, t.shape, t.dtype, t.name) for t in inputs),
+            outputs=tuple(Port(t.name, t.shape, t.dtype, t.name) for t in outputs),
+            values=values,
+            calls=(call,),
+            tasks={self.key: self.dag},
+            model_hash=self.key,
+        )
+
+
+def _dag(
+    workload: Workload | Tensor | Sequence[Tensor] | ComputeDAG, args: Sequence[Any]
+) -> ComputeDAG:
+    if isinstance(workload, ComputeDAG):
+        return workload
+    if isinstance(workload, Tensor | Sequence):
+        return dag_of(workload)
+    with numbered():
+        return dag_of(workload(*args))
+
+
+class Function:
+    """A built task: call it with its inputs in order, as NumPy arrays.
+
+    Safe to call from several threads. `save` writes an artifact that `autotune.load` takes.
+    """
+
+    def __init__(self, artifact: Artifact, dag: ComputeDAG, threads: int) -> None:
+        self.artifact = artifact
+        self.model = Model(artifact, threads)
+        self._names = [p.name for p in dag.placeholders if not p.constant]
+        self._outputs = dag.outputs
+
+    def __call__(
+        self, *inputs: Array, out: Array | Sequence[Array] | None = None
+    ) -> Array | tuple[Array, ...]:
+        """The output, or a tuple of several; `out`: arrays to write them to.
+
+        Raises UsageError where shapes, dtypes or the number of arrays do not fit.
+        """
+        if len(inputs) != len(self._names):
+            raise UsageError(
+                f"{len(inputs)} arrays are given, the function takes {len(self._names)}",
+                f"its inputs are {', '.join(self._names)}",
+            )
+        found = self.model.run(dict(zip(self._names, inputs, strict=True)))
+        results = tuple(found[name] for name in self._outputs)
+        if out is not None:
+            results = _written(results, [out] if isinstance(out, np.ndarray) else [*out])
+        return results[0] if len(results) == 1 else results
+
+    def save(self, path: str | Path) -> None:
+        """Write the compiled function to a file: `autotune.load(path).run({name: array})`."""
+        self.artifact.save(Path(path))
+
+
+def _written(results: tuple[Array, ...], out: Sequence[Array]) -> tuple[Array, ...]:
+    if len(out) != len(results) or any(
+        a.shape != b.shape or a.dtype != b.dtype for a, b in zip(results, out, strict=True)
+    ):
+        wanted = ", ".join(f"{a.dtype}{list(a.shape)}" for a in results)
+        raise UsageError("the arrays of `out` do not fit the outputs", f"they are {wanted}")
+    for array, place in zip(results, out, strict=True):
+        place[...] = array
+    return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTiming:
+    """Latencies of a built task. `flops`: of one call; `peak_gflops`: FMA peak of the threads."""
+
+    timing: Timing
+    flops: int
+    peak_gflops: float
+
+    @property
+    def median_s(self) -> float:
+        """Median latency in seconds."""
+        return self.timing.median_s
+
+    @property
+    def gflops(self) -> float:
+        """Floating-point operations per second at the median, in 10⁹."""
+        return self.flops / self.median_s * 1e-9
+
+    @property
+    def share_of_peak(self) -> float:
+        """`gflops` over the measured peak: 1 is all that the cores can do."""
+        return self.gflops / self.peak_gflops
+
+    def __str__(self) -> str:
+        data = self.timing.to_json()
+        words = ("median", "min", "mean", "max", "std")
+        times = ", ".join(f"{w} {format_seconds(data[f'{w}_s'] or 0.0)}" for w in words)
+        return (
+            f"{times}; {self.gflops:.1f} GFLOPS, {100 * self.share_of_peak:.1f} % of the peak "
+            f"({data['runs']} runs, {data['threads']} threads)"
+        )

@@ -1,0 +1,298 @@
+"""⑪ From a log's header to a running session: search and measurement wired together.
+
+    tuning = Tuning(journal, log, header, budget)
+    for event in tuning.events(): …                 # what a display shows; see `tuner.events`
+
+Everything that is measured is in the journal before its event comes.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import secrets
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune import __version__
+from autotune.api.warm import Note, warm_start
+from autotune.config import TuneConfig
+from autotune.errors import LogMismatch, NoValidSchedule
+from autotune.graph.network import Network
+from autotune.machine import Limits, read_limits
+from autotune.measure.measurer import Measurer
+from autotune.measure.memory import plan_memory, private_bytes
+from autotune.measure.noise import NoiseWatch, read_usage
+from autotune.measure.options import MeasureOptions
+from autotune.measure.peak import Peaks, measure_peaks, stay_cached
+from autotune.measure.program import build_program
+from autotune.network.overlays import overwritable
+from autotune.records import Header, Journal, Log, Workload
+from autotune.search.model import Ranker
+from autotune.search.policy import Candidate, SketchPolicy, default_candidate
+from autotune.search.sketch import generate_sketches
+from autotune.search.transfer import Hall
+from autotune.target import Target, difference
+from autotune.te.dag import ComputeDAG
+from autotune.te.expr import dtype_bytes
+from autotune.tuner import (
+    BatchMeasured,
+    Budget,
+    Event,
+    NoiseNoticed,
+    Run,
+    Scheduler,
+    Session,
+    TuningTask,
+    bound_s,
+)
+from autotune.tuner.bound import bytes_read
+
+_LIBRARIES = ("llvmlite", "lightgbm", "numpy", "onnx")
+_COPIES = 3
+
+
+class Tuning:
+    """A run that is ready to start: peaks are measured, earlier logs are learnt.
+
+    `log` is what is replayed first: empty of records for a new session. `stop` is asked between
+    measurements. `note` is told what a user should know of the earlier logs. Raises UsageError
+    where memory is too short.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        log: Log,
+        header: Header,
+        budget: Budget,
+        stop: Callable[[], bool] = lambda: False,
+        note: Note = lambda text: None,
+    ) -> None:
+        self._journal, self._log, self._header = journal, log, header
+        self._budget, self._stop = budget, stop
+        self._config = TuneConfig.from_json(header.config)
+        self._options = measure_options(log, self._config)
+        peaks = measure_peaks(header.target, header.n_threads, self._options.evict)
+        self._tasks = tuning_tasks(log, peaks)
+        # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
+        # seconds as soon as anything else runs on the machine
+        self._ranker = Ranker(self._config.seed)
+        paths, limit = self._config.warm_start, self._config.max_error
+        self.warm = warm_start(paths, header, limit, log, self._ranker, note)
+        """What earlier logs have taught."""
+
+    def events(self) -> Generator[Event, None, None]:
+        """Tune; the last event is SessionFinished. To stop early, close the iterator."""
+        header = self._header
+        build = partial(build_program, overwritten=header.overwritten)
+        with Measurer(header.target, header.n_threads, self._options, build) as measurer:
+            session = make_session(
+                self._journal,
+                header,
+                self._tasks,
+                self._budget,
+                measurer,
+                self._ranker,
+                self.warm.first,
+                self._stop,
+            )
+            session.replay(self._log.within(self._config.max_error))
+            watch = NoiseWatch(read_usage)
+            session.noise = watch.to_json
+            with closing(session.events()) as events:  # the end is written while the log is open
+                for event in events:
+                    yield event
+                    noise = watch.look() if isinstance(event, BatchMeasured) else None
+                    if noise is not None:
+                        yield NoiseNoticed(noise)
+        self._journal.check()
+
+
+def new_header(
+    network: Network,
+    path: Path | None,
+    shapes: dict[str, tuple[int, ...]],
+    target: Target,
+    config: TuneConfig,
+) -> Header:
+    """The header of the first run over a network; `path`: the file that it came from, if any."""
+    return Header(
+        run_id=secrets.token_hex(6),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        model_path=str(path.resolve()) if path else "",
+        model_hash=network.model_hash,
+        shapes=shapes,
+        target=target,
+        n_threads=config.threads or read_limits().n_busy,
+        seed=config.seed,
+        config=config.to_json(),
+        versions=versions(),
+        tasks=tuple(network.weights.items()),
+        parts=network.parts,
+        overwritten=overwritable(network),
+        random_weights=network.random_weights,
+    )
+
+
+def next_header(log: Log, options: Mapping[str, Any]) -> Header:
+    """The header of a run that goes on with a log; options that are None leave its settings."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return replace(
+        log.header,
+        run_id=secrets.token_hex(6),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        config=TuneConfig.from_json(log.settings | given).to_json(),
+        versions=versions(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that may change what is generated or measured."""
+    found = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    return {"autotune": __version__, "python": platform.python_version()} | found
+
+
+def measure_options(log: Log, config: TuneConfig, limits: Limits | None = None) -> MeasureOptions:
+    """Time-outs of the settings, and caches in the state in which this network leaves them.
+
+    Raises UsageError where `limits` (those of this process by default) leave too little memory.
+    """
+    header = log.header
+    n_bytes, flops = constant_bytes(log), total_flops(log)
+    plan = plan_memory(limits or read_limits(), private_bytes(), largest_bytes(log))
+    return MeasureOptions(
+        n_builders=plan.n_builders,
+        builder_bytes=plan.builder_bytes,
+        worker_bytes=plan.worker_bytes,
+        evict=not stay_cached(header.target, header.n_threads, n_bytes, flops),
+        build_timeout_s=config.build_timeout_s,
+        run_timeout_s=config.run_timeout_s,
+        max_error=config.max_error,
+        seed=config.seed,
+    )
+
+
+def make_session(
+    journal: Journal,
+    header: Header,
+    tasks: list[TuningTask],
+    budget: Budget,
+    measurer: Measurer,
+    ranker: Ranker,
+    first: Mapping[str, Sequence[Candidate]],
+    stop: Callable[[], bool],
+) -> Session:
+    """Wire search and measurement together."""
+    config = TuneConfig.from_json(header.config)
+    hall = Hall()
+
+    def policy_of(task: TuningTask) -> SketchPolicy:
+        rng = np.random.default_rng([config.seed, int(task.key, 16)])
+        return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng, hall)
+
+    def default(task: TuningTask) -> Candidate | None:
+        with suppress(NoValidSchedule):
+            return default_candidate(task.dag, header.target, header.n_threads, config.max_error)
+        return None
+
+    return Session(
+        run=Run(header.run_id, header.target.key, header.n_threads),
+        tasks=tasks,
+        policy_of=policy_of,
+        measurer=measurer,
+        sink=journal,
+        budget=budget,
+        scheduler=Scheduler(tasks, config.batch, config.patience),
+        clock=time.monotonic,
+        model=ranker,
+        stop=stop,
+        batch=config.batch,
+        default=default,
+        first=first,
+    )
+
+
+def require_same_machine(header: Header, target: Target) -> None:
+    """Raise LogMismatch when a log was measured on another CPU than this one."""
+    if header.target.key != target.key:
+        raise LogMismatch(
+            f"the log was measured on another CPU: {difference(header.target, target)}",
+            "use it there, or start a new log here: autotune tune",
+        )
+
+
+def require_tasks(path: Path, log: Log) -> None:
+    """Raise LogMismatch where lines are lost without which a session cannot go on."""
+    tasks = dict(log.header.tasks)
+    known = {key for key in tasks if key in log.workloads and _is_key(key)}
+    parts = {part for parts in log.header.parts.values() for part in parts}
+    n_lost = len(({*tasks, *log.header.parts} | parts) - known)
+    if n_lost or not tasks:
+        raise LogMismatch(
+            f"{path} lacks the computation of {n_lost} of its tasks: lines of it are lost",
+            "tune anew, with --warm-start to learn from what was measured",
+        )
+
+
+def _is_key(text: str) -> bool:
+    """Whether `text` can be the key of a task: hexadecimal digits, which also seed its search."""
+    return bool(text) and all(c in "0123456789abcdef" for c in text)
+
+
+def network_workloads(network: Network) -> list[Workload]:
+    """The tasks of a network as log entries, in model order."""
+    return [Workload(key, network.tasks[key], network.labels[key]) for key in network.weights]
+
+
+def tuning_tasks(log: Log, peaks: Peaks) -> list[TuningTask]:
+    """The tasks of a log with their weights and bounds, in model order."""
+    tasks = []
+    for key, weight in log.header.tasks:
+        workload = log.workloads[key]
+        bound = bound_s(workload.dag, peaks, generate_sketches(workload.dag, log.header.target))
+        parts = log.header.parts.get(key, ())
+        tasks.append(TuningTask(key, workload.dag, weight, workload.label, bound, parts))
+    return tasks
+
+
+def constant_bytes(log: Log) -> int:
+    """Bytes of weights that the model streams per inference."""
+    return sum(
+        weight * bytes_read(dag, p)
+        for dag, weight in _called(log)
+        for p in dag.placeholders
+        if p.constant
+    )
+
+
+def largest_bytes(log: Log) -> int:
+    """Memory that the run worker needs for the largest task of a model.
+
+    Its inputs and outputs as the oracle and one program hold them, and as the check compares them.
+    """
+    return max((_COPIES * _array_bytes(w.dag) for w in log.workloads.values()), default=0)
+
+
+def _array_bytes(dag: ComputeDAG) -> int:
+    tensors = [p.tensor for p in dag.placeholders] + [dag[name].tensor for name in dag.outputs]
+    return sum(t.size * dtype_bytes(t.dtype) for t in tensors)
+
+
+def total_flops(log: Log) -> int:
+    """Floating-point operations of an inference."""
+    return sum(weight * dag.flops for dag, weight in _called(log))
+
+
+def _called(log: Log) -> list[tuple[ComputeDAG, int]]:
+    """The tasks of a model without those that may replace others, and how often each is called."""
+    tasks = (task for task in log.header.tasks if task[0] not in log.header.parts)
+    return [(log.workloads[key].dag, weight) for key, weight in tasks]

@@ -1,0 +1,127 @@
+"""② Functions of the expression language: reductions, choices, mathematics.
+
+Named as NumPy's, so they are used with their module: `te.sum`, `te.max`, `te.exp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.te.expr import BOOL, select
+from autotune.te.values import (
+    Expression,
+    Operand,
+    ReduceAxis,
+    aligned,
+    arithmetic,
+    as_expression,
+    fail,
+    function_of,
+    joined,
+    reduction,
+    value_of,
+)
+
+
+def sum(value: Operand, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expression:
+    """Σ of `value` over the reduction axes; the whole value of a `compute`."""
+    return reduction("sum", value, axis)
+
+
+def prod(value: Operand, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expression:
+    """The product of `value` over the reduction axes."""
+    return reduction("prod", value, axis)
+
+
+def max(value: Operand, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expression:
+    """The largest `value` over the reduction axes; see `maximum` for that of two values."""
+    return reduction("max", value, axis)
+
+
+def min(value: Operand, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expression:
+    """The smallest `value` over the reduction axes; see `minimum` for that of two values."""
+    return reduction("min", value, axis)
+
+
+def maximum(a: Operand, b: Operand) -> Expression:
+    """The larger of two values."""
+    return arithmetic("max", a, b)
+
+
+def minimum(a: Operand, b: Operand) -> Expression:
+    """The smaller of two values."""
+    return arithmetic("min", a, b)
+
+
+def power(a: Operand, b: Operand) -> Expression:
+    """a to the power of b."""
+    return arithmetic("pow", a, b)
+
+
+def where(condition: Operand, a: Operand, b: Operand) -> Expression:
+    """`a` where `condition` holds, else `b`.
+
+    A condition on indices alone is a guard: what it does not choose is not read, so padding is
+    `te.where(i > 0, x[i - 1], 0)`. Where data decide, both sides are read.
+    """
+    chosen = as_expression(condition)
+    if chosen.dtype != BOOL:
+        fail(f"the condition of te.where is a {chosen.dtype}", "compare: te.where(i < 8, a, b)")
+    x, y = aligned(a, b)
+    reads = joined(*chosen.reads, *x.reads, *y.reads)
+    return Expression(select(value_of(chosen), value_of(x), value_of(y)), reads)
+
+
+def exp(x: Operand) -> Expression:
+    """e^x."""
+    return function_of("exp", x)
+
+
+def log(x: Operand) -> Expression:
+    """Natural logarithm."""
+    return function_of("log", x)
+
+
+def sqrt(x: Operand) -> Expression:
+    """Square root."""
+    return function_of("sqrt", x)
+
+
+def rsqrt(x: Operand) -> Expression:
+    """1 / √x."""
+    return function_of("rsqrt", x)
+
+
+def tanh(x: Operand) -> Expression:
+    """Hyperbolic tangent."""
+    return function_of("tanh", x)
+
+
+def erf(x: Operand) -> Expression:
+    """Error function."""
+    return function_of("erf", x)
+
+
+def sigmoid(x: Operand) -> Expression:
+    """1 / (1 + e^-x)."""
+    return function_of("sigmoid", x)
+
+
+def abs(x: Operand) -> Expression:
+    """Absolute value."""
+    return function_of("abs", x)
+
+
+def floor(x: Operand) -> Expression:
+    """The largest whole number that is not above x, as a float."""
+    return function_of("floor", x)
+
+
+def ceil(x: Operand) -> Expression:
+    """The smallest whole number that is not below x, as a float."""
+    return function_of("ceil", x)
+
+
+def round(x: Operand) -> Expression:
+    """The nearest whole number as a float; halves go to the even one."""
+    return function_of("round", x)
