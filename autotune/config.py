@@ -17,6 +17,10 @@ from autotune.files import open_input
 from autotune.units import parse_duration
 
 PRESETS = ("quick", "full", "ci")
+MOST_TRIALS = 1_000_000_000
+MOST_THREADS = 1_000_000
+MOST_SEED = (1 << 63) - 1
+
 _PRESET_BYTES = 1 << 20
 
 
@@ -110,17 +114,17 @@ def read_preset(preset: str) -> dict[str, Any]:
     try:
         with open_input(path) as file:
             data = tomllib.loads(file.read(_PRESET_BYTES).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}") from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is not TOML: {error}", "write it like those in configs/"
+        ) from error
     return _flatten(data, path)
 
 
 def preset_path(preset: str) -> Path:
     """The file of a preset: beside the package when installed, in `configs/` of a checkout."""
     if preset not in PRESETS:
-        if Path(preset).is_file():
+        if Path(preset).exists():
             return Path(preset)
         raise UsageError(
             f"there is no preset '{preset}'", f"use {', '.join(PRESETS)} or the path of a TOML file"
@@ -143,13 +147,23 @@ def _flatten(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _check(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-    at_least = {"trials": 1, "threads": 0, "seed": 0, "batch": 1, "patience": 1}
-    for name, low in at_least.items():
+    limits = {
+        "trials": (1, MOST_TRIALS),
+        "threads": (0, MOST_THREADS),
+        "seed": (0, MOST_SEED),
+        "batch": (1, MOST_TRIALS),
+        "patience": (1, MOST_TRIALS),
+    }
+    for name, (low, high) in limits.items():
         value = values.get(name, low)
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise UsageError(
-                f"{name} is {value!r} ({sources[name]})", f"it must be a whole number from {low}"
+                f"{name} is {value!r} ({sources[name]})",
+                f"it must be a whole number from {low} to {high}",
             )
+    target = values.get("target", "native")
+    if not isinstance(target, str):
+        raise UsageError(f"target is {target!r} ({sources['target']})", "it must be a name")
     error = values.get("max_error", 1.0)
     if not isinstance(error, int | float) or isinstance(error, bool) or not error > 0:
         raise UsageError(

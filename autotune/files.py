@@ -36,7 +36,7 @@ _OPEN_FILES = Path("/proc/self/fd")
 _MODE = 0o666  # less what the umask takes away
 _MAX_LINKS = 40
 _LEAST_BYTES = 1 << 20
-"""Room that is asked for where the size of a file is not known before it is written."""
+"""Room that there has to be for any file: its size is hardly known before it is written."""
 
 _named: set[Path] = set()  # drafts that have a name, for a process that ends without unwinding
 
@@ -57,19 +57,20 @@ def open_update(path: Path) -> BinaryIO:
 
 def _open_regular(path: Path, flags: int) -> int:
     try:
-        _require_regular(path, os.stat(path))
+        require_regular(path, os.stat(path))
         handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise cannot_open(path, error) from error
     try:
-        _require_regular(path, os.fstat(handle))  # it may have been replaced in between
+        require_regular(path, os.fstat(handle))  # it may have been replaced in between
     except UsageError:
         os.close(handle)
         raise
     return handle
 
 
-def _require_regular(path: Path, info: os.stat_result) -> None:
+def require_regular(path: Path, info: os.stat_result) -> None:
+    """Raise UsageError where `info` is not that of a regular file."""
     if not stat.S_ISREG(info.st_mode):
         kind = _KINDS.get(stat.S_IFMT(info.st_mode), "no regular file")
         raise UsageError(f"{path} is {kind}, not a file", "give the path of a regular file")
@@ -82,7 +83,7 @@ def destination(path: Path) -> Path:
     (`/dev/stdout`), even where they are files: they would be replaced, not written to.
     """
     try:
-        _require_regular(path, os.stat(path))
+        require_regular(path, os.stat(path))
         if _is_stream(path):
             raise UsageError(f"{path} is a stream, not a file", "give the path of a regular file")
     except FileNotFoundError:
@@ -108,7 +109,7 @@ def _is_stream(path: Path) -> bool:
 
 def require_place(
     path: Path,
-    n_bytes: int = _LEAST_BYTES,
+    n_bytes: int = 0,
     inputs: Iterable[Path] = (),
     makes_folders: bool = False,
 ) -> None:
@@ -135,9 +136,10 @@ def require_place(
     except OSError as error:
         raise cannot_write(path, error) from error
     n_free = free.f_bavail * free.f_frsize
-    if free.f_blocks and n_free < n_bytes:
+    n_needed = max(n_bytes, _LEAST_BYTES)
+    if free.f_blocks and n_free < n_needed:
         raise OutputError(
-            f"no room for {path}: it takes about {format_bytes(n_bytes)}, "
+            f"no room for {path}: it takes about {format_bytes(n_needed)}, "
             f"{format_bytes(n_free)} are free",
             "make room, or choose another place",
         )

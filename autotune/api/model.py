@@ -14,6 +14,7 @@ from autotune.api.tuning import (
     new_header,
     next_header,
     require_same_machine,
+    require_tasks,
 )
 from autotune.config import TuneConfig, resolve
 from autotune.errors import UsageError
@@ -109,6 +110,7 @@ def resume(
     """
     with Journal.open(Path(log)) as journal:
         seen = journal.log
+        require_tasks(Path(log), seen)
         header = next_header(seen, {"max_error": max_error})
         config = TuneConfig.from_json(header.config)
         require_same_machine(seen.header, parse_target(config.target))

@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -233,6 +234,24 @@ def require_same_machine(header: Header, target: Target) -> None:
             f"the log was measured on another CPU: {difference(header.target, target)}",
             "use it there, or start a new log here: autotune tune",
         )
+
+
+def require_tasks(path: Path, log: Log) -> None:
+    """Raise LogMismatch where lines are lost without which a session cannot go on."""
+    tasks = dict(log.header.tasks)
+    known = {key for key in tasks if key in log.workloads and _is_key(key)}
+    parts = {part for parts in log.header.parts.values() for part in parts}
+    n_lost = len(({*tasks, *log.header.parts} | parts) - known)
+    if n_lost or not tasks:
+        raise LogMismatch(
+            f"{path} lacks the computation of {n_lost} of its tasks: lines of it are lost",
+            "tune anew, with --warm-start to learn from what was measured",
+        )
+
+
+def _is_key(text: str) -> bool:
+    """Whether `text` can be the key of a task: hexadecimal digits, which also seed its search."""
+    return bool(text) and all(c in "0123456789abcdef" for c in text)
 
 
 def network_workloads(network: Network) -> list[Workload]:

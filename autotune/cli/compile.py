@@ -17,8 +17,8 @@ from autotune.cli.models import (
     read_workload,
 )
 from autotune.cli.options import (
-    COUNT,
     FILE,
+    THREADS,
     args_option,
     check_input_option,
     max_error_option,
@@ -42,7 +42,7 @@ Arrays = dict[str, NDArray[Any]]
 @click.argument("model", required=False, type=FILE)
 @click.option("--log", "log_path", type=FILE, help="Log with the records to compile from.")
 @click.option("-o", "--output", type=FILE, help="File to write.  [MODEL.atn]")
-@click.option("--threads", type=COUNT, help="Threads to run on.  [as tuned]")
+@click.option("--threads", type=THREADS, help="Threads to run on.  [as tuned]")
 @shape_option
 @random_weights_option
 @click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
@@ -95,6 +95,10 @@ def command(
     require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
     network = read_network(plan.model, plan.shapes, plan.random_weights)
     given = _given(network, check_files)
+    if network.n_denormal:
+        say_note(
+            f"weights below 1.2e-38 count as zero ({network.n_denormal} here): docs/numbers.md"
+        )
     done = compile_plan(plan, network, check, given, say_note, counting)
     if done.report is not None:
         say(str(done.report))

@@ -19,6 +19,7 @@ from autotune.errors import OutputError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _LINE_EVERY_S = 5.0
+STDOUT_HINT = "send the output to a place with room"
 
 
 @dataclass(slots=True)
@@ -62,9 +63,7 @@ def put(text: str) -> None:
         raise
     except OSError as error:
         silence(sys.stdout)
-        raise OutputError(
-            f"cannot write to stdout: {error.strerror}", "send the output to a place with room"
-        ) from error
+        raise OutputError(f"cannot write to stdout: {error.strerror}", STDOUT_HINT) from error
 
 
 def put_path(path: Path) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import click
 
 from autotune import __version__
-from autotune.cli.console import State, put, say_error
-from autotune.cli.streams import silence
+from autotune.cli.console import STDOUT_HINT, State, put, say_error
+from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.errors import AutotuneError, ExitCode
 
 # Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
@@ -124,8 +124,15 @@ def _report(error: BaseException) -> int:
                 "on Debian and Ubuntu: apt-get install libgomp1",
             )
             return ExitCode.FAILURE
+        case OSError() if error.filename is None and error.errno in STDOUT_ERRORS:
+            silence(sys.stdout)
+            say_error(f"cannot write to stdout: {error.strerror}", STDOUT_HINT)
+            return ExitCode.FAILURE
         case OSError():
-            say_error(f"{error.filename or 'the system'}: {error.strerror or error}")
+            say_error(
+                f"{error.filename or 'the system'}: {error.strerror or error}",
+                "check the path, its permissions, and the room on the disk",
+            )
             return ExitCode.FAILURE
         case _:
             text = str(error).strip().splitlines()

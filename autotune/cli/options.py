@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from autotune.config import PRESETS
+from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRESETS
 from autotune.errors import UsageError
 from autotune.units import parse_duration
 
@@ -99,7 +99,9 @@ def _completions(names: Iterable[str], incomplete: str) -> list[Any]:
 
 
 FILE = click.Path(path_type=Path)
-COUNT = click.IntRange(min=1)
+COUNT = click.IntRange(min=1, max=MOST_TRIALS)
+THREADS = click.IntRange(min=1, max=MOST_THREADS)
+SEED = click.IntRange(min=0, max=MOST_SEED)
 
 shape_option = click.option(
     "--shape",

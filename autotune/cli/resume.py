@@ -38,7 +38,7 @@ def command(
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.
     With --max-error, everything measured so far is judged anew.
     """
-    from autotune.api.tuning import next_header, require_same_machine
+    from autotune.api.tuning import next_header, require_same_machine, require_tasks
     from autotune.cli.models import say_random_weights
     from autotune.cli.sessions import run_session
     from autotune.cli.warm import warm_paths
@@ -49,6 +49,7 @@ def command(
 
     with Journal.open(log_path) as journal:
         log = journal.log
+        require_tasks(log_path, log)
         config = TuneConfig.from_json(log.settings)
         paths = warm_paths(warm_start, config.warm_start)
         header = next_header(log, {"max_error": max_error, "warm_start": paths})

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from autotune.cli.console import columns, debug_option, put, put_path, say, say_note
 from autotune.cli.models import say_random_weights
-from autotune.cli.options import COUNT, FILE, NamedFile
+from autotune.cli.options import FILE, THREADS, NamedFile
 from autotune.errors import UsageError
 from autotune.files import open_input, replacing, require_place
 from autotune.units import format_bytes
@@ -43,7 +43,7 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError
     help="name=x.npy, x.npy where there is one input, or an .npz with all. Repeatable.",
 )
 @click.option("-o", "--output", type=FILE, help="Write the outputs to this .npz file.")
-@click.option("--threads", type=COUNT, help="Threads to run on.  [as compiled]")
+@click.option("--threads", type=THREADS, help="Threads to run on.  [as compiled]")
 @debug_option
 def command(
     artifact: Path, files: tuple[tuple[str, Path], ...], output: Path | None, threads: int | None
@@ -116,7 +116,7 @@ def read_array(path: Path, most_bytes: int = _MOST_BYTES) -> NDArray[Any] | Arra
     """
     with open_input(path) as file:
         try:
-            _require_size(path, _unpacked_bytes(file), most_bytes)
+            _require_size(path, _unpacked_bytes(file, path), most_bytes)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
@@ -129,13 +129,16 @@ def read_array(path: Path, most_bytes: int = _MOST_BYTES) -> NDArray[Any] | Arra
             ) from error
 
 
-def _unpacked_bytes(file: BinaryIO) -> int:
-    """Size of the arrays of a file once they are in memory."""
+def _unpacked_bytes(file: BinaryIO, path: Path) -> int:
+    """Size of the arrays of a file once they are in memory. Raises UsageError for others."""
+    magic = file.read(len(np.lib.format.MAGIC_PREFIX))
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             n_bytes = sum(entry.file_size for entry in archive.infolist())
-    else:
+    elif magic == np.lib.format.MAGIC_PREFIX:
         n_bytes = file.seek(0, os.SEEK_END)
+    else:
+        raise UsageError(f"{path} is no NumPy array", "write it with numpy.save")
     file.seek(0)
     return n_bytes
 

@@ -30,10 +30,16 @@ def exit_code(number: int) -> int:
 def end_at_signals() -> None:
     """From now on, SIGHUP, SIGINT and SIGTERM end the process: one line, and the exit code.
 
-    Those that are ignored, as `nohup` and shells for background jobs set it, stay so.
+    A SIGHUP that is ignored, as `nohup` sets it, stays so. (Shells ignore SIGINT for what they run
+    in the background, but whoever sends it means it.)
     """
     for kind in _heeded():
         signal.signal(kind, lambda number, _: end_now(number))
+
+
+def ignore_signals() -> None:
+    """From now on, nothing but the end of the process itself ends it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
 
 
 def end_now(number: int, hint: str = "") -> None:
@@ -61,4 +67,5 @@ def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 
 def _heeded() -> list[signal.Signals]:
-    return [kind for kind in ENDS if signal.getsignal(kind) is not signal.SIG_IGN]
+    is_deaf = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [kind for kind in ENDS if not (kind is signal.SIGHUP and is_deaf)]

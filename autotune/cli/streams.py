@@ -7,6 +7,7 @@ when its terminal is gone. A pipe that nobody reads ends the command, with an ex
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import sys
@@ -14,6 +15,8 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 _ERRORS = "autotune"
+STDOUT_ERRORS = (errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Of an error that names no file: it is stdout that is closed, full or gone."""
 _BYTES = range(0xDC80, 0xDD00)  # what Python makes of the bytes of a name that are no UTF-8
 
 

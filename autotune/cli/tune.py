@@ -10,8 +10,9 @@ import click
 
 from autotune.cli.console import debug_option, put, say
 from autotune.cli.options import (
-    COUNT,
     FILE,
+    SEED,
+    THREADS,
     Preset,
     args_option,
     events_option,
@@ -31,12 +32,12 @@ from autotune.cli.options import (
 @click.option("--log", "log_path", type=FILE, help="Log to write.  [logs/MODEL-DATE.jsonl]")
 @trials_option
 @time_option
-@click.option("--threads", type=COUNT, help="Threads that the model will run on.  [all cores]")
+@click.option("--threads", type=THREADS, help="Threads that the model will run on.  [all cores]")
 @shape_option
 @random_weights_option
 @args_option
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
-@click.option("--seed", type=click.IntRange(min=0), help="Same seed, same search.  [0]")
+@click.option("--seed", type=SEED, help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
 @max_error_option
 @warm_start_option

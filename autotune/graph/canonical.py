@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from autotune.graph.blocks import running_sum
 from autotune.graph.contraction import einsum
-from autotune.graph.ir import Array, Editor, Graph, Node, float_array, moves_nothing, unsupported
+from autotune.graph.ir import (
+    Array,
+    Editor,
+    Graph,
+    Node,
+    float_array,
+    is_denormal,
+    moves_nothing,
+    unsupported,
+)
 from autotune.graph.limits import check_constant
 from autotune.graph.ranking import top_k
 from autotune.graph.recurrent import recurrent
+from autotune.graph.refusals import attempt
 from autotune.graph.upscale import columns_to_image, depth_to_space, transposed_convolution
 from autotune.graph.windows import Window
 
@@ -38,7 +49,7 @@ def canonical_operators(graph: Graph) -> Graph:
         if rewrite is None:
             editor.emit(node)
         else:
-            rewrite(editor, node)
+            attempt(editor, node, partial(rewrite, editor, node))
     return editor.build()
 
 
@@ -182,13 +193,17 @@ def _commute(editor: Editor, node: Node) -> None:
 
 
 def _inverse(editor: Editor, node: Node) -> None:
-    """x - c -> x + (-c);  x / c -> x · (1/c)."""
+    """x - c -> x + (-c);  x / c -> x · (1/c), where 1/c is no denormal number."""
     a, b = node.inputs
     if b not in editor.constants or editor.types[b].dtype != "float32":
         editor.emit(node)
         return
     value = editor.constants[b]
-    op, inverse = ("Add", -value) if node.op == "Sub" else ("Mul", np.float32(1) / value)
+    with np.errstate(all="ignore"):
+        op, inverse = ("Add", -value) if node.op == "Sub" else ("Mul", np.float32(1) / value)
+    if op == "Mul" and is_denormal(inverse).any():
+        editor.emit(node)
+        return
     editor.emit(replace(node, op=op, inputs=(a, editor.constant(f"{b}.inverse", inverse))))
 
 

@@ -203,6 +203,12 @@ def float_array(value: Array) -> Array:
     return np.asarray(value, np.float32)
 
 
+def is_denormal(value: Array) -> Array:
+    """Which float32 are so small that kernels take them for zero (docs/numbers.md)."""
+    found: Array = (value != 0) & (np.abs(value) < np.finfo(np.float32).tiny)
+    return found
+
+
 def unsupported(node: Node, graph: Graph, reason: str = "") -> UnsupportedOperator:
     """The error for an operator that cannot be compiled, naming it, its node and the opset."""
     tail = f": {reason}" if reason else ""

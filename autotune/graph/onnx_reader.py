@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,7 @@ from onnx import (
 )
 
 from autotune.errors import DynamicShape, ModelError, UsageError
-from autotune.files import open_input
+from autotune.files import open_input, require_regular
 from autotune.graph.ir import OPSET
 from autotune.graph.operators import DTYPES
 from autotune.graph.opsets import opset_of, schema_of
@@ -50,6 +51,9 @@ _MOST_BYTES = (2 << 30) - 1
 
 _IR_VERSION = 10
 """The version of the file format that is written: its inputs need not list all initialisers."""
+
+_CONTEXT = re.compile(r"Bad node spec for node\. Name: (.*?) OpType: (\S+)")
+"""Where the checker says which node is wrong."""
 
 _ALL_KINDS = TensorProto.DataType.values()
 
@@ -164,15 +168,22 @@ def read_file(path: Path) -> ModelProto:
     model = _parse(path)
     if not model.graph.output:
         raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
+    if any(entry.version < 1 for entry in model.opset_import):
+        raise ModelError(f"'{path}' is of an opset below 1", "export the model again")
     if not model.opset_import and model.ir_version < _IR_VERSION_WITH_OPSETS:
         model.opset_import.add(version=1)
     return model
 
 
 def _parse(path: Path, with_external: bool = True) -> ModelProto:
-    if not path.is_file():
-        raise UsageError(f"there is no model file '{path}'", "give the path of an .onnx file")
-    n_bytes = path.stat().st_size
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise UsageError(
+            f"there is no model file '{path}'", "give the path of an .onnx file"
+        ) from error
+    require_regular(path, info)
+    n_bytes = info.st_size
     if n_bytes == 0:
         raise ModelError(f"'{path}' is empty", "export or download the model again")
     if n_bytes > _MOST_BYTES:
@@ -312,11 +323,16 @@ def _check(model: ModelProto) -> None:
     for output in stated.graph.output:
         output.type.tensor_type.shape.SetInParent()
     for node in stated.graph.node:
+        node.name = node.name or next((o for o in node.output if o), node.op_type)
         _make_outputs(node)
     try:
         onnx.checker.check_model(stated)
     except onnx.checker.ValidationError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason, _, context = " ".join(str(error).split()).partition("==> Context:")
         if reason.startswith("No Op registered"):
             return  # import names all operators without a meaning
-        raise ModelError(f"the model is not valid: {reason}", "export the model again") from error
+        where = _CONTEXT.search(context)
+        if where:
+            reason = f"operator '{where[2]}' (node '{where[1]}'): {reason}"
+        message = f"the model is not valid: {reason.strip()}"
+        raise ModelError(message, "export the model again") from error

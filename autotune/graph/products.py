@@ -142,10 +142,16 @@ def reduction(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
 
 
 def log_sum_exp(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """log Σ exp(x - max) + max over `node.attrs["axes"]`."""
+    """log Σ exp(x - max) + max over `node.attrs["axes"]`.
+
+    Without the maximum where that is infinite: the sum of nothing but e^-∞ is 0, its logarithm -∞.
+    """
     x, over = tensor(operands, 0), tuple(node.attrs["axes"])
     axes, keep = axes_of(x.shape), bool(node.attrs.get("keepdims", 1))
     top = _fold(scope, "max", x, over, lambda e: e)
+    largest = read(top, axes_of(top.shape))
+    is_infinite = compare("eq", call("abs", largest), literal(math.inf))
+    top = scope.compute("shift", axes_of(top.shape), select(is_infinite, ZERO, largest))
     below = scope.compute("sub", axes, sub(read(x, axes), read(top, axes)))
     total = _fold(scope, "sum", below, over, lambda e: call("exp", e), keep)
     outer = axes_of(total.shape)

@@ -32,7 +32,10 @@ _LARGE_MATRIX = 1 << 22
 
 @dataclass(frozen=True)
 class _Axis:
-    """What makes every result along an axis: weights[out, n] of the sources from first[out] on."""
+    """What makes every result along an axis: weights[out, n] of the sources from first[out] on.
+
+    Those outside of the source stand for the one at its end and are worth nothing.
+    """
 
     size: int
     first: Array
@@ -60,8 +63,8 @@ class _Axis:
     def matrix(self) -> Array:
         """The weights of all sources, [out, size]."""
         found: Array = np.zeros((self.out, self.size))
-        columns = self.first[:, None] + np.arange(self.n_taps)
-        np.put_along_axis(found, columns, self.weights, 1)
+        columns = np.clip(self.first[:, None] + np.arange(self.n_taps), 0, self.size - 1)
+        np.add.at(found, (np.arange(self.out)[:, None], columns), self.weights)
         return found
 
 
@@ -197,13 +200,17 @@ def _shares(node: Node, at: Array, size: int, reach: int, narrow: float) -> tupl
 
 
 def _trimmed(begin: Array, weights: Array, size: int) -> tuple[Array, Array]:
-    """The same without what is worth nothing on both sides of all results."""
+    """The same without what is worth nothing on both sides of all results.
+
+    A result at an end of the source that needs fewer than others has the rest outside, where none
+    is read for it: a NaN beside the last element is no part of it.
+    """
     used = weights != 0
     first, last = used.argmax(1), weights.shape[1] - 1 - used[:, ::-1].argmax(1)
     n = int((last - first).max()) + 1
-    start = np.minimum(begin + first, size - n)
-    wide = np.pad(weights, ((0, 0), (0, n)))
-    return start, np.take_along_axis(wide, (start - begin)[:, None] + np.arange(n), 1)
+    start = begin + first - np.where(begin + first == 0, n - 1 - (last - first), 0)
+    wide = np.pad(weights, ((0, 0), (n, n)))
+    return start, np.take_along_axis(wide, (start - begin + n)[:, None] + np.arange(n), 1)
 
 
 def _kernel(node: Node, distance: Array) -> Array:

@@ -28,21 +28,20 @@ from autotune.te.expr import (
     Expr,
     Tensor,
     add,
-    binary,
+    both,
     call,
     cast,
     compare,
     div,
     idx,
-    maximum,
     minimum,
     mul,
     select,
     sub,
 )
 
-Tap: TypeAlias = tuple[Expr, Expr]
-"""Weight and position of a pixel along one dimension."""
+Tap: TypeAlias = tuple[Expr, Expr, Expr | None]
+"""Weight and position of a pixel along one dimension, and whether it is part of the image."""
 Table: TypeAlias = tuple[int, Tensor, Tensor | None]
 """An axis, the first pixel and the weights of every place along it."""
 _ZERO, _ONE, _HALF = literal(0.0), literal(1.0), literal(0.5)
@@ -60,8 +59,11 @@ def grid_sample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> T
         taps.append(_taps(scope, node, place, at, size))
     corners = []
     for corner in product(*taps):
-        weight = reduce(mul, (w for w, _ in corner))
-        corners.append(mul(weight, x[(at[0], *(i for _, i in corner), channel)]))
+        weight = reduce(mul, (w for w, _, _ in corner))
+        pixel: Expr = x[(at[0], *(i for _, i, _ in corner), channel)]
+        seen = [s for _, _, s in corner if s is not None]
+        pixel = select(reduce(both, seen), pixel, _ZERO) if seen else pixel  # it may be NaN
+        corners.append(mul(weight, pixel))
     return scope.compute("sample", (*at, channel), reduce(add, corners))
 
 
@@ -120,7 +122,9 @@ def _reflected(place: Expr, low: float, span: float) -> Expr:
 
 
 def _clamped(place: Expr, low: int, high: int) -> Expr:
-    return minimum(maximum(place, literal(low)), literal(high))
+    """A place that is NaN becomes `low`: it is the source of an index."""
+    above = select(compare("gt", place, literal(low)), place, literal(low))
+    return minimum(above, literal(high))
 
 
 def _taps(scope: Scope, node: Node, place: Tensor, at: Sequence[Axis], size: int) -> list[Tap]:
@@ -134,11 +138,11 @@ def _taps(scope: Scope, node: Node, place: Tensor, at: Sequence[Axis], size: int
     taps: list[Tap] = []
     for k, weight in enumerate(weights):
         pixel = add(cast(INDEX, cell[tuple(at)]), idx(k))
-        if node.attrs.get("padding_mode", "zeros") == "zeros":
-            weight = select(_is_seen(add(first, literal(k)), size), weight, _ZERO)
-        taps.append((weight, inside(pixel, size)))
+        is_zero_around = node.attrs.get("padding_mode", "zeros") == "zeros"
+        seen = _is_seen(add(first, literal(k)), size) if is_zero_around else None
+        taps.append((weight, inside(pixel, size), seen))
     return taps
 
 
 def _is_seen(pixel: Expr, size: int) -> Expr:
-    return binary("and", compare("ge", pixel, _ZERO), compare("le", pixel, literal(size - 1)))
+    return both(compare("ge", pixel, _ZERO), compare("le", pixel, literal(size - 1)))

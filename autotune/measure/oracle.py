@@ -1,8 +1,9 @@
 """⑦ What a task is checked with: seeded inputs, the oracle's outputs, and how far one may be off.
 
 Activations are standard normal. A constant inside a reduction of K terms is normal/√K, so that sums
-are of order 1; another of rank 1 (a bias) is 0.1·normal. Where a DAG takes log, sqrt, rsqrt, pow or
-divides by something that is no literal, all values are uniform(0.5, 1.5) instead, scaled alike.
+are of order 1; another of rank 1 (a bias) is 0.1·normal. Where a DAG takes log, sqrt, rsqrt, pow,
+fmod or the inverse of a function that has bounds, or divides by something that is no literal, all
+values are uniform(0.5, 1.5) instead, scaled alike.
 Integers are indices of the smallest dimension that they choose from, or flags: 0 and 1.
 """
 
@@ -24,7 +25,7 @@ Array = NDArray[Any]
 
 _UNIT_ROUNDOFF = 2.0**-24
 _DEVIATIONS = 8.0
-_NEEDS_POSITIVE = {"log", "sqrt", "rsqrt"}
+_NEEDS_POSITIVE = {"log", "sqrt", "rsqrt", "asin", "acos", "acosh", "atanh"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def needs_positive(dag: ComputeDAG) -> bool:
             match e:
                 case Call(fn=fn) if fn in _NEEDS_POSITIVE:
                     return True
-                case Binary(op="pow"):
+                case Binary(op="pow" | "fmod"):
                     return True
                 case Binary(op="div", b=b) if not isinstance(b, Const):
                     return True

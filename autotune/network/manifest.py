@@ -87,9 +87,17 @@ def _number(low: int, high: int = _MOST) -> Callable[[Any], bool]:
     return lambda x: type(x) is int and low <= x <= high
 
 
+_RAW_BYTES = frozenset(map(chr, range(0xDC80, 0xDD00)))
+
+
 def _text(value: Any) -> bool:
     """A string that can be written, which half a surrogate pair cannot."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _path_text(value: Any) -> bool:
+    """A string that can come from a path, whose bytes need not be UTF-8: see `os.fsdecode`."""
+    return isinstance(value, str) and _text("".join(c for c in value if c not in _RAW_BYTES))
 
 
 def _list_of(holds: Callable[[Any], bool], most: int = _MOST_PARTS) -> Callable[[Any], bool]:
@@ -152,9 +160,9 @@ _port = _record(
 
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "autotune_version": _text,
-    "name": _text,
+    "name": _path_text,
     "model_hash": _text,
-    "model_path": _text,
+    "model_path": _path_text,
     "target": _target,
     "n_threads": _number(1, _MOST_THREADS),
     "inputs": _list_of(_port),

@@ -17,12 +17,15 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from autotune.config import TuneConfig
 from autotune.errors import LogMismatch
+from autotune.records.typed import require_types
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_from_json
 from autotune.target import Target
 from autotune.te.codec import dag_from_json, dag_to_json
 from autotune.te.dag import ComputeDAG
+from autotune.te.validate import require_valid
 
 FORMAT = "autotune-log"
 VERSION = 1
@@ -180,19 +183,23 @@ def decode(line: str) -> Entry | None:
         data = _loads(line)
         if not isinstance(data, dict):
             return None
-        match data.get("type"):
-            case "measure":
-                return _decode_record(data, line)
-            case "header":
-                return _decode_header(data)
-            case "workload":
-                return Workload(data["key"], dag_from_json(data["dag"]), data.get("label", ""))
-            case "end":
-                return _decode_end(data)
-            case _:
-                return None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _decode(data, line)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
+
+
+def _decode(data: dict[str, Any], line: str) -> Entry | None:
+    match data.get("type"):
+        case "measure":
+            return _decode_record(data, line)
+        case "header":
+            return _decode_header(data)
+        case "workload":
+            return _decode_workload(data)
+        case "end":
+            return _decode_end(data)
+        case _:
+            return None
 
 
 def _loads(line: str) -> Any:
@@ -223,7 +230,7 @@ def _encode_record(record: MeasureRecord) -> str:
 
 
 def _decode_record(data: dict[str, Any], line: str) -> MeasureRecord:
-    return MeasureRecord(
+    record = MeasureRecord(
         run_id=data["run_id"],
         sequence=data["sequence"],
         workload=data["workload"],
@@ -236,11 +243,28 @@ def _decode_record(data: dict[str, Any], line: str) -> MeasureRecord:
         final=data.get("final", False),
         default_estimate_s=data.get("default_estimate_s"),
     )
+    require_types(record)
+    times_s = record.result.times_s
+    is_timed = bool(times_s) or not record.result.ok
+    if record.n_threads < 1 or min(times_s, default=0.0) < 0 or not is_timed:
+        raise ValueError("no measurement")
+    return record
+
+
+def _decode_workload(data: dict[str, Any]) -> Workload:
+    key, label = data["key"], data.get("label", "")
+    if not isinstance(key, str) or not isinstance(label, str):
+        raise TypeError("key and label are texts")
+    dag = dag_from_json(data["dag"])
+    require_valid(dag)
+    return Workload(key, dag, label)
 
 
 def _steps_of(data: dict[str, Any], line: str) -> str:
     """Text of the steps: cut out of the line where it stands last, as `encode` writes it."""
     at = line.find(_STEPS)
+    if not isinstance(data["steps"], list):
+        raise TypeError("steps are a list")
     if at >= 0 and next(reversed(data)) == "steps":
         return line[at + len(_STEPS) : line.rindex("}")]
     return _dumps(data["steps"])
@@ -249,12 +273,12 @@ def _steps_of(data: dict[str, Any], line: str) -> str:
 def _decode_header(data: dict[str, Any]) -> Header:
     if data.get("format") != FORMAT:
         raise ValueError("another format")
-    if data["version"] > VERSION:
+    if isinstance(data["version"], int) and data["version"] > VERSION:
         raise LogMismatch(
             f"the log has format version {data['version']}, this autotune reads up to {VERSION}",
             "upgrade autotune",
         )
-    return Header(
+    header = Header(
         run_id=data["run_id"],
         created=data["created"],
         model_path=data["model_path"],
@@ -271,6 +295,11 @@ def _decode_header(data: dict[str, Any]) -> Header:
         overwritten=_names(data.get("overwritten", {})),
         random_weights=data.get("random_weights"),
     )
+    require_types(header)
+    require_types(TuneConfig.from_json(header.config))
+    if min([header.n_threads, *(weight for _, weight in header.tasks)]) < 1:
+        raise ValueError("no threads, or a task that no model has")
+    return header
 
 
 def _names(data: dict[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -278,7 +307,7 @@ def _names(data: dict[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _decode_end(data: dict[str, Any]) -> End:
-    return End(
+    end = End(
         run_id=data["run_id"],
         reason=data["reason"],
         n_trials=data["n_trials"],
@@ -288,6 +317,8 @@ def _decode_end(data: dict[str, Any]) -> End:
         seconds=data.get("seconds", {}),
         noise=data.get("noise", {}),
     )
+    require_types(end)
+    return end
 
 
 def _result_to_json(result: MeasureResult) -> dict[str, Any]:
@@ -314,4 +345,9 @@ def _result_from_json(data: dict[str, Any]) -> MeasureResult:
 
 
 def _dumps(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a path that is no UTF-8: JSON has escapes for its bytes
+        return json.dumps(data, separators=(",", ":"))
+    return text

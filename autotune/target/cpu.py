@@ -82,9 +82,18 @@ class Target:
 
     @staticmethod
     def from_json(data: dict[str, object]) -> Target:
-        """Inverse of `to_json`; fields that this version does not know are dropped."""
+        """Inverse of `to_json`; fields that this version does not know are dropped.
+
+        Raises TypeError for a field that is missing or of another type, ValueError for vectors of
+        a width that no instruction set has.
+        """
         known = {f.name: data[f.name] for f in fields(Target) if f.name in data}
-        return Target(**{"n_cores": 1} | known)  # type: ignore[arg-type]
+        target = Target(**{"n_cores": 1} | known)  # type: ignore[arg-type]
+        for name, value in target.to_json().items():
+            if type(value) is not (str if name in ("cpu", "features") else int):
+                raise TypeError(f"{name} is {value!r}")
+        isa_of_width(target.vector_bits)
+        return target
 
 
 def host_target() -> Target:

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(Path(__file__).parent))  # for `kills`
 
 
 @dataclass(frozen=True)

@@ -27,21 +27,27 @@ NAN, INF = np.nan, np.inf
 TARGETS = [t for t in map(parse_target, ("x86-64-v3", "x86-64-v4")) if runs_here(t)]
 
 
-def results(proto: ModelProto, feeds: Mapping[str, Array], folder: Path) -> list[dict[str, Array]]:
-    """The outputs by the oracle, and of the compiled network for each target."""
+def results(
+    proto: ModelProto, feeds: Mapping[str, Array], folder: Path, n_targets: int = 2
+) -> list[dict[str, Array]]:
+    """The outputs by the oracle, and of the compiled network for the widest targets."""
     network = build_network(save(proto, folder))
     with np.errstate(all="ignore"):
         found = [execute(network, feeds)]
-    for target in TARGETS:
+    for target in TARGETS[-n_targets:]:
         steps = {key: default_steps(dag, target, 1) for key, dag in network.tasks.items()}
         found.append(dict(Model(compile_network(network, steps, target)).run(dict(feeds))))
     return found
 
 
 def assert_gives(
-    proto: ModelProto, feeds: Mapping[str, Array], expected: Mapping[str, Array], folder: Path
+    proto: ModelProto,
+    feeds: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    folder: Path,
+    n_targets: int = 2,
 ) -> None:
-    for found in results(proto, feeds, folder):
+    for found in results(proto, feeds, folder, n_targets):
         for name, array in expected.items():
             np.testing.assert_allclose(
                 found[name].astype(np.float64), array, rtol=1e-5, atol=1e-6, err_msg=name
@@ -145,7 +151,8 @@ def test_top_k_counts_nan_as_the_largest(n: int, largest: int, k: int, tmp_path:
     )
     rank = np.where(np.isnan(x), 2, np.clip(x, -2, 1.9)) * (-1 if largest else 1)
     at = np.argsort(rank, axis=1, kind="stable")[:, :k]
-    assert_gives(proto, {"x": x}, {"y": np.take_along_axis(x, at, 1), "i": at}, tmp_path)
+    expected = {"y": np.take_along_axis(x, at, 1), "i": at}
+    assert_gives(proto, {"x": x}, expected, tmp_path, 2 if n == 9 else 1)
 
 
 def test_sines_of_large_arguments(tmp_path: Path) -> None:
@@ -201,3 +208,135 @@ def test_activations_at_their_ends(op: str, tmp_path: Path) -> None:
     assert_gives(
         model(node(op, "x"), {"x": x.shape}, opset=20), {"x": x}, {"y": expected}, tmp_path
     )
+
+
+def spoilt(x: Array, at: tuple[int, ...], value: float) -> Array:
+    out = x.copy()
+    out[at] = value
+    return out
+
+
+def places(y: Array) -> set[tuple[int, int]]:
+    """Pixels (h, w) of (1, c, h, w) that hold something that is not finite."""
+    return {(int(h), int(w)) for _, _, h, w in np.argwhere(~np.isfinite(y))}
+
+
+X = np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("channels", [1, 64])
+def test_resize_at_the_ends_reads_no_neighbour(mode: str, channels: int, tmp_path: Path) -> None:
+    """A NaN beside the first pixel is no part of the results that only that pixel makes."""
+    resize = node("Resize", "x _ scales", mode=mode)
+    scales = np.array([1, 1, 2, 2], np.float32)
+    for at in ((0, 0, 1, 6), (0, 0, 3, 4)):
+        x = spoilt(np.tile(X, (1, 4, 1, 1))[:, :channels], at, NAN)
+        proto = model(resize, {"x": x.shape}, {"scales": scales})
+        expected = places(onnxruntime_outputs(proto, {"x": x})["y"])
+        for found in results(proto, {"x": x}, tmp_path, 1):
+            if channels == 64:
+                assert places(found["y"]) <= expected
+                assert len(places(found["y"])) >= 16
+            else:  # a product with the matrix of weights: rows and columns, docs/numbers.md
+                assert places(found["y"]) >= expected
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_grid_sample_reads_no_pixel_outside(mode: str, tmp_path: Path) -> None:
+    grid = np.array([[[[-1.2, -1.2], [NAN, 0], [0, 0], [5, -0.9]]]], np.float32)
+    proto = model(
+        node("GridSample", "x g", mode=mode, padding_mode="zeros"),
+        {"x": X.shape, "g": grid.shape},
+        opset=20,
+    )
+    for at in ((0, 3, 0, 7), (0, 3, 0, 0)):
+        x = spoilt(X, at, NAN)
+        for found in results(proto, {"x": x, "g": grid}, tmp_path):
+            y = found["y"][0, :, 0]
+            assert np.isfinite(y[:, 1:]).all()
+            assert (y[:, [1, 3]] == 0).all()
+            touched = mode == "linear" and at[3] == 0
+            assert np.isnan(y[3, 0]) == touched
+
+
+@pytest.mark.parametrize(("kernel", "n_places"), [(3, 16), (2, 4)])
+def test_transposed_convolution_spreads_over_its_phases(
+    kernel: int, n_places: int, tmp_path: Path
+) -> None:
+    """With a stride of 2 a kernel of 3 is run as one of 4 with zeros: 16 places, and 9 are due."""
+    weight = np.random.default_rng(1).standard_normal((16, 4, kernel, kernel)).astype(np.float32)
+    proto = model(node("ConvTranspose", "x w", strides=[2, 2]), {"x": X.shape}, {"w": weight})
+    x = spoilt(X, (0, 3, 4, 4), NAN)
+    due = places(onnxruntime_outputs(proto, {"x": x})["y"])
+    for found in results(proto, {"x": x}, tmp_path, 1):
+        assert due <= places(found["y"])
+        assert len(places(found["y"])) <= n_places
+
+
+def test_convolutions_and_padding_spread_nothing(tmp_path: Path) -> None:
+    weight = np.random.default_rng(1).standard_normal((16, 16, 3, 3)).astype(np.float32) / 12
+    nodes = [
+        node("Pad", "x p", "t"),
+        node("Conv", "t w", "y", pads=[1, 1, 1, 1]),
+        node("AveragePool", "t", "z", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    ]
+    constants = {"w": weight, "p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
+    proto = model(nodes, {"x": X.shape}, constants, "y z")
+    x = spoilt(X, (0, 3, 0, 5), NAN)
+    for found in results(proto, {"x": x}, tmp_path, 1):
+        for name, array in onnxruntime_outputs(proto, {"x": x}).items():
+            assert places(found[name]) == places(array)
+
+
+def test_a_divisor_whose_inverse_is_denormal_divides(tmp_path: Path) -> None:
+    d = np.array([2e38, 1e-39, 0, INF], np.float32)
+    x = np.array([3e38, 0, 1, 1], np.float32)
+    proto = model(node("Div", "x d"), {"x": x.shape}, {"d": d})
+    for found in results(proto, {"x": x}, tmp_path, 1)[1:]:  # 1e-39 counts as zero
+        np.testing.assert_array_equal(found["y"], np.array([1.5, NAN, INF, 0], np.float32))
+
+
+def test_denormal_weights_are_counted(tmp_path: Path) -> None:
+    w = np.array([1e-40, 0, 1, -1e-39, 2e-38], np.float32)
+    network = build_network(save(model(node("Mul", "x w"), {"x": (3, 5)}, {"w": w}), tmp_path))
+    assert network.n_denormal == 2
+
+
+def test_log_sum_exp_of_infinities(tmp_path: Path) -> None:
+    x = np.array([[-INF, -INF], [0, INF], [-INF, 3], [NAN, 1], [200, 100]], np.float32)
+    proto = model(node("ReduceLogSumExp", "x", axes=[1], keepdims=0), {"x": x.shape}, opset=13)
+    expected = np.array([-INF, INF, 3, NAN, 200])
+    assert_gives(proto, {"x": x}, {"y": expected}, tmp_path)
+
+
+POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *(node(op, "c") for op in ("Relu", "Sign", "LeakyRelu", "Softplus", "Cosh", "Sin")),
+        *(node(op, "c", axis=3, keepdims=0) for op in ("ArgMax", "ArgMin")),
+        *(node(op, "c", **POOL) for op in ("MaxPool", "AveragePool")),
+        *(node(op, "c d") for op in ("Max", "Min", "Pow")),
+        node("Mod", "c d", fmod=1),
+        node("TopK", "c k", "v y", axis=3),
+    ],
+    ids=lambda op: op.op_type,
+)
+def test_folded_constants_are_what_kernels_compute(op: Any, tmp_path: Path) -> None:
+    c = spoilt(spoilt(X, (0, 0, 2, 3), NAN), (0, 1, 0, 0), INF)
+    constants = {"d": c[:, ::-1].copy(), "k": np.array([3])}
+    types = {"y": "int64"} if op.op_type in ("ArgMax", "ArgMin", "TopK") else {}
+    late = model(op, {"c": c.shape}, constants, types=types)
+    early = model(
+        [op, node("Identity", "x", "z")], {"x": (1,)}, constants | {"c": c}, "y z", types=types
+    )
+    for proto, feeds in ((late, {"c": c}), (early, {"x": np.ones(1, np.float32)})):
+        network = build_network(save(proto, tmp_path))
+        with np.errstate(all="ignore"):
+            found = execute(network, feeds)["y"]
+        if proto is late:
+            expected = found
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

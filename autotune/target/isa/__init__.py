@@ -26,5 +26,11 @@ def isa_with(features: Mapping[str, bool]) -> Isa | None:
 
 
 def isa_of_width(vector_bits: int) -> Isa:
-    """The instruction set that the code of a target with such vectors uses."""
-    return next(isa for isa in ISAS if isa.vector_bits <= vector_bits)
+    """The instruction set that the code of a target with such vectors uses.
+
+    Raises ValueError where all have wider ones.
+    """
+    for isa in ISAS:
+        if isa.vector_bits <= vector_bits:
+            return isa
+    raise ValueError(f"no instruction set has vectors of {vector_bits} bits")
