@@ -64,17 +64,17 @@ def test_constants_of_a_workload(folder: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_rule_from_a_file_is_in_the_log_and_can_win(folder: Path) -> None:
-    args = ["tune", "workloads.py:transpose", "--args", "64,128", "--threads", "1"]
+    args = ["tune", "workloads.py:blur", "--args", "64,128", "--threads", "1"]
     args += ["--rules", "rules.py", "--trials", "12", "--log", "r.jsonl"]
     assert run(args) == 0
     log = read_log(Path("r.jsonl"))
-    mine = [r for r in log.records if r.sketch == "blocks"]
+    mine = [r for r in log.records if r.sketch == "row-blocks"]
     assert mine
     assert all(r.result.ok for r in mine)
     assert log.header.config["rules"] == [f"{folder}/rules.py"]
     n_before = len(mine)
     assert run(["resume", "r.jsonl", "--trials", "4"]) == 0
-    again = [r for r in read_log(Path("r.jsonl")).records if r.sketch == "blocks"]
+    again = [r for r in read_log(Path("r.jsonl")).records if r.sketch == "row-blocks"]
     assert len(again) >= n_before
 
 
