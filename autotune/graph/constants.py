@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from autotune.graph.functions import has_body
 from autotune.graph.inference import Inference, is_static
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
-from autotune.graph.limits import MOST_WORK, Budget, check_constant, n_stored_bytes
+from autotune.graph.limits import MOST_WORK, Budget, check_constant, check_declared
 from autotune.graph.onnx_nodes import proto_of, value_info
 from autotune.graph.operators import NATIVE
 from autotune.graph.opsets import schema_of
@@ -85,8 +85,8 @@ class _Folder:
     def _check_broadcast(self, node: Node) -> None:
         """Whether the constants that are only declared, one number for all, may take memory."""
         for value in (self.editor.constants.get(name) for name in node.inputs):
-            if value is not None and n_stored_bytes(value) < value.nbytes:
-                check_constant(node, value.nbytes, self.budget.most_bytes)
+            if value is not None:
+                check_declared(node, value)
 
     def _expanded(self, node: Node) -> list[Node]:
         expanded = self.unfold.expanded(node)
