@@ -199,11 +199,24 @@ def lp_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
     p = node.attrs.get("p", 2)
     total = _pool(scope, node, operands, shape, "sum", lambda e: _power(call("abs", e), p))
     axes = axes_of(total.shape)
-    return scope.compute("root", axes, _power(read(total, axes), 1 / p))
+    return scope.compute("root", axes, _root(read(total, axes), p))
+
+
+def _root(e: Expr, p: float) -> Expr:
+    """The p-th root of what is not negative; a power of any number costs ten times as much."""
+    if p in (1, 2):
+        return e if p == 1 else call("sqrt", e)
+    return call("exp", mul(call("log", e), literal(1 / p)))
+
+
+_MOST_FACTORS = 4
+"""Whole exponents up to this are products, which cost less than a power and are more exact."""
 
 
 def _power(e: Expr, p: float) -> Expr:
-    return e if p == 1 else binary("pow", e, literal(p))
+    if p in range(1, _MOST_FACTORS + 1):
+        return reduce(mul, [e] * int(p))
+    return binary("pow", e, literal(p))
 
 
 def _pool(
