@@ -31,6 +31,7 @@ from autotune.graph.resolve import resolve_operands
 from autotune.graph.simplify import remove_dead, simplify
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
+from autotune.graph.user_operators import UserOperators
 from autotune.te.dag import ComputeDAG
 
 _FLAGS = 2
@@ -185,16 +186,20 @@ def _sum_s(table: Mapping[str, float], tasks: Iterable[str]) -> float:
 
 
 def build_network(
-    path: str | Path, shapes: Shapes | None = None, random_weights: bool = False
+    path: str | Path,
+    shapes: Shapes | None = None,
+    random_weights: bool = False,
+    operators: UserOperators | None = None,
 ) -> Network:
     """Read an ONNX model and split it into fused subgraphs.
 
     `shapes` binds dynamic dimensions of inputs by name. `random_weights`: give a model that comes
-    without weights (each is a ConstantOfShape) random ones. Errors: see `onnx_reader.load_model`;
+    without weights (each is a ConstantOfShape) random ones. `operators`: those of a user,
+    see `user_operators`. Errors: see `onnx_reader.load_model`;
     UnsupportedOperator names the operator, its node and the model's opset.
     """
     model = load_model(path, shapes, random_weights)
-    network = graph_network(import_graph(model), Path(path).stem, model_hash(path))
+    network = graph_network(import_graph(model, operators), Path(path).stem, model_hash(path))
     return replace(
         network,
         inputs=_as_stated(network.inputs, model.halves),
