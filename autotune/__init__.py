@@ -1,4 +1,4 @@
-"""autotune: tune an ONNX model for this CPU and compile it from what was found.
+"""autotune: tune an ONNX model for this CPU and compile it from what was found::
 
     import autotune
 
@@ -7,12 +7,13 @@
     autotune.compile("model.onnx", log="model.jsonl").artifact.save("model.atn")
     outputs = autotune.load("model.atn").run({"input": array})
 
-and, for computations that are no model:
+and, for computations that are no model::
 
     from autotune import te
     task = autotune.Task(matmul_add, (1024, 1024, 1024))    # a function of te expressions
 
-Nothing is imported before it is used. Every error that a user can cause is an `AutotuneError`.
+Nothing is imported before it is used. Every error that a user can cause is an `AutotuneError`,
+with a hint and the exit code that the command would have.
 """
 
 from __future__ import annotations
@@ -27,7 +28,23 @@ if TYPE_CHECKING:
     from autotune.api.model import tune as tune
     from autotune.api.schedule import Schedule as Schedule
     from autotune.api.task import Task as Task
+    from autotune.errors import ArtifactError as ArtifactError
     from autotune.errors import AutotuneError as AutotuneError
+    from autotune.errors import CodegenError as CodegenError
+    from autotune.errors import DefinitionError as DefinitionError
+    from autotune.errors import DynamicShape as DynamicShape
+    from autotune.errors import ExitCode as ExitCode
+    from autotune.errors import LogBusy as LogBusy
+    from autotune.errors import LogLost as LogLost
+    from autotune.errors import LogMismatch as LogMismatch
+    from autotune.errors import MissingDependency as MissingDependency
+    from autotune.errors import ModelError as ModelError
+    from autotune.errors import NoValidSchedule as NoValidSchedule
+    from autotune.errors import OutputError as OutputError
+    from autotune.errors import ScheduleError as ScheduleError
+    from autotune.errors import UnsupportedOperator as UnsupportedOperator
+    from autotune.errors import UsageError as UsageError
+    from autotune.errors import WrongNumbers as WrongNumbers
     from autotune.graph.network import build_network as build_network
     from autotune.graph.network import chosen as chosen
     from autotune.network.compiler import compile_network as compile_network
@@ -40,8 +57,26 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_LAZY = {
-    "AutotuneError": "autotune.errors",
+_ERRORS = (
+    "ArtifactError",
+    "AutotuneError",
+    "CodegenError",
+    "DefinitionError",
+    "DynamicShape",
+    "ExitCode",
+    "LogBusy",
+    "LogLost",
+    "LogMismatch",
+    "MissingDependency",
+    "ModelError",
+    "NoValidSchedule",
+    "OutputError",
+    "ScheduleError",
+    "UnsupportedOperator",
+    "UsageError",
+    "WrongNumbers",
+)
+_LAZY = dict.fromkeys(_ERRORS, "autotune.errors") | {
     "Model": "autotune.network.runtime",
     "Schedule": "autotune.api.schedule",
     "Task": "autotune.api.task",
@@ -59,10 +94,26 @@ _LAZY = {
     "read_log": "autotune.records",
 }
 __all__ = [
+    "ArtifactError",
     "AutotuneError",
+    "CodegenError",
+    "DefinitionError",
+    "DynamicShape",
+    "ExitCode",
+    "LogBusy",
+    "LogLost",
+    "LogMismatch",
+    "MissingDependency",
     "Model",
+    "ModelError",
+    "NoValidSchedule",
+    "OutputError",
     "Schedule",
+    "ScheduleError",
     "Task",
+    "UnsupportedOperator",
+    "UsageError",
+    "WrongNumbers",
     "__version__",
     "bench",
     "best_for",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import autotune
+from autotune import errors
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"lightgbm", "llvmlite", "numpy", "onnx", "rich"}
@@ -38,3 +39,9 @@ def test_every_public_name_exists() -> None:
 def test_the_version_is_that_of_the_project() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{autotune.__version__}"' in text
+
+
+def test_every_error_can_be_caught_by_its_name() -> None:
+    for name, error in vars(errors).items():
+        if isinstance(error, type) and issubclass(error, errors.AutotuneError):
+            assert getattr(autotune, name) is error

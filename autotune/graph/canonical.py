@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from autotune.graph.ir import (
 from autotune.graph.limits import check_constant
 from autotune.graph.ranking import top_k
 from autotune.graph.recurrent import recurrent
+from autotune.graph.refusals import attempt
 from autotune.graph.upscale import columns_to_image, depth_to_space, transposed_convolution
 from autotune.graph.windows import Window
 
@@ -47,7 +49,7 @@ def canonical_operators(graph: Graph) -> Graph:
         if rewrite is None:
             editor.emit(node)
         else:
-            rewrite(editor, node)
+            attempt(editor, node, partial(rewrite, editor, node))
     return editor.build()
 
 

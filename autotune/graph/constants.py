@@ -6,6 +6,7 @@ nodes of any opset, functions, branches, loops ─unfold─► nodes of opset 22
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from autotune.graph.functions import has_body
 from autotune.graph.inference import Inference, is_static
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
-from autotune.graph.limits import Budget
+from autotune.graph.limits import MOST_WORK, Budget, check_constant, n_stored_bytes
 from autotune.graph.onnx_nodes import proto_of, value_info
 from autotune.graph.operators import NATIVE
 from autotune.graph.opsets import schema_of
@@ -77,8 +78,15 @@ class _Folder:
         elif node.op not in NATIVE:
             return self._expanded(node)
         else:
+            self._check_broadcast(node)
             self.editor.emit(node)
         return []
+
+    def _check_broadcast(self, node: Node) -> None:
+        """Whether the constants that are only declared, one number for all, may take memory."""
+        for value in (self.editor.constants.get(name) for name in node.inputs):
+            if value is not None and n_stored_bytes(value) < value.nbytes:
+                check_constant(node, value.nbytes, self.budget.most_bytes)
 
     def _expanded(self, node: Node) -> list[Node]:
         expanded = self.unfold.expanded(node)
@@ -118,8 +126,12 @@ class _Folder:
         empty = _empty_results(node, editor)
         if empty is not None:
             return empty
+        if node.op == "Identity" and node.inputs[0] in editor.constants:
+            return [editor.constants[node.inputs[0]]]
         if node.op == "CastLike" and node.inputs[0] in editor.constants:
-            return [editor.constants[node.inputs[0]].astype(editor.types[node.inputs[1]].dtype)]
+            like = editor.types[node.inputs[1]]
+            check_constant(node, editor.constants[node.inputs[0]].size, self.budget.most_bytes)
+            return [editor.constants[node.inputs[0]].astype(like.dtype)]
         if node.op in _RANDOM or not self._has_known_inputs(node):
             return None
         if node.op in _LOSES_NAN and not _is_finite(node, editor):
@@ -128,9 +140,24 @@ class _Folder:
         shapes = [(k.shape, k.dtype) for k in kinds if min(k.shape, default=0) >= 0]
         given = [editor.constants[n] for n in node.inputs if n]
         self.budget.take_constants(node, shapes, given)
+        if sum(math.prod(shape) for shape, _ in shapes) * _n_terms(node, given) > MOST_WORK:
+            return None
         if node.op == "GatherElements":  # the reference implementation gives up beyond 64 elements
             return [_gather_elements(node, *given)]
         return _evaluate(node, {n: editor.constants[n] for n in node.inputs if n})
+
+
+def _n_terms(node: Node, given: list[Array]) -> int:
+    """How many products each element of a result is the sum of, at most."""
+    match node.op:
+        case "MatMul" | "Gemm" | "MatMulInteger":
+            return int(given[0].shape[-1]) if given[0].ndim else 1
+        case "Conv" | "ConvTranspose":
+            return max(1, int(given[1].size) // max(1, int(given[1].shape[0])))
+        case "Einsum":
+            return max(int(a.size) for a in given)
+        case _:
+            return 1
 
 
 def _is_finite(node: Node, editor: Editor) -> bool:

@@ -149,7 +149,8 @@ def check_calls(functions: Mapping[str, Function]) -> None:
     deepest = max(depth, key=lambda n: depth[n], default="")
     if deepest and depth[deepest] > MOST_NESTED:
         raise ModelError(
-            f"function '{deepest}' calls others {depth[deepest]} deep, {MOST_NESTED} are possible",
+            f"function '{deepest}' calls others {depth[deepest]} deep, {MOST_NESTED} are "
+            "possible (MOST_NESTED)",
             "inline functions when the model is exported",
         )
 

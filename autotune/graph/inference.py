@@ -9,6 +9,7 @@ broadcasts, and GroupNormalization.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ from autotune.graph.ir import OPSET, Array, Editor, Node, Shape, TensorType
 from autotune.graph.limits import check_type
 from autotune.graph.onnx_nodes import proto_of, type_of, value_info
 from autotune.graph.opsets import schema_of
-from autotune.graph.windowing import WINDOWED, check_window
+from autotune.graph.well_formed import WINDOWED, check_axis, check_window
 
 _SMALL = 1024
 """Constants with more elements than this never decide a shape."""
@@ -71,10 +72,12 @@ class Inference:
         return value if value is not None and value.size <= _SMALL else None
 
     def _inferred(self, schema: onnx.defs.OpSchema, node: Node) -> list[TensorType | None]:
+        check_axis(self.editor, node)
         own = _SHAPES.get(node.op)
         shape = own(self.editor, node) if own else None
         if shape is not None:
             return [TensorType(shape, self.editor.types[node.inputs[0]].dtype)]
+        node = _with_hidden_size(self.editor, node)
         types = {n: value_info(n, self.editor.types[n]).type for n in node.inputs if n}
         data = {n: self._data(n) for n in node.inputs}
         known = {n: numpy_helper.from_array(a, n) for n, a in data.items() if a is not None}
@@ -106,6 +109,14 @@ def _unfitting(node: Node, error: Exception) -> ModelError:
         f"{reason}",
         "check the shapes given with --shape",
     )
+
+
+def _with_hidden_size(editor: Editor, node: Node) -> Node:
+    """A recurrent node that leaves it to its weights how large a state is -> one that says it."""
+    if node.op not in ("RNN", "GRU", "LSTM") or "hidden_size" in node.attrs:
+        return node
+    size = editor.types[node.inputs[2]].shape[-1:] if len(node.inputs) > 2 else ()
+    return replace(node, attrs={**node.attrs, "hidden_size": size[0]}) if size else node
 
 
 # --- shapes that are computed here ------------------------------------------------------------

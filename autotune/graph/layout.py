@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from autotune.graph.ir import (
     unsupported,
 )
 from autotune.graph.products import REDUCES
+from autotune.graph.refusals import attempt
 from autotune.graph.simplify import merge_reshapes, remove_dead
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool")
@@ -42,8 +44,9 @@ _AXIS = ("Concat", "Split", "Softmax", "LogSoftmax")
 def channels_last(graph: Graph) -> Graph:
     """Rewrite the graph; see the module."""
     layout = _Layout(graph)
-    for node in graph.nodes:
-        layout.visit(layout.editor.updated(node))
+    for original in graph.nodes:
+        node = layout.editor.updated(original)
+        attempt(layout.editor, node, partial(layout.visit, node), layout.emit_first)
     return remove_dead(merge_reshapes(merge_transposes(layout.finish())))
 
 

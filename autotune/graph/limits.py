@@ -16,6 +16,10 @@ from autotune.graph.ir import Array, Node, Shape
 
 MOST_ITERATIONS = 1000
 """Iterations of one Loop or Scan."""
+MOST_STEPS = 5000
+"""Steps of one recurrent operator, those of both directions together."""
+MOST_WORK = 2**36
+"""Multiplications of constants that are computed while a model is read; others are compiled."""
 MOST_UNFOLDED = 50_000
 """Nodes that branches, loops, functions and compound operators of a model become in all."""
 MOST_NESTED = 100
@@ -32,22 +36,23 @@ MOST_FOLDED_RATIO = 8
 """Bytes of all such constants for every byte of those in the file: weights may be unpacked."""
 
 
-def refused(node: Node, reason: str) -> ModelError:
-    """The error for a node that asks for too much."""
+def refused(node: Node, reason: str, limit: str) -> ModelError:
+    """The error for a node that is beyond a limit, which is the name of one of the above."""
     return ModelError(
-        f"operator '{node.op}' (node '{node.name}') asks for too much: {reason}",
-        "make the model smaller; the bounds are in the README, under Models",
+        f"operator '{node.op}' (node '{node.name}') asks for too much: {reason} ({limit})",
+        "make the model smaller; the limits are in docs/limits.md",
     )
 
 
 def check_type(node: Node, name: str, shape: Shape) -> None:
     """Whether a result of `node` has no more elements and dimensions than a tensor may have."""
     if len(shape) > MOST_DIMENSIONS:
-        raise refused(node, f"'{name}' has {len(shape)} dimensions, {MOST_DIMENSIONS} are possible")
+        reason = f"'{name}' has {len(shape)} dimensions, {MOST_DIMENSIONS} are possible"
+        raise refused(node, reason, "MOST_DIMENSIONS")
     n_elements = prod(shape)
     if n_elements > MOST_ELEMENTS and min(shape) >= 0:
         reason = f"'{name}' has {n_elements:,} elements, {MOST_ELEMENTS:,} are possible"
-        raise refused(node, reason)
+        raise refused(node, reason, "MOST_ELEMENTS")
 
 
 def is_possible(shape: Sequence[int]) -> bool:
@@ -69,6 +74,7 @@ def check_constant(node: Node, n_bytes: int, most: int = MOST_FOLDED_BYTES) -> N
             node,
             f"a constant of {n_bytes / 2**20:,.0f} MiB would be computed, "
             f"{most / 2**20:,.0f} MiB are possible",
+            "MOST_FOLDED_BYTES",
         )
 
 
@@ -96,10 +102,12 @@ class Budget:
         self.n_bytes += n_bytes
         if self.n_bytes > self.most_bytes_in_all:
             most = self.most_bytes_in_all / 2**20
-            raise refused(node, f"constants of more than {most:,.0f} MiB would be computed")
+            reason = f"constants of more than {most:,.0f} MiB would be computed"
+            raise refused(node, reason, "MOST_FOLDED_BYTES_IN_ALL")
 
     def take_nodes(self, node: Node, n_nodes: int) -> None:
         """Before the nodes that stand for `node` are visited."""
         self.n_nodes += n_nodes
         if self.n_nodes > MOST_UNFOLDED:
-            raise refused(node, f"it and others unfold to more than {MOST_UNFOLDED:,} nodes")
+            reason = f"it and others unfold to more than {MOST_UNFOLDED:,} nodes"
+            raise refused(node, reason, "MOST_UNFOLDED")

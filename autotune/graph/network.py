@@ -26,10 +26,11 @@ from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
 from autotune.graph.layout import channels_last
 from autotune.graph.onnx_reader import Shapes, load_model, model_hash
 from autotune.graph.partition import partition
+from autotune.graph.refusals import require_supported
 from autotune.graph.resolve import resolve_operands
 from autotune.graph.simplify import remove_dead, simplify
 from autotune.graph.storage import Value, plan_storage
-from autotune.graph.subgraph import Subgraph, build_subgraphs
+from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
 from autotune.te.dag import ComputeDAG
 
 _FLAGS = 2
@@ -210,6 +211,7 @@ def _as_stated(ports: tuple[Port, ...], halves: Mapping[str, str]) -> tuple[Port
 def graph_network(graph: Graph, name: str, digest: str) -> Network:
     """Compile a graph into a network: simplify, lay out, partition, place."""
     stored = remove_dead(resolve_operands(channels_last(simplify(graph))))
+    require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
     types = dict(stored.types)
     types |= {n: TensorType(v.shape, v.dtype) for n, v in values.items() if n not in types}

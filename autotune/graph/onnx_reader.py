@@ -164,6 +164,8 @@ def read_file(path: Path) -> ModelProto:
     model = _parse(path)
     if not model.graph.output:
         raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
+    if any(entry.version < 1 for entry in model.opset_import):
+        raise ModelError(f"'{path}' is of an opset below 1", "export the model again")
     if not model.opset_import and model.ir_version < _IR_VERSION_WITH_OPSETS:
         model.opset_import.add(version=1)
     return model

@@ -23,6 +23,7 @@ import numpy as np
 from autotune.errors import ModelError
 from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Array, Editor, Node, Shape, float_array, unsupported
+from autotune.graph.limits import MOST_STEPS, refused
 from autotune.graph.scope import Operands, Scope, axes_of, read, tensor
 from autotune.te.expr import Expr, Tensor, add, idx, mul
 
@@ -40,6 +41,9 @@ def recurrent(editor: Editor, node: Node) -> None:
     w, r, b = _weights(editor, node, names)
     _require_shapes(editor, node, names, w, r, b)
     _refuse_variants(editor, node, names, steps)
+    if steps * len(w) > MOST_STEPS:
+        reason = f"it takes {steps * len(w):,} steps, {MOST_STEPS:,} are possible"
+        raise refused(node, reason, "MOST_STEPS")
     found = []
     for d in range(len(w)):
         backward = d == 1 or node.attrs.get("direction", "forward") == "reverse"
@@ -100,21 +104,35 @@ def _require_shapes(
     """Raises ModelError where an input does not fit to x, or to the others."""
     _, batch, n_in = editor.types[names[0]].shape
     hidden = r.shape[-1]
-    directions = 2 if node.attrs.get("direction") == "bidirectional" else 1
+    directions = _directions(node)
+    if node.attrs.get("hidden_size", hidden) != hidden:
+        raise _unfitting(node, f"hidden_size {node.attrs['hidden_size']} instead of {hidden}")
     rows = _GATES[node.op] * hidden
     pairs = [
         (w.shape, (directions, rows, n_in)),
         (r.shape, (directions, rows, hidden)),
         (b.shape, (directions, 2 * rows)),
+        *((editor.types[n].shape, (batch,)) for n in names[4:5] if n),
         *((editor.types[n].shape, (directions, batch, hidden)) for n in names[5:7] if n),
     ]
     for found, wanted in pairs:  # ONNX compares ranks only
         if found != wanted:
-            raise ModelError(
-                f"an input of operator '{node.op}' (node '{node.name}') has the shape "
-                f"{'x'.join(map(str, found))} instead of {'x'.join(map(str, wanted))}",
-                "export the model again",
-            )
+            shapes = ("x".join(map(str, s)) for s in (found, wanted))
+            raise _unfitting(node, "the shape {} instead of {}".format(*shapes))
+
+
+def _directions(node: Node) -> int:
+    direction = node.attrs.get("direction", "forward")
+    if direction not in ("forward", "reverse", "bidirectional"):
+        raise _unfitting(node, f"direction '{direction}'")
+    return 2 if direction == "bidirectional" else 1
+
+
+def _unfitting(node: Node, reason: str) -> ModelError:
+    return ModelError(
+        f"an input or attribute of operator '{node.op}' (node '{node.name}') has {reason}",
+        "export the model again",
+    )
 
 
 def _refuse_variants(editor: Editor, node: Node, names: Sequence[str], steps: int) -> None:
@@ -125,7 +143,7 @@ def _refuse_variants(editor: Editor, node: Node, names: Sequence[str], steps: in
     if names[7]:
         raise unsupported(node, editor.graph, "it has peepholes")
     for attr in ("layout", "clip", "input_forget", "activation_alpha", "activation_beta"):
-        if node.attrs.get(attr):
+        if node.attrs.get(attr) or (attr == "clip" and attr in node.attrs):
             raise unsupported(node, editor.graph, f"it has the attribute '{attr}'")
 
 
@@ -133,6 +151,8 @@ def _activations(editor: Editor, node: Node, direction: int) -> list[str]:
     """Names of operators, as many as the cell has."""
     default = _ACTIVATIONS[node.op]
     given = node.attrs.get("activations", default * 2)
+    if len(given) != len(default) * _directions(node) and "activations" in node.attrs:
+        raise _unfitting(node, f"{len(given)} activations")
     names = given[len(default) * direction :][: len(default)]
     if any(a.lower() not in _KNOWN for a in names):
         raise unsupported(node, editor.graph, f"its activations are {', '.join(names)}")

@@ -5,15 +5,23 @@ for node in graph.nodes:
     with refusals.of(node):
         visit(node)                     # may raise UnsupportedOperator, or fail
 refusals.check(graph.outputs, editor.nodes)     # raises one error that names them all
+
+Once the types of all tensors are known, what is refused stays in the graph as `Refused` nodes, so
+that one error names what several passes refuse:
+
+attempt(editor, node, lambda: rewrite(editor, node))        # in every pass
+require_supported(graph)                                    # behind them
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from autotune.errors import AutotuneError, ModelError, UnsupportedOperator
-from autotune.graph.ir import CUT_HINT, Node
+from autotune.graph.ir import CUT_HINT, Editor, Graph, Node
+
+_REFUSED = "Refused"
 
 
 class Refusals:
@@ -26,18 +34,10 @@ class Refusals:
     def of(self, node: Node) -> Iterator[None]:
         """Note a refusal of `node` and go on; whatever else fails is an error that names it."""
         try:
-            yield
+            with naming(node):
+                yield
         except UnsupportedOperator as error:
             self.found.append((node, error))
-        except AutotuneError:
-            raise
-        except MemoryError as error:
-            raise ModelError(
-                f"operator '{node.op}' (node '{node.name}') needs more memory than there is",
-                "make the model smaller, or import it on a larger machine",
-            ) from error
-        except Exception as error:
-            raise failed(node, error) from error
 
     def check(self, outputs: Iterable[str], nodes: Iterable[Node]) -> None:
         """Raises UnsupportedOperator where an output depends on a node that was refused.
@@ -95,7 +95,59 @@ def _told(op: str, reason: str, nodes: list[Node]) -> str:
     return f"'{op}' ({where}{': ' + reason if reason else ''})"
 
 
-def failed(node: Node, error: Exception) -> ModelError:
+@contextmanager
+def naming(node: Node) -> Iterator[None]:
+    """Make whatever fails an error that names `node`."""
+    try:
+        yield
+    except AutotuneError:
+        raise
+    except MemoryError as error:
+        raise ModelError(
+            f"operator '{node.op}' (node '{node.name}') needs more memory than there is",
+            "make the model smaller, or import it on a larger machine",
+        ) from error
+    except Exception as error:
+        raise _failed(node, error) from error
+
+
+def attempt(
+    editor: Editor,
+    node: Node,
+    run: Callable[[], None],
+    keep: Callable[[Node], None] | None = None,
+) -> None:
+    """Run a rewriting of `node`; where that refuses it, `keep` a `Refused` node for every output.
+
+    By default that is emitted by `editor`, of which whatever `run` emitted before is taken back.
+    """
+    n_nodes = len(editor.nodes)
+    try:
+        with naming(node):
+            run()
+    except UnsupportedOperator as error:
+        del editor.nodes[n_nodes:]
+        for name in filter(None, node.outputs):
+            attrs = {"error": error, "node": node}
+            (keep or editor.emit)(Node(node.name, _REFUSED, node.inputs, (name,), attrs))
+
+
+def require_supported(
+    graph: Graph, check: Callable[[Graph, Node], UnsupportedOperator | None]
+) -> None:
+    """Raises one UnsupportedOperator for all nodes that a pass refused, and those of `check`."""
+    found: dict[tuple[str, str], tuple[Node, UnsupportedOperator]] = {}
+    for node in graph.nodes:
+        refused = node.op == _REFUSED
+        error = node.attrs["error"] if refused else check(graph, node)
+        if error is not None:
+            original = node.attrs["node"] if refused else node
+            found.setdefault((original.name, error.reason), (original, error))
+    if found:
+        raise together(list(found.values()))
+
+
+def _failed(node: Node, error: Exception) -> ModelError:
     """The error for a node whose import went wrong: in all likelihood the node is malformed."""
     text = " ".join(str(error).split())[:120]
     return ModelError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from autotune.graph.ir import Array, Editor, Graph, Node, Shape, unsupported
 from autotune.graph.layout import pad_amounts, reduce_axes
 from autotune.graph.limits import check_constant
 from autotune.graph.products import REDUCES
+from autotune.graph.refusals import attempt
 from autotune.graph.resizing import resize
 from autotune.graph.simplify import remove_identities
 from autotune.graph.upscale import interleave, space_to_depth
@@ -28,15 +30,19 @@ def resolve_operands(graph: Graph) -> Graph:
     editor, readers = Editor(graph), graph.consumers()
     for original in graph.nodes:
         node = editor.updated(original)
-        used = (name in readers or name in graph.outputs for name in node.outputs[1:])
-        if node.op != "Split" and any(used):
-            raise unsupported(node, graph, "its second output is used")
-        rewrite = _RULES.get(node.op)
-        if rewrite is None:
-            editor.emit(node)
-        else:
-            rewrite(editor, node)
+        used = any(name in readers or name in graph.outputs for name in node.outputs[1:])
+        attempt(editor, node, partial(_resolve, editor, node, used))
     return remove_identities(editor.build())
+
+
+def _resolve(editor: Editor, node: Node, uses_more: bool) -> None:
+    if node.op != "Split" and uses_more:
+        raise unsupported(node, editor.graph, "its second output is used")
+    rewrite = _RULES.get(node.op)
+    if rewrite is None:
+        editor.emit(node)
+    else:
+        rewrite(editor, node)
 
 
 def _reduction(editor: Editor, node: Node) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from autotune.graph.affine import fold_affine
 from autotune.graph.branches import merge_branches
@@ -15,6 +16,7 @@ from autotune.graph.canonical import canonical_operators
 from autotune.graph.hoisting import hoist_elementwise
 from autotune.graph.ir import Editor, Graph, Node, unsupported
 from autotune.graph.normalisations import group_normalisations
+from autotune.graph.refusals import attempt
 
 
 def simplify(graph: Graph) -> Graph:
@@ -30,13 +32,18 @@ def remove_identities(graph: Graph) -> Graph:
     readers = graph.consumers()
     for original in graph.nodes:
         node = editor.updated(original)
-        if not _is_identity(node, editor):
-            editor.emit(node)
-        elif any(name in readers or name in graph.outputs for name in node.outputs[1:]):
-            raise unsupported(node, graph, "its second output is used")
-        else:
-            editor.alias(node.output, node.inputs[0])
+        used = any(name in readers or name in graph.outputs for name in node.outputs[1:])
+        attempt(editor, node, partial(_remove_identity, editor, node, used))
     return editor.build()
+
+
+def _remove_identity(editor: Editor, node: Node, uses_more: bool) -> None:
+    if not _is_identity(node, editor):
+        editor.emit(node)
+    elif uses_more:
+        raise unsupported(node, editor.graph, "its second output is used")
+    else:
+        editor.alias(node.output, node.inputs[0])
 
 
 def merge_reshapes(graph: Graph) -> Graph:

@@ -194,6 +194,17 @@ class _Storage:
         self.values[name] = value
         return value
 
+    def _source(self, node: Node) -> Value:
+        """What a view is of; a constant, which nobody could fold, is copied first."""
+        name = node.inputs[0]
+        if name in self.graph.constants and name not in self.values:
+            copy = self._unused(f"{name}.copy")
+            kind = self.graph.types[name]
+            self.values[copy] = Value(copy, kind.shape, kind.dtype, dense(kind.shape))
+            self.groups.append(_copy(node, name, copy))
+            return self.values[copy]
+        return self.values[name]
+
     def _visit(self, node: Node) -> None:
         if node.output in self.made:
             self._target(node.output)
@@ -219,7 +230,7 @@ class _Storage:
                 self.groups.append(_copy(node, name, copy))
 
     def _slice(self, node: Node) -> None:
-        source = self.values[node.inputs[0]]
+        source = self._source(node)
         shape = self.graph.shape(node.output)
         steps, starts = node.attrs["steps"], node.attrs["starts"]
         if any(s != 1 for s in steps) or not is_window(shape, source.strides):
@@ -230,7 +241,7 @@ class _Storage:
         self._alias(node, value)
 
     def _reshape(self, node: Node) -> None:
-        source = self.values[node.inputs[0]]
+        source = self._source(node)
         shape = self.graph.shape(node.output)
         strides = reshape_strides(source.shape, source.strides, shape)
         if strides is None or not is_window(shape, strides):

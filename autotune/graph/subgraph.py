@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.errors import UnsupportedOperator
 from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Array, Graph, Node, Shape, unsupported
 from autotune.graph.operators import ANY_TYPE, DTYPES, OPERATORS
 from autotune.graph.partition import Group
+from autotune.graph.refusals import naming
 from autotune.graph.scope import Operand, Scope
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
@@ -31,6 +33,16 @@ class Subgraph:
     constants: dict[str, Array]
     output: str
     label: str
+
+
+def undefined(graph: Graph, node: Node) -> UnsupportedOperator | None:
+    """Why a node has no definition, be it for its operator or its types; None if it has one."""
+    if node.op not in OPERATORS and node.op != "Reshape":
+        return unsupported(node, graph)
+    known = set(DTYPES if node.op in ANY_TYPE or node.op == "Reshape" else DTYPES[:1])
+    types = {graph.types[n].dtype for n in (*node.inputs, node.output) if n}
+    dtype = min(types - known, default="")
+    return unsupported(node, graph, f"type {dtype}") if dtype else None
 
 
 def build_subgraph(graph: Graph, group: Group) -> Subgraph:
@@ -108,7 +120,8 @@ class _Builder:
 
     def build(self) -> Subgraph:
         for node in self.group.nodes:
-            self.define(self._chain_first(node))
+            with naming(node):
+                self.define(self._chain_first(node))
         result = self.tensors[self.group.output]
         assert isinstance(result, Tensor)
         dag = follow_sources(collapse(self.scope.dag(result)))
@@ -122,15 +135,12 @@ class _Builder:
         )
 
     def define(self, node: Node) -> None:
-        definition = OPERATORS.get(node.op)
-        if definition is None:
-            raise unsupported(node, self.graph)
-        types = {self.graph.types[n].dtype for n in (*node.inputs, node.output) if n}
-        for dtype in sorted(types - set(DTYPES if node.op in ANY_TYPE else DTYPES[:1])):
-            raise unsupported(node, self.graph, f"type {dtype}")
+        error = undefined(self.graph, node)
+        if error is not None:
+            raise error
         operands = [self.operand(node, slot, name) for slot, name in enumerate(node.inputs)]
         shape = self.graph.shape(node.output)
-        self.tensors[node.output] = definition(self.scope, node, operands, shape)
+        self.tensors[node.output] = OPERATORS[node.op](self.scope, node, operands, shape)
 
     def operand(self, node: Node, slot: int, name: str) -> Operand | None:
         """The tensor or literal that stands for an input of a node."""

@@ -18,7 +18,7 @@ import numpy as np
 from autotune.graph.functions import inlined, renamed, standard_body
 from autotune.graph.grids import affine_grid
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
-from autotune.graph.limits import MOST_ITERATIONS, Budget
+from autotune.graph.limits import MOST_ITERATIONS, Budget, refused
 from autotune.graph.opsets import newer_attribute, schema_of
 from autotune.graph.upgrades import upgraded
 
@@ -197,7 +197,7 @@ class Unfolding:
     def _check_iterations(self, node: Node, n_done: int) -> None:
         if n_done > MOST_ITERATIONS:
             reason = f"it takes more than {MOST_ITERATIONS:,} iterations"
-            raise unsupported(node, self.editor.graph, reason)
+            raise refused(node, reason, "MOST_ITERATIONS")
 
     def grid(self, node: Node) -> list[Node]:
         """A product of known places; see `grids`."""
@@ -271,6 +271,9 @@ class Unfolding:
         sizes = self.constant(node, 1) if len(node.inputs) > 1 else np.array(1)
         if kind is None or -1 in kind.shape or sizes is None:
             return None
+        if sizes.ndim == 0:
+            n_parts = -(-kind.shape[axis] // max(1, int(sizes)))
+            self.budget.take_nodes(node, n_parts)
         lengths = self.editor.constant(f"{node.output}.lengths", _lengths(kind.shape[axis], sizes))
         n_parts = len(self.editor.constants[lengths])
         parts = tuple(f"{node.output}[{n}]" for n in range(n_parts))

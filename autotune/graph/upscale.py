@@ -21,6 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Node, Shape, float_array, unsupported
+from autotune.graph.limits import check_constant
 
 # --- channels in front ------------------------------------------------------------------------
 
@@ -33,7 +34,7 @@ def transposed_convolution(editor: Editor, node: Node) -> None:
     shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
     groups, size = node.attrs.get("group", 1), shape[2:]
     strides = tuple(node.attrs.get("strides", (1,) * len(size)))
-    kernel = _with_holes(weight, node.attrs.get("dilations", (1,) * len(size)))
+    kernel = _with_holes(node, weight)
     begin = _begins(node, size, strides, kernel.shape[2:], out[2:])
     taps, pads, offset = [], [], []
     for h, s, k, b, o in zip(size, strides, kernel.shape[2:], begin, out[2:], strict=True):
@@ -42,6 +43,8 @@ def transposed_convolution(editor: Editor, node: Node) -> None:
         taps.append(t)
         pads.append((t - 1 - first, max(0, last - h + 1)))
         offset.append(b - s * first)
+    phased = (t * s for t, s in zip(taps, strides, strict=True))
+    check_constant(node, 4 * math.prod(weight.shape[:2]) * math.prod(phased))
     inputs = [
         node.inputs[0],
         editor.constant(f"{node.inputs[1]}.phases", _phases(kernel, groups, taps, strides)),
@@ -100,6 +103,7 @@ def columns_to_image(editor: Editor, node: Node) -> None:
         attrs = {"blocks": block, "groups": 1, "blocks_first": False}
         editor.emit(Node(node.name, "Interleave", (columns,), node.outputs, attrs))
         return
+    check_constant(node, 4 * shape[1] * math.prod(block) ** 2)
     units = np.eye(math.prod(block), dtype=np.float32).reshape(-1, 1, *block)
     kernel = editor.constant(f"{node.output}.units", np.tile(units, (shape[1], *(1,) * (rank + 1))))
     attrs = {"strides": strides, "dilations": dilations, "pads": pads, "group": shape[1]}
@@ -107,9 +111,11 @@ def columns_to_image(editor: Editor, node: Node) -> None:
     transposed_convolution(editor, overlapping)
 
 
-def _with_holes(weight: Array, dilations: Shape) -> Array:
+def _with_holes(node: Node, weight: Array) -> Array:
     """The kernel (in, out/groups, …) with zeros between its taps."""
+    dilations = node.attrs.get("dilations", (1,) * (weight.ndim - 2))
     taps = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
+    check_constant(node, 4 * math.prod(weight.shape[:2]) * math.prod(taps))
     out = np.zeros((*weight.shape[:2], *taps), weight.dtype)
     steps = tuple(slice(None, None, d) for d in (1, 1, *dilations))
     out[steps] = weight

@@ -41,6 +41,8 @@ A sum of K terms rounds K times where the experiment rounds once; eight is above
 _SAMPLES = 3
 _INEXACT = 2.0**8
 """Roundings that a program may differ by: 3·10⁻⁵, where those of the tuner may by 5·10⁻⁵."""
+_TELLING = 0.25
+"""Where so much is allowed, an output of other numbers would pass as well."""
 _MOST_FLOPS = 5e10
 """Larger networks take the standard's evaluator too long."""
 
@@ -163,11 +165,14 @@ class _Check:
         return difference(self.actual[name], expected[name]).within(floor)
 
     def _ill_conditioned(self, name: str, found: Difference, spread: _Spread, n_moved: int) -> str:
+        told = "; too much to tell right from wrong: give --check-input x.npz"
+        is_told = ROUNDING_FACTOR * spread.error < _TELLING
         theirs = f"{spread.error:.1e}" + (f" and in {n_moved:,} elements" if n_moved else "")
         ours = f"{found.error:.1e}" + (f" and in {found.n_moved:,}" if found.n_moved else "")
         return (
             f"ill-conditioned here: output '{name}' on {self.kind} inputs: {self.oracle.name} "
             f"itself differs by {theirs} where it rounds otherwise, the compiled network by {ours}"
+            f"{'' if is_told else told}"
         )
 
     def _wrong(self, name: str, found: Difference, allowed: float) -> WrongNumbers:

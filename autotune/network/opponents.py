@@ -121,5 +121,6 @@ def _source(model: Any) -> str | bytes:
 
 def _missing(package: str) -> MissingDependency:
     return MissingDependency(
-        f"{package} is not installed", f"pip install {package}, or leave it out"
+        f"{package} is not installed",
+        f"pip install {package} (the extra 'bench' has all of them), or leave it out",
     )

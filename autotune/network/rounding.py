@@ -16,10 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from autotune.graph.onnx_reader import drop_initializers_from_inputs
+from autotune.graph.opsets import opset_of
 from autotune.graph.random_weights import replace_all
 
 _UNITS: dict[int, float] = {
@@ -35,6 +37,10 @@ _EXACT = {"Resize": (1, 2), "Upsample": (1,), "Range": (0, 1, 2), "Dropout": (1,
 _SHAPES_ONLY = ("Shape", "Size")
 _LEAST_WEIGHTS = 9
 """Fewer constants may be the scales of a shape."""
+_BY_TABLE = 22
+"""The opset from which on ONNX Runtime has no RandomUniformLike; older ones lack Range and Mod."""
+_TABLE = 65_537
+"""Factors in a table: a prime, so that no axis meets the same ones again and again."""
 EXACT = "#exact"
 """What the names of inputs, weights and results end with before they get their error."""
 
@@ -47,18 +53,22 @@ def rounded_anew(model: ModelProto, seed: int, scale: float = 1.0) -> ModelProto
     """
     inferred = onnx.shape_inference.infer_shapes(model)
     drop_initializers_from_inputs(inferred)
-    noise = _Noise(seed, scale, set(_exact(inferred.graph)))
+    by_table = opset_of(inferred.opset_import) >= _BY_TABLE
+    noise = _Noise(seed, scale, set(_exact(inferred.graph)), by_table)
     noise.add_to(inferred.graph, {}, {i.name for i in inferred.graph.input})
     noise.add_to_inputs(inferred.graph)
+    inferred.graph.initializer.extend(noise.tables())
     return inferred
 
 
 class _Noise:
     """Adds noise to graphs; `exact`: tensors that keep their values."""
 
-    def __init__(self, seed: int, scale: float, exact: set[str]) -> None:
+    def __init__(self, seed: int, scale: float, exact: set[str], by_table: bool) -> None:
         self._seed, self._scale, self._exact = seed, scale, exact
+        self._by_table = by_table
         self._count = 0
+        self.kinds: set[int] = set()
 
     def add_to(self, graph: GraphProto, outer: dict[str, int], varying: set[str]) -> None:
         """`outer`: types of what lies around; `varying`: what depends on the values of inputs."""
@@ -104,19 +114,47 @@ class _Noise:
     def _noisy(self, name: str, kind: int) -> Iterator[NodeProto]:
         """name = name#exact · (1 ± unit)"""
         self._count += 1
+        self.kinds.add(kind)
+        yield from (self._looked_up if self._by_table else self._drawn)(name, kind)
+        yield helper.make_node("Mul", [name + EXACT, f"{name}#factor"], [name])
+
+    def _drawn(self, name: str, kind: int) -> Iterator[NodeProto]:
         unit = _UNITS[kind] * self._scale
-        drawn, factor = f"{name}#drawn", f"{name}#factor"
         yield helper.make_node(
             "RandomUniformLike",
             [name + EXACT],
-            [drawn],
+            [f"{name}#drawn"],
             low=1.0 - unit,
             high=1.0 + unit,
             seed=float(self._seed * 65536 + self._count),
             dtype=TensorProto.FLOAT,
         )
-        yield helper.make_node("Cast", [drawn], [factor], to=kind)
-        yield helper.make_node("Mul", [name + EXACT, factor], [name])
+        yield helper.make_node("Cast", [f"{name}#drawn"], [f"{name}#factor"], to=kind)
+
+    def _looked_up(self, name: str, kind: int) -> Iterator[NodeProto]:
+        """factor[i] = table[(i + offset) mod N] of the elements in order"""
+        offset = helper.make_tensor("", TensorProto.INT64, (), [7919 * self._count % _TABLE])
+        make, at = helper.make_node, f"{name}#at"
+        yield make("Constant", [], [f"{name}#begin"], value=offset)
+        yield make("Size", [name + EXACT], [f"{name}#size"])
+        yield make("Add", [f"{name}#begin", f"{name}#size"], [f"{name}#end"])
+        yield make("Range", [f"{name}#begin", f"{name}#end", "#one"], [f"{name}#range"])
+        yield make("Mod", [f"{name}#range", "#length"], [at])
+        yield make("Gather", [f"#table{kind}", at], [f"{name}#flat"])
+        yield make("Shape", [name + EXACT], [f"{name}#shape"])
+        yield make("Reshape", [f"{name}#flat", f"{name}#shape"], [f"{name}#factor"], allowzero=1)
+
+    def tables(self) -> Iterator[TensorProto]:
+        """The initialisers that the nodes read."""
+        if not self._by_table:
+            return
+        for name, value in (("#one", 1), ("#length", _TABLE)):
+            yield numpy_helper.from_array(np.array(value, np.int64), name)
+        for kind in sorted(self.kinds):
+            rng = np.random.default_rng([self._seed, kind])
+            factors = 1.0 + _UNITS[kind] * self._scale * rng.uniform(-1.0, 1.0, _TABLE)
+            dtype = helper.tensor_dtype_to_np_dtype(kind)
+            yield numpy_helper.from_array(factors.astype(dtype), f"#table{kind}")
 
 
 def _is_weight(tensor: TensorProto) -> bool:

@@ -350,3 +350,84 @@ def test_a_model_without_the_standard_operators_is_refused_by_operator(tmp_path:
     proto.opset_import.append(helper.make_opsetid("ai.onnx.preview.training", 1))
     with pytest.raises(AutotuneError, match="Adagrad"):
         build_network(save(proto, tmp_path))
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+def test_all_that_several_passes_refuse_is_named_at_once(tmp_path: Path) -> None:
+    """Weights, indices and types that are refused by different passes, with counts and reasons."""
+    nodes = [
+        node("ConvTranspose", "x w", "a"),
+        node("ConvTranspose", "a w", "b"),
+        node("Mod", "b b", "c", fmod=0),
+        node("MaxPool", "c", "d e", kernel_shape=[1, 1]),
+        node("Cast", "e", "f", to=TensorProto.FLOAT),
+        node("ScatterND", "f i d", "g"),
+        node("Cast", "g", "h", to=TensorProto.INT16),
+        node("Cast", "h", "y", to=TensorProto.FLOAT),
+    ]
+    shapes = {"x": (1, 2, 3, 3), "w": (2, 2, 1, 1), "i": (1, 2, 3, 3, 4)}
+    proto = model(nodes, shapes, types={"i": "int64"})
+    with pytest.raises(AutotuneError) as caught:
+        build_network(save(proto, tmp_path))
+    for part in (
+        "5 operators are not supported",
+        "'ConvTranspose' (2 nodes, first 'a': its weights are computed at run time)",
+        "'Mod' (1 node, 'c'",
+        "'MaxPool' (1 node, 'd': its second output is used)",
+        "'ScatterND' (1 node, 'g'",
+        "'Cast' (2 nodes, first 'h': type int16)",
+    ):
+        assert part in caught.value.message
+    assert "change the model" in caught.value.hint
+
+
+def test_unknown_operators_are_counted_and_the_hint_is_for_a_user(tmp_path: Path) -> None:
+    inner = ports({"z": (4,)})
+    body = helper.make_graph([node("RandomNormalLike", "x", "z")], "b", [], inner)
+    nodes = [
+        node("NonZero", "x", "n"),
+        node("NonZero", "x", "m"),
+        helper.make_node("Foo", ["x"], ["f"], domain="my"),
+        node("If", "c", "z", then_branch=body, else_branch=body),
+        node("Unique", "x", "u"),
+    ]
+    proto = of_ports(nodes, {"x": (4,), "c": ()}, ["n", "m", "f", "z", "u"])
+    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.BOOL
+    with pytest.raises(AutotuneError) as caught:
+        build_network(save(proto, tmp_path))
+    for part in (
+        "'NonZero' (2 nodes, first 'n')",
+        "'my.Foo' (1 node, 'f')",
+        "'RandomNormalLike'",
+        "'If'",
+    ):
+        assert part in caught.value.message
+    assert "cut it there" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("LayerNormalization", {"axis": 2**31}),
+        ("LayerNormalization", {"axis": -(2**40)}),
+        ("Softmax", {"axis": 7}),
+        ("Concat", {"axis": -4}),
+        ("Flatten", {"axis": 4}),
+        ("Split", {"axis": 3, "num_outputs": 1}),
+        ("Gather", {"axis": 2**62}),
+        ("ArgMax", {"axis": -9}),
+        ("LpNormalization", {"axis": 2**33}),
+        ("Hardmax", {"axis": 5}),
+        ("DequantizeLinear", {"axis": 2**35}),
+    ],
+)
+def test_an_axis_outside_of_a_tensor_is_refused_by_node(
+    op: str, attrs: Mapping[str, object], tmp_path: Path
+) -> None:
+    """Inference of the `onnx` package reads outside of the shape for some of them, and crashes."""
+    inputs = "x w" if op in ("LayerNormalization", "Gather", "DequantizeLinear") else "x"
+    proto = model(node(op, inputs, **attrs), {"x": (2, 3, 4)}, {"w": np.ones(4, "f4")}, opset=18)
+    with pytest.raises(ModelError, match=op):
+        build_network(save(proto, tmp_path))

@@ -1,4 +1,8 @@
-"""① What operators that slide a window need to be well formed, before their shapes are inferred."""
+"""① What operators need to be well formed, before their shapes are inferred.
+
+The `onnx` package checks most of it, but not that windows fit, and it reads outside of a shape
+where an axis lies outside of it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,22 @@ from autotune.graph.ir import Editor, Node, Shape
 
 WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
 _PADDING = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+_AXIS_BEYOND = {"Flatten": 1, "OneHot": 1, "ConcatFromSequence": 1}
+"""Operators whose axis may be that behind the dimensions of their first input."""
+
+
+def check_axis(editor: Editor, node: Node) -> None:
+    """Raises ModelError where attribute `axis` names no dimension of the first input."""
+    axis = node.attrs.get("axis")
+    if axis is None or not node.inputs or node.inputs[0] not in editor.types:
+        return
+    rank = len(editor.types[node.inputs[0]].shape)
+    most = rank + _AXIS_BEYOND.get(node.op, 0)
+    is_single = isinstance(axis, int)
+    if not is_single or not (-most <= axis < most or rank == 0 == axis):
+        raise _wrong(node, f"axis {axis} of {rank} dimensions")
 
 
 def check_window(editor: Editor, node: Node) -> Shape | None:
