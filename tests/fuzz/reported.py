@@ -101,14 +101,18 @@ def _port(name: str, array: Array) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, array.shape)
 
 
-@cache
-def models() -> tuple[tuple[str, Made], ...]:
-    """Every model with the name of its kind."""
+def kinds() -> tuple[Kind, ...]:
+    """Every kind of all areas."""
     from tests.fuzz import reported_graphs, reported_moves, reported_numbers, reported_windows
 
     areas = (reported_windows, reported_moves, reported_numbers, reported_graphs)
-    kinds: list[Kind] = [kind for area in areas for kind in area.KINDS]
-    return tuple((kind.__name__, one) for kind in kinds for one in kind())
+    return tuple(kind for area in areas for kind in area.KINDS)
+
+
+@cache
+def models() -> tuple[tuple[str, Made], ...]:
+    """Every model with the name of its kind."""
+    return tuple((kind.__name__, one) for kind in kinds() for one in kind())
 
 
 def question(number: int) -> Question:

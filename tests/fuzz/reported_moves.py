@@ -125,7 +125,11 @@ def reshaped() -> Iterator[Made]:
 def reshaped_after_a_convolution() -> Iterator[Made]:
     """Tencent/ncnn#1827: a Reshape of channels that lie innermost, and a Transpose of it."""
     w = values(6, 2, 3, 3)
-    for to, perm in (((1, 3, 2, 25), (0, 2, 1, 3)), ((6, 25), (1, 0)), ((2, 3, 5, 5), (3, 0, 1, 2))):
+    for to, perm in (
+        ((1, 3, 2, 25), (0, 2, 1, 3)),
+        ((6, 25), (1, 0)),
+        ((2, 3, 5, 5), (3, 0, 1, 2)),
+    ):
         nodes = [n("Conv", "x w", "c"), n("Reshape", "c s", "t"), n("Transpose", "t", perm=perm)]
         yield made(nodes, x=(1, 2, 7, 7), w=w, s=ints(*to))
 

@@ -45,7 +45,7 @@ def softmax_of_old_opsets() -> Iterator[Made]:
 
 
 def normalised_layers() -> Iterator[Made]:
-    """microsoft/onnxruntime#26407, #26613: LayerNormalization at any axis, scales that broadcast."""
+    """microsoft/onnxruntime#26407, #26613: LayerNormalization, axes, scales that broadcast."""
     for axis in (-1, -2, 0, 1, 2):
         shape = (2, 3, 4)[axis:]
         op = n("LayerNormalization", "x s b", axis=axis)
