@@ -23,6 +23,10 @@ REASONS = (
         r"the shapes of the model do not fit.* '(\w+)'",
         "types or shapes that opset 22 does not know",
     ),
+    (r"operator '(\S+)' is not well formed", "operands or attributes that do not fit together"),
+    (r"operator '(\S+)' asks for too much", "more than a limit"),
+    (r"the model is not valid", "what the checker of ONNX does not allow"),
+    (r"input .* has elements of type '(\w+)'", "an input of elements of that type"),
     (r".*holds no ONNX graph", "a model of other operator sets (training, classical learning)"),
 )
 """A pattern of the message, with what is refused as its group, and the reason that it is."""

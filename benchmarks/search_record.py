@@ -109,7 +109,7 @@ def record(model: Path, path: Path, n_trials: int, config: TuneConfig) -> None:
     """Measure `n_trials` candidates of every task of a model; the log must not exist."""
     network = read(model)
     workloads = network_workloads(network)
-    header = new_header(network, model, {}, local_target(config.target), config)
+    header = new_header(network, str(model.resolve()), {}, local_target(config.target), config)
     log = Log(headers=(header,), workloads={w.key: w for w in workloads})
     tasks = [TuningTask(w.key, w.dag, network.weights[w.key], w.label) for w in workloads]
     labels = {task.key: task.label for task in tasks}

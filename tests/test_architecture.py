@@ -32,6 +32,7 @@ FLOORS = {
     "network": 7,
     "api": 8,
     "cli": 9,
+    "rules": 9,
     "__init__": 9,
     "__main__": 9,
 }

@@ -22,6 +22,7 @@ from autotune.graph.network import Network, build_network
 from autotune.machine import read_limits
 from autotune.measure.memory import private_bytes, require_memory
 from autotune.records import Journal, Log, require_new_log
+from autotune.search.partial import Rule
 from autotune.target import parse_target, require_cores, runs_here
 from autotune.tuner import Budget, Event, spent
 
@@ -42,6 +43,7 @@ def tune(
     target: str | None = None,
     max_error: float | None = None,
     warm_start: Sequence[str | Path] = (),
+    rules: Sequence[str | Path] = (),
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Event]:
@@ -60,34 +62,36 @@ def tune(
         "target": target,
         "max_error": max_error,
         "warm_start": tuple(str(Path(p).resolve()) for p in warm_start) or None,
+        "rules": tuple(str(Path(p).resolve()) for p in rules) or None,
     }
     config = resolve(preset, options).config
     require_new_log(log)
     require_memory(read_limits(), private_bytes(), path.stat().st_size if path.is_file() else 0)
     network = build_network(path, shapes, random_weights)
-    yield from tune_network(network, log, config, path, shapes or {}, stop, note)
+    yield from tune_network(network, log, config, str(path.resolve()), shapes or {}, stop, note)
 
 
 def tune_network(
     network: Network,
     log: Path,
     config: TuneConfig,
-    source: Path | None = None,
+    model_path: str = "",
     shapes: Shapes | None = None,
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[str], None] = lambda text: None,
+    rules: Sequence[Rule] = (),
 ) -> Iterator[Event]:
-    """`tune` for a network that is there already; `source`: the file that it came from, if any."""
+    """`tune` for a network that is there already; `model_path`: what the header names."""
     require_cores(config.threads)
     target = parse_target(config.target)
     if not runs_here(target):
         raise UsageError(f"this CPU cannot run code for '{config.target}'", "leave the target out")
-    header = new_header(network, source, shapes or {}, target, config)
+    header = new_header(network, model_path, shapes or {}, target, config)
     workloads = network_workloads(network)
     with Journal.create(log, header, workloads) as journal:
         seen = Log(headers=(header,), workloads={w.key: w for w in workloads})
         budget = Budget(config.trials, config.time_s)
-        yield from Tuning(journal, seen, header, budget, stop, note).events()
+        yield from Tuning(journal, seen, header, budget, stop, note, rules).events()
 
 
 def resume(
@@ -98,6 +102,7 @@ def resume(
     max_error: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[str], None] = lambda text: None,
+    rules: Sequence[Rule] = (),
 ) -> Iterator[Event]:
     """Go on with the session of `log`: what is left of its budget, or `trials` or `time_s` more.
 
@@ -114,4 +119,4 @@ def resume(
         if trials is not None or time_s is not None:
             budget = spent(seen).plus(trials, time_s)
         journal.append([header])
-        yield from Tuning(journal, seen, header, budget, stop, note).events()
+        yield from Tuning(journal, seen, header, budget, stop, note, rules).events()

@@ -12,7 +12,9 @@ A task is a network of one call, so its log is a log like any other: `resume`, `
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,7 @@ from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
 from autotune.records import best_for, read_log
 from autotune.schedule.steps import Steps
+from autotune.search.partial import Rule
 from autotune.search.policy import default_candidate
 from autotune.target import Target, host_target, require_cores, usable_cores
 from autotune.te.dag import ComputeDAG
@@ -71,14 +74,16 @@ class Task:
         target: Target | None = None,
         threads: int | None = None,
         name: str = "",
+        source: str = "",
     ) -> None:
         require_cores(threads or 1)
         self.dag = _dag(workload, args)
         self.name = name or str(getattr(workload, "__name__", "task"))
+        self.source = source
+        """What the header of a log says that the task came from."""
         self.target = target or host_target()
         self.threads = threads or usable_cores()
         self._log: Path | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __repr__(self) -> str:
         return f"Task({self.name}, {self.key}, {self.threads} threads)"
@@ -98,10 +103,11 @@ class Task:
         time_s: float | None = None,
         log: str | Path | None = None,
         show: Callable[[Event], None] = lambda event: None,
+        rules: Sequence[Rule] = (),
         **settings: Any,
     ) -> Best:
         """Search, and return the best that was found; `show` gets the events of `tuning`."""
-        for event in self.tuning(trials, time_s, log, **settings):
+        for event in self.tuning(trials, time_s, log, rules, **settings):
             show(event)
         return self.best()
 
@@ -110,21 +116,23 @@ class Task:
         trials: int | None = None,
         time_s: float | None = None,
         log: str | Path | None = None,
+        rules: Sequence[Rule] = (),
         **settings: Any,
     ) -> Iterator[Event]:
         """Search, as an iterator of events (`tuner.events`).
 
         `log`: a file to write, or one of this task to go on with; by default one that lasts as long
-        as this object. `settings`: seed, preset, max_error, … as of the command line.
+        as this object. `rules`: sketch rules, see `api.rules`. `settings`: seed, preset,
+        max_error, … as of the command line.
         """
         self._log = path = self._log_path(log)
         if path.exists():
             self._require_own(path)
-            yield from resume(path, trials=trials, time_s=time_s)
+            yield from resume(path, trials=trials, time_s=time_s, rules=rules)
             return
         options = {"trials": trials, "time_s": time_s, "threads": self.threads}
         config = resolve(settings.pop("preset", None), options | settings).config
-        yield from tune_network(self._network({}), path, config)
+        yield from tune_network(self.network(), path, config, self.source, rules=rules)
 
     def best(self, log: str | Path | None = None) -> Best:
         """The best program in `log`, by default that of the last `tune`.
@@ -159,7 +167,7 @@ class Task:
         steps = schedule.steps if isinstance(schedule, Schedule) else schedule
         if steps is None:
             steps = self.best().steps if self._log else self.default().steps
-        network = self._network(self._constants(constants or {}))
+        network = self.network(constants or {})
         artifact = compile_network(network, {self.key: steps}, self.target, self.threads)
         return Function(artifact, self.dag, self.threads)
 
@@ -174,8 +182,9 @@ class Task:
         if log is not None:
             return Path(log)
         if self._log is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="autotune-")
-            return Path(self._folder.name) / f"{self.name}.jsonl"
+            folder = Path(tempfile.mkdtemp(prefix="autotune-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            return folder / f"{self.name}.jsonl"
         return self._log
 
     def _require_own(self, path: Path) -> None:
@@ -200,15 +209,19 @@ class Task:
                 )
         return {name: np.ascontiguousarray(given[name]) for name in wanted}
 
-    def _network(self, constants: dict[str, Array]) -> Network:
-        """The network of one call of this task."""
+    def network(self, constants: Mapping[str, Array] | None = None) -> Network:
+        """The network of one call of this task; without `constants` it can be tuned, not run.
+
+        Raises UsageError for constants that do not fit.
+        """
+        arrays = {} if constants is None else self._constants(constants)
         inputs = [p.tensor for p in self.dag.placeholders if not p.constant]
         outputs = [self.dag[name].tensor for name in self.dag.outputs]
         values = {t.name: Value(t.name, t.shape, t.dtype, dense(t.shape)) for t in inputs + outputs}
         call = Call(
             task=self.key,
             inputs={t.name: t.name for t in inputs},
-            constants=constants,
+            constants=arrays,
             outputs={t.name: t.name for t in outputs},
             label=self.name,
         )

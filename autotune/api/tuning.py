@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
+from autotune.api.rules import rules_of
 from autotune.api.warm import Note, warm_start
 from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, NoValidSchedule
@@ -37,6 +38,7 @@ from autotune.measure.program import build_program
 from autotune.network.overlays import overwritable
 from autotune.records import Header, Journal, Log, Workload
 from autotune.search.model import Ranker
+from autotune.search.partial import Rule
 from autotune.search.policy import Candidate, SketchPolicy, default_candidate
 from autotune.search.sketch import generate_sketches
 from autotune.search.transfer import Hall
@@ -65,7 +67,7 @@ class Tuning:
 
     `log` is what is replayed first: empty of records for a new session. `stop` is asked between
     measurements. `note` is told what a user should know of the earlier logs. Raises UsageError
-    where memory is too short.
+    where memory is too short. `rules`: sketch rules beside those that the settings name.
     """
 
     def __init__(
@@ -76,13 +78,15 @@ class Tuning:
         budget: Budget,
         stop: Callable[[], bool] = lambda: False,
         note: Note = lambda text: None,
+        rules: Sequence[Rule] = (),
     ) -> None:
         self._journal, self._log, self._header = journal, log, header
         self._budget, self._stop = budget, stop
         self._config = TuneConfig.from_json(header.config)
         self._options = measure_options(log, self._config)
         peaks = measure_peaks(header.target, header.n_threads, self._options.evict)
-        self._tasks = tuning_tasks(log, peaks)
+        self._rules = (*rules, *rules_of(self._config.rules))
+        self._tasks = tuning_tasks(log, peaks, self._rules)
         # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
         # seconds as soon as anything else runs on the machine
         self._ranker = Ranker(self._config.seed)
@@ -104,6 +108,7 @@ class Tuning:
                 self._ranker,
                 self.warm.first,
                 self._stop,
+                self._rules,
             )
             session.replay(self._log.within(self._config.max_error))
             watch = NoiseWatch(read_usage)
@@ -119,16 +124,16 @@ class Tuning:
 
 def new_header(
     network: Network,
-    path: Path | None,
+    model_path: str,
     shapes: dict[str, tuple[int, ...]],
     target: Target,
     config: TuneConfig,
 ) -> Header:
-    """The header of the first run over a network; `path`: the file that it came from, if any."""
+    """The header of the first run over a network; `model_path`: what it came from, or ""."""
     return Header(
         run_id=secrets.token_hex(6),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        model_path=str(path.resolve()) if path else "",
+        model_path=model_path,
         model_hash=network.model_hash,
         shapes=shapes,
         target=target,
@@ -190,6 +195,7 @@ def make_session(
     ranker: Ranker,
     first: Mapping[str, Sequence[Candidate]],
     stop: Callable[[], bool],
+    rules: Sequence[Rule] = (),
 ) -> Session:
     """Wire search and measurement together."""
     config = TuneConfig.from_json(header.config)
@@ -197,7 +203,7 @@ def make_session(
 
     def policy_of(task: TuningTask) -> SketchPolicy:
         rng = np.random.default_rng([config.seed, int(task.key, 16)])
-        return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng, hall)
+        return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng, hall, rules)
 
     def default(task: TuningTask) -> Candidate | None:
         with suppress(NoValidSchedule):
@@ -253,12 +259,14 @@ def network_workloads(network: Network) -> list[Workload]:
     return [Workload(key, network.tasks[key], network.labels[key]) for key in network.weights]
 
 
-def tuning_tasks(log: Log, peaks: Peaks) -> list[TuningTask]:
+def tuning_tasks(log: Log, peaks: Peaks, rules: Sequence[Rule] = ()) -> list[TuningTask]:
     """The tasks of a log with their weights and bounds, in model order."""
     tasks = []
     for key, weight in log.header.tasks:
         workload = log.workloads[key]
-        bound = bound_s(workload.dag, peaks, generate_sketches(workload.dag, log.header.target))
+        bound = bound_s(
+            workload.dag, peaks, generate_sketches(workload.dag, log.header.target, extra=rules)
+        )
         parts = log.header.parts.get(key, ())
         tasks.append(TuningTask(key, workload.dag, weight, workload.label, bound, parts))
     return tasks

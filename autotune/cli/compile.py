@@ -9,10 +9,17 @@ import click
 from numpy.typing import NDArray
 
 from autotune.cli.console import counting, debug_option, put_path, say, say_note
-from autotune.cli.models import model_bytes, model_files, model_path, read_network
+from autotune.cli.models import (
+    model_bytes,
+    model_files,
+    model_path,
+    read_network,
+    read_workload,
+)
 from autotune.cli.options import (
     FILE,
     THREADS,
+    args_option,
     check_input_option,
     max_error_option,
     random_weights_option,
@@ -24,6 +31,7 @@ from autotune.files import require_place
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
+    from autotune.api.task import Task
     from autotune.graph.network import Network
 
 Shapes = dict[str, tuple[int, ...]]
@@ -41,6 +49,8 @@ Arrays = dict[str, NDArray[Any]]
 @max_error_option
 @click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
 @check_input_option
+@args_option
+@click.option("--constants", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name.")
 @debug_option
 def command(
     model: Path | None,
@@ -53,6 +63,8 @@ def command(
     max_error: float | None,
     check: bool,
     check_files: tuple[tuple[str, Path], ...],
+    arguments: str | None,
+    constants: Path | None,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
@@ -60,12 +72,20 @@ def command(
     that an analytic model of this CPU chooses. Records with a larger error than --max-error (the
     limit that the log was tuned with, by default) are left out. The outputs are compared with those
     of ONNX Runtime, where it is installed, on the model file itself.
+
+    MODEL may be FILE.py:FUNCTION as well, a computation of `autotune.te`, which NumPy checks.
     """
     from autotune.api.compiling import compile_plan
     from autotune.api.compiling import plan as plan_of
 
     if check_files and not check:
         raise UsageError("--check-input is for the check", "leave out --no-check")
+    task = _workload(model, arguments, log_path, threads)
+    if task is not None:
+        _compile_workload(task, log_path, output, constants, check)
+        return
+    if constants is not None:
+        raise UsageError("--constants is for workloads", "a model has its weights in its file")
     source = model_path(model) if log_path is None else model
     is_random = True if random_weights or (model is None and log_path is None) else None
     plan = plan_of(source, log_path, shapes_of(shapes), target, threads, max_error, is_random)
@@ -85,6 +105,41 @@ def command(
     done.artifact.save(path)
     working = format_bytes(done.artifact.arena_bytes)
     say(f"{path.stat().st_size:,} bytes, {working} of working memory")
+    put_path(path)
+
+
+def _workload(
+    model: Path | None, arguments: str | None, log_path: Path | None, threads: int | None
+) -> Task | None:
+    """The workload that is named, or that the log was made for; None where that is a model."""
+    if model is not None or arguments is not None or log_path is None:
+        return read_workload(model, arguments, threads or 0)
+    from autotune.api.workloads import parse_source, task_of_log
+    from autotune.records import read_log
+
+    log = read_log(log_path)
+    if not log.headers or parse_source(log.header.model_path) is None:
+        return None
+    threads = threads or log.header.n_threads
+    return task_of_log(log.header.model_path, log.header.model_hash, threads=threads)
+
+
+def _compile_workload(
+    task: Task, log_path: Path | None, output: Path | None, constants: Path | None, check: bool
+) -> None:
+    from autotune.api.workloads import compile_task
+    from autotune.cli.run import read_array
+
+    path = output or Path(f"{task.name}.atn")
+    require_place(path, inputs=[p for p in (log_path, constants) if p])
+    arrays = read_array(constants) if constants else {}
+    if not isinstance(arrays, dict):
+        raise UsageError(f"{constants} holds one array", "write several by name: numpy.savez")
+    artifact, error = compile_task(task, log_path, arrays, check)
+    if error is not None:
+        say(f"outputs agree with NumPy: largest error {error:.1e} of the largest value")
+    artifact.save(path)
+    say(f"{path.stat().st_size:,} bytes")
     put_path(path)
 
 

@@ -33,6 +33,12 @@ def _schedule(dag: ComputeDAG, steps: Steps, target: Target) -> str:
     return str(replay(dag, steps))
 
 
+def _steps(dag: ComputeDAG, steps: Steps, target: Target) -> str:
+    from autotune.api.schedule import Schedule
+
+    return Schedule(dag, target, steps).python()
+
+
 def _python(dag: ComputeDAG, steps: Steps, target: Target) -> str:
     from autotune.loopir.lower import lower
     from autotune.loopir.python_text import print_python
@@ -64,6 +70,7 @@ def _asm(dag: ComputeDAG, steps: Steps, target: Target) -> str:
 _STAGES: dict[str, Callable[[ComputeDAG, Steps, Target], str]] = {
     "te": _te,
     "schedule": _schedule,
+    "steps": _steps,
     "python": _python,
     "loopir": _loopir,
     "llvm": _llvm,
@@ -80,7 +87,8 @@ def command(log_path: Path, task: str, stage: str | None) -> None:
     """Show the best program of a task in LOG.
 
     Without --stage: what was measured, the computation, and the loops. Stages: te (what is
-    computed), schedule (its loops), python (a program that does the same), loopir, llvm, asm.
+    computed), schedule (its loops), steps (the Python text that makes it, for `autotune measure`),
+    python (a program that does the same), loopir, llvm, asm.
     """
     from autotune.records import best_records, read_log
 

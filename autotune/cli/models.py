@@ -11,6 +11,7 @@ from autotune.cli.console import say_note
 from autotune.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
+    from autotune.api.task import Task
     from autotune.graph.network import Network
     from autotune.records import Log
     from autotune.target import Target
@@ -53,6 +54,16 @@ def read_network(
     if random_weights:
         say_random_weights(path.name)
     return network
+
+
+def read_workload(model: Path | None, arguments: str | None, threads: int = 0) -> Task | None:
+    """The task of FILE.py:FUNCTION; None where `model` is a model. Raises UsageError."""
+    if model is None and arguments is None:
+        return None
+    from autotune.api.workloads import parse_source, task_of
+
+    source = parse_source(str(model or ""), arguments)
+    return None if source is None else task_of(source, threads=threads or None)
 
 
 def say_random_weights(name: str) -> None:

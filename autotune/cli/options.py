@@ -115,6 +115,12 @@ random_weights_option = click.option(
     is_flag=True,
     help="Give random weights to a model that comes without any (all are ConstantOfShape).",
 )
+args_option = click.option(
+    "--args",
+    "arguments",
+    metavar="VALUE,…",
+    help="What the function of FILE.py:FUNCTION is called with, e.g. 1024,1024,1024.",
+)
 check_input_option = click.option(
     "--check-input",
     "check_files",
@@ -136,6 +142,14 @@ warm_start_option = click.option(
     multiple=True,
     metavar="LOG",
     help="Learn from an earlier log of this CPU before the first batch. Repeatable.",
+)
+rules_option = click.option(
+    "--rules",
+    "rules",
+    type=FILE,
+    multiple=True,
+    metavar="FILE.py",
+    help="Sketch rules of your own: a Python file that defines RULES. Repeatable.",
 )
 events_option = click.option(
     "--events",

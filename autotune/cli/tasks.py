@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli.console import columns, debug_option, put, put_json
-from autotune.cli.models import model_path, read_network, shape_text
+from autotune.cli.models import model_path, read_network, read_workload, shape_text
 from autotune.cli.options import (
     FILE,
+    args_option,
     format_option,
     random_weights_option,
     shape_option,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 @click.argument("model", required=False, type=FILE)
 @shape_option
 @random_weights_option
+@args_option
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
 @format_option
 @debug_option
@@ -34,16 +36,23 @@ def command(
     model: Path | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     random_weights: bool,
+    arguments: str | None,
     dag: bool,
     style: str,
 ) -> None:
     """List the tuning tasks of MODEL: its distinct fused subgraphs.
 
+    MODEL may be FILE.py:FUNCTION as well, a computation of `autotune.te`.
+
     The weight of a task is how often the model runs it. Ids are good for `explain --task`.
     A subgraph "for 3, 4" can replace those two tasks, which compile decides by what they take.
     """
     random_weights |= model is None
-    network = read_network(model_path(model), shapes_of(shapes), random_weights)
+    task = read_workload(model, arguments)
+    if task is not None:
+        network = task.network()
+    else:
+        network = read_network(model_path(model), shapes_of(shapes), random_weights)
     if style == "json":
         put_json([_task_json(network, key, dag) for key in network.weights])
         return

@@ -14,9 +14,11 @@ from autotune.cli.options import (
     SEED,
     THREADS,
     Preset,
+    args_option,
     events_option,
     max_error_option,
     random_weights_option,
+    rules_option,
     shape_option,
     shapes_of,
     time_option,
@@ -33,11 +35,13 @@ from autotune.cli.options import (
 @click.option("--threads", type=THREADS, help="Threads that the model will run on.  [all cores]")
 @shape_option
 @random_weights_option
+@args_option
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
 @click.option("--seed", type=SEED, help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
 @max_error_option
 @warm_start_option
+@rules_option
 @click.option("--dry-run", is_flag=True, help="Show tasks and settings; measure nothing.")
 @events_option
 @debug_option
@@ -46,13 +50,18 @@ def command(
     log_path: Path | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     random_weights: bool,
+    arguments: str | None,
     preset: str | None,
     warm_start: tuple[Path, ...],
+    rules: tuple[Path, ...],
     dry_run: bool,
     events: str | None,
     **options: Any,
 ) -> int:
     """Search for the fastest program of every part of MODEL, and log every measurement.
+
+    MODEL is an ONNX file, or FILE.py:FUNCTION for a computation of `autotune.te`, which is called
+    with --args.
 
     Without MODEL, tunes the ResNet-50 that comes with the onnx package, with random weights.
     Without a budget, searches for ten minutes. Stops at the first limit that is reached; a log can
@@ -63,24 +72,31 @@ def command(
         model_bytes,
         model_path,
         read_network,
+        read_workload,
     )
-    from autotune.cli.warm import warm_paths
+    from autotune.cli.warm import rules_paths, warm_paths
     from autotune.config import resolve
     from autotune.machine import read_limits
     from autotune.measure.memory import private_bytes, require_memory
     from autotune.records import require_new_log
     from autotune.target import require_cores
 
-    resolved = resolve(preset, options | {"warm_start": warm_paths(warm_start)})
+    files = {"warm_start": warm_paths(warm_start), "rules": rules_paths(rules)}
+    resolved = resolve(preset, options | files)
     config = resolved.config
     require_cores(config.threads)
+    task = read_workload(model, arguments, config.threads)
     path = model_path(model)
     target = local_target(config.target)
-    log_path = log_path or default_log(path)
+    log_path = log_path or default_log(task.name if task else path.stem)
     if not dry_run:
         require_new_log(log_path)
         require_memory(read_limits(), private_bytes(), model_bytes(path))
-    network = read_network(path, shapes_of(shapes), random_weights or model is None)
+    if task is not None:
+        network, origin = task.network(), task.source
+    else:
+        network = read_network(path, shapes_of(shapes), random_weights or model is None)
+        origin = str(path.resolve())
     if dry_run:
         from autotune.cli.tasks import settings_text, task_text
 
@@ -94,12 +110,12 @@ def command(
     from autotune.records import Journal, Log
     from autotune.tuner import Budget
 
-    header = new_header(network, path, shapes_of(shapes), target, config)
+    header = new_header(network, origin, shapes_of(shapes), target, config)
     workloads = network_workloads(network)
     with Journal.create(log_path, header, workloads) as journal:
         if events is None:
             say(
-                f"{path.name}: {len(workloads)} tasks, {target.cpu}, "
+                f"{network.name if task else path.name}: {len(workloads)} tasks, {target.cpu}, "
                 f"{header.n_threads} threads, seed {config.seed}, log {journal.path}"
             )
         log = Log(headers=(header,), workloads={w.key: w for w in workloads})
@@ -107,9 +123,9 @@ def command(
         return run_session(journal, log, header, budget, events)
 
 
-def default_log(model: Path) -> Path:
-    """`logs/<model>-<date>.jsonl`, made unique by a number where it exists already."""
-    name = f"{model.stem}-{datetime.now():%Y%m%d-%H%M%S}"
+def default_log(stem: str) -> Path:
+    """`logs/<stem>-<date>.jsonl`, made unique by a number where it exists already."""
+    name = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
     path = Path("logs") / f"{name}.jsonl"
     n = 1
     while path.exists():

@@ -1,4 +1,4 @@
-"""⑪ `--warm-start`: earlier logs become a trained ranker and what to measure first."""
+"""⑪ `--warm-start` and `--rules`: files that a run is to learn from, tried at once."""
 
 from __future__ import annotations
 
@@ -17,3 +17,12 @@ def warm_paths(given: Iterable[Path], before: Iterable[str] = ()) -> tuple[str, 
     for path in paths:
         read_log(path)
     return tuple(dict.fromkeys([*before, *(str(p.resolve()) for p in paths)])) if paths else None
+
+
+def rules_paths(given: Iterable[Path]) -> tuple[str, ...] | None:
+    """Absolute paths of files with sketch rules; None where none is given. Raises UsageError."""
+    from autotune.api.rules import rules_of
+
+    paths = [str(path.resolve()) for path in given]
+    rules_of(paths)
+    return tuple(paths) or None

@@ -20,6 +20,7 @@ from autotune.graph.contraction import einsum_shape
 from autotune.graph.ir import OPSET, Array, Editor, Node, Shape, TensorType
 from autotune.graph.limits import check_type
 from autotune.graph.onnx_nodes import proto_of, type_of, value_info
+from autotune.graph.operands import check_operands
 from autotune.graph.opsets import schema_of
 from autotune.graph.well_formed import WINDOWED, check_axis, check_window
 
@@ -55,6 +56,7 @@ class Inference:
             if name and kind is not None:
                 check_type(node, name, kind.shape)
                 self.editor.types[name] = kind
+        check_operands(self.editor, node)
 
     def _key(self, node: Node) -> object | None:
         """What the types of the outputs depend on; None if that is long to say."""

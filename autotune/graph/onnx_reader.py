@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,9 @@ _MOST_BYTES = (2 << 30) - 1
 
 _IR_VERSION = 10
 """The version of the file format that is written: its inputs need not list all initialisers."""
+
+_CONTEXT = re.compile(r"Bad node spec for node\. Name: (.*?) OpType: (\S+)")
+"""Where the checker says which node is wrong."""
 
 _ALL_KINDS = TensorProto.DataType.values()
 
@@ -319,11 +323,16 @@ def _check(model: ModelProto) -> None:
     for output in stated.graph.output:
         output.type.tensor_type.shape.SetInParent()
     for node in stated.graph.node:
+        node.name = node.name or next((o for o in node.output if o), node.op_type)
         _make_outputs(node)
     try:
         onnx.checker.check_model(stated)
     except onnx.checker.ValidationError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason, _, context = " ".join(str(error).split()).partition("==> Context:")
         if reason.startswith("No Op registered"):
             return  # import names all operators without a meaning
-        raise ModelError(f"the model is not valid: {reason}", "export the model again") from error
+        where = _CONTEXT.search(context)
+        if where:
+            reason = f"operator '{where[2]}' (node '{where[1]}'): {reason}"
+        message = f"the model is not valid: {reason.strip()}"
+        raise ModelError(message, "export the model again") from error

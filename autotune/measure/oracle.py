@@ -121,7 +121,7 @@ def check(name: str, found: Array, ref: Reference) -> Verdict:
     """Compare one output with the oracle. Values that are not finite must be the same."""
     expected = ref.expected[name]
     if ref.is_finite[name]:  # what follows would say the same, in many more passes
-        error = np.subtract(found, expected, dtype=np.float64)
+        error = np.asarray(np.subtract(found, expected, dtype=np.float64))
         worst = float(np.abs(error, out=error).max(initial=0.0))
         if worst <= ref.tolerances[name]:
             return Verdict(worst / (ref.largest[name] or 1.0), "")

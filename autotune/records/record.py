@@ -25,6 +25,7 @@ from autotune.schedule.steps import Steps, steps_from_json
 from autotune.target import Target
 from autotune.te.codec import dag_from_json, dag_to_json
 from autotune.te.dag import ComputeDAG
+from autotune.te.validate import require_valid
 
 FORMAT = "autotune-log"
 VERSION = 1
@@ -243,7 +244,9 @@ def _decode_record(data: dict[str, Any], line: str) -> MeasureRecord:
         default_estimate_s=data.get("default_estimate_s"),
     )
     require_types(record)
-    if record.n_threads < 1 or min(record.result.times_s, default=0.0) < 0:
+    times_s = record.result.times_s
+    is_timed = bool(times_s) or not record.result.ok
+    if record.n_threads < 1 or min(times_s, default=0.0) < 0 or not is_timed:
         raise ValueError("no measurement")
     return record
 
@@ -252,7 +255,9 @@ def _decode_workload(data: dict[str, Any]) -> Workload:
     key, label = data["key"], data.get("label", "")
     if not isinstance(key, str) or not isinstance(label, str):
         raise TypeError("key and label are texts")
-    return Workload(key, dag_from_json(data["dag"]), label)
+    dag = dag_from_json(data["dag"])
+    require_valid(dag)
+    return Workload(key, dag, label)
 
 
 def _steps_of(data: dict[str, Any], line: str) -> str:

@@ -268,7 +268,7 @@ def steps_to_json(steps: Steps) -> list[dict[str, Any]]:
 
 def steps_from_json(data: list[dict[str, Any]]) -> Steps:
     """Inverse of `steps_to_json`. Raises LogMismatch for an unknown step or field."""
-    return tuple(_from_json(item) for item in data)
+    return tuple(map(_from_json, data))
 
 
 def _to_json(step: Step) -> dict[str, Any]:
@@ -279,13 +279,26 @@ def _to_json(step: Step) -> dict[str, Any]:
     return out
 
 
-def _from_json(item: dict[str, Any]) -> Step:
+def _from_json(item: Any) -> Step:
+    if not isinstance(item, dict):
+        item = {"step": item}
     rest = {k: tuple(v) if isinstance(v, list) else v for k, v in item.items() if k != "step"}
     try:
         step: Step = _KINDS[item["step"]](**rest)
+        if not all(_fits(f.type, getattr(step, f.name)) for f in fields(step)):
+            raise TypeError("a field of another type")
     except (KeyError, TypeError) as error:
         raise LogMismatch(
             f"the log holds a schedule step that this version does not know: {item}",
             "use the version of autotune that wrote the log, or tune anew",
         ) from error
     return step
+
+
+def _fits(annotation: Any, value: Any) -> bool:
+    """Whether a field of a concrete step is of its type; types are texts in this module."""
+    text = str(annotation)
+    if text.startswith("tuple["):
+        each = text.removeprefix("tuple[").partition(",")[0]
+        return isinstance(value, tuple) and all(_fits(each, v) for v in value)
+    return isinstance(value, str) if text == "str" else type(value) is int

@@ -52,7 +52,7 @@ def n_parts(op: Compute, target: Target) -> int:
     if not op.reduce_axes or reuses(op):
         return 1
     n_terms, n_results = _count(op.reduce_axes), _count(op.axes)
-    in_lanes = terms_fill_lanes(op, target)
+    in_lanes = _runs_in_lanes(op, target)
     if n_terms < MANY_TERMS or n_results > (target.lanes if in_lanes else FEW_RESULTS):
         return 1
     if in_lanes and len(op.reduce_axes) == 1:
@@ -62,13 +62,18 @@ def n_parts(op: Compute, target: Target) -> int:
     return min(divisors, key=lambda n: abs(math.log(n * n / n_terms)))
 
 
+def _runs_in_lanes(op: Compute, target: Target) -> bool:
+    """Whether a rule fills vectors with the terms of each result; a single number has no rule."""
+    return bool(op.axes) and terms_fill_lanes(op, target)
+
+
 def _count(axes: tuple[Axis, ...]) -> int:
     return math.prod(a.extent for a in axes)
 
 
 def _rounds(op: Compute, target: Target) -> bool:
     """Whether too many terms would be added up one after the other."""
-    return _count(op.reduce_axes) >= TOO_MANY_TERMS and not terms_fill_lanes(op, target)
+    return _count(op.reduce_axes) >= TOO_MANY_TERMS and not _runs_in_lanes(op, target)
 
 
 def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:

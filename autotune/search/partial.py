@@ -36,7 +36,8 @@ class Partial:
     """A sketch while it is being built: the steps so far, their state, and which stages are done.
 
     `state`: the loop structure that `steps` make, with every hole at its smallest value.
-    `structure`: the tags of each rule that was applied, in order.
+    `structure`: the tags of each rule that was applied, in order. `is_foreign`: whether a rule of
+    the user's is among them.
     """
 
     state: State
@@ -44,6 +45,7 @@ class Partial:
     parameters: tuple[Parameter, ...] = ()
     structure: tuple[tuple[str, ...], ...] = ()
     done: frozenset[str] = frozenset()
+    is_foreign: bool = False
 
     def add(self, *steps: Step, done: Iterable[str] = (), tags: tuple[str, ...] = ()) -> Partial:
         """Apply steps, mark stages as done, add the tags of a rule.

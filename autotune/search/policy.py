@@ -27,6 +27,7 @@ from autotune.schedule.steps import Steps, Winograd, steps_text
 from autotune.search.analysis import analyse
 from autotune.search.features import features
 from autotune.search.model import Array, Ranker
+from autotune.search.partial import Rule
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Rows, Sketch
@@ -92,7 +93,11 @@ class _Studied:
 
 
 class SketchPolicy:
-    """Search state of one task; `hall`: what the policies of a run find, for all of them."""
+    """Search state of one task.
+
+    `hall`: what the policies of a run find, for all of them. `rules`: sketch rules of the user's,
+    beside those of `search.sketch`.
+    """
 
     def __init__(
         self,
@@ -102,6 +107,7 @@ class SketchPolicy:
         model: Ranker,
         rng: np.random.Generator,
         hall: Hall | None = None,
+        rules: Sequence[Rule] = (),
     ) -> None:
         self.dag, self.target, self.n_threads = dag, target, n_threads
         self._hall = hall or Hall()
@@ -109,7 +115,7 @@ class SketchPolicy:
         self.generations, self.hopeless = GENERATIONS, HOPELESS
         self._seed = int(rng.integers(2**63))
         self._n_observed, self._n_asked = 0, 0
-        self.sketches = {s.name: s for s in generate_sketches(dag, target)}
+        self.sketches = {s.name: s for s in generate_sketches(dag, target, extra=rules)}
         self._measured: dict[str, dict[bytes, float | None]] = {n: {} for n in self.sketches}
         self._studied = {n: _Studied() for n in self.sketches}
         self._features_of = {n: partial(self._features, n) for n in self.sketches}
@@ -125,7 +131,7 @@ class SketchPolicy:
         pools = {
             name: self._evolve(self.sketches[name], *found)
             for name, found in seeds.items()
-            if len(found[1]) and found[1][0] <= limit
+            if len(found[1]) and (found[1][0] <= limit or self._is_owed(name))
         }
         first = not any(self._measured.values())
         chosen = self._best_of_each(pools, n) if first else []
@@ -153,6 +159,10 @@ class SketchPolicy:
         for i in self.rng.permutation(len(rest))[: n - len(chosen)]:
             chosen.append(rest[int(i)])
         return [self._candidate(name, *pools[name], k) for name, k in chosen]
+
+    def _is_owed(self, name: str) -> bool:
+        """Whether a structure of the user's rules was never tried: the model may not know it."""
+        return self.sketches[name].is_foreign and not self._measured[name]
 
     def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
         """Learn from measurements, live or replayed; schedules of unknown sketches are ignored.

@@ -14,9 +14,10 @@ from autotune.search.partial import (
 )
 from autotune.search.space import Tag
 from autotune.target import Target
+from autotune.te.arith import linear
 from autotune.te.chains import matches, shared_axes
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
-from autotune.te.expr import Axis, Load, Reduce, Var, variables
+from autotune.te.expr import Axis, Expr, Load, Reduce, Var, variables
 from autotune.te.windows import reuses
 
 _FEW = 4
@@ -49,11 +50,17 @@ def only_terms_are_contiguous(dag: ComputeDAG, op: Compute, target: Target) -> b
 
     Constants that all results share are no matter: the weights of a single channel.
     """
-    if not op.axes or advances(op, op.axes[-1]):
+    if not op.axes or _are_neighbours(op, op.axes[-1]):
         return False
     if reuses(op) and not all(_is_own(op, x) or _is_common(dag, op, x) for x in op.reads):
         return False
     return terms_fill_lanes(op, target)
+
+
+def _are_neighbours(op: Compute, axis: Axis) -> bool:
+    """Whether results along `axis` read elements that lie next to one another, or the same."""
+    steps = (abs(linear(x.indices[-1]).coefficient(axis.name)) for x in op.reads if x.indices)
+    return advances(op, axis) and all(step <= 1 for step in steps)
 
 
 def _is_own(op: Compute, x: Load) -> bool:
@@ -155,7 +162,7 @@ def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
     0 where the reduction is not contiguous, or too short.
     """
     contiguous = all(
-        x.indices and x.indices[-1] == Var(last.name) and not _elsewhere(x, last)
+        x.indices and _runs_along(x.indices[-1], last) and not _elsewhere(x, last)
         for x in op.reads
         if any(last.name in variables(i) for i in x.indices)
     )
@@ -170,6 +177,13 @@ def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
     whole = [w for w in widths if w == lanes]
     quick = [w for w in exact if w >= lanes or n // w <= _NARROW_STEPS]
     return next(iter(quick + close + exact + whole), 0)
+
+
+def _runs_along(index: Expr, axis: Axis) -> bool:
+    """Whether an index is `axis`, behind whole multiples of its extent: a row of its own."""
+    terms = linear(index).terms
+    others = (c for atom, c in terms if atom != Var(axis.name))
+    return (Var(axis.name), 1) in terms and all(c % axis.extent == 0 for c in others)
 
 
 def _elsewhere(x: Load, axis: Axis) -> bool:

@@ -10,6 +10,7 @@ operator's name or a shape's value.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from autotune.errors import ScheduleError
 from autotune.schedule.steps import CacheWrite, ComputeInline, Parallel, Reorder
@@ -30,10 +31,14 @@ MAX_REPEATED_NODES = 256
 
 
 def generate_sketches(
-    dag: ComputeDAG, target: Target, rules: Sequence[Rule] | None = None
+    dag: ComputeDAG,
+    target: Target,
+    rules: Sequence[Rule] | None = None,
+    extra: Sequence[Rule] = (),
 ) -> list[Sketch]:
     """All loop structures of a task, by `rules` (None: `RULES`), which are tried in order.
 
+    What an `extra` rule answers is added to the structures of the others instead of replacing them.
     Raises ScheduleError when no rule applies to a stage, or when a rule adds a step that cannot be
     applied.
     """
@@ -46,6 +51,8 @@ def generate_sketches(
             finished.append(partial)
             continue
         work += _apply(RULES if rules is None else rules, partial, name, target)
+        answers = (p for rule in extra for p in rule(partial, name, target) or ())
+        work += [replace(p, is_foreign=True) for p in answers]
     return _named(reversed(finished))
 
 
@@ -57,7 +64,9 @@ def _named(partials: Iterable[Partial]) -> list[Sketch]:
         name = "+".join(",".join(tags) for tags in p.structure)
         n = counts[name] = counts.get(name, -1) + 1
         tags = frozenset(tag for tags in p.structure for tag in tags)
-        sketches.append(Sketch(f"{name}#{n}" if n else name, p.steps, p.parameters, tags))
+        sketches.append(
+            Sketch(f"{name}#{n}" if n else name, p.steps, p.parameters, tags, p.is_foreign)
+        )
     return sketches
 
 

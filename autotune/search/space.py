@@ -81,12 +81,16 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """A loop structure: steps with holes, the domain of every hole, and tags (see `Tag`)."""
+    """A loop structure: steps with holes, the domain of every hole, and tags (see `Tag`).
+
+    `is_foreign`: a rule of the user's has made it.
+    """
 
     name: str
     steps: Steps
     parameters: tuple[Parameter, ...]
     tags: frozenset[str] = frozenset()
+    is_foreign: bool = False
 
     @property
     def size(self) -> int:

@@ -244,3 +244,4 @@ _CALLS: dict[str, Callable[[Array], Array]] = {
     "round": np.round,
     "not": np.logical_not,
 }
+KNOWN_CALLS = frozenset(_CALLS)

@@ -117,3 +117,14 @@ def test_what_does_not_fit_is_told(task: autotune.Task) -> None:
     s["product"].split("r", 5)
     with pytest.raises(ScheduleError, match="a reduction over r must not overlap"):
         task.build(s, {"b": b})
+
+
+@pytest.mark.parametrize("shape", [(1 << 16,), (64, 1024), (70_001,)], ids=str)
+def test_a_sum_of_everything_is_accurate_and_fills_vectors(shape: tuple[int, ...]) -> None:
+    x = te.placeholder(shape, "x")
+    axes = [te.reduce_axis(n, f"k{d}") for d, n in enumerate(shape)]
+    task = autotune.Task(te.compute((), lambda: te.sum(x[tuple(axes)], axes), "y"), threads=1)
+    values = np.random.default_rng(0).random(shape, np.float32)
+    task.tune(trials=2)
+    np.testing.assert_allclose(task.build()(values), values.sum(dtype=np.float64), rtol=1e-5)
+    assert "vectorize" in str(task.schedule(task.best().steps)) or 70_001 in shape

@@ -431,3 +431,79 @@ def test_an_axis_outside_of_a_tensor_is_refused_by_node(
     proto = model(node(op, inputs, **attrs), {"x": (2, 3, 4)}, {"w": np.ones(4, "f4")}, opset=18)
     with pytest.raises(ModelError, match=op):
         build_network(save(proto, tmp_path))
+
+
+# --- malformed models -------------------------------------------------------------------------
+
+ONES = {name: np.ones(shape, np.float32) for name, shape in (("w3", 3), ("w5", 5), ("w24", (2, 4)))}
+INDEX = {"at": np.array([9]), "nd": np.array([[9]]), "five": np.array(5), "three": np.array([3])}
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "shape", "attrs"),
+    [
+        ("Reshape", "x three", (4,), {}),
+        ("Gather", "x at", (4,), {}),
+        ("GatherElements", "x at", (4,), {}),
+        ("GatherND", "x nd", (4,), {}),
+        ("ScatterND", "x nd w1", (4,), {}),
+        ("CumSum", "x five", (4,), {}),
+        ("PRelu", "x w3", (4,), {}),
+        ("PRelu", "x w24", (4,), {}),
+        ("LayerNormalization", "x w3", (2, 4), {}),
+        ("InstanceNormalization", "x w5 w5", (1, 3, 2, 2), {}),
+        ("Conv", "x k w5", (1, 3, 4, 4), {}),
+        ("Conv", "x k", (1, 4, 4, 4), {}),
+        ("Conv", "x k", (1, 3, 4, 4), {"group": 0}),
+        ("ConvTranspose", "x k w5", (1, 2, 4, 4), {}),
+        ("Gemm", "x m w3", (2, 5), {}),
+        ("DepthToSpace", "x", (1, 6, 2, 2), {"blocksize": 2}),
+        ("SpaceToDepth", "x", (1, 2, 5, 4), {"blocksize": 2}),
+        ("LRN", "x", (1, 3, 2, 2), {"size": 0}),
+        ("Cast", "x", (4,), {"to": 0}),
+        ("Relu", "x x", (4,), {}),
+        ("Relu", "x", (4,), {"foo": 1}),
+        ("Relu", "nope", (4,), {}),
+        ("Softmax", "x", (4,), {"axis": "a"}),
+        ("Transpose", "x", (4,), {"perm": [0, 0]}),
+        ("LSTM", "x lw lr", (3, 1, 4), {"hidden_size": 7}),
+        ("LSTM", "x lw lr", (3, 1, 5), {"hidden_size": 2}),
+        ("GRU", "x lw lr", (3, 1, 4), {"hidden_size": 2}),
+        ("LSTM", "x lw lr", (3, 1, 4), {"hidden_size": 2, "direction": "sideways"}),
+        ("LSTM", "x lw lr", (3, 1, 4), {"hidden_size": 2, "activations": ["Tanh"]}),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_by_node(
+    op: str, inputs: str, shape: Sequence[int], attrs: Mapping[str, object], tmp_path: Path
+) -> None:
+    constants = {**ONES, **INDEX, "w1": np.ones(1, "f4"), "k": np.ones((2, 3, 1, 1), "f4")}
+    constants |= {"m": np.ones((5, 4), "f4")}
+    constants |= {"lw": np.ones((1, 8, 4), "f4"), "lr": np.ones((1, 8, 2), "f4")}
+    proto = model(node(op, inputs, **attrs), {"x": shape}, constants)
+    with pytest.raises(ModelError, match=op) as caught:
+        build_network(save(proto, tmp_path))
+    assert "y" in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("data", "dims"), [(b"123", 4), (b"", 4), (b"0" * 16, 2**40), (b"0" * 16, -4)]
+)
+def test_an_initialiser_whose_data_do_not_fit_is_refused_by_name(
+    data: bytes, dims: int, tmp_path: Path
+) -> None:
+    proto = model(node("Add", "x w"), {"x": (4,)})
+    proto.graph.initializer.add(name="w", data_type=1, dims=[dims], raw_data=data)
+    with pytest.raises(ModelError, match="w"):
+        build_network(save(proto, tmp_path))
+
+
+@pytest.mark.parametrize("place", ["gone.bin", "../out.bin", "/etc/hostname", "", "short.bin"])
+def test_external_data_that_are_missing_or_elsewhere(place: str, tmp_path: Path) -> None:
+    proto = model(node("Add", "x w"), {"x": (2000,)})
+    tensor = proto.graph.initializer.add(name="w", data_type=1, dims=[2000])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=place)
+    (tmp_path / "short.bin").write_bytes(b"0" * 100)
+    with pytest.raises(ModelError, match="w"):
+        build_network(save(proto, tmp_path))

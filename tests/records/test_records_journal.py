@@ -449,3 +449,83 @@ def test_a_log_of_version_1_is_read_for_ever(assets: Path) -> None:
     ]
     best = best_for(log, "znver5-0123456789ab", 1)
     assert best["6f1d2a3b4c5d6e7f"].sequence == 1
+
+
+def edited(line: str, path: str, value: object) -> str:
+    """The line with the field at `path` (`result/times_s`) replaced."""
+    data = json.loads(line)
+    *folders, last = path.split("/")
+    inner = data
+    for name in folders:
+        inner = inner[int(name) if isinstance(inner, list) else name]
+    inner[int(last) if isinstance(inner, list) else last] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("sequence", "7"),
+        ("workload", None),
+        ("n_threads", 0),
+        ("n_threads", True),
+        ("elapsed_s", float("nan")),
+        ("result/times_s", []),
+        ("result/times_s", [1e-3, "2"]),
+        ("result/times_s", [-1.0]),
+        ("result/error", {}),
+        ("steps", "none"),
+    ],
+)
+def test_a_record_with_a_field_of_another_type_is_no_entry(path: str, value: object) -> None:
+    assert decode(edited(encode(record()), path, value)) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("run_id", 7),
+        ("shapes", {"x": "1x3"}),
+        ("n_threads", -1),
+        ("config", []),
+        ("config/batch", "many"),
+        ("tasks", [["k1", "one"]]),
+        ("target/vector_bits", None),
+        ("version", "1"),
+    ],
+)
+def test_a_header_with_a_field_of_another_type_is_no_entry(
+    header: Header, path: str, value: object
+) -> None:
+    assert decode(edited(encode(header), path, value)) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("key", 7),
+        ("dag/outputs", []),
+        ("dag/outputs", ["nobody"]),
+        ("dag/ops/0/shape", [[8], 8]),
+        ("dag/ops/0/dtype", "float99"),
+        ("dag/ops/1/constant", "yes"),
+        ("dag/ops/2/axes/0/1", 9),
+        ("dag/ops/2/axes/0/0", "q"),
+        ("dag/ops/2/body/1", "mean"),
+        ("dag/ops/2/body/2/1", ["call", "shout", ["const", 1.0, "float32"]]),
+        ("dag/ops/2/body/2/1", ["load", "a", ["var", "i"]]),
+    ],
+)
+def test_a_computation_that_is_none_is_no_entry(
+    matmul_of: Callable[[int], ComputeDAG], path: str, value: object
+) -> None:
+    dag = matmul_of(8)
+    line = encode(Workload(dag.key, dag, "matmul"))
+    assert decode(line) is not None
+    assert decode(edited(line, path, value)) is None
+
+
+def test_a_step_with_a_field_of_another_type_is_a_mismatch() -> None:
+    text = json.dumps([{"step": "parallel", "stage": "c", "n": "2"}])
+    with pytest.raises(LogMismatch, match="does not know"):
+        _ = record(steps_json=text).steps

@@ -1,0 +1,58 @@
+"""⑪ Schedules in turns: one that a user wrote beside the best of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune.api.schedule import Schedule
+from autotune.api.user_code import named, reported
+from autotune.errors import NoValidSchedule, ScheduleError, UsageError
+from autotune.measure.measurer import Measurer
+from autotune.measure.options import MeasureOptions
+from autotune.result import MeasureResult
+from autotune.schedule.steps import Steps
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+
+_ROUNDS = 30
+
+
+def schedule_of(file: Path, name: str, dag: ComputeDAG, target: Target) -> Schedule:
+    """What the function `name` of a Python file makes of an empty schedule of `dag`.
+
+    Raises UsageError, with file and line, for whatever goes wrong in it.
+    """
+    function = named(file, name)
+    schedule = Schedule(dag, target)
+    try:
+        with reported(file):
+            function(schedule)
+    except ScheduleError as error:
+        raise UsageError(f"{file}: {error.message}", error.hint) from error
+    return schedule
+
+
+def measure_in_turns(
+    dag: ComputeDAG,
+    schedules: Sequence[Steps],
+    target: Target,
+    n_threads: int,
+    max_error: float,
+) -> list[MeasureResult]:
+    """Build, check and time schedules against each other, 30 repeats each.
+
+    Raises NoValidSchedule, with the reason, for one that does not build, run or compute the right
+    numbers.
+    """
+    options = MeasureOptions(max_error=max_error)
+    with Measurer(target, n_threads, options) as measurer:
+        results = measurer.measure_interleaved(dag, schedules, _ROUNDS)
+    for n, result in enumerate(results):
+        if not result.ok:
+            lines = result.error.strip().splitlines() or ["no message"]
+            raise NoValidSchedule(
+                f"schedule {n + 1} is not valid: {result.status.value}: {lines[-1]}",
+                "print its loops: autotune explain --stage schedule, or print(s)",
+            )
+    return results

@@ -1,0 +1,71 @@
+"""⑪ Sketch rules from outside: what a rule is written with, and where rules are found.
+
+    from autotune.rules import Hole, Parameter, Partial, Role, Split, …
+
+    def my_rule(p: Partial, name: str, target: Target) -> list[Partial] | None:
+        …                                   # None: the rule says nothing about stage `name`
+
+    RULES = (my_rule,)
+
+A rule looks at stage `name` of the sketch `p` and answers with sketches in which it is done. They
+are added to those of the rules that come with autotune (`search.sketch`), and measuring decides.
+Rules come from files (`--rules FILE.py`, which defines `RULES`), from `Task.tune(rules=…)`, and
+from installed packages by the entry point group `autotune.rules`, each the name of such a tuple.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.api.user_code import named, reported
+from autotune.errors import AutotuneError, UsageError
+from autotune.search.partial import Partial, Rule
+from autotune.target import Target
+
+GROUP = "autotune.rules"
+_NAME = "RULES"
+
+
+def rules_of(paths: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules of files and of installed packages.
+
+    Raises UsageError, with file and line, for what does not run or holds no rules.
+    """
+    found: list[Rule] = []
+    for path in paths:
+        found += _guarded(Path(path), _checked(named(Path(path), _NAME), path))
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        try:
+            found += _checked(entry.load(), entry.value)
+        except AutotuneError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"the sketch rules of '{entry.value}' cannot be loaded: {error}",
+                "mend or uninstall that package",
+            ) from error
+    return tuple(found)
+
+
+def _checked(rules: Any, source: str) -> Sequence[Rule]:
+    if not isinstance(rules, Sequence) or not all(callable(rule) for rule in rules):
+        raise UsageError(
+            f"{_NAME} of {source} is no tuple of functions", f"write {_NAME} = (my_rule,)"
+        )
+    return rules
+
+
+def _guarded(file: Path, rules: Sequence[Rule]) -> list[Rule]:
+    """The same rules; what one raises is told with its place in the file."""
+
+    def guarded(rule: Rule) -> Rule:
+        def call(p: Partial, name: str, target: Target) -> list[Partial] | None:
+            with reported(file):
+                return rule(p, name, target)
+
+        return call
+
+    return [guarded(rule) for rule in rules]

@@ -1,0 +1,57 @@
+"""⑪ Python files of a user: workloads, schedules, rules, operators.
+
+They are run, so they are trusted as any program is that a user starts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autotune.errors import AutotuneError, UsageError
+
+
+def named(file: Path, name: str) -> Any:
+    """What a Python file calls `name`. Raises UsageError where it does not run or has none."""
+    module = _module(file)
+    if not hasattr(module, name):
+        functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise UsageError(f"{file} has no '{name}'", f"it has: {', '.join(functions) or 'nothing'}")
+    return getattr(module, name)
+
+
+def _module(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}", "check the path")
+    spec = importlib.util.spec_from_file_location(f"autotune_user_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look it up
+    with reported(file):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def reported(file: Path) -> Iterator[None]:
+    """Turn an exception of the user's code into a UsageError with its place in `file`."""
+    try:
+        yield
+    except AutotuneError:
+        raise
+    except Exception as error:
+        places = traceback.extract_tb(error.__traceback__)
+        inside = [p.lineno for p in places if Path(p.filename).resolve() == file.resolve()]
+        line = error.lineno if isinstance(error, SyntaxError) else (inside or [None])[-1]
+        where = f"{file}:{line}" if line else str(file)
+        reason = (str(error).splitlines() or [""])[0]
+        raise UsageError(
+            f"{where}: {type(error).__name__}: {reason}", "the file is run as Python"
+        ) from error
