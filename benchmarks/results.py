@@ -54,7 +54,10 @@ def pages(folder: Path) -> dict[str, str]:
 
 
 def _conformance(folder: Path) -> str:
-    parts = conformance_page.tables(read_rows(folder / "conformance.csv"))
+    parts = [
+        *conformance_page.tables(read_rows(folder / "conformance.csv")),
+        *conformance_page.soak_tables(read_rows(folder / "soak.csv")),
+    ]
     return _page("Conformance", conformance_page.INTRO, parts, "in docs/results")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,12 +45,19 @@ def model_files(path: Path) -> Iterator[Path]:
 
 
 def read_network(
-    path: Path, shapes: dict[str, tuple[int, ...]], random_weights: bool = False
+    path: Path,
+    shapes: dict[str, tuple[int, ...]],
+    random_weights: bool = False,
+    operators: Iterable[str] = (),
 ) -> Network:
-    """Split a model into tasks, and say so where its weights are random."""
+    """Split a model into tasks, and say so where its weights are random.
+
+    `operators`: paths of files with operators of the user's.
+    """
+    from autotune.api.operators import operators_of
     from autotune.graph.network import build_network
 
-    network = build_network(path, shapes, random_weights)
+    network = build_network(path, shapes, random_weights, operators_of(operators))
     if random_weights:
         say_random_weights(path.name)
     return network

@@ -23,13 +23,14 @@ from autotune.graph.operators import NATIVE
 from autotune.graph.opsets import schema_of
 from autotune.graph.refusals import Refusals
 from autotune.graph.unfolding import CONTROL, Unfolding, is_unfolded
+from autotune.graph.user_operators import UserOperator, UserOperators, define
 
 _LOSES_NAN = ("MaxPool", "AveragePool", "LpPool")
 """Operators whose padding is NaN in the reference implementation."""
 _RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
 
 
-def fold_constants(graph: Graph) -> Graph:
+def fold_constants(graph: Graph, operators: UserOperators | None = None) -> Graph:
     """op(constants) -> constant; Shape and Size of static tensors -> constant.
 
     What has no elements is a constant; functions, branches, loops and sequences are unfolded, and
@@ -38,11 +39,12 @@ def fold_constants(graph: Graph) -> Graph:
     Raises UnsupportedOperator that names all operators without a meaning here on which an output
     depends, ModelError where types do not fit together or more is asked for than is possible.
     """
-    return _Folder(graph).run()
+    return _Folder(graph, operators or {}).run()
 
 
 class _Folder:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, operators: UserOperators) -> None:
+        self.operators = operators
         self.editor = Editor(graph)
         self.budget = Budget(graph.constants.values())
         self.unfold = Unfolding(self.editor, self.budget)
@@ -61,6 +63,10 @@ class _Folder:
 
     def _visit(self, node: Node) -> list[Node]:
         """Emit a node, or make its results constants, or return the nodes that stand for it."""
+        function = self.operators.get(node.op)
+        if function is not None:
+            self._define(node, function)
+            return []
         unfolded = self.unfold(node)
         if unfolded is not None:
             return unfolded
@@ -81,6 +87,16 @@ class _Folder:
             self._check_broadcast(node)
             self.editor.emit(node)
         return []
+
+    def _define(self, node: Node, function: UserOperator) -> None:
+        """Emit what a user's function makes of a node, or its results where they are known."""
+        found = define(self.editor, node, function)
+        if isinstance(found, list):
+            for name, value in zip(node.outputs, found, strict=False):
+                self.editor.set_constant(name, value)
+            return
+        for part in found:
+            self.editor.emit(part)
 
     def _check_broadcast(self, node: Node) -> None:
         """Whether the constants that are only declared, one number for all, may take memory."""

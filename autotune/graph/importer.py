@@ -10,17 +10,19 @@ from autotune.graph.functions import check_calls
 from autotune.graph.ir import Graph, Node
 from autotune.graph.onnx_nodes import functions_of, graph_of
 from autotune.graph.onnx_reader import Model
+from autotune.graph.user_operators import UserOperators
 
 
-def import_graph(model: Model) -> Graph:
+def import_graph(model: Model, operators: UserOperators | None = None) -> Graph:
     """Nodes, constants and types of a model. Raises ModelError where a shape stays unknown.
 
-    Folds constants: shapes that nodes compute from shapes are then known.
+    Folds constants: shapes that nodes compute from shapes are then known. `operators`: those of a
+    user, see `user_operators`.
     """
     functions = functions_of(model.proto)
     check_calls(functions)
     graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
-    graph = fold_constants(separate_outputs(graph))
+    graph = fold_constants(separate_outputs(graph), operators)
     _require_types(graph)
     return graph
 

@@ -43,6 +43,7 @@ from autotune.graph.scope import (
     read,
     tensor,
 )
+from autotune.graph.user_operators import DEFINED, defined
 from autotune.graph.windows import average_pool, conv, lp_pool, max_pool, padded
 from autotune.te.expr import (
     Expr,
@@ -215,6 +216,7 @@ OPERATORS: dict[str, Definition] = {
     "Ranked": ranked,
     "LstmState": lstm_state,
     "LstmOutput": lstm_output,
+    DEFINED: defined,
 }
 
 DTYPES = ("float32", "int64", "int32", "bool", "uint8", "int8", "float64")
@@ -227,7 +229,7 @@ ANY_TYPE = frozenset(
         *("Add", "Sub", "Mul", "Max", "Min", "Clip", "Abs", "Neg"),
         *("Transpose", "Slice", "Concat", "Expand", "Gather", "GatherElements", "GatherND"),
         *("Trilu", "ArgMax", "ArgMin", "CumSum", "Rank", "Ranked", "Resize", "Interpolate"),
-        *("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"),
+        *("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", DEFINED),
     )
 )
 """Operators that mean the same for integers as for floats."""

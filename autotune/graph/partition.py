@@ -55,7 +55,7 @@ class Group:
     @property
     def label(self) -> str:
         """Operators in order, as in `Conv+Add+Relu`."""
-        return "+".join(n.op for n in self.nodes)
+        return "+".join(n.attrs["node"].op if n.op == "Defined" else n.op for n in self.nodes)
 
     def external_inputs(self) -> list[str]:
         """Tensors read from outside, each once, in order of use."""

@@ -134,6 +134,10 @@ REDUCES = (*REDUCTIONS, "ReduceLogSumExp")
 """All operators that reduce over some axes."""
 
 
+OF_ONE = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceSumSquare": "Mul", "ReduceLogSum": "Log"}
+"""What is left of a reduction over no axes, where that is not its operand: Mul is by itself."""
+
+
 def reduction(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """A reduction over `node.attrs["axes"]`."""
     x = tensor(operands, 0)

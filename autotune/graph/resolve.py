@@ -17,7 +17,7 @@ import numpy as np
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, unsupported
 from autotune.graph.layout import pad_amounts, reduce_axes
 from autotune.graph.limits import check_constant
-from autotune.graph.products import REDUCES
+from autotune.graph.products import OF_ONE, REDUCES
 from autotune.graph.refusals import attempt
 from autotune.graph.resizing import resize
 from autotune.graph.simplify import remove_identities
@@ -51,7 +51,9 @@ def _reduction(editor: Editor, node: Node) -> None:
     if axes is None:
         raise unsupported(node, editor.graph, "its axes are computed at run time")
     if not axes:
-        editor.emit(replace(node, op="Identity", inputs=node.inputs[:1], attrs={}))
+        op = OF_ONE.get(node.op, "Identity")
+        inputs = node.inputs[:1] * (2 if op == "Mul" else 1)
+        editor.emit(replace(node, op=op, inputs=inputs, attrs={}))
         return
     editor.emit(replace(node, inputs=node.inputs[:1], attrs={**node.attrs, "axes": axes}))
 
