@@ -110,6 +110,9 @@ MAX_EXPANDED = 192
 """Most vector instructions in the expanded bodies of all versions: more only costs compile time."""
 MAX_EXPANDED_POINTWISE = 1024
 """The same where nothing is accumulated: a transform of a whole tile is one straight piece."""
+_LEAST_EXPANDED = 8
+"""Points of an expensive body that may be expanded: a power takes 130 instructions, and a structure
+whose smallest tile unrolls eight terms must not lose all of its candidates."""
 _BUSY = 8.0
 """Independent multiply-adds in flight that keep two ports busy: a latency of four cycles each.
 Half as many where a vector takes its port for two."""
@@ -125,7 +128,8 @@ def _valid(
     for s in statements:
         if s.reduces:
             ok &= s.accumulators + s.operands <= target.n_registers
-        limit = MAX_EXPANDED if s.reduces else MAX_EXPANDED_POINTWISE
+        usual = MAX_EXPANDED if s.reduces else MAX_EXPANDED_POINTWISE
+        limit = max(usual, _LEAST_EXPANDED * operations(state[s.name].op))
         ok &= s.instructions * s.versions <= limit
         local += s.local_bytes
     for stage in state.stages.values():
