@@ -9,7 +9,7 @@ import pytest
 
 from autotune import te
 from autotune.schedule.steps import Annotate, Reorder, Split
-from autotune.search.draft import estimate_s
+from autotune.search.cost.analytic import estimate_s
 from autotune.search.policy import default_candidate
 from autotune.target import Target, parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
