@@ -45,6 +45,14 @@ def tables(official: Sequence[Row]) -> Iterator[str]:
     yield markdown(["reason", "cases", "what"], list(_by_reason(_of(official, "refused"))))
 
 
+def soak_tables(soaked: Sequence[Row]) -> Iterator[str]:
+    """What was tried at random, one row each."""
+    yield "## Reported, random and damaged"
+    yield _SOAKED.strip()
+    if soaked:
+        yield markdown(list(soaked[0]), [list(row.values()) for row in soaked])
+
+
 def _of(rows: Iterable[Row], outcome: str) -> list[Row]:
     return [row for row in rows if row["outcome"] == outcome]
 
@@ -98,4 +106,20 @@ refused is tried again with all inputs but the first as constants, as exporters 
 
     python -m benchmarks.conformance           # tries all: four minutes on two cores
     python -m benchmarks.conformance --check   # says which outcomes differ from the table
+"""
+
+_SOAKED = """
+*Reported*: small models rebuilt from public bug reports of ONNX Runtime, OpenVINO, TVM, TensorRT,
+ncnn, MNN, tract and others, with siblings (`tests/fuzz/reported_*.py` names the reports). *Random*:
+one to four operators of all that are supported, odd attributes, opsets 7 to the newest. *Damaged*:
+official and random models with attributes, types, shapes, names or bytes changed. Logs are
+distilled, explained and compiled from; artifacts are loaded and run. The oracle is ONNX Runtime
+without optimisations on the bytes themselves, `onnx.reference` where it has no kernel; *no oracle*:
+neither takes the model. A result may differ by what the oracle's own result moves when its inputs
+change in their last bits. A killed session is right where no whole line of its log is lost, it
+can be resumed, and no process or file is left behind; a hostile candidate is refused where it gets
+its status and the good ones beside it their times.
+
+    make soak                                   # all, some hours; exit code 1 where one is bad
+    make soak MODELS=500 LOGS=500 KILLS=20 SEED=7
 """
