@@ -114,6 +114,11 @@ def test_what_is_wrong_in_a_file_is_one_line(
         ("RULES = 3\n", "is no tuple of functions"),
         ("def rule(p, name, target):\n    return None\n", "has no 'RULES'"),
         ("def rule(p, name, target):\n    raise KeyError(name)\nRULES = (rule,)\n", "x.py:2: KeyE"),
+        (
+            "from autotune.rules import Parallel\ndef rule(p, name, target):\n"
+            "    return [p.add(Parallel(name, 9))]\nRULES = (rule,)\n",
+            "x.py:3: ",
+        ),
     ],
 )
 def test_broken_rules(
@@ -130,7 +135,7 @@ def test_a_schedule_that_cannot_be_measured(
     assert run([*TUNE, "--trials", "1", "--log", "m.jsonl"]) == 0
     Path("bad.py").write_text('def schedule(s):\n    s["out"].split("q", 2)\n')
     assert run(["measure", "bad.py", "--log", "m.jsonl"]) == 2
-    assert 'bad.py: s["out"].split("q", 2): stage out has no loop' in capsys.readouterr().err
+    assert 'bad.py:2: s["out"].split("q", 2): stage out has no loop' in capsys.readouterr().err
     Path("bad.py").write_text('def schedule(s):\n    s["product"].split("r", 3)\n')
     assert run(["measure", "bad.py", "--log", "m.jsonl"]) == 3
     assert "a reduction over r must not overlap" in capsys.readouterr().err

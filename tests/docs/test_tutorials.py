@@ -13,6 +13,7 @@ import io
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,3 +127,15 @@ def test_files_shown_are_those_of_the_examples(page: Path) -> None:
         if named and named[1] in EXAMPLES:
             _, _, code = match[2].partition("\n")
             assert code.strip() in EXAMPLES[named[1]]
+
+
+@pytest.mark.slow
+def test_the_steps_of_a_matrix_product_are_measured_and_drawn(tmp_path: Path) -> None:
+    for name in EXAMPLES:
+        shutil.copy(ROOT / "examples" / name, tmp_path)
+    command = [sys.executable, "matmul_steps.py", "64", "2", "speeds.svg"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names[0] == "naive"
+    assert names[-1] == "tuned"
+    assert (tmp_path / "speeds.svg").read_text().count("<rect") == 1 + 2 * len(names)
