@@ -21,8 +21,8 @@ from autotune.api.warm import Note
 from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.network import Network, build_network, chosen
-from autotune.graph.onnx_reader import model_hash
-from autotune.graph.random_weights import needs_weights
+from autotune.graph.reader.onnx_reader import model_hash
+from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.spread import Tell, spread
 from autotune.network.artifact import Artifact, Tuned
 from autotune.network.check import Report, check_model

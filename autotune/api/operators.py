@@ -16,7 +16,7 @@ from typing import Any
 
 from autotune.api.user_code import named, reported
 from autotune.errors import AutotuneError, UsageError
-from autotune.graph.user_operators import UserOperator
+from autotune.graph.operators.user_operators import UserOperator
 
 GROUP = "autotune.operators"
 _NAME = "OPERATORS"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def model_path(model: Path | None) -> Path:
     """The model to use: the one given, or the ResNet-50 that comes with the `onnx` package."""
-    from autotune.graph.random_weights import default_model
+    from autotune.graph.reader.random_weights import default_model
 
     if model is not None:
         return model
@@ -37,7 +37,7 @@ def model_bytes(path: Path) -> int:
 
 def model_files(path: Path) -> Iterator[Path]:
     """The file of a model and those that hold its weights, as far as they can be told."""
-    from autotune.graph.onnx_reader import external_files
+    from autotune.graph.reader.onnx_reader import external_files
 
     yield path
     with suppress(ModelError, UsageError):

@@ -21,18 +21,18 @@ import numpy as np
 
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.chains import joined_groups
-from autotune.graph.importer import import_graph
-from autotune.graph.indices import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
-from autotune.graph.layout import channels_last
-from autotune.graph.onnx_reader import Shapes, load_model, model_hash
+from autotune.graph.operators.indices import index_limits
+from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
+from autotune.graph.passes.layout import channels_last
+from autotune.graph.passes.resolve import resolve_operands
+from autotune.graph.passes.simplify import remove_dead, simplify
+from autotune.graph.reader.importer import import_graph
+from autotune.graph.reader.onnx_reader import Shapes, load_model, model_hash
 from autotune.graph.refusals import require_supported
-from autotune.graph.resolve import resolve_operands
-from autotune.graph.simplify import remove_dead, simplify
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
-from autotune.graph.user_operators import UserOperators
 from autotune.te.dag import ComputeDAG
 
 _FLAGS = 2

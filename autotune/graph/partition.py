@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
-from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Graph, Node
+from autotune.graph.operators.elementwise import ELEMENTWISE
 
 STRUCTURAL = ("Reshape", "Concat", "Slice")
 _TAKES_PROLOGUE = ("Conv", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
