@@ -20,7 +20,7 @@ from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
 from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, UsageError
-from autotune.graph.network import Network, build_network, chosen
+from autotune.graph.network import Network, build_network, chosen, under_names_of
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.spread import Tell, spread
@@ -150,6 +150,9 @@ def compile_plan(
         operators = operators_of(plan.operators)
         network = build_network(plan.model, plan.shapes, plan.random_weights, operators)
     best = _best(network, plan, note)
+    for key in best:
+        if plan.log and key in plan.log.workloads:
+            network = under_names_of(network, plan.log.workloads[key].dag)
     tasks = tuple(network.weights)
     network, steps = _choose(network, plan, best, note, progress)
     artifact = _compile(network, steps, plan, progress)

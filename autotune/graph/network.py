@@ -135,6 +135,32 @@ class Network:
         return sum(a.nbytes for call in self.calls for a in call.constants.values())
 
 
+def under_names_of(network: Network, dag: ComputeDAG) -> Network:
+    """`network` with its task of the same key as `dag` under the names that `dag` has.
+
+    A key ignores names, schedules do not: those of a log are for the names of its own workloads.
+    """
+    names = [op.name for op in network.tasks[dag.key].ops]
+    called = dict(zip(names, (op.name for op in dag.ops), strict=True))
+
+    def renamed(call: Call) -> Call:
+        if call.task != dag.key:
+            return call
+        return replace(
+            call,
+            inputs={called[n]: value for n, value in call.inputs.items()},
+            constants={called[n]: array for n, array in call.constants.items()},
+            outputs={called[n]: value for n, value in call.outputs.items()},
+        )
+
+    return replace(
+        network,
+        tasks=network.tasks | {dag.key: dag},
+        calls=tuple(map(renamed, network.calls)),
+        chains=tuple(replace(c, whole=renamed(c.whole)) for c in network.chains),
+    )
+
+
 _ESTIMATE_ERROR = 1.05
 """A whole that was estimated replaces its parts if it is expected to be so many times faster."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from onnx import ModelProto
 
@@ -43,3 +44,8 @@ def test_a_reduction_over_no_axes_is_what_it_does_to_one_element(
     nodes = [node("Abs", "x", "a"), node(f"Reduce{op}", "a", noop_with_empty_axes=1)]
     proto: ModelProto = model(nodes, {"x": shape}, opset=18)
     assert_matches(proto, tmp_path)
+
+
+def test_a_number_expanded_to_a_number_is_the_number(tmp_path: Path) -> None:
+    nodes = [node("Expand", "x s", "t"), node("Exp", "t")]
+    assert_matches(model(nodes, {"x": ()}, {"s": np.zeros(0, np.int64)}), tmp_path)

@@ -164,9 +164,9 @@ def concat(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor
 
 
 def expand(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Broadcast to `shape`."""
+    """Broadcast to `shape`; a number is stored as one element."""
     x = tensor(operands, 0)
-    axes = axes_of(shape)
+    axes = axes_of(shape or (1,))
     return scope.compute("expand", axes, read(x, axes))
 
 
