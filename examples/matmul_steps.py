@@ -1,9 +1,9 @@
 """A matrix product from naive to fast, one schedule primitive after the other, then by the search:
 
-python matmul_steps.py 1024 64 2 speeds.svg
+python matmul_steps.py 1024 64 2 5 speeds.svg
 
-prints the speed of each step for 1024 × 1024 matrices, of the best of 64 trials, on 2 threads, and
-draws them.
+prints the speed of each step for 1024 × 1024 matrices, of the best of 64 trials, on 2 threads, in
+turns for 5 seconds each, and draws them.
 """
 
 from __future__ import annotations
@@ -74,14 +74,15 @@ STEPS: tuple[Callable[[Schedule], None], ...] = (
 )
 
 
-def measure(n: int, n_trials: int, n_threads: int) -> dict[str, tuple[float, float]]:
+def measure(n: int, n_trials: int, n_threads: int, time_s: int) -> dict[str, tuple[float, float]]:
     """GFLOPS of every step: of the median run, and of the fastest."""
     task = Task(matmul_add, (n, n, n), threads=n_threads)
     schedules = {step.__name__: task.schedule() for step in STEPS}
     for step in STEPS:
         step(schedules[step.__name__])
     schedules["tuned"] = task.schedule(task.tune(n_trials).steps)
-    timings = task.compare([task.build(schedule) for schedule in schedules.values()], runs=5)
+    functions = [task.build(schedule) for schedule in schedules.values()]
+    timings = task.compare(functions, time_s, runs=5)
     speeds = {}
     for name, timing in zip(schedules, timings, strict=True):
         speeds[name] = timing.gflops, timing.flops / min(timing.timing.times_s) * 1e-9
