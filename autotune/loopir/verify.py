@@ -40,6 +40,7 @@ from autotune.te.arith import bounds, linear
 from autotune.te.dag import print_expr
 from autotune.te.expr import (
     BOOL,
+    INDEX,
     Binary,
     Call,
     Compare,
@@ -162,6 +163,10 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
 def _check_loop(loop: For, scope: _Scope) -> None:
     if loop.extent < 1 or loop.kind not in ("serial", "unroll", "vectorize"):
         raise MalformedProgram(f"loop {loop.var} cannot be {loop.kind} in {loop.extent}")
+    if loop.limit is not None:
+        _value(loop.limit, scope)
+        if loop.kind != "serial" or dtype_of(loop.limit) != INDEX:
+            raise MalformedProgram(f"loop {loop.var} cannot have a limit")
     inside = scope.bind(loop.var, (0, loop.extent - 1))
     if loop.kind == "vectorize":
         nested = [s for s in statements(loop.body) if not isinstance(s, Store)]

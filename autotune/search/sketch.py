@@ -18,6 +18,7 @@ from autotune.search.algorithms import algorithms
 from autotune.search.attended import tile_products_of_rows
 from autotune.search.chained import tile_window_and_reduction
 from autotune.search.partial import Partial, Rule, advances, split_into_vectors
+from autotune.search.ragged import tile_ragged_reduction
 from autotune.search.rows import rfactor_contiguous_reduction, tile_rows_with_everything
 from autotune.search.space import Sketch, Tag
 from autotune.search.tiling import tile_reduction_with_consumer
@@ -173,6 +174,7 @@ def _orders_of_reading(op: Compute) -> Iterator[list[str]]:
 
 
 RULES: tuple[Rule, ...] = (
+    tile_ragged_reduction,
     tile_window_and_reduction,
     tile_products_of_rows,
     tile_rows_with_everything,
