@@ -29,6 +29,7 @@ from autotune.graph.partition import partition
 from autotune.graph.refusals import require_supported
 from autotune.graph.resolve import resolve_operands
 from autotune.graph.simplify import remove_dead, simplify
+from autotune.graph.sparse import sparse_subgraphs
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
 from autotune.te.dag import ComputeDAG
@@ -69,7 +70,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Chain:
-    """Calls that one call may replace: `parts` are their positions, in order."""
+    """Calls that one call may replace: `parts` are their positions, in order.
+
+    One part alone is a product with a sparse weight, and the whole runs over its blocks.
+    """
 
     whole: Call
     parts: tuple[int, ...]
@@ -220,7 +224,11 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
     )
     subgraphs = build_subgraphs(with_copies, groups)
     joined = list(joined_groups(with_copies, groups))
-    tasks = _tasks([*subgraphs, *(j.whole for j in joined)])
+    taken = {n for j in joined for n in j.parts}
+    sparse = sparse_subgraphs({n: s for n, s in enumerate(subgraphs) if n not in taken})
+    tasks = _tasks([*subgraphs, *(j.whole for j in joined), *sparse.values()])
+    chains = [Chain(_call(j.whole, tasks), j.parts) for j in joined]
+    chains += [Chain(_call(s, tasks), (n,)) for n, s in sparse.items()]
     return Network(
         name=name,
         inputs=_ports(graph, graph.inputs, index_limits(stored)),
@@ -229,7 +237,7 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
         calls=tuple(_call(s, tasks) for s in subgraphs),
         tasks=tasks,
         model_hash=digest,
-        chains=tuple(Chain(_call(j.whole, tasks), j.parts) for j in joined),
+        chains=tuple(chains),
     )
 
 
