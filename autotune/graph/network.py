@@ -29,7 +29,7 @@ from autotune.graph.partition import partition
 from autotune.graph.refusals import require_supported
 from autotune.graph.resolve import resolve_operands
 from autotune.graph.simplify import remove_dead, simplify
-from autotune.graph.sparse import sparse_subgraphs
+from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
 from autotune.te.dag import ComputeDAG
@@ -123,6 +123,21 @@ class Network:
     def flops(self) -> int:
         """Floating-point operations of one inference."""
         return sum(self.tasks[call.task].flops for call in self.calls)
+
+    @cached_property
+    def zeros(self) -> dict[str, Zeros]:
+        """What is known of the zeros in the weights of tasks, where they are many; by key."""
+        weights: dict[str, list[Array]] = {}
+        for call in self.calls:
+            floats = [a for a in call.constants.values() if a.dtype == np.float32 and a.ndim > 1]
+            if floats:
+                weights.setdefault(call.task, []).append(max(floats, key=lambda a: a.size))
+        stored: dict[str, list[Mapping[str, Array]]] = {}
+        for chain in self.chains:
+            for n in chain.parts if len(chain.parts) == 1 else ():
+                stored.setdefault(self.calls[n].task, []).append(chain.whole.constants)
+        found = {key: zeros_of(arrays, stored.get(key, ())) for key, arrays in weights.items()}
+        return {key: zeros for key, zeros in found.items() if zeros is not None}
 
     @cached_property
     def n_denormal(self) -> int:

@@ -14,7 +14,7 @@ The dense task stays: measuring decides, as between the alternatives of a `Chain
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -330,3 +330,41 @@ def _sparse_dag(dag: ComputeDAG, product: Product, blocks: Blocks) -> ComputeDAG
         else:
             ops.append(rewrite.summed() if op is product.op else rewrite.pointwise(op))
     return ComputeDAG(tuple(ops), dag.outputs)
+
+
+# --- what is told of it -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """Zeros in the weights of one task: their least and largest share over its calls.
+
+    `block`: height and width of the blocks that an alternative task leaves out, None where there is
+    none; `blocks_left`: the share of blocks that it runs over, on average.
+    """
+
+    least: float
+    most: float
+    block: tuple[int, int] | None
+    blocks_left: float
+
+
+def zeros_of(weights: Sequence[Array], stored: Sequence[Mapping[str, Array]]) -> Zeros | None:
+    """What to say of the `weights` of a task; None where few are zero.
+
+    `stored`: constants of the calls over blocks that may replace calls of the task.
+    """
+    shares = [zero_share(w) for w in weights]
+    if max(shares, default=0.0) < MIN_ZEROS:
+        return None
+    values = [a for arrays in stored for n, a in arrays.items() if n == _values(_base(n))]
+    counts = [int(a[-1]) for arrays in stored for n, a in arrays.items() if n == _indptr(_base(n))]
+    if not values:
+        return Zeros(min(shares), max(shares), None, 1.0)
+    height, width = values[0].shape[1:]
+    left = sum(counts) * height * width / (len(counts) * weights[0].size)
+    return Zeros(min(shares), max(shares), (height, width), min(1.0, left))
+
+
+def _base(name: str) -> str:
+    return name.rpartition(".")[0]
