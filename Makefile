@@ -4,13 +4,19 @@ VENV ?= .venv
 MODEL ?=
 TIME ?= 10m
 ARGS ?=
+MODELS ?= 10000
+LOGS ?= 10000
+ARTIFACTS ?= 10000
+KILLS ?= 500
+HOSTILE ?= 200
+SEED ?= 0
 
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help tune test test-fast lint format types docs bench golden clean
+.PHONY: help tune test test-fast soak lint format types docs bench golden clean
 
 help:  ## Show this text
 	@echo 'usage: make [target] [MODEL=model.onnx] [TIME=10m] [ARGS="--threads 2"] [PYTHON=python3.12]'
@@ -25,6 +31,10 @@ test: $(DEV_STAMP)  ## Set up .venv and run every test (timing ones alone, the o
 
 test-fast: $(DEV_STAMP)  ## Run the tests that are not marked slow
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(ARGS)
+
+soak: $(DEV_STAMP)  ## Thousands of random and damaged models, logs and artifacts; killed sessions (hours)
+	$(BIN)/python -m tests.fuzz.soak --models $(MODELS) --logs $(LOGS) --artifacts $(ARTIFACTS) \
+	  --kills $(KILLS) --hostile $(HOSTILE) --seed $(SEED) $(ARGS)
 
 lint: $(DEV_STAMP)  ## Check style and formatting
 	$(BIN)/ruff check .

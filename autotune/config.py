@@ -31,7 +31,8 @@ class TuneConfig:
     `trials` and `time_s` compose, the first reached wins; at least one is set. `threads` 0 stands
     for all cores of the target. `patience`: trials of one task without gain after which it gets few
     more, and none after four times as many. Time-outs are seconds per candidate. `warm_start`:
-    absolute paths of earlier logs. `rules`: of Python files with sketch rules.
+    absolute paths of earlier logs. `rules`, `operators`: of Python files with sketch rules and
+    operators.
 
     `max_error`: a candidate whose largest error exceeds so much of its largest output is inaccurate
     and never chosen. 5e-5 admits direct sums (1e-6…4e-6), Winograd's F(2,3) (as good) and F(4,3)
@@ -50,20 +51,22 @@ class TuneConfig:
     max_error: float = 5e-5
     warm_start: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Named fields for the log header."""
-        return asdict(self) | {"warm_start": list(self.warm_start), "rules": list(self.rules)}
+        return asdict(self) | {name: list(getattr(self, name)) for name in _PATHS}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> TuneConfig:
         """Inverse of `to_json`; fields that this version does not know are dropped."""
         known = {f.name for f in fields(TuneConfig)}
         values = {k: v for k, v in data.items() if k in known}
-        return TuneConfig(**values | {n: tuple(values.get(n, ())) for n in ("warm_start", "rules")})
+        return TuneConfig(**values | {n: tuple(values.get(n, ())) for n in _PATHS})
 
 
 DEFAULT_TIME_S = 600.0
+_PATHS = ("warm_start", "rules", "operators")
 
 # Where a setting stands in a preset file.
 _FILE_KEYS = {

@@ -23,6 +23,10 @@ REASONS = (
         r"the shapes of the model do not fit.* '(\w+)'",
         "types or shapes that opset 22 does not know",
     ),
+    (r"operator '(\S+)' is not well formed", "operands or attributes that do not fit together"),
+    (r"operator '(\S+)' asks for too much", "more than a limit"),
+    (r"the model is not valid", "what the checker of ONNX does not allow"),
+    (r"input .* has elements of type '(\w+)'", "an input of elements of that type"),
     (r".*holds no ONNX graph", "a model of other operator sets (training, classical learning)"),
 )
 """A pattern of the message, with what is refused as its group, and the reason that it is."""
@@ -39,6 +43,14 @@ def tables(official: Sequence[Row]) -> Iterator[str]:
     yield f"Of the right ones, {as_given} are as given and {with_constants} have constants."
     yield "### Refused"
     yield markdown(["reason", "cases", "what"], list(_by_reason(_of(official, "refused"))))
+
+
+def soak_tables(soaked: Sequence[Row]) -> Iterator[str]:
+    """What was tried at random, one row each."""
+    yield "## Reported, random and damaged"
+    yield _SOAKED.strip()
+    if soaked:
+        yield markdown(list(soaked[0]), [list(row.values()) for row in soaked])
 
 
 def _of(rows: Iterable[Row], outcome: str) -> list[Row]:
@@ -94,4 +106,20 @@ refused is tried again with all inputs but the first as constants, as exporters 
 
     python -m benchmarks.conformance           # tries all: four minutes on two cores
     python -m benchmarks.conformance --check   # says which outcomes differ from the table
+"""
+
+_SOAKED = """
+*Reported*: small models rebuilt from public bug reports of ONNX Runtime, OpenVINO, TVM, TensorRT,
+ncnn, MNN, tract and others, with siblings (`tests/fuzz/reported_*.py` names the reports). *Random*:
+one to four operators of all that are supported, odd attributes, opsets 7 to the newest. *Damaged*:
+official and random models with attributes, types, shapes, names or bytes changed. Logs are
+distilled, explained and compiled from; artifacts are loaded and run. The oracle is ONNX Runtime
+without optimisations on the bytes themselves, `onnx.reference` where it has no kernel; *no oracle*:
+neither takes the model. A result may differ by what the oracle's own result moves when its inputs
+change in their last bits. A killed session is right where no whole line of its log is lost, it
+can be resumed, and no process or file is left behind; a hostile candidate is refused where it gets
+its status and the good ones beside it their times.
+
+    make soak                                   # all, some hours; exit code 1 where one is bad
+    make soak MODELS=500 LOGS=500 KILLS=20 SEED=7
 """

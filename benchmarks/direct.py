@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.graph.onnx_reader import prepare_model
+from autotune.graph.reader.onnx_reader import prepare_model
 from autotune.network.check import check_onnxruntime
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model

@@ -104,6 +104,10 @@ class _Worker:
                 self.given_s = time.monotonic() if message == "ready" else self.given_s
         except (EOFError, OSError):
             self.process.join(5)
+            if self.stage == "start":  # nothing of the item has been seen
+                raise RuntimeError(
+                    f"no process can start: exit status {self.process.exitcode}"
+                ) from None
             return Outcome(Kind.LOST, f"{self.stage}: exit status {self.process.exitcode}")
         limit_s = START_S if self.stage == "start" else timeout_s
         if time.monotonic() - self.given_s < limit_s:

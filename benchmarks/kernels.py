@@ -46,7 +46,7 @@ from autotune.measure.program import build_program
 from autotune.network.overlays import overwritable
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
-from autotune.search.model import Ranker
+from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target, parse_target
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder

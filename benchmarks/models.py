@@ -3,7 +3,7 @@
     python -m benchmarks.models FOLDER      # writes the three to FOLDER
 
 The wheel's light models keep the structure of a network and have no weights; the benchmarks
-give both sides the same seeded ones (`autotune.graph.random_weights`). MobileNet v1
+give both sides the same seeded ones (`autotune.graph.reader.random_weights`). MobileNet v1
 (Howard et al. 2017), MobileNet v2 (Sandler et al. 2018) and ResNet-18 (He et al. 2016) are built
 here as exporters leave them: batch 1, normalisations folded into biased convolutions, and weights
 whose scale keeps the mean square of every activation near one.

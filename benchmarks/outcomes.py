@@ -22,7 +22,7 @@ from onnx import ModelProto, numpy_helper
 
 from autotune.errors import AutotuneError
 from autotune.graph.network import build_network, chosen
-from autotune.graph.onnx_reader import drop_initializers_from_inputs
+from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model
 from autotune.schedule.steps import Steps

@@ -20,7 +20,7 @@ import onnx
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.schedule.steps import Steps, steps_to_json
-from autotune.search.analysis import analyse
+from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, host_target, parse_target
 from autotune.te.dag import ComputeDAG

@@ -40,26 +40,32 @@ def main(check: bool) -> None:
 
 def pages(folder: Path) -> dict[str, str]:
     """Text of every page by its file name, from the CSV files in `folder`."""
-    machines, kernels, networks, untuned = (
+    machines, kernels, networks, untuned, operators = (
         read_rows(folder / f"{name}.csv")
-        for name in ("machines", "kernels", "networks", "untuned_networks")
+        for name in ("machines", "kernels", "networks", "untuned_networks", "operators")
     )
     return {
         "index.md": _page("Results", _INDEX, _index(machines, kernels, networks, untuned)),
         "kernels.md": _page("Kernels", _KERNELS, _kernels(kernels)),
         "networks.md": _page("Tuned networks", _NETWORKS, _networks(networks)),
         "untuned.md": _page("Networks without tuning", _UNTUNED, _untuned(untuned)),
+        "operators.md": _page("Operators", _OPERATORS, _operators(operators)),
         "../conformance.md": _conformance(folder),
     }
 
 
 def _conformance(folder: Path) -> str:
-    parts = conformance_page.tables(read_rows(folder / "conformance.csv"))
+    parts = [
+        *conformance_page.tables(read_rows(folder / "conformance.csv")),
+        *conformance_page.soak_tables(read_rows(folder / "soak.csv")),
+    ]
     return _page("Conformance", conformance_page.INTRO, parts, "in docs/results")
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a CSV file as dictionaries from column to text."""
+    """Rows of a CSV file as dictionaries from column to text; none where there is no file."""
+    if not path.exists():
+        return []
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -149,6 +155,21 @@ def _untuned(rows: list[Row]) -> Iterator[str]:
     yield from _by_machine(rows, [*keys, "ratio", "error"])
 
 
+def _operators(rows: list[Row]) -> Iterator[str]:
+    for (machine, threads), group in _grouped(rows, "machine", "threads"):
+        yield f"## Machine {machine}, threads: {threads}"
+        head = ["operator", "cases", "ratio to the best", "worst"]
+        groups = [*_grouped(group, "operator"), (("all",), group)]
+        by_name = [(name, [float(row["ratio"]) for row in g]) for (name,), g in groups]
+        cells = [
+            [name, str(len(r)), f"{geometric_mean(r):.3f}", f"{max(r):.2f}"] for name, r in by_name
+        ]
+        yield markdown(head, cells)
+        keys = ["operator", "shape", "batch", "trials", "autotune_us", "onnxruntime_us"]
+        keys += ["openvino_us", "ratio", "error"]
+        yield markdown([_HEADS.get(key, key) for key in keys], _cells(group, keys))
+
+
 def _by_machine(rows: list[Row], keys: Sequence[str]) -> Iterator[str]:
     for (machine,), group in _grouped(rows, "machine"):
         yield f"## Machine {machine}"
@@ -180,6 +201,9 @@ _HEADS = {
     "autotune_ms": "autotune ms",
     "onnxruntime_ms": "onnxruntime ms",
     "openvino_ms": "openvino ms",
+    "autotune_us": "autotune µs",
+    "onnxruntime_us": "onnxruntime µs",
+    "openvino_us": "openvino µs",
     "ratio": "ratio to the best",
     "untuned_ms": "untuned ms",
     "untuned_ratio": "untuned / onnxruntime",
@@ -194,7 +218,14 @@ below 1 we are faster.
 * [Kernels](kernels.md): GEMM and convolutions beside the measured FMA peak
 * [Tuned networks](networks.md) beside ONNX Runtime and OpenVINO
 * [Networks without tuning](untuned.md), most of them never used in development
+* [Operators](operators.md) of Ansor's evaluation, one by one
 * [Search](search.md): how soon the search finds good programs
+"""
+
+_OPERATORS = """
+Single operators and subgraphs of Ansor's evaluation (OSDI 2020), tuned, beside ONNX Runtime and
+OpenVINO in turns. Shapes are extents, channels, kernel, stride and padding. Repeat a table by
+`python -m benchmarks.operators --machine NAME`.
 """
 
 _KERNELS = """

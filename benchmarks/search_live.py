@@ -31,7 +31,7 @@ from autotune.measure.program import build_program
 from autotune.network.overlays import overwritable
 from autotune.records import Entry, MeasureRecord
 from autotune.schedule.steps import Steps
-from autotune.search.model import Ranker
+from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import FIRST_BATCH, SketchPolicy
 from autotune.search.transfer import Hall
 from autotune.target import Target, parse_target

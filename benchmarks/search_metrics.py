@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.search.model import Array, Ranker
+from autotune.search.cost.ranker import Array, Ranker
 from benchmarks.search_policies import Batches
 from benchmarks.search_spaces import Space
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from autotune.records import Entry
 from autotune.result import MeasureResult
-from autotune.search.features import NAMES
-from autotune.search.model import PARAMETERS, Array, Ranker
+from autotune.search.cost.features import NAMES
+from autotune.search.cost.ranker import PARAMETERS, Array, Ranker
 from autotune.search.policy import FIRST_BATCH, Candidate, SketchPolicy, Tried
 from autotune.search.space import Rows, Sketch
 from autotune.tuner import (

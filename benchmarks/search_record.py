@@ -22,7 +22,7 @@ from autotune.measure.measurer import Measurer
 from autotune.measure.program import build_program
 from autotune.records import Header, Journal, Log
 from autotune.result import MeasureResult
-from autotune.search.analysis import analyse
+from autotune.search.cost.analysis import analyse
 from autotune.search.policy import Candidate, Tried
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch

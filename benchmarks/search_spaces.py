@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from autotune.records import Log, MeasureRecord, ranked_records
-from autotune.search.analysis import analyse
-from autotune.search.features import features
-from autotune.search.model import Array
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.features import features
+from autotune.search.cost.ranker import Array
 from autotune.search.policy import Candidate
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches

@@ -1,4 +1,9 @@
-"""Computations of `autotune.te`: tune one with `autotune tune workloads.py:matmul_add --args …`."""
+"""Computations of `autotune.te`; tune one by its name and what it is called with:
+
+autotune tune workloads.py:matmul_add --args 1024,1024,1024 --trials 64 --log matmul.jsonl
+autotune tune workloads.py:capsule --args 1,14,32,32 --trials 64 --log capsule.jsonl
+autotune tune workloads.py:blur --args 1024,1024 --trials 32 --log blur.jsonl
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,8 @@ def capsule(n: int, size: int, channels: int, filters: int, matrix: int = 4) -> 
     )
 
 
-def transpose(n: int, m: int) -> te.Tensor:
-    """y = x transposed."""
-    x = te.placeholder((m, n), "x")
-    return te.compute((n, m), lambda i, j: x[j, i] * 2, "y")
+def blur(n: int, m: int) -> te.Tensor:
+    """The mean of 3 × 3 pixels: along rows, then along columns. x has a border of one pixel."""
+    x = te.placeholder((n + 2, m + 2), "x")
+    rows = te.compute((n + 2, m), lambda i, j: (x[i, j] + x[i, j + 1] + x[i, j + 2]) / 3, "rows")
+    return te.compute((n, m), lambda i, j: (rows[i, j] + rows[i + 1, j] + rows[i + 2, j]) / 3, "y")

@@ -91,6 +91,26 @@ def test_imports_point_down(path: Path) -> None:
         assert allowed, f"{path.relative_to(ROOT)}:{line}: {here} imports {module}"
 
 
+WINGS = {
+    "autotune.graph.operators": {"autotune.graph.reader", "autotune.graph.passes"},
+    "autotune.graph.reader": {"autotune.graph.passes", "autotune.graph.network"},
+    "autotune.graph.passes": {"autotune.graph.reader", "autotune.graph.network"},
+    "autotune.search.cost": {"autotune.search.rules", "autotune.search.policy"},
+    "autotune.search.rules": {"autotune.search.cost", "autotune.search.policy"},
+}
+"""Wings of a package, and what each does not know."""
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_wings_do_not_know_one_another(wing: str) -> None:
+    for path in modules():
+        if name_of(path).startswith(f"{wing}."):
+            for line, module in imports(path):
+                assert not any(
+                    module == other or module.startswith(f"{other}.") for other in WINGS[wing]
+                ), f"{path.relative_to(ROOT)}:{line}: {wing} imports {module}"
+
+
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_libraries_stay_in_their_packages(path: Path) -> None:
     here = part_of(name_of(path))

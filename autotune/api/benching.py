@@ -8,8 +8,8 @@ from typing import Any
 
 from autotune.api.compiling import tuned_latencies
 from autotune.errors import LogMismatch, UsageError
-from autotune.graph.onnx_reader import model_hash, prepare_model
-from autotune.graph.random_weights import needs_weights
+from autotune.graph.reader.onnx_reader import model_hash, prepare_model
+from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.noise import read_usage
 from autotune.network import bench as network_bench
 from autotune.network.artifact import Tuned

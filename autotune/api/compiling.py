@@ -6,7 +6,7 @@ plan(model, log, …) ─► compile_plan(plan) ─► Compiled: the artifact, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,13 +15,14 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
 from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, UsageError
-from autotune.graph.network import Network, build_network, chosen
-from autotune.graph.onnx_reader import model_hash
-from autotune.graph.random_weights import needs_weights
+from autotune.graph.network import Network, build_network, chosen, under_names_of
+from autotune.graph.reader.onnx_reader import model_hash
+from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.spread import Tell, spread
 from autotune.network.artifact import Artifact, Tuned
 from autotune.network.check import Report, check_model
@@ -56,6 +57,7 @@ class Plan:
     max_error: float
     log: Log | None
     random_weights: bool = False
+    operators: tuple[str, ...] = ()
 
 
 def plan(
@@ -91,7 +93,9 @@ def plan(
     path = model or _model_of(read)
     is_random = _has_random_weights(path, header) if random_weights is None else random_weights
     threads = n_threads or header.n_threads
-    return Plan(path, shapes or header.shapes, chosen, threads, limit, read, is_random)
+    operators = TuneConfig.from_json(read.settings).operators
+    shapes = shapes or header.shapes
+    return Plan(path, shapes, chosen, threads, limit, read, is_random, operators)
 
 
 def compile(
@@ -103,6 +107,7 @@ def compile(
     target: str | None = None,
     max_error: float | None = None,
     random_weights: bool | None = None,
+    operators: Sequence[str | Path] = (),
     check: bool = True,
     check_inputs: Arrays | None = None,
     note: Note = lambda text: None,
@@ -114,6 +119,8 @@ def compile(
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
     chosen_plan = plan(path, log_path, shapes, target, threads, max_error, random_weights)
+    if operators:
+        chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
     return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
 
 
@@ -139,8 +146,13 @@ def compile_plan(
     check, by name. Raises WrongNumbers where the outputs are wrong, LogMismatch for a log of
     another model or CPU.
     """
-    network = network or build_network(plan.model, plan.shapes, plan.random_weights)
+    if network is None:
+        operators = operators_of(plan.operators)
+        network = build_network(plan.model, plan.shapes, plan.random_weights, operators)
     best = _best(network, plan, note)
+    for key in best:
+        if plan.log and key in plan.log.workloads:
+            network = under_names_of(network, plan.log.workloads[key].dag)
     tasks = tuple(network.weights)
     network, steps = _choose(network, plan, best, note, progress)
     artifact = _compile(network, steps, plan, progress)

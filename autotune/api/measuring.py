@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.api.schedule import Schedule
 from autotune.api.user_code import named, reported
-from autotune.errors import NoValidSchedule, ScheduleError, UsageError
+from autotune.errors import NoValidSchedule
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.result import MeasureResult
@@ -25,11 +25,8 @@ def schedule_of(file: Path, name: str, dag: ComputeDAG, target: Target) -> Sched
     """
     function = named(file, name)
     schedule = Schedule(dag, target)
-    try:
-        with reported(file):
-            function(schedule)
-    except ScheduleError as error:
-        raise UsageError(f"{file}: {error.message}", error.hint) from error
+    with reported(file):
+        function(schedule)
     return schedule
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from autotune.api.operators import operators_of
 from autotune.api.tuning import (
     Tuning,
     network_workloads,
@@ -44,6 +45,7 @@ def tune(
     max_error: float | None = None,
     warm_start: Sequence[str | Path] = (),
     rules: Sequence[str | Path] = (),
+    operators: Sequence[str | Path] = (),
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Event]:
@@ -63,11 +65,12 @@ def tune(
         "max_error": max_error,
         "warm_start": tuple(str(Path(p).resolve()) for p in warm_start) or None,
         "rules": tuple(str(Path(p).resolve()) for p in rules) or None,
+        "operators": tuple(str(Path(p).resolve()) for p in operators) or None,
     }
     config = resolve(preset, options).config
     require_new_log(log)
     require_memory(read_limits(), private_bytes(), path.stat().st_size if path.is_file() else 0)
-    network = build_network(path, shapes, random_weights)
+    network = build_network(path, shapes, random_weights, operators_of(config.operators))
     yield from tune_network(network, log, config, str(path.resolve()), shapes or {}, stop, note)
 
 

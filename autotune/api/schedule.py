@@ -135,7 +135,7 @@ class LoopProgram:
     program: Program
 
     def __str__(self) -> str:
-        return print_program(self.program)
+        return print_program(self.program).rstrip("\n")
 
 
 class StageSchedule:

@@ -171,10 +171,13 @@ class Task:
         artifact = compile_network(network, {self.key: steps}, self.target, self.threads)
         return Function(artifact, self.dag, self.threads)
 
-    def time(self, function: Function, time_s: float = 0.5) -> TaskTiming:
-        """Time `function` on random inputs, with all threads, inputs as the last run left them."""
+    def time(self, function: Function, time_s: float = 0.5, runs: int = 10) -> TaskTiming:
+        """Time `function` on random inputs, with all threads, inputs as the last run left them.
+
+        At least `runs` runs, which together take at least `time_s` seconds.
+        """
         inputs = random_inputs(function.model.input_info)
-        (times,) = interleave([lambda: function.model.run(inputs)], 10, time_s)
+        (times,) = interleave([lambda: function.model.run(inputs)], runs, time_s)
         peak = fma_peak(self.target, self.threads)
         return TaskTiming(Timing(tuple(times), self.threads), self.dag.flops, peak)
 

@@ -37,7 +37,7 @@ from autotune.measure.peak import Peaks, measure_peaks, stay_cached
 from autotune.measure.program import build_program
 from autotune.network.overlays import overwritable
 from autotune.records import Header, Journal, Log, Workload
-from autotune.search.model import Ranker
+from autotune.search.cost.ranker import Ranker
 from autotune.search.partial import Rule
 from autotune.search.policy import Candidate, SketchPolicy, default_candidate
 from autotune.search.sketch import generate_sketches

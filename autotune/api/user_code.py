@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune.errors import AutotuneError, UsageError
+from autotune.errors import AutotuneError, ScheduleError, UsageError
 
 
 def named(file: Path, name: str) -> Any:
@@ -44,14 +44,20 @@ def reported(file: Path) -> Iterator[None]:
     """Turn an exception of the user's code into a UsageError with its place in `file`."""
     try:
         yield
+    except ScheduleError as error:  # the only one of ours that does not tell the place
+        raise UsageError(f"{_place(error, file)}: {error.message}", error.hint) from error
     except AutotuneError:
         raise
     except Exception as error:
-        places = traceback.extract_tb(error.__traceback__)
-        inside = [p.lineno for p in places if Path(p.filename).resolve() == file.resolve()]
-        line = error.lineno if isinstance(error, SyntaxError) else (inside or [None])[-1]
-        where = f"{file}:{line}" if line else str(file)
         reason = (str(error).splitlines() or [""])[0]
         raise UsageError(
-            f"{where}: {type(error).__name__}: {reason}", "the file is run as Python"
+            f"{_place(error, file)}: {type(error).__name__}: {reason}", "the file is run as Python"
         ) from error
+
+
+def _place(error: Exception, file: Path) -> str:
+    """`rules.py:12`: the innermost line of `file` that `error` passed through."""
+    places = traceback.extract_tb(error.__traceback__)
+    inside = [p.lineno for p in places if Path(p.filename).resolve() == file.resolve()]
+    line = error.lineno if isinstance(error, SyntaxError) else (inside or [None])[-1]
+    return f"{file}:{line}" if line else str(file)

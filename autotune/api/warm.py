@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from autotune.errors import AutotuneError
 from autotune.records import Header, Log, MeasureRecord, read_log
-from autotune.search.model import Ranker
+from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import Candidate
 from autotune.te.dag import ComputeDAG
 from autotune.tuner.warm import first_candidates, teach, usable_records

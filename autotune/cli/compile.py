@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from autotune.cli.options import (
     args_option,
     check_input_option,
     max_error_option,
+    operators_option,
     random_weights_option,
     shape_option,
     shapes_of,
@@ -50,6 +52,7 @@ Arrays = dict[str, NDArray[Any]]
 @click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
 @check_input_option
 @args_option
+@operators_option
 @click.option("--constants", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name.")
 @debug_option
 def command(
@@ -65,6 +68,7 @@ def command(
     check_files: tuple[tuple[str, Path], ...],
     arguments: str | None,
     constants: Path | None,
+    operators: tuple[Path, ...],
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
@@ -89,11 +93,12 @@ def command(
     source = model_path(model) if log_path is None else model
     is_random = True if random_weights or (model is None and log_path is None) else None
     plan = plan_of(source, log_path, shapes_of(shapes), target, threads, max_error, is_random)
+    plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators)
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
     inputs += [file for _, file in check_files]
     require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
-    network = read_network(plan.model, plan.shapes, plan.random_weights)
+    network = read_network(plan.model, plan.shapes, plan.random_weights, plan.operators)
     given = _given(network, check_files)
     if network.n_denormal:
         say_note(

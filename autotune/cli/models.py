@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def model_path(model: Path | None) -> Path:
     """The model to use: the one given, or the ResNet-50 that comes with the `onnx` package."""
-    from autotune.graph.random_weights import default_model
+    from autotune.graph.reader.random_weights import default_model
 
     if model is not None:
         return model
@@ -37,7 +37,7 @@ def model_bytes(path: Path) -> int:
 
 def model_files(path: Path) -> Iterator[Path]:
     """The file of a model and those that hold its weights, as far as they can be told."""
-    from autotune.graph.onnx_reader import external_files
+    from autotune.graph.reader.onnx_reader import external_files
 
     yield path
     with suppress(ModelError, UsageError):
@@ -45,12 +45,19 @@ def model_files(path: Path) -> Iterator[Path]:
 
 
 def read_network(
-    path: Path, shapes: dict[str, tuple[int, ...]], random_weights: bool = False
+    path: Path,
+    shapes: dict[str, tuple[int, ...]],
+    random_weights: bool = False,
+    operators: Iterable[str] = (),
 ) -> Network:
-    """Split a model into tasks, and say so where its weights are random."""
+    """Split a model into tasks, and say so where its weights are random.
+
+    `operators`: paths of files with operators of the user's.
+    """
+    from autotune.api.operators import operators_of
     from autotune.graph.network import build_network
 
-    network = build_network(path, shapes, random_weights)
+    network = build_network(path, shapes, random_weights, operators_of(operators))
     if random_weights:
         say_random_weights(path.name)
     return network

@@ -151,6 +151,14 @@ rules_option = click.option(
     metavar="FILE.py",
     help="Sketch rules of your own: a Python file that defines RULES. Repeatable.",
 )
+operators_option = click.option(
+    "--operators",
+    "operators",
+    type=FILE,
+    multiple=True,
+    metavar="FILE.py",
+    help="ONNX operators of your own: a Python file that defines OPERATORS. Repeatable.",
+)
 events_option = click.option(
     "--events",
     type=click.Choice(["jsonl"]),

@@ -14,6 +14,7 @@ from autotune.cli.options import (
     FILE,
     args_option,
     format_option,
+    operators_option,
     random_weights_option,
     shape_option,
     shapes_of,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 @shape_option
 @random_weights_option
 @args_option
+@operators_option
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
 @format_option
 @debug_option
@@ -39,6 +41,7 @@ def command(
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     random_weights: bool,
     arguments: str | None,
+    operators: tuple[Path, ...],
     dag: bool,
     style: str,
 ) -> None:
@@ -55,7 +58,8 @@ def command(
     if task is not None:
         network = task.network()
     else:
-        network = read_network(model_path(model), shapes_of(shapes), random_weights)
+        paths = [str(path) for path in operators]
+        network = read_network(model_path(model), shapes_of(shapes), random_weights, paths)
     if style == "json":
         put_json([_task_json(network, key, dag) for key in network.weights])
         return

@@ -17,6 +17,7 @@ from autotune.cli.options import (
     args_option,
     events_option,
     max_error_option,
+    operators_option,
     random_weights_option,
     rules_option,
     shape_option,
@@ -42,6 +43,7 @@ from autotune.cli.options import (
 @max_error_option
 @warm_start_option
 @rules_option
+@operators_option
 @click.option("--dry-run", is_flag=True, help="Show tasks and settings; measure nothing.")
 @events_option
 @debug_option
@@ -54,6 +56,7 @@ def command(
     preset: str | None,
     warm_start: tuple[Path, ...],
     rules: tuple[Path, ...],
+    operators: tuple[Path, ...],
     dry_run: bool,
     events: str | None,
     **options: Any,
@@ -82,6 +85,7 @@ def command(
     from autotune.target import require_cores
 
     files = {"warm_start": warm_paths(warm_start), "rules": rules_paths(rules)}
+    files["operators"] = tuple(str(path.resolve()) for path in operators) or None
     resolved = resolve(preset, options | files)
     config = resolved.config
     require_cores(config.threads)
@@ -95,7 +99,8 @@ def command(
     if task is not None:
         network, origin = task.network(), task.source
     else:
-        network = read_network(path, shapes_of(shapes), random_weights or model is None)
+        is_random = random_weights or model is None
+        network = read_network(path, shapes_of(shapes), is_random, config.operators)
         origin = str(path.resolve())
     if dry_run:
         from autotune.cli.tasks import settings_text, task_text

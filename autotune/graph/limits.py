@@ -32,6 +32,8 @@ MOST_FOLDED_BYTES = 2**28
 """Bytes of a constant that is not given but computed from smaller ones; or as many as follows."""
 MOST_FOLDED_BYTES_IN_ALL = 2**29
 """Bytes of all such constants, or as many as follows."""
+MOST_DECLARED_BYTES = 2**29
+"""Bytes of a constant that is one number for all elements, as ConstantOfShape declares it."""
 MOST_FOLDED_RATIO = 8
 """Bytes of all such constants for every byte of those in the file: weights may be unpacked."""
 
@@ -76,6 +78,14 @@ def check_constant(node: Node, n_bytes: int, most: int = MOST_FOLDED_BYTES) -> N
             f"{most / 2**20:,.0f} MiB are possible",
             "MOST_FOLDED_BYTES",
         )
+
+
+def check_declared(node: Node, value: Array) -> None:
+    """Whether a constant that `node` reads may take the memory that its shape says."""
+    if n_stored_bytes(value) < value.nbytes > MOST_DECLARED_BYTES:
+        most = MOST_DECLARED_BYTES / 2**20
+        reason = f"a constant of {value.nbytes / 2**20:,.0f} MiB, {most:,.0f} MiB are possible"
+        raise refused(node, reason, "MOST_DECLARED_BYTES")
 
 
 class Budget:

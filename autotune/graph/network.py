@@ -19,16 +19,18 @@ from pathlib import Path
 
 import numpy as np
 
+from autotune.errors import AutotuneError, ModelError
 from autotune.graph.chains import joined_groups
-from autotune.graph.importer import import_graph
-from autotune.graph.indices import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
-from autotune.graph.layout import channels_last
-from autotune.graph.onnx_reader import Shapes, load_model, model_hash
+from autotune.graph.operators.indices import index_limits
+from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
+from autotune.graph.passes.layout import channels_last
+from autotune.graph.passes.resolve import resolve_operands
+from autotune.graph.passes.simplify import remove_dead, simplify
+from autotune.graph.reader.importer import import_graph
+from autotune.graph.reader.onnx_reader import Shapes, load_model, model_hash
 from autotune.graph.refusals import require_supported
-from autotune.graph.resolve import resolve_operands
-from autotune.graph.simplify import remove_dead, simplify
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
@@ -152,6 +154,32 @@ class Network:
         return sum(a.nbytes for call in self.calls for a in call.constants.values())
 
 
+def under_names_of(network: Network, dag: ComputeDAG) -> Network:
+    """`network` with its task of the same key as `dag` under the names that `dag` has.
+
+    A key ignores names, schedules do not: those of a log are for the names of its own workloads.
+    """
+    names = [op.name for op in network.tasks[dag.key].ops]
+    called = dict(zip(names, (op.name for op in dag.ops), strict=True))
+
+    def renamed(call: Call) -> Call:
+        if call.task != dag.key:
+            return call
+        return replace(
+            call,
+            inputs={called[n]: value for n, value in call.inputs.items()},
+            constants={called[n]: array for n, array in call.constants.items()},
+            outputs={called[n]: value for n, value in call.outputs.items()},
+        )
+
+    return replace(
+        network,
+        tasks=network.tasks | {dag.key: dag},
+        calls=tuple(map(renamed, network.calls)),
+        chains=tuple(replace(c, whole=renamed(c.whole)) for c in network.chains),
+    )
+
+
 _ESTIMATE_ERROR = 1.05
 """A whole that was estimated replaces its parts if it is expected to be so many times faster."""
 
@@ -204,21 +232,45 @@ def _sum_s(table: Mapping[str, float], tasks: Iterable[str]) -> float:
 
 
 def build_network(
-    path: str | Path, shapes: Shapes | None = None, random_weights: bool = False
+    path: str | Path,
+    shapes: Shapes | None = None,
+    random_weights: bool = False,
+    operators: UserOperators | None = None,
 ) -> Network:
     """Read an ONNX model and split it into fused subgraphs.
 
     `shapes` binds dynamic dimensions of inputs by name. `random_weights`: give a model that comes
-    without weights (each is a ConstantOfShape) random ones. Errors: see `onnx_reader.load_model`;
-    UnsupportedOperator names the operator, its node and the model's opset.
+    without weights (each is a ConstantOfShape) random ones. `operators`: those of a user,
+    see `user_operators`. Errors: see `onnx_reader.load_model`; UnsupportedOperator names the
+    operator, its node and the model's opset. Whatever else goes wrong is a ModelError too: a file
+    may be damaged in any way.
     """
-    model = load_model(path, shapes, random_weights)
-    network = graph_network(import_graph(model), Path(path).stem, model_hash(path))
+    try:
+        model = load_model(path, shapes, random_weights)
+        network = graph_network(import_graph(model, operators), Path(path).stem, model_hash(path))
+    except (AutotuneError, MemoryError):
+        raise
+    except UnicodeDecodeError as error:  # ONNX's own checker, where it tells of a name
+        raise ModelError(
+            "the model is not valid: a name in it is not UTF-8", "export the model again"
+        ) from error
+    except Exception as error:
+        raise _not_compiled(error) from error
     return replace(
         network,
         inputs=_as_stated(network.inputs, model.halves),
         outputs=_as_stated(network.outputs, model.halves),
         random_weights=random_weights,
+    )
+
+
+def _not_compiled(error: Exception) -> ModelError:
+    """The error for a model that no pass has found to be malformed, and one has failed with."""
+    text = " ".join(str(error).split())[:120]
+    return ModelError(
+        f"the model cannot be compiled: {type(error).__name__}{': ' + text if text else ''}",
+        "check it with onnx.checker.check_model(model, full_check=True); "
+        "if it is valid, please report it with the output of --debug",
     )
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
-from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Graph, Node
+from autotune.graph.operators.elementwise import ELEMENTWISE
 
 STRUCTURAL = ("Reshape", "Concat", "Slice")
 _TAKES_PROLOGUE = ("Conv", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
@@ -55,7 +55,7 @@ class Group:
     @property
     def label(self) -> str:
         """Operators in order, as in `Conv+Add+Relu`."""
-        return "+".join(n.op for n in self.nodes)
+        return "+".join(n.attrs["node"].op if n.op == "Defined" else n.op for n in self.nodes)
 
     def external_inputs(self) -> list[str]:
         """Tensors read from outside, each once, in order of use."""

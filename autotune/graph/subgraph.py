@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.elementwise import ELEMENTWISE
 from autotune.graph.ir import Array, Graph, Node, Shape, unsupported
-from autotune.graph.operators import ANY_TYPE, DTYPES, OPERATORS
+from autotune.graph.operators.elementwise import ELEMENTWISE
+from autotune.graph.operators.scope import Operand, Scope
+from autotune.graph.operators.table import ANY_TYPE, DTYPES, OPERATORS
 from autotune.graph.partition import Group
 from autotune.graph.refusals import naming
-from autotune.graph.scope import Operand, Scope
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import Const, Tensor

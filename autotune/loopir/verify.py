@@ -36,6 +36,7 @@ from autotune.loopir.nodes import (
 )
 from autotune.loopir.printer import print_body
 from autotune.loopir.visitor import statements
+from autotune.te.access import index_values
 from autotune.te.arith import bounds, linear
 from autotune.te.dag import print_expr
 from autotune.te.expr import (
@@ -43,8 +44,6 @@ from autotune.te.expr import (
     INDEX,
     Binary,
     Call,
-    Compare,
-    Const,
     Expr,
     Load,
     Reduce,
@@ -273,24 +272,7 @@ Grid = NDArray[Any]
 
 
 def _evaluate(e: Expr, env: Mapping[str, Grid]) -> Grid:
-    match e:
-        case Const(value=value):
-            return np.asarray(value)
-        case Var(name=name):
-            return env[name]
-        case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-            function = getattr(np, _NUMPY[op])
-            out: Grid = function(_evaluate(a, env), _evaluate(b, env))
-            return out
-        case Select(cond=cond, a=a, b=b):
-            return np.where(_evaluate(cond, env), _evaluate(a, env), _evaluate(b, env))
-        case Call(fn="not", args=args):
-            return np.logical_not(_evaluate(args[0], env))
-        case _:
-            raise MalformedProgram(f"{print_expr(e)} is no index")
-
-
-_NUMPY = {"add": "add", "sub": "subtract", "mul": "multiply", "floordiv": "floor_divide"}
-_NUMPY |= {"mod": "mod", "min": "minimum", "max": "maximum", "and": "logical_and"}
-_NUMPY |= {"or": "logical_or", "lt": "less", "le": "less_equal", "gt": "greater"}
-_NUMPY |= {"ge": "greater_equal", "eq": "equal", "ne": "not_equal"}
+    try:
+        return index_values(e, env)
+    except TypeError as error:
+        raise MalformedProgram(str(error)) from error

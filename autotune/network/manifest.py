@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
+from autotune.config import MOST_THREADS
 from autotune.network.container import CONSTANTS, object_name, require
 from autotune.network.entry import ARENA, FIRST_BOUND
 from autotune.target import Target
@@ -19,7 +20,6 @@ from autotune.te.expr import dtype_bytes
 _MOST = 1 << 48
 """Bytes, elements, iterations: more than any memory."""
 _MOST_DIMENSIONS = 64
-_MOST_THREADS = 1 << 16
 _MOST_PARTS = 1 << 20
 _HEX = set("0123456789abcdef")
 _DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
@@ -164,7 +164,7 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "model_hash": _text,
     "model_path": _path_text,
     "target": _target,
-    "n_threads": _number(1, _MOST_THREADS),
+    "n_threads": _number(1, MOST_THREADS),
     "inputs": _list_of(_port),
     "outputs": _list_of(_port),
     "kernels": _list_of(_record(task=_text, label=_text, symbol=_text, extent=_number(0))),
@@ -173,7 +173,7 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "n_bases": _number(FIRST_BOUND, _MOST_PARTS),
     "n_objects": _number(1, _MOST_PARTS),
     "max_error": _error,
-    "tuned": _map_of(_record(latency_s=_latency, n_threads=_number(1, _MOST_THREADS))),
+    "tuned": _map_of(_record(latency_s=_latency, n_threads=_number(1, MOST_THREADS))),
     "tasks": _list_of(_text),
     "random_weights": lambda x: x is None or type(x) is bool,
     "parts": _map_of(_record(bytes=_number(0), sha256=_digest)),

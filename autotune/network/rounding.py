@@ -20,9 +20,9 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from autotune.graph.onnx_reader import drop_initializers_from_inputs
-from autotune.graph.opsets import opset_of
-from autotune.graph.random_weights import replace_all
+from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
+from autotune.graph.reader.opsets import opset_of
+from autotune.graph.reader.random_weights import replace_all
 
 _UNITS: dict[int, float] = {
     TensorProto.FLOAT: 2.0**-23,

@@ -80,13 +80,14 @@ def distill(paths: Sequence[Path]) -> Log:
     Raises LogMismatch where no file holds a valid record.
     """
     logs = [log.within(log.max_error) for log in map(read_log, paths)]
-    best = best_records(record for log in logs for record in log.records)
+    workloads = _workloads(logs)
+    best = best_records(record for log in logs for record in _readable(log, workloads))
     if not best:
         raise LogMismatch("no log holds a valid measurement", "tune first: autotune tune MODEL")
     runs = {record.run_id for record in best.values()}
     return Log(
         headers=_headers(logs, runs),
-        workloads=_workloads(logs, {group[0] for group in best}),
+        workloads={key: w for key, w in workloads.items() if key in {group[0] for group in best}},
         records=tuple(best.values()),
         n_skipped=sum(log.n_skipped for log in logs),
     )
@@ -104,11 +105,21 @@ def _headers(logs: Sequence[Log], runs: set[str]) -> tuple[Header, ...]:
     return tuple(found.values())
 
 
-def _workloads(logs: Sequence[Log], keys: set[str]) -> dict[str, Workload]:
+def _workloads(logs: Sequence[Log]) -> dict[str, Workload]:
+    """Every workload as the first log has it: the names in it are those of its schedules."""
     merged: dict[str, Workload] = {}
-    for log in logs:
-        merged |= {key: w for key, w in log.workloads.items() if key in keys}
+    for log in reversed(logs):
+        merged |= log.workloads
     return merged
+
+
+def _readable(log: Log, workloads: Mapping[str, Workload]) -> Iterable[MeasureRecord]:
+    """Records of `log` whose schedules use the names that `workloads` have."""
+    same = {
+        key: key not in log.workloads or str(log.workloads[key].dag) == str(workload.dag)
+        for key, workload in workloads.items()
+    }
+    return (record for record in log.records if same.get(record.workload, True))
 
 
 def _group(record: MeasureRecord) -> Group:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from autotune.config import TuneConfig
+from autotune.config import MOST_THREADS, TuneConfig
 from autotune.errors import LogMismatch
 from autotune.records.typed import require_types
 from autotune.result import MeasureResult, MeasureStatus
@@ -246,7 +246,8 @@ def _decode_record(data: dict[str, Any], line: str) -> MeasureRecord:
     require_types(record)
     times_s = record.result.times_s
     is_timed = bool(times_s) or not record.result.ok
-    if record.n_threads < 1 or min(times_s, default=0.0) < 0 or not is_timed:
+    can_run = 1 <= record.n_threads <= MOST_THREADS
+    if not can_run or min(times_s, default=0.0) < 0 or not is_timed:
         raise ValueError("no measurement")
     return record
 
@@ -297,8 +298,10 @@ def _decode_header(data: dict[str, Any]) -> Header:
     )
     require_types(header)
     require_types(TuneConfig.from_json(header.config))
-    if min([header.n_threads, *(weight for _, weight in header.tasks)]) < 1:
-        raise ValueError("no threads, or a task that no model has")
+    if not 1 <= header.n_threads <= MOST_THREADS:
+        raise ValueError("threads that no machine has")
+    if min((weight for _, weight in header.tasks), default=1) < 1:
+        raise ValueError("a task that no model has")
     return header
 
 

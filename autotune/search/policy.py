@@ -24,9 +24,9 @@ from autotune.errors import NoValidSchedule, ScheduleError
 from autotune.loopir.lower import lower
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, Winograd, steps_text
-from autotune.search.analysis import analyse
-from autotune.search.features import features
-from autotune.search.model import Array, Ranker
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.features import features
+from autotune.search.cost.ranker import Array, Ranker
 from autotune.search.partial import Rule
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches

@@ -14,15 +14,15 @@ from dataclasses import replace
 
 from autotune.errors import ScheduleError
 from autotune.schedule.steps import CacheWrite, ComputeInline, Parallel, Reorder
-from autotune.search.algorithms import algorithms
-from autotune.search.attended import tile_products_of_rows
-from autotune.search.chained import tile_window_and_reduction
 from autotune.search.partial import Partial, Rule, advances, split_into_vectors
-from autotune.search.ragged import tile_ragged_reduction
-from autotune.search.rows import rfactor_contiguous_reduction, tile_rows_with_everything
+from autotune.search.rules.algorithms import algorithms
+from autotune.search.rules.attention import tile_products_of_rows
+from autotune.search.rules.fused_window import tile_window_and_reduction
+from autotune.search.rules.ragged import tile_ragged_reduction
+from autotune.search.rules.rows import rfactor_contiguous_reduction, tile_rows_with_everything
+from autotune.search.rules.tiling import tile_reduction_with_consumer
+from autotune.search.rules.winograd_tiling import tile_transformed_reduction
 from autotune.search.space import Sketch, Tag
-from autotune.search.tiling import tile_reduction_with_consumer
-from autotune.search.transformed import tile_transformed_reduction
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Load, variables, walk

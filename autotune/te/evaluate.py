@@ -51,9 +51,10 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array]) -> dict[str, Array]:
     values: Env = {}
     for p in dag.placeholders:
         values[p.name] = _widen(np.asarray(inputs[p.name]).reshape(p.tensor.shape))
-    for op in dag.computes:
-        values[op.name] = _compute(op, values)
-    return {name: values[name].astype(dag[name].tensor.dtype) for name in dag.outputs}
+    with np.errstate(all="ignore"):  # NaN and infinities are results like others
+        for op in dag.computes:
+            values[op.name] = _compute(op, values)
+        return {name: values[name].astype(dag[name].tensor.dtype) for name in dag.outputs}
 
 
 def n_points(cond: Expr, extents: Mapping[str, int]) -> int:

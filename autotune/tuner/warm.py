@@ -15,9 +15,9 @@ from autotune.errors import LogMismatch
 from autotune.records.distill import ranked_records
 from autotune.records.record import Log, MeasureRecord
 from autotune.schedule.steps import Steps
-from autotune.search.analysis import analyse
-from autotune.search.features import features
-from autotune.search.model import Array, Ranker
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.features import features
+from autotune.search.cost.ranker import Array, Ranker
 from autotune.search.policy import Candidate
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches

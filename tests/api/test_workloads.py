@@ -64,17 +64,17 @@ def test_constants_of_a_workload(folder: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_rule_from_a_file_is_in_the_log_and_can_win(folder: Path) -> None:
-    args = ["tune", "workloads.py:transpose", "--args", "64,128", "--threads", "1"]
+    args = ["tune", "workloads.py:blur", "--args", "64,128", "--threads", "1"]
     args += ["--rules", "rules.py", "--trials", "12", "--log", "r.jsonl"]
     assert run(args) == 0
     log = read_log(Path("r.jsonl"))
-    mine = [r for r in log.records if r.sketch == "blocks"]
+    mine = [r for r in log.records if r.sketch == "row-blocks"]
     assert mine
     assert all(r.result.ok for r in mine)
     assert log.header.config["rules"] == [f"{folder}/rules.py"]
     n_before = len(mine)
     assert run(["resume", "r.jsonl", "--trials", "4"]) == 0
-    again = [r for r in read_log(Path("r.jsonl")).records if r.sketch == "blocks"]
+    again = [r for r in read_log(Path("r.jsonl")).records if r.sketch == "row-blocks"]
     assert len(again) >= n_before
 
 
@@ -114,6 +114,11 @@ def test_what_is_wrong_in_a_file_is_one_line(
         ("RULES = 3\n", "is no tuple of functions"),
         ("def rule(p, name, target):\n    return None\n", "has no 'RULES'"),
         ("def rule(p, name, target):\n    raise KeyError(name)\nRULES = (rule,)\n", "x.py:2: KeyE"),
+        (
+            "from autotune.rules import Parallel\ndef rule(p, name, target):\n"
+            "    return [p.add(Parallel(name, 9))]\nRULES = (rule,)\n",
+            "x.py:3: ",
+        ),
     ],
 )
 def test_broken_rules(
@@ -130,7 +135,7 @@ def test_a_schedule_that_cannot_be_measured(
     assert run([*TUNE, "--trials", "1", "--log", "m.jsonl"]) == 0
     Path("bad.py").write_text('def schedule(s):\n    s["out"].split("q", 2)\n')
     assert run(["measure", "bad.py", "--log", "m.jsonl"]) == 2
-    assert 'bad.py: s["out"].split("q", 2): stage out has no loop' in capsys.readouterr().err
+    assert 'bad.py:2: s["out"].split("q", 2): stage out has no loop' in capsys.readouterr().err
     Path("bad.py").write_text('def schedule(s):\n    s["product"].split("r", 3)\n')
     assert run(["measure", "bad.py", "--log", "m.jsonl"]) == 3
     assert "a reduction over r must not overlap" in capsys.readouterr().err

@@ -7,9 +7,9 @@ import numpy as np
 from autotune.records import MeasureRecord
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_text
-from autotune.search.analysis import analyse
-from autotune.search.features import NAMES, features
-from autotune.search.model import Array, Ranker
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.features import NAMES, features
+from autotune.search.cost.ranker import Array, Ranker
 from autotune.search.sketch import generate_sketches
 from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.search.model import Ranker
+from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import SketchPolicy
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG

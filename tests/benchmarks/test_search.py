@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from autotune.config import TuneConfig
 from autotune.records import End, Entry, Log, MeasureRecord, Workload, read_log, write_log
-from autotune.search.analysis import analyse
+from autotune.search.cost.analysis import analyse
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.te.dag import ComputeDAG

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from autotune.result import MeasureResult, MeasureStatus
-from autotune.search.features import NAMES
-from autotune.search.model import Ranker
+from autotune.search.cost.features import NAMES
+from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import FIRST_BATCH, Candidate
 from benchmarks.search_metrics import (
     curve,

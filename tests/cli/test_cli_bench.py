@@ -200,5 +200,5 @@ def test_a_missing_opponent_is_one_line(
     assert (done.code, done.out) == (1, "")
     assert done.err.splitlines() == [
         f"error: {name} is not installed",
-        f"hint: pip install {name}, or leave it out",
+        f"hint: pip install {name} (the extra 'bench' has all of them), or leave it out",
     ]

@@ -23,13 +23,13 @@ from onnx import numpy_helper, parser
 from autotune.cli.main import run
 from autotune.errors import ExitCode
 from autotune.graph.network import build_network
-from autotune.graph.onnx_reader import model_hash
+from autotune.graph.reader.onnx_reader import model_hash
 from autotune.network.runtime import load
 from autotune.records import Header, MeasureRecord, Workload, write_log
 from autotune.records.record import Log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_to_json
-from autotune.search.model import Ranker
+from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import SketchPolicy, default_steps
 from autotune.target import host_target
 from benchmarks.outcomes import Kind, Outcome, Tell, one_line

@@ -78,7 +78,7 @@ def attribute_value(model: ModelProto, rng: random.Random) -> None:
     found = rng.choice(list(node.attribute))
     match found.type:
         case AttributeProto.INT:
-            found.i = rng.choice([found.i + 1, found.i - 1, -found.i, *ODD_INTEGERS])
+            found.i = _int64(rng.choice([found.i + 1, found.i - 1, -found.i, *ODD_INTEGERS]))
         case AttributeProto.FLOAT:
             found.f = rng.choice([found.f * 2, -found.f, *ODD_FLOATS])
         case AttributeProto.STRING:
@@ -87,6 +87,10 @@ def attribute_value(model: ModelProto, rng: random.Random) -> None:
             _change_list(found.ints, rng)
         case AttributeProto.TENSOR:
             tensor_changed(found.t, rng)
+
+
+def _int64(number: int) -> int:
+    return max(-(2**63), min(2**63 - 1, number))
 
 
 def _change_list(values: Sequence[int], rng: random.Random) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.campaigns import run
+from tests.fuzz.reported import kinds, models
 
 FAULTS: dict[str, frozenset[int]] = {
     "random models": frozenset(),
@@ -16,6 +17,8 @@ FAULTS: dict[str, frozenset[int]] = {
     "artifacts": frozenset(),
 }
 """Seeds that give something wrong, untyped or lost. One that no longer does has to be removed."""
+REPORTED = range(0, len(models()), 2)
+"""Every second one, of every kind: `make soak` tries them all."""
 COUNTS = {"random models": 150, "damaged models": 150, "logs": 200, "artifacts": 300}
 
 
@@ -29,3 +32,12 @@ def test_every_outcome_is_right_or_a_refusal(name: str) -> None:
     assert {seed for seed, _ in tally.bad} == FAULTS[name]
     assert tally.tried == COUNTS[name]
     assert tally.kinds["right"] > 0
+
+
+@pytest.mark.slow
+def test_models_that_others_got_wrong_are_right_or_refused() -> None:
+    assert len(REPORTED) >= 300
+    assert {models()[n][0] for n in REPORTED} == {kind.__name__ for kind in kinds()}
+    tally = run("reported models", REPORTED)
+    assert not tally.bad
+    assert tally.kinds["right"] > 0.97 * len(REPORTED)

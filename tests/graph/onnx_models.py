@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from onnx.reference import ReferenceEvaluator
 
 from autotune.graph.network import Network, build_network, chosen
-from autotune.graph.onnx_reader import prepare_model
+from autotune.graph.reader.onnx_reader import prepare_model
 from autotune.te.evaluate import evaluate
 from autotune.te.pitch import spanned
 

@@ -16,8 +16,8 @@ from onnx.backend.test.loader import load_model_tests
 
 from autotune.errors import AutotuneError
 from autotune.graph.network import build_network, chosen
-from autotune.graph.onnx_reader import drop_initializers_from_inputs
-from autotune.graph.operators import NATIVE
+from autotune.graph.operators.table import NATIVE
+from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
 from tests.graph.onnx_models import LIGHT, Array, execute, save
 
 REFUSED = ("test_strnorm", "test_gradient", "test_sequence_model8")

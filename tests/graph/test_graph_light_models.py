@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.graph.importer import import_graph
 from autotune.graph.network import Network, build_network, graph_network
-from autotune.graph.onnx_reader import load_model, prepare_model
+from autotune.graph.reader.importer import import_graph
+from autotune.graph.reader.onnx_reader import load_model, prepare_model
 from tests.graph.onnx_models import LIGHT, both_choices, execute, onnxruntime_outputs, random_feeds
 
 # model -> number of tasks (those of whole chains included), number of calls

@@ -160,7 +160,7 @@ BOMBS: dict[str, tuple[Callable[[], ModelProto], str]] = {
     "fill_far": (lambda: fill("Identity", "c", (HUGE,)), "'ConstantOfShape'.*MOST_ELEMENTS"),
     "fill_dimensions": (lambda: fill("Identity", "c", (1,) * 60), "MOST_DIMENSIONS"),
     "fill_sum": (lambda: fill("Add", "c one", (N,)), "'Add'.*MOST_FOLDED_BYTES"),
-    "fill_read": (lambda: fill("Mul", "c x", (N,)), "'Mul'.*MOST_FOLDED_BYTES"),
+    "fill_read": (lambda: fill("Mul", "c x", (2 * N,)), "'Mul'.*MOST_DECLARED_BYTES"),
     "fill_product": (lambda: fill("MatMul", "c c", (40_000, 40_000)), "MOST_FOLDED_BYTES"),
     "fill_exp": (lambda: fill("Exp", "c", (2**31,)), "'Exp'.*MOST_FOLDED_BYTES"),
     "loop": (lambda: loops(1, 1000), "ok"),

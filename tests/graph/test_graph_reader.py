@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from autotune.errors import DynamicShape, ExitCode, ModelError, UnsupportedOperator, UsageError
 from autotune.graph.network import build_network
-from autotune.graph.onnx_reader import model_hash, prepare_model
+from autotune.graph.reader.onnx_reader import model_hash, prepare_model
 from tests.graph.onnx_models import (
     LIGHT,
     assert_matches,

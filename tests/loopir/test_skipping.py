@@ -16,8 +16,8 @@ from autotune.loopir.visitor import expressions, statements
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import Annotate, ComputeAt, ComputeInline, Reorder, Split, Steps
 from autotune.search import analysis
-from autotune.search.analysis import analyse
-from autotune.search.nest import needed_shares
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.nest import needed_shares
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG

@@ -141,7 +141,8 @@ def first_steps(dag: ComputeDAG) -> list[Steps]:
 
 def test_programs_come_back_equal() -> None:
     seen = set()
-    for steps in first_steps(dag := convolution())[:12]:
+    every = first_steps(dag := convolution())
+    for steps in [*every[:8], *every[-4:]]:
         built = build_program(dag, steps, fakes.TARGET)
         program = built.program
         seen |= {"packs"} if program.packs else set()

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from autotune.graph.network import Network, build_network, chosen
-from autotune.graph.onnx_reader import prepare_model
+from autotune.graph.reader.onnx_reader import prepare_model
 from autotune.network.check import check_network, check_onnxruntime
 from autotune.network.compiler import compile_network
 from autotune.network.memory import live_blocks

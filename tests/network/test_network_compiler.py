@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
+import autotune
 from autotune.errors import CodegenError, NoValidSchedule, WrongNumbers
-from autotune.graph.network import Call, Network
+from autotune.graph.network import Call, Network, build_network
+from autotune.loopir.lower import lower
 from autotune.network import load
 from autotune.network.check import check_network, evaluate_network
 from autotune.network.compiler import compile_network
 from autotune.network.differences import max_error
 from autotune.network.runtime import Model, random_inputs
+from autotune.records import distill
 from autotune.schedule.steps import Steps
 from autotune.target import host_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
@@ -181,3 +186,21 @@ def test_denormal_numbers_are_zero_inside_and_nowhere_else(n_threads: int) -> No
     tiny = np.full(64, 1e-39, np.float32)
     assert not model.run({"x": tiny})["y"].any()
     assert (tiny * np.float32(0.5)).all(), "the caller's arithmetic is what it was"
+
+
+def test_a_log_of_equal_tasks_under_other_names_is_compiled_from(tmp_path: Path) -> None:
+    texts = {"max": "y = Max (x)", "identity": "y = Identity (x)"}
+    for name, node in texts.items():
+        head = '<ir_version: 9, opset_import: ["" : 17]> g (float[6] x) => (float[6] y)'
+        text = f"{head} {{ {node} }}"
+        onnx.save(onnx.parser.parse_model(text), tmp_path / f"{name}.onnx")
+    networks = {n: build_network(tmp_path / f"{n}.onnx") for n in texts}
+    if networks["max"].tasks.keys() != networks["identity"].tasks.keys():
+        pytest.skip("these are no longer one task")
+    deque(autotune.tune(tmp_path / "max.onnx", tmp_path / "max.jsonl", trials=2, threads=1))
+    compiled = autotune.compile(tmp_path / "identity.onnx", tmp_path / "max.jsonl", threads=1)
+    assert compiled.report is not None
+    deque(autotune.tune(tmp_path / "identity.onnx", tmp_path / "i.jsonl", trials=2, threads=1))
+    both = distill([tmp_path / "max.jsonl", tmp_path / "i.jsonl"])
+    for record in both.records:
+        lower(both.workloads[record.workload].dag, record.steps)

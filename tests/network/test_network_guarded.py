@@ -18,7 +18,7 @@ from autotune.network.compiler import compile_network
 from autotune.network.overlays import overlays
 from autotune.network.runtime import Model
 from autotune.schedule.steps import Steps, Winograd
-from autotune.search.analysis import analyse
+from autotune.search.cost.analysis import analyse
 from autotune.search.policy import default_steps
 from autotune.search.sketch import generate_sketches
 from autotune.target import host_target

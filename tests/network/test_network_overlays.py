@@ -20,7 +20,7 @@ from autotune.network.compiler import compile_network
 from autotune.network.overlays import Overlay, heirs, overlays, overwritable
 from autotune.network.runtime import Model
 from autotune.schedule.steps import Annotate, Split, Steps
-from autotune.search.analysis import analyse
+from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import host_target
 from autotune.te.dag import ComputeDAG, compute, placeholder

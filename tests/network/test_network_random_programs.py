@@ -16,13 +16,13 @@ from onnx import NodeProto
 
 from autotune.errors import ScheduleError
 from autotune.graph.network import build_network
-from autotune.graph.onnx_reader import prepare_model
+from autotune.graph.reader.onnx_reader import prepare_model
 from autotune.loopir.lower import lower
 from autotune.network.check import check_onnxruntime
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model
 from autotune.schedule.steps import Steps
-from autotune.search.analysis import analyse
+from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG

@@ -18,7 +18,7 @@ from autotune.loopir.nodes import Program
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.filtering import filtering
 from autotune.schedule.steps import ComputeAt, Steps, Winograd
-from autotune.search.analysis import analyse
+from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import host_target
 from autotune.te.dag import ComputeDAG, compute, placeholder

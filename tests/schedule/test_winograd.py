@@ -11,7 +11,7 @@ from autotune.schedule.filtering import Matrix, filtering
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import Winograd, steps_from_json, steps_to_json
 from autotune.schedule.winograd import convolution, rewrite
-from autotune.search.analysis import analyse
+from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG, compute, placeholder

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from autotune.loopir.lower import lower
-from autotune.search.analysis import analyse
+from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG

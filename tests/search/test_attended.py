@@ -12,8 +12,8 @@ from autotune.loopir.nodes import PrefetchLine
 from autotune.loopir.visitor import statements
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import NEXT_CHUNK
-from autotune.search.analysis import analyse
-from autotune.search.draft import draft_seconds
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.analytic import draft_seconds
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.chains import row_chain

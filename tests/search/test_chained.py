@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from autotune.schedule.replay import replay
-from autotune.search.analysis import analyse
-from autotune.search.draft import draft_seconds
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.analytic import draft_seconds
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
 from autotune.target import Target, parse_target, runs_here

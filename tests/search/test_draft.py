@@ -7,8 +7,10 @@ from functools import reduce
 
 import pytest
 
+from autotune import te
 from autotune.schedule.steps import Annotate, Reorder, Split
-from autotune.search.draft import estimate_s
+from autotune.search.cost.analytic import estimate_s
+from autotune.search.policy import default_candidate
 from autotune.target import Target, parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce, add, both, compare, f32, idx, mul, select
@@ -104,3 +106,16 @@ def window_s(n_vectors: int, padded: bool) -> float:
         Annotate("y", "j.2", "vectorize"),
     )
     return estimate_s(ComputeDAG((x, w, compute("y", (i, j), body)), ("y",)), steps, WIDE, 1)
+
+
+def test_a_sum_of_expensive_terms_has_a_program() -> None:
+    x, p = te.placeholder((1, 16, 16, 32), "x"), te.placeholder(32, "p")
+    a, b = te.reduce_axis(3, "a"), te.reduce_axis(3, "b")
+    dag = te.dag_of(
+        te.compute(
+            (1, 14, 14, 32),
+            lambda n, h, w, c: te.sum(te.power(x[n, h + a, w + b, c], p[c]), [a, b]),
+        )
+    )
+    for name in ("x86-64-v3", "x86-64-v4"):
+        assert default_candidate(dag, parse_target(name), 1).steps

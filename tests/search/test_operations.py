@@ -8,7 +8,7 @@ import pytest
 
 from autotune.codegen.arithmetic import Arithmetic
 from autotune.codegen.text import F32, Builder, Module, vector
-from autotune.search.operations import operations
+from autotune.search.cost.instructions import operations
 from autotune.target import parse_target
 from autotune.te.dag import compute, placeholder
 from autotune.te.expr import Axis, Binary, call

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Winograd, steps_text
 from autotune.search import model
-from autotune.search.analysis import analyse
-from autotune.search.draft import draft_seconds
-from autotune.search.features import NAMES, features
-from autotune.search.model import Ranker
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.analytic import draft_seconds
+from autotune.search.cost.features import NAMES, features
+from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import SketchPolicy, algorithm, default_steps
 from autotune.search.sketch import generate_sketches
 from autotune.target import parse_target

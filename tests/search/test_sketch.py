@@ -13,9 +13,9 @@ from autotune.loopir.lower import lower
 from autotune.loopir.verify import verify
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import ComputeInline, Parallel, steps_text
-from autotune.search.analysis import analyse
-from autotune.search.features import NAMES
-from autotune.search.operations import operations
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.features import NAMES
+from autotune.search.cost.instructions import operations
 from autotune.search.partial import Partial
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches

@@ -14,7 +14,7 @@ import pytest
 from autotune.records import Entry, Log, MeasureRecord
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_text
-from autotune.search.model import Ranker
+from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import Candidate, SketchPolicy, default_candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG

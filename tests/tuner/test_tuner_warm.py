@@ -11,10 +11,10 @@ import pytest
 from autotune.records import Log, MeasureRecord, Workload
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Parallel, Split, steps_text
-from autotune.search.analysis import analyse
-from autotune.search.draft import draft_seconds
-from autotune.search.features import NAMES, features
-from autotune.search.model import Ranker
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.analytic import draft_seconds
+from autotune.search.cost.features import NAMES, features
+from autotune.search.cost.ranker import Ranker
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target
 from autotune.tuner.warm import first_candidates, teach, usable_records

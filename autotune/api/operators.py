@@ -1,0 +1,64 @@
+"""⑪ ONNX operators from outside: where their definitions are found.
+
+    OPERATORS = {"com.acme.Swish": swish}     # in a file for `--operators FILE.py`
+
+What such a function gets and returns is in `graph.user_operators`. Installed packages offer theirs
+by the entry point group `autotune.operators`, each the name of such a mapping.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from autotune.api.user_code import named, reported
+from autotune.errors import AutotuneError, UsageError
+from autotune.graph.operators.user_operators import UserOperator
+
+GROUP = "autotune.operators"
+_NAME = "OPERATORS"
+
+
+def operators_of(paths: Iterable[str]) -> dict[str, UserOperator]:
+    """The operators of files and of installed packages, by name; files come first.
+
+    Raises UsageError, with file and line, for what does not run or holds no operators.
+    """
+    found: dict[str, UserOperator] = {}
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        try:
+            found |= _checked(entry.load(), entry.value)
+        except AutotuneError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"the operators of '{entry.value}' cannot be loaded: {error}",
+                "mend or uninstall that package",
+            ) from error
+    for path in map(Path, paths):
+        given = _checked(named(path, _NAME), str(path))
+        found |= {name: _guarded(path, function) for name, function in given.items()}
+    return found
+
+
+def _checked(operators: Any, source: str) -> Mapping[str, UserOperator]:
+    if not isinstance(operators, Mapping) or not all(map(callable, operators.values())):
+        raise UsageError(
+            f"{_NAME} of {source} is no dictionary of functions",
+            f'write {_NAME} = {{"com.acme.Swish": swish}}',
+        )
+    return operators
+
+
+def _guarded(file: Path, function: UserOperator) -> UserOperator:
+    """The same function; what it raises is told with its place in the file."""
+
+    @wraps(function)
+    def guarded(*inputs: Any, **attributes: Any) -> Any:
+        with reported(file):
+            return function(*inputs, **attributes)
+
+    return guarded

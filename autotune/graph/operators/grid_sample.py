@@ -1,0 +1,156 @@
+"""① An image read between its pixels, at places that data decide or that are known.
+
+GridSample:
+
+    place[n, i…] = where along one dimension, in pixels, moved inside unless the padding is zeros
+    cell[n, i…]  = the pixel there or before
+    y[n, i…, c]  = Σ over the corners of a cell of their weights · x[n, corner…, c]
+
+Interpolate, what `resizing` makes of Resize:
+
+    y[…, i, …]   = Σ weight[i, t] · x[…, first[i] + t, …] over the taps t of every axis that changes
+
+Formulas: ONNX operator reference. Runs on the layout that is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import product
+from typing import TypeAlias
+
+from autotune.graph.ir import Node, Shape
+from autotune.graph.operators.scope import (
+    Operands,
+    Scope,
+    axes_of,
+    inside,
+    literal,
+    optional,
+    tensor,
+)
+from autotune.te.expr import (
+    INDEX,
+    Axis,
+    Expr,
+    Tensor,
+    add,
+    both,
+    call,
+    cast,
+    compare,
+    div,
+    idx,
+    minimum,
+    mul,
+    select,
+    sub,
+)
+
+Tap: TypeAlias = tuple[Expr, Expr, Expr | None]
+"""Weight and position of a pixel along one dimension, and whether it is part of the image."""
+Table: TypeAlias = tuple[int, Tensor, Tensor | None]
+"""An axis, the first pixel and the weights of every place along it."""
+_ZERO, _ONE, _HALF = literal(0.0), literal(1.0), literal(0.5)
+
+
+def grid_sample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[n, i…, c] = x[n, …, c] at the place that grid[n, i…] names, the last dimension first."""
+    x, grid = tensor(operands, 0), tensor(operands, 1)
+    *at, channel = axes_of(shape)
+    sizes = x.shape[1:-1]
+    taps = []
+    for d, size in enumerate(sizes):
+        named = grid[(*at, idx(len(sizes) - 1 - d))]
+        place = scope.compute("place", at, _place(node, named, size))
+        taps.append(_taps(scope, node, place, at, size))
+    corners = []
+    for corner in product(*taps):
+        weight = reduce(mul, (w for w, _, _ in corner))
+        pixel: Expr = x[(at[0], *(i for _, i, _ in corner), channel)]
+        seen = [s for _, _, s in corner if s is not None]
+        pixel = select(reduce(both, seen), pixel, _ZERO) if seen else pixel  # it may be NaN
+        corners.append(mul(weight, pixel))
+    return scope.compute("sample", (*at, channel), reduce(add, corners))
+
+
+def interpolate(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """Σ weight[i, t] · x[…, first[i] + t, …] along each of `node.attrs["axes"]`.
+
+    Operands: x, and for every axis `first` and `weight`, which is left out where it is one tap.
+    """
+    axes = axes_of(shape)
+    tables = [
+        (axis, tensor(operands, 1 + 2 * n), optional(operands, 2 + 2 * n))
+        for n, axis in enumerate(node.attrs["axes"])
+    ]
+    return scope.compute("sample", axes, _interpolated(tensor(operands, 0), axes, tables, {}))
+
+
+def _interpolated(
+    x: Tensor, axes: Sequence[Axis], tables: Sequence[Table], pixels: Mapping[int, Expr]
+) -> Expr:
+    """The sum over the taps of all `tables`, where those of other axes have chosen `pixels`."""
+    if not tables:
+        return x[tuple(pixels.get(n, a.var) for n, a in enumerate(axes))]
+    (n, first, weight), *rest = tables
+    total: Expr | None = None
+    for t in range(weight.shape[1] if weight else 1):
+        pixel = inside(add(cast(INDEX, first[axes[n]]), idx(t)), x.shape[n])
+        term = _interpolated(x, axes, rest, {**pixels, n: pixel})
+        term = mul(weight[axes[n], idx(t)], term) if weight else term
+        total = add(total, term) if total else term
+    assert total is not None
+    return total
+
+
+def _place(node: Node, named: Expr, size: int) -> Expr:
+    """A place from -1 to 1 along a dimension, in pixels: at most one outside of the image."""
+    is_aligned = bool(node.attrs.get("align_corners", 0))
+    scaled = mul(add(named, _ONE), literal((size - 1) / 2 if is_aligned else size / 2))
+    place = scaled if is_aligned else sub(scaled, _HALF)
+    padding = node.attrs.get("padding_mode", "zeros")
+    if padding == "zeros":
+        return _clamped(place, -1, size)
+    if padding == "reflection":
+        place = _reflected(place, 0.0 if is_aligned else -0.5, size - 1 if is_aligned else size)
+    return _clamped(place, 0, size - 1)
+
+
+def _reflected(place: Expr, low: float, span: float) -> Expr:
+    """`place` folded into the `span` from `low` on."""
+    if not span:
+        return _ZERO
+    there_and_back = literal(2 * span)
+    length = call("abs", sub(place, literal(low)))
+    turns = call("floor", div(length, there_and_back))
+    rest = sub(length, mul(turns, there_and_back))
+    return add(literal(low), minimum(rest, sub(there_and_back, rest)))
+
+
+def _clamped(place: Expr, low: int, high: int) -> Expr:
+    """A place that is NaN becomes `low`: it is the source of an index."""
+    above = select(compare("gt", place, literal(low)), place, literal(low))
+    return minimum(above, literal(high))
+
+
+def _taps(scope: Scope, node: Node, place: Tensor, at: Sequence[Axis], size: int) -> list[Tap]:
+    """The pixels around a place along one dimension."""
+    here = place[tuple(at)]
+    is_nearest = node.attrs.get("mode") == "nearest"
+    first = call("round" if is_nearest else "floor", here)
+    cell = scope.compute("cell", at, cast("int64", first))
+    behind = sub(here, first)
+    weights = (_ONE,) if is_nearest else (sub(_ONE, behind), behind)
+    taps: list[Tap] = []
+    for k, weight in enumerate(weights):
+        pixel = add(cast(INDEX, cell[tuple(at)]), idx(k))
+        is_zero_around = node.attrs.get("padding_mode", "zeros") == "zeros"
+        seen = _is_seen(add(first, literal(k)), size) if is_zero_around else None
+        taps.append((weight, inside(pixel, size), seen))
+    return taps
+
+
+def _is_seen(pixel: Expr, size: int) -> Expr:
+    return both(compare("ge", pixel, _ZERO), compare("le", pixel, literal(size - 1)))

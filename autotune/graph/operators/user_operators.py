@@ -1,0 +1,123 @@
+"""① Operators from outside: ONNX nodes whose meaning a user's function gives.
+
+    def my_gelu(x: te.Tensor, *, approximate: str = "none") -> te.Tensor: …
+
+    build_network(path, operators={"com.acme.MyGelu": my_gelu})
+
+The function gets a tensor per input of the node, None for one that is left out, and the attributes
+by name; it returns a tensor of `te` per output. Shapes and types of the results are those of what
+it returns. What it defines is fused, scheduled and checked like any other operator.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from autotune.errors import AutotuneError, UsageError
+from autotune.graph.ir import Array, Editor, Node, Shape, TensorType
+from autotune.graph.operators.scope import Operands, Scope
+from autotune.te.dag import Compute, ComputeDAG, Placeholder, rename
+from autotune.te.evaluate import evaluate
+from autotune.te.expr import Const
+from autotune.te.expr import Tensor as TensorNode
+from autotune.te.language import dag_of, placeholder
+from autotune.te.values import Tensor, numbered
+
+UserOperator: TypeAlias = Callable[..., Tensor | Sequence[Tensor]]
+UserOperators: TypeAlias = Mapping[str, UserOperator]
+"""By operator name, with its domain in front where that is not the standard one."""
+
+DEFINED = "Defined"
+"""The operator of the nodes that stand for outputs of a user's operator."""
+
+
+def define(editor: Editor, node: Node, function: UserOperator) -> list[Array] | Iterator[Node]:
+    """The nodes that stand for a node of a user's operator, or its results where all are known.
+
+    Notes the types of the results. Raises UsageError for a function that does not fit the node.
+    """
+    kinds = [editor.types[n] if n else None for n in node.inputs]
+    dag = _dag(node, function, kinds)
+    for name, output in zip(node.outputs, dag.outputs, strict=False):
+        if name:
+            tensor = dag[output].tensor
+            editor.types[name] = TensorType(tensor.shape, tensor.dtype)
+    known = [editor.constants.get(n) for n in node.inputs if n]
+    if all(value is not None for value in known):
+        names = (p.name for p in dag.placeholders)
+        inputs = {n: v for n, v in zip(names, known, strict=True) if v is not None}
+        values = evaluate(dag, inputs)
+        return [values[name] for name in dag.outputs]
+    return _nodes(node, function, dag)
+
+
+def _nodes(node: Node, function: UserOperator, dag: ComputeDAG) -> Iterator[Node]:
+    for position, (name, _) in enumerate(zip(node.outputs, dag.outputs, strict=False)):
+        if name:
+            attrs = {"node": node, "function": function, "position": position}
+            yield Node(node.name, DEFINED, node.inputs, (name,), attrs)
+
+
+def defined(scope: Scope, node: Node, operands: Operands, shape: Shape) -> TensorNode:
+    """The computations of a user's function, on the operands of the node."""
+    kinds = [None if o is None else TensorType(_shape(o), o.dtype) for o in operands]
+    dag = _dag(node.attrs["node"], node.attrs["function"], kinds)
+    output = dag.outputs[node.attrs["position"]]
+    given = [_tensor(scope, o) for o in operands if o is not None]
+    tensors = dict(zip((p.name for p in dag.placeholders), given, strict=True))
+    for op in _needed(dag, output):
+        tensor = scope.compute(op.name, op.axes, rename(op, op.tensor, {}, tensors).body)
+        tensors[op.name] = tensor
+    return tensors[output]
+
+
+def _shape(operand: TensorNode | Const) -> Shape:
+    return operand.shape if isinstance(operand, TensorNode) else ()
+
+
+def _tensor(scope: Scope, operand: TensorNode | Const) -> TensorNode:
+    if isinstance(operand, TensorNode):
+        return operand
+    return scope.compute("literal", (), operand)
+
+
+def _needed(dag: ComputeDAG, output: str) -> Iterator[Compute]:
+    """The computations that an output depends on, in order."""
+    needed = {output}
+    for op in reversed(dag.computes):
+        if op.name in needed:
+            needed |= {load.tensor.name for load in op.reads}
+    return (op for op in dag.computes if op.name in needed)
+
+
+def _dag(node: Node, function: UserOperator, kinds: Sequence[TensorType | None]) -> ComputeDAG:
+    """What the function makes of inputs of these types; unread inputs are placeholders as well."""
+    with numbered():
+        inputs = [
+            None if kind is None else placeholder(kind.shape, f"in{n}", kind.dtype)
+            for n, kind in enumerate(kinds)
+        ]
+        try:
+            inspect.signature(function).bind(*inputs, **node.attrs)
+            dag = dag_of(function(*inputs, **node.attrs))
+        except AutotuneError as error:
+            raise UsageError(f"{_where(node)}: {error.message}", error.hint) from error
+        except Exception as error:
+            raise UsageError(
+                f"{_where(node)}: {type(error).__name__}: {error}",
+                "the function takes a tensor per input and the attributes by name",
+            ) from error
+    wanted = sum(map(bool, node.outputs))
+    if len(dag.outputs) < wanted:
+        raise UsageError(
+            f"{_where(node)}: the function gives {len(dag.outputs)} outputs, the node has {wanted}",
+            "return a tensor for each",
+        )
+    placeholders = [t.op for t in inputs if t is not None and isinstance(t.op, Placeholder)]
+    return ComputeDAG((*placeholders, *dag.computes), dag.outputs)
+
+
+def _where(node: Node) -> str:
+    return f"operator '{node.op}' (node '{node.name}') of yours"

@@ -1,0 +1,123 @@
+"""① Elementwise operators move in front of what only rearranges their operand.
+
+    MatMul → Reshape → Transpose → Mul(·, ½)       ->  MatMul → Mul(·, ½) → Reshape → Transpose
+    MatMul → Reshape (1, m, n) → Add(·, residual)  ->  MatMul → Add(·, residual) → Reshape
+
+There they join the group of what computes the operand, or move on into its weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autotune.graph.ir import Editor, Graph, Node, Shape
+from autotune.graph.operators.elementwise import ELEMENTWISE
+from autotune.graph.partition import STRUCTURAL
+
+_TAKES_APART = (*STRUCTURAL, "Split", "Gather")
+"""What is behind them is a part of what they read, or more."""
+
+
+def hoist_elementwise(graph: Graph) -> Graph:
+    """Move what it can; a Reshape is free wherever it stands, a Transpose moves with its reader."""
+    hoister = _Hoister(graph)
+    for node in graph.nodes:
+        hoister.visit(hoister.editor.updated(node))
+    return hoister.editor.build()
+
+
+class _Hoister:
+    def __init__(self, graph: Graph) -> None:
+        self.editor = Editor(graph)
+        self.readers = {name: len(users) for name, users in graph.consumers().items()}
+        self.kept = set(graph.outputs)
+        self.movers: dict[str, Node] = {}
+        """Outputs of Reshape and Transpose."""
+        self.computed: set[str] = set()
+        """What an operator behind its maker can be computed with."""
+
+    def visit(self, node: Node) -> None:
+        """Emit `node`, in front of the movers of its operands where that is possible."""
+        mover = self._mover(node) if node.op in ELEMENTWISE else None
+        if mover is None:
+            self._emit(node)
+            return
+        source = mover.inputs[0]
+        shape, moved = self._shape(source), self._shape(mover.output)
+        operands = tuple(
+            source if name == mover.output else self._in_shape(name, shape, moved)
+            for name in node.inputs
+        )
+        dtype = self.editor.types[node.output].dtype
+        inner = self.editor.new(f"{node.output}.early", shape, dtype)
+        self.visit(replace(node, inputs=operands, outputs=(inner,)))
+        self._emit(replace(mover, inputs=(inner,), outputs=node.outputs))
+
+    def _mover(self, node: Node) -> Node | None:
+        """What rearranges an operand and may as well rearrange the result."""
+        tensors = [n for n in node.inputs if n and not self._is_scalar(n)]
+        shape = self._shape(node.output)
+        if any(self._is_private(n) and n in self.computed for n in tensors):
+            return None  # it is behind its maker already
+        for name in dict.fromkeys(tensors):
+            mover = self.movers.get(name)
+            if mover is None or self._shape(name) != shape or not self._ends_well(mover):
+                continue
+            others = [n for n in tensors if n != name]
+            if not others and (mover.op == "Reshape" or self._is_private(name)):
+                return mover
+            source = self._shape(mover.inputs[0])
+            if mover.op == "Reshape" and all(self._fits(n, source, shape) for n in others):
+                return mover
+        return None
+
+    def _ends_well(self, mover: Node) -> bool:
+        """Whether it leads, through what nobody else reads, to something that is computed."""
+        source = mover.inputs[0]
+        while self._is_private(source) and source in self.movers:
+            source = self.movers[source].inputs[0]
+        return self._is_private(source) and source in self.computed
+
+    def _fits(self, name: str, source: Shape, shape: Shape) -> bool:
+        """Whether an operand of a node of `shape` does as well where that is `source`."""
+        if _bare(source) == _bare(shape):
+            return True
+        mover = self.movers.get(name)
+        if mover is None or mover.op != "Reshape" or self._shape(name) != shape:
+            return False
+        return self._shape(mover.inputs[0]) == source
+
+    def _in_shape(self, name: str, shape: Shape, moved: Shape) -> str:
+        """An operand of a node that is of `shape` now and was of `moved`."""
+        own = self._shape(name) if name else ()
+        if own != moved:
+            if len(own) <= len(shape):
+                return name
+            shape = own[len(own) - len(shape) :]
+        shape = () if self._is_scalar(name) else shape
+        if name in self.editor.constants:
+            return self.editor.constant(name, self.editor.constants[name].reshape(shape))
+        view = self.editor.new(f"{name}.view", shape, self.editor.types[name].dtype)
+        self.editor.emit(Node(view, "Reshape", (name,), (view,)))  # no reason to move anything
+        return view
+
+    def _emit(self, node: Node) -> None:
+        self.editor.emit(node)
+        if node.op in ("Reshape", "Transpose"):
+            self.movers[node.output] = node
+        elif node.op not in _TAKES_APART:
+            self.computed.add(node.output)
+
+    def _is_private(self, name: str) -> bool:
+        return self.readers.get(name, 1) == 1 and name not in self.kept
+
+    def _is_scalar(self, name: str) -> bool:
+        return all(n == 1 for n in self._shape(name))
+
+    def _shape(self, name: str) -> Shape:
+        return self.editor.types[name].shape
+
+
+def _bare(shape: Shape) -> Shape:
+    """A shape without leading ones."""
+    return next((shape[n:] for n, extent in enumerate(shape) if extent != 1), ())

@@ -1,0 +1,463 @@
+"""① Layout: activations with spatial dimensions are stored channels last.
+
+After this pass the shapes of the graph are the shapes in memory: `Conv`, pooling and `LRN` read and
+write (n, …spatial…, c), their weights are (…kernel…, in, out), and axes of other operators are
+remapped. `Transpose` nodes appear where the layouts meet: behind model inputs, before model
+outputs, and around operators that need ONNX's order. A Reshape that only flattens (n, c, h, w) for
+matrix products with constant weights costs nothing: the rows of the weights are permuted instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from autotune.graph.ir import (
+    Array,
+    Editor,
+    Graph,
+    Node,
+    Shape,
+    moves_nothing,
+    to_first,
+    to_last,
+    unsupported,
+)
+from autotune.graph.operators.elementwise import ELEMENTWISE
+from autotune.graph.operators.products import REDUCES
+from autotune.graph.passes.simplify import merge_reshapes, remove_dead
+from autotune.graph.refusals import attempt
+
+_POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool")
+_ENLARGING = ("Resize", "Interleave", "SpaceToDepth")
+_SPATIAL = (
+    *("Conv", *_POOLS, *_ENLARGING, "GridSample"),
+    *("LRN", "InstanceNormalization", "GroupNormalization"),
+)
+_AXIS = ("Concat", "Split", "Softmax", "LogSoftmax")
+
+
+def channels_last(graph: Graph) -> Graph:
+    """Rewrite the graph; see the module."""
+    layout = _Layout(graph)
+    for original in graph.nodes:
+        node = layout.editor.updated(original)
+        attempt(layout.editor, node, partial(layout.visit, node), layout.emit_first)
+    return remove_dead(merge_reshapes(merge_transposes(layout.finish())))
+
+
+def merge_transposes(graph: Graph) -> Graph:
+    """Transpose(Transpose(x)) -> Transpose(x); one that moves only dimensions of 1 -> Reshape."""
+    editor = Editor(graph)
+    made: dict[str, Node] = {}
+    for original in graph.nodes:
+        node = editor.updated(original)
+        if node.op != "Transpose":
+            editor.emit(node)
+            continue
+        source = node.inputs[0]
+        rank = len(editor.types[source].shape)
+        perm = tuple(node.attrs.get("perm", reversed(range(rank))))
+        if source in made:
+            inner = made[source]
+            perm = tuple(inner.attrs["perm"][p] for p in perm)
+            source = inner.inputs[0]
+        node = replace(node, inputs=(source,), attrs={"perm": perm})
+        made[node.output] = node
+        if perm == tuple(range(len(perm))):
+            editor.alias(node.output, source)
+        elif moves_nothing(perm, editor.types[source].shape):
+            editor.emit(Node(node.name, "Reshape", (source,), node.outputs))
+        else:
+            editor.emit(node)
+    return editor.build()
+
+
+class _Layout:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.editor = Editor(graph)
+        self.last: dict[str, str] = {}
+        """Tensor in ONNX's order -> its channels-last twin, where one exists."""
+        self.first: set[str] = set(graph.inputs) | set(graph.constants)
+        """Tensors that exist in ONNX's order."""
+        self.flattened: dict[str, Shape] = {}
+        """Tensors that are flattened from channels-last storage -> the ONNX shape before."""
+        self.reshaped: dict[str, Node] = {}
+        """Tensors in ONNX's order that reshape the space of one that was channels last before."""
+        self.done: set[str] = set()
+        """Outputs of nodes that were rewritten together with an earlier one."""
+        self.consumers = graph.consumers()
+        self.makers = {node.output: node for node in graph.nodes}
+
+    def visit(self, node: Node) -> None:
+        if node.output in self.done:
+            return
+        handler = self._handler(node)
+        if self._restores_space(node):
+            self.reshaped[node.output] = node
+        if handler is None:
+            self.emit_first(node)
+        else:
+            handler(node)
+
+    def _handler(self, node: Node) -> Callable[[Node], None] | None:
+        """Which rewriting keeps a node channels last; None: it needs ONNX's order."""
+        if node.op in _SPATIAL:
+            return self.spatial
+        rank = len(self.graph.shape(node.output))
+        if rank < 3 or not any(name in self.last for name in node.inputs):
+            return self.reshape if node.op == "Reshape" and self._is_last(node) else None
+        if node.op in ELEMENTWISE:
+            return self.elementwise
+        if node.op in _AXIS:
+            return self.with_axis
+        return {"Pad": self.pad, "Slice": self.slice, "Transpose": self.transpose}.get(
+            node.op, self.reduction if node.op in REDUCES else None
+        ) or (self.reshape if node.op == "Reshape" else None)
+
+    def _is_last(self, node: Node) -> bool:
+        return node.inputs[0] in self.last
+
+    # --- getting a tensor in one layout or the other ---
+
+    def as_last(self, name: str, rank: int | None = None) -> str:
+        """`name` stored channels last; of lower rank: with leading dimensions of 1."""
+        shape = self.graph.shape(name)
+        rank = rank or len(shape)
+        if name in self.last and len(shape) == rank:
+            return self.last[name]
+        if name in self.reshaped and len(shape) == rank:
+            return self.reshaped_last(self.reshaped[name])
+        full = (1,) * (rank - len(shape)) + shape
+        target = tuple(full[p] for p in to_last(rank))
+        if name in self.editor.constants:
+            value = self.editor.constants[name].reshape(full).transpose(to_last(rank))
+            return self.editor.constant(f"{name}.last", np.ascontiguousarray(value))
+        source = self.as_first(name)
+        dtype = self.editor.types[name].dtype
+        if full != shape:
+            wide = self.editor.new(f"{name}.wide", full, dtype)
+            self.editor.emit(Node(name, "Reshape", (source,), (wide,)))
+            source = wide
+        out = self.editor.new(f"{name}.last", target, dtype)
+        self.editor.emit(Node(name, "Transpose", (source,), (out,), {"perm": to_last(rank)}))
+        if full == shape:
+            self.last[name] = out
+        return out
+
+    def as_first(self, name: str) -> str:
+        """`name` in ONNX's order."""
+        if name and name not in self.first and name not in self.editor.constants:
+            rank = len(self.graph.shape(name))
+            source = self.last[name]
+            self.editor.emit(Node(name, "Transpose", (source,), (name,), {"perm": to_first(rank)}))
+            self.first.add(name)
+        return name
+
+    def new_last(self, name: str) -> str:
+        shape, dtype = self.graph.types[name].shape, self.graph.types[name].dtype
+        out = self.editor.new(f"{name}.last", tuple(shape[p] for p in to_last(len(shape))), dtype)
+        self.last[name] = out
+        return out
+
+    def emit_first(self, node: Node) -> None:
+        node = self.permuted_weights(node)
+        self.editor.emit(replace(node, inputs=tuple(map(self.as_first, node.inputs))))
+        self.first |= set(node.outputs)
+
+    def emit_last(self, node: Node, inputs: tuple[str, ...], **attrs: object) -> None:
+        outputs = tuple(self.new_last(name) if name else "" for name in node.outputs)
+        merged = {**node.attrs, **attrs}
+        self.editor.emit(replace(node, inputs=inputs, outputs=outputs, attrs=merged))
+
+    def finish(self) -> Graph:
+        for name in self.graph.outputs:
+            self.as_first(self.editor.resolve(name))
+        return self.editor.build()
+
+    # --- one method per kind of operator ---
+
+    def spatial(self, node: Node) -> None:
+        inputs = [self.as_last(node.inputs[0]), *map(self.as_first, node.inputs[1:])]
+        attrs: dict[str, object] = {}
+        if node.op == "Conv":
+            view, perm, kind = conv_weight(
+                self.editor.types[inputs[1]].shape, node.attrs.get("group", 1)
+            )
+            inputs[1] = self._rearranged(inputs[1], view, perm)
+            attrs = {"kind": kind}
+        if any(name in self.consumers or name in self.graph.outputs for name in node.outputs[1:]):
+            raise unsupported(node, self.graph, "its second output is used")
+        self.emit_last(replace(node, outputs=node.outputs[:1]), tuple(inputs), **attrs)
+
+    def _rearranged(self, name: str, view: Shape, perm: tuple[int, ...]) -> str:
+        """`name` seen with the shape `view`, its dimensions permuted.
+
+        A constant, if it is one; of a row times a constant matrix the columns are permuted.
+        """
+        if name in self.editor.constants:
+            value = self.editor.constants[name].reshape(view).transpose(perm)
+            return self.editor.constant(f"{name}.last", np.ascontiguousarray(value))
+        out = self.editor.new(f"{name}.last", tuple(view[p] for p in perm))
+        row = self._row_of_product(name)
+        if row is not None:
+            matrix = self.editor.constants[row.inputs[1]]
+            columns = matrix.reshape(-1, *view).transpose(0, *(p + 1 for p in perm))
+            weights = self.editor.constant(f"{row.inputs[1]}.last", columns.reshape(matrix.shape))
+            product = self.editor.new(f"{name}.row", (1, matrix.shape[1]))
+            inputs = (self.as_first(row.inputs[0]), weights)
+            self.editor.emit(replace(row, inputs=inputs, outputs=(product,)))
+            self.editor.emit(Node(name, "Reshape", (product,), (out,)))
+            return out
+        source = self.editor.new(f"{name}.view", view)
+        self.editor.emit(Node(name, "Reshape", (name,), (source,)))
+        self.editor.emit(Node(name, "Transpose", (source,), (out,), {"perm": perm}))
+        return out
+
+    def _row_of_product(self, name: str) -> Node | None:
+        """The product of a row and a constant matrix that `name` alone is made of, if it is one."""
+        maker = self.makers.get(name)
+        while maker is not None and maker.op == "Reshape" and self._is_read_once(maker):
+            maker = self.makers.get(maker.inputs[0])
+        if maker is None or maker.op != "MatMul" or not self._is_read_once(maker):
+            return None
+        matrix = self.editor.constants.get(maker.inputs[1])
+        plain = matrix is not None and matrix.ndim == 2 and not maker.attrs.get("trans_b", 0)
+        n_columns = self.graph.shape(maker.output)[-1]
+        is_row = math.prod(self.graph.shape(maker.output)) == n_columns
+        fits = plain and is_row and not maker.attrs.get("trans_a", 0)
+        return self.editor.updated(maker) if fits else None
+
+    def _is_read_once(self, node: Node) -> bool:
+        once = len(self.consumers.get(node.output, [])) == 1
+        return once and node.output not in self.graph.outputs
+
+    def elementwise(self, node: Node) -> None:
+        rank = len(self.graph.shape(node.output))
+        self.emit_last(node, tuple(self._operand(name, rank) for name in node.inputs))
+
+    def _operand(self, name: str, rank: int) -> str:
+        return self.as_last(name, rank) if name and self.graph.types[name].shape else name
+
+    def with_axis(self, node: Node) -> None:
+        rank = len(self.graph.shape(node.inputs[0]))
+        default = -1 if "Softmax" in node.op else 0
+        axis = to_last(rank).index(node.attrs.get("axis", default) % rank)
+        if node.op == "Split":
+            inputs: tuple[str, ...] = (self.as_last(node.inputs[0]), *node.inputs[1:])
+        else:
+            inputs = tuple(self.as_last(name) for name in node.inputs)
+        self.emit_last(node, inputs, axis=axis)
+
+    def reduction(self, node: Node) -> None:
+        rank = len(self.graph.shape(node.inputs[0]))
+        axes = reduce_axes(node, self.editor.constants, rank)
+        if axes is None or not node.attrs.get("keepdims", 1):
+            self.emit_first(node)
+            return
+        moved = tuple(sorted(to_last(rank).index(a) for a in axes))
+        self.emit_last(node, (self.as_last(node.inputs[0]),), axes=moved)
+
+    def pad(self, node: Node) -> None:
+        rank = len(self.graph.shape(node.output))
+        full = pad_amounts(node, self.editor.constants, rank)
+        if full is None:
+            self.emit_first(node)
+            return
+        order = to_last(rank)
+        pads = [full[p] for p in order] + [full[rank + p] for p in order]
+        value = node.inputs[2] if len(node.inputs) > 2 else ""
+        source = self.as_last(node.inputs[0])
+        amounts = self.editor.constant(f"{node.output}.pads", np.array(pads, np.int64))
+        self.emit_last(node, (source, amounts, value))
+
+    def slice(self, node: Node) -> None:
+        rank = len(self.graph.shape(node.output))
+        computed = any(n and n not in self.editor.constants for n in node.inputs[1:])
+        if computed or len(node.inputs) < 4 or not node.inputs[3]:
+            self.emit_first(node)
+            return
+        axes = self.editor.constants[node.inputs[3]]
+        moved = [to_last(rank).index(int(a) % rank) for a in axes]
+        name = self.editor.constant(f"{node.output}.axes", np.array(moved, np.int64))
+        inputs = (self.as_last(node.inputs[0]), *node.inputs[1:3], name, *node.inputs[4:])
+        self.emit_last(node, inputs)
+
+    def transpose(self, node: Node) -> None:
+        """Transpose(x) where x is channels last: one Transpose of what is stored."""
+        rank = len(self.graph.shape(node.output))
+        perm = node.attrs.get("perm", tuple(reversed(range(rank))))
+        composed = tuple(to_last(rank).index(p) for p in perm)
+        source = self.as_last(node.inputs[0])
+        self.editor.emit(replace(node, inputs=(source,), attrs={"perm": composed}))
+        self.first.add(node.output)
+
+    def reshape(self, node: Node) -> None:
+        """Flattening for constant matrices and channel shuffles stay free of transposes."""
+        shape, target = self.graph.shape(node.inputs[0]), self.graph.shape(node.output)
+        source = self.last[node.inputs[0]]
+        if math.prod(shape[2:]) == 1 or shape[1] == 1:
+            self.editor.emit(replace(node, inputs=(source,)))
+            self.first.add(node.output)
+        elif self._keeps_channels(node):
+            self.reshaped_last(node)
+        elif self._flattens(node, shape, target):
+            self.editor.emit(replace(node, inputs=(source,)))
+            self.first.add(node.output)
+            self.flattened[node.output] = shape
+        elif not (self._shuffle(node, shape, target) or self._split_channels(node, shape, target)):
+            self.emit_first(node)
+
+    def reshaped_last(self, node: Node) -> str:
+        """A Reshape that keeps the first two dimensions, channels last: (n, …, c) -> (n, …, c)."""
+        source = self.as_last(node.inputs[0])
+        out = self.new_last(node.output)
+        self.editor.emit(replace(node, inputs=(source,), outputs=(out,)))
+        return out
+
+    def _keeps_channels(self, node: Node) -> bool:
+        shape, target = self.graph.shape(node.inputs[0]), self.graph.shape(node.output)
+        return min(len(shape), len(target)) > 2 and shape[:2] == target[:2]
+
+    def _restores_space(self, node: Node) -> bool:
+        """Whether a Reshape gives (n, c, …) of what a Transpose brought from (n, …, c)."""
+        if node.op != "Reshape" or not self._keeps_channels(node):
+            return False
+        maker = self.makers.get(node.inputs[0])
+        rank = len(self.graph.shape(node.inputs[0]))
+        return (
+            maker is not None
+            and maker.op == "Transpose"
+            and tuple(maker.attrs.get("perm", ())) == to_first(rank)
+        )
+
+    def _flattens(self, node: Node, shape: Shape, target: Shape) -> bool:
+        users = self.consumers.get(node.output, [])
+        return (
+            target == (shape[0], math.prod(shape[1:]))
+            and node.output not in self.graph.outputs
+            and all(
+                u.op == "MatMul"
+                and u.inputs[0] == node.output
+                and not u.attrs.get("trans_a", 0)
+                and u.inputs[1] in self.graph.constants
+                and self.graph.constants[u.inputs[1]].ndim == 2
+                for u in users
+            )
+        )
+
+    def permuted_weights(self, node: Node) -> Node:
+        """Rows of a matrix in the order (h, w, c) where its operand is flattened from that."""
+        if node.op != "MatMul" or node.inputs[0] not in self.flattened:
+            return node
+        shape = self.flattened[node.inputs[0]]
+        matrix = self.editor.constants[node.inputs[1]]
+        matrix = matrix.T if node.attrs.get("trans_b", 0) else matrix
+        spread = matrix.reshape(*shape[1:], -1)
+        order = (*range(1, len(shape) - 1), 0, len(shape) - 1)
+        rows = spread.transpose(order).reshape(matrix.shape)
+        name = self.editor.constant(f"{node.inputs[1]}.rows", rows)
+        inputs = (node.inputs[0], name, *node.inputs[2:])
+        return replace(node, inputs=inputs, attrs={**node.attrs, "trans_b": 0})
+
+    def _shuffle(self, node: Node, shape: Shape, target: Shape) -> bool:
+        """Reshape (n, g·k, …) -> (n, g, k, …), Transpose g and k, Reshape back."""
+        chain = self._chain(node, ("Transpose", "Reshape"))
+        if chain is None or target[:1] + target[3:] != shape[:1] + shape[2:]:
+            return False
+        swap, back = chain
+        rank = len(target)
+        if tuple(swap.attrs["perm"]) != (0, 2, 1, *range(3, rank)):
+            return False
+        if self.graph.shape(back.output) != shape:
+            return False
+        spatial, (groups, size) = shape[2:], target[1:3]
+        dtype = self.graph.types[node.output].dtype
+        split = self._in_parts(node, (*shape[:1], *spatial, groups, size))
+        swapped = self.editor.new(f"{swap.output}.new", (shape[0], *spatial, size, groups), dtype)
+        perm = (*range(rank - 2), rank - 1, rank - 2)
+        self.editor.emit(Node(swap.name, "Transpose", (split,), (swapped,), {"perm": perm}))
+        self.editor.emit(replace(back, inputs=(swapped,), outputs=(self.new_last(back.output),)))
+        self.done |= {swap.output, back.output}
+        return True
+
+    def _split_channels(self, node: Node, shape: Shape, target: Shape) -> bool:
+        """Reshape (n, c, …) -> (n, a, b, …): (n, …, a, b) is as it is stored, then Transpose.
+
+        Whoever moves the parts to the end again, as detectors do, needs no Transpose.
+        """
+        n_parts = len(target) - 1
+        while n_parts and math.prod(target[1 : n_parts + 1]) > shape[1]:
+            n_parts -= 1
+        parts, space = target[1 : n_parts + 1], target[n_parts + 1 :]
+        if target[:1] != shape[:1] or math.prod(parts) != shape[1]:
+            return False
+        split = self._in_parts(node, (*shape[:1], *space, *parts))
+        ends = (*range(1 + len(space), len(target)), *range(1, 1 + len(space)))
+        perm = {"perm": (0, *ends)}
+        self.editor.emit(Node(node.name, "Transpose", (split,), (node.output,), perm))
+        self.first.add(node.output)
+        return True
+
+    def _in_parts(self, node: Node, shape: Shape) -> str:
+        """A Reshape of what is stored channels last, to `shape`, whose last ones are the parts."""
+        out = self.editor.new(f"{node.output}.parts", shape, self.graph.types[node.output].dtype)
+        self.editor.emit(replace(node, inputs=(self.last[node.inputs[0]],), outputs=(out,)))
+        return out
+
+    def _chain(self, node: Node, ops: tuple[str, ...]) -> list[Node] | None:
+        out: list[Node] = []
+        for op in ops:
+            users = self.consumers.get(node.output, [])
+            if len(users) != 1 or users[0].op != op or node.output in self.graph.outputs:
+                return None
+            node = users[0]
+            out.append(node)
+        return out
+
+
+def conv_weight(shape: Shape, n_groups: int) -> tuple[Shape, tuple[int, ...], str]:
+    """From ONNX's (out, in/groups, …kernel…) to what the kernel reads: a view and a permutation.
+
+    And the kind of convolution. dense: (…kernel…, in, out) · depthwise: (…kernel…, c) ·
+    grouped: (…kernel…, group, in, out).
+    """
+    (n_out, n_in), window = shape[:2], shape[2:]
+    if n_groups == 1:
+        return shape, (*range(2, len(shape)), 1, 0), "dense"
+    if n_in == 1 and n_out == n_groups:
+        return (n_out, *window), (*range(1, len(shape) - 1), 0), "depthwise"
+    split = (n_groups, n_out // n_groups, n_in, *window)
+    return split, (*range(3, len(split)), 0, 2, 1), "grouped"
+
+
+def reduce_axes(node: Node, constants: dict[str, Array], rank: int) -> tuple[int, ...] | None:
+    """Axes of a reduction: attribute or constant operand; None where they are computed."""
+    if "axes" in node.attrs:
+        return tuple(int(a) % rank for a in node.attrs["axes"])
+    name = node.inputs[1] if len(node.inputs) > 1 else ""
+    if not name:
+        return () if node.attrs.get("noop_with_empty_axes", 0) else tuple(range(rank))
+    if name not in constants:
+        return None
+    axes = tuple(int(a) % rank for a in constants[name].reshape(-1))
+    return axes or (() if node.attrs.get("noop_with_empty_axes", 0) else tuple(range(rank)))
+
+
+def pad_amounts(node: Node, constants: dict[str, Array], rank: int) -> list[int] | None:
+    """Begin and end padding of all dimensions; None where they are computed."""
+    if any(name and name not in constants for name in node.inputs[1:]):
+        return None
+    given = constants[node.inputs[1]].reshape(-1)
+    axes = list(range(rank))
+    if len(node.inputs) > 3 and node.inputs[3]:
+        axes = [int(a) % rank for a in constants[node.inputs[3]].reshape(-1)]
+    full = [0] * (2 * rank)
+    for n, axis in enumerate(axes):
+        full[axis], full[rank + axis] = int(given[n]), int(given[len(given) // 2 + n])
+    return full

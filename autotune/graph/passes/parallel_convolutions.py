@@ -1,0 +1,194 @@
+"""① Parallel linear branches become one: convolutions are linear, so a sum of them is one of them.
+
+    Add(Conv(x, W, b), Conv(x, V, c))      -> Conv(x, W + V, b + c)
+    Add(Conv(x, W, b), Add(Mul(x, s), t))  -> Conv(x, W + s at the tap of the output itself, b + t)
+    Add(Conv(x, W, b), x)                  -> the same with s = 1
+
+and likewise for Sub. Kernels of different size are laid over each other by what their taps read.
+Networks that are trained with several branches and shipped without merging them (RepVGG, MobileOne,
+FastViT, …) come down to one convolution per block. Only where the branches have no other reader,
+agree in strides, groups and dilations, and the one has no more taps than the several.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Graph, Node, Shape, float_array
+from autotune.graph.passes.fold_scales import channel_vector
+
+
+def merge_branches(graph: Graph) -> Graph:
+    """Apply the rules above until none fits."""
+    merger = _Merger(graph)
+    for node in graph.nodes:
+        merger.visit(merger.editor.updated(node))
+    return merger.editor.build()
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """Σ weight·x over taps, plus bias. `first`: what the first tap reads, relative to the output.
+
+    `nodes`: what computes it now. `steps`: strides, then dilations, 1 where there is one tap.
+    """
+
+    x: str
+    weight: Array
+    bias: Array
+    group: int
+    first: Shape
+    strides: Shape
+    dilations: Shape
+    nodes: tuple[Node, ...]
+
+    @property
+    def taps(self) -> Shape:
+        """Extents of the window."""
+        return self.weight.shape[2:]
+
+    @property
+    def last(self) -> Shape:
+        """What the last tap reads, relative to the output."""
+        parts = zip(self.first, self.taps, self.dilations, strict=True)
+        return tuple(f + (k - 1) * d for f, k, d in parts)
+
+
+class _Merger:
+    def __init__(self, graph: Graph) -> None:
+        self.editor = Editor(graph)
+        self.makers: dict[str, Node] = {}
+        self.readers = {n: len(users) for n, users in graph.consumers().items()}
+        self.kept = set(graph.outputs)
+
+    def visit(self, node: Node) -> None:
+        merged = self._merged(node) if node.op in ("Add", "Sub") else None
+        if merged is not None:
+            for gone in merged.nodes:
+                self.editor.nodes.remove(gone)
+            node = self._convolution(merged, node)
+        self.makers[node.output] = node
+        self.editor.emit(node)
+
+    def _merged(self, node: Node) -> _Branch | None:
+        """The sum or difference that `node` makes as one convolution, where it can be one."""
+        shape = self.editor.types[node.output].shape
+        if any(self.editor.types[name].shape != shape for name in node.inputs):
+            return None
+        convolutions = [self._convolution_of(name) for name in node.inputs]
+        beside = convolutions[0] or convolutions[1]
+        if beside is None:
+            return None
+        first, second = (
+            found or self._scaling_of(name, beside)
+            for name, found in zip(node.inputs, convolutions, strict=True)
+        )
+        if first is None or second is None:
+            return None
+        return _sum(first, second, -1 if node.op == "Sub" else 1)
+
+    def _convolution_of(self, name: str) -> _Branch | None:
+        node = self._private(name)
+        if node is None or node.op != "Conv" or node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
+            return None
+        weight, bias = (self.editor.constants.get(n) for n in (*node.inputs, "")[1:3])
+        if weight is None or (bias is None and len(node.inputs) > 2 and node.inputs[2]):
+            return None
+        n = weight.ndim - 2
+        ones = (1,) * n
+        dilations = node.attrs.get("dilations", ones)
+        return _Branch(
+            x=node.inputs[0],
+            weight=weight.astype(np.float64),
+            bias=np.zeros(len(weight)) if bias is None else bias.astype(np.float64),
+            group=node.attrs.get("group", 1),
+            first=tuple(-p for p in node.attrs.get("pads", (0,) * n)[:n]),
+            strides=tuple(node.attrs.get("strides", ones)),
+            dilations=tuple(
+                1 if k == 1 else d for k, d in zip(weight.shape[2:], dilations, strict=True)
+            ),
+            nodes=(node,),
+        )
+
+    def _scaling_of(self, name: str, beside: _Branch) -> _Branch | None:
+        """x, x·s, x + t or x·s + t, per channel, as a convolution like the one beside it."""
+        factor: Array = np.ones(1)
+        shift: Array = np.zeros(1)
+        nodes: list[Node] = []
+        for op in ("Add", "Mul"):
+            node = self._private(name) if name != beside.x else None
+            value = self._channel_values(node, op) if node is not None else None
+            if node is None or value is None:
+                continue
+            factor, shift = (factor, shift + value) if op == "Add" else (value, shift)
+            nodes.append(node)
+            name = node.inputs[0]
+        n_out, n_in, *taps = beside.weight.shape
+        if name != beside.x or n_out != n_in * beside.group or set(beside.strides) != {1}:
+            return None
+        weight = np.zeros((n_out, n_in, *(1 for _ in taps)))
+        weight.reshape(n_out, n_in)[range(n_out), np.arange(n_out) % n_in] = factor
+        bias = np.broadcast_to(shift, (n_out,))
+        here, ones = (0,) * len(taps), (1,) * len(taps)
+        return _Branch(
+            beside.x, weight, bias, beside.group, here, beside.strides, ones, tuple(nodes)
+        )
+
+    def _channel_values(self, node: Node, op: str) -> Array | None:
+        value = self.editor.constants.get(node.inputs[1]) if node.op == op else None
+        if value is None or value.dtype != np.float32:
+            return None
+        vector = channel_vector(value, self.editor.types[node.output].shape, "Conv")
+        return None if vector is None else vector.astype(np.float64)
+
+    def _private(self, name: str) -> Node | None:
+        """What makes a value that nobody else reads."""
+        alone = self.readers.get(name) == 1 and name not in self.kept
+        return self.makers.get(name) if alone else None
+
+    def _convolution(self, branch: _Branch, node: Node) -> Node:
+        sizes = self.editor.types[branch.x].shape[2:], self.editor.types[node.output].shape[2:]
+        parts = zip(*sizes, branch.strides, branch.last, strict=True)
+        after = [
+            max(0, (out - 1) * stride + last - (size - 1)) for size, out, stride, last in parts
+        ]
+        operands = {"weight": branch.weight, "bias": branch.bias}
+        names = [
+            self.editor.constant(f"{node.output}.{what}", float_array(value))
+            for what, value in operands.items()
+        ]
+        attrs = {
+            "group": branch.group,
+            "kernel_shape": branch.taps,
+            "strides": branch.strides,
+            "dilations": branch.dilations,
+            "pads": (*(-f for f in branch.first), *after),
+        }
+        return Node(node.name, "Conv", (branch.x, *names), node.outputs, attrs)
+
+
+def _sum(a: _Branch, b: _Branch, sign: int) -> _Branch | None:
+    """a + sign·b as one branch, where that takes no more arithmetic than both."""
+    if (a.x, a.group, a.strides) != (b.x, b.group, b.strides):
+        return None
+    pairs = zip(a.dilations, b.dilations, a.taps, b.taps, strict=True)
+    if any(d != e and k > 1 and m > 1 for d, e, k, m in pairs):
+        return None
+    dilations = tuple(map(max, a.dilations, b.dilations))
+    first, last = tuple(map(min, a.first, b.first)), tuple(map(max, a.last, b.last))
+    taps = tuple((q - p) // d + 1 for p, q, d in zip(first, last, dilations, strict=True))
+    if any(f > 0 for f in first) or math.prod(taps) > math.prod(a.taps) + math.prod(b.taps):
+        return None
+    weight: Array = np.zeros((*a.weight.shape[:2], *taps))
+    for side, factor in ((a, 1), (b, sign)):
+        begin = [f - g for f, g in zip(side.first, first, strict=True)]
+        if any(n % d for n, d in zip(begin, dilations, strict=True)):
+            return None
+        places = zip(begin, dilations, side.taps, strict=True)
+        window = [slice(n // d, n // d + k) for n, d, k in places]
+        weight[(slice(None), slice(None), *window)] += factor * side.weight
+    nodes = a.nodes + b.nodes
+    return _Branch(a.x, weight, a.bias + sign * b.bias, a.group, first, a.strides, dilations, nodes)

@@ -1,0 +1,217 @@
+"""① What is known before anything runs: nodes of one opset, values of constant operators, types.
+
+nodes of any opset, functions, branches, loops ─unfold─► nodes of opset 22
+    ─evaluate─► constants    ─infer─► types of all results
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+from onnx import ValueInfoProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
+from autotune.graph.limits import MOST_WORK, Budget, check_constant, check_declared
+from autotune.graph.operators.table import NATIVE
+from autotune.graph.operators.user_operators import UserOperator, UserOperators, define
+from autotune.graph.reader.functions import has_body
+from autotune.graph.reader.inference import Inference, is_static
+from autotune.graph.reader.onnx_nodes import proto_of, value_info
+from autotune.graph.reader.opsets import schema_of
+from autotune.graph.reader.unfolding import CONTROL, Unfolding, is_unfolded
+from autotune.graph.refusals import Refusals
+
+_LOSES_NAN = ("MaxPool", "AveragePool", "LpPool")
+"""Operators whose padding is NaN in the reference implementation."""
+_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
+
+
+def fold_constants(graph: Graph, operators: UserOperators | None = None) -> Graph:
+    """op(constants) -> constant; Shape and Size of static tensors -> constant.
+
+    What has no elements is a constant; functions, branches, loops and sequences are unfolded, and
+    what is older or newer is brought to opset 22 (see `unfolding`).
+
+    Raises UnsupportedOperator that names all operators without a meaning here on which an output
+    depends, ModelError where types do not fit together or more is asked for than is possible.
+    """
+    return _Folder(graph, operators or {}).run()
+
+
+class _Folder:
+    def __init__(self, graph: Graph, operators: UserOperators) -> None:
+        self.operators = operators
+        self.editor = Editor(graph)
+        self.budget = Budget(graph.constants.values())
+        self.unfold = Unfolding(self.editor, self.budget)
+        self.infer = Inference(self.editor)
+        self.refusals = Refusals()
+
+    def run(self) -> Graph:
+        graph = self.editor.graph
+        waiting = deque(graph.nodes)
+        while waiting:
+            node = self.editor.updated(waiting.popleft())
+            with self.refusals.of(node):
+                waiting.extendleft(reversed(self._visit(node)))
+        self.refusals.check(graph.outputs, self.editor.nodes)
+        return self.editor.build()
+
+    def _visit(self, node: Node) -> list[Node]:
+        """Emit a node, or make its results constants, or return the nodes that stand for it."""
+        function = self.operators.get(node.op)
+        if function is not None:
+            self._define(node, function)
+            return []
+        unfolded = self.unfold(node)
+        if unfolded is not None:
+            return unfolded
+        if node.op in CONTROL:
+            self._refuse_inside(node)
+            raise unsupported(node, self.editor.graph, "its condition depends on the data")
+        node = _without_empty_parts(node, self.editor)
+        if node.op not in NATIVE and not self._has_known_inputs(node):
+            return self._expanded(node)
+        self.infer(node)
+        values = self._known_result(node)
+        if values is not None:
+            for name, value in zip(node.outputs, values, strict=False):
+                self.editor.set_constant(name, value)
+        elif node.op not in NATIVE:
+            return self._expanded(node)
+        else:
+            self._check_broadcast(node)
+            self.editor.emit(node)
+        return []
+
+    def _define(self, node: Node, function: UserOperator) -> None:
+        """Emit what a user's function makes of a node, or its results where they are known."""
+        found = define(self.editor, node, function)
+        if isinstance(found, list):
+            for name, value in zip(node.outputs, found, strict=False):
+                self.editor.set_constant(name, value)
+            return
+        for part in found:
+            self.editor.emit(part)
+
+    def _check_broadcast(self, node: Node) -> None:
+        """Whether the constants that are only declared, one number for all, may take memory."""
+        for value in (self.editor.constants.get(name) for name in node.inputs):
+            if value is not None:
+                check_declared(node, value)
+
+    def _expanded(self, node: Node) -> list[Node]:
+        expanded = self.unfold.expanded(node)
+        if expanded is None:
+            raise unsupported(node, self.editor.graph)
+        return expanded
+
+    def _has_known_inputs(self, node: Node) -> bool:
+        return all(n in self.editor.constants for n in node.inputs if n)
+
+    def _refuse_inside(self, node: Node) -> None:
+        """Note the operators inside of branches and loops that nothing here knows."""
+        for body in (v for v in node.attrs.values() if isinstance(v, Graph)):
+            for inner in body.nodes:
+                self._refuse_inside(inner)
+                if not self._is_known(inner):
+                    made = replace(inner, outputs=node.outputs)
+                    self.refusals.found.append((made, unsupported(inner, self.editor.graph)))
+
+    def _is_known(self, node: Node) -> bool:
+        if node.op in self.editor.graph.functions or node.op in (*NATIVE, *CONTROL):
+            return True
+        schema = schema_of(node.op, node.opset)
+        return schema is not None and (is_unfolded(node.op) or has_body(schema))
+
+    def _known_result(self, node: Node) -> list[Array] | None:
+        """The values of all outputs where they are known."""
+        editor = self.editor
+        if node.op in ("Shape", "Size") and not is_static(node.inputs[0], editor):
+            return None
+        if node.op == "Shape":
+            shape = editor.types[node.inputs[0]].shape
+            part = slice(node.attrs.get("start"), node.attrs.get("end"))
+            return [np.array(shape[part], np.int64)]
+        if node.op == "Size":
+            return [np.array(np.prod(editor.types[node.inputs[0]].shape, dtype=np.int64))]
+        empty = _empty_results(node, editor)
+        if empty is not None:
+            return empty
+        if node.op == "Identity" and node.inputs[0] in editor.constants:
+            return [editor.constants[node.inputs[0]]]
+        if node.op == "CastLike" and node.inputs[0] in editor.constants:
+            like = editor.types[node.inputs[1]]
+            check_constant(node, editor.constants[node.inputs[0]].size, self.budget.most_bytes)
+            return [editor.constants[node.inputs[0]].astype(like.dtype)]
+        if node.op in _RANDOM or not self._has_known_inputs(node):
+            return None
+        if node.op in _LOSES_NAN and not _is_finite(node, editor):
+            return None
+        kinds = [editor.types[n] for n in node.outputs if n in editor.types]
+        shapes = [(k.shape, k.dtype) for k in kinds if min(k.shape, default=0) >= 0]
+        given = [editor.constants[n] for n in node.inputs if n]
+        self.budget.take_constants(node, shapes, given)
+        if sum(math.prod(shape) for shape, _ in shapes) * _n_terms(node, given) > MOST_WORK:
+            return None
+        if node.op == "GatherElements":  # the reference implementation gives up beyond 64 elements
+            return [_gather_elements(node, *given)]
+        return _evaluate(node, {n: editor.constants[n] for n in node.inputs if n})
+
+
+def _n_terms(node: Node, given: list[Array]) -> int:
+    """How many products each element of a result is the sum of, at most."""
+    match node.op:
+        case "MatMul" | "Gemm" | "MatMulInteger":
+            return int(given[0].shape[-1]) if given[0].ndim else 1
+        case "Conv" | "ConvTranspose":
+            return max(1, int(given[1].size) // max(1, int(given[1].shape[0])))
+        case "Einsum":
+            return max(int(a.size) for a in given)
+        case _:
+            return 1
+
+
+def _is_finite(node: Node, editor: Editor) -> bool:
+    values = (editor.constants[n] for n in node.inputs if n)
+    return all(np.isfinite(a).all() for a in values if a.dtype.kind == "f")
+
+
+def _without_empty_parts(node: Node, editor: Editor) -> Node:
+    """A Concat without the parts that have no elements."""
+    if node.op != "Concat":
+        return node
+    parts = tuple(n for n in node.inputs if n not in editor.types or 0 not in editor.types[n].shape)
+    return replace(node, inputs=parts or node.inputs[:1])
+
+
+def _empty_results(node: Node, editor: Editor) -> list[Array] | None:
+    """The results of a node of which none has an element."""
+    kinds = [editor.types.get(n) for n in node.outputs if n]
+    if any(k is None or 0 not in k.shape or -1 in k.shape for k in kinds):
+        return None
+    return [np.zeros(k.shape, k.dtype) for k in kinds if k is not None]
+
+
+def _gather_elements(node: Node, x: Array, index: Array) -> Array:
+    axis = node.attrs.get("axis", 0) % x.ndim
+    near = tuple(slice(None if d == axis else n) for d, n in enumerate(index.shape))
+    taken: Array = np.take_along_axis(x[near], index, axis)
+    return taken
+
+
+def _evaluate(node: Node, inputs: dict[str, Array]) -> list[Array] | None:
+    """One operator through the reference implementation of the `onnx` package."""
+    types = [value_info(n, TensorType(a.shape, str(a.dtype))) for n, a in inputs.items()]
+    outputs = [ValueInfoProto(name=n) for n in node.outputs]
+    graph = helper.make_graph([proto_of(node)], "constant", types, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    try:
+        with np.errstate(all="ignore"):  # a value may be one that nobody takes
+            return [np.asarray(v) for v in ReferenceEvaluator(model).run(None, inputs)]
+    except Exception:  # it has faults of its own: what it cannot compute stays an operator
+        return None

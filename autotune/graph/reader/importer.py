@@ -1,0 +1,70 @@
+"""① From an ONNX model to the graph: nodes of one opset, constants and types."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autotune.errors import ModelError
+from autotune.graph.ir import Graph, Node
+from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.reader.constants import fold_constants
+from autotune.graph.reader.functions import check_calls
+from autotune.graph.reader.onnx_nodes import functions_of, graph_of
+from autotune.graph.reader.onnx_reader import Model
+
+
+def import_graph(model: Model, operators: UserOperators | None = None) -> Graph:
+    """Nodes, constants and types of a model. Raises ModelError where a shape stays unknown.
+
+    Folds constants: shapes that nodes compute from shapes are then known. `operators`: those of a
+    user, see `user_operators`.
+    """
+    functions = functions_of(model.proto)
+    check_calls(functions)
+    graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
+    graph = fold_constants(separate_outputs(graph), operators)
+    _require_types(graph)
+    return graph
+
+
+def separate_outputs(graph: Graph) -> Graph:
+    """An output that is an input is a copy of it, with a name of its own; each output is one once.
+
+    outputs (x, y, y) of input x  ->  Identity(x) -> x.output;  outputs (x.output, y)
+    """
+    nodes, outputs, names = list(graph.nodes), [], {}
+    taken = {*graph.types, *(o for n in nodes for o in n.outputs)}
+    for name in dict.fromkeys(graph.outputs):
+        if name in graph.inputs:
+            own = f"{name}.output"
+            while own in taken:
+                own += "'"
+            nodes.append(Node(own, "Identity", (name,), (own,)))
+            names[own] = name
+            name = own
+        outputs.append(name)
+    return replace(graph, nodes=tuple(nodes), outputs=tuple(outputs), output_names=names)
+
+
+def _require_types(graph: Graph) -> None:
+    for name in graph.outputs:
+        if name in graph.types and 0 in graph.shape(name):
+            shape = "x".join(map(str, graph.shape(name)))
+            raise ModelError(f"output '{name}' has no elements ({shape})", "leave it out")
+    for node in graph.nodes:
+        for name in filter(None, node.outputs):
+            if name not in graph.types or min(graph.shape(name), default=0) < 0:
+                raise _unknown(node, name, graph)
+
+
+def _unknown(node: Node, name: str, graph: Graph) -> ModelError:
+    for read in filter(None, node.inputs):
+        if read not in graph.types:
+            return ModelError(
+                f"operator '{node.op}' (node '{node.name}') reads '{read}', which has no type",
+                "tensors must be made before they are read, and be no sequences or optionals",
+            )
+    return ModelError(
+        f"the shape of '{name}' (operator '{node.op}', node '{node.name}') depends on the data",
+        "only models whose shapes are all static can be compiled",
+    )

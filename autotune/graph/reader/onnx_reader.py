@@ -1,0 +1,338 @@
+"""① From a file to one ONNX model of static shapes, without half precision and stray initialisers.
+
+    path ─parse─► widen ─► bind dimensions ─► take out large constants ─► check
+
+The `onnx` package does the parsing and checking. It does so on a model whose large constants were
+replaced by typed inputs, which takes milliseconds instead of seconds and has no 2 GB limit. The
+model keeps its opset and its functions; nodes are brought to one opset by `constants`.
+`prepare_model` gives a plain `ModelProto` that other runtimes load as well, so that a check or a
+benchmark runs on exactly the weights that are compiled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
+
+from autotune.errors import DynamicShape, ModelError, UsageError
+from autotune.files import open_input, require_regular
+from autotune.graph.ir import OPSET
+from autotune.graph.operators.table import DTYPES
+from autotune.graph.reader.opsets import opset_of, schema_of
+from autotune.graph.reader.random_weights import replace_all, take_constant_fills
+from autotune.graph.reader.tensors import Array, array_of
+from autotune.graph.reader.widening import half_ports, widen
+from autotune.units import format_bytes
+
+_LARGE = 1024
+"""Initialisers with more elements than this never decide a shape: they are stripped."""
+
+_IR_VERSION_WITH_OPSETS = 3
+"""The first version of the file format that states opsets; before, all was opset 1."""
+_MOST_BYTES = (2 << 30) - 1
+"""What a protocol buffer can hold."""
+
+_IR_VERSION = 10
+"""The version of the file format that is written: its inputs need not list all initialisers."""
+
+_CONTEXT = re.compile(r"Bad node spec for node\. Name: (.*?) OpType: (\S+)")
+"""Where the checker says which node is wrong."""
+
+_ALL_KINDS = TensorProto.DataType.values()
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: `proto` lacks the large constants, which `weights` holds by name.
+
+    In `proto` they appear as typed inputs. `opset` is that of the file. `halves`: dtypes of the
+    inputs and outputs that are in half precision in the file, and float32 in `proto`.
+    """
+
+    proto: ModelProto
+    weights: dict[str, Array]
+    opset: int
+    halves: Mapping[str, str] = field(default_factory=dict)
+
+    def complete(self) -> ModelProto:
+        """The model with all weights among its initialisers, for other runtimes."""
+        model = ModelProto()
+        model.CopyFrom(self.proto)
+        used = set(_names_read(model.graph))
+        inputs = [i for i in model.graph.input if i.name not in self.weights]
+        replace_all(model.graph.input, inputs)
+        replace_all(model.graph.initializer, [t for t in model.graph.initializer if t.name in used])
+        for name, array in self.weights.items():
+            if name in used:
+                tensor = model.graph.initializer.add()
+                tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        _use_older_opset(model)
+        return model
+
+
+def _use_older_opset(model: ModelProto) -> None:
+    """Call the opset of a model 22 where that has all its operators: others know it better.
+
+    What has changed in them since is types, not meaning.
+    """
+    known = all(
+        n.domain in ("", "ai.onnx") and schema_of(n.op_type, OPSET) for n in model.graph.node
+    )
+    if opset_of(model.opset_import) > OPSET and known and not model.functions:
+        for entry in model.opset_import:
+            if entry.domain in ("", "ai.onnx"):
+                entry.version = OPSET
+
+
+def _names_read(graph: GraphProto) -> Iterator[str]:
+    """What the nodes of a graph read, and those of the graphs inside of it."""
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            yield from _names_read(attribute.g)
+
+
+def load_model(
+    path: str | Path, shapes: Shapes | None = None, random_weights: bool = False
+) -> Model:
+    """Read `path` and give it static shapes.
+
+    `shapes` binds the dimensions of inputs by name; `random_weights`: see
+    `random_weights.take_constant_fills`. Raises UsageError for a missing file or an unknown input,
+    ModelError for a file that is no readable model, DynamicShape for a dimension without a value.
+    """
+    model = read_file(Path(path))
+    drop_initializers_from_inputs(model)
+    halves = half_ports(model)
+    widen(model)
+    bind_inputs(model, shapes or {})
+    for value in model.graph.input:
+        _require_dtype(value)
+    weights = take_constant_fills(model, random_weights)
+    weights |= _take_large(model)
+    _declare(model, weights)
+    _check(model)
+    return Model(model, weights, opset_of(model.opset_import), halves)
+
+
+def prepare_model(
+    path: str | Path, shapes: Shapes | None = None, random_weights: bool = False
+) -> ModelProto:
+    """The model that is compiled, as one proto with its weights in place: see `load_model`."""
+    return load_model(path, shapes, random_weights).complete()
+
+
+def model_hash(path: str | Path) -> str:
+    """SHA-256 of the model file and of the files that hold its external data."""
+    digest = hashlib.sha256()
+    for name in (Path(path), *external_files(path)):
+        with open_input(name) as file:
+            while block := file.read(1 << 24):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def external_files(path: str | Path) -> list[Path]:
+    """The files beside a model that hold its external data."""
+    model = _parse(Path(path), with_external=False)
+    names = {
+        entry.value
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [Path(path).parent / name for name in sorted(names)]
+
+
+def read_file(path: Path) -> ModelProto:
+    """Parse an ONNX file together with its external data."""
+    model = _parse(path)
+    if not model.graph.output:
+        raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
+    if any(entry.version < 1 for entry in model.opset_import):
+        raise ModelError(f"'{path}' is of an opset below 1", "export the model again")
+    if not model.opset_import and model.ir_version < _IR_VERSION_WITH_OPSETS:
+        model.opset_import.add(version=1)
+    return model
+
+
+def _parse(path: Path, with_external: bool = True) -> ModelProto:
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise UsageError(
+            f"there is no model file '{path}'", "give the path of an .onnx file"
+        ) from error
+    require_regular(path, info)
+    n_bytes = info.st_size
+    if n_bytes == 0:
+        raise ModelError(f"'{path}' is empty", "export or download the model again")
+    if n_bytes > _MOST_BYTES:
+        raise ModelError(
+            f"'{path}' has {format_bytes(n_bytes)}; an ONNX file has at most 2 GiB",
+            "save the model with its weights as external data",
+        )
+    try:
+        return onnx.load(str(path), format="protobuf", load_external_data=with_external)
+    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "not readable"
+        raise ModelError(
+            f"'{path}' is truncated or not an ONNX model: {reason}",
+            "export or download the model again; external data must lie beside the file",
+        ) from error
+
+
+def drop_initializers_from_inputs(model: ModelProto) -> None:
+    """Before IR 4 every weight was also listed as an input: keep the true inputs only."""
+    known = {t.name for t in model.graph.initializer}
+    inputs = [i for i in model.graph.input if i.name not in known]
+    replace_all(model.graph.input, inputs)
+    model.ir_version = _IR_VERSION
+
+
+def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
+    """Give the inputs of `model` these shapes; see `load_model`."""
+    inputs = {i.name: i for i in model.graph.input}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            known = ", ".join(inputs) or "none"
+            raise UsageError(f"the model has no input '{name}'", f"its inputs are: {known}")
+        _bind(inputs[name], shape)
+    for value in (*inputs.values(), *model.graph.output):
+        _require_tensor(value)
+    for value in inputs.values():
+        _require_static(value)
+    if shapes:
+        _forget_shapes(model)
+
+
+def _forget_shapes(model: ModelProto) -> None:
+    """Remove what the model says of results: for other inputs it may be wrong."""
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+
+
+def _bind(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
+    dims = value.type.tensor_type.shape.dim
+    has_shape = value.type.tensor_type.HasField("shape")
+    if (has_shape and len(dims) != len(shape)) or any(extent < 1 for extent in shape):
+        raise UsageError(
+            f"input '{value.name}' has {len(dims)} dimensions, found {'x'.join(map(str, shape))}",
+            f"use --shape {value.name}:{_example(value)}",
+        )
+    dtype = value.type.tensor_type.elem_type
+    value.CopyFrom(helper.make_tensor_value_info(value.name, dtype, shape))
+
+
+def _require_tensor(value: ValueInfoProto) -> None:
+    kind = value.type.WhichOneof("value") or "tensor_type"
+    if kind != "tensor_type":
+        raise ModelError(
+            f"'{value.name}' is of type '{kind.removesuffix('_type')}', not a tensor",
+            "only models from tensors to tensors can be compiled",
+        )
+
+
+def _require_dtype(value: ValueInfoProto) -> None:
+    """Whether what runs a network can be given such elements, even if nobody reads them."""
+    kind = value.type.tensor_type.elem_type
+    names = {helper.np_dtype_to_tensor_dtype(np.dtype(d)): d for d in DTYPES}
+    if kind not in names:
+        label = TensorProto.DataType.Name(kind).lower() if kind in _ALL_KINDS else str(kind)
+        raise ModelError(
+            f"input '{value.name}' has elements of type '{label}'",
+            f"remove it, or convert it outside of the model to one of: {', '.join(DTYPES)}",
+        )
+
+
+def _require_static(value: ValueInfoProto) -> None:
+    tensor = value.type.tensor_type
+    if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
+        return
+    dims = "x".join(d.dim_param or str(d.dim_value or "?") for d in tensor.shape.dim) or "unknown"
+    raise DynamicShape(
+        f"input '{value.name}' has the dynamic shape {dims}",
+        f"give its dimensions: --shape {value.name}:{_example(value)}",
+    )
+
+
+def _example(value: ValueInfoProto) -> str:
+    dims = [d.dim_value for d in value.type.tensor_type.shape.dim] or [0, 0, 0, 0]
+    usual = (1, 3, 224, 224) if len(dims) == 4 else (1,) * len(dims)
+    return "x".join(str(d or u) for d, u in zip(dims, usual, strict=True))
+
+
+def _take_large(model: ModelProto) -> dict[str, Array]:
+    """Move large initialisers out of the model."""
+    large = [t for t in model.graph.initializer if math.prod(t.dims) > _LARGE]
+    arrays = {t.name: array_of(t, "initialiser") for t in large}
+    replace_all(
+        model.graph.initializer, [t for t in model.graph.initializer if t.name not in arrays]
+    )
+    return arrays
+
+
+def _declare(model: ModelProto, weights: dict[str, Array]) -> None:
+    """Typed inputs stand in for the weights that were moved out."""
+    for name, array in weights.items():
+        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+        model.graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
+
+
+def _make_outputs(node: NodeProto) -> None:
+    """Outputs of branches that come from outside of them become copies, which the checker wants."""
+    for body in (a.g for a in node.attribute if a.HasField("g")):
+        for inner in body.node:
+            _make_outputs(inner)
+        made = {o for n in body.node for o in n.output}
+        made |= {i.name for i in body.input} | {t.name for t in body.initializer}
+        for output in body.output:
+            if output.name not in made:
+                body.node.add(op_type="Identity", input=[output.name], output=[f"{output.name}*"])
+                output.name += "*"
+
+
+def _check(model: ModelProto) -> None:
+    """Whether the model is well formed; the shapes of its outputs need not be stated.
+
+    Its functions may be in other opsets, which the checker does not take.
+    """
+    stated = ModelProto()
+    stated.CopyFrom(model)
+    del stated.functions[:]
+    for output in stated.graph.output:
+        output.type.tensor_type.shape.SetInParent()
+    for node in stated.graph.node:
+        node.name = node.name or next((o for o in node.output if o), node.op_type)
+        _make_outputs(node)
+    try:
+        onnx.checker.check_model(stated)
+    except onnx.checker.ValidationError as error:
+        reason, _, context = " ".join(str(error).split()).partition("==> Context:")
+        if reason.startswith("No Op registered"):
+            return  # import names all operators without a meaning
+        where = _CONTEXT.search(context)
+        if where:
+            reason = f"operator '{where[2]}' (node '{where[1]}'): {reason}"
+        message = f"the model is not valid: {reason.strip()}"
+        raise ModelError(message, "export the model again") from error

@@ -1,0 +1,62 @@
+"""① What the standard says of an operator in an opset: whether it exists, and what is new in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import onnx
+from onnx import OperatorSetIdProto
+
+from autotune.graph.ir import OPSET, Node
+from autotune.graph.reader.upgrades import default_of
+
+NEWEST = onnx.defs.onnx_opset_version()
+"""The newest opset of the installed `onnx` package; what is newer is taken for it."""
+
+
+def opset_of(imports: Iterable[OperatorSetIdProto]) -> int:
+    """Version of the standard operator set that a model or a function imports; 0 for none."""
+    return max((o.version for o in imports if o.domain in ("", "ai.onnx")), default=0)
+
+
+@cache
+def schema_of(op: str, opset: int) -> onnx.defs.OpSchema | None:
+    """The definition of a standard operator; None where there is none."""
+    try:
+        return onnx.defs.get_schema(op, min(opset, NEWEST))
+    except onnx.defs.SchemaError:
+        return None
+
+
+def opset_in_model(node: Node, opset: int) -> int:
+    """The opset that decides what a node of a function means in a model of `opset`.
+
+    It is the function's own. But the standard wants an operator to mean the same in both, and where
+    it does not while both write it alike (Softmax before and after 13), ONNX Runtime and the
+    reference implementation take the model's.
+    """
+    own, outer = schema_of(node.op, node.opset), schema_of(node.op, opset)
+    if own is None or outer is None or outer.deprecated:
+        return node.opset
+    return opset if _form(own) == _form(outer) else node.opset
+
+
+def _form(schema: onnx.defs.OpSchema) -> tuple[list[str], set[str]]:
+    """How an operator is written: its inputs and attributes."""
+    return [i.name for i in schema.inputs], set(schema.attributes)
+
+
+def newer_attribute(node: Node) -> str | None:
+    """An attribute of `node` that came after opset 22 and is not at its default."""
+    known, now = schema_of(node.op, OPSET), schema_of(node.op, node.opset)
+    before, after = (s.attributes if s else {} for s in (known, now))
+    newer = (n for n in node.attrs if n not in before and n in after)
+    return next((n for n in newer if node.attrs[n] != default_of(after[n])), None)
+
+
+def defaults_of(schema: Any) -> dict[str, Any]:
+    """The attributes of an operator that are something when they are left out."""
+    found = {name: default_of(a) for name, a in schema.attributes.items()}
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,375 @@
+"""⑥ What can be told of a whole population from the loop structure that its candidates share.
+
+`analyse(dag, sketch, rows)` replays the sketch once with arrays in its holes, so every extent is an
+array of shape [n]; one walk over the loops then gives, per statement, counts of instructions,
+registers, footprints and cache traffic for all candidates at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import ScheduleError
+from autotune.schedule.replay import replay
+from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
+from autotune.search.cost.caches import Caches
+from autotune.search.cost.instructions import operations
+from autotune.search.cost.nest import (
+    Access,
+    Array,
+    Nest,
+    full,
+    guarded,
+    local_bytes,
+    needed_shares,
+    product,
+)
+from autotune.search.space import Rows, Sketch
+from autotune.target import Target
+from autotune.te.arith import linear
+from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.expr import Binary, Expr, Load, dtype_bytes, variables
+from autotune.te.ragged import on_average
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Static facts about one stage for n candidates; arrays have shape [n].
+
+    `steps`: executions of the expanded innermost body; `tiles`: how often a register tile is
+    started; `accumulators`, `operands`: vector registers that must live at once; `instructions`:
+    arithmetic per step; `loads`: distinct elements or vectors loaded per step; `guards`: those of
+    them that each step chooses anew; `chain`: dependent operations per step; `traffic`: bytes that
+    miss L1, L2 and L3; `local_bytes`: size of its local buffer; `reloads`: 1 where the reduction
+    runs in blocks and tiles are loaded again;
+    `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
+    copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_CHUNK or 0;
+    `early`: whether activations are fetched before they are needed.
+    """
+
+    name: str
+    reduces: bool
+    flops: float
+    steps: Array
+    tiles: Array
+    accumulators: Array
+    operands: Array
+    instructions: Array
+    loads: Array
+    guards: Array
+    stores: Array
+    chain: Array
+    lanes: Array
+    waste: Array
+    traffic: tuple[Array, Array, Array]
+    unique_bytes: Array
+    chunks: Array
+    local_bytes: Array
+    inner_trips: Array
+    reloads: Array
+    cold_bytes: float
+    versions: Array
+    prefetch: Array
+    early: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All statements of a population, and which candidates can be built at all.
+
+    `identity`: extents of all loops and prefetch distances, shape [n, k]. Candidates of one sketch
+    with equal rows are the same program: factors beyond an extent are clipped.
+    """
+
+    statements: tuple[Statement, ...]
+    valid: NDArray[np.bool_]
+    identity: NDArray[np.int64]
+
+
+def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Analysis:
+    """Facts about the candidates `rows` of `sketch`."""
+    n = len(rows)
+    state = replay(on_average(dag), sketch.steps, sketch.values(rows))
+    if any(stage.fuses for stage in state.stages.values()):
+        raise ScheduleError("schedules with fused loops are not analysed")
+    statements = tuple(_Walk(state, s, n, target).statement() for s in state.stages.values())
+    return Analysis(statements, _valid(state, statements, target, n), _identity(state, n))
+
+
+def _identity(state: State, n: int) -> NDArray[np.int64]:
+    columns = [full(i.extent, n) for s in state.stages.values() for i in s.iters]
+    columns += [full(d, n) for s in state.stages.values() for _, d in s.prefetches]
+    return np.stack(columns, axis=1).astype(np.int64) if columns else np.zeros((n, 0), np.int64)
+
+
+MAX_EXPANDED = 192
+"""Most vector instructions in the expanded bodies of all versions: more only costs compile time."""
+MAX_EXPANDED_POINTWISE = 1024
+"""The same where nothing is accumulated: a transform of a whole tile is one straight piece."""
+_LEAST_EXPANDED = 8
+"""Points of an expensive body that may be expanded: a power takes 130 instructions, and a structure
+whose smallest tile unrolls eight terms must not lose all of its candidates."""
+_BUSY = 8.0
+"""Independent multiply-adds in flight that keep two ports busy: a latency of four cycles each.
+Half as many where a vector takes its port for two."""
+_ESTIMATED_LOCAL_BYTES = 0.89 * MAX_LOCAL_BYTES
+"""Most bytes of local buffers by estimate, which leaves out the padding of their rows."""
+
+
+def _valid(
+    state: State, statements: Iterable[Statement], target: Target, n: int
+) -> NDArray[np.bool_]:
+    ok = np.ones(n, bool)
+    local = np.zeros(n)
+    for s in statements:
+        if s.reduces:
+            ok &= s.accumulators + s.operands <= target.n_registers
+        usual = MAX_EXPANDED if s.reduces else MAX_EXPANDED_POINTWISE
+        limit = max(usual, _LEAST_EXPANDED * operations(state[s.name].op))
+        ok &= s.instructions * s.versions <= limit
+        local += s.local_bytes
+    for stage in state.stages.values():
+        ok &= ~_overlapping_reduction(stage, n)
+    return ok & (local <= _ESTIMATED_LOCAL_BYTES)
+
+
+def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
+    """A reduction in blocks must not compute a point twice: its spatial splits must be exact."""
+    bad = np.zeros(n, bool)
+    if not stage.op.reduce_axes:
+        return bad
+    outer = [i for i in stage.iters[: stage.register_depth] if i.kind == "reduce"]
+    if not outer:
+        return bad
+    extents = dict(zip((a.name for a in stage.axes), stage.axis_extents, strict=True))
+    spatial = {a.name for a in stage.op.axes}
+    blocked = np.zeros(n, bool)
+    for it in outer:
+        blocked |= full(it.extent, n) > 1
+    for rel in stage.splits:
+        if rel.parent in spatial:
+            bad |= blocked & full(rel.overlaps(extents[rel.parent]), n).astype(bool)
+    return bad
+
+
+class _Walk:
+    """Facts about one stage."""
+
+    def __init__(self, state: State, stage: Stage, n: int, target: Target) -> None:
+        self.state, self.stage, self.n, self.target = state, stage, n, target
+        self.op: Compute = stage.op
+        self.nest = Nest(state, stage, n)
+        self.loops, self.reads = self.nest.loops, self.nest.reads
+
+    def statement(self) -> Statement:
+        """Everything about this stage."""
+        expanded = [x for x in self.loops if x.own and x.annotation == "unroll"]
+        lanes = product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n)
+        spatial = [x for x in expanded if x.kind == "spatial"]
+        reduce = [x for x in expanded if x.kind == "reduce"]
+        accumulators = product([x.extent for x in spatial], self.n)
+        chain = product([x.extent for x in reduce], self.n)
+        rolled = [x for x in self.loops if not (x.own and x.annotation)]
+        steps = product([x.extent for x in rolled], self.n)
+        blocked = {i.name for i in self.stage.iters[: self.stage.register_depth]}
+        inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
+        work = max(1, operations(self.op))
+        loads, operands = self._loads(accumulators, chain)
+        caches = Caches(self.nest, self.target)
+        return Statement(
+            name=self.op.name,
+            reduces=bool(self.op.reduce_axes),
+            flops=float(_points(self.op) * work),
+            steps=steps * self._useful(accumulators, lanes) * self._needed(),
+            tiles=steps / product([x.extent for x in inner], self.n),
+            accumulators=accumulators,
+            operands=operands,
+            instructions=accumulators * chain * work,
+            loads=loads,
+            guards=self._guards(),
+            stores=accumulators,
+            chain=chain,
+            lanes=lanes,
+            waste=self._waste(),
+            traffic=caches.traffic(),
+            unique_bytes=caches.footprint(),
+            chunks=product([x.extent for x in self.loops if x.parallel], self.n),
+            local_bytes=local_bytes(self.stage, self.n),
+            inner_trips=inner[-1].extent if inner else np.ones(self.n),
+            reloads=self._reloads(),
+            cold_bytes=float(self._constant_bytes()),
+            versions=self._versions(),
+            prefetch=self._prefetch(),
+            early=self._early(),
+        )
+
+    # --- counts -------------------------------------------------------------------------------
+
+    def _loads(self, accumulators: Array, chain: Array) -> tuple[Array, Array]:
+        """Distinct loads per expanded body, and registers that its operands need.
+
+        Those of one of the `chain` terms that it adds up, where no other term has them too.
+        """
+        vectors, splats = np.zeros(self.n), np.zeros(self.n)
+        inner = self._register_extents()
+        term = inner | {a.name: np.ones(self.n) for a in self.op.reduce_axes}
+        counts = [self._elements(access, inner) for access in self.reads]
+        of_term = [self._elements(access, term) for access in self.reads]
+        pairs = zip(counts, of_term, strict=True)
+        shared = reduce(np.logical_or, (a < b * chain for a, b in pairs), chain < 1)
+        for access, count, alone in zip(self.reads, counts, of_term, strict=True):
+            kind = vectors if self._uses_lanes(access.load) else splats
+            kind += np.minimum(np.where(shared, count, alone), accumulators)
+        total = sum(counts, np.zeros(self.n))
+        expanded = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
+        held = np.minimum(vectors, 4.0) if expanded else vectors
+        if splats.any():  # the fewer of both, and one of the others at a time
+            held = np.minimum(held, splats) + 1.0
+        return np.maximum(total, 1.0), held
+
+    def _guards(self) -> Array:
+        """Distinct loads per expanded body of which each step chooses anew whether to make them."""
+        inner = self._register_extents()
+        rolled = [x for x in self.loops if not (x.own and x.annotation)]
+        step = rolled[-1].name.partition(".")[0] if rolled and rolled[-1].own else None
+        chosen = {x for x, axes in guarded(self.op) if step is None or step in axes}
+        counts = [self._elements(x, inner) for x in self.reads if x.load in chosen]
+        return reduce(np.add, counts) if counts else np.zeros(self.n)
+
+    def _needed(self) -> Array:
+        """Share of the steps that are run: those that add nothing are left out."""
+        inner = self._register_extents()
+        share = np.ones(self.n)
+        for axes, part in needed_shares(self.op):
+            same = product([inner[a] for a in axes], self.n) == 1
+            share = share * np.where(same, part, 1.0)
+        return share
+
+    def _register_extents(self) -> dict[str, Array]:
+        """Values that each axis takes inside the expanded body."""
+        leaf_depth = [k for k, i in enumerate(self.stage.iters) if i.annotation]
+        first = min(leaf_depth, default=len(self.stage.iters))
+        rolled = {i.name for i in self.stage.iters[first:] if not i.annotation}
+        if rolled:
+            return {a.name: np.ones(self.n) for a in self.stage.axes}
+        inner = self.stage.inner_extents(first - 1)
+        return {k: full(v, self.n) for k, v in inner.items()}
+
+    def _uses_lanes(self, load: Load) -> bool:
+        """Whether the lanes differ in more than what repeats after a few of them."""
+        axis = self._lane_axis()
+        return axis is not None and any(axis in _outside_mod(i) for i in load.indices)
+
+    def _lane_axis(self) -> str | None:
+        """The axis that the vector loop is a part of; names of axes may have dots themselves."""
+        for x in self.loops:
+            if x.own and x.annotation == "vectorize":
+                names = (a.name for a in self.stage.axes if f"{x.name}.".startswith(f"{a.name}."))
+                return max(names, key=len)
+        return None
+
+    def _elements(self, access: Access, inner: dict[str, Array]) -> Array:
+        """Distinct elements, vectors where it uses lanes, that `access` touches over `inner`."""
+        axis = self._lane_axis()
+        lanes = product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n)
+        total = one = np.ones(self.n)
+        for size, index, spread in access.dimensions:
+            extent = self.nest.distinct(index, size, spread, inner)
+            if axis is not None and axis in variables(index):
+                inside = {k: lanes if k == axis else one for k in inner}
+                extent = np.ceil(extent / self.nest.distinct(index, size, 0, inside))
+            total = total * extent
+        return total
+
+    def _useful(self, accumulators: Array, lanes: Array) -> Array:
+        """Share of the tile grid that takes time: split tails do not compute the rest.
+
+        A tail of few accumulators waits for each of them, so it is no cheaper than `_BUSY` are.
+        """
+        busy = _BUSY / vector_passes(lanes, self.target)
+        least = np.minimum(busy / accumulators, 1.0) if self.op.reduce_axes else 0.0
+        share = np.ones(self.n)
+        for stage, rel in self.nest.splits_around():
+            if rel.tail == "split":
+                extent = self.nest.extent_of(stage, rel.parent)
+                tile = full(rel.factors[-1], self.n)
+                rest = extent % tile
+                last = np.where(rest > 0, np.maximum(rest / tile, least), 0.0)
+                share = share * (extent // tile + last) / np.ceil(extent / tile)
+        return share
+
+    def _versions(self) -> Array:
+        """Copies of the loops: each split with a remainder doubles what its tile loops surround."""
+        copies = np.ones(self.n)
+        for stage, rel in self.nest.splits_around():
+            if rel.tail == "split":
+                extent = self.nest.extent_of(stage, rel.parent)
+                copies = copies * np.where(extent % full(rel.factors[-1], self.n), 2.0, 1.0)
+        return copies
+
+    def _waste(self) -> Array:
+        """Points computed over points needed: tiles shifted inwards compute some twice."""
+        waste = np.ones(self.n)
+        for stage, rel in self.nest.splits_around():
+            count = self.nest.extent_of(stage, rel.parent)
+            for level, factor in enumerate(reversed(rel.factors)):
+                f = full(factor, self.n)
+                outer = np.ceil(count / f)
+                if level or rel.tail == "shift":
+                    waste = waste * (outer * f) / count
+                count = outer
+        return waste
+
+    def _prefetch(self) -> Array:
+        """Prefetch distance of the first packed constant."""
+        found = [d for name, d in self.stage.prefetches if name in self.stage.packs]
+        return full(found[0], self.n) if found else np.zeros(self.n)
+
+    def _early(self) -> NDArray[np.bool_]:
+        """Whether the activations that it reads or writes are prefetched."""
+        found = [d for name, d in self.stage.prefetches if name not in self.stage.packs]
+        return full(found[0], self.n) != 0 if found else np.zeros(self.n, bool)
+
+    def _reloads(self) -> Array:
+        """1 where a reduction loop stands outside the tiles: accumulators pass through memory."""
+        if not self.op.reduce_axes:
+            return np.zeros(self.n)
+        outer = self.stage.iters[: self.stage.register_depth]
+        trips = product([full(i.extent, self.n) for i in outer if i.kind == "reduce"], self.n)
+        return (trips > 1).astype(np.float64)
+
+    def _constant_bytes(self) -> int:
+        constants = {p.name for p in self.state.dag.placeholders if p.constant}
+        most = _points(self.op)  # of a table of embeddings it reads a few rows
+        return sum(
+            min(x.tensor.size, most) * dtype_bytes(x.tensor.dtype)
+            for x in self.op.reads
+            if x.tensor.name in constants
+        )
+
+
+def vector_passes(lanes: Array, target: Target) -> Array:
+    """For how many cycles one vector of so many floats takes a port."""
+    passes: Array = np.maximum(32.0 * lanes / target.port_bits, 1.0)
+    return passes
+
+
+def _outside_mod(e: Expr) -> set[str]:
+    terms = linear(e).terms
+    return set().union(*(variables(a) for a, _ in terms if not _is_mod(a)))
+
+
+def _is_mod(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op == "mod"
+
+
+def _points(op: Compute) -> int:
+    total = 1
+    for a in op.axes + op.reduce_axes:
+        total *= a.extent
+    return total

@@ -1,0 +1,148 @@
+"""⑥ What a stage touches at every loop level, and what the caches must fetch for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate
+from math import gcd
+
+import numpy as np
+
+from autotune.search.cost.nest import Access, Array, Nest, local_bytes, product
+from autotune.target import Target
+from autotune.te.arith import linear
+from autotune.te.expr import Var, dtype_bytes
+from autotune.te.pitch import CACHE_LINE, SET_BYTES, spaced
+
+RUN_START_BYTES = 96
+"""Bytes that could come from beyond L2 while the prefetcher finds out that a run has begun."""
+
+USABLE = (0.8, 0.5, 0.8)
+"""Shares of L1, L2 and L3 that keep what a loop touches. Pages lie anywhere in memory: sets of L2
+fill unevenly, and 1.2 MB in 2 MiB came from L3 again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Bytes that are touched of a tensor, in how many contiguous runs, and what holds them.
+
+    Arrays have shape [depths, n], or [n] where all depths are alike.
+
+    `held`: size of the local buffer; infinite for a tensor in memory. `crowded`: bytes of L1 that
+    are taken, which are more than those touched where the lines share a few of its sets.
+    """
+
+    n_bytes: Array
+    n_runs: Array
+    held: Array
+    crowded: Array
+
+    def missing(self, size: float, amount: Array) -> Array:
+        """The `amount` of this part that a cache of `size` bytes has to fetch."""
+        return np.where(self.held <= size, 0.0, amount)
+
+
+class Caches:
+    """Footprints and traffic of one stage."""
+
+    def __init__(self, nest: Nest, target: Target) -> None:
+        self.nest, self.target, self.n = nest, target, nest.n
+        rolled = {k for k, x in enumerate(nest.loops) if not (x.own and x.annotation)}
+        inside = max(rolled) + 1 if rolled else 0  # one step of everything that is expanded
+        self._depths = sorted({0, *rolled, inside})
+        self._parts = self._touched(self._depths)
+
+    def traffic(self) -> tuple[Array, Array, Array]:
+        """Bytes fetched from beyond L1, L2 and L3.
+
+        The body of loop d fits a cache when its footprint does; then each tensor moves once per
+        run of loop d, over all runs of the loops outside it. A local buffer that fits is no
+        traffic at all: who fills it finds and leaves it there.
+        """
+        feet = self._total(p.n_bytes for p in self._parts)
+        crowded = self._total(p.crowded for p in self._parts)
+        trips = [np.ones(self.n), *accumulate((x.extent for x in self.nest.loops), np.multiply)]
+        outside = np.stack([trips[d] for d in self._depths])
+        result = []
+        sizes = (self.target.l1_bytes, self.target.l2_bytes, self.target.l3_bytes)
+        for level, size in enumerate(s * u for s, u in zip(sizes, USABLE, strict=True)):
+            n_bytes = self._total(p.missing(size, p.n_bytes) for p in self._parts) * outside
+            n_runs = self._total(p.missing(size, p.n_runs) for p in self._parts) * outside
+            fits = (feet if level else crowded) <= size
+            moved, pieces = n_bytes[-1], n_runs[-1]
+            for k in range(len(self._depths) - 2, -1, -1):
+                moved = np.where(fits[k + 1], n_bytes[k], moved)
+                pieces = np.where(fits[k + 1], n_runs[k + 1], pieces)
+            if level:  # L2 is near enough not to mind where a run begins
+                moved = moved + RUN_START_BYTES * np.minimum(pieces, moved / CACHE_LINE)
+            result.append(moved)
+        return result[0], result[1], result[2]
+
+    def footprint(self) -> Array:
+        """Bytes touched by all loops, shape [n]."""
+        footprint: Array = self._total(p.n_bytes for p in self._parts)[0]
+        return footprint
+
+    def _total(self, parts: Iterable[Array]) -> Array:
+        return np.broadcast_to(reduce(np.add, parts), (len(self._depths), self.n))
+
+    def _touched(self, depths: Sequence[int]) -> list[_Part]:
+        """What the loops from each of `depths` inwards touch of each tensor, shape [depths, n]."""
+        each = [self.nest.inner_extents(d) for d in depths]
+        inner = {name: np.stack([extents[name] for extents in each]) for name in each[0]}
+        parts = [self._part(x, inner) for x in self.nest.reads]
+        out = self.nest.op.tensor
+        extents = [inner[a.name] for a in self.nest.op.axes]
+        parts.append(self._contiguous(out.name, out.dtype, extents, out.shape, 1))
+        return parts
+
+    def _part(self, access: Access, inner: dict[str, Array]) -> _Part:
+        tensor = access.load.tensor
+        extents = [
+            self.nest.distinct(i, size, spread, inner) for size, i, spread in access.dimensions
+        ]
+        if tensor.name in self.nest.stage.packs:  # stored in the order in which it is read
+            n_bytes = product(extents, self.n) * dtype_bytes(tensor.dtype)
+            return _Part(n_bytes, np.ones(self.n), np.full(self.n, np.inf), n_bytes)
+        part = self._contiguous(tensor.name, tensor.dtype, extents, tensor.shape, CACHE_LINE)
+        return replace(part, crowded=np.maximum(part.n_bytes, self._crowded(access, inner)))
+
+    def _crowded(self, access: Access, inner: dict[str, Array]) -> Array:
+        """Bytes of L1 that are taken by lines of few sets: a way of all sets for each of a set."""
+        tensor = access.load.tensor
+        strides = spaced(tensor.shape, tensor.dtype)
+        lines, sets = np.ones(self.n), np.ones(self.n)
+        for index, stride in zip(access.load.indices, strides, strict=True):
+            for atom, coef in linear(index).terms:
+                if not isinstance(atom, Var):
+                    return np.zeros(self.n)
+                step = abs(coef) * stride * dtype_bytes(tensor.dtype)
+                count = inner.get(atom.name, np.ones(self.n))
+                apart = np.minimum(count, SET_BYTES // gcd(step, SET_BYTES))
+                lines = lines * np.ceil(count * min(step / CACHE_LINE, 1.0))
+                sets = sets * np.ceil(apart * min(step / CACHE_LINE, 1.0))
+        few = sets < SET_BYTES // CACHE_LINE
+        return np.where(few, (lines / sets - 1.0) * SET_BYTES, 0.0)
+
+    def _contiguous(
+        self, name: str, dtype: str, extents: list[Array], shape: tuple[int, ...], line: int
+    ) -> _Part:
+        """A box of a tensor: how many contiguous runs it has, of at least `line` bytes each."""
+        run, n_runs = np.full(self.n, float(dtype_bytes(dtype))), np.ones(self.n)
+        whole = np.ones(self.n, bool)
+        for extent, size in zip(reversed(extents), reversed(shape), strict=True):
+            run = np.where(whole, run * extent, run)
+            n_runs = np.where(whole, n_runs, n_runs * extent)
+            whole = whole & (extent >= size)
+        held = self._held(name)
+        n_bytes = np.minimum(n_runs * np.maximum(run, line), held)
+        return _Part(n_bytes, n_runs, held, n_bytes)
+
+    def _held(self, name: str) -> Array:
+        """Bytes of the local buffer of a stage; infinite where it has none."""
+        stage = self.nest.state.stages.get(name)
+        if stage is None or stage.attach is None:
+            return np.full(self.n, np.inf)
+        return local_bytes(stage, self.n)

@@ -1,0 +1,91 @@
+"""⑥ Where a sketch begins: the computation as it is defined, or rewritten into an equal one."""
+
+from __future__ import annotations
+
+import math
+
+from autotune.schedule.steps import Parts, Winograd
+from autotune.schedule.winograd import convolution
+from autotune.search.partial import Partial, begin
+from autotune.search.rules.rows import terms_fill_lanes
+from autotune.search.space import Tag
+from autotune.target import Target
+from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.expr import Axis
+from autotune.te.ragged import ragged_axes
+from autotune.te.windows import reuses
+
+MAX_POINTS = 6
+"""Most evaluation points along one axis: F(6, 3), with 8, loses another decimal digit."""
+MIN_CHANNELS = 8
+"""With fewer channels to sum over, transforming the data costs more than it saves; so it does for
+a single channel of results."""
+
+_WINOGRAD = {2: Tag.WINOGRAD2, 4: Tag.WINOGRAD4}
+MANY_TERMS = 2048
+"""Terms of a reduction that may be cut into parts, so that they run side by side."""
+TOO_MANY_TERMS = 1 << 13
+"""Terms that are not added up one after the other: rounding errors grow with their number."""
+FEW_RESULTS = 1024
+"""With more results than these, vectors of them are enough to run side by side."""
+
+
+def algorithms(dag: ComputeDAG, target: Target) -> list[Partial]:
+    """The definition, minimal filtering where that applies, and long reductions in parts."""
+    return [*_in_order_or_parts(dag, target), *_minimal_filtering(dag)]
+
+
+def _in_order_or_parts(dag: ComputeDAG, target: Target) -> list[Partial]:
+    long = {op: n for op in dag.computes if (n := n_parts(op, target)) > 1}
+    if not long:
+        return [begin(dag)]
+    steps = (Parts(op.name, n, f"{op.name}.parts") for op, n in long.items())
+    in_parts = begin(dag).add(*steps, tags=(Tag.PARTS,))
+    return [in_parts] if any(_rounds(op, target) for op in long) else [begin(dag), in_parts]
+
+
+def n_parts(op: Compute, target: Target) -> int:
+    """Into how many parts a reduction with many terms and few results is cut, 1: into none.
+
+    About as many as each then has terms, which is when both sums round least. Where terms fill
+    vectors, every result can run by itself, and a part is a number of whole rows of terms.
+    """
+    if not op.reduce_axes or ragged_axes(op) or reuses(op):
+        return 1
+    n_terms, n_results = _count(op.reduce_axes), _count(op.axes)
+    in_lanes = _runs_in_lanes(op, target)
+    if n_terms < MANY_TERMS or n_results > (target.lanes if in_lanes else FEW_RESULTS):
+        return 1
+    if in_lanes and len(op.reduce_axes) == 1:
+        return 1
+    extent = op.reduce_axes[0].extent
+    divisors = (n for n in range(1, extent + 1) if extent % n == 0)
+    return min(divisors, key=lambda n: abs(math.log(n * n / n_terms)))
+
+
+def _runs_in_lanes(op: Compute, target: Target) -> bool:
+    """Whether a rule fills vectors with the terms of each result; a single number has no rule."""
+    return bool(op.axes) and terms_fill_lanes(op, target)
+
+
+def _count(axes: tuple[Axis, ...]) -> int:
+    return math.prod(a.extent for a in axes)
+
+
+def _rounds(op: Compute, target: Target) -> bool:
+    """Whether too many terms would be added up one after the other."""
+    return _count(op.reduce_axes) >= TOO_MANY_TERMS and not _runs_in_lanes(op, target)
+
+
+def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:
+    out = []
+    for op in dag.computes:
+        found = convolution(dag, op.name)
+        if found is None or _count(found.channels) < MIN_CHANNELS or not found.outputs:
+            continue
+        taps = tuple(p.tap.name for p in found.pairs)
+        widest = max(p.n_taps for p in found.pairs)
+        for tile in range(2, MAX_POINTS - widest + 2, 2):
+            step = Winograd(op.name, taps, tile)
+            out.append(begin(dag).add(step, tags=(_WINOGRAD[tile],)))
+    return out
