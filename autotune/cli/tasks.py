@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from autotune.units import format_duration, format_flops
 if TYPE_CHECKING:
     from autotune.config import Resolved
     from autotune.graph.network import Network
+    from autotune.graph.sparse import Zeros
 
 
 @click.command("tasks")
@@ -48,7 +50,8 @@ def command(
     MODEL may be FILE.py:FUNCTION as well, a computation of `autotune.te`.
 
     The weight of a task is how often the model runs it. Ids are good for `explain --task`.
-    A subgraph "for 3, 4" can replace those two tasks, which compile decides by what they take.
+    A subgraph "for 3, 4" can replace those two tasks, which compile decides by what they take; one
+    "in 4x16 blocks" runs over the blocks of a pruned weight that are not zero.
     """
     random_weights |= model is None
     task = read_workload(model, arguments)
@@ -80,7 +83,26 @@ def task_text(network: Network) -> str:
         for i, (key, weight) in enumerate(network.weights.items())
     ]
     totals = f"{len(rows)} tasks, {len(network.calls)} calls, {format_flops(network.flops)}"
-    return f"{columns(head, rows, right=head[:3])}\n{network.name}: {totals}"
+    lines = [columns(head, rows, right=head[:3]), *_zeros_text(network)]
+    return "\n".join([*lines, f"{network.name}: {totals}"])
+
+
+def _zeros_text(network: Network) -> Iterator[str]:
+    """One line for each task with many zeros in its weights: how many, and in which blocks."""
+    ids = list(network.weights)
+    for key, zeros in network.zeros.items():
+        least, most = (f"{100 * share:.0f}" for share in (zeros.least, zeros.most))
+        share = f"{least} %" if least == most else f"{least} to {most} %"
+        if zeros.block is None:
+            blocks = "in no blocks that are worth leaving out"
+        else:
+            wholes = (ids.index(w) for w, parts in network.parts.items() if parts == (key,))
+            height, width = zeros.block
+            blocks = (
+                f"{100 * zeros.blocks_left:.0f} % of the {height}x{width} blocks are left: "
+                f"task {', '.join(map(str, wholes))}"
+            )
+        yield f"task {ids.index(key)}: {share} of the weights are zero, {blocks}"
 
 
 def _replaced_text(network: Network, key: str) -> str:
@@ -92,6 +114,18 @@ def _replaced_text(network: Network, key: str) -> str:
 def _replaced(network: Network, key: str) -> list[int]:
     ids = list(network.weights)
     return [ids.index(part) for part in network.parts.get(key, ())]
+
+
+def _zeros_json(zeros: Zeros | None) -> dict[str, Any] | None:
+    if zeros is None:
+        return None
+    block = None if zeros.block is None else list(zeros.block)
+    return {
+        "least": zeros.least,
+        "most": zeros.most,
+        "block": block,
+        "blocks_left": zeros.blocks_left,
+    }
 
 
 def settings_text(resolved: Resolved) -> str:
@@ -122,6 +156,7 @@ def _task_json(network: Network, key: str, with_dag: bool) -> dict[str, Any]:
         "inputs": [list(p.tensor.shape) for p in dag.placeholders if not p.constant],
         "constants": [list(p.tensor.shape) for p in dag.placeholders if p.constant],
         "outputs": [list(dag[name].tensor.shape) for name in dag.outputs],
+        "zeros": _zeros_json(network.zeros.get(key)),
         "flops": dag.flops,
         "bytes": dag.n_bytes,
         "key": key,

@@ -51,6 +51,7 @@ from autotune.loopir.visitor import statements
 from autotune.target.isa import ISAS, Isa
 from autotune.te.arith import Linear, bounds
 from autotune.te.expr import (
+    INDEX,
     Binary,
     Call,
     Cast,
@@ -139,8 +140,17 @@ class _Function:
             del self.at.env[loop.var]
         else:
             self.at.ranges[loop.var] = (0, loop.extent - 1)
-            self._counted_loop(loop.var, constant(I64, 0), constant(I64, loop.extent), loop.body)
+            self._serial_loop(loop)
             del self.at.ranges[loop.var]
+
+    def _serial_loop(self, loop: For) -> None:
+        first, end = constant(I64, 0), constant(I64, loop.extent)
+        if loop.limit is None:
+            self._counted_loop(loop.var, first, end, loop.body)
+            return
+        limit = self.do.binary("min", INDEX, end, self._value(loop.limit))
+        with self._where(self.b.compare("icmp slt", first, limit)):
+            self._counted_loop(loop.var, first, limit, loop.body)
 
     def _counted_loop(self, var: str, begin: Value, end: Value, body: Body) -> None:
         """A loop that is known to run at least once."""

@@ -10,7 +10,7 @@ values of `k` at a time. So hundreds of megabytes take few calls of NumPy, each 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from autotune.codegen.memory import aligned
 from autotune.errors import CodegenError
 from autotune.loopir.nodes import Packing
+from autotune.te.access import index_values
 from autotune.te.arith import Linear, linear
-from autotune.te.expr import Axis, Binary, Compare, Const, Expr, Select, Var, variables
+from autotune.te.expr import Axis, Expr, Var, variables
 
 Array = NDArray[Any]
 Grid = NDArray[np.int64]
@@ -232,34 +233,7 @@ def _at(grid: Grid, axis: int, value: int) -> Grid:
 
 
 def _evaluate(e: Expr, values: dict[str, Grid]) -> Grid:
-    match e:
-        case Const(value=value):
-            return np.asarray(value)
-        case Var(name=name):
-            return values[name]
-        case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-            return _OPERATIONS[op](_evaluate(a, values), _evaluate(b, values))
-        case Select(cond=cond, a=a, b=b):
-            parts = (_evaluate(x, values) for x in (cond, a, b))
-            return np.where(*parts)
-        case _:
-            raise CodegenError(f"not an index: {e}")
-
-
-_OPERATIONS: dict[str, Callable[[Grid, Grid], Grid]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}
+    try:
+        return index_values(e, values)
+    except TypeError as error:
+        raise CodegenError(str(error)) from error

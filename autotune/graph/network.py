@@ -31,6 +31,7 @@ from autotune.graph.passes.simplify import remove_dead, simplify
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import Shapes, load_model, model_hash
 from autotune.graph.refusals import require_supported
+from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
 from autotune.te.dag import ComputeDAG
@@ -71,7 +72,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Chain:
-    """Calls that one call may replace: `parts` are their positions, in order."""
+    """Calls that one call may replace: `parts` are their positions, in order.
+
+    One part alone is a product with a sparse weight, and the whole runs over its blocks.
+    """
 
     whole: Call
     parts: tuple[int, ...]
@@ -121,6 +125,21 @@ class Network:
     def flops(self) -> int:
         """Floating-point operations of one inference."""
         return sum(self.tasks[call.task].flops for call in self.calls)
+
+    @cached_property
+    def zeros(self) -> dict[str, Zeros]:
+        """What is known of the zeros in the weights of tasks, where they are many; by key."""
+        weights: dict[str, list[Array]] = {}
+        for call in self.calls:
+            floats = [a for a in call.constants.values() if a.dtype == np.float32 and a.ndim > 1]
+            if floats:
+                weights.setdefault(call.task, []).append(max(floats, key=lambda a: a.size))
+        stored: dict[str, list[Mapping[str, Array]]] = {}
+        for chain in self.chains:
+            for n in chain.parts if len(chain.parts) == 1 else ():
+                stored.setdefault(self.calls[n].task, []).append(chain.whole.constants)
+        found = {key: zeros_of(arrays, stored.get(key, ())) for key, arrays in weights.items()}
+        return {key: zeros for key, zeros in found.items() if zeros is not None}
 
     @cached_property
     def n_denormal(self) -> int:
@@ -272,7 +291,11 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
     )
     subgraphs = build_subgraphs(with_copies, groups)
     joined = list(joined_groups(with_copies, groups))
-    tasks = _tasks([*subgraphs, *(j.whole for j in joined)])
+    taken = {n for j in joined for n in j.parts}
+    sparse = sparse_subgraphs({n: s for n, s in enumerate(subgraphs) if n not in taken})
+    tasks = _tasks([*subgraphs, *(j.whole for j in joined), *sparse.values()])
+    chains = [Chain(_call(j.whole, tasks), j.parts) for j in joined]
+    chains += [Chain(_call(s, tasks), (n,)) for n, s in sparse.items()]
     return Network(
         name=name,
         inputs=_ports(graph, graph.inputs, index_limits(stored)),
@@ -281,7 +304,7 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
         calls=tuple(_call(s, tasks) for s in subgraphs),
         tasks=tasks,
         model_hash=digest,
-        chains=tuple(Chain(_call(j.whole, tasks), j.parts) for j in joined),
+        chains=tuple(chains),
     )
 
 

@@ -9,7 +9,19 @@ from typing import TypeAlias
 from autotune.errors import ScheduleError
 from autotune.schedule.state import Iterator, SplitRelation, Stage
 from autotune.te.arith import simplify
-from autotune.te.expr import Expr, Tensor, Var, add, floordiv, idx, minimum, mod, mul
+from autotune.te.expr import (
+    Expr,
+    Tensor,
+    Var,
+    add,
+    floordiv,
+    idx,
+    minimum,
+    mod,
+    mul,
+    substitute,
+    variables,
+)
 
 Ranges: TypeAlias = dict[str, tuple[int, int]]
 """Lowest and highest value of the loops around."""
@@ -102,6 +114,18 @@ class Instance:
                 start = minimum(start, idx(n - factor))
             value = add(start, self._value(child))
         return value
+
+    def limit(self, it: Iterator, ranges: Ranges) -> Expr | None:
+        """How long loop `it` of a ragged axis is, by the loops around it; None for other loops."""
+        stage = self.stage
+        axis = stage.ragged(it.name)
+        if axis is None or axis.limit is None:
+            return None
+        limit = simplify(substitute(axis.limit, self.axis_values()), ranges)
+        inside = {loop_var(stage, i) for i in stage.iters[stage.position(it.name) :]}
+        for name in sorted(variables(limit) & inside):
+            raise ScheduleError(f"{stage.name}: the length of {it.name} depends on {name} inside")
+        return limit
 
     def axis_values(self) -> dict[str, Expr]:
         """The index along every axis, from the loops."""

@@ -189,7 +189,8 @@ class _Nest:
         extent = inst.sizes[it.name]
         inside = ranges if extent == 1 else ranges | {loop_var(stage, it): (0, extent - 1)}
         body = self._loops(inst, depth + 1, inside, leaf)
-        return body if depth < stage.n_parallel else _loop(stage, it, extent, body)
+        limit = inst.limit(it, ranges)
+        return body if depth < stage.n_parallel else _loop(stage, it, extent, body, limit)
 
     def _tile(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         """The spatial loops from `depth` on around `leaf`, and nothing attached."""
@@ -219,6 +220,8 @@ class _Nest:
         if not isinstance(body, Reduce):
             raise ScheduleError(f"{stage.name} does not reduce")
         outer = [i for i in stage.iters[:depth] if i.kind == "reduce" and sizes[i.name] > 1]
+        if any(stage.ragged(i.name) for i in outer):
+            raise ScheduleError(f"{stage.name}: a ragged reduction must be inside its tile")
         overlap = inst.has_overlap()
         if outer and overlap:
             raise ScheduleError(f"{stage.name}: blocked reduction with overlapping tiles")
@@ -436,8 +439,10 @@ def _is_unrolled(it: Iterator) -> bool:
     return it.kind == "spatial" and it.annotation == "unroll"
 
 
-def _loop(stage: Stage, it: Iterator, extent: int, body: Body) -> Body:
+def _loop(stage: Stage, it: Iterator, extent: int, body: Body, limit: Expr | None = None) -> Body:
     """A loop around `body`, unless it runs once."""
+    if limit is not None:
+        return (For(loop_var(stage, it), extent, "serial", body, limit),)
     if extent == 1:
         return body
     if it.annotation == "vectorize" and not all(map(_is_straight, body)):

@@ -3,7 +3,7 @@
     program = Program(buffers, packs, kernels)
     kernel  = Kernel(name, extent, var, buffers, body, head)
               -- runs `head` for var = begin, then `body` for begin ≤ var < end
-    stmt    = For(var, extent, kind, body)                  kind ∈ serial unroll vectorize
+    stmt    = For(var, extent, kind, body, limit)           kind ∈ serial unroll vectorize
             | If(cond, then, orelse) | Let(var, value) | Alloc(buffer, body)
             | Store(tensor, indices, value) | PrefetchLine(tensor, indices, offset)
     body    = tuple of stmt
@@ -50,12 +50,17 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """`body` for 0 ≤ var < extent."""
+    """`body` for 0 ≤ var < extent.
+
+    `limit`: of a serial loop that may be shorter, 0 ≤ var < min(extent, limit); evaluated once,
+    before the loop. It may then not run at all.
+    """
 
     var: str
     extent: int
     kind: str
     body: Body
+    limit: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ def peel_last(body: Body, ranges: Ranges) -> Body:
 def _peeled(stmt: Stmt, ranges: Ranges) -> Body:
     if not isinstance(stmt, For) or stmt.kind != "serial":
         return (stmt,)
+    if stmt.limit is not None:  # which step is the last is not known
+        return (stmt,)
     var, n_others = stmt.var, stmt.extent - 1
     inside = {**ranges, **{v: (0, n - 1) for v, n in loop_extents(stmt.body).items()}}
     others = _simplified(stmt.body, inside | {var: (0, n_others - 1)})

@@ -60,8 +60,9 @@ def _body(body: Body, indent: str) -> Iterator[str]:
 
 def _stmt(stmt: Stmt, indent: str) -> Iterator[str]:
     match stmt:
-        case For(var=var, extent=extent, kind=kind, body=body):
-            yield f"{indent}{'for' if kind == 'serial' else kind} {var} in {extent}"
+        case For(var=var, extent=extent, kind=kind, body=body, limit=limit):
+            most = "" if limit is None else f" and {_bare(limit)}"
+            yield f"{indent}{'for' if kind == 'serial' else kind} {var} in {extent}{most}"
             yield from _body(body, indent + _TAB)
         case If(cond=cond, then=then, orelse=orelse):
             yield f"{indent}if {_bare(cond)}"

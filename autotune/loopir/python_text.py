@@ -196,9 +196,10 @@ def _body(body: Body, indent: str, names: Names) -> Iterator[str]:
 
 def _stmt(stmt: Stmt, indent: str, names: Names) -> Iterator[str]:
     match stmt:
-        case For(var=var, extent=extent, kind=kind, body=body):
+        case For(var=var, extent=extent, kind=kind, body=body, limit=limit):
             mark = "" if kind == "serial" else f"  # {kind}"
-            yield f"{indent}for {names.var(var)} in range({extent}):{mark}"
+            count = f"{extent}" if limit is None else f"min({extent}, {_expr(limit, names)})"
+            yield f"{indent}for {names.var(var)} in range({count}):{mark}"
             yield from _body(body, indent + _TAB, names)
         case If(cond=cond, then=then, orelse=orelse):
             yield f"{indent}if {_expr(cond, names)}:"

@@ -36,14 +36,14 @@ from autotune.loopir.nodes import (
 )
 from autotune.loopir.printer import print_body
 from autotune.loopir.visitor import statements
+from autotune.te.access import index_values
 from autotune.te.arith import bounds, linear
 from autotune.te.dag import print_expr
 from autotune.te.expr import (
     BOOL,
+    INDEX,
     Binary,
     Call,
-    Compare,
-    Const,
     Expr,
     Load,
     Reduce,
@@ -162,6 +162,10 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
 def _check_loop(loop: For, scope: _Scope) -> None:
     if loop.extent < 1 or loop.kind not in ("serial", "unroll", "vectorize"):
         raise MalformedProgram(f"loop {loop.var} cannot be {loop.kind} in {loop.extent}")
+    if loop.limit is not None:
+        _value(loop.limit, scope)
+        if loop.kind != "serial" or dtype_of(loop.limit) != INDEX:
+            raise MalformedProgram(f"loop {loop.var} cannot have a limit")
     inside = scope.bind(loop.var, (0, loop.extent - 1))
     if loop.kind == "vectorize":
         nested = [s for s in statements(loop.body) if not isinstance(s, Store)]
@@ -268,24 +272,7 @@ Grid = NDArray[Any]
 
 
 def _evaluate(e: Expr, env: Mapping[str, Grid]) -> Grid:
-    match e:
-        case Const(value=value):
-            return np.asarray(value)
-        case Var(name=name):
-            return env[name]
-        case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-            function = getattr(np, _NUMPY[op])
-            out: Grid = function(_evaluate(a, env), _evaluate(b, env))
-            return out
-        case Select(cond=cond, a=a, b=b):
-            return np.where(_evaluate(cond, env), _evaluate(a, env), _evaluate(b, env))
-        case Call(fn="not", args=args):
-            return np.logical_not(_evaluate(args[0], env))
-        case _:
-            raise MalformedProgram(f"{print_expr(e)} is no index")
-
-
-_NUMPY = {"add": "add", "sub": "subtract", "mul": "multiply", "floordiv": "floor_divide"}
-_NUMPY |= {"mod": "mod", "min": "minimum", "max": "maximum", "and": "logical_and"}
-_NUMPY |= {"or": "logical_or", "lt": "less", "le": "less_equal", "gt": "greater"}
-_NUMPY |= {"ge": "greater_equal", "eq": "equal", "ne": "not_equal"}
+    try:
+        return index_values(e, env)
+    except TypeError as error:
+        raise MalformedProgram(str(error)) from error

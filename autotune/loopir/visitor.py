@@ -35,7 +35,9 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
             return (*indices, value)
         case PrefetchLine(indices=indices, offset=offset):
             return (*indices, offset)
-        case For() | Alloc():
+        case For(limit=limit):
+            return () if limit is None else (limit,)
+        case Alloc():
             return ()
         case _:
             assert_never(stmt)
@@ -104,7 +106,10 @@ def rewrite_exprs(body: Body, f: Rewrite) -> Body:
 
 def _rewrite(stmt: Stmt, f: Rewrite) -> Stmt:
     match stmt:
-        case For(body=body) | Alloc(body=body):
+        case For(body=body, limit=limit):
+            limit = None if limit is None else map_expr(limit, f)
+            return replace(stmt, body=rewrite_exprs(body, f), limit=limit)
+        case Alloc(body=body):
             return replace(stmt, body=rewrite_exprs(body, f))
         case If(cond=cond, then=then, orelse=orelse):
             return If(map_expr(cond, f), rewrite_exprs(then, f), rewrite_exprs(orelse, f))

@@ -4,7 +4,8 @@ Activations are standard normal. A constant inside a reduction of K terms is nor
 are of order 1; another of rank 1 (a bias) is 0.1·normal. Where a DAG takes log, sqrt, rsqrt, pow,
 fmod or the inverse of a function that has bounds, or divides by something that is no literal, all
 values are uniform(0.5, 1.5) instead, scaled alike.
-Integers are indices of the smallest dimension that they choose from, or flags: 0 and 1.
+Integers are indices of the smallest dimension that they choose from, or flags: 0 and 1. Tensors
+that say where the rows of a ragged reduction begin make all rows equally long.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.evaluate import derive, evaluate
-from autotune.te.expr import Binary, Call, Const, loads, walk
+from autotune.te.expr import Binary, Call, Const, Expr, Var, loads, walk
+from autotune.te.ragged import pointers
 
 Array = NDArray[Any]
 
@@ -151,6 +154,8 @@ def check(name: str, found: Array, ref: Reference) -> Verdict:
 
 def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive: bool) -> Array:
     shape, dtype = p.tensor.shape, np.dtype(p.tensor.dtype)
+    if p.name in (rows := pointers(dag)):
+        return np.linspace(0, rows[p.name], p.tensor.size).astype(dtype).reshape(shape)
     if dtype.kind != "f":
         return rng.integers(0, _limit(dag, p.name), shape).astype(dtype)
     if positive:
@@ -164,13 +169,20 @@ def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive:
 def _limit(dag: ComputeDAG, name: str) -> int:
     """The smallest dimension in which values of a tensor choose what is read; 2 if in none."""
     sizes = [
-        size
+        max(1, size - _reach(index, op))
         for op in dag.consumers(name)
         for load in op.reads
         for index, size in zip(load.indices, load.tensor.shape, strict=True)
         if any(x.tensor.name == name for x in loads(index))
     ]
     return min(sizes, default=2)
+
+
+def _reach(index: Expr, op: Compute) -> int:
+    """How far loop indices move an index beyond what is read for it."""
+    extents = {a.name: a.extent for a in (*op.axes, *op.reduce_axes)}
+    terms = ((a, c) for a, c in linear(index).terms if isinstance(a, Var) and c > 0)
+    return sum(c * (extents[a.name] - 1) for a, c in terms)
 
 
 def _scale(dag: ComputeDAG, p: Placeholder) -> float:

@@ -119,6 +119,7 @@ def _split(state: State, step: Split, holes: Holes) -> State:
         raise ScheduleError(f"{stage.name}: with fused loops, remainders shift (tail='shift')")
     if state.attached_at(stage.name, step.iter):
         raise ScheduleError(f"split loop {step.iter} of {stage.name} before placing stages in it")
+    _refuse_ragged(stage, step.iter, "split")
     old = stage.iters[at]
     factors: list[Extent] = []
     extent: Extent = old.extent
@@ -145,6 +146,8 @@ def _fuse(state: State, step: Fuse, _: Holes) -> State:
     if at + 1 == len(stage.iters) or stage.iters[at + 1].name != step.inner:
         raise ScheduleError(f"loop {step.inner} of {stage.name} is not directly in {step.outer}")
     outer, inner = stage.iters[at : at + 2]
+    _refuse_ragged(stage, step.outer, "fused")
+    _refuse_ragged(stage, step.inner, "fused")
     if outer.kind != inner.kind:
         raise ScheduleError(f"{step.outer} and {step.inner}: one is reduced, the other is not")
     if outer.annotation or inner.annotation or at < stage.n_parallel:
@@ -157,6 +160,11 @@ def _fuse(state: State, step: Fuse, _: Holes) -> State:
     relation = FuseRelation(step.loop, outer.name, inner.name, (outer.extent, inner.extent))
     iters = (*stage.iters[:at], new, *stage.iters[at + 2 :])
     return _with(state, replace(stage, iters=iters, fuses=(*stage.fuses, relation)))
+
+
+def _refuse_ragged(stage: Stage, name: str, what: str) -> None:
+    if stage.ragged(name):
+        raise ScheduleError(f"loop {name} of {stage.name} is ragged and cannot be {what}")
 
 
 def _reorder(state: State, step: Reorder, _: Holes) -> State:
@@ -179,6 +187,7 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
     at = stage.position(step.iter)
     if step.kind not in ("unroll", "vectorize"):
         raise ScheduleError(f"unknown annotation '{step.kind}'")
+    _refuse_ragged(stage, step.iter, "annotated")
     if step.kind == "vectorize" and any(f.loop == step.iter for f in stage.fuses):
         raise ScheduleError(f"{step.iter} is fused: neighbours in it are none in memory")
     if step.kind == "vectorize" and stage.iters[at].kind == "reduce":

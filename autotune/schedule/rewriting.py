@@ -105,7 +105,7 @@ def rfactor(dag: ComputeDAG, step: RFactor, factor: Extent) -> ComputeDAG:
     op = _computation(dag, step.stage)
     if not isinstance(op.body, Reduce) or isinstance(factor, np.ndarray):
         raise ScheduleError("rfactor needs a reduction and one factor")
-    last = op.body.axes[-1]
+    last = _regular(op, op.body.axes[-1])
     if last.extent < factor:
         raise ScheduleError(f"rfactor {factor} is more than {last.name}<{last.extent}")
     inner, outer = Axis(f"{last.name}.r", factor), Axis(last.name, -(-last.extent // factor))
@@ -128,7 +128,7 @@ def parts(dag: ComputeDAG, step: Parts) -> ComputeDAG:
     op = _computation(dag, step.stage)
     if not isinstance(op.body, Reduce):
         raise ScheduleError("parts need a reduction")
-    first = op.body.axes[0]
+    first = _regular(op, op.body.axes[0])
     if first.extent % step.factor:
         raise ScheduleError(f"{step.factor} parts do not divide {first.name}<{first.extent}")
     outer = Axis(f"{first.name}.p", step.factor)
@@ -138,6 +138,12 @@ def parts(dag: ComputeDAG, step: Parts) -> ComputeDAG:
     reduction = Reduce(op.body.op, body, (inner, *op.body.axes[1:]))
     partial = _partial(op, step.name, (outer, *op.axes), reduction)
     return _insert(dag, partial, op.name, _combine(op, partial, outer))
+
+
+def _regular(op: Compute, axis: Axis) -> Axis:
+    if axis.limit is not None:
+        raise ScheduleError(f"axis {axis.name} of {op.name} is ragged and cannot be cut")
+    return axis
 
 
 def _partial(op: Compute, name: str, axes: tuple[Axis, ...], body: Reduce) -> Compute:
@@ -158,7 +164,7 @@ def interleave(dag: ComputeDAG, step: Interleave) -> ComputeDAG:
     factor = step.factor
     if not isinstance(op.body, Reduce) or op.body.op != "sum" or not op.axes:
         raise ScheduleError("interleave needs a sum with axes")
-    last, channel = op.body.axes[-1], op.axes[-1]
+    last, channel = _regular(op, op.body.axes[-1]), op.axes[-1]
     if last.extent % factor:
         raise ScheduleError(f"interleave {factor} does not divide {last.name}<{last.extent}")
     outer = Axis(last.name, last.extent // factor)

@@ -118,6 +118,11 @@ class Stage:
                 return n
         raise ScheduleError(f"stage {self.name} has no loop '{name}'")
 
+    def ragged(self, name: str) -> Axis | None:
+        """The reduction axis called `name` whose length depends on what is loaded, if it is one."""
+        axes = self.op.reduce_axes
+        return next((a for a in axes if a.name == name and a.limit is not None), None)
+
     @property
     def has_versions(self) -> bool:
         """Whether a remainder of some split has loops of its own."""

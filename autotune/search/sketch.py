@@ -18,6 +18,7 @@ from autotune.search.partial import Partial, Rule, advances, split_into_vectors
 from autotune.search.rules.algorithms import algorithms
 from autotune.search.rules.attention import tile_products_of_rows
 from autotune.search.rules.fused_window import tile_window_and_reduction
+from autotune.search.rules.ragged import tile_ragged_reduction
 from autotune.search.rules.rows import rfactor_contiguous_reduction, tile_rows_with_everything
 from autotune.search.rules.tiling import tile_reduction_with_consumer
 from autotune.search.rules.winograd_tiling import tile_transformed_reduction
@@ -173,6 +174,7 @@ def _orders_of_reading(op: Compute) -> Iterator[list[str]]:
 
 
 RULES: tuple[Rule, ...] = (
+    tile_ragged_reduction,
     tile_window_and_reduction,
     tile_products_of_rows,
     tile_rows_with_everything,

@@ -45,6 +45,7 @@ class Tag(StrEnum):
     LANES = "lanes"
     GATHERED = "gathered"
     AS_READ = "as-read"
+    RAGGED = "ragged"
 
 
 class Role(Enum):

@@ -18,6 +18,7 @@ from autotune.te.arith import bounds
 from autotune.te.dag import print_expr
 from autotune.te.expr import (
     Binary,
+    Call,
     Compare,
     Const,
     Expr,
@@ -102,8 +103,8 @@ def _values(index: Expr, conditions: tuple[Expr, ...], ranges: Ranges) -> Grid |
     env = dict(zip(names, points, strict=True))
     made = np.asarray(True)
     for condition in close:
-        made = made & _evaluate(condition, env)
-    values, made = np.broadcast_arrays(_evaluate(index, env), made)
+        made = made & index_values(condition, env)
+    values, made = np.broadcast_arrays(index_values(index, env), made)
     chosen: Grid = values[made]
     return chosen
 
@@ -127,16 +128,21 @@ _NUMPY = {
 }
 
 
-def _evaluate(e: Expr, env: Mapping[str, Grid]) -> Grid:
-    """An index expression or condition at every point of `env`."""
+def index_values(e: Expr, env: Mapping[str, Grid]) -> Grid:
+    """An index expression or condition at every point of `env`, arrays that broadcast.
+
+    Raises TypeError for what is no index.
+    """
     match e:
         case Const(value=value):
             return np.asarray(value)
         case Var(name=name):
             return env[name]
         case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-            return np.asarray(_NUMPY[op](_evaluate(a, env), _evaluate(b, env)))
+            return np.asarray(_NUMPY[op](index_values(a, env), index_values(b, env)))
         case Select(cond=cond, a=a, b=b):
-            return np.where(_evaluate(cond, env), _evaluate(a, env), _evaluate(b, env))
+            return np.where(index_values(cond, env), index_values(a, env), index_values(b, env))
+        case Call(fn="not", args=args):
+            return np.logical_not(index_values(args[0], env))
         case _:
             raise TypeError(f"not an index: {print_expr(e)}")

@@ -1,7 +1,8 @@
 """② JSON form of a ComputeDAG, so that a log can be read without its model.
 
 Expressions are prefix lists (`["add", a, b]`, `["load", "x", i, j]`, `["var", "i"]`); operations
-are objects with named fields. `dag_from_json(dag_to_json(d)) == d`.
+are objects with named fields. A reduction axis is `[name, extent]`, a ragged one `[name, extent,
+limit]`. `dag_from_json(dag_to_json(d)) == d`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,12 @@ def expr_to_json(e: Expr) -> list[Any]:
         case Load(tensor=tensor, indices=indices):
             return ["load", tensor.name, *map(expr_to_json, indices)]
         case Reduce(op=op, body=body, axes=axes):
-            return ["reduce", op, expr_to_json(body), [[a.name, a.extent] for a in axes]]
+            return ["reduce", op, expr_to_json(body), [_axis_to_json(a) for a in axes]]
+
+
+def _axis_to_json(a: Axis) -> list[Any]:
+    limit = [] if a.limit is None else [expr_to_json(a.limit)]
+    return [a.name, a.extent, *limit]
 
 
 def expr_from_json(data: list[Any], tensors: dict[str, Tensor]) -> Expr:
@@ -84,7 +90,9 @@ def expr_from_json(data: list[Any], tensors: dict[str, Tensor]) -> Expr:
         case ["load", name, *indices]:
             return Load(tensors[name], tuple(map(sub, indices)))
         case ["reduce", op, body, axes]:
-            return Reduce(op, sub(body), tuple(Axis(n, e) for n, e in axes))
+            return Reduce(
+                op, sub(body), tuple(Axis(n, e, *map(sub, limit)) for n, e, *limit in axes)
+            )
         case [op, a, b] if op in _BINARY:
             return Binary(op, sub(a), sub(b))
         case [op, a, b] if op in _COMPARE:

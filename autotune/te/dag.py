@@ -37,6 +37,7 @@ from autotune.te.expr import (
     map_expr,
     walk,
 )
+from autotune.te.lengths import mean_extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,8 @@ def rename(
                 return None
 
     def axis(a: Axis) -> Axis:
-        return Axis(axes.get(a.name, a.name), a.extent)
+        limit = None if a.limit is None else map_expr(a.limit, one)
+        return Axis(axes.get(a.name, a.name), a.extent, limit)
 
     return Compute(tensor, tuple(axis(a) for a in op.axes), map_expr(op.body, one))
 
@@ -221,7 +223,12 @@ def print_expr(e: Expr) -> str:
         case Load(tensor=tensor, indices=indices):
             return f"{tensor.name}[{', '.join(_bare(i) for i in indices)}]"
         case Reduce(op=op, body=body, axes=axes):
-            return f"{op}({_bare(body)}, over {', '.join(f'{a.name}<{a.extent}' for a in axes)})"
+            return f"{op}({_bare(body)}, over {', '.join(map(_range, axes))})"
+
+
+def _range(axis: Axis) -> str:
+    limit = "" if axis.limit is None else f" and {_bare(axis.limit)}"
+    return f"{axis.name}<{axis.extent}{limit}"
 
 
 def _bare(e: Expr) -> str:
@@ -251,7 +258,9 @@ def print_compute(op: Compute) -> str:
 
 
 def _flops(op: Compute) -> int:
-    points = math.prod(a.extent for a in op.axes + op.reduce_axes)
+    points = math.prod(a.extent for a in op.axes)
+    if isinstance(op.body, Reduce):
+        points *= math.prod(mean_extent(op.body, op.axes, a) for a in op.reduce_axes)
     per_point = sum(
         1
         for e in walk(op.body)

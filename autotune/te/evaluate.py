@@ -119,12 +119,24 @@ def _chooser(op: Compute) -> int | None:
 def _reduce(op: Compute, body: Reduce, values: Env) -> Array:
     combine = _BINARY[REDUCE_BINARY[body.op]]
     dtype = "float64" if op.tensor.dtype.startswith("float") else op.tensor.dtype
-    total = np.full(op.tensor.shape, identity(body.op, op.tensor.dtype).value, dtype)
+    neutral = identity(body.op, op.tensor.dtype).value
+    total = np.full(op.tensor.shape, neutral, dtype)
     grid = _grid(op.axes)
-    for point in itertools.product(*(range(a.extent) for a in body.axes)):
+    limits = {a.name: _point(a.limit, grid, values) for a in body.axes if a.limit is not None}
+    for point in itertools.product(*(range(_most(a, limits)) for a in body.axes)):
         at = {a.name: np.asarray(i) for a, i in zip(body.axes, point, strict=True)}
-        total = combine(total, _point(body.body, grid | at, values))
+        term = _point(body.body, grid | at, values)
+        for name, limit in limits.items():
+            term = np.where(at[name] < limit, term, neutral)
+        total = combine(total, term)
     return total
+
+
+def _most(axis: Axis, limits: Env) -> int:
+    """Values of a reduction axis, where it is ragged those of the longest row."""
+    if axis.name not in limits:
+        return axis.extent
+    return min(axis.extent, int(limits[axis.name].max(initial=0)))
 
 
 def _grid(axes: tuple[Axis, ...]) -> Env:
@@ -141,6 +153,8 @@ def _contraction(op: Compute, body: Reduce, values: Env) -> Array | None:
     if body.op != "sum" or not isinstance(body.body, Binary) or body.body.op != "mul":
         return None
     axes = op.axes + body.axes
+    if any(a.limit is not None for a in body.axes):
+        return None
     names = [a.name for a in axes]
     operands: list[object] = []
     for e in (body.body.a, body.body.b):

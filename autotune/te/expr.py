@@ -10,6 +10,7 @@
          | Cast(dtype, a)
          | Load(tensor, indices)
          | Reduce(op, body, axes)   op ∈ sum max min prod; only as the whole body of a Compute
+                                    -- an Axis may be ragged: its `limit` is an expression
 
 Nodes are frozen; the functions `add`, `mul`, … fold constants, the classes do not. Integer `div`
 does not exist: indices use `floordiv`/`mod`, which round towards minus infinity as in Python.
@@ -122,10 +123,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An iteration dimension `0 ≤ name < extent` of a Compute."""
+    """An iteration dimension `0 ≤ name < extent` of a Compute.
+
+    `limit`: a ragged reduction axis runs over `0 ≤ name < min(extent, limit)`, where `limit` is an
+    expression of the spatial axes and of what is loaded with them, as in `p[i + 1] - p[i]`.
+    """
 
     name: str
     extent: int
+    limit: Expr | None = None
 
     @property
     def var(self) -> Var:
@@ -406,6 +412,12 @@ def select(cond: Expr, a: Expr, b: Expr) -> Expr:
     return Select(cond, a, b)
 
 
+def _limited(axes: tuple[Axis, ...], limits: tuple[Expr, ...]) -> tuple[Axis, ...]:
+    """`axes` with other limits, one for each that has one."""
+    new = iter(limits)
+    return tuple(a if a.limit is None else Axis(a.name, a.extent, next(new)) for a in axes)
+
+
 def _simplify_index(op: str, a: Expr, b: Expr) -> Expr:
     zero_a = isinstance(a, Const) and a.value == 0
     value_b = b.value if isinstance(b, Const) else None
@@ -467,7 +479,7 @@ _CHILDREN: dict[type, Callable[..., tuple[Expr, ...]]] = {
     Select: lambda e: (e.cond, e.a, e.b),
     Cast: lambda e: (e.a,),
     Load: lambda e: e.indices,
-    Reduce: lambda e: (e.body,),
+    Reduce: lambda e: (e.body, *(a.limit for a in e.axes if a.limit is not None)),
 }
 _REBUILD: dict[type, Callable[..., Expr]] = {
     Binary: lambda e, p: binary(e.op, *p),
@@ -476,5 +488,5 @@ _REBUILD: dict[type, Callable[..., Expr]] = {
     Select: lambda e, p: select(*p),
     Cast: lambda e, p: Cast(e.dtype, p[0]),
     Load: lambda e, p: Load(e.tensor, p),
-    Reduce: lambda e, p: Reduce(e.op, p[0], e.axes),
+    Reduce: lambda e, p: Reduce(e.op, p[0], _limited(e.axes, p[1:])),
 }

@@ -21,18 +21,21 @@ from collections.abc import Callable, Sequence
 from autotune.te.access import first_outside
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.dag import compute as compute_op
-from autotune.te.expr import Axis, Expr, Reduce, variables
+from autotune.te.expr import BOOL, FLOAT_DTYPES, INDEX, Axis, Expr, Reduce, sub, variables
 from autotune.te.expr import Tensor as TensorNode
 from autotune.te.values import (
+    MAX_RAGGED,
     Expression,
     Operand,
     ReduceAxis,
     Tensor,
     as_expression,
     fail,
+    joined,
     require_dtype,
     require_name,
     require_shape,
+    value_of,
 )
 
 
@@ -51,14 +54,31 @@ def placeholder(
     return Tensor(Placeholder(node, constant))
 
 
-def reduce_axis(extent: int | tuple[int, int], name: str = "") -> ReduceAxis:
-    """An axis `0 ≤ name < extent` for `sum`, `max`, `min` or `prod`; `(0, n)` is `n`."""
+def reduce_axis(extent: int | tuple[Operand, Operand], name: str = "") -> ReduceAxis:
+    """An axis `0 ≤ name < extent` for `sum`, `max`, `min` or `prod`; `(0, n)` is `n`.
+
+    `(begin, end)` read from a tensor of integers make a ragged axis, `begin ≤ name < end`, as the
+    rows of a sparse matrix are: `(indptr[i], indptr[i + 1])`, inside of the `compute` that has the
+    index i. It may have no steps at all; what is read along it must be as long as all rows.
+    """
     if isinstance(extent, tuple):
-        begin, extent = extent
-        if begin != 0:
+        begin, end = extent
+        if isinstance(begin, Expression) or isinstance(end, Expression):
+            return _ragged_axis(begin, end, require_name(name, "r"))
+        if begin != 0 or not isinstance(end, int):
             fail(f"a reduction axis cannot begin at {begin}", "it begins at 0: (0, n), or n")
+        extent = end
     (size,) = require_shape(extent)
     return ReduceAxis(Axis(require_name(name, "r"), size))
+
+
+def _ragged_axis(begin: Operand, end: Operand, name: str) -> ReduceAxis:
+    first, last = (as_expression(x, INDEX) for x in (begin, end))
+    if any(x.dtype in FLOAT_DTYPES or x.dtype == BOOL for x in (first, last)):
+        fail(f"a reduction axis from {first!r} to {last!r}", "it begins and ends at whole numbers")
+    first, last = first.astype(INDEX), last.astype(INDEX)
+    axis = Axis(name, MAX_RAGGED, sub(value_of(last), value_of(first)))
+    return ReduceAxis(axis, first, joined(*first.reads, *last.reads))
 
 
 def compute(shape: Sequence[int] | int, function: Callable[..., Operand], name: str = "") -> Tensor:

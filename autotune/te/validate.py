@@ -47,6 +47,8 @@ def _require_op(op: Op) -> None:
     reduce_axes = op.reduce_axes
     for axis in (*op.axes, *reduce_axes):
         _require_axis(axis)
+    if any(a.limit is not None for a in op.axes):
+        raise ValueError(f"an axis of {op.name} that is not reduced has a limit")
     if op.tensor.shape != tuple(a.extent for a in op.axes):
         raise ValueError(f"the axes of {op.name} do not span its tensor")
     scope = {a.name for a in (*op.axes, *reduce_axes)}

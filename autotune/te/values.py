@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -40,12 +40,15 @@ from autotune.te.expr import (
     maximum,
     minimum,
 )
+from autotune.te.lengths import n_elements
 
 Number: TypeAlias = float | int | bool
 Operand: TypeAlias = "Expression | Number"
 Indices: TypeAlias = "Operand | tuple[Operand, ...]"
 _PACKAGE = str(Path(__file__).parents[1])
 _MAX_ELEMENTS = 1 << 40
+MAX_RAGGED = _MAX_ELEMENTS
+"""Steps of a ragged axis, until it is known what is read along it."""
 
 
 class Expression:
@@ -163,8 +166,11 @@ class ReduceAxis(Expression):
 
     __slots__ = ("axis",)
 
-    def __init__(self, axis: Axis) -> None:
-        super().__init__(axis.var)
+    def __init__(
+        self, axis: Axis, begin: Expression | None = None, reads: tuple[Tensor, ...] = ()
+    ) -> None:
+        first = idx(0) if begin is None else begin.node
+        super().__init__(binary("add", first, axis.var), reads)
         self.axis = axis
 
 
@@ -301,7 +307,19 @@ def reduction(op: str, value: object, axis: object) -> Expression:
         fail(f"te.{op} needs the axes to reduce over", "make one: k = te.reduce_axis(extent)")
     if body.dtype == BOOL:
         fail(f"te.{op} of conditions", "convert: te.sum(condition.astype('float32'), k)")
-    return Expression(Reduce(op, value_of(body), tuple(axes)), body.reads)
+    node = value_of(body)
+    reads = joined(*body.reads, *(t for a in given if isinstance(a, ReduceAxis) for t in a.reads))
+    return Expression(Reduce(op, node, tuple(_bounded(a, node) for a in axes)), reads)
+
+
+def _bounded(axis: Axis, body: Expr) -> Axis:
+    """`axis`; a ragged one has no more steps than the dimensions along it have elements."""
+    if axis.limit is None:
+        return axis
+    extent = n_elements(body, axis)
+    if extent is None:
+        fail(f"nothing is read along {axis.name}", f"read an element: values[{axis.name}]")
+    return replace(axis, extent=extent)
 
 
 def _index(part: object, tensor: Tensor, dim: int) -> Expression:

@@ -15,7 +15,7 @@ from autotune.loopir.verify import verify
 from autotune.loopir.visitor import expressions, statements
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import Annotate, ComputeAt, ComputeInline, Reorder, Split, Steps
-from autotune.search import analysis
+from autotune.search.cost import analysis
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.nest import needed_shares
 from autotune.search.sketch import generate_sketches

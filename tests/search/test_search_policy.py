@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Winograd, steps_text
-from autotune.search import model
+from autotune.search.cost import ranker
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.analytic import draft_seconds
 from autotune.search.cost.features import NAMES, features
@@ -112,7 +112,7 @@ def test_the_ranker_learns_what_the_draft_misses() -> None:
 def test_the_ranker_makes_features_of_what_it_trains_on_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(model, "MOST_SAMPLES", 50)
+    monkeypatch.setattr(ranker, "MOST_SAMPLES", 50)
     rng = np.random.default_rng(0)
     x, asked = rng.random((200, len(NAMES))), []
 

@@ -34,6 +34,7 @@ from autotune.target import Target
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Binary, Expr, Load, dtype_bytes, variables
+from autotune.te.ragged import on_average
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Analysis:
 def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Analysis:
     """Facts about the candidates `rows` of `sketch`."""
     n = len(rows)
-    state = replay(dag, sketch.steps, sketch.values(rows))
+    state = replay(on_average(dag), sketch.steps, sketch.values(rows))
     if any(stage.fuses for stage in state.stages.values()):
         raise ScheduleError("schedules with fused loops are not analysed")
     statements = tuple(_Walk(state, s, n, target).statement() for s in state.stages.values())

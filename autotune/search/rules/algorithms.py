@@ -12,6 +12,7 @@ from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
+from autotune.te.ragged import ragged_axes
 from autotune.te.windows import reuses
 
 MAX_POINTS = 6
@@ -49,7 +50,7 @@ def n_parts(op: Compute, target: Target) -> int:
     About as many as each then has terms, which is when both sums round least. Where terms fill
     vectors, every result can run by itself, and a part is a number of whole rows of terms.
     """
-    if not op.reduce_axes or reuses(op):
+    if not op.reduce_axes or ragged_axes(op) or reuses(op):
         return 1
     n_terms, n_results = _count(op.reduce_axes), _count(op.axes)
     in_lanes = _runs_in_lanes(op, target)

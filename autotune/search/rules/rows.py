@@ -161,6 +161,8 @@ def _rfactor_width(op: Compute, last: Axis, target: Target) -> int:
 
     0 where the reduction is not contiguous, or too short.
     """
+    if last.limit is not None:
+        return 0
     contiguous = all(
         x.indices and _runs_along(x.indices[-1], last) and not _elsewhere(x, last)
         for x in op.reads
