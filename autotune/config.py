@@ -125,16 +125,14 @@ def read_preset(preset: str) -> dict[str, Any]:
 
 
 def preset_path(preset: str) -> Path:
-    """The file of a preset: beside the package when installed, in `configs/` of a checkout."""
+    """The file of a preset, or what a path names."""
     if preset not in PRESETS:
         if Path(preset).exists():
             return Path(preset)
         raise UsageError(
             f"there is no preset '{preset}'", f"use {', '.join(PRESETS)} or the path of a TOML file"
         )
-    package = Path(__file__).parent
-    installed = package / "presets" / f"{preset}.toml"
-    return installed if installed.exists() else package.parent / "configs" / f"{preset}.toml"
+    return Path(__file__).parent / "presets" / f"{preset}.toml"
 
 
 def _flatten(data: Mapping[str, Any], path: Path) -> dict[str, Any]:

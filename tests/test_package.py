@@ -45,3 +45,17 @@ def test_every_error_can_be_caught_by_its_name() -> None:
     for name, error in vars(errors).items():
         if isinstance(error, type) and issubclass(error, errors.AutotuneError):
             assert getattr(autotune, name) is error
+
+
+def test_a_type_checker_finds_the_types_of_an_install(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import autotune\nfrom autotune import te\n"
+        "def f() -> te.Tensor:\n"
+        "    x = te.placeholder(8, 'x')\n    return te.compute(8, lambda i: x[i] + 1, 'y')\n"
+        "reveal_type(autotune.Task(f).build())\nautotune.Task(f).build(3)\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), script.name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert 'script.py:6: note: Revealed type is "autotune.api.task.Function"' in done.stdout
+    assert 'script.py:7: error: Argument 1 to "build"' in done.stdout

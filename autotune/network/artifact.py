@@ -247,7 +247,7 @@ def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
 def _read(parts: Container, source: Path) -> Artifact:
     manifest = _read_manifest(parts, source)
     require_manifest(manifest)
-    _require_features(Target.from_json(manifest["target"]), source)
+    require_features(Target.from_json(manifest["target"]), f"'{source}'")
     described = manifest["parts"]
     require(parts.names() == {*described, MANIFEST, SEAL}, "it has parts that are not its own")
     names = [object_name(n) for n in range(manifest["n_objects"])]
@@ -259,11 +259,12 @@ def _read(parts: Container, source: Path) -> Artifact:
     return artifact
 
 
-def _require_features(target: Target, source: Path) -> None:
+def require_features(target: Target, what: str) -> None:
+    """Raise ArtifactError where this CPU cannot run `what`, which was compiled for `target`."""
     missing = missing_features(target)
     if missing:
         raise ArtifactError(
-            f"'{source}' is compiled for {target.cpu}; this CPU lacks {', '.join(missing)}",
+            f"{what} is compiled for {target.cpu}; this CPU lacks {', '.join(missing)}",
             "compile the model on this machine, or with --target for this CPU",
         )
 

@@ -25,7 +25,7 @@ from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import load_libgomp, team
 from autotune.errors import ArtifactError, UsageError
-from autotune.network.artifact import Artifact, Endpoint, KernelInfo
+from autotune.network.artifact import Artifact, Endpoint, KernelInfo, require_features
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
 from autotune.target import require_cores, usable_cores
 from autotune.te.expr import dtype_bytes
@@ -68,6 +68,7 @@ class Model:
     def __init__(self, artifact: Artifact, n_threads: int | None = None) -> None:
         if n_threads is not None and n_threads < 1:
             raise UsageError(f"cannot run on {n_threads} threads", "give 1 or more")
+        require_features(artifact.target, artifact.name)
         self.n_threads = n_threads or min(artifact.n_threads, usable_cores())
         self.artifact = artifact
         self._team = team()

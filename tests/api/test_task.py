@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,3 +131,11 @@ def test_a_sum_of_everything_is_accurate_and_fills_vectors(shape: tuple[int, ...
     task.tune(trials=2)
     np.testing.assert_allclose(task.build()(values), values.sum(dtype=np.float64), rtol=1e-5)
     assert "vectorize" in str(task.schedule(task.best().steps)) or 70_001 in shape
+
+
+def test_code_for_a_cpu_that_this_one_is_not_is_never_run() -> None:
+    here = autotune.host_target()
+    elsewhere = replace(here, cpu="x86-64-v3", features=f"{here.features},+tbm")
+    task = autotune.Task(matmul_add, (8, 8, 8), threads=1, target=elsewhere)
+    with pytest.raises(autotune.ArtifactError, match="this CPU lacks tbm"):
+        task.build(constants={"b": np.ones((8, 8), np.float32)})

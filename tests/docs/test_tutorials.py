@@ -8,6 +8,7 @@ smaller. `--update-golden` writes what is printed into the `text` blocks.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import re
@@ -139,3 +140,9 @@ def test_the_steps_of_a_matrix_product_are_measured_and_drawn(tmp_path: Path) ->
     assert names[0] == "naive"
     assert names[-1] == "tuned"
     assert (tmp_path / "speeds.svg").read_text().count("<rect") == 1 + 2 * len(names)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_says_how_to_run_it(name: str) -> None:
+    said = ast.get_docstring(ast.parse(EXAMPLES[name])) or ""
+    assert re.search(rf"{name}|autotune (tune|measure|compile)", said)
