@@ -34,7 +34,7 @@ from autotune.graph.subgraph import Subgraph
 
 MIN_ZEROS = 0.4
 """Weights with a smaller share of zeros are not looked at."""
-MAX_WORK = 0.6
+MAX_WORK = 0.7
 """Share of the dense multiply-adds beyond which blocks are no alternative."""
 _WIDTHS = (16, 8, 4)
 """Results of a block row: a vector, or part of one where nothing wider divides all results."""
@@ -48,7 +48,7 @@ _MIN_ROWS = 16
 """Rows of data that fill a vector."""
 _NARROW = (1, 4)
 """Results of a block row where rows of data are vectors."""
-_BY_ROWS_COST, _BY_ROWS_START = 1.6, 300.0
+_BY_ROWS_COST, _BY_ROWS_START = 1.3, 220.0
 """There, multiply-adds take so many times longer, and each block begins for all rows at once."""
 _MOVE_COST = 22.0
 """Multiply-adds that take as long as moving one element of data or results (measured)."""
