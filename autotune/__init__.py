@@ -22,12 +22,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune import rules as rules
+    from autotune import te as te
     from autotune.api.benching import bench as bench
     from autotune.api.compiling import compile as compile
     from autotune.api.model import resume as resume
     from autotune.api.model import tune as tune
     from autotune.api.schedule import Schedule as Schedule
+    from autotune.api.schedule import StageSchedule as StageSchedule
+    from autotune.api.task import Best as Best
+    from autotune.api.task import Function as Function
     from autotune.api.task import Task as Task
+    from autotune.api.task import TaskTiming as TaskTiming
     from autotune.errors import ArtifactError as ArtifactError
     from autotune.errors import AutotuneError as AutotuneError
     from autotune.errors import CodegenError as CodegenError
@@ -76,10 +82,15 @@ _ERRORS = (
     "UsageError",
     "WrongNumbers",
 )
+_MODULES = ("rules", "te")
 _LAZY = dict.fromkeys(_ERRORS, "autotune.errors") | {
+    "Best": "autotune.api.task",
+    "Function": "autotune.api.task",
     "Model": "autotune.network.runtime",
     "Schedule": "autotune.api.schedule",
+    "StageSchedule": "autotune.api.schedule",
     "Task": "autotune.api.task",
+    "TaskTiming": "autotune.api.task",
     "bench": "autotune.api.benching",
     "compile": "autotune.api.compiling",
     "resume": "autotune.api.model",
@@ -96,10 +107,12 @@ _LAZY = dict.fromkeys(_ERRORS, "autotune.errors") | {
 __all__ = [
     "ArtifactError",
     "AutotuneError",
+    "Best",
     "CodegenError",
     "DefinitionError",
     "DynamicShape",
     "ExitCode",
+    "Function",
     "LogBusy",
     "LogLost",
     "LogMismatch",
@@ -110,7 +123,9 @@ __all__ = [
     "OutputError",
     "Schedule",
     "ScheduleError",
+    "StageSchedule",
     "Task",
+    "TaskTiming",
     "UnsupportedOperator",
     "UsageError",
     "WrongNumbers",
@@ -126,11 +141,15 @@ __all__ = [
     "load",
     "read_log",
     "resume",
+    "rules",
+    "te",
     "tune",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"autotune.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'autotune' has no attribute '{name}'")
     return getattr(import_module(_LAZY[name]), name)

@@ -1,8 +1,9 @@
 """A matrix product from naive to fast, one schedule primitive after the other, then by the search:
 
-python matmul_steps.py 1024 64 speeds.svg
+python matmul_steps.py 1024 64 2 5 speeds.svg
 
-prints the speed of each step for 1024 × 1024 matrices, of the best of 64 trials, and draws them.
+prints the speed of each step for 1024 × 1024 matrices, of the best of 64 trials, on 2 threads, in
+turns for 5 seconds each, and draws them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def copied(s: Schedule) -> None:
     copy.vectorize("d1.1")
 
 
-def threads(s: Schedule) -> None:
+def parallel(s: Schedule) -> None:
     """The panels divided among the threads."""
     copied(s)
     s["out"].parallel("j.0")
@@ -69,20 +70,21 @@ STEPS: tuple[Callable[[Schedule], None], ...] = (
     registers,
     panels,
     copied,
-    threads,
+    parallel,
 )
 
 
-def measure(n: int, n_trials: int) -> dict[str, tuple[float, float]]:
+def measure(n: int, n_trials: int, n_threads: int, time_s: int) -> dict[str, tuple[float, float]]:
     """GFLOPS of every step: of the median run, and of the fastest."""
-    task = Task(matmul_add, (n, n, n))
+    task = Task(matmul_add, (n, n, n), threads=n_threads)
     schedules = {step.__name__: task.schedule() for step in STEPS}
     for step in STEPS:
         step(schedules[step.__name__])
     schedules["tuned"] = task.schedule(task.tune(n_trials).steps)
+    functions = [task.build(schedule) for schedule in schedules.values()]
+    timings = task.compare(functions, time_s, runs=5)
     speeds = {}
-    for name, schedule in schedules.items():
-        timing = task.time(task.build(schedule), runs=3)
+    for name, timing in zip(schedules, timings, strict=True):
         speeds[name] = timing.gflops, timing.flops / min(timing.timing.times_s) * 1e-9
         print(f"{name:12}  {speeds[name][0]:7.2f} GFLOPS, fastest run {speeds[name][1]:7.2f}")
     return speeds
@@ -110,5 +112,5 @@ _FONT = 'font-family="sans-serif" font-size="13"'
 _WHITE = '<rect width="100%" height="100%" fill="white"/>'
 
 if __name__ == "__main__":
-    size, trials, place = sys.argv[1:]
-    Path(place).write_text(draw(measure(int(size), int(trials))))
+    *numbers, place = sys.argv[1:]
+    Path(place).write_text(draw(measure(*map(int, numbers))))

@@ -17,6 +17,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -176,10 +177,19 @@ class Task:
 
         At least `runs` runs, which together take at least `time_s` seconds.
         """
-        inputs = random_inputs(function.model.input_info)
-        (times,) = interleave([lambda: function.model.run(inputs)], runs, time_s)
+        return self.compare([function], time_s, runs)[0]
+
+    def compare(
+        self, functions: Sequence[Function], time_s: float = 0.5, runs: int = 10
+    ) -> list[TaskTiming]:
+        """`time` of several functions of this task, in turns: what disturbs, disturbs all."""
+        inputs = random_inputs(functions[0].model.input_info)
+        sides = [partial(f.model.run, inputs) for f in functions]
         peak = fma_peak(self.target, self.threads)
-        return TaskTiming(Timing(tuple(times), self.threads), self.dag.flops, peak)
+        return [
+            TaskTiming(Timing(tuple(times), self.threads), self.dag.flops, peak)
+            for times in interleave(sides, runs, time_s)
+        ]
 
     def _log_path(self, log: str | Path | None) -> Path:
         if log is not None:

@@ -34,6 +34,9 @@ def _module(file: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look it up
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:  # last, so that the files beside it hide no installed package
+        sys.path.append(folder)
     with reported(file):
         spec.loader.exec_module(module)
     return module

@@ -47,6 +47,8 @@ def test_a_task_is_tuned_built_and_timed(task: autotune.Task, tmp_path: Path) ->
     timing = task.time(built, time_s=0.05)
     assert timing.median_s > 0
     assert 0 < timing.share_of_peak < 2
+    in_turns = task.compare([built, built], time_s=0.01, runs=3)
+    assert [len(t.timing.times_s) >= 3 for t in in_turns] == [True, True]
     assert str(timing).count("median") == 1
     assert task.schedule(best.steps).steps == best.steps
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,21 @@ def test_constants_of_a_workload(folder: Path, capsys: pytest.CaptureFixture[str
     assert run(["compile", "w.py:scaled(5)", "-o", "s.atn", "--constants", "s.npz"]) == 0
     found = autotune.load("s.atn").run({"x": np.full(5, 2, np.float32)})["y"]
     np.testing.assert_array_equal(found, [0, 2, 4, 6, 8])
+
+
+def test_a_file_imports_the_files_beside_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "sizes", raising=False)
+    (folder / "inner").mkdir()
+    Path("inner/sizes.py").write_text("N = 5\n")
+    Path("inner/w.py").write_text(
+        "from sizes import N\nfrom autotune import te\ndef f():\n"
+        "    x = te.placeholder(N, 'x')\n    return te.compute(N, lambda i: x[i] + 1, 'y')\n"
+    )
+    assert run(["tasks", "inner/w.py:f"]) == 0
+    assert "5 -> 5" in capsys.readouterr().out
 
 
 def test_a_rule_from_a_file_is_in_the_log_and_can_win(folder: Path) -> None:

@@ -133,7 +133,7 @@ def test_files_shown_are_those_of_the_examples(page: Path) -> None:
 def test_the_steps_of_a_matrix_product_are_measured_and_drawn(tmp_path: Path) -> None:
     for name in EXAMPLES:
         shutil.copy(ROOT / "examples" / name, tmp_path)
-    command = [sys.executable, "matmul_steps.py", "64", "2", "speeds.svg"]
+    command = [sys.executable, "matmul_steps.py", "64", "2", "1", "0", "speeds.svg"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     names = [line.split()[0] for line in done.stdout.splitlines()]
     assert names[0] == "naive"
