@@ -14,37 +14,27 @@ The dense task stays: measuring decides, as between the alternatives of a `Chain
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.graph.ir import Array
-from autotune.graph.subgraph import Subgraph
-from autotune.te.arith import simplify
-from autotune.te.dag import Compute, ComputeDAG, Placeholder
-from autotune.te.expr import (
-    INDEX,
-    Axis,
-    Binary,
-    Expr,
-    Load,
-    Reduce,
-    Tensor,
-    Var,
-    add,
-    cast,
-    idx,
-    map_expr,
-    mul,
-    sub,
-    variables,
+from autotune.graph.sparse_task import (
+    Product,
+    as_matrices,
+    names_of,
+    pointwise_after,
+    products,
+    sparse_dag,
 )
+from autotune.graph.subgraph import Subgraph
 
 MIN_ZEROS = 0.4
 """Weights with a smaller share of zeros are not looked at."""
-MAX_WORK = 0.6
+MAX_WORK = 0.7
 """Share of the dense multiply-adds beyond which blocks are no alternative."""
 _WIDTHS = (16, 8, 4)
 """Results of a block row: a vector, or part of one where nothing wider divides all results."""
@@ -52,6 +42,16 @@ _HEIGHTS = (1, 2, 4, 8, 16)
 """Terms of a block."""
 _START_COST = 0.75
 """Multiply-adds of vectors that take as long as beginning a block does (measured)."""
+_GOOD = 0.3
+"""Share of the dense work below which narrower blocks are not looked for."""
+_MIN_ROWS = 16
+"""Rows of data that fill a vector."""
+_NARROW = (1, 4)
+"""Results of a block row where rows of data are vectors."""
+_BY_ROWS_COST, _BY_ROWS_START = 1.3, 220.0
+"""There, multiply-adds take so many times longer, and each block begins for all rows at once."""
+_MOVE_COST = 22.0
+"""Multiply-adds that take as long as moving one element of data or results (measured)."""
 _ALIKE = 1.15
 """Layers whose numbers of blocks differ by no more share a task, that of the largest."""
 
@@ -62,12 +62,14 @@ class Blocks:
 
     `values` [n_blocks, height, width]; `starts` [n_blocks]: first row of each block; `indptr`
     [n_matrices · n / width + 1]: where the blocks of each block row begin. At least one block is
-    stored, and there may be more behind the last row, which nothing reads.
+    stored, and there may be more behind the last row, which nothing reads. `by_rows`: vectors are
+    rows of data, not results.
     """
 
     values: NDArray[np.float32]
     starts: NDArray[np.int32]
     indptr: NDArray[np.int32]
+    by_rows: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -86,29 +88,72 @@ def zero_share(weight: Array) -> float:
     return 1.0 - np.count_nonzero(weight) / max(1, weight.size)
 
 
-def best_blocks(weight: Array) -> Blocks | None:
-    """The blocks of `weight` [matrices, k, n] with least work; None where dense is no more."""
+def best_blocks(weight: Array, n_rows: int = 1) -> Blocks | None:
+    """The blocks of `weight` [matrices, k, n] with least work; None where dense is no more.
+
+    `n_rows`: how many rows of data a weight is for.
+    """
     if weight.dtype != np.float32 or zero_share(weight) < MIN_ZEROS:
         return None
+    work = _work_by_results(weight)
+    if min(work.values(), default=1.0) > _GOOD and n_rows >= _MIN_ROWS:
+        work |= _work_by_rows(weight, n_rows)
+    if not work:
+        return None
+    best = min(work, key=lambda form: work[form])
+    height, width, by_rows = best
+    if work[best] > MAX_WORK:
+        return None
+    return replace(to_blocks(weight, height, width), by_rows=by_rows)
+
+
+_Form: TypeAlias = tuple[int, int, bool]
+"""Height and width of a block, and whether vectors are rows."""
+
+
+def _work_by_results(weight: Array) -> dict[_Form, float]:
+    """Work over that of the dense product for blocks as wide as vectors, of any height."""
     n_matrices, k, n = weight.shape
     width = next((w for w in _WIDTHS if n % w == 0), None)
     if width is None:
-        return None
-    there = (weight != 0).reshape(n_matrices, k, n // width, width).any(axis=3)
-    heights = [h for h in _HEIGHTS if h <= k]
-    work = {h: np.count_nonzero(_joined(there, h)) * (h + _START_COST) for h in heights}
-    height = min(work, key=lambda h: work[h])
-    if work[height] > MAX_WORK * n_matrices * k * n / width:
-        return None
-    return to_blocks(weight, height, width)
+        return {}
+    there = _there(weight, width)
+    dense = n_matrices * k * n / width
+    return {
+        (h, width, False): np.count_nonzero(_joined(there, h)) * (h + _START_COST) / dense
+        for h in _HEIGHTS
+        if h <= k
+    }
+
+
+def _work_by_rows(weight: Array, n_rows: int) -> dict[_Form, float]:
+    """The same for narrow blocks, between transpositions of data and results."""
+    n_matrices, k, n = weight.shape
+    dense = n_matrices * k * n
+    moves = _MOVE_COST * n_matrices * (k + n)
+    work: dict[_Form, float] = {}
+    for width in (w for w in _NARROW if n % w == 0):
+        there = _there(weight, width)
+        for h in (h for h in _HEIGHTS[::2] if h <= k):
+            per_block = _BY_ROWS_COST * h * width + _BY_ROWS_START / n_rows
+            work[h, width, True] = (np.count_nonzero(_joined(there, h)) * per_block + moves) / dense
+    return work
+
+
+def _there(weight: Array, width: int) -> NDArray[np.bool_]:
+    """Which rows of `width` elements have any but zeros, [matrices, k, n / width]."""
+    n_matrices, k, n = weight.shape
+    found: NDArray[np.bool_] = np.logical_or.reduce(
+        (weight != 0).reshape(n_matrices, k, n // width, width), axis=3
+    )
+    return found
 
 
 def to_blocks(weight: Array, height: int, width: int) -> Blocks:
     """`weight` [matrices, k, n] in blocks of a shape of which `width` divides n."""
     n_matrices, k, n = weight.shape
     n_rows = n // width
-    there = (weight != 0).reshape(n_matrices, k, n_rows, width).any(axis=3)
-    joined = _joined(there, height)  # [matrices, blocks of k, block rows]
+    joined = _joined(_there(weight, width), height)  # [matrices, blocks of k, block rows]
     matrix, row, block = np.nonzero(joined.transpose(0, 2, 1))
     first = np.minimum(block * height, k - height)
     inside = first[:, None] + np.arange(height)
@@ -131,22 +176,7 @@ def _joined(there: NDArray[np.bool_], height: int) -> NDArray[np.bool_]:
     return joined
 
 
-# --- the task ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Σ_k x·w of a task: the computation, its weight, and which axes the weight is read by."""
-
-    op: Compute
-    weight: Load
-    data: Load
-    batch: tuple[Axis, ...]
-
-    @property
-    def term(self) -> Axis:
-        """The axis that is summed over."""
-        return self.op.reduce_axes[0]
+# --- the tasks --------------------------------------------------------------------------------
 
 
 def sparse_subgraphs(subgraphs: Mapping[int, Subgraph]) -> dict[int, Subgraph]:
@@ -154,7 +184,7 @@ def sparse_subgraphs(subgraphs: Mapping[int, Subgraph]) -> dict[int, Subgraph]:
     found = {n: b for n, s in subgraphs.items() if (b := _blocks_of(s)) is not None}
     alike: dict[object, list[int]] = {}
     for n, (_, blocks) in found.items():
-        alike.setdefault((subgraphs[n].dag.key, blocks.shape), []).append(n)
+        alike.setdefault((subgraphs[n].dag.key, blocks.shape, blocks.by_rows), []).append(n)
     sizes: dict[int, int] = {}
     for group in alike.values():
         largest = 0
@@ -170,166 +200,28 @@ def sparse_subgraphs(subgraphs: Mapping[int, Subgraph]) -> dict[int, Subgraph]:
 
 
 def _blocks_of(subgraph: Subgraph) -> tuple[Product, Blocks] | None:
-    product = next(_products(subgraph.dag), None)
-    if product is None or not _is_pointwise_after(subgraph.dag, product.op):
+    product = next(products(subgraph.dag), None)
+    if product is None or not pointwise_after(subgraph.dag, product.op):
         return None
     weight = subgraph.constants[product.weight.tensor.name]
-    blocks = best_blocks(_as_matrices(product, weight))
+    rows = product.rows
+    blocks = best_blocks(as_matrices(product, weight), rows.extent if rows else 1)
     return None if blocks is None else (product, blocks)
 
 
 def _sparse(subgraph: Subgraph, product: Product, blocks: Blocks) -> Subgraph:
     """The subgraph over `blocks` of its weight."""
     name = product.weight.tensor.name
-    arrays = {_values(name): blocks.values, _starts(name): blocks.starts}
-    arrays[_indptr(name)] = blocks.indptr
+    stored = (blocks.values, blocks.starts, blocks.indptr)
+    arrays: dict[str, Array] = dict(zip(names_of(name), stored, strict=True))
     kept = {n: a for n, a in subgraph.constants.items() if n != name}
     height, width = blocks.shape
     return replace(
         subgraph,
-        dag=_sparse_dag(subgraph.dag, product, blocks),
+        dag=sparse_dag(subgraph.dag, product, blocks.shape, len(blocks.starts), blocks.by_rows),
         constants=kept | arrays,
-        label=f"{subgraph.label} in {height}x{width} blocks",
+        label=f"{subgraph.label} in {height}x{width} blocks{', transposed' * blocks.by_rows}",
     )
-
-
-def _values(name: str) -> str:
-    return f"{name}.values"
-
-
-def _starts(name: str) -> str:
-    return f"{name}.starts"
-
-
-def _indptr(name: str) -> str:
-    return f"{name}.indptr"
-
-
-def _products(dag: ComputeDAG) -> Iterator[Product]:
-    """Sums of data times a constant that nobody else reads, along one axis."""
-    for op in dag.computes:
-        match op.body:
-            case Reduce(op="sum", body=Binary(op="mul", a=Load() as a, b=Load() as b)):
-                for weight, data in ((a, b), (b, a)):
-                    found = _product(dag, op, weight, data)
-                    if found is not None:
-                        yield found
-                        break
-
-
-def _product(dag: ComputeDAG, op: Compute, weight: Load, data: Load) -> Product | None:
-    source = dag[weight.tensor.name]
-    is_weight = isinstance(source, Placeholder) and source.constant
-    if not is_weight or dag.consumers(source.name) != (op,) or len(op.reduce_axes) != 1:
-        return None
-    names = [i.name if isinstance(i, Var) else "" for i in weight.indices]
-    term, channel = op.reduce_axes[0], op.axes[-1]
-    batch = tuple(a for a in op.axes[:-1] if a.name in names)
-    wanted = sorted([*(a.name for a in batch), channel.name, term.name])
-    if sorted(names) != wanted or channel.name in variables(data) or term.limit is not None:
-        return None
-    sizes = dict(zip(names, weight.tensor.shape, strict=True))
-    whole = all(sizes[a.name] == a.extent for a in (*batch, channel, term))
-    return Product(op, weight, data, batch) if whole else None
-
-
-def _is_pointwise_after(dag: ComputeDAG, op: Compute) -> bool:
-    """Whether all that depends on `op` has its axes and reads the like at the very same point."""
-    after = {op.name}
-    for other in dag.computes:
-        reads = [x for x in other.reads if x.tensor.name in after]
-        if not reads:
-            continue
-        here = tuple(a.var for a in other.axes)
-        same = tuple(a.extent for a in other.axes) == op.tensor.shape
-        if other.reduce_axes or not same or any(x.indices != here for x in reads):
-            return False
-        after.add(other.name)
-    return set(dag.outputs) <= after
-
-
-def _as_matrices(product: Product, weight: Array) -> Array:
-    """The weight as [matrices, k, n]."""
-    names = [i.name for i in product.weight.indices if isinstance(i, Var)]
-    order = [*(a.name for a in product.batch), product.term.name, product.op.axes[-1].name]
-    shaped = weight.reshape(product.weight.tensor.shape).transpose([names.index(n) for n in order])
-    return np.ascontiguousarray(shaped).reshape(-1, *shaped.shape[-2:])
-
-
-class _Rewrite:
-    """The computations of a task with channel n as block row and column, and over blocks of k."""
-
-    def __init__(self, dag: ComputeDAG, product: Product, blocks: Blocks) -> None:
-        self.dag, self.product = dag, product
-        self.height, self.width = blocks.shape
-        name = product.weight.tensor.name
-        self.constants = (
-            Tensor(_values(name), blocks.values.shape, "float32"),
-            Tensor(_starts(name), blocks.starts.shape, "int32"),
-            Tensor(_indptr(name), blocks.indptr.shape, "int32"),
-        )
-        self.changed: dict[str, Tensor] = {}
-
-    def axes(self, op: Compute) -> tuple[Axis, ...]:
-        """Those of `op` with block row and column in place of the last."""
-        *outer, n = op.axes
-        return (*outer, Axis(f"{n.name}.row", n.extent // self.width), self.column(op))
-
-    def column(self, op: Compute) -> Axis:
-        return Axis(f"{op.axes[-1].name}.in", self.width)
-
-    def result(self, op: Compute, body: Expr) -> Compute:
-        axes = self.axes(op)
-        tensor = Tensor(op.name, tuple(a.extent for a in axes), op.tensor.dtype)
-        self.changed[op.name] = tensor
-        return Compute(tensor, axes, body)
-
-    def summed(self) -> Compute:
-        """The product over blocks."""
-        op, term = self.product.op, self.product.term
-        values, starts, indptr = self.constants
-        *_, row, column = self.axes(op)
-        at: Expr = idx(0)
-        for axis in (*self.product.batch, row):
-            at = add(mul(at, idx(axis.extent)), axis.var)
-        begin, end = (cast(INDEX, Load(indptr, (i,))) for i in (at, add(at, idx(1))))
-        n_blocks = -(-term.extent // self.height)
-        block = Axis(f"{term.name}.block", n_blocks, sub(end, begin))
-        inner = Axis(f"{term.name}.in", self.height)
-        number = add(begin, block.var)
-        first = add(cast(INDEX, Load(starts, (number,))), inner.var)
-        data = map_expr(self.product.data, lambda e: first if e == term.var else None)
-        body = mul(data, Load(values, (number, inner.var, column.var)))
-        return self.result(op, Reduce("sum", body, (block, inner)))
-
-    def pointwise(self, op: Compute) -> Compute:
-        """A computation behind the product, or one that has nothing to do with it."""
-        if not any(x.tensor.name in self.changed for x in op.reads):
-            return op
-        *_, row, column = self.axes(op)
-        n = add(mul(row.var, idx(self.width)), column.var)
-        channel = op.axes[-1].var
-
-        def one(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.tensor.name in self.changed:
-                at = (*e.indices[:-1], row.var, column.var)
-                return Load(self.changed[e.tensor.name], at)
-            return n if e == channel else None
-
-        return self.result(op, simplify(map_expr(op.body, one)))
-
-
-def _sparse_dag(dag: ComputeDAG, product: Product, blocks: Blocks) -> ComputeDAG:
-    rewrite = _Rewrite(dag, product, blocks)
-    ops: list[Placeholder | Compute] = []
-    for op in dag.ops:
-        if op.name == product.weight.tensor.name:
-            ops += [Placeholder(t, constant=True) for t in rewrite.constants]
-        elif isinstance(op, Placeholder):
-            ops.append(op)
-        else:
-            ops.append(rewrite.summed() if op is product.op else rewrite.pointwise(op))
-    return ComputeDAG(tuple(ops), dag.outputs)
 
 
 # --- what is told of it -----------------------------------------------------------------------
@@ -357,8 +249,10 @@ def zeros_of(weights: Sequence[Array], stored: Sequence[Mapping[str, Array]]) ->
     shares = [zero_share(w) for w in weights]
     if max(shares, default=0.0) < MIN_ZEROS:
         return None
-    values = [a for arrays in stored for n, a in arrays.items() if n == _values(_base(n))]
-    counts = [int(a[-1]) for arrays in stored for n, a in arrays.items() if n == _indptr(_base(n))]
+    values = [a for arrays in stored for n, a in arrays.items() if n == names_of(_base(n))[0]]
+    counts = [
+        int(a[-1]) for arrays in stored for n, a in arrays.items() if n == names_of(_base(n))[2]
+    ]
     if not values:
         return Zeros(min(shares), max(shares), None, 1.0)
     height, width = values[0].shape[1:]

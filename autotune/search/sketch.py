@@ -26,6 +26,7 @@ from autotune.search.space import Sketch, Tag
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Load, variables, walk
+from autotune.te.ragged import ragged_axes
 
 MAX_REPEATED_NODES = 256
 """Most nodes of an expression that inlining may write where several reads of it were."""
@@ -104,6 +105,8 @@ def inline_pointwise(p: Partial, name: str) -> Partial:
     if name in state.dag.outputs or op.reduce_axes:
         return p
     readers = state.dag.consumers(name)
+    if any(map(ragged_axes, readers)) and not advances(op, op.axes[-1]):
+        return p  # a transposition for the sake of vectors
     once = len(readers) == 1 and not readers[0].reduce_axes and _at_one_place(readers[0], op)
     if once or isinstance(op.body, Load):
         return p.add(ComputeInline(name), done=(name,))

@@ -13,6 +13,7 @@ from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.evaluate import KNOWN_CALLS
 from autotune.te.expr import (
     DTYPES,
+    INDEX,
     REDUCE_BINARY,
     Axis,
     Call,
@@ -24,6 +25,7 @@ from autotune.te.expr import (
     Tensor,
     Var,
     distinct,
+    dtype_of,
 )
 
 _MOST_ELEMENTS = 1 << 48
@@ -83,8 +85,9 @@ def _require_expr(e: Expr, scope: set[str], is_body: bool) -> None:
             right = dtype in DTYPES
         case Load(tensor=tensor, indices=indices):
             right = len(indices) == len(tensor.shape)
-        case Reduce(op=op):
+        case Reduce(op=op, axes=axes):
             right = is_body and _is_name(op) and op in REDUCE_BINARY
+            right = right and all(a.limit is None or dtype_of(a.limit) == INDEX for a in axes)
         case _:
             right = True
     if not right:

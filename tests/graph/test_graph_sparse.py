@@ -77,10 +77,13 @@ def test_blocks_hold_every_element(height: int, width: int, density: float) -> N
 def test_dense_weights_stay_dense() -> None:
     assert best_blocks(pruned((1, 64, 64), (4, 16), 1.0)) is None
     assert best_blocks(pruned((1, 64, 64), (1, 1), 0.5)) is None  # no block is all zero
-    assert best_blocks(pruned((1, 64, 61), (4, 1), 0.1)) is None  # no width divides
+    assert best_blocks(pruned((1, 64, 61), (4, 1), 0.1)) is None  # one row, and no width divides
     found = best_blocks(pruned((1, 64, 64), (4, 16), 0.1))
     assert found is not None
     assert found.shape == (4, 16)
+    many = best_blocks(pruned((1, 512, 512), (1, 1), 0.05), n_rows=128)
+    assert many is not None
+    assert (many.shape, many.by_rows) == ((1, 1), True)
 
 
 PATTERNS = {
@@ -146,6 +149,28 @@ MODELS = {
         (3, 5, 64),
         (3, 5, 32),
         lambda: {"w": pruned((3, 64, 32), (4, 16), 0.2)},
+    ),
+    "unstructured": (
+        [
+            oh.make_node("MatMul", ["x", "w"], ["a"]),
+            oh.make_node("Add", ["a", "b"], ["c"]),
+            oh.make_node("Relu", ["c"], ["y"]),
+        ],
+        (37, 512),
+        (37, 512),
+        lambda: {"w": pruned((512, 512), (1, 1), 0.02), "b": pruned((1, 512), (1, 1), 1.0)[0]},
+    ),
+    "batch, narrow blocks": (
+        [oh.make_node("MatMul", ["x", "w"], ["y"])],
+        (3, 33, 128),
+        (3, 33, 96),
+        lambda: {"w": pruned((3, 128, 96), (16, 4), 0.05)},
+    ),
+    "pointwise convolution, unstructured": (
+        [oh.make_node("Conv", ["x", "w"], ["y"])],
+        (1, 256, 3, 33),
+        (1, 256, 3, 33),
+        lambda: {"w": pruned((256, 256), (1, 1), 0.03).reshape(256, 256, 1, 1)},
     ),
     "residual": (
         [

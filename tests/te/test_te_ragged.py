@@ -82,6 +82,17 @@ def test_text_json_and_work(dag: ComputeDAG) -> None:
     assert dag.flops == 4 * 3 * 2 + 4
 
 
+def test_a_limit_from_a_file_is_a_whole_number(dag: ComputeDAG) -> None:
+    data = dag_to_json(dag)
+    reduction = next(op for op in data["ops"] if op["name"] == "y")["body"]
+    reduction[3][0][2] = ["load", "v", ["var", "i"]]
+    with pytest.raises(ValueError, match="no expression"):
+        require_valid(dag_from_json(data))
+    reduction[3][0][2] = ["var", "elsewhere"]
+    with pytest.raises(ValueError, match="no expression"):
+        require_valid(dag_from_json(data))
+
+
 def test_ragged_loops_stay_whole(dag: ComputeDAG) -> None:
     steps: list[Step] = [
         Split("y", "b", (2,)),
