@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -44,9 +45,10 @@ def ignore_signals() -> None:
 
 def end_now(number: int, hint: str = "") -> None:
     """Leave nothing behind and end at once, as signal `number` demands."""
-    from autotune.files import remove_drafts
-
-    remove_drafts()
+    # A signal may come while that module is being imported: then there are no drafts yet.
+    remove_drafts = getattr(sys.modules.get("autotune.files"), "remove_drafts", None)
+    if remove_drafts is not None:
+        remove_drafts()
     lines = [f"error: {ENDS[signal.Signals(number)]}", *([f"hint: {hint}"] if hint else [])]
     with suppress(OSError):
         text = "\n".join(lines) + "\n"

@@ -133,3 +133,15 @@ def test_kills_lose_nothing_and_leave_nothing_behind() -> None:
     tally = kills.run_kills(3, seed=1)
     assert (tally.tried, tally.problems) == (3, [])
     assert (tally.right, tally.lost, tally.left_behind) == (3, 0, 0)
+
+
+def test_a_signal_in_the_middle_of_an_import_ends_with_its_code() -> None:
+    code = (
+        "import os, signal, sys, types\n"
+        "from autotune.cli.signals import end_at_signals\n"
+        "end_at_signals()\n"
+        "sys.modules['autotune.files'] = types.ModuleType('autotune.files')\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (143, "error: terminated\n")
