@@ -8,14 +8,12 @@ by the entry point group `autotune.operators`, each the name of such a mapping.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterable, Mapping
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from autotune.api.user_code import named, reported
-from autotune.errors import AutotuneError, UsageError
+from autotune.api.user_code import guarded, installed, named
+from autotune.errors import UsageError
 from autotune.graph.operators.user_operators import UserOperator
 
 GROUP = "autotune.operators"
@@ -28,19 +26,11 @@ def operators_of(paths: Iterable[str]) -> dict[str, UserOperator]:
     Raises UsageError, with file and line, for what does not run or holds no operators.
     """
     found: dict[str, UserOperator] = {}
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        try:
-            found |= _checked(entry.load(), entry.value)
-        except AutotuneError:
-            raise
-        except Exception as error:
-            raise UsageError(
-                f"the operators of '{entry.value}' cannot be loaded: {error}",
-                "mend or uninstall that package",
-            ) from error
+    for operators, source in installed(GROUP, "operators"):
+        found |= _checked(operators, source)
     for path in map(Path, paths):
         given = _checked(named(path, _NAME), str(path))
-        found |= {name: _guarded(path, function) for name, function in given.items()}
+        found |= {name: guarded(path, function) for name, function in given.items()}
     return found
 
 
@@ -51,14 +41,3 @@ def _checked(operators: Any, source: str) -> Mapping[str, UserOperator]:
             f'write {_NAME} = {{"com.acme.Swish": swish}}',
         )
     return operators
-
-
-def _guarded(file: Path, function: UserOperator) -> UserOperator:
-    """The same function; what it raises is told with its place in the file."""
-
-    @wraps(function)
-    def guarded(*inputs: Any, **attributes: Any) -> Any:
-        with reported(file):
-            return function(*inputs, **attributes)
-
-    return guarded

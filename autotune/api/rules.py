@@ -15,15 +15,13 @@ from installed packages by the entry point group `autotune.rules`, each the name
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.api.user_code import named, reported
-from autotune.errors import AutotuneError, UsageError
-from autotune.search.partial import Partial, Rule
-from autotune.target import Target
+from autotune.api.user_code import guarded, installed, named
+from autotune.errors import UsageError
+from autotune.search.partial import Rule
 
 GROUP = "autotune.rules"
 _NAME = "RULES"
@@ -35,18 +33,11 @@ def rules_of(paths: Iterable[str]) -> tuple[Rule, ...]:
     Raises UsageError, with file and line, for what does not run or holds no rules.
     """
     found: list[Rule] = []
-    for path in paths:
-        found += _guarded(Path(path), _checked(named(Path(path), _NAME), path))
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        try:
-            found += _checked(entry.load(), entry.value)
-        except AutotuneError:
-            raise
-        except Exception as error:
-            raise UsageError(
-                f"the sketch rules of '{entry.value}' cannot be loaded: {error}",
-                "mend or uninstall that package",
-            ) from error
+    for path in map(Path, paths):
+        given = _checked(named(path, _NAME), str(path))
+        found += [guarded(path, rule) for rule in given]
+    for rules, source in installed(GROUP, "sketch rules"):
+        found += _checked(rules, source)
     return tuple(found)
 
 
@@ -56,16 +47,3 @@ def _checked(rules: Any, source: str) -> Sequence[Rule]:
             f"{_NAME} of {source} is no tuple of functions", f"write {_NAME} = (my_rule,)"
         )
     return rules
-
-
-def _guarded(file: Path, rules: Sequence[Rule]) -> list[Rule]:
-    """The same rules; what one raises is told with its place in the file."""
-
-    def guarded(rule: Rule) -> Rule:
-        def call(p: Partial, name: str, target: Target) -> list[Partial] | None:
-            with reported(file):
-                return rule(p, name, target)
-
-        return call
-
-    return [guarded(rule) for rule in rules]

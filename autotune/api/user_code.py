@@ -5,16 +5,20 @@ They are run, so they are trusted as any program is that a user starts.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from autotune.errors import AutotuneError, ScheduleError, UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def named(file: Path, name: str) -> Any:
@@ -40,6 +44,33 @@ def _module(file: Path) -> ModuleType:
     with reported(file):
         spec.loader.exec_module(module)
     return module
+
+
+def installed(group: str, what: str) -> Iterator[tuple[Any, str]]:
+    """What installed packages offer in an entry point group, and where it comes from.
+
+    Raises UsageError, which says `what` it is, for an entry that cannot be loaded.
+    """
+    for entry in importlib.metadata.entry_points(group=group):
+        try:
+            value = entry.load()
+        except Exception as error:
+            raise UsageError(
+                f"the {what} of '{entry.value}' cannot be loaded: {error}",
+                "mend or uninstall that package",
+            ) from error
+        yield value, entry.value
+
+
+def guarded(file: Path, function: F) -> F:
+    """The same function; what it raises is told with its place in `file`."""
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        with reported(file):
+            return function(*args, **named)
+
+    return cast("F", call)
 
 
 @contextmanager
