@@ -17,6 +17,7 @@ from autotune.te.expr import (
     Var,
     dtype_bytes,
     idx,
+    loads,
     substitute,
     variables,
 )
@@ -30,6 +31,14 @@ class Scope:
         self.stored = stored
         self.values: dict[object, Value] = {}
         self.loads: dict[str, dict[object, Value]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Whether a load is made, and the loops that this depends on."""
+
+    holds: Value
+    loops: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -196,6 +205,11 @@ class Frame:
     def forget(self, tensor: str) -> None:
         """Elements of a tensor that was just stored to must be loaded anew."""
         self._scope.loads.pop(tensor, None)
+
+
+def reads_memory(terms: tuple[tuple[Expr, int], ...]) -> bool:
+    """Whether an address depends on what is in memory, which may change."""
+    return any(not isinstance(atom, Var) and loads(atom) for atom, _ in terms)
 
 
 def _is_power(n: int) -> bool:
