@@ -24,7 +24,7 @@ from autotune.errors import LogMismatch, UsageError
 from autotune.graph.network import Network, build_network, chosen, under_names_of
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
-from autotune.measure.spread import Tell, spread
+from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.network.artifact import Artifact, Tuned
 from autotune.network.check import Report, check_model
 from autotune.network.compiler import compile_network
@@ -37,12 +37,12 @@ from autotune.target import Target, parse_target, require_cores, runs_here, usab
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 Arrays: TypeAlias = dict[str, NDArray[Any]]
-Progress: TypeAlias = Callable[[str], AbstractContextManager[Tell]]
+Progress: TypeAlias = Callable[[str], AbstractContextManager[OnProgress]]
 """Told what long work begins; the block gets a callable for how much of it is done."""
 
 
 @contextmanager
-def no_progress(what: str) -> Iterator[Tell]:
+def no_progress(what: str) -> Iterator[OnProgress]:
     """Nobody watches."""
     yield lambda n_done, n_all: None
 
@@ -229,7 +229,7 @@ def _choose(
         default_candidate, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
     )
     with progress("choosing programs") as tell:
-        drafts = spread(draft, [network.tasks[key] for key in unknown], tell)
+        drafts = parallel_map(draft, [network.tasks[key] for key in unknown], tell)
     defaults = dict(zip(unknown, drafts, strict=True))
     steps = {key: default.steps for key, default in defaults.items()}
     steps |= {key: record.steps for key, record in best.items()}

@@ -22,7 +22,7 @@ from autotune.config import TuneConfig, resolve
 from autotune.errors import UsageError
 from autotune.graph.network import Network, build_network
 from autotune.machine import read_limits
-from autotune.measure.memory import private_bytes, require_memory
+from autotune.measure.memory_plan import private_bytes, require_memory
 from autotune.records import Journal, Log, require_new_log
 from autotune.search.partial import Rule
 from autotune.target import parse_target, require_cores, runs_here

@@ -85,7 +85,7 @@ def command(
     from autotune.cli.warm import rules_paths, warm_paths
     from autotune.config import resolve
     from autotune.machine import read_limits
-    from autotune.measure.memory import private_bytes, require_memory
+    from autotune.measure.memory_plan import private_bytes, require_memory
     from autotune.records import require_new_log
     from autotune.target import require_cores
 

@@ -21,7 +21,7 @@ from autotune.errors import CodegenError
 from autotune.graph.network import Network
 from autotune.graph.storage import Value
 from autotune.te.expr import dtype_bytes
-from autotune.te.pitch import dense, spanned
+from autotune.te.strides import dense, spanned
 
 
 @dataclass(frozen=True, slots=True)
