@@ -36,7 +36,7 @@ from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
 from autotune.te.dag import ComputeDAG
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 
 _FLAGS = 2
 """Integers that are no indices are taken for flags, as a mask is: 0 and 1."""
