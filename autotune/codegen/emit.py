@@ -15,7 +15,7 @@ from math import gcd
 
 from autotune.codegen.arithmetic import TYPES, Arithmetic
 from autotune.codegen.frame import Frame
-from autotune.codegen.lanes import picked, repeated
+from autotune.codegen.lanes import picked, repeated, side_by_side
 from autotune.codegen.powers import fixed_power
 from autotune.codegen.text import (
     I1,
@@ -48,7 +48,7 @@ from autotune.loopir.nodes import (
     Store,
 )
 from autotune.loopir.visitor import statements
-from autotune.target.isa import ISAS, Isa
+from autotune.target.isa import ISAS, Isa, MultiplyAdd
 from autotune.te.arith import Linear, bounds
 from autotune.te.expr import (
     INDEX,
@@ -72,6 +72,7 @@ from autotune.te.expr import (
     variables,
 )
 from autotune.te.pitch import CACHE_LINE
+from autotune.te.products import factors, in_order
 
 _ZEROS = 256
 """Bytes to read where a load is not made: more than any vector."""
@@ -133,7 +134,9 @@ class _Function:
             self.at.lanes = (loop.var, loop.extent)
             self.body(loop.body)
             self.at.lanes = None
-        elif loop.kind == "unroll":
+        elif loop.kind == "dot" and (form := self._form_of(loop)):
+            self._dot(loop, form)
+        elif loop.kind in ("unroll", "dot"):
             for value in range(loop.extent):
                 self.at.env[loop.var] = value
                 self.body(loop.body)
@@ -215,8 +218,89 @@ class _Function:
         if hidden[0] is not None and hidden[1] is not None:
             self.at.buffers[buffer.name], self.at.pointers[buffer.name] = hidden[0], hidden[1]
 
+    def _form_of(self, loop: For) -> MultiplyAdd | None:
+        """The multiply-add of the CPU that makes one instruction of a `dot` loop."""
+        (store,) = loop.body
+        assert isinstance(store, Store) and isinstance(store.value, Binary)
+        pair, lanes = factors(store.value.b), self.at.lanes
+        if pair is None or lanes is None or lanes[1] * 32 not in (128, 256, 512):
+            return None
+        return next(
+            (
+                f
+                for f in self.module.isa.forms
+                if f.terms == loop.extent
+                and f.accumulator == store.tensor.dtype
+                and in_order(f, *pair)
+                and lanes[1] * f.accumulator_bits <= self.module.isa.vector_bits
+            ),
+            None,
+        )
+
+    def _dot(self, loop: For, form: MultiplyAdd) -> None:
+        """`acc += Σ a·b` over the terms of one instruction, for all lanes."""
+        (store,) = loop.body
+        assert isinstance(store, Store) and isinstance(store.value, Binary)
+        pair = factors(store.value.b)
+        pair = in_order(form, *pair) if pair else None
+        assert pair is not None and self.at.lanes is not None
+        self.at.env[loop.var] = 0
+        total = self._broadcast(self._value(store.value.a), self.at.lanes[1])
+        x, y = (self._group(e, loop) for e in pair)
+        del self.at.env[loop.var]
+        bits = self.at.lanes[1] * form.accumulator_bits
+        self._store_value(store, self.b.call(f"{form.intrinsic}.{bits}", total.type, [total, x, y]))
+
+    def _group(self, e: Expr, loop: For, guard: Guard | None = None) -> Value:
+        """`e` for all terms of `loop`, those of a lane as neighbours: lanes·terms elements."""
+        assert self.at.lanes is not None
+        (lane, n_lanes), terms = self.at.lanes, loop.extent
+        match e:
+            case Load(tensor=tensor, indices=indices):
+                form = self.at.form(e, tensor, indices)
+                kind = TYPES[tensor.dtype]
+                strides = self.at.lane_stride(form), self.at.stride(form, loop.var)
+                if strides == (terms, 1):
+                    return self._plain_load(e, form, kind, n_lanes * terms, guard)
+                if strides == (0, 1):
+                    few = self._plain_load(e, form, kind, terms, guard)
+                    return self._splat_group(few, n_lanes)
+            case Select(cond=cond, a=Load() as load, b=Const() as other):
+                choice = self.at.known(cond)
+                if isinstance(choice, Const):
+                    return self._group(load if choice.value else other, loop)
+                if is_guard(e) and not variables(cond) & {lane, loop.var}:
+                    holds = self._value(choice)
+                    yes = self._group(load, loop, Guard(holds, frozenset(variables(cond))))
+                    if not other.value:
+                        return yes  # a load that is not made reads zeros
+                    no = constant(yes.type, other.value)
+                    return self.b.select(holds, yes, no)
+        return self._interleaved(e, loop, guard)
+
+    def _splat_group(self, few: Value, n_lanes: int) -> Value:
+        key = (few.name, "group", n_lanes)
+        found = self.at.find(key)
+        if found is None:
+            word = self.b.bitcast(few, I32)
+            wide = vector(few.type.scalar, few.type.count * n_lanes)
+            found = self.at.keep(key, self.b.bitcast(self.b.splat(word, n_lanes), wide))
+        return found
+
+    def _interleaved(self, e: Expr, loop: For, guard: Guard | None) -> Value:
+        """The terms one after the other, and then side by side in their lanes."""
+        assert self.at.lanes is not None
+        terms = []
+        for n in range(loop.extent):
+            self.at.env[loop.var] = n
+            terms.append(self._broadcast(self._value(e, guard), self.at.lanes[1]))
+        self.at.env[loop.var] = 0
+        return side_by_side(self.b, terms)
+
     def _store(self, stmt: Store) -> None:
-        value = self._value(stmt.value)
+        self._store_value(stmt, self._value(stmt.value))
+
+    def _store_value(self, stmt: Store, value: Value) -> None:
         kind = TYPES[stmt.tensor.dtype]
         if stmt.tensor.dtype == "bool":
             value = self.b.cast("zext", value, value.type.of(I8))
