@@ -32,6 +32,14 @@ class Scope:
         self.loads: dict[str, dict[object, Value]] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Whether a load is made, and the loops that this depends on."""
+
+    holds: Value
+    loops: frozenset[str]
+
+
 @dataclass(slots=True)
 class Frame:
     """`buffers` and `pointers` by tensor; `env`: loops and lets, as numbers where unrolled;

@@ -170,7 +170,9 @@ def _check_loop(loop: For, scope: _Scope) -> None:
     inside = scope.bind(loop.var, (0, loop.extent - 1))
     if loop.kind == "vectorize":
         nested = [s for s in statements(loop.body) if not isinstance(s, Store)]
-        if scope.lanes or any(not isinstance(s, For) or s.kind not in ("unroll", "dot") for s in nested):
+        if scope.lanes or any(
+            not isinstance(s, For) or s.kind not in ("unroll", "dot") for s in nested
+        ):
             raise MalformedProgram(f"vector loop {loop.var} holds more than stores")
         inside = replace(inside, lanes=loop.var)
     if loop.kind == "dot":
