@@ -39,10 +39,10 @@ import numpy as np
 from autotune.cli.models import shape_text
 from autotune.cli.options import COUNT
 from autotune.graph.network import Network
+from autotune.measure.build import build_program
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
-from autotune.measure.program import build_program
 from autotune.network.overlays import overwritable
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps

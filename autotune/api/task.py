@@ -42,7 +42,7 @@ from autotune.search.policy import default_candidate
 from autotune.target import Target, host_target, require_cores, usable_cores
 from autotune.te.dag import ComputeDAG
 from autotune.te.language import dag_of
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 from autotune.te.values import Tensor, numbered
 from autotune.tuner import Event, arithmetic_s, dots_of
 from autotune.units import format_seconds

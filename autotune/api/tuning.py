@@ -29,12 +29,12 @@ from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, NoValidSchedule
 from autotune.graph.network import Network
 from autotune.machine import Limits, read_limits
+from autotune.measure.build import build_program
 from autotune.measure.measurer import Measurer
-from autotune.measure.memory import plan_memory, private_bytes
+from autotune.measure.memory_plan import plan_memory, private_bytes
 from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
-from autotune.measure.program import build_program
 from autotune.network.overlays import overwritable
 from autotune.records import Header, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker

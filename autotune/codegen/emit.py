@@ -71,7 +71,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
-from autotune.te.pitch import CACHE_LINE
+from autotune.te.strides import CACHE_LINE
 
 _ZEROS = 256
 """Bytes to read where a load is not made: more than any vector."""

@@ -32,12 +32,12 @@ from autotune.loopir.guarding import (
     unless_flagged,
 )
 from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
-from autotune.loopir.local import check_stack, local_region, spread_rows
+from autotune.loopir.local_buffers import check_stack, local_region, padded_rows
 from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Let, Program, Stmt, Store
 from autotune.loopir.packing import pack_constants
 from autotune.loopir.peeling import peel_last
-from autotune.loopir.skipping import skip_neutral
-from autotune.loopir.touching import touch, touch_next
+from autotune.loopir.predicate_hoisting import skip_neutral
+from autotune.loopir.prefetch_activations import touch, touch_next
 from autotune.loopir.visitor import (
     body_loads,
     loop_extents,
@@ -70,7 +70,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
-from autotune.te.pitch import dense, spaced
+from autotune.te.strides import dense, padded_strides
 
 
 def lower(dag: ComputeDAG, steps: Steps) -> Program:
@@ -101,7 +101,7 @@ def lower_state(state: State, exact: State | None = None) -> Program:
 def _result_buffer(tensor: Tensor, output: bool) -> Buffer:
     if output:
         return Buffer(tensor, "output", dense(tensor.shape))
-    return Buffer(tensor, "workspace", spaced(tensor.shape, tensor.dtype))
+    return Buffer(tensor, "workspace", padded_strides(tensor.shape, tensor.dtype))
 
 
 def _placeholder_buffer(tensor: Tensor, constant: bool) -> Buffer:
@@ -295,7 +295,7 @@ class _Nest:
             consumers = (s for s in self.state.stages.values() if not s.op.reduce_axes)
             fill = touch(fill, body, {name for s in consumers for name in s.touched})
             fill = touch_next(fill, stage.touched, ranges)
-        buffer = Buffer(local, "local", spread_rows(local))
+        buffer = Buffer(local, "local", padded_rows(local))
         if not otherwise:
             return (Alloc(buffer, (*fill, *moved)),)
         data = [self.state[d] for d in self.guarded.decided_by(stage)]

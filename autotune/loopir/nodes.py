@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from autotune.te.dag import Compute
 from autotune.te.expr import Axis, Expr, Tensor, dtype_bytes
-from autotune.te.pitch import spanned
+from autotune.te.strides import spanned
 
 
 @dataclass(frozen=True, slots=True)
