@@ -21,13 +21,11 @@ import numpy as np
 
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.chains import joined_groups
+from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
-from autotune.graph.operators.indices import index_limits
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
-from autotune.graph.passes.layout import channels_last
-from autotune.graph.passes.resolve import resolve_operands
-from autotune.graph.passes.simplify import remove_dead, simplify
+from autotune.graph.passes.pipeline import prepare
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import Shapes, load_model, model_hash
 from autotune.graph.refusals import require_supported
@@ -280,8 +278,8 @@ def _as_stated(ports: tuple[Port, ...], halves: Mapping[str, str]) -> tuple[Port
 
 
 def graph_network(graph: Graph, name: str, digest: str) -> Network:
-    """Compile a graph into a network: simplify, lay out, partition, place."""
-    stored = remove_dead(resolve_operands(channels_last(simplify(graph))))
+    """Compile a graph into a network: run the passes, partition, place, define the subgraphs."""
+    stored = prepare(graph)
     require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
     types = dict(stored.types)
