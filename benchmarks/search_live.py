@@ -24,10 +24,10 @@ import numpy as np
 
 from autotune.cli.options import COUNT
 from autotune.graph.network import Network
+from autotune.measure.build import build_program
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import stay_cached
-from autotune.measure.program import build_program
 from autotune.network.overlays import overwritable
 from autotune.records import Entry, MeasureRecord
 from autotune.schedule.steps import Steps

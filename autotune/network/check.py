@@ -31,7 +31,7 @@ from autotune.network.opponents import opponent
 from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
 from autotune.network.runtime import Model, random_inputs
 from autotune.te.evaluate import evaluate
-from autotune.te.pitch import spanned
+from autotune.te.strides import spanned
 
 ROUNDING_FACTOR = 8.0
 """What is allowed of an ill-conditioned output, over what other roundings of the oracle make of it.

@@ -21,7 +21,7 @@ from autotune.errors import CodegenError
 from autotune.graph.network import Network
 from autotune.graph.storage import Value
 from autotune.te.expr import dtype_bytes
-from autotune.te.pitch import dense, spanned
+from autotune.te.strides import dense, spanned
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,8 @@ def place_of(values: Mapping[str, Value], name: str) -> Place:
         offset += root.offset
         root = values[root.parent]
     strides = tuple(value.strides)
+    if 0 in value.shape:
+        return Place(root.name, offset, tuple(value.shape), strides, value.dtype)
     last = sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True))
     if offset < 0 or offset + last >= spanned(root.shape, root.strides):
         raise CodegenError(f"internal: value '{name}' reaches outside of its storage '{root.name}'")

@@ -51,7 +51,7 @@ from autotune.te.expr import (
     mul,
     sub,
 )
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import gemm
 

@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ValueInfoProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
 from autotune.graph.limits import MOST_WORK, Budget, check_declared
 from autotune.graph.operators.definition import Folding
@@ -50,6 +51,10 @@ class _Folder:
 
     def run(self) -> Graph:
         graph = self.editor.graph
+        for name in graph.inputs:
+            if 0 in self.editor.types[name].shape:
+                kind = self.editor.types[name]
+                self.editor.set_constant(name, np.zeros(kind.shape, kind.dtype))
         waiting = deque(graph.nodes)
         while waiting:
             node = self.editor.updated(waiting.popleft())
@@ -69,12 +74,16 @@ class _Folder:
             return unfolded
         if node.op in CONTROL:
             self._refuse_inside(node)
-            raise unsupported(node, self.editor.graph, "its condition depends on the data")
+            raise _undecided(
+                unsupported(node, self.editor.graph, "its condition depends on the data")
+            )
         node = _without_empty_parts(node, self.editor)
         is_native = operator_of(node.op).is_native
         if not is_native and not self._has_known_inputs(node):
             return self._expanded(node)
         self.infer(node)
+        if _has_no_terms(node, self.editor):
+            return _bias_alone(node, self.editor)
         values = self._known_result(node)
         if values is not None:
             for name, value in zip(node.outputs, values, strict=False):
@@ -149,6 +158,12 @@ class _Folder:
         return _evaluate(node, {n: editor.constants[n] for n in node.inputs if n})
 
 
+def _undecided(error: UnsupportedOperator) -> UnsupportedOperator:
+    """With the hint that an input may decide a condition, as a sampling rate does."""
+    hint = "if an input that decides it is always the same, bind it: --const NAME=VALUE"
+    return UnsupportedOperator(error.message, hint, error.reason)
+
+
 def _is_finite(node: Node, editor: Editor) -> bool:
     values = (editor.constants[n] for n in node.inputs if n)
     return all(np.isfinite(a).all() for a in values if a.dtype.kind == "f")
@@ -160,6 +175,27 @@ def _without_empty_parts(node: Node, editor: Editor) -> Node:
         return node
     parts = tuple(n for n in node.inputs if n not in editor.types or 0 not in editor.types[n].shape)
     return replace(node, inputs=parts or node.inputs[:1])
+
+
+def _has_no_terms(node: Node, editor: Editor) -> bool:
+    """Whether a Gemm with a bias adds up nothing: its other operands have no elements."""
+    if node.op != "Gemm" or len(node.inputs) < 3 or not node.inputs[2]:
+        return False
+    out = editor.types.get(node.output)
+    empty = (0 in editor.types[n].shape for n in node.inputs[:2] if n in editor.types)
+    return out is not None and 0 not in out.shape and any(empty)
+
+
+def _bias_alone(node: Node, editor: Editor) -> list[Node]:
+    """Gemm(no elements, no elements, bias) -> zeros + beta · bias."""
+    kind = editor.types[node.output]
+    zeros = editor.constant(f"{node.output}.zeros", np.zeros(kind.shape, kind.dtype))
+    beta = editor.constant(f"{node.output}.beta", np.array(node.attrs.get("beta", 1.0), kind.dtype))
+    scaled = editor.new(f"{node.output}.scaled", editor.types[node.inputs[2]].shape, kind.dtype)
+    return [
+        Node(node.name, "Mul", (node.inputs[2], beta), (scaled,)),
+        Node(node.name, "Add", (zeros, scaled), node.outputs),
+    ]
 
 
 def _empty_results(node: Node, editor: Editor) -> list[Array] | None:

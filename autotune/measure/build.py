@@ -14,7 +14,7 @@ from autotune.loopir.nodes import Program, with_strides
 from autotune.schedule.steps import Steps
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
-from autotune.te.pitch import spaced
+from autotune.te.strides import padded_strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def build_program(
     """
     program = lower(dag, steps)
     activations = {
-        b.name: spaced(b.tensor.shape, b.tensor.dtype)
+        b.name: padded_strides(b.tensor.shape, b.tensor.dtype)
         for b in program.buffers
         if b.role in ("input", "output")
     }

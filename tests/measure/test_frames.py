@@ -22,7 +22,8 @@ import pytest
 
 import autotune.measure
 from autotune.loopir.codec import program_from_json, program_to_json
-from autotune.measure.child import Handler
+from autotune.measure.build import build_program
+from autotune.measure.frames import Channel, Closed, Late, Message, ProtocolError
 from autotune.measure.messages import (
     BuildRequest,
     BuildResult,
@@ -36,8 +37,7 @@ from autotune.measure.messages import (
 )
 from autotune.measure.options import MeasureOptions
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
-from autotune.measure.program import build_program
-from autotune.measure.protocol import Channel, Closed, Late, Message, ProtocolError
+from autotune.measure.supervisor import Handler
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.search.sketch import generate_sketches
@@ -243,7 +243,7 @@ def test_nothing_that_runs_candidates_is_unpickled() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Import) and any(a.name == "pickle" for a in node.names)
     ]
-    assert importers == ["spread.py"]
+    assert importers == ["parallel_map.py"]
 
 
 def serve_echo(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
@@ -268,7 +268,7 @@ def test_a_child_that_is_killed_while_it_starts_is_started_again(
     tmp_path: Path, deaths: int, starts: bool
 ) -> None:
     arguments = {"count": str(tmp_path / "count"), "deaths": deaths}
-    child = Child(Setup("test_protocol:serve_echo", arguments), 60.0)
+    child = Child(Setup("test_frames:serve_echo", arguments), 60.0)
     try:
         if not starts:
             with pytest.raises(WorkerError, match="did not start: killed by SIGKILL"):

@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.loopir.instance import Ranges
-from autotune.loopir.local import local_region
+from autotune.loopir.local_buffers import local_region
 from autotune.loopir.nodes import Body, For, If, PrefetchLine, Stmt, Store
-from autotune.loopir.prefetch import Loops, flat
+from autotune.loopir.prefetch_constants import Loops, flat
 from autotune.loopir.visitor import reads_of
 from autotune.te.expr import (
     Expr,
@@ -41,7 +41,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
-from autotune.te.pitch import CACHE_LINE
+from autotune.te.strides import CACHE_LINE
 
 _NEAR_BYTES = 8192
 """What the next tile reads is fetched into L1 if it is at most this: less than a quarter of L1."""

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeAlias, TypeVar
 
-from autotune.measure.child import Handler
+from autotune.measure.frames import MAX_BYTES, Message
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
-from autotune.measure.protocol import MAX_BYTES, Message
+from autotune.measure.supervisor import Handler
 
 A = TypeVar("A")
 B = TypeVar("B")
 Todo: TypeAlias = "deque[tuple[int, A]]"
-Tell: TypeAlias = Callable[[int, int], None]
+OnProgress: TypeAlias = Callable[[int, int], None]
 """Is told how many are done, and of how many."""
 
 MIN_SHARE = 4
@@ -27,10 +27,10 @@ _START_TIMEOUT_S = 60.0
 _TIMEOUT_S = 600.0
 
 
-def spread(
+def parallel_map(
     function: Callable[[A], B],
     arguments: Sequence[A],
-    tell: Tell = lambda n_done, n_all: None,
+    tell: OnProgress = lambda n_done, n_all: None,
     n_processes: int | None = None,
 ) -> list[B]:
     """`[function(a) for a in arguments]`; function, arguments and results can be pickled.
@@ -49,7 +49,7 @@ def spread(
     most = min(n_processes or len(os.sched_getaffinity(0)), MAX_PROCESSES)
     n_children = max(1, min(most, len(arguments) // MIN_SHARE)) - 1
     blobs = [pickle.dumps(function)] if n_children else []
-    setup = Setup("autotune.measure.spread:serve_calls", blobs=blobs)
+    setup = Setup("autotune.measure.parallel_map:serve_calls", blobs=blobs)
     children = [Child(setup, _START_TIMEOUT_S) for _ in range(n_children)]
     with ThreadPoolExecutor(max(1, n_children)) as threads:
         try:

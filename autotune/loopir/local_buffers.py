@@ -47,7 +47,7 @@ def _is_exact(index: Expr, inner: Mapping[str, int]) -> bool:
     )
 
 
-def spread_rows(tensor: Tensor) -> tuple[int, ...]:
+def padded_rows(tensor: Tensor) -> tuple[int, ...]:
     """Strides of a local buffer: rows a multiple of 1 KiB apart get a cache line in between.
 
     Else all rows of a register tile would compete for one set of the L1 cache.

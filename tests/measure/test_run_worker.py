@@ -9,10 +9,10 @@ import measure_fakes as fakes
 import numpy as np
 import pytest
 
-from autotune.measure import worker
+from autotune.measure import run_worker
 from autotune.measure.arena import Arena
-from autotune.measure.program import build_program
-from autotune.measure.worker import Hold, Prepare, Prepared, RunHandler, Time
+from autotune.measure.build import build_program
+from autotune.measure.run_worker import Hold, Prepare, Prepared, RunHandler, Time
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Annotate, Split, Steps
 from autotune.te.dag import ComputeDAG, compute, placeholder
@@ -36,7 +36,7 @@ def test_old_tasks_make_room(handler: RunHandler, monkeypatch: pytest.MonkeyPatc
         reply = handler(Prepare(task, dag, None))
         assert isinstance(reply, Prepared)
         assert reply.held == set(range(1, task + 1))
-    monkeypatch.setattr(worker, "_CACHED_BYTES", 0)
+    monkeypatch.setattr(run_worker, "_CACHED_BYTES", 0)
     reply = handler(Prepare(3, dag, None))
     assert isinstance(reply, Prepared)
     assert reply.held == {3}
@@ -91,7 +91,7 @@ def test_a_failure_while_timing_is_a_status(
     dag = fakes.double_dag()
     handler(Prepare(1, dag, None))
     handler(Hold(1, fakes.build(dag, fakes.does("good"), fakes.TARGET), first=True))
-    monkeypatch.setattr(worker.Loaded, "evaluate", fail)
+    monkeypatch.setattr(run_worker.Loaded, "evaluate", fail)
     result = handler(Time())
     assert isinstance(result, MeasureResult)
     assert (result.status, result.error[:13]) == (MeasureStatus.RUN_ERROR, "out of memory")

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from autotune.errors import NoValidSchedule
-from autotune.measure.spread import MIN_SHARE, spread
+from autotune.measure.parallel_map import MIN_SHARE, parallel_map
 
 MANY = list(range(8 * MIN_SHARE))
 
@@ -37,35 +37,35 @@ def picky(n: int) -> int:
 
 @pytest.mark.parametrize("n_processes", [None, 1, 3])
 def test_results_are_in_the_order_of_the_arguments(n_processes: int | None) -> None:
-    assert spread(squared, MANY, n_processes=n_processes) == [n * n for n in MANY]
+    assert parallel_map(squared, MANY, n_processes=n_processes) == [n * n for n in MANY]
 
 
 def test_nothing_to_do() -> None:
-    assert spread(squared, []) == []
+    assert parallel_map(squared, []) == []
 
 
 def test_other_processes_help() -> None:
-    n_each = Counter(spread(who, list(range(1000)), n_processes=2))
+    n_each = Counter(parallel_map(who, list(range(1000)), n_processes=2))
     assert os.getpid() in n_each
     assert len(n_each) == 2
 
 
 def test_few_arguments_start_no_process() -> None:
-    assert set(spread(who, list(range(2 * MIN_SHARE - 1)), n_processes=2)) == {os.getpid()}
+    assert set(parallel_map(who, list(range(2 * MIN_SHARE - 1)), n_processes=2)) == {os.getpid()}
 
 
 def test_what_a_dying_process_leaves_is_done_here() -> None:
-    assert spread(dies_elsewhere, [os.getpid()] * 200, n_processes=3) == [True] * 200
+    assert parallel_map(dies_elsewhere, [os.getpid()] * 200, n_processes=3) == [True] * 200
 
 
 @pytest.mark.parametrize("n_processes", [1, 2])
 def test_an_error_is_that_of_the_function(n_processes: int) -> None:
     with pytest.raises(NoValidSchedule, match="no schedule") as caught:
-        spread(picky, MANY, n_processes=n_processes)
+        parallel_map(picky, MANY, n_processes=n_processes)
     assert caught.value.hint == "a hint"
 
 
 def test_every_result_is_told() -> None:
     told: list[tuple[int, int]] = []
-    spread(squared, MANY, lambda n, total: told.append((n, total)), n_processes=1)
+    parallel_map(squared, MANY, lambda n, total: told.append((n, total)), n_processes=1)
     assert told == [(n + 1, len(MANY)) for n in range(len(MANY))]

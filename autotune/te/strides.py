@@ -1,8 +1,8 @@
-"""② How far apart the rows of an activation lie in memory.
+"""② Strides of tensors in memory, and row-stride padding.
 
-A cache finds a line by bits of its address that lie below 4 KiB: elements a multiple of that apart
-share one set, and it keeps as few of them as it has ways. A register tile that goes down a dozen
-such rows throws out what it has just fetched. So rows of that length are a line further apart.
+Address bits below 4 KiB select the set of an L1 cache, so elements a multiple of 4 KiB apart
+compete for the ways of one set. A register tile that walks down a dozen such rows evicts its own
+lines. Rows whose length is a multiple of 4 KiB are therefore stored one cache line further apart.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def dense(shape: Shape) -> Shape:
     return tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
-def spaced(shape: Shape, dtype: str) -> Shape:
-    """Row-major strides in elements, rows a line further apart where they would share a set."""
+def padded_strides(shape: Shape, dtype: str) -> Shape:
+    """Row-major strides in elements, rows padded by a cache line where they would share a set."""
     strides = dense(shape)
     long = [n for n, extent in enumerate(shape) if extent != 1]
     if len(long) < 2 or shape[long[-1]] * dtype_bytes(dtype) % SET_BYTES:
         return strides
     row = shape[long[-1]]
-    pitch = row + CACHE_LINE // dtype_bytes(dtype)
-    return tuple(s // row * pitch if n < long[-1] else s for n, s in enumerate(strides))
+    padded = row + CACHE_LINE // dtype_bytes(dtype)
+    return tuple(s // row * padded if n < long[-1] else s for n, s in enumerate(strides))
 
 
 def spanned(shape: Shape, strides: Shape) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.loopir.nodes import Body, For, If, PrefetchLine, Stmt, Store
-from autotune.loopir.touching import touch, touch_next
+from autotune.loopir.prefetch_activations import touch, touch_next
 from autotune.loopir.visitor import statements
 from autotune.te.arith import simplify
 from autotune.te.expr import Const, Expr, Load, Tensor, Var, add, idx, mul, substitute

@@ -24,8 +24,9 @@ from autotune.codegen.pack import pack
 from autotune.errors import AutotuneError, UsageError
 from autotune.loopir.nodes import Program
 from autotune.measure.arena import Arena
-from autotune.measure.child import Handler
+from autotune.measure.build import BuiltProgram
 from autotune.measure.driver import Driver, Launch, Plan
+from autotune.measure.frames import Message
 from autotune.measure.messages import (
     Hold,
     Prepare,
@@ -38,10 +39,9 @@ from autotune.measure.messages import (
 )
 from autotune.measure.options import MeasureOptions
 from autotune.measure.oracle import Reference, Verdict, check, reference
-from autotune.measure.peak import FmaPeak
+from autotune.measure.peak import MultiplyAddPeak
 from autotune.measure.process import Setup
-from autotune.measure.program import BuiltProgram
-from autotune.measure.protocol import Message
+from autotune.measure.supervisor import Handler
 from autotune.measure.timing import repeat_in_turns
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.target import Target
@@ -77,7 +77,7 @@ def setup(target: Target, n_threads: int, options: MeasureOptions) -> Setup:
         "n_threads": n_threads,
         "options": options.to_json(),
     }
-    return Setup("autotune.measure.worker:serve_runs", arguments, (), options.worker_bytes)
+    return Setup("autotune.measure.run_worker:serve_runs", arguments, (), options.worker_bytes)
 
 
 class RunHandler:
@@ -93,7 +93,7 @@ class RunHandler:
         self._references: dict[int, Reference] = {}
         self._held: list[_Held] = []
         beside = options.beside_peak
-        self._fma_peak = FmaPeak(target, self._driver, fed=True) if beside else None
+        self._fma_peak = MultiplyAddPeak(target, self._driver, fed=True) if beside else None
 
     def __call__(self, request: RunRequest) -> Reply:
         """Prepare a task or measure programs of one that is."""

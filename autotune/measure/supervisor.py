@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from autotune.measure.protocol import Channel, Closed, Message, ProtocolError
+from autotune.measure.frames import Channel, Closed, Message, ProtocolError
 
 Handler: TypeAlias = Callable[[Message], Message]
 """Answers one request; what it raises becomes a `failed` reply."""

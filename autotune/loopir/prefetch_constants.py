@@ -30,7 +30,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
-from autotune.te.pitch import CACHE_LINE
+from autotune.te.strides import CACHE_LINE
 
 Loops = tuple[tuple[str, int], ...]
 _MAX_SHARERS = 64
