@@ -28,6 +28,7 @@ from autotune.api.warm import Note, warm_start
 from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, NoValidSchedule
 from autotune.graph.network import Network
+from autotune.graph.reader.constant_inputs import constants_to_json
 from autotune.machine import Limits, read_limits
 from autotune.measure.build import build_program
 from autotune.measure.measurer import Measurer
@@ -151,6 +152,7 @@ def new_header(
         parts=network.parts,
         overwritten=overwritable(network),
         random_weights=network.random_weights,
+        constant_inputs=constants_to_json(network.constant_inputs),
     )
 
 
