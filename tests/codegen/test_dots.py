@@ -29,9 +29,8 @@ TARGETS += [t for t in (parse_target("haswell"), parse_target("skylake-avx512"))
 
 
 def _id(target: Target) -> str:
-    return (
-        f"{target.cpu}-{target.vector_bits}" if target.cpu != HOST.cpu else str(target.vector_bits)
-    )
+    name = "host" if target.cpu == HOST.cpu else target.cpu
+    return f"{name}-{target.vector_bits}"
 
 
 def matmul(n: int, m: int, k: int, constant: bool = True, transposed: bool = False) -> ComputeDAG:
@@ -85,7 +84,8 @@ def test_every_structure_computes_the_sum(name: str, target: Target) -> None:
     wanted = evaluate(dag, inputs)
     sketches = generate_sketches(dag, target)
     assert all({"dot2", "dot4"} & s.tags for s in sketches)
-    for sketch in sketches:
+    for n in rng.permutation(len(sketches))[:6]:
+        sketch = sketches[n]
         rows = sketch.sample(64, rng)
         rows = rows[analyse(dag, sketch, rows, target).valid]
         for row in rows[:1]:
