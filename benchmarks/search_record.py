@@ -18,8 +18,8 @@ import numpy as np
 from autotune.api.tuning import measure_options, network_workloads, new_header
 from autotune.cli.models import local_target
 from autotune.config import TuneConfig
+from autotune.measure.build import build_program
 from autotune.measure.measurer import Measurer
-from autotune.measure.program import build_program
 from autotune.records import Header, Journal, Log
 from autotune.result import MeasureResult
 from autotune.search.cost.analysis import analyse

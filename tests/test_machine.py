@@ -9,7 +9,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.machine import Limits, read_limits
-from autotune.measure.memory import plan_memory, private_bytes, require_memory
+from autotune.measure.memory_plan import plan_memory, private_bytes, require_memory
 
 MB = 1 << 20
 GB = 1 << 30

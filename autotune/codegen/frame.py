@@ -126,6 +126,10 @@ class Frame:
         name = self.lanes[0]
         return None if form.is_opaque_in(name) else form.coefficient(name)
 
+    def stride(self, form: Linear, loop: str) -> int | None:
+        """Elements between neighbours along an unrolled loop; None when not constant."""
+        return None if form.is_opaque_in(loop) else form.coefficient(loop)
+
     def without_lane(self, form: Linear) -> Linear:
         """What of `form` is the same for all lanes: where lane 0 is, if the rest begins at 0."""
         name = self.lanes[0] if self.lanes else ""

@@ -25,8 +25,8 @@ from autotune.graph.subgraph import Subgraph, build_subgraph
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
 from autotune.te.order import reordered
-from autotune.te.pitch import dense as strides_of
-from autotune.te.pitch import spaced
+from autotune.te.strides import dense as strides_of
+from autotune.te.strides import padded_strides
 
 
 def channels_first_groups(graph: Graph, groups: Sequence[Group]) -> Iterator[JoinedGroups]:
@@ -119,11 +119,11 @@ def _channels_first(
 def _collapsed(dag: ComputeDAG, ports: Set[str]) -> ComputeDAG:
     """`dag` with rows of `ports`, memory of the model's, merged: longer ones fill vectors better.
 
-    Not where candidates would be measured on rows further apart than these are, see `te.pitch`.
+    Not where candidates would be measured on rows further apart than these are, see `te.strides`.
     """
     merged = collapse(dag, ports)
     tensors = [merged[n].tensor for n in ports]
-    is_dense = all(spaced(t.shape, t.dtype) == strides_of(t.shape) for t in tensors)
+    is_dense = all(padded_strides(t.shape, t.dtype) == strides_of(t.shape) for t in tensors)
     return merged if is_dense else collapse(dag)
 
 

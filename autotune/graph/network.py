@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,20 +22,21 @@ import numpy as np
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.chains import joined_groups
 from autotune.graph.channels_first import channels_first_groups
+from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
-from autotune.graph.operators.indices import index_limits
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
-from autotune.graph.passes.layout import channels_last
-from autotune.graph.passes.resolve import resolve_operands
-from autotune.graph.passes.simplify import remove_dead, simplify
+from autotune.graph.passes.pipeline import prepare
+from autotune.graph.reader.constant_inputs import Constants
+from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
-from autotune.graph.reader.onnx_reader import Shapes, load_model, model_hash
+from autotune.graph.reader.onnx_reader import load_model, model_hash
 from autotune.graph.refusals import require_supported
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
 from autotune.te.dag import ComputeDAG
+from autotune.te.strides import dense
 
 _FLAGS = 2
 """Integers that are no indices are taken for flags, as a mask is: 0 and 1."""
@@ -87,7 +88,8 @@ class Network:
     """A model as calls of tasks, in topological order, and the `chains` among them.
 
     `tasks` has the tasks of the calls and of whole chains. `random_weights`: those of the model
-    were replaced by random ones, because the user asked for it.
+    were replaced by random ones, because the user asked for it. `constant_inputs`: inputs of the
+    model that the user bound to these values; they are none of `inputs`.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Network:
     model_hash: str
     chains: tuple[Chain, ...] = ()
     random_weights: bool = False
+    constant_inputs: Mapping[str, Array] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> dict[str, int]:
@@ -237,17 +240,18 @@ def build_network(
     shapes: Shapes | None = None,
     random_weights: bool = False,
     operators: UserOperators | None = None,
+    constants: Constants | None = None,
 ) -> Network:
     """Read an ONNX model and split it into fused subgraphs.
 
-    `shapes` binds dynamic dimensions of inputs by name. `random_weights`: give a model that comes
-    without weights (each is a ConstantOfShape) random ones. `operators`: those of a user,
-    see `user_operators`. Errors: see `onnx_reader.load_model`; UnsupportedOperator names the
-    operator, its node and the model's opset. Whatever else goes wrong is a ModelError too: a file
-    may be damaged in any way.
+    `shapes` binds dynamic dimensions of inputs by name, `constants` whole inputs. `random_weights`:
+    give a model that comes without weights (each is a ConstantOfShape) random ones. `operators`:
+    those of a user, see `user_operators`. Errors: see `onnx_reader.load_model`; UnsupportedOperator
+    names the operator, its node and the model's opset. Whatever else goes wrong is a ModelError
+    too: a file may be damaged in any way.
     """
     try:
-        model = load_model(path, shapes, random_weights)
+        model = load_model(path, shapes, random_weights, constants)
         network = graph_network(import_graph(model, operators), Path(path).stem, model_hash(path))
     except (AutotuneError, MemoryError):
         raise
@@ -262,6 +266,7 @@ def build_network(
         inputs=_as_stated(network.inputs, model.halves),
         outputs=_as_stated(network.outputs, model.halves),
         random_weights=random_weights,
+        constant_inputs=dict(constants or {}),
     )
 
 
@@ -281,10 +286,16 @@ def _as_stated(ports: tuple[Port, ...], halves: Mapping[str, str]) -> tuple[Port
 
 
 def graph_network(graph: Graph, name: str, digest: str) -> Network:
-    """Compile a graph into a network: simplify, lay out, partition, place."""
-    stored = remove_dead(resolve_operands(channels_last(simplify(graph))))
+    """Compile a graph into a network: run the passes, partition, place, define the subgraphs.
+
+    Nothing computes outputs without elements.
+    """
+    empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
+    filled = replace(graph, outputs=tuple(n for n in graph.outputs if n not in empty))
+    stored = prepare(filled)
     require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
+    values |= {n: Value(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
     types = dict(stored.types)
     types |= {n: TensorType(v.shape, v.dtype) for n, v in values.items() if n not in types}
     with_copies = Graph(

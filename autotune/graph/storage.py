@@ -4,7 +4,7 @@ The inputs of a Concat are written straight into their part of its result, a Sli
 lies, a Reshape is the same memory under another shape. What cannot be had that way gets a copy: an
 `Identity` group. Windows may be strided in all dimensions but must be dense in the last, and all
 dimensions before it must collapse into one (see `te.collapse`). Memory of its own is dense, or its
-rows are a little apart (`te.pitch`) where nobody needs them dense.
+rows are a little apart (`te.strides`) where nobody needs them dense.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from autotune.graph.ir import Graph, Node, Shape
 from autotune.graph.partition import Group
-from autotune.te.pitch import dense, spaced
+from autotune.te.strides import dense, padded_strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class _Storage:
     def _own(self, name: str) -> Value:
         kind = self.graph.types[name]
         in_order = name in self.unspaced
-        strides = dense(kind.shape) if in_order else spaced(kind.shape, kind.dtype)
+        strides = dense(kind.shape) if in_order else padded_strides(kind.shape, kind.dtype)
         value = Value(name, kind.shape, kind.dtype, strides)
         self.values[name] = value
         return value

@@ -52,7 +52,7 @@ from autotune.te.expr import (
     mul,
     select,
 )
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 
 LIMIT = 2.0**56
 """Largest sum of squares of the transformed data that one decision is about. Data of order 10⁴ pass

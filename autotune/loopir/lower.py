@@ -32,12 +32,12 @@ from autotune.loopir.guarding import (
     unless_flagged,
 )
 from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
-from autotune.loopir.local import check_stack, local_region, spread_rows
+from autotune.loopir.local_buffers import check_stack, local_region, padded_rows
 from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Let, Program, Stmt, Store
 from autotune.loopir.packing import pack_constants
 from autotune.loopir.peeling import peel_last
-from autotune.loopir.skipping import skip_neutral
-from autotune.loopir.touching import touch, touch_next
+from autotune.loopir.predicate_hoisting import skip_neutral
+from autotune.loopir.prefetch_activations import touch, touch_next
 from autotune.loopir.visitor import (
     body_loads,
     loop_extents,
@@ -70,7 +70,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
-from autotune.te.pitch import dense, spaced
+from autotune.te.strides import dense, padded_strides
 
 
 def lower(dag: ComputeDAG, steps: Steps) -> Program:
@@ -101,7 +101,7 @@ def lower_state(state: State, exact: State | None = None) -> Program:
 def _result_buffer(tensor: Tensor, output: bool) -> Buffer:
     if output:
         return Buffer(tensor, "output", dense(tensor.shape))
-    return Buffer(tensor, "workspace", spaced(tensor.shape, tensor.dtype))
+    return Buffer(tensor, "workspace", padded_strides(tensor.shape, tensor.dtype))
 
 
 def _placeholder_buffer(tensor: Tensor, constant: bool) -> Buffer:
@@ -295,7 +295,7 @@ class _Nest:
             consumers = (s for s in self.state.stages.values() if not s.op.reduce_axes)
             fill = touch(fill, body, {name for s in consumers for name in s.touched})
             fill = touch_next(fill, stage.touched, ranges)
-        buffer = Buffer(local, "local", spread_rows(local))
+        buffer = Buffer(local, "local", padded_rows(local))
         if not otherwise:
             return (Alloc(buffer, (*fill, *moved)),)
         data = [self.state[d] for d in self.guarded.decided_by(stage)]
@@ -392,15 +392,22 @@ def _fewest_held(inst: Instance) -> Stage:
     for p in 3: for v in 9: acc[p, v] += x[p]·w[v]   holds nine w; the other way around, three x.
     """
     stage = inst.stage
-    *rest, last = stage.iters
+    iters, dots = _without_dot(stage.iters)
+    *rest, last = iters
     tile = [*takewhile(_is_unrolled, reversed(rest))]
     if last.annotation != "vectorize" or not tile:
         return stage
     vectors, *pixels = tile
     if inst.sizes[vectors.name] <= prod([inst.sizes[i.name] for i in pixels]):
         return stage
-    outside = stage.iters[: -len(tile) - 1]
-    return replace(stage, iters=(*outside, vectors, *reversed(pixels), last))
+    outside = iters[: -len(tile) - 1]
+    return replace(stage, iters=(*outside, vectors, *reversed(pixels), last, *dots))
+
+
+def _without_dot(iters: tuple[Iterator, ...]) -> tuple[tuple[Iterator, ...], tuple[Iterator, ...]]:
+    """The loops outside of the terms that one instruction adds up, and these."""
+    n_dots = sum(it.annotation == "dot" for it in iters)
+    return iters[: len(iters) - n_dots], iters[len(iters) - n_dots :]
 
 
 def _soonest_read_again(stage: Stage) -> Stage:
@@ -414,9 +421,10 @@ def _soonest_read_again(stage: Stage) -> Stage:
 
     It is the same for a tile and its remainder: where tiles overlap, sums are to be equal.
     """
-    end = len(stage.iters) - len([*takewhile(_is_in_tile, reversed(stage.iters))])
-    window = [*takewhile(_is_term, reversed(stage.iters[:end]))][::-1]
-    tile = {i.name: i.extent for i in stage.iters[end:] if i.annotation == "unroll"}
+    iters, dots = _without_dot(stage.iters)
+    end = len(iters) - len([*takewhile(_is_in_tile, reversed(iters))])
+    window = [*takewhile(_is_term, reversed(iters[:end]))][::-1]
+    tile = {i.name: i.extent for i in iters[end:] if i.annotation == "unroll"}
     together = [variables(i) for load in stage.op.reads for i in load.indices]
 
     def reach(term: Iterator) -> int:
@@ -424,7 +432,7 @@ def _soonest_read_again(stage: Stage) -> Stage:
         return max((int(tile[n]) for n in tile if n in moves), default=1)
 
     terms = sorted(window, key=reach)
-    return replace(stage, iters=(*stage.iters[: end - len(window)], *terms, *stage.iters[end:]))
+    return replace(stage, iters=(*iters[: end - len(window)], *terms, *iters[end:], *dots))
 
 
 def _is_in_tile(it: Iterator) -> bool:
@@ -453,7 +461,7 @@ def _loop(stage: Stage, it: Iterator, extent: int, body: Body, limit: Expr | Non
 def _is_straight(stmt: Stmt) -> bool:
     """Whether a statement is free of branches once its loops are unrolled."""
     if isinstance(stmt, For):
-        return stmt.kind == "unroll" and all(map(_is_straight, stmt.body))
+        return stmt.kind in ("unroll", "dot") and all(map(_is_straight, stmt.body))
     return isinstance(stmt, Store)
 
 

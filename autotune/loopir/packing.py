@@ -22,12 +22,12 @@ from autotune.loopir.nodes import (
     Stmt,
     Store,
 )
-from autotune.loopir.prefetch import prefetch
+from autotune.loopir.prefetch_constants import prefetch
 from autotune.loopir.visitor import body_loads, rewrite_exprs
 from autotune.schedule.state import State
 from autotune.te.arith import bounds
 from autotune.te.expr import Axis, Expr, Load, Tensor, Var, idx, loads, substitute, variables
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 
 Loops = tuple[tuple[str, int], ...]
 

@@ -21,7 +21,7 @@ from autotune.loopir.nodes import (
 )
 from autotune.te.dag import print_compute, print_expr
 from autotune.te.expr import Expr, Tensor
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 
 _TAB = "  "
 

@@ -19,7 +19,8 @@ from threading import Event
 from typing import Any
 
 from autotune.errors import AutotuneError, ScheduleError
-from autotune.measure.child import Handler
+from autotune.measure.build import Build
+from autotune.measure.frames import Message, ProtocolError
 from autotune.measure.messages import (
     BuildRequest,
     BuildResult,
@@ -28,8 +29,7 @@ from autotune.measure.messages import (
     to_message,
 )
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
-from autotune.measure.program import Build
-from autotune.measure.protocol import Message, ProtocolError
+from autotune.measure.supervisor import Handler
 from autotune.result import MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.target import Target

@@ -35,7 +35,7 @@ from autotune.codegen.team import load_libgomp, team
 from autotune.errors import CodegenError
 from autotune.measure.driver_ir import driver_ir
 from autotune.target import Target
-from autotune.te.pitch import CACHE_LINE
+from autotune.te.strides import CACHE_LINE
 
 Array = NDArray[Any]
 

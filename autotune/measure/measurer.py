@@ -18,8 +18,10 @@ from dataclasses import replace
 from time import perf_counter
 from types import TracebackType
 
-from autotune.measure import worker
+from autotune.measure import run_worker
+from autotune.measure.build import Build, build_program
 from autotune.measure.builder import BuilderPool
+from autotune.measure.frames import ProtocolError
 from autotune.measure.messages import (
     BuildResult,
     Hold,
@@ -34,8 +36,6 @@ from autotune.measure.messages import (
 )
 from autotune.measure.options import MeasureOptions
 from autotune.measure.process import REPLY_BYTES, Child, ChildCrash, ChildTimeout, WorkerError
-from autotune.measure.program import Build, build_program
-from autotune.measure.protocol import ProtocolError
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.target import Target, usable_cores
@@ -65,7 +65,7 @@ class Measurer:
         start_s, build_s = self._options.start_timeout_s, self._options.build_timeout_s
         most = self._options.builder_bytes
         self._builders = BuilderPool(build, target, n, build_s, start_s, most)
-        self._worker = Child(worker.setup(target, n_threads, self._options), start_s)
+        self._worker = Child(run_worker.setup(target, n_threads, self._options), start_s)
         self._generation = 0
         self._prepared: set[int] = set()
         self._tasks: dict[ComputeDAG, int] = {}
@@ -134,7 +134,7 @@ class Measurer:
         return [r for group in self._groups(built) for r in self._measure(dag, group, time)]
 
     def _groups(self, built: Sequence[BuildResult]) -> Iterator[list[BuildResult]]:
-        return _groups(built, worker.share(_HELD_BYTES, self._options.worker_bytes))
+        return _groups(built, run_worker.share(_HELD_BYTES, self._options.worker_bytes))
 
     def _task(self, dag: ComputeDAG) -> int:
         return self._tasks.setdefault(dag, len(self._tasks))

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.loopir.codec import program_from_json, program_to_json
-from autotune.measure.program import BuiltProgram
-from autotune.measure.protocol import Message, ProtocolError, plain
+from autotune.measure.build import BuiltProgram
+from autotune.measure.frames import Message, ProtocolError, plain
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_from_json, steps_to_json
 from autotune.te.codec import dag_from_json, dag_to_json

@@ -19,7 +19,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ, _STEAL = 0, 1, 2, 5, 6, 7
 _PPID, _UTIME, _CSTIME = 1, 11, 14
-_CHILD_MODULE = b"autotune.measure.child"
+_CHILD_MODULE = b"autotune.measure.supervisor"
 _SESSION_WORD = 6
 """Position of the session's process id on the command line of a builder or worker."""
 

@@ -1,6 +1,6 @@
 """⑦ The parent's side of a worker process: one that may crash, hang or be killed.
 
-Requests and replies are messages on a socket pair, one at a time (`autotune.measure.protocol`). A
+Requests and replies are messages on a socket pair, one at a time (`autotune.measure.frames`). A
 reply has to be whole within its time, whatever the child does to its end. What the child prints
 goes to an unnamed file of limited size, of which a crash report quotes the end.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from autotune.errors import AutotuneError
-from autotune.measure.protocol import (
+from autotune.measure.frames import (
     Channel,
     Closed,
     Late,
@@ -34,7 +34,7 @@ _BOOT = """
 import json, os, sys
 os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
 sys.path[:] = json.loads(sys.argv[1])
-from autotune.measure.child import main
+from autotune.measure.supervisor import main
 main()
 """
 _QUOTED_BYTES = 2000

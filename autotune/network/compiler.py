@@ -1,6 +1,6 @@
 """⑩ From a network and one schedule per task to an artifact.
 
-    lower every task → one variant per layout of its inputs and outputs (`overlays`) → objects
+    lower every task → one variant per memory layout of its ports (`network.aliasing`) → objects
     pack the constants · plan the arena → addresses → the main function that calls all kernels
 
 Two calls with the same task and the same layouts share one object; equal constants are stored once.
@@ -20,16 +20,16 @@ from autotune.graph.network import Call, Network
 from autotune.loopir.guarding import MAX_WEIGHT
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, with_strides
-from autotune.measure.spread import Tell, spread
+from autotune.measure.parallel_map import OnProgress, parallel_map
+from autotune.network.aliasing import Alias, alias_roots, aliases
 from autotune.network.artifact import Artifact
 from autotune.network.entry import compile_entry
 from autotune.network.layout import Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
-from autotune.network.overlays import Overlay, heirs, overlays
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.steps import Steps, Winograd
 from autotune.target import Target
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 
 Variant: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]
 """What tells the programs of one network apart: task, kernels, strides of the buffers, which are
@@ -41,7 +41,7 @@ def compile_network(
     steps: Mapping[str, Steps],
     target: Target,
     n_threads: int = 1,
-    tell: Tell = lambda n_done, n_all: None,
+    tell: OnProgress = lambda n_done, n_all: None,
 ) -> Artifact:
     """Compile `network` with the schedule `steps[key]` for every task.
 
@@ -50,9 +50,9 @@ def compile_network(
     without steps, ScheduleError or CodegenError where a schedule has no program.
     """
     programs = _programs(network, steps)
-    found = overlays(network, programs)
+    found = aliases(network, programs)
     units = _units(network, programs, found)
-    layout = Layout(network, units, heirs(found))
+    layout = Layout(network, units, alias_roots(found))
     entry = compile_entry(layout.launches, layout.n_bases, target)
     return Artifact(
         name=network.name,
@@ -68,6 +68,7 @@ def compile_network(
         constants=layout.constants.data(),
         autotune_version=__version__,
         random_weights=network.random_weights,
+        constant_inputs=network.constant_inputs,
     )
 
 
@@ -84,9 +85,7 @@ def _programs(network: Network, steps: Mapping[str, Steps]) -> list[Program]:
     return out
 
 
-def _units(
-    network: Network, programs: Sequence[Program], found: Mapping[int, Overlay]
-) -> list[Unit]:
+def _units(network: Network, programs: Sequence[Program], found: Mapping[int, Alias]) -> list[Unit]:
     out: list[Unit] = []
     prefixes: dict[Variant, str] = {}
     for step, (call, program) in enumerate(zip(network.calls, programs, strict=True)):
@@ -134,7 +133,7 @@ def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[
     return out
 
 
-def _compile(units: list[Unit], target: Target, tell: Tell) -> list[bytes]:
+def _compile(units: list[Unit], target: Target, tell: OnProgress) -> list[bytes]:
     """One object per distinct program, in order of first use.
 
     By processes: LLVM takes a lock and the emitter holds the interpreter's, so two threads are not
@@ -142,7 +141,7 @@ def _compile(units: list[Unit], target: Target, tell: Tell) -> list[bytes]:
     """
     programs = {unit.prefix: unit.program for unit in units}
     one = partial(_object, target)
-    return spread(one, list(programs.items()), tell)
+    return parallel_map(one, list(programs.items()), tell)
 
 
 def _object(target: Target, named: tuple[str, Program]) -> bytes:

@@ -21,7 +21,7 @@ from autotune.errors import CodegenError
 from autotune.graph.network import Network
 from autotune.graph.storage import Value
 from autotune.te.expr import dtype_bytes
-from autotune.te.pitch import dense, spanned
+from autotune.te.strides import dense, spanned
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,8 @@ def place_of(values: Mapping[str, Value], name: str) -> Place:
         offset += root.offset
         root = values[root.parent]
     strides = tuple(value.strides)
+    if 0 in value.shape:
+        return Place(root.name, offset, tuple(value.shape), strides, value.dtype)
     last = sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True))
     if offset < 0 or offset + last >= spanned(root.shape, root.strides):
         raise CodegenError(f"internal: value '{name}' reaches outside of its storage '{root.name}'")
@@ -142,20 +144,20 @@ def live_blocks(
     network: Network,
     workspaces: Sequence[Mapping[str, int]],
     elsewhere: Collection[str] = (),
-    heirs: Mapping[str, str] = MappingProxyType({}),
+    alias_roots: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Block]:
     """Everything the arena must hold, with the calls during which it is busy.
 
     `workspaces[i]`: bytes of the temporaries of call i by a name of their own. Storages named in
-    `elsewhere` are bound to arrays of the user and take no room; `heirs` lie where other storages
-    lay (see `overlays`). Step -1 is before the first call
+    `elsewhere` are bound to arrays of the user and take no room; those in `alias_roots` use the
+    memory of another storage (see `network.aliasing`). Step -1 is before the first call
     (inputs are written), step `len(calls)` after the last (outputs are read).
     """
     busy: dict[str, list[int]] = {}
 
     def touch(name: str, step: int) -> None:
         root = place_of(network.values, name).root
-        busy.setdefault(heirs.get(root, root), []).append(step)
+        busy.setdefault(alias_roots.get(root, root), []).append(step)
 
     for port in network.inputs:
         touch(port.value, -1)

@@ -11,7 +11,7 @@ from autotune.graph.network import Network
 from tests.graph.onnx_models import assert_matches, model, node
 
 RNG = np.random.default_rng(0)
-SPACED = (1040, 1)
+PADDED = (1040, 1)
 
 
 def weights(*shape: int) -> np.ndarray:
@@ -26,25 +26,25 @@ def checked(nodes: list[NodeProto], folder: Path, n_outputs: int = 16) -> Networ
     return assert_matches(model(nodes, {"x": (6, 16)}, constants), folder)
 
 
-def pitches(network: Network) -> list[tuple[int, ...]]:
+def row_strides(network: Network) -> list[tuple[int, ...]]:
     """Last two strides of every value that is not a port."""
     ports = {p.value for p in (*network.inputs, *network.outputs)}
     return [v.strides[-2:] for name, v in network.values.items() if name not in ports]
 
 
-def test_what_lies_between_two_products_is_spaced(tmp_path: Path) -> None:
+def test_what_lies_between_two_products_has_padded_rows(tmp_path: Path) -> None:
     nodes = [node("MatMul", "x a", "s"), node("Relu", "s", "t"), node("MatMul", "t c", "y")]
-    assert pitches(checked(nodes, tmp_path)) == [SPACED]
+    assert row_strides(checked(nodes, tmp_path)) == [PADDED]
 
 
 def test_inputs_and_outputs_are_dense(tmp_path: Path) -> None:
     nodes = [node("MatMul", "x a", "s"), node("MatMul", "s b", "y")]
     network = checked(nodes, tmp_path)
-    assert pitches(network) == [SPACED]
+    assert row_strides(network) == [PADDED]
     assert network.values[network.outputs[0].value].strides[-2:] == (1024, 1)
 
 
-def test_a_concat_is_written_into_spaced_rows(tmp_path: Path) -> None:
+def test_a_concat_is_written_into_padded_rows(tmp_path: Path) -> None:
     nodes = [
         node("MatMul", "x a", "s"),
         node("Split", "s", "p q", axis=1),
@@ -53,7 +53,7 @@ def test_a_concat_is_written_into_spaced_rows(tmp_path: Path) -> None:
         node("Concat", "u v", "t", axis=1),
         node("MatMul", "t c", "y"),
     ]
-    assert set(pitches(checked(nodes, tmp_path))) == {SPACED}
+    assert set(row_strides(checked(nodes, tmp_path))) == {PADDED}
 
 
 def test_who_needs_dense_rows_gets_them_without_a_copy(tmp_path: Path) -> None:
@@ -64,5 +64,5 @@ def test_who_needs_dense_rows_gets_them_without_a_copy(tmp_path: Path) -> None:
         node("ReduceSum", "u", "y", keepdims=1),
     ]
     network = checked(nodes, tmp_path)
-    assert SPACED not in pitches(network)
+    assert PADDED not in row_strides(network)
     assert not any(call.label == "Identity" for call in network.calls)

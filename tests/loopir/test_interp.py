@@ -24,7 +24,7 @@ from autotune.te.expr import (
     maximum,
     mul,
 )
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 from tests.schedule.random_schedules import lowered
 from tests.schedule.running import assert_close, random_inputs
 from tests.schedule.small_dags import ALL

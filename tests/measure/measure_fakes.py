@@ -12,14 +12,14 @@ from collections.abc import Callable
 from autotune.codegen.jit import Library
 from autotune.errors import CodegenError, ScheduleError
 from autotune.loopir.nodes import Buffer, Kernel, Program
+from autotune.measure.build import BuiltProgram
 from autotune.measure.driver import assemble
 from autotune.measure.options import MeasureOptions
-from autotune.measure.program import BuiltProgram
 from autotune.schedule.steps import ComputeInline, Steps
 from autotune.target import Target, host_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Tensor, f32, mul
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 
 N = 1000
 QUICK = MeasureOptions(

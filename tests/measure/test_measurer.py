@@ -15,7 +15,7 @@ import pytest
 
 from autotune.measure.measurer import Measurer
 from autotune.measure.process import WorkerError
-from autotune.measure.worker import Hold, Time
+from autotune.measure.run_worker import Hold, Time
 from autotune.result import MeasureResult, MeasureStatus
 
 S = MeasureStatus

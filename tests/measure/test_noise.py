@@ -115,7 +115,7 @@ def fake_proc(root: Path, processes: dict[int, tuple[int, int, str]], cores: int
 
 
 def test_processes_are_ours_or_of_another_session(tmp_path: Path) -> None:
-    me, child = os.getpid(), "python -c import.autotune.measure.child [] 3 4 {} 0"
+    me, child = os.getpid(), "python -c import.autotune.measure.supervisor [] 3 4 {} 0"
     proc = fake_proc(
         tmp_path / "proc",
         {

@@ -23,7 +23,7 @@ from autotune.te.expr import (
     maximum,
     mul,
 )
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 
 M, N, K = 32, 48, 1024
 

@@ -13,7 +13,7 @@ from autotune.graph.storage import Value
 from autotune.schedule.steps import Annotate, Pack, Parallel, Reorder, Split, Steps
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce, add, f32, maximum, mul
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 
 
 def value(name: str, shape: Sequence[int]) -> Value:

@@ -20,7 +20,7 @@ from autotune.network.memory import (
     place_of,
     plan_arena,
 )
-from autotune.te.pitch import dense
+from autotune.te.strides import dense
 
 
 @st.composite

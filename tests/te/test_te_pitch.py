@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from autotune.te.pitch import dense, spaced, spanned
+from autotune.te.strides import dense, padded_strides, spanned
 
 shapes = (
     st.lists(st.sampled_from([1, 2, 3, 7, 1024]), max_size=4)
@@ -34,17 +34,17 @@ shapes = (
     ],
 )
 def test_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    assert spaced(shape, "float32") == strides
+    assert padded_strides(shape, "float32") == strides
 
 
 def test_what_counts_is_bytes() -> None:
-    assert spaced((8, 512), "float64") == (520, 1)
-    assert spaced((8, 1024), "int8") == (1024, 1)
+    assert padded_strides((8, 512), "float64") == (520, 1)
+    assert padded_strides((8, 1024), "int8") == (1024, 1)
 
 
 @given(shapes)
 def test_elements_are_apart_in_row_major_order(shape: tuple[int, ...]) -> None:
-    strides = spaced(shape, "float32")
+    strides = padded_strides(shape, "float32")
     at = as_strided(np.arange(spanned(shape, strides)), shape, [8 * s for s in strides])
     places = at.ravel()
     assert (np.diff(places) > 0).all()

@@ -14,20 +14,18 @@ import numpy as np
 from onnx import ValueInfoProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
-from autotune.graph.limits import MOST_WORK, Budget, check_constant, check_declared
-from autotune.graph.operators.table import NATIVE
+from autotune.graph.limits import MOST_WORK, Budget, check_declared
+from autotune.graph.operators.definition import Folding
+from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.user_operators import UserOperator, UserOperators, define
 from autotune.graph.reader.functions import has_body
-from autotune.graph.reader.inference import Inference, is_static
+from autotune.graph.reader.inference import Inference
 from autotune.graph.reader.onnx_nodes import proto_of, value_info
 from autotune.graph.reader.opsets import schema_of
 from autotune.graph.reader.unfolding import CONTROL, Unfolding, is_unfolded
 from autotune.graph.refusals import Refusals
-
-_LOSES_NAN = ("MaxPool", "AveragePool", "LpPool")
-"""Operators whose padding is NaN in the reference implementation."""
-_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
 
 
 def fold_constants(graph: Graph, operators: UserOperators | None = None) -> Graph:
@@ -53,6 +51,10 @@ class _Folder:
 
     def run(self) -> Graph:
         graph = self.editor.graph
+        for name in graph.inputs:
+            if 0 in self.editor.types[name].shape:
+                kind = self.editor.types[name]
+                self.editor.set_constant(name, np.zeros(kind.shape, kind.dtype))
         waiting = deque(graph.nodes)
         while waiting:
             node = self.editor.updated(waiting.popleft())
@@ -72,16 +74,21 @@ class _Folder:
             return unfolded
         if node.op in CONTROL:
             self._refuse_inside(node)
-            raise unsupported(node, self.editor.graph, "its condition depends on the data")
+            raise _undecided(
+                unsupported(node, self.editor.graph, "its condition depends on the data")
+            )
         node = _without_empty_parts(node, self.editor)
-        if node.op not in NATIVE and not self._has_known_inputs(node):
+        is_native = operator_of(node.op).is_native
+        if not is_native and not self._has_known_inputs(node):
             return self._expanded(node)
         self.infer(node)
+        if _has_no_terms(node, self.editor):
+            return _bias_alone(node, self.editor)
         values = self._known_result(node)
         if values is not None:
             for name, value in zip(node.outputs, values, strict=False):
                 self.editor.set_constant(name, value)
-        elif node.op not in NATIVE:
+        elif not is_native:
             return self._expanded(node)
         else:
             self._check_broadcast(node)
@@ -123,57 +130,38 @@ class _Folder:
                     self.refusals.found.append((made, unsupported(inner, self.editor.graph)))
 
     def _is_known(self, node: Node) -> bool:
-        if node.op in self.editor.graph.functions or node.op in (*NATIVE, *CONTROL):
+        if node.op in self.editor.graph.functions or operator_of(node.op).is_native:
             return True
         schema = schema_of(node.op, node.opset)
         return schema is not None and (is_unfolded(node.op) or has_body(schema))
 
     def _known_result(self, node: Node) -> list[Array] | None:
         """The values of all outputs where they are known."""
-        editor = self.editor
-        if node.op in ("Shape", "Size") and not is_static(node.inputs[0], editor):
+        editor, operator = self.editor, operator_of(node.op)
+        told = operator.fold(editor, node) if operator.fold else None
+        told = _empty_results(node, editor) if told is None else told
+        if told is not None:
+            return told
+        if operator.folding is Folding.NEVER or not self._has_known_inputs(node):
             return None
-        if node.op == "Shape":
-            shape = editor.types[node.inputs[0]].shape
-            part = slice(node.attrs.get("start"), node.attrs.get("end"))
-            return [np.array(shape[part], np.int64)]
-        if node.op == "Size":
-            return [np.array(np.prod(editor.types[node.inputs[0]].shape, dtype=np.int64))]
-        empty = _empty_results(node, editor)
-        if empty is not None:
-            return empty
-        if node.op == "Identity" and node.inputs[0] in editor.constants:
-            return [editor.constants[node.inputs[0]]]
-        if node.op == "CastLike" and node.inputs[0] in editor.constants:
-            like = editor.types[node.inputs[1]]
-            check_constant(node, editor.constants[node.inputs[0]].size, self.budget.most_bytes)
-            return [editor.constants[node.inputs[0]].astype(like.dtype)]
-        if node.op in _RANDOM or not self._has_known_inputs(node):
-            return None
-        if node.op in _LOSES_NAN and not _is_finite(node, editor):
+        if operator.folding is Folding.FINITE and not _is_finite(node, editor):
             return None
         kinds = [editor.types[n] for n in node.outputs if n in editor.types]
         shapes = [(k.shape, k.dtype) for k in kinds if min(k.shape, default=0) >= 0]
         given = [editor.constants[n] for n in node.inputs if n]
         self.budget.take_constants(node, shapes, given)
-        if sum(math.prod(shape) for shape, _ in shapes) * _n_terms(node, given) > MOST_WORK:
+        n_terms = operator.n_terms(given) if operator.n_terms else 1
+        if sum(math.prod(shape) for shape, _ in shapes) * n_terms > MOST_WORK:
             return None
-        if node.op == "GatherElements":  # the reference implementation gives up beyond 64 elements
-            return [_gather_elements(node, *given)]
+        if operator.evaluate is not None:
+            return operator.evaluate(node, given)
         return _evaluate(node, {n: editor.constants[n] for n in node.inputs if n})
 
 
-def _n_terms(node: Node, given: list[Array]) -> int:
-    """How many products each element of a result is the sum of, at most."""
-    match node.op:
-        case "MatMul" | "Gemm" | "MatMulInteger":
-            return int(given[0].shape[-1]) if given[0].ndim else 1
-        case "Conv" | "ConvTranspose":
-            return max(1, int(given[1].size) // max(1, int(given[1].shape[0])))
-        case "Einsum":
-            return max(int(a.size) for a in given)
-        case _:
-            return 1
+def _undecided(error: UnsupportedOperator) -> UnsupportedOperator:
+    """With the hint that an input may decide a condition, as a sampling rate does."""
+    hint = "if an input that decides it is always the same, bind it: --const NAME=VALUE"
+    return UnsupportedOperator(error.message, hint, error.reason)
 
 
 def _is_finite(node: Node, editor: Editor) -> bool:
@@ -189,19 +177,33 @@ def _without_empty_parts(node: Node, editor: Editor) -> Node:
     return replace(node, inputs=parts or node.inputs[:1])
 
 
+def _has_no_terms(node: Node, editor: Editor) -> bool:
+    """Whether a Gemm with a bias adds up nothing: its other operands have no elements."""
+    if node.op != "Gemm" or len(node.inputs) < 3 or not node.inputs[2]:
+        return False
+    out = editor.types.get(node.output)
+    empty = (0 in editor.types[n].shape for n in node.inputs[:2] if n in editor.types)
+    return out is not None and 0 not in out.shape and any(empty)
+
+
+def _bias_alone(node: Node, editor: Editor) -> list[Node]:
+    """Gemm(no elements, no elements, bias) -> zeros + beta · bias."""
+    kind = editor.types[node.output]
+    zeros = editor.constant(f"{node.output}.zeros", np.zeros(kind.shape, kind.dtype))
+    beta = editor.constant(f"{node.output}.beta", np.array(node.attrs.get("beta", 1.0), kind.dtype))
+    scaled = editor.new(f"{node.output}.scaled", editor.types[node.inputs[2]].shape, kind.dtype)
+    return [
+        Node(node.name, "Mul", (node.inputs[2], beta), (scaled,)),
+        Node(node.name, "Add", (zeros, scaled), node.outputs),
+    ]
+
+
 def _empty_results(node: Node, editor: Editor) -> list[Array] | None:
     """The results of a node of which none has an element."""
     kinds = [editor.types.get(n) for n in node.outputs if n]
     if any(k is None or 0 not in k.shape or -1 in k.shape for k in kinds):
         return None
     return [np.zeros(k.shape, k.dtype) for k in kinds if k is not None]
-
-
-def _gather_elements(node: Node, x: Array, index: Array) -> Array:
-    axis = node.attrs.get("axis", 0) % x.ndim
-    near = tuple(slice(None if d == axis else n) for d, n in enumerate(index.shape))
-    taken: Array = np.take_along_axis(x[near], index, axis)
-    return taken
 
 
 def _evaluate(node: Node, inputs: dict[str, Array]) -> list[Array] | None:

@@ -14,7 +14,7 @@ from autotune.search.cost.nest import Access, Array, Nest, local_bytes, product
 from autotune.target import Target
 from autotune.te.arith import linear
 from autotune.te.expr import Var, dtype_bytes
-from autotune.te.pitch import CACHE_LINE, SET_BYTES, spaced
+from autotune.te.strides import CACHE_LINE, SET_BYTES, padded_strides
 
 RUN_START_BYTES = 96
 """Bytes that could come from beyond L2 while the prefetcher finds out that a run has begun."""
@@ -112,7 +112,7 @@ class Caches:
     def _crowded(self, access: Access, inner: dict[str, Array]) -> Array:
         """Bytes of L1 that are taken by lines of few sets: a way of all sets for each of a set."""
         tensor = access.load.tensor
-        strides = spaced(tensor.shape, tensor.dtype)
+        strides = padded_strides(tensor.shape, tensor.dtype)
         lines, sets = np.ones(self.n), np.ones(self.n)
         for index, stride in zip(access.load.indices, strides, strict=True):
             for atom, coef in linear(index).terms:

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.loopir.skipping import conditions
+from autotune.loopir.predicate_hoisting import conditions
 from autotune.schedule.region import Extent, UnboundedIndex, span
 from autotune.schedule.required import required_extents
 from autotune.schedule.state import SplitRelation, Stage, State

@@ -1,0 +1,143 @@
+"""④ Software prefetch of packed constants, in the innermost serial loop that reads them.
+
+A distance d > 0 touches the lines d bytes ahead of the present ones. `NEXT_CHUNK` is for weights
+that several tiles in a row read: while those tiles run over the present chunk, each step touches
+its share of the next one, so a chunk arrives from memory evenly during the one before it.
+
+Nothing precedes the first chunk. A thread asks for its beginning, all at once, before it starts:
+
+    for t in 4: for k in 64: S(w[t, k])  ->  head: for n in 8: touch w[t, 0] + 64·n bytes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Stmt
+from autotune.loopir.visitor import body_loads, loop_extents, statements
+from autotune.schedule.steps import NEXT_CHUNK
+from autotune.te.expr import (
+    Expr,
+    Load,
+    Var,
+    add,
+    dtype_bytes,
+    floordiv,
+    idx,
+    mul,
+    substitute,
+    variables,
+)
+from autotune.te.strides import CACHE_LINE
+
+Loops = tuple[tuple[str, int], ...]
+_MAX_SHARERS = 64
+"""With more tiles per chunk than this the next one costs less than looking for it."""
+_FIRST_BYTES = 8192
+"""Of the first chunk: what memory gives within half a microsecond."""
+
+
+def prefetch(kernel: Kernel, ahead: dict[str, int]) -> Kernel:
+    """Insert prefetches; `ahead`: distance in bytes, NEXT_CHUNK or 0 by packed constant."""
+    if not any(ahead.values()):
+        return kernel
+    return replace(kernel, body=_body(kernel.body, ahead, ()), head=_head(kernel, ahead))
+
+
+def _head(kernel: Kernel, ahead: dict[str, int]) -> Body:
+    """The beginning of what the first iteration reads of each constant that is prefetched."""
+    lets = [s for s in kernel.body if isinstance(s, Let)]
+    known = {kernel.var, *(s.var for s in lets)}
+    first = {x.tensor.name: x for x in reversed(list(body_loads(kernel.body)))}
+    lines = [_beginning(x, known) for name, x in first.items() if ahead.get(name, 0)]
+    return (*lets, *lines) if lines else ()
+
+
+def _beginning(load: Load, known: set[str]) -> For:
+    """The first lines of the part of a constant that is read where the loops `known` stand."""
+    inside = {v for i in load.indices for v in variables(i)} - known
+    sizes = zip(load.tensor.shape, load.indices, strict=True)
+    n_elements = math.prod(n for n, i in sizes if variables(i) & inside)
+    n_bytes = min(n_elements * dtype_bytes(load.tensor.dtype), _FIRST_BYTES)
+    line = PrefetchLine(load.tensor, _at_zero(load, inside), mul(Var("line"), idx(CACHE_LINE)))
+    return For("line", -(-n_bytes // CACHE_LINE), "serial", (line,))
+
+
+def _body(body: Body, ahead: dict[str, int], loops: Loops) -> Body:
+    return tuple(_stmt(s, ahead, loops) for s in body)
+
+
+def _stmt(stmt: Stmt, ahead: dict[str, int], loops: Loops) -> Stmt:
+    match stmt:
+        case For(var=var, extent=extent, kind=kind, body=body):
+            inside = (*loops, (var, extent)) if kind == "serial" else loops
+            if kind == "serial" and not _has_serial_loop(body):
+                return replace(stmt, body=(*_lines(body, ahead, inside), *body))
+            return replace(stmt, body=_body(body, ahead, inside))
+        case Alloc(body=body):
+            return replace(stmt, body=_body(body, ahead, loops))
+        case If(cond=cond, then=then, orelse=orelse):
+            return If(cond, _body(then, ahead, loops), _body(orelse, ahead, loops))
+        case _:
+            return stmt
+
+
+def _has_serial_loop(body: Body) -> bool:
+    return any(isinstance(s, For) and s.kind == "serial" for s in statements(body))
+
+
+def _lines(body: Body, ahead: dict[str, int], loops: Loops) -> list[Stmt]:
+    tile = loop_extents(body)
+    out: list[Stmt] = []
+    for load in {x.tensor.name: x for x in body_loads(body)}.values():
+        distance = ahead.get(load.tensor.name, 0)
+        if distance == NEXT_CHUNK:
+            out += _next_chunk(load, tile, loops)
+        elif distance:
+            first = _at_zero(load, tile)
+            n_bytes = _bytes_per_step(load, tile)
+            offsets = range(distance, distance + n_bytes, CACHE_LINE)
+            out += [PrefetchLine(load.tensor, first, idx(o)) for o in offsets]
+    return out
+
+
+def _next_chunk(load: Load, tile: dict[str, int], loops: Loops) -> list[Stmt]:
+    """A share of the next chunk in each step of each of the tiles that read the present one."""
+    used = {v for i in load.indices for v in variables(i)}
+    depth = len(loops)
+    while depth and loops[depth - 1][0] in used:
+        depth -= 1
+    steps = loops[depth:]
+    begin = depth
+    while begin and loops[begin - 1][0] not in used:
+        begin -= 1
+    sharers = loops[begin:depth]
+    n_sharers = math.prod(e for _, e in sharers)
+    if not steps or not 1 < n_sharers <= _MAX_SHARERS:
+        return []
+    per_step = _bytes_per_step(load, tile)
+    chunk = per_step * math.prod(e for _, e in steps)
+    share = floordiv(mul(flat((*sharers, *steps)), idx(per_step)), idx(n_sharers))
+    first = _at_zero(load, dict(steps) | tile)
+    lines = range(0, max(1, per_step // n_sharers), CACHE_LINE)
+    return [PrefetchLine(load.tensor, first, add(share, idx(chunk + o))) for o in lines]
+
+
+def flat(loops: Loops) -> Expr:
+    """Number of the present iteration of nested loops."""
+    total: Expr = idx(0)
+    for var, extent in loops:
+        total = add(mul(total, idx(extent)), Var(var))
+    return total
+
+
+def _at_zero(load: Load, names: Iterable[str]) -> tuple[Expr, ...]:
+    return tuple(substitute(i, {v: idx(0) for v in names}) for i in load.indices)
+
+
+def _bytes_per_step(load: Load, tile: dict[str, int]) -> int:
+    used = {v for i in load.indices for v in variables(i)}
+    count = math.prod(e for v, e in tile.items() if v in used)
+    return count * dtype_bytes(load.tensor.dtype)

@@ -1,0 +1,108 @@
+"""⑦ One function of many arguments, on all cores: here and in worker processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, TypeAlias, TypeVar
+
+from autotune.measure.frames import MAX_BYTES, Message
+from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
+from autotune.measure.supervisor import Handler
+
+A = TypeVar("A")
+B = TypeVar("B")
+Todo: TypeAlias = "deque[tuple[int, A]]"
+OnProgress: TypeAlias = Callable[[int, int], None]
+"""Is told how many are done, and of how many."""
+
+MIN_SHARE = 4
+"""Arguments that are worth the half second in which a process starts."""
+MAX_PROCESSES = 16
+"""Each takes some 150 MB."""
+_START_TIMEOUT_S = 60.0
+_TIMEOUT_S = 600.0
+
+
+def parallel_map(
+    function: Callable[[A], B],
+    arguments: Sequence[A],
+    tell: OnProgress = lambda n_done, n_all: None,
+    n_processes: int | None = None,
+) -> list[B]:
+    """`[function(a) for a in arguments]`; function, arguments and results can be pickled.
+
+    `tell` is called as results come, from any thread. What fails elsewhere is
+    done again here, so exceptions are those of `function`. `n_processes`: at most so many, this
+    one included; as many as there are cores by default.
+    """
+    todo = deque(enumerate(arguments))
+    found: dict[int, B] = {}
+
+    def keep(index: int, result: B) -> None:
+        found[index] = result
+        tell(len(found), len(arguments))
+
+    most = min(n_processes or len(os.sched_getaffinity(0)), MAX_PROCESSES)
+    n_children = max(1, min(most, len(arguments) // MIN_SHARE)) - 1
+    blobs = [pickle.dumps(function)] if n_children else []
+    setup = Setup("autotune.measure.parallel_map:serve_calls", blobs=blobs)
+    children = [Child(setup, _START_TIMEOUT_S) for _ in range(n_children)]
+    with ThreadPoolExecutor(max(1, n_children)) as threads:
+        try:
+            for child in children:
+                child.start()  # in this thread: a child dies with the one that started it
+            helped = [threads.submit(_feed, child, todo, keep) for child in children]
+            for index, argument in _taken(todo):
+                keep(index, function(argument))
+            wait(helped)
+            for index, argument in _taken(todo):
+                keep(index, function(argument))
+        finally:
+            for child in children:
+                child.kill()
+    return [found[n] for n in range(len(arguments))]
+
+
+def _taken(todo: Todo[A]) -> Iterator[tuple[int, A]]:
+    """What is left to do, one by one, while others take of it too."""
+    while True:
+        try:
+            yield todo.popleft()
+        except IndexError:
+            return
+
+
+def _feed(child: Child, todo: Todo[A], keep: Callable[[int, B], None]) -> None:
+    """Let `child` work until it fails; what it could not do goes back."""
+    try:
+        child.ready()
+    except WorkerError:
+        return
+    for index, argument in _taken(todo):
+        request = Message("call", {}, [pickle.dumps(argument)])
+        try:
+            reply = child.request(request, _TIMEOUT_S, MAX_BYTES)
+        except (ChildCrash, ChildTimeout):
+            reply = Message("failed")
+        if reply.kind != "value":
+            todo.append((index, argument))
+            return
+        keep(index, pickle.loads(reply.blobs[0]))
+
+
+def serve_calls(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
+    """The handler of a process that calls one function.
+
+    Function, arguments and results are pickled: these processes run the code of this package and
+    nothing that it has generated.
+    """
+    function = pickle.loads(blobs[0])
+
+    def handle(message: Message) -> Message:
+        return Message("value", {}, [pickle.dumps(function(pickle.loads(message.blobs[0])))])
+
+    return handle

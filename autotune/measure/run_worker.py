@@ -1,0 +1,272 @@
+"""⑦ The run worker: one isolated process that loads, checks and times programs.
+
+The check comes first: outputs and workspace hold NaN, buffers are fenced, and the output of one
+evaluation on all threads is compared with the oracle. Only a program that passes is timed, in turns
+with others of its task. After timing its output must still be right: what a race spoils now and
+then shows there.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.codegen.jit import Library
+from autotune.codegen.memory import aligned
+from autotune.codegen.pack import pack
+from autotune.errors import AutotuneError, UsageError
+from autotune.loopir.nodes import Program
+from autotune.measure.arena import Arena
+from autotune.measure.build import BuiltProgram
+from autotune.measure.driver import Driver, Launch, Plan
+from autotune.measure.frames import Message
+from autotune.measure.messages import (
+    Hold,
+    Prepare,
+    Prepared,
+    Reply,
+    RunRequest,
+    Time,
+    request_from,
+    to_message,
+)
+from autotune.measure.options import MeasureOptions
+from autotune.measure.oracle import Reference, Verdict, check, reference
+from autotune.measure.peak import MultiplyAddPeak
+from autotune.measure.process import Setup
+from autotune.measure.supervisor import Handler
+from autotune.measure.timing import repeat_in_turns
+from autotune.result import MeasureResult, MeasureStatus
+from autotune.target import Target
+
+Array = NDArray[Any]
+
+_CACHED_BYTES = 1 << 30
+"""References of tasks are kept up to this size; the last one always."""
+
+_PEAK_TURNS = 20_000
+"""About 0.3 ms: as long as a kernel, and longer than most interruptions."""
+
+
+def serve_runs(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
+    """The handler of a run worker, of the arguments that `setup` gives."""
+    target = Target.from_json(arguments["target"])
+    handler = RunHandler(
+        target, arguments["n_threads"], MeasureOptions.from_json(arguments["options"])
+    )
+
+    def handle(message: Message) -> Message:
+        request = request_from(message)
+        assert isinstance(request, Prepare | Hold | Time)
+        return to_message(handler(request))
+
+    return handle
+
+
+def setup(target: Target, n_threads: int, options: MeasureOptions) -> Setup:
+    """What starts a run worker."""
+    arguments = {
+        "target": target.to_json(),
+        "n_threads": n_threads,
+        "options": options.to_json(),
+    }
+    return Setup("autotune.measure.run_worker:serve_runs", arguments, (), options.worker_bytes)
+
+
+class RunHandler:
+    """Runs in the worker process."""
+
+    def __init__(self, target: Target, n_threads: int, options: MeasureOptions) -> None:
+        self._options = options
+        self._driver = Driver(target, n_threads)
+        self._driver.pin(_cores(options)[:n_threads])
+        per_thread = 2 * target.l2_bytes if options.flush_bytes is None else options.flush_bytes
+        self._sweep = aligned((per_thread * n_threads,), "uint8")
+        self._sweep.fill(0)  # touch the pages now
+        self._references: dict[int, Reference] = {}
+        self._held: list[_Held] = []
+        beside = options.beside_peak
+        self._fma_peak = MultiplyAddPeak(target, self._driver, fed=True) if beside else None
+
+    def __call__(self, request: RunRequest) -> Reply:
+        """Prepare a task or measure programs of one that is."""
+        match request:
+            case Prepare():
+                return self._prepare(request)
+            case Hold():
+                self._held = [] if request.first else self._held
+                return self._guarded(partial(self._hold, request))
+            case Time():
+                held, self._held = self._held, []
+                return self._guarded(partial(self._time, held, request))
+
+    def _prepare(self, request: Prepare) -> Prepared:
+        options = self._options
+        made = reference(request.dag, options.seed, options.relative_tolerance, request.expected)
+        most = share(_CACHED_BYTES, options.worker_bytes)
+        while self._references and self._cached_bytes() > most:
+            del self._references[next(iter(self._references))]
+        self._references[request.task] = made
+        return Prepared(dict(made.expected), frozenset(self._references))
+
+    def _cached_bytes(self) -> int:
+        return sum(r.n_bytes for r in self._references.values())
+
+    def _hold(self, request: Hold) -> MeasureResult:
+        ref = self._references[request.task]
+        loaded = Loaded(request.built, ref, self._driver, self._sweep, self._options.evict)
+        first_s = loaded.evaluate()
+        verdict = loaded.verdict()
+        if verdict.problem:
+            return _wrong(verdict)
+        self._held.append(_Held(loaded, first_s, verdict))
+        return MeasureResult(MeasureStatus.OK, max_error=verdict.max_error)
+
+    def _time(self, held: Sequence[_Held], request: Time) -> list[MeasureResult]:
+        peaks: list[list[float]] = [[] for _ in held]
+
+        def evaluate(n: int) -> float:
+            time_s = held[n].loaded.evaluate()
+            if self._fma_peak is not None and request.rounds is not None:
+                peaks[n].append(self._fma_peak.flops_per_s(_PEAK_TURNS))
+            return time_s
+
+        programs = [partial(evaluate, n) for n in range(len(held))]
+        if request.rounds is not None:
+            rounds = [[program() for program in programs] for _ in range(request.rounds)]
+            times = list(zip(*rounds, strict=True))
+        else:
+            first_s = [h.first_s for h in held]
+            times = repeat_in_turns(programs, first_s, self._options, request.best_s)
+        return [self._result(*each) for each in zip(held, times, peaks, strict=True)]
+
+    def _result(
+        self, held: _Held, times: tuple[float, ...], peaks: Sequence[float]
+    ) -> MeasureResult:
+        again = held.loaded.verdict()
+        if again.problem:
+            return _wrong(again, "in a later evaluation: ")
+        worst = max(held.verdict.max_error, again.max_error)
+        result = MeasureResult(MeasureStatus.OK, times, max_error=worst, peaks=tuple(peaks))
+        return result.within(self._options.max_error)
+
+    def _guarded(self, run: Callable[[], Reply]) -> Reply:
+        try:
+            return run()
+        except AutotuneError as error:
+            return MeasureResult(MeasureStatus.RUN_ERROR, error=error.message)
+        except MemoryError:
+            text = f"out of memory\n{traceback.format_exc()}"
+            return MeasureResult(MeasureStatus.RUN_ERROR, error=text)
+        except Exception:
+            return MeasureResult(MeasureStatus.RUN_ERROR, error=traceback.format_exc())
+
+
+class Loaded:
+    """A program in memory: code, buffers, packed constants, and the plan to evaluate it."""
+
+    def __init__(
+        self, built: BuiltProgram, ref: Reference, driver: Driver, sweep: Array, evict: bool
+    ) -> None:
+        program = built.program
+        self._program = program
+        self._ref = ref
+        self._driver = driver
+        self._library = Library([built.code])
+        buffers = [b for b in program.buffers if b.role != "local"]
+        self._arena = Arena(buffers, program.shared)
+        _fill(self._arena, program, ref)
+        self._plan = self._make_plan(sweep, evict)
+
+    def evaluate(self) -> float:
+        """Seconds of one evaluation, weights cold and inputs warm."""
+        for operand in self._program.shared[:1]:
+            self._arena.view(operand)[...] = self._ref.values[operand]
+        return self._driver.evaluate(self._plan)
+
+    def verdict(self) -> Verdict:
+        """Whether the last evaluation wrote the right numbers, and nothing else."""
+        worst = 0.0
+        for name in self._ref.expected:
+            verdict = check(name, self._arena.view(name), self._ref)
+            worst = max(worst, verdict.max_error)
+            if verdict.problem:
+                return Verdict(worst, self._arena.damage() or verdict.problem)
+        return Verdict(worst, self._arena.damage() or self._changed_input())
+
+    def _changed_input(self) -> str:
+        program = self._program
+        for name in (b.name for b in program.buffers if b.role == "input"):
+            intact = np.array_equal(self._arena.view(name), self._ref.values[name])
+            if name not in program.shared and not intact:
+                return f"the program has changed its input {name}"
+        return ""
+
+    def _make_plan(self, sweep: Array, evict: bool) -> Plan:
+        arena, program = self._arena, self._program
+        launches = [
+            Launch(
+                self._library.address(k.name), tuple(arena.address(b) for b in k.buffers), k.extent
+            )
+            for k in program.kernels
+        ]
+
+        def spans(*roles: str) -> list[tuple[int, int]]:
+            mine = [b for b in program.buffers if b.role in roles and b.name not in result]
+            return [(arena.address(b.name), b.n_bytes) for b in mine]
+
+        result = program.shared[1:]  # lies where an input does
+        if evict:
+            near, cold = spans("output", "workspace"), spans("constant")
+        else:
+            near, cold = spans("output", "workspace", "constant"), []
+        code = [(min(x.code for x in launches), self._library.n_code_bytes)]
+        return self._driver.plan(launches, spans("input"), sweep, cold, near, code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A program that was right when it was loaded, and how long that evaluation took."""
+
+    loaded: Loaded
+    first_s: float
+    verdict: Verdict
+
+
+def share(n_bytes: int, of_bytes: int) -> int:
+    """`n_bytes`, or a quarter of what there is (0: enough) where that is less."""
+    return min(n_bytes, of_bytes // 4) if of_bytes else n_bytes
+
+
+def _cores(options: MeasureOptions) -> tuple[int, ...]:
+    """Where to run; raises UsageError for a core that this process may not use."""
+    allowed = os.sched_getaffinity(0)
+    unknown = set(options.cores) - allowed
+    if unknown:
+        raise UsageError(f"cannot run on core {min(unknown)}", f"use some of {sorted(allowed)}")
+    return options.cores or tuple(sorted(allowed))
+
+
+def _fill(arena: Arena, program: Program, ref: Reference) -> None:
+    """Write inputs and constants, packing those that the program wants packed."""
+    packings = {p.packed.name: p for p in program.packs}
+    values = ref.constants(program.derived)
+    for buffer in program.buffers:
+        packing = packings.get(buffer.name)
+        if packing is not None:
+            pack(packing, values[packing.source.name], arena.view(buffer.name))
+        elif buffer.role in ("input", "constant"):
+            arena.view(buffer.name)[...] = values[buffer.name]
+
+
+def _wrong(verdict: Verdict, when: str = "") -> MeasureResult:
+    return MeasureResult(
+        MeasureStatus.WRONG_ANSWER, error=when + verdict.problem, max_error=verdict.max_error
+    )

@@ -1,0 +1,172 @@
+"""⑦ The child's side of a worker process: answer requests until the parent is gone.
+
+Started by `autotune.measure.process` as two processes. The *supervisor* runs nothing but this file;
+the *worker*, its child, imports the rest and may crash, hang or start processes of its own. When
+the worker ends, or the session that started it is gone, however it died, the supervisor ends
+everything that descends from the worker, and itself in the way in which the worker has ended.
+Interrupts from the terminal are the session's business, so both ignore them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+from autotune.measure.frames import Channel, Closed, Message, ProtocolError
+
+Handler: TypeAlias = Callable[[Message], Message]
+"""Answers one request; what it raises becomes a `failed` reply."""
+MakeHandler: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Handler]
+"""Makes a handler of the arguments and blobs of the `setup` message."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_MAX_OUTPUT_BYTES = 64 << 20
+"""What a worker may write to a file, and so to its output, which is one."""
+_SWEEP_S = 5.0
+_POLL_S = 0.02
+
+
+def main() -> None:
+    """Entry point: `argv` holds sys.path, two file descriptors, the session's pid, a limit."""
+    channel, lifeline, session, n_data_bytes = (int(a) for a in sys.argv[2:6])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    supervisor = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        os.close(lifeline)
+        _become_worker(supervisor, n_data_bytes)
+        serve(Channel(socket.socket(fileno=channel)))
+        os._exit(0)  # what a faulty program has left behind is not cleaned up
+    os.close(channel)
+    _supervise(worker, lifeline, session)
+
+
+def serve(channel: Channel) -> None:
+    """First message: which function makes the handler; all others: its requests."""
+    with contextlib.suppress(Closed):  # the session closed its end
+        handler = _answer(channel, _handler)
+        while callable(handler):
+            _answer(channel, handler)
+
+
+def _answer(channel: Channel, handle: Callable[[Message], Any]) -> Any:
+    """Take one message and reply to it; gives what `handle` gave, None where it failed."""
+    request = channel.receive()
+    try:
+        made = handle(request)
+    except Exception:
+        reply, made = Message("failed", {"text": traceback.format_exc()}), None
+    else:
+        reply = made if isinstance(made, Message) else Message("ready", {"pid": os.getpid()})
+    try:
+        channel.send(Message(reply.kind, reply.fields, reply.blobs, request.number))
+    except ValueError as error:  # a number that JSON does not have
+        channel.send(Message("failed", {"text": str(error)}, (), request.number))
+    return made
+
+
+def _handler(setup: Message) -> Handler:
+    if setup.kind != "setup":
+        raise ProtocolError("the first message is no setup")
+    module, _, name = setup.fields["handler"].partition(":")
+    make: MakeHandler = getattr(import_module(module), name)
+    return make(setup.fields["arguments"], setup.blobs)
+
+
+def _become_worker(supervisor: int, n_data_bytes: int) -> None:
+    os.setpgid(0, 0)  # signals that a program sends to its group do not reach the supervisor
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:  # it died before prctl took effect
+        os._exit(1)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, _MAX_OUTPUT_BYTES)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    _limit(resource.RLIMIT_DATA, n_data_bytes or total)  # fails before the system kills somebody
+
+
+def _limit(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if hard < 0 else min(value, hard), hard))
+
+
+def _supervise(worker: int, lifeline: int, session: int) -> NoReturn:
+    """Wait until the worker or the session has ended; then leave nothing behind."""
+    wake, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    for kind in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(kind, lambda *_: None)
+    # bound to the thread that started us: whether the session itself is gone is looked up
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    waiting = select.poll()
+    waiting.register(wake, select.POLLIN)
+    waiting.register(lifeline, select.POLLIN)
+    status = None
+    while status is None and os.getppid() == session:
+        done, found = os.waitpid(worker, os.WNOHANG)
+        status = found if done else None
+        if status is None and any(fd == lifeline for fd, _ in waiting.poll()):
+            break  # nothing is ever written: its other end was closed
+        _drain(wake)
+    _sweep(worker, status is None)
+    _leave(status)
+
+
+def _drain(wake: int) -> None:
+    os.set_blocking(wake, False)
+    with contextlib.suppress(BlockingIOError):
+        os.read(wake, 4096)
+
+
+def _sweep(worker: int, is_running: bool) -> None:
+    """End the worker and all that descends from it: what loses its parent becomes our child."""
+    end_s = time.monotonic() + _SWEEP_S
+    while time.monotonic() < end_s:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker, signal.SIGKILL)
+        if is_running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                is_running = False
+        except ChildProcessError:
+            return
+        time.sleep(_POLL_S)
+
+
+def _children(proc: Path = Path("/proc")) -> list[int]:
+    mine, found = str(os.getpid()), []
+    for entry in os.listdir(proc):
+        if entry.isdecimal():
+            with contextlib.suppress(OSError, IndexError):
+                if (proc / entry / "stat").read_text().rpartition(")")[2].split()[1] == mine:
+                    found.append(int(entry))
+    return found
+
+
+def _leave(status: int | None) -> NoReturn:
+    """End as the worker has ended."""
+    if status is not None and os.WIFSIGNALED(status):
+        _limit(resource.RLIMIT_CORE, 0)
+        number = os.WTERMSIG(status)
+        with contextlib.suppress(OSError):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(1 if status is None else os.waitstatus_to_exitcode(status) & 0xFF)
