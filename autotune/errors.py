@@ -61,7 +61,11 @@ class DefinitionError(UsageError):
 
 
 class DynamicShape(UsageError):
-    """A dimension of an input has no value."""
+    """Dimensions of inputs have no value. `options`: of the command line, which give them one."""
+
+    def __init__(self, message: str, hint: str = "", options: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint)
+        self.options = options
 
 
 class NoValidSchedule(AutotuneError):

@@ -18,7 +18,7 @@ REASONS = (
     (r"operator '(\S+)' is not supported: ", "a form of an operator"),
     (r".* is of type '(sequence|optional)'", "an input or output that is no tensor"),
     (r"the shape of |.*depends on the data", "a shape that the data decide"),
-    (r"(?:in|out)put .*(?:has the dynamic shape|has no elements)", "a tensor without elements"),
+    (r"dimensions of the inputs have no value", "a dimension without a value"),
     (
         r"the shapes of the model do not fit.* '(\w+)'",
         "types or shapes that opset 22 does not know",

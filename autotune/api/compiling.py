@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from autotune.api.bindings import Dims, only, variants
 from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
@@ -68,6 +69,7 @@ def plan(
     n_threads: int | None = None,
     max_error: float | None = None,
     random_weights: bool | None = None,
+    dims: Dims | None = None,
 ) -> Plan:
     """What to compile: defaults filled from the log, where there is one, else from this machine.
 
@@ -82,7 +84,8 @@ def plan(
             raise UsageError("there is no model", "name a model, or a log that knows it")
         threads = n_threads or usable_cores()
         chosen = parse_target(target or "native")
-        return Plan(model, shapes or {}, chosen, threads, limit, None, bool(random_weights))
+        bound = only(variants(model, shapes, dims), "an artifact")
+        return Plan(model, bound, chosen, threads, limit, None, bool(random_weights))
     read = read_log(log)
     limit = read.max_error if max_error is None and read.max_error is not None else limit
     read = read.within(limit)
@@ -94,8 +97,8 @@ def plan(
     is_random = _has_random_weights(path, header) if random_weights is None else random_weights
     threads = n_threads or header.n_threads
     operators = TuneConfig.from_json(read.settings).operators
-    shapes = shapes or header.shapes
-    return Plan(path, shapes, chosen, threads, limit, read, is_random, operators)
+    bound = only(variants(path, shapes, dims), "an artifact") or header.shapes
+    return Plan(path, bound, chosen, threads, limit, read, is_random, operators)
 
 
 def compile(
@@ -104,6 +107,7 @@ def compile(
     *,
     threads: int | None = None,
     shapes: Shapes | None = None,
+    dims: Dims | None = None,
     target: str | None = None,
     max_error: float | None = None,
     random_weights: bool | None = None,
@@ -115,10 +119,11 @@ def compile(
     """Compile `model` from the best records of `log`; the words are those of the command line.
 
     Tasks without a record take the program that the analytic cost model chooses, so a log is not
-    needed. `note` is told, in a line each, what a user should know. See `compile_plan` for errors.
+    needed. `dims`: extents of dimensions by name, see `bindings`. `note` is told, in a line each,
+    what a user should know. See `compile_plan` for errors.
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
-    chosen_plan = plan(path, log_path, shapes, target, threads, max_error, random_weights)
+    chosen_plan = plan(path, log_path, shapes, target, threads, max_error, random_weights, dims)
     if operators:
         chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
     return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from autotune.api.bindings import Dims, only, variants
 from autotune.api.operators import operators_of
 from autotune.api.tuning import (
     Tuning,
@@ -38,6 +39,7 @@ def tune(
     time_s: float | None = None,
     threads: int | None = None,
     shapes: Shapes | None = None,
+    dims: Dims | None = None,
     random_weights: bool = False,
     preset: str | None = None,
     seed: int | None = None,
@@ -51,7 +53,8 @@ def tune(
 ) -> Iterator[Event]:
     """Search for the fastest program of every part of `model`; yields events, see `tuner.events`.
 
-    The words are those of the command line. Every measurement is in the new file `log` before its
+    The words are those of the command line; `dims`: extents of dimensions by name, see `bindings`.
+    Every measurement is in the new file `log` before its
     event comes; closing the iterator ends the session in an orderly way. `stop` is asked between
     measurements. Raises what the command reports: UsageError, ModelError, OutputError, …
     """
@@ -70,8 +73,9 @@ def tune(
     config = resolve(preset, options).config
     require_new_log(log)
     require_memory(read_limits(), private_bytes(), path.stat().st_size if path.is_file() else 0)
-    network = build_network(path, shapes, random_weights, operators_of(config.operators))
-    yield from tune_network(network, log, config, str(path.resolve()), shapes or {}, stop, note)
+    bound = only(variants(path, shapes, dims), "tuning")
+    network = build_network(path, bound, random_weights, operators_of(config.operators))
+    yield from tune_network(network, log, config, str(path.resolve()), bound, stop, note)
 
 
 def tune_network(

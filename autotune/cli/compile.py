@@ -22,6 +22,8 @@ from autotune.cli.options import (
     THREADS,
     args_option,
     check_input_option,
+    dim_option,
+    dims_of,
     max_error_option,
     operators_option,
     random_weights_option,
@@ -46,6 +48,7 @@ Arrays = dict[str, NDArray[Any]]
 @click.option("-o", "--output", type=FILE, help="File to write.  [MODEL.atn]")
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as tuned]")
 @shape_option
+@dim_option
 @random_weights_option
 @click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
 @max_error_option
@@ -61,6 +64,7 @@ def command(
     output: Path | None,
     threads: int | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    dims: tuple[tuple[str, dict[int, float]], ...],
     random_weights: bool,
     target: str | None,
     max_error: float | None,
@@ -92,7 +96,8 @@ def command(
         raise UsageError("--constants is for workloads", "a model has its weights in its file")
     source = model_path(model) if log_path is None else model
     is_random = True if random_weights or (model is None and log_path is None) else None
-    plan = plan_of(source, log_path, shapes_of(shapes), target, threads, max_error, is_random)
+    bound, extents = shapes_of(shapes), dims_of(dims)
+    plan = plan_of(source, log_path, bound, target, threads, max_error, is_random, extents)
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators)
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]

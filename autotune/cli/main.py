@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import click
 from autotune import __version__
 from autotune.cli.console import STDOUT_HINT, State, put, say_error
 from autotune.cli.streams import STDOUT_ERRORS, silence
-from autotune.errors import AutotuneError, ExitCode
+from autotune.errors import AutotuneError, DynamicShape, ExitCode
 
 # Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
 _COMMANDS = {
@@ -87,9 +88,17 @@ def run(arguments: Sequence[str]) -> int:
         if state.debug and not isinstance(error, click.exceptions.Exit | SystemExit):
             traceback.print_exc()
         try:
-            return _report(error)
+            return _report(_with_command(error, arguments))
         except BrokenPipeError:  # nobody reads stderr either
             return _report(SystemExit())
+
+
+def _with_command(error: BaseException, arguments: Sequence[str]) -> BaseException:
+    """An error about open dimensions whose hint is the command that binds them, to be copied."""
+    if not isinstance(error, DynamicShape) or not error.options:
+        return error
+    command = " ".join(["autotune", shlex.join(arguments), *error.options])
+    return DynamicShape(error.message, f"bind them, for example: {command}", error.options)
 
 
 def _report(error: BaseException) -> int:

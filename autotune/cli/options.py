@@ -37,9 +37,46 @@ class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
         """Input name and extents. The name may hold colons itself."""
         match = re.fullmatch(r"(.+):(\d+(?:[x,]\d+)*)", value)
         dims = tuple(int(d) for d in re.split("[x,]", match[2])) if match else ()
-        if match is None or 0 in dims:
+        if match is None:
             raise UsageError(f"'{value}' is not a shape", "write it like --shape input:1x3x224x224")
         return match[1], dims
+
+
+class Dimension(click.ParamType[tuple[str, dict[int, float]]]):
+    """`batch=1,4,8`, `sequence=16..256:16` or `sequence=16:0.5,128:0.5`: extents of a name."""
+
+    name = "name=extents"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, dict[int, float]]:
+        """Name of the dimension, which may hold `=`; and its extents, each with its share."""
+        name, found, text = value.rpartition("=")
+        extents: dict[int, float] = {}
+        parts = [_extents(part.strip()) for part in text.split(",")]
+        if not found or not name or not all(parts):
+            raise UsageError(
+                f"'{value}' gives a dimension no extents",
+                "write it like --dim batch=4, --dim batch=1,4,8, --dim sequence=16..256:16 "
+                "or --dim sequence=16:0.5,128:0.5",
+            )
+        for extent, share in (pair for part in parts for pair in part.items()):
+            if extent in extents:
+                raise UsageError(f"--dim {name} has {extent} twice", "give every extent once")
+            extents[extent] = share
+        return name, extents
+
+
+def _extents(text: str) -> dict[int, float]:
+    """`4`, `4:0.5` or `16..256:16` as extents with their shares; nothing where it is no such."""
+    if span := re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})(?::(\d{1,9}))?", text):
+        first, last, step = int(span[1]), int(span[2]), int(span[3] or 1)
+        found = range(first, last + 1, step) if step else range(0)
+        if len(found) > _MOST_EXTENTS:
+            raise UsageError(f"'{text}' is {len(found)} extents", "give a larger step: 16..256:16")
+        return dict.fromkeys(found, 1.0)
+    one = re.fullmatch(r"(\d{1,15})(?::(\d+\.?\d*|\.\d+))?", text)
+    return {int(one[1]): float(one[2] or 1)} if one else {}
 
 
 class NamedFile(click.ParamType[tuple[str, Path]]):
@@ -102,6 +139,7 @@ FILE = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1, max=MOST_TRIALS)
 THREADS = click.IntRange(min=1, max=MOST_THREADS)
 SEED = click.IntRange(min=0, max=MOST_SEED)
+_MOST_EXTENTS = 10_000
 
 shape_option = click.option(
     "--shape",
@@ -109,6 +147,14 @@ shape_option = click.option(
     type=Shape(),
     multiple=True,
     help="Shape of an input with dynamic dimensions, e.g. input:1x3x224x224. Repeatable.",
+)
+dim_option = click.option(
+    "--dim",
+    "dims",
+    type=Dimension(),
+    multiple=True,
+    help="Extents of a dimension by name: batch=4; several make variants: batch=1,4,8, "
+    "sequence=16..256:16, with shares sequence=16:0.5,128:0.5. Repeatable.",
 )
 random_weights_option = click.option(
     "--random-weights",
@@ -182,3 +228,13 @@ def shapes_of(pairs: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[i
             raise UsageError(f"--shape {name} is given twice", "give every input once")
         shapes[name] = dims
     return shapes
+
+
+def dims_of(pairs: Iterable[tuple[str, dict[int, float]]]) -> dict[str, dict[int, float]]:
+    """Extents by name of the dimension. Raises UsageError when a name comes twice."""
+    dims: dict[str, dict[int, float]] = {}
+    for name, extents in pairs:
+        if name in dims:
+            raise UsageError(f"--dim {name} is given twice", f"write --dim {name}=1,4,8")
+        dims[name] = extents
+    return dims

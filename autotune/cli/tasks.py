@@ -13,6 +13,8 @@ from autotune.cli.models import model_path, read_network, read_workload, shape_t
 from autotune.cli.options import (
     FILE,
     args_option,
+    dim_option,
+    dims_of,
     format_option,
     operators_option,
     random_weights_option,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 @click.command("tasks")
 @click.argument("model", required=False, type=FILE)
 @shape_option
+@dim_option
 @random_weights_option
 @args_option
 @operators_option
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 def command(
     model: Path | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    dims: tuple[tuple[str, dict[int, float]], ...],
     random_weights: bool,
     arguments: str | None,
     operators: tuple[Path, ...],
@@ -53,13 +57,17 @@ def command(
     A subgraph "for 3, 4" can replace those two tasks, which compile decides by what they take; one
     "in 4x16 blocks" runs over the blocks of a pruned weight that are not zero.
     """
+    from autotune.api.bindings import only, variants
+
     random_weights |= model is None
     task = read_workload(model, arguments)
     if task is not None:
         network = task.network()
     else:
         paths = [str(path) for path in operators]
-        network = read_network(model_path(model), shapes_of(shapes), random_weights, paths)
+        path = model_path(model)
+        bound = only(variants(path, shapes_of(shapes), dims_of(dims)), "a list of tasks")
+        network = read_network(path, bound, random_weights, paths)
     if style == "json":
         put_json([_task_json(network, key, dag) for key in network.weights])
         return

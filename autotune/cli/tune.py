@@ -15,6 +15,8 @@ from autotune.cli.options import (
     THREADS,
     Preset,
     args_option,
+    dim_option,
+    dims_of,
     events_option,
     max_error_option,
     operators_option,
@@ -35,6 +37,7 @@ from autotune.cli.options import (
 @time_option
 @click.option("--threads", type=THREADS, help="Threads that the model will run on.  [all cores]")
 @shape_option
+@dim_option
 @random_weights_option
 @args_option
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
@@ -51,6 +54,7 @@ def command(
     model: Path | None,
     log_path: Path | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    dims: tuple[tuple[str, dict[int, float]], ...],
     random_weights: bool,
     arguments: str | None,
     preset: str | None,
@@ -70,6 +74,7 @@ def command(
     Without a budget, searches for ten minutes. Stops at the first limit that is reached; a log can
     be resumed at any time.
     """
+    from autotune.api.bindings import only, variants
     from autotune.cli.models import (
         local_target,
         model_bytes,
@@ -97,10 +102,11 @@ def command(
         require_new_log(log_path)
         require_memory(read_limits(), private_bytes(), model_bytes(path))
     if task is not None:
-        network, origin = task.network(), task.source
+        network, origin, bound = task.network(), task.source, {}
     else:
         is_random = random_weights or model is None
-        network = read_network(path, shapes_of(shapes), is_random, config.operators)
+        bound = only(variants(path, shapes_of(shapes), dims_of(dims)), "tuning")
+        network = read_network(path, bound, is_random, config.operators)
         origin = str(path.resolve())
     if dry_run:
         from autotune.cli.tasks import settings_text, task_text
@@ -115,7 +121,7 @@ def command(
     from autotune.records import Journal, Log
     from autotune.tuner import Budget
 
-    header = new_header(network, origin, shapes_of(shapes), target, config)
+    header = new_header(network, origin, bound, target, config)
     workloads = network_workloads(network)
     with Journal.create(log_path, header, workloads) as journal:
         if events is None:

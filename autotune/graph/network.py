@@ -28,13 +28,15 @@ from autotune.graph.partition import partition
 from autotune.graph.passes.layout import channels_last
 from autotune.graph.passes.resolve import resolve_operands
 from autotune.graph.passes.simplify import remove_dead, simplify
+from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
-from autotune.graph.reader.onnx_reader import Shapes, load_model, model_hash
+from autotune.graph.reader.onnx_reader import load_model, model_hash
 from autotune.graph.refusals import require_supported
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
 from autotune.te.dag import ComputeDAG
+from autotune.te.strides import dense
 
 _FLAGS = 2
 """Integers that are no indices are taken for flags, as a mask is: 0 and 1."""
@@ -280,10 +282,16 @@ def _as_stated(ports: tuple[Port, ...], halves: Mapping[str, str]) -> tuple[Port
 
 
 def graph_network(graph: Graph, name: str, digest: str) -> Network:
-    """Compile a graph into a network: simplify, lay out, partition, place."""
-    stored = remove_dead(resolve_operands(channels_last(simplify(graph))))
+    """Compile a graph into a network: simplify, lay out, partition, place.
+
+    Nothing computes outputs without elements.
+    """
+    empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
+    filled = replace(graph, outputs=tuple(n for n in graph.outputs if n not in empty))
+    stored = remove_dead(resolve_operands(channels_last(simplify(filled))))
     require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
+    values |= {n: Value(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
     types = dict(stored.types)
     types |= {n: TensorType(v.shape, v.dtype) for n, v in values.items() if n not in types}
     with_copies = Graph(

@@ -201,7 +201,9 @@ def sparse_subgraphs(subgraphs: Mapping[int, Subgraph]) -> dict[int, Subgraph]:
 
 def _blocks_of(subgraph: Subgraph) -> tuple[Product, Blocks] | None:
     product = next(products(subgraph.dag), None)
-    if product is None or not pointwise_after(subgraph.dag, product.op):
+    if product is None or 0 in product.weight.tensor.shape:
+        return None
+    if not pointwise_after(subgraph.dag, product.op):
         return None
     weight = subgraph.constants[product.weight.tensor.name]
     rows = product.rows

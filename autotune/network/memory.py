@@ -114,6 +114,8 @@ def place_of(values: Mapping[str, Value], name: str) -> Place:
         offset += root.offset
         root = values[root.parent]
     strides = tuple(value.strides)
+    if 0 in value.shape:
+        return Place(root.name, offset, tuple(value.shape), strides, value.dtype)
     last = sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True))
     if offset < 0 or offset + last >= spanned(root.shape, root.strides):
         raise CodegenError(f"internal: value '{name}' reaches outside of its storage '{root.name}'")

@@ -22,7 +22,8 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import MissingDependency, ModelError
-from autotune.graph.reader.onnx_reader import Shapes, bind_inputs, prepare_model, read_file
+from autotune.graph.reader.dimensions import Shapes
+from autotune.graph.reader.onnx_reader import bind_inputs, prepare_model, read_file
 from autotune.graph.reader.opsets import opset_of
 from autotune.network.opponents import Runner, blamed, onnxruntime_runner
 from autotune.network.rounding import EXACT, rounded_anew

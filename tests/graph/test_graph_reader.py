@@ -284,13 +284,6 @@ def test_an_attribute_that_came_later(tmp_path: Path) -> None:
         build_network(save(model(op, {"x": (1, 2, 4, 4)}, opset=28), tmp_path))
 
 
-def test_an_output_without_elements(tmp_path: Path) -> None:
-    op = node("Slice", "x begin begin axis")
-    constants = {"begin": np.array([1]), "axis": np.array([0])}
-    with pytest.raises(ModelError, match=r"output 'y' has no elements \(0x5\)"):
-        build_network(save(model(op, {"x": (4, 5)}, constants), tmp_path))
-
-
 def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
     op = node("Dropout", "x ratio training")
     constants = {"ratio": np.float32(0.5), "training": np.array(True)}
@@ -300,9 +293,9 @@ def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
 
 def test_dynamic_dimension_asks_for_a_shape(tmp_path: Path) -> None:
     path = save(mlp("batch"), tmp_path)
-    with pytest.raises(DynamicShape, match="batchx64") as caught:
+    with pytest.raises(DynamicShape, match=r"batch \(x\.0\)") as caught:
         build_network(path)
-    assert caught.value.hint.endswith("--shape x:1x64")
+    assert caught.value.hint.endswith("--dim batch=1")
     assert caught.value.exit_code == ExitCode.USAGE
     network = build_network(path, {"x": (3, 64)})
     assert network.outputs[0].shape == (3, 40)

@@ -53,6 +53,10 @@ class _Folder:
 
     def run(self) -> Graph:
         graph = self.editor.graph
+        for name in graph.inputs:
+            if 0 in self.editor.types[name].shape:
+                kind = self.editor.types[name]
+                self.editor.set_constant(name, np.zeros(kind.shape, kind.dtype))
         waiting = deque(graph.nodes)
         while waiting:
             node = self.editor.updated(waiting.popleft())
@@ -77,6 +81,8 @@ class _Folder:
         if node.op not in NATIVE and not self._has_known_inputs(node):
             return self._expanded(node)
         self.infer(node)
+        if _has_no_terms(node, self.editor):
+            return _bias_alone(node, self.editor)
         values = self._known_result(node)
         if values is not None:
             for name, value in zip(node.outputs, values, strict=False):
@@ -187,6 +193,27 @@ def _without_empty_parts(node: Node, editor: Editor) -> Node:
         return node
     parts = tuple(n for n in node.inputs if n not in editor.types or 0 not in editor.types[n].shape)
     return replace(node, inputs=parts or node.inputs[:1])
+
+
+def _has_no_terms(node: Node, editor: Editor) -> bool:
+    """Whether a Gemm with a bias adds up nothing: its other operands have no elements."""
+    if node.op != "Gemm" or len(node.inputs) < 3 or not node.inputs[2]:
+        return False
+    out = editor.types.get(node.output)
+    empty = (0 in editor.types[n].shape for n in node.inputs[:2] if n in editor.types)
+    return out is not None and 0 not in out.shape and any(empty)
+
+
+def _bias_alone(node: Node, editor: Editor) -> list[Node]:
+    """Gemm(no elements, no elements, bias) -> zeros + beta · bias."""
+    kind = editor.types[node.output]
+    zeros = editor.constant(f"{node.output}.zeros", np.zeros(kind.shape, kind.dtype))
+    beta = editor.constant(f"{node.output}.beta", np.array(node.attrs.get("beta", 1.0), kind.dtype))
+    scaled = editor.new(f"{node.output}.scaled", editor.types[node.inputs[2]].shape, kind.dtype)
+    return [
+        Node(node.name, "Mul", (node.inputs[2], beta), (scaled,)),
+        Node(node.name, "Add", (zeros, scaled), node.outputs),
+    ]
 
 
 def _empty_results(node: Node, editor: Editor) -> list[Array] | None:

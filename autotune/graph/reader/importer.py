@@ -47,10 +47,6 @@ def separate_outputs(graph: Graph) -> Graph:
 
 
 def _require_types(graph: Graph) -> None:
-    for name in graph.outputs:
-        if name in graph.types and 0 in graph.shape(name):
-            shape = "x".join(map(str, graph.shape(name)))
-            raise ModelError(f"output '{name}' has no elements ({shape})", "leave it out")
     for node in graph.nodes:
         for name in filter(None, node.outputs):
             if name not in graph.types or min(graph.shape(name), default=0) < 0:

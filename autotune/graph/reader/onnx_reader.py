@@ -31,10 +31,11 @@ from onnx import (
     numpy_helper,
 )
 
-from autotune.errors import DynamicShape, ModelError, UsageError
+from autotune.errors import ModelError, UsageError
 from autotune.files import open_input, require_regular
 from autotune.graph.ir import OPSET
 from autotune.graph.operators.table import DTYPES
+from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.opsets import opset_of, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
 from autotune.graph.reader.tensors import Array, array_of
@@ -56,8 +57,6 @@ _CONTEXT = re.compile(r"Bad node spec for node\. Name: (.*?) OpType: (\S+)")
 """Where the checker says which node is wrong."""
 
 _ALL_KINDS = TensorProto.DataType.values()
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -175,6 +174,11 @@ def read_file(path: Path) -> ModelProto:
     return model
 
 
+def read_outline(path: Path) -> ModelProto:
+    """The model of a file as `read_file`, without its external data: for what its inputs are."""
+    return _parse(path, with_external=False)
+
+
 def _parse(path: Path, with_external: bool = True) -> ModelProto:
     try:
         info = path.stat()
@@ -210,17 +214,21 @@ def drop_initializers_from_inputs(model: ModelProto) -> None:
 
 
 def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
-    """Give the inputs of `model` these shapes; see `load_model`."""
+    """Give the inputs of `model` these shapes, and others what the names in them say.
+
+    See `load_model`.
+    """
     inputs = {i.name: i for i in model.graph.input}
     for name, shape in shapes.items():
         if name not in inputs:
             known = ", ".join(inputs) or "none"
             raise UsageError(f"the model has no input '{name}'", f"its inputs are: {known}")
+        _require_rank(inputs[name], shape)
+    for name, shape in shapes_at(model, {}, shapes).items():
         _bind(inputs[name], shape)
     for value in (*inputs.values(), *model.graph.output):
         _require_tensor(value)
-    for value in inputs.values():
-        _require_static(value)
+    require_static(model)
     if shapes:
         _forget_shapes(model)
 
@@ -232,14 +240,17 @@ def _forget_shapes(model: ModelProto) -> None:
         output.type.tensor_type.ClearField("shape")
 
 
-def _bind(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
+def _require_rank(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
     dims = value.type.tensor_type.shape.dim
     has_shape = value.type.tensor_type.HasField("shape")
-    if (has_shape and len(dims) != len(shape)) or any(extent < 1 for extent in shape):
+    if (has_shape and len(dims) != len(shape)) or any(extent < 0 for extent in shape):
         raise UsageError(
             f"input '{value.name}' has {len(dims)} dimensions, found {'x'.join(map(str, shape))}",
             f"use --shape {value.name}:{_example(value)}",
         )
+
+
+def _bind(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
     dtype = value.type.tensor_type.elem_type
     value.CopyFrom(helper.make_tensor_value_info(value.name, dtype, shape))
 
@@ -263,17 +274,6 @@ def _require_dtype(value: ValueInfoProto) -> None:
             f"input '{value.name}' has elements of type '{label}'",
             f"remove it, or convert it outside of the model to one of: {', '.join(DTYPES)}",
         )
-
-
-def _require_static(value: ValueInfoProto) -> None:
-    tensor = value.type.tensor_type
-    if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
-        return
-    dims = "x".join(d.dim_param or str(d.dim_value or "?") for d in tensor.shape.dim) or "unknown"
-    raise DynamicShape(
-        f"input '{value.name}' has the dynamic shape {dims}",
-        f"give its dimensions: --shape {value.name}:{_example(value)}",
-    )
 
 
 def _example(value: ValueInfoProto) -> str:

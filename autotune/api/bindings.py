@@ -1,0 +1,93 @@
+"""⑪ From dimensions by name to the shapes of inputs: every combination is a variant of the model.
+
+variants(path, dims={"batch": 1, "sequence": {16: 0.5, 128: 0.5}})
+    ─► Variant({"ids": (1, 16)}, 0.5), Variant({"ids": (1, 128)}, 0.5)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from autotune.errors import UsageError
+from autotune.graph.reader.dimensions import Shapes, shapes_at
+from autotune.graph.reader.onnx_reader import read_outline
+
+Values: TypeAlias = int | Sequence[int] | Mapping[int, float]
+"""Extents that a dimension takes: one, several, or each with how often it is used."""
+Dims: TypeAlias = Mapping[str, Values]
+
+MOST_VARIANTS = 64
+"""More would be hours of compilation that somebody has asked for by mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One combination of extents: shapes of inputs by name, and its share of all inferences.
+
+    The shares of all variants of a model add up to 1.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    share: float = 1.0
+
+
+def variants(
+    model: Path, shapes: Shapes | None = None, dims: Dims | None = None
+) -> tuple[Variant, ...]:
+    """Every combination of the extents in `dims`, beside `shapes` of inputs; in their order.
+
+    Raises UsageError for names and extents that the model does not have, for more than
+    `MOST_VARIANTS`, and for shares that are not positive.
+    """
+    given = dict(shapes or {})
+    if not dims:
+        return (Variant(given),)
+    names, choices = list(dims), [_shares(name, values) for name, values in dims.items()]
+    n_variants = math.prod(map(len, choices))
+    if n_variants > MOST_VARIANTS:
+        counts = " x ".join(f"{len(c)} of '{n}'" for n, c in zip(names, choices, strict=True))
+        raise UsageError(
+            f"{n_variants} combinations of dimensions ({counts}) are too many",
+            f"give at most {MOST_VARIANTS}, or compile several artifacts",
+        )
+    outline = read_outline(model)
+    return tuple(
+        Variant(
+            dict(shapes_at(outline, dict(zip(names, (n for n, _ in point), strict=True)), given)),
+            math.prod(share for _, share in point),
+        )
+        for point in itertools.product(*choices)
+    )
+
+
+def only(found: Sequence[Variant], what: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of the only variant; raises UsageError where there are several."""
+    if len(found) > 1:
+        raise UsageError(
+            f"{what} is for one shape, found {len(found)} combinations of dimensions",
+            "give each dimension one value",
+        )
+    return found[0].shapes
+
+
+def _shares(name: str, values: Values) -> list[tuple[int, float]]:
+    """Extents of a dimension with their shares, which add up to 1."""
+    if isinstance(values, int):
+        values = [values]
+    weights = dict(values) if isinstance(values, Mapping) else dict.fromkeys(values, 1.0)
+    if len(weights) < len(values):
+        raise UsageError(f"dimension '{name}' has a value twice", "give every value once")
+    if not weights:
+        raise UsageError(f"dimension '{name}' has no values", "give one or more")
+    total = sum(weights.values())
+    if min(weights.values()) <= 0 or not math.isfinite(total):
+        raise UsageError(
+            f"the shares of dimension '{name}' are not positive numbers",
+            "write them like --dim sequence=16:0.5,128:0.5",
+        )
+    return [(extent, weight / total) for extent, weight in weights.items()]

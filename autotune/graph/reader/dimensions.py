@@ -1,0 +1,220 @@
+"""① Dimensions of inputs by name: one name is one extent wherever it occurs.
+
+    symbols(model)                       {"batch": (ids.0, mask.0), "sequence": (ids.1, mask.1)}
+    shapes_at(model, {"batch": 4, "sequence": 128})     {"ids": (4, 128), "mask": (4, 128)}
+
+A dimension without a name is called by its place: `ids.0` is the first of input `ids`. A name that
+is a sum or product of others (`past + sequence`, as exporters write it) follows from them.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from onnx import ModelProto, TensorShapeProto, ValueInfoProto
+
+from autotune.errors import DynamicShape, UsageError
+
+Extents = Mapping[str, int]
+Shapes = Mapping[str, tuple[int, ...]]
+
+_LENGTHS = ("seq", "len", "token", "time", "frame", "step")
+_USUAL_LENGTH = 128
+_USUAL_IMAGE = (1, 3, 224, 224)
+_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A dimension of an input."""
+
+    input: str
+    axis: int
+
+    def __str__(self) -> str:
+        return f"{self.input}.{self.axis}"
+
+
+def symbols(model: ModelProto) -> dict[str, tuple[Place, ...]]:
+    """The dimensions of inputs that have no value in the file, and where each of them occurs.
+
+    In order of first occurrence; inputs of unknown rank have none. Names that follow from others
+    are among them.
+    """
+    found: dict[str, list[Place]] = {}
+    for value in _inputs(model):
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not _is_fixed(dim):
+                found.setdefault(_name(value, axis), []).append(Place(value.name, axis))
+    return {name: tuple(places) for name, places in found.items()}
+
+
+def free_symbols(model: ModelProto, shapes: Shapes) -> dict[str, tuple[Place, ...]]:
+    """`symbols` that have to be given a value where inputs have `shapes`: no others say it."""
+    found = symbols(model)
+    known = _extents_of(model, shapes)
+    free = {
+        name: tuple(p for p in places if p.input not in shapes)
+        for name, places in found.items()
+        if name not in known and not _follows(name, found.keys() | known.keys())
+    }
+    return {name: places for name, places in free.items() if places}
+
+
+def shapes_at(model: ModelProto, extents: Extents, shapes: Shapes | None = None) -> Shapes:
+    """Shapes of inputs where dimensions have these extents, beside `shapes` that are given anyway.
+
+    What the extents do not settle is left out. Raises UsageError for a name that the model does not
+    have, a negative extent, and an extent that a given shape contradicts.
+    """
+    given = dict(shapes or {})
+    found = symbols(model)
+    for name, extent in extents.items():
+        _require_known(name, extent, found, model)
+        for place in found[name]:
+            shape = given.get(place.input)
+            if shape is not None and shape[place.axis : place.axis + 1] not in ((), (extent,)):
+                raise UsageError(
+                    f"dimension '{name}' is {extent}, and {shape[place.axis]} in the shape of "
+                    f"input '{place.input}'",
+                    "give one of them",
+                )
+    known = _extents_of(model, given) | dict(extents)
+    for value in _inputs(model):
+        shape = _shape_at(value, known)
+        if value.name not in given and shape is not None:
+            given[value.name] = shape
+    return given
+
+
+def require_static(model: ModelProto) -> None:
+    """Raise DynamicShape where inputs have dimensions without a value; it names all of them."""
+    unranked = [v for v in _inputs(model) if not v.type.tensor_type.HasField("shape")]
+    free = free_symbols(model, {})
+    if not free and not unranked:
+        return
+    options = [
+        f"--dim {shlex.quote(f'{name}={_usual(name, p, model)}')}" for name, p in free.items()
+    ]
+    options += [f"--shape {shlex.quote(f'{v.name}:{_text(_USUAL_IMAGE)}')}" for v in unranked]
+    what = [f"{name} ({', '.join(map(str, places))})" for name, places in free.items()]
+    what += [f"all of '{value.name}'" for value in unranked]
+    raise DynamicShape(
+        f"dimensions of the inputs have no value: {', '.join(what)}",
+        f"bind them, for example: {' '.join(options)}",
+        tuple(options),
+    )
+
+
+def _inputs(model: ModelProto) -> Iterable[ValueInfoProto]:
+    """Inputs that no initialiser gives a value: before IR 4 weights were inputs too."""
+    known = {t.name for t in model.graph.initializer}
+    return (value for value in model.graph.input if value.name not in known)
+
+
+def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:
+    """Whether the file says its extent, which may be 0; some exporters write -1 for none."""
+    return dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0
+
+
+def _name(value: ValueInfoProto, axis: int) -> str:
+    return value.type.tensor_type.shape.dim[axis].dim_param or str(Place(value.name, axis))
+
+
+def _shape_at(value: ValueInfoProto, extents: Extents) -> tuple[int, ...] | None:
+    """The shape of an input of open dimensions, None where some of them are unknown."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or all(map(_is_fixed, tensor.shape.dim)):
+        return None
+    shape = [
+        dim.dim_value if _is_fixed(dim) else _evaluated(_name(value, axis), extents)
+        for axis, dim in enumerate(tensor.shape.dim)
+    ]
+    known = tuple(n for n in shape if n is not None)
+    return known if len(known) == len(shape) else None
+
+
+def _extents_of(model: ModelProto, shapes: Shapes) -> dict[str, int]:
+    """What shapes of inputs say of the names in them, where they do not contradict each other."""
+    seen: dict[str, set[int]] = {}
+    for value in _inputs(model):
+        for axis, extent in enumerate(shapes.get(value.name, ())):
+            if axis < len(value.type.tensor_type.shape.dim):
+                seen.setdefault(_name(value, axis), set()).add(extent)
+    return {name: extents.pop() for name, extents in seen.items() if len(extents) == 1}
+
+
+def _require_known(
+    name: str, extent: int, found: Mapping[str, tuple[Place, ...]], model: ModelProto
+) -> None:
+    if name not in found:
+        fixed = {str(Place(v.name, a)): d.dim_value for v in _inputs(model) for a, d in _fixed(v)}
+        known = ", ".join(f"{n} ({', '.join(map(str, p))})" for n, p in found.items()) or "none"
+        if name in fixed:
+            raise UsageError(
+                f"dimension '{name}' is {fixed[name]} in the model",
+                f"give a --shape to change it anyway; open dimensions: {known}",
+            )
+        raise UsageError(f"the model has no dimension '{name}'", f"its open dimensions: {known}")
+    if extent < 0:
+        raise UsageError(f"dimension '{name}' cannot be {extent}", "give 0 or more")
+
+
+def _fixed(value: ValueInfoProto) -> Iterable[tuple[int, TensorShapeProto.Dimension]]:
+    dims = enumerate(value.type.tensor_type.shape.dim)
+    return ((axis, dim) for axis, dim in dims if _is_fixed(dim))
+
+
+def _usual(name: str, places: tuple[Place, ...], model: ModelProto) -> int:
+    """An extent to show how options are written."""
+    place = places[0]
+    value = next(v for v in _inputs(model) if v.name == place.input)
+    if len(value.type.tensor_type.shape.dim) == len(_USUAL_IMAGE):
+        return _USUAL_IMAGE[place.axis]
+    return _USUAL_LENGTH if any(part in name.lower() for part in _LENGTHS) else 1
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+# --- names that follow from others ------------------------------------------------------------
+
+
+def _follows(name: str, known: Iterable[str]) -> bool:
+    """Whether a name is an expression of other names."""
+    others = dict.fromkeys((n for n in known if n != name), 1)
+    return _evaluated(name, others) is not None
+
+
+def _evaluated(name: str, extents: Extents) -> int | None:
+    """The extent of a dimension: given by its name, or computed where that is an expression."""
+    if name in extents:
+        return extents[name]
+    try:
+        return _value(ast.parse(name.strip(), mode="eval").body, extents)
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _value(node: ast.expr, extents: Extents) -> int:
+    """Raises KeyError for an unknown name, ValueError for what is no arithmetic of integers."""
+    match node:
+        case ast.Name(id=name):
+            return extents[name]
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left, extents), _value(right, extents))
+        case _:
+            raise ValueError("no arithmetic of names and integers")
