@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from autotune.errors import CodegenError
+from autotune.errors import CodegenError, UsageError
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nests import build_nests
 from autotune.loopir.nodes import Buffer, Program
@@ -23,7 +23,6 @@ from autotune.loopir.verify import MalformedProgram
 from autotune.loopir.verify import verify as verify_program
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.replay import replay
-from autotune.schedule.state import State
 from autotune.schedule.steps import Steps
 from autotune.te.dag import ComputeDAG
 from autotune.te.strides import dense
@@ -49,20 +48,17 @@ PASSES = (
 before prefetches are added, which are no part of the sum; constants are prefetched as packed."""
 
 
-def lower(dag: ComputeDAG, steps: Steps, verify: bool = False) -> Program:
+def lower(dag: ComputeDAG, steps: Steps, verify: bool = False, after: str = "") -> Program:
     """Loop IR of a scheduled task. Raises ScheduleError when the schedule has no program.
 
     `verify`: check the program after every pass; raises CodegenError, which names the pass.
+    `after`: the pass to stop after, the last one by default; UsageError where there is none.
     """
-    return _last(stages(dag, steps, verify))
-
-
-def lower_state(state: State, exact: State | None = None, verify: bool = False) -> Program:
-    """Loop IR of a state whose extents are all ints.
-
-    `exact`: the state with plain sums, where `state` has some by minimal filtering (`guarding`).
-    """
-    return _last(_run(Lowering(state, exact or state), verify))
+    names = [each.name for each in PASSES]
+    if after and after not in names:
+        raise UsageError(f"lowering has no pass '{after}'", f"its passes are {', '.join(names)}")
+    programs = stages(dag, steps, verify)
+    return next(program for name, program in programs if name == (after or names[-1]))
 
 
 def stages(dag: ComputeDAG, steps: Steps, verify: bool = False) -> Iterator[tuple[str, Program]]:
@@ -95,8 +91,3 @@ def _require_well_formed(program: Program, name: str) -> None:
             f"pass {name} made a malformed program: {text}",
             "this is a bug of autotune: report it, with the log and the task",
         ) from error
-
-
-def _last(programs: Iterator[tuple[str, Program]]) -> Program:
-    *_, (_, program) = programs
-    return program
