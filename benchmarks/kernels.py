@@ -7,8 +7,8 @@ with the product's own policy and measurer: weights cold, activations warm, outp
 oracle. The finalists of each task are measured again in turns before the best is printed, and after
 each repeat the FMA peak: clock rates follow temperature, load and neighbours from one moment to the
 next, so a share is formed within a repeat, and the median of the shares counts. Every second
-multiply-add of that peak loads an operand from L1 (`FmaPeak`). Repeats that disagree tell of a
-neighbour: then all finalists are measured once more, a few times at most, and the calmest
+multiply-add of that peak loads an operand from L1 (`MultiplyAddPeak`). Repeats that disagree tell
+of a neighbour: then all finalists are measured once more, a few times at most, and the calmest
 measurement counts, whatever it says. Where a network leaves its weights in memory, the finalists
 take turns once more with weights in L3: the difference is what a kernel waits for memory. With
 `--weights l3` they are there from the first candidate on: what the search finds when memory has no

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from autotune.measure.noise import read_usage
 from autotune.network import bench as network_bench
 from autotune.network.artifact import Tuned
 from autotune.network.bench import BenchResult
-from autotune.network.opponents import opponent
+from autotune.network.opponents import Runner, opponent
+from autotune.network.oracles import Original
 from autotune.network.runtime import Model, load
 from autotune.records import best_for, read_log
 
@@ -31,13 +32,22 @@ def bench(
     `model`, with as many threads, in turns. Raises MissingDependency where one is not installed.
     """
     ours = compiled if isinstance(compiled, Model) else load(compiled)
-    source = _onnx_model(ours, Path(model) if model else None) if against else None
-    opponents = {name: opponent(name, source, ours.n_threads) for name in against}
+    source, fixed = _onnx_model(ours, Path(model) if model else None) if against else (None, {})
+    opponents = {n: _with(fixed, opponent(n, source, ours.n_threads)) for n in against}
     return network_bench.bench(ours, opponents, min_s=time_s, usage=read_usage)
 
 
-def _onnx_model(compiled: Model, path: Path | None) -> Any:
-    """The ONNX model with the very weights that were compiled."""
+def _with(fixed: Mapping[str, Any], run: Runner) -> Runner:
+    """A runner that gives its runtime the inputs that were bound when ours was compiled."""
+    return (lambda inputs: run({**inputs, **fixed})) if fixed else run
+
+
+def _onnx_model(compiled: Model, path: Path | None) -> tuple[Any, Mapping[str, Any]]:
+    """The ONNX model with the very weights that were compiled, and what its other inputs are.
+
+    With constant inputs it is the file itself: where they decide branches, those that are never
+    taken may have no meaning at the shapes that were bound.
+    """
     artifact = compiled.artifact
     source = path or Path(artifact.model_path)
     if not source.is_file():
@@ -49,7 +59,11 @@ def _onnx_model(compiled: Model, path: Path | None) -> Any:
     is_random = artifact.random_weights
     if is_random is None:  # an artifact from before they had to be asked for
         is_random = needs_weights(source)
-    return prepare_model(source, {end.name: end.shape for end in artifact.inputs}, is_random)
+    shapes = {end.name: end.shape for end in artifact.inputs}
+    if artifact.constant_inputs:
+        original = Original(source, shapes, is_random, artifact.constant_inputs)
+        return original.source, original.fed
+    return prepare_model(source, shapes, is_random), {}
 
 
 def tuned_alone(compiled: Model, log_path: Path | None = None) -> dict[str, Tuned]:

@@ -11,9 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autotune.errors import UsageError
+from autotune.graph.reader.constant_inputs import Constants, bind_constants, require_constant
 from autotune.graph.reader.dimensions import Shapes, shapes_at
 from autotune.graph.reader.onnx_reader import read_outline
 
@@ -37,9 +41,14 @@ class Variant:
 
 
 def variants(
-    model: Path, shapes: Shapes | None = None, dims: Dims | None = None
+    model: Path,
+    shapes: Shapes | None = None,
+    dims: Dims | None = None,
+    constants: Constants | None = None,
 ) -> tuple[Variant, ...]:
     """Every combination of the extents in `dims`, beside `shapes` of inputs; in their order.
+
+    `constants`: inputs that are none any more, see `constant_inputs`.
 
     Raises UsageError for names and extents that the model does not have, for more than
     `MOST_VARIANTS`, and for shares that are not positive.
@@ -56,6 +65,7 @@ def variants(
             f"give at most {MOST_VARIANTS}, or compile several artifacts",
         )
     outline = read_outline(model)
+    bind_constants(outline, constants or {})
     return tuple(
         Variant(
             dict(shapes_at(outline, dict(zip(names, (n for n, _ in point), strict=True)), given)),
@@ -91,3 +101,11 @@ def _shares(name: str, values: Values) -> list[tuple[int, float]]:
             "write them like --dim sequence=16:0.5,128:0.5",
         )
     return [(extent, weight / total) for extent, weight in weights.items()]
+
+
+def arrays_of(constants: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
+    """Constant inputs as arrays, from whatever NumPy makes arrays of. Raises UsageError."""
+    arrays = {name: np.asarray(value) for name, value in (constants or {}).items()}
+    for name, array in arrays.items():
+        require_constant(name, array)
+    return arrays

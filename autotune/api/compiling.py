@@ -8,20 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from autotune.api.bindings import Dims, only, variants
+from autotune.api.bindings import Dims, arrays_of, only, variants
 from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
 from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.network import Network, build_network, chosen, under_names_of
+from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.parallel_map import OnProgress, parallel_map
@@ -62,6 +63,7 @@ class Plan:
     log: Log | None
     random_weights: bool = False
     operators: tuple[str, ...] = ()
+    constants: Arrays = field(default_factory=dict)
     verify: bool = False
 
 
@@ -74,6 +76,7 @@ def plan(
     max_error: float | None = None,
     random_weights: bool | None = None,
     dims: Dims | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> Plan:
     """What to compile: defaults filled from the log, where there is one, else from this machine.
 
@@ -82,14 +85,16 @@ def plan(
     """
     if target in (None, "native"):  # another machine may have more cores
         require_cores(n_threads or 1)
+    fixed = arrays_of(constants)
     limit = TuneConfig().max_error if max_error is None else max_error
     if log is None:
         if model is None:
             raise UsageError("there is no model", "name a model, or a log that knows it")
         threads = n_threads or usable_cores()
         chosen = parse_target(target or "native")
-        bound = only(variants(model, shapes, dims), "an artifact")
-        return Plan(model, bound, chosen, threads, limit, None, bool(random_weights))
+        bound = only(variants(model, shapes, dims, fixed), "an artifact")
+        given = bool(random_weights)
+        return Plan(model, bound, chosen, threads, limit, None, given, constants=fixed)
     read = read_log(log)
     limit = read.max_error if max_error is None and read.max_error is not None else limit
     read = read.within(limit)
@@ -101,8 +106,9 @@ def plan(
     is_random = _has_random_weights(path, header) if random_weights is None else random_weights
     threads = n_threads or header.n_threads
     operators = TuneConfig.from_json(read.settings).operators
-    bound = only(variants(path, shapes, dims), "an artifact") or header.shapes
-    return Plan(path, bound, chosen, threads, limit, read, is_random, operators)
+    fixed = fixed or constants_from_json(header.constant_inputs)
+    bound = only(variants(path, shapes, dims, fixed), "an artifact") or header.shapes
+    return Plan(path, bound, chosen, threads, limit, read, is_random, operators, fixed)
 
 
 def compile(
@@ -112,6 +118,7 @@ def compile(
     threads: int | None = None,
     shapes: Shapes | None = None,
     dims: Dims | None = None,
+    constants: Mapping[str, Any] | None = None,
     target: str | None = None,
     max_error: float | None = None,
     random_weights: bool | None = None,
@@ -123,11 +130,14 @@ def compile(
     """Compile `model` from the best records of `log`; the words are those of the command line.
 
     Tasks without a record take the program that the analytic cost model chooses, so a log is not
-    needed. `dims`: extents of dimensions by name, see `bindings`. `note` is told, in a line each,
-    what a user should know. See `compile_plan` for errors.
+    needed. `dims`: extents of dimensions by name, see `bindings`; `constants`: inputs that are the
+    same in every inference. `note` is told, in a line each, what a user should know. See
+    `compile_plan` for errors.
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
-    chosen_plan = plan(path, log_path, shapes, target, threads, max_error, random_weights, dims)
+    chosen_plan = plan(
+        path, log_path, shapes, target, threads, max_error, random_weights, dims, constants
+    )
     if operators:
         chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
     return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
@@ -157,7 +167,9 @@ def compile_plan(
     """
     if network is None:
         operators = operators_of(plan.operators)
-        network = build_network(plan.model, plan.shapes, plan.random_weights, operators)
+        network = build_network(
+            plan.model, plan.shapes, plan.random_weights, operators, plan.constants
+        )
     best = _best(network, plan, note)
     for key in best:
         if plan.log and key in plan.log.workloads:
@@ -268,7 +280,7 @@ def _check(
     artifact: Artifact, network: Network, plan: Plan, given: Arrays | None, note: Note
 ) -> Report:
     """Compare with an oracle. Raises WrongNumbers."""
-    original = Original(plan.model, plan.shapes, plan.random_weights)
+    original = Original(plan.model, plan.shapes, plan.random_weights, plan.constants)
     report = check_model(Model(artifact), network, original, given)
     for line in report.notes:
         note(line)

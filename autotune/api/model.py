@@ -5,10 +5,11 @@ for event in autotune.tune("model.onnx", "model.jsonl", trials=200): …
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from autotune.api.bindings import Dims, only, variants
+from autotune.api.bindings import Dims, arrays_of, only, variants
 from autotune.api.operators import operators_of
 from autotune.api.tuning import (
     Tuning,
@@ -40,6 +41,7 @@ def tune(
     threads: int | None = None,
     shapes: Shapes | None = None,
     dims: Dims | None = None,
+    constants: Mapping[str, Any] | None = None,
     random_weights: bool = False,
     preset: str | None = None,
     seed: int | None = None,
@@ -53,7 +55,8 @@ def tune(
 ) -> Iterator[Event]:
     """Search for the fastest program of every part of `model`; yields events, see `tuner.events`.
 
-    The words are those of the command line; `dims`: extents of dimensions by name, see `bindings`.
+    The words are those of the command line; `dims`: extents of dimensions by name, see `bindings`;
+    `constants`: inputs that are the same in every inference, by name.
     Every measurement is in the new file `log` before its
     event comes; closing the iterator ends the session in an orderly way. `stop` is asked between
     measurements. Raises what the command reports: UsageError, ModelError, OutputError, …
@@ -73,8 +76,9 @@ def tune(
     config = resolve(preset, options).config
     require_new_log(log)
     require_memory(read_limits(), private_bytes(), path.stat().st_size if path.is_file() else 0)
-    bound = only(variants(path, shapes, dims), "tuning")
-    network = build_network(path, bound, random_weights, operators_of(config.operators))
+    fixed, known = arrays_of(constants), operators_of(config.operators)
+    bound = only(variants(path, shapes, dims, fixed), "tuning")
+    network = build_network(path, bound, random_weights, known, fixed)
     yield from tune_network(network, log, config, str(path.resolve()), bound, stop, note)
 
 

@@ -30,7 +30,7 @@ from autotune.config import resolve
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.network import Call, Network, Port
 from autotune.graph.storage import Value
-from autotune.measure.peak import fma_peak
+from autotune.measure.peak import fma_peak, form_peaks
 from autotune.network.artifact import Artifact
 from autotune.network.bench import Timing, interleave
 from autotune.network.compiler import compile_network
@@ -44,7 +44,7 @@ from autotune.te.dag import ComputeDAG
 from autotune.te.language import dag_of
 from autotune.te.strides import dense
 from autotune.te.values import Tensor, numbered
-from autotune.tuner import Event
+from autotune.tuner import Event, arithmetic_s, dots_of
 from autotune.units import format_seconds
 
 Array: TypeAlias = NDArray[Any]
@@ -189,7 +189,9 @@ class Task:
         """`time` of several functions of this task, in turns: what disturbs, disturbs all."""
         inputs = random_inputs(functions[0].model.input_info)
         sides = [partial(f.model.run, inputs) for f in functions]
-        peak = fma_peak(self.target, self.threads)
+        rate = fma_peak(self.target, self.threads) * 1e9
+        dots = form_peaks(self.target, self.threads, dots_of([self.dag], self.target))
+        peak = self.dag.flops / arithmetic_s(self.dag, rate, dots) * 1e-9 if self.dag.flops else 0.0
         return [
             TaskTiming(Timing(tuple(times), self.threads), self.dag.flops, peak)
             for times in interleave(sides, runs, time_s)
@@ -312,7 +314,10 @@ def _written(results: tuple[Array, ...], out: Sequence[Array]) -> tuple[Array, .
 
 @dataclass(frozen=True, slots=True)
 class TaskTiming:
-    """Latencies of a built task. `flops`: of one call; `peak_gflops`: FMA peak of the threads."""
+    """Latencies of a built task. `flops`: of one call.
+
+    `peak_gflops`: what the threads can do at most, by the multiply-adds that fit the task.
+    """
 
     timing: Timing
     flops: int
@@ -331,7 +336,7 @@ class TaskTiming:
     @property
     def share_of_peak(self) -> float:
         """`gflops` over the measured peak: 1 is all that the cores can do."""
-        return self.gflops / self.peak_gflops
+        return self.gflops / self.peak_gflops if self.peak_gflops else 0.0
 
     def __str__(self) -> str:
         data = self.timing.to_json()

@@ -28,6 +28,7 @@ from autotune.api.warm import Note, warm_start
 from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, NoValidSchedule
 from autotune.graph.network import Network
+from autotune.graph.reader.constant_inputs import constants_to_json
 from autotune.machine import Limits, read_limits
 from autotune.measure.build import build_program
 from autotune.measure.measurer import Measurer
@@ -55,6 +56,7 @@ from autotune.tuner import (
     Session,
     TuningTask,
     bound_s,
+    dots_of,
 )
 from autotune.tuner.bound import bytes_read
 
@@ -84,7 +86,12 @@ class Tuning:
         self._budget, self._stop = budget, stop
         self._config = TuneConfig.from_json(header.config)
         self._options = measure_options(log, self._config)
-        peaks = measure_peaks(header.target, header.n_threads, self._options.evict)
+        peaks = measure_peaks(
+            header.target,
+            header.n_threads,
+            self._options.evict,
+            dots_of((w.dag for w in log.workloads.values()), header.target),
+        )
         self._rules = (*rules, *rules_of(self._config.rules))
         self._tasks = tuning_tasks(log, peaks, self._rules)
         # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
@@ -145,6 +152,7 @@ def new_header(
         parts=network.parts,
         overwritten=overwritable(network),
         random_weights=network.random_weights,
+        constant_inputs=constants_to_json(network.constant_inputs),
     )
 
 

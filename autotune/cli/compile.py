@@ -22,6 +22,8 @@ from autotune.cli.options import (
     THREADS,
     args_option,
     check_input_option,
+    const_option,
+    constants_of,
     dim_option,
     dims_of,
     max_error_option,
@@ -49,6 +51,7 @@ Arrays = dict[str, NDArray[Any]]
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as tuned]")
 @shape_option
 @dim_option
+@const_option
 @random_weights_option
 @click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
 @max_error_option
@@ -56,7 +59,9 @@ Arrays = dict[str, NDArray[Any]]
 @check_input_option
 @args_option
 @operators_option
-@click.option("--constants", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name.")
+@click.option(
+    "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."
+)
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @debug_option
 def command(
@@ -66,13 +71,14 @@ def command(
     threads: int | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     dims: tuple[tuple[str, dict[int, float]], ...],
+    constants: tuple[tuple[str, Any], ...],
     random_weights: bool,
     target: str | None,
     max_error: float | None,
     check: bool,
     check_files: tuple[tuple[str, Path], ...],
     arguments: str | None,
-    constants: Path | None,
+    weights: Path | None,
     operators: tuple[Path, ...],
     verify: bool,
 ) -> None:
@@ -92,20 +98,23 @@ def command(
         raise UsageError("--check-input is for the check", "leave out --no-check")
     task = _workload(model, arguments, log_path, threads)
     if task is not None:
-        _compile_workload(task, log_path, output, constants, check, verify)
+        _compile_workload(task, log_path, output, weights, check, verify)
         return
-    if constants is not None:
+    if weights is not None:
         raise UsageError("--constants is for workloads", "a model has its weights in its file")
     source = model_path(model) if log_path is None else model
     is_random = True if random_weights or (model is None and log_path is None) else None
     bound, extents = shapes_of(shapes), dims_of(dims)
-    plan = plan_of(source, log_path, bound, target, threads, max_error, is_random, extents)
+    fixed = constants_of(constants)
+    plan = plan_of(source, log_path, bound, target, threads, max_error, is_random, extents, fixed)
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
     inputs += [file for _, file in check_files]
     require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
-    network = read_network(plan.model, plan.shapes, plan.random_weights, plan.operators)
+    network = read_network(
+        plan.model, plan.shapes, plan.random_weights, plan.operators, plan.constants
+    )
     given = _given(network, check_files)
     if network.n_denormal:
         say_note(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from autotune.cli.console import say_note
 from autotune.errors import ModelError, UsageError
@@ -49,6 +51,7 @@ def read_network(
     shapes: dict[str, tuple[int, ...]],
     random_weights: bool = False,
     operators: Iterable[str] = (),
+    constants: Mapping[str, NDArray[Any]] | None = None,
 ) -> Network:
     """Split a model into tasks, and say so where its weights are random.
 
@@ -57,7 +60,7 @@ def read_network(
     from autotune.api.operators import operators_of
     from autotune.graph.network import build_network
 
-    network = build_network(path, shapes, random_weights, operators_of(operators))
+    network = build_network(path, shapes, random_weights, operators_of(operators), constants)
     if random_weights:
         say_random_weights(path.name)
     return network

@@ -79,6 +79,38 @@ def _extents(text: str) -> dict[int, float]:
     return {int(one[1]): float(one[2] or 1)} if one else {}
 
 
+class Constant(click.ParamType[tuple[str, Any]]):
+    """`sr=16000`, `size=1,2`, `flag=true` or `table=x.npy`: the value of an input."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
+        """Input name, which may hold `=`; and its value: numbers, or the path of a file."""
+        name, found, text = value.rpartition("=")
+        number = [_number(part.strip()) for part in text.split(",")]
+        if not found or not name or (None in number and not text.endswith(".npy")):
+            raise UsageError(
+                f"'{value}' gives an input no value",
+                "write it like --const sr=16000, --const size=480,640 or --const table=x.npy",
+            )
+        if None in number:
+            return name, Path(text)
+        return name, number[0] if len(number) == 1 else number
+
+
+def _number(text: str) -> int | float | bool | None:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if re.fullmatch(r"[+-]?\d{1,19}", text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 class NamedFile(click.ParamType[tuple[str, Path]]):
     """`name=x.npy`, or `x.npy` alone where there is only one."""
 
@@ -155,6 +187,13 @@ dim_option = click.option(
     multiple=True,
     help="Extents of a dimension by name: batch=4; several make variants: batch=1,4,8, "
     "sequence=16..256:16, with shares sequence=16:0.5,128:0.5. Repeatable.",
+)
+const_option = click.option(
+    "--const",
+    "constants",
+    type=Constant(),
+    multiple=True,
+    help="Value of an input that is always the same: sr=16000, or name=x.npy. Repeatable.",
 )
 random_weights_option = click.option(
     "--random-weights",
@@ -238,3 +277,18 @@ def dims_of(pairs: Iterable[tuple[str, dict[int, float]]]) -> dict[str, dict[int
             raise UsageError(f"--dim {name} is given twice", f"write --dim {name}=1,4,8")
         dims[name] = extents
     return dims
+
+
+def constants_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Values of constant inputs by name; files are read. Raises UsageError."""
+    from autotune.api.bindings import arrays_of
+    from autotune.cli.run import read_array
+
+    constants: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in constants:
+            raise UsageError(f"--const {name} is given twice", "give every input once")
+        constants[name] = read_array(value) if isinstance(value, Path) else value
+        if isinstance(constants[name], dict):
+            raise UsageError(f"{value} holds several arrays", "give an .npy file")
+    return arrays_of(constants)

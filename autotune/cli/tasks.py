@@ -13,6 +13,8 @@ from autotune.cli.models import model_path, read_network, read_workload, shape_t
 from autotune.cli.options import (
     FILE,
     args_option,
+    const_option,
+    constants_of,
     dim_option,
     dims_of,
     format_option,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 @click.argument("model", required=False, type=FILE)
 @shape_option
 @dim_option
+@const_option
 @random_weights_option
 @args_option
 @operators_option
@@ -43,6 +46,7 @@ def command(
     model: Path | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     dims: tuple[tuple[str, dict[int, float]], ...],
+    constants: tuple[tuple[str, Any], ...],
     random_weights: bool,
     arguments: str | None,
     operators: tuple[Path, ...],
@@ -66,8 +70,9 @@ def command(
     else:
         paths = [str(path) for path in operators]
         path = model_path(model)
-        bound = only(variants(path, shapes_of(shapes), dims_of(dims)), "a list of tasks")
-        network = read_network(path, bound, random_weights, paths)
+        fixed = constants_of(constants)
+        bound = only(variants(path, shapes_of(shapes), dims_of(dims), fixed), "a list of tasks")
+        network = read_network(path, bound, random_weights, paths, fixed)
     if style == "json":
         put_json([_task_json(network, key, dag) for key in network.weights])
         return

@@ -15,6 +15,8 @@ from autotune.cli.options import (
     THREADS,
     Preset,
     args_option,
+    const_option,
+    constants_of,
     dim_option,
     dims_of,
     events_option,
@@ -38,6 +40,7 @@ from autotune.cli.options import (
 @click.option("--threads", type=THREADS, help="Threads that the model will run on.  [all cores]")
 @shape_option
 @dim_option
+@const_option
 @random_weights_option
 @args_option
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
@@ -55,6 +58,7 @@ def command(
     log_path: Path | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     dims: tuple[tuple[str, dict[int, float]], ...],
+    constants: tuple[tuple[str, Any], ...],
     random_weights: bool,
     arguments: str | None,
     preset: str | None,
@@ -105,8 +109,9 @@ def command(
         network, origin, bound = task.network(), task.source, {}
     else:
         is_random = random_weights or model is None
-        bound = only(variants(path, shapes_of(shapes), dims_of(dims)), "tuning")
-        network = read_network(path, bound, is_random, config.operators)
+        fixed = constants_of(constants)
+        bound = only(variants(path, shapes_of(shapes), dims_of(dims), fixed), "tuning")
+        network = read_network(path, bound, is_random, config.operators, fixed)
         origin = str(path.resolve())
     if dry_run:
         from autotune.cli.tasks import settings_text, task_text

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from math import gcd
 
 from autotune.codegen.arithmetic import TYPES, Arithmetic
-from autotune.codegen.frame import Frame
+from autotune.codegen.dots import emit_dot, find_dot
+from autotune.codegen.frame import Frame, Guard
 from autotune.codegen.lanes import picked, repeated
 from autotune.codegen.powers import fixed_power
 from autotune.codegen.text import (
@@ -79,14 +79,6 @@ _MAX_ZEROS = 16_384
 """Most of them: what is read in a row behind one choice of an address."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """Whether a load is made, and the loops that this depends on."""
-
-    holds: Value
-    loops: frozenset[str]
-
-
 def emit_program(program: Program, triple: str, prefix: str = "", isa: Isa = ISAS[-1]) -> str:
     """A module with one function `void prefix+name(ptr…, i64 begin, i64 end)` per kernel."""
     module = Module(triple, isa)
@@ -133,7 +125,9 @@ class _Function:
             self.at.lanes = (loop.var, loop.extent)
             self.body(loop.body)
             self.at.lanes = None
-        elif loop.kind == "unroll":
+        elif loop.kind == "dot" and (dot := find_dot(loop, self.at, self.module.isa)):
+            self._store_value(dot.store, emit_dot(dot, self))
+        elif loop.kind in ("unroll", "dot"):
             for value in range(loop.extent):
                 self.at.env[loop.var] = value
                 self.body(loop.body)
@@ -148,7 +142,7 @@ class _Function:
         if loop.limit is None:
             self._counted_loop(loop.var, first, end, loop.body)
             return
-        limit = self.do.binary("min", INDEX, end, self._value(loop.limit))
+        limit = self.do.binary("min", INDEX, end, self.value(loop.limit))
         with self._where(self.b.compare("icmp slt", first, limit)):
             self._counted_loop(loop.var, first, limit, loop.body)
 
@@ -186,7 +180,7 @@ class _Function:
         if isinstance(choice, Const):
             self.body(stmt.then if choice.value else stmt.orelse)
             return
-        cond = self._value(choice)
+        cond = self.value(choice)
         if not stmt.orelse:
             with self._where(cond):
                 self._scoped(stmt.then)
@@ -200,7 +194,7 @@ class _Function:
         self.b.label(after)
 
     def _let(self, stmt: Let) -> None:
-        self.at.env[stmt.var] = self._value(stmt.value)
+        self.at.env[stmt.var] = self.value(stmt.value)
         with suppress(KeyError):
             self.at.ranges[stmt.var] = bounds(stmt.value, self.at.ranges)
 
@@ -216,7 +210,9 @@ class _Function:
             self.at.buffers[buffer.name], self.at.pointers[buffer.name] = hidden[0], hidden[1]
 
     def _store(self, stmt: Store) -> None:
-        value = self._value(stmt.value)
+        self._store_value(stmt, self.value(stmt.value))
+
+    def _store_value(self, stmt: Store, value: Value) -> None:
         kind = TYPES[stmt.tensor.dtype]
         if stmt.tensor.dtype == "bool":
             value = self.b.cast("zext", value, value.type.of(I8))
@@ -225,7 +221,7 @@ class _Function:
         if self.at.lanes is None or lane == 1:
             count = self.at.lanes[1] if self.at.lanes else 1
             where, align = self._address(stmt.tensor, self.at.expanded(form), kind)
-            self.b.store(self._broadcast(value, count), where, align)
+            self.b.store(self.broadcast(value, count), where, align)
             self.at.widths[stmt.tensor.name] = count
         elif lane == 0 and not value.type.is_vector:
             where, align = self._address(stmt.tensor, self.at.expanded(form), kind)
@@ -237,7 +233,7 @@ class _Function:
     def _scatter(self, stmt: Store, value: Value) -> None:
         lanes = self.at.lanes
         assert lanes is not None
-        lanes_of = self._broadcast(value, lanes[1])
+        lanes_of = self.broadcast(value, lanes[1])
         for n in range(lanes[1]):
             where, align = self._lane_address(stmt.tensor, stmt.indices, n)
             self.b.store(self.b.extract(lanes_of, n), where, align)
@@ -245,7 +241,7 @@ class _Function:
     def _prefetch(self, stmt: PrefetchLine) -> None:
         form = self.at.expanded(self.at.form(stmt, stmt.tensor, stmt.indices))
         where, _ = self._address(stmt.tensor, form, TYPES[stmt.tensor.dtype])
-        where = self.b.offset(where, self._value(stmt.offset), I8)
+        where = self.b.offset(where, self.value(stmt.offset), I8)
         locality = {1: 3, 2: 2}[stmt.level]
         how = [constant(I32, n) for n in (0, locality, 1)]  # for reading; data
         self.b.call("llvm.prefetch.p0", VOID, [where, *how])
@@ -271,7 +267,7 @@ class _Function:
             return found
         base = self.at.pointers[tensor.name]
         for atom, coef in terms:
-            step = self.b.binary("mul nsw", self._value(atom), constant(I64, coef))
+            step = self.b.binary("mul nsw", self.value(atom), constant(I64, coef))
             base = self.b.offset(base, step, kind)
         return base if _reads(terms) else self.at.keep(key, base)
 
@@ -285,7 +281,7 @@ class _Function:
 
     # --- expressions --------------------------------------------------------------------------
 
-    def _value(self, e: Expr, guard: Guard | None = None) -> Value:
+    def value(self, e: Expr, guard: Guard | None = None) -> Value:
         return _EXPRS[type(e)](self, e, guard)
 
     def _const(self, e: Const, _: Guard | None) -> Value:
@@ -300,49 +296,49 @@ class _Function:
 
     def _binary(self, e: Binary, guard: Guard | None) -> Value:
         if e.op == "pow" and isinstance(e.b, Const):
-            power = fixed_power(self.do.math, self._value(e.a, guard), float(e.b.value))
+            power = fixed_power(self.do.math, self.value(e.a, guard), float(e.b.value))
             if power is not None:
                 return power
         if e.op == "add" and _is_float_product(e.b):
             return self._fma(e.b, e.a, guard)
         if e.op == "add" and _is_float_product(e.a):
             return self._fma(e.a, e.b, guard)
-        a, b = self._same(self._value(e.a, guard), self._value(e.b, guard))
+        a, b = self._same(self.value(e.a, guard), self.value(e.b, guard))
         return self.do.binary(e.op, dtype_of(e.a), a, b)
 
     def _fma(self, product: Expr, addend: Expr, guard: Guard | None) -> Value:
         assert isinstance(product, Binary)
-        parts = [self._value(x, guard) for x in (product.a, product.b, addend)]
+        parts = [self.value(x, guard) for x in (product.a, product.b, addend)]
         count = max(p.type.count for p in parts)
-        return self.do.math.fma(*(self._broadcast(p, count) for p in parts))
+        return self.do.math.fma(*(self.broadcast(p, count) for p in parts))
 
     def _compare(self, e: Compare, guard: Guard | None) -> Value:
-        a, b = self._same(self._value(e.a, guard), self._value(e.b, guard))
+        a, b = self._same(self.value(e.a, guard), self.value(e.b, guard))
         return self.do.compare(e.op, dtype_of(e.a), a, b)
 
     def _call(self, e: Call, guard: Guard | None) -> Value:
-        return self.do.call(e.fn, dtype_of(e), self._value(e.args[0], guard))
+        return self.do.call(e.fn, dtype_of(e), self.value(e.args[0], guard))
 
     def _cast(self, e: Cast, guard: Guard | None) -> Value:
-        return self.do.cast(dtype_of(e.a), e.dtype, self._value(e.a, guard))
+        return self.do.cast(dtype_of(e.a), e.dtype, self.value(e.a, guard))
 
     def _select(self, e: Select, guard: Guard | None) -> Value:
         choice = self.at.known(e.cond)
         if isinstance(choice, Const):
-            return self._value(e.a if choice.value else e.b, guard)
-        cond = self._value(choice, guard)
+            return self.value(e.a if choice.value else e.b, guard)
+        cond = self.value(choice, guard)
         if is_guard(e):
             names = frozenset(variables(e.cond))
-            yes = self._value(e.a, self._and(guard, Guard(cond, names)) if loads(e.a) else None)
+            yes = self.value(e.a, self._and(guard, Guard(cond, names)) if loads(e.a) else None)
             if isinstance(e.a, Load) and e.b == Const(0.0, dtype_of(e.a)) and cond.type is I1:
                 return yes  # a load that is not made reads zeros
             other = Guard(self.do.negation(cond), names) if loads(e.b) else None
-            no = self._value(e.b, self._and(guard, other) if other else None)
+            no = self.value(e.b, self._and(guard, other) if other else None)
         else:
-            yes, no = self._value(e.a, guard), self._value(e.b, guard)
+            yes, no = self.value(e.a, guard), self.value(e.b, guard)
         yes, no = self._same(yes, no)
         if cond.type.is_vector:
-            yes, no = (self._broadcast(x, cond.type.count) for x in (yes, no))
+            yes, no = (self.broadcast(x, cond.type.count) for x in (yes, no))
         return self.b.select(cond, yes, no)
 
     def _and(self, a: Guard | None, b: Guard) -> Guard:
@@ -357,10 +353,10 @@ class _Function:
         kind = TYPES[e.tensor.dtype]
         masked = guard is not None and guard.holds.type.is_vector
         if lane == 0 and not masked:
-            value = self._plain_load(e, form, kind, 1, guard)
+            value = self.plain_load(e, form, kind, 1, guard)
         elif lane == 1:
             assert self.at.lanes is not None
-            value = self._plain_load(e, form, kind, self.at.lanes[1], guard)
+            value = self.plain_load(e, form, kind, self.at.lanes[1], guard)
         elif lane is None and not masked and (period := self.at.lane_period(form)):
             value = self._repeated(e, form, kind, period, guard)
         elif lane and guard is None and (width := self.at.stored_width(e.tensor, form, lane)):
@@ -369,7 +365,7 @@ class _Function:
             value = self._gather(e, guard)
         return self.b.cast("trunc", value, value.type.of(I1)) if e.tensor.dtype == "bool" else value
 
-    def _plain_load(
+    def plain_load(
         self, e: Load, form: Linear, kind: Type, count: int, guard: Guard | None
     ) -> Value:
         here = self.at.expanded(form)
@@ -396,7 +392,7 @@ class _Function:
         lanes = self.at.lanes
         assert lanes is not None
         first = self.at.without_lane(form)
-        few = self._plain_load(e, first, kind, min(period, lanes[1]), guard)
+        few = self.plain_load(e, first, kind, min(period, lanes[1]), guard)
         return repeated(self.b, few, lanes[1])
 
     def _picked(self, e: Load, form: Linear, kind: Type, stride: int, width: int) -> Value:
@@ -406,7 +402,7 @@ class _Function:
         first = self.at.expanded(self.at.without_lane(form))
         phase = first.const % stride
         starts = range(first.const - phase, first.const - phase + stride * lanes[1], width)
-        whole = [self._plain_load(e, Linear(first.terms, n), kind, width, None) for n in starts]
+        whole = [self.plain_load(e, Linear(first.terms, n), kind, width, None) for n in starts]
         return picked(self.b, whole, stride, phase)
 
     def _chosen(self, tensor: Tensor, form: Linear, kind: Type, count: int, guard: Guard) -> Value:
@@ -422,7 +418,7 @@ class _Function:
         where, _ = self._address(tensor, self.at.expanded(fixed), kind)
         where = self.b.select(guard.holds, where, self.zeros(max(_ZEROS, n_bytes)))
         for atom, coef in walk.terms:
-            step = self.b.binary("mul nsw", self._value(atom), constant(I64, coef))
+            step = self.b.binary("mul nsw", self.value(atom), constant(I64, coef))
             where = self.b.offset(where, step, kind)
         return self.b.offset(where, constant(I64, walk.const), kind) if walk.const else where
 
@@ -452,9 +448,9 @@ class _Function:
 
     def _same(self, a: Value, b: Value) -> tuple[Value, Value]:
         count = max(a.type.count, b.type.count)
-        return self._broadcast(a, count), self._broadcast(b, count)
+        return self.broadcast(a, count), self.broadcast(b, count)
 
-    def _broadcast(self, value: Value, count: int) -> Value:
+    def broadcast(self, value: Value, count: int) -> Value:
         if count == 1 or value.type.is_vector:
             return value
         if isinstance(value, Constant):

@@ -32,6 +32,14 @@ class Scope:
         self.loads: dict[str, dict[object, Value]] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Whether a load is made, and the loops that this depends on."""
+
+    holds: Value
+    loops: frozenset[str]
+
+
 @dataclass(slots=True)
 class Frame:
     """`buffers` and `pointers` by tensor; `env`: loops and lets, as numbers where unrolled;
@@ -116,6 +124,10 @@ class Frame:
             return 0
         name = self.lanes[0]
         return None if form.is_opaque_in(name) else form.coefficient(name)
+
+    def stride(self, form: Linear, loop: str) -> int | None:
+        """Elements between neighbours along an unrolled loop; None when not constant."""
+        return None if form.is_opaque_in(loop) else form.coefficient(loop)
 
     def without_lane(self, form: Linear) -> Linear:
         """What of `form` is the same for all lanes: where lane 0 is, if the rest begins at 0."""

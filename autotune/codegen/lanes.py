@@ -13,6 +13,17 @@ def repeated(b: Builder, few: Value, count: int) -> Value:
     return few if n == count else b.shuffle(few, few, [lane % n for lane in range(count)])
 
 
+def side_by_side(b: Builder, vectors: Sequence[Value]) -> Value:
+    """Lane 0 of each of `vectors`, then lane 1 of each, …; there are a power of two of them."""
+    while len(vectors) > 1:
+        half, count = len(vectors) // 2, vectors[0].type.count
+        lanes = [n for k in range(count) for n in (k, count + k)]
+        vectors = [
+            b.shuffle(x, y, lanes) for x, y in zip(vectors[:half], vectors[half:], strict=True)
+        ]
+    return vectors[0]
+
+
 def picked(b: Builder, vectors: Sequence[Value], stride: int, phase: int) -> Value:
     """Lanes `phase`, `phase` + `stride`, … of `vectors` in a row; `stride` is a power of two."""
     while stride > 1:

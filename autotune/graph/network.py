@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from autotune.graph.partition import partition
 from autotune.graph.passes.layout import channels_last
 from autotune.graph.passes.resolve import resolve_operands
 from autotune.graph.passes.simplify import remove_dead, simplify
+from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import load_model, model_hash
@@ -88,7 +89,8 @@ class Network:
     """A model as calls of tasks, in topological order, and the `chains` among them.
 
     `tasks` has the tasks of the calls and of whole chains. `random_weights`: those of the model
-    were replaced by random ones, because the user asked for it.
+    were replaced by random ones, because the user asked for it. `constant_inputs`: inputs of the
+    model that the user bound to these values; they are none of `inputs`.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Network:
     model_hash: str
     chains: tuple[Chain, ...] = ()
     random_weights: bool = False
+    constant_inputs: Mapping[str, Array] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> dict[str, int]:
@@ -238,17 +241,18 @@ def build_network(
     shapes: Shapes | None = None,
     random_weights: bool = False,
     operators: UserOperators | None = None,
+    constants: Constants | None = None,
 ) -> Network:
     """Read an ONNX model and split it into fused subgraphs.
 
-    `shapes` binds dynamic dimensions of inputs by name. `random_weights`: give a model that comes
-    without weights (each is a ConstantOfShape) random ones. `operators`: those of a user,
-    see `user_operators`. Errors: see `onnx_reader.load_model`; UnsupportedOperator names the
-    operator, its node and the model's opset. Whatever else goes wrong is a ModelError too: a file
-    may be damaged in any way.
+    `shapes` binds dynamic dimensions of inputs by name, `constants` whole inputs. `random_weights`:
+    give a model that comes without weights (each is a ConstantOfShape) random ones. `operators`:
+    those of a user, see `user_operators`. Errors: see `onnx_reader.load_model`; UnsupportedOperator
+    names the operator, its node and the model's opset. Whatever else goes wrong is a ModelError
+    too: a file may be damaged in any way.
     """
     try:
-        model = load_model(path, shapes, random_weights)
+        model = load_model(path, shapes, random_weights, constants)
         network = graph_network(import_graph(model, operators), Path(path).stem, model_hash(path))
     except (AutotuneError, MemoryError):
         raise
@@ -263,6 +267,7 @@ def build_network(
         inputs=_as_stated(network.inputs, model.halves),
         outputs=_as_stated(network.outputs, model.halves),
         random_weights=random_weights,
+        constant_inputs=dict(constants or {}),
     )
 
 

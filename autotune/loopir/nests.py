@@ -355,7 +355,7 @@ def _loop(stage: Stage, it: Iterator, extent: int, body: Body, limit: Expr | Non
 def _is_straight(stmt: Stmt) -> bool:
     """Whether a statement is free of branches once its loops are unrolled."""
     if isinstance(stmt, For):
-        return stmt.kind == "unroll" and all(map(_is_straight, stmt.body))
+        return stmt.kind in ("unroll", "dot") and all(map(_is_straight, stmt.body))
     return isinstance(stmt, Store)
 
 

@@ -3,7 +3,7 @@
     program = Program(buffers, packs, kernels)
     kernel  = Kernel(name, extent, var, buffers, body, head)
               -- runs `head` for var = begin, then `body` for begin ≤ var < end
-    stmt    = For(var, extent, kind, body, limit)           kind ∈ serial unroll vectorize
+    stmt    = For(var, extent, kind, body, limit)           kind ∈ serial unroll vectorize dot
             | If(cond, then, orelse) | Let(var, value) | Alloc(buffer, body)
             | Store(tensor, indices, value) | PrefetchLine(tensor, indices, offset)
     body    = tuple of stmt
@@ -51,6 +51,8 @@ class Buffer:
 @dataclass(frozen=True, slots=True)
 class For:
     """`body` for 0 ≤ var < extent.
+
+    `kind`: `dot` adds to one accumulator by an instruction that takes all terms at once.
 
     `limit`: of a serial loop that may be shorter, 0 ≤ var < min(extent, limit); evaluated once,
     before the loop. It may then not run at all.

@@ -23,15 +23,22 @@ def _fewest_live(inst: Instance) -> Stage:
     for p in 3: for v in 9: acc[p, v] += x[p]·w[v]   keeps 9 w live; in the other order, 3 x.
     """
     stage = inst.stage
-    *rest, last = stage.iters
+    iters, dots = _without_dot(stage.iters)
+    *rest, last = iters
     tile = [*takewhile(_is_unrolled, reversed(rest))]
     if last.annotation != "vectorize" or not tile:
         return stage
     vectors, *pixels = tile
     if inst.sizes[vectors.name] <= prod([inst.sizes[i.name] for i in pixels]):
         return stage
-    outside = stage.iters[: -len(tile) - 1]
-    return replace(stage, iters=(*outside, vectors, *reversed(pixels), last))
+    outside = iters[: -len(tile) - 1]
+    return replace(stage, iters=(*outside, vectors, *reversed(pixels), last, *dots))
+
+
+def _without_dot(iters: tuple[Iterator, ...]) -> tuple[tuple[Iterator, ...], tuple[Iterator, ...]]:
+    """The loops outside of the terms that one instruction adds up, and these."""
+    n_dots = sum(it.annotation == "dot" for it in iters)
+    return iters[: len(iters) - n_dots], iters[len(iters) - n_dots :]
 
 
 def _shortest_reuse(stage: Stage) -> Stage:
@@ -45,9 +52,10 @@ def _shortest_reuse(stage: Stage) -> Stage:
 
     A tile and its remainder use one order: where tiles overlap, their sums have to be equal.
     """
-    end = len(stage.iters) - len([*takewhile(_is_in_tile, reversed(stage.iters))])
-    window = [*takewhile(_is_term, reversed(stage.iters[:end]))][::-1]
-    tile = {i.name: i.extent for i in stage.iters[end:] if i.annotation == "unroll"}
+    iters, dots = _without_dot(stage.iters)
+    end = len(iters) - len([*takewhile(_is_in_tile, reversed(iters))])
+    window = [*takewhile(_is_term, reversed(iters[:end]))][::-1]
+    tile = {i.name: i.extent for i in iters[end:] if i.annotation == "unroll"}
     together = [variables(i) for load in stage.op.reads for i in load.indices]
 
     def reach(term: Iterator) -> int:
@@ -55,7 +63,7 @@ def _shortest_reuse(stage: Stage) -> Stage:
         return max((int(tile[n]) for n in tile if n in moves), default=1)
 
     terms = sorted(window, key=reach)
-    return replace(stage, iters=(*stage.iters[: end - len(window)], *terms, *stage.iters[end:]))
+    return replace(stage, iters=(*iters[: end - len(window)], *terms, *iters[end:], *dots))
 
 
 def _is_in_tile(it: Iterator) -> bool:

@@ -55,6 +55,7 @@ from autotune.te.expr import (
     loads,
     variables,
 )
+from autotune.te.products import factors
 
 MAX_POINTS = 1 << 17
 """Accesses that depend on more points than this, and that intervals do not prove, are trusted."""
@@ -160,7 +161,7 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
 
 
 def _check_loop(loop: For, scope: _Scope) -> None:
-    if loop.extent < 1 or loop.kind not in ("serial", "unroll", "vectorize"):
+    if loop.extent < 1 or loop.kind not in ("serial", "unroll", "vectorize", "dot"):
         raise MalformedProgram(f"loop {loop.var} cannot be {loop.kind} in {loop.extent}")
     if loop.limit is not None:
         _value(loop.limit, scope)
@@ -169,10 +170,23 @@ def _check_loop(loop: For, scope: _Scope) -> None:
     inside = scope.bind(loop.var, (0, loop.extent - 1))
     if loop.kind == "vectorize":
         nested = [s for s in statements(loop.body) if not isinstance(s, Store)]
-        if scope.lanes or any(not isinstance(s, For) or s.kind != "unroll" for s in nested):
+        if scope.lanes or any(
+            not isinstance(s, For) or s.kind not in ("unroll", "dot") for s in nested
+        ):
             raise MalformedProgram(f"vector loop {loop.var} holds more than stores")
         inside = replace(inside, lanes=loop.var)
+    if loop.kind == "dot":
+        _check_dot(loop)
     _body(loop.body, inside)
+
+
+def _check_dot(loop: For) -> None:
+    match loop.body:
+        case (Store(tensor=tensor, indices=at, value=Binary(op="add", a=a, b=term)),):
+            same = a == Load(tensor, at) and loop.var not in frozenset().union(*map(variables, at))
+            if same and factors(term) is not None:
+                return
+    raise MalformedProgram(f"loop {loop.var} adds no products up")
 
 
 def _check_store(store: Store, scope: _Scope) -> None:

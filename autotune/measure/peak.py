@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from autotune.codegen.arithmetic import TYPES
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
+from autotune.codegen.text import constant, vector
 from autotune.measure.driver import Driver, Launch, assemble
 from autotune.target import Target
+from autotune.target.isa import MultiplyAdd
 
 _ROUNDS = 4
 _TURNS = 100_000
 _REPEATS = 20
 _OPERANDS = 4
+_OPERAND_BYTE = 0x3F  # 0.75 as a float of any width
 _STREAMS = 8  # vectors that one step of a read loads
 _WATCHED_S, _LEAST_READINGS, _MOST_READINGS = 0.6, 12, 100
 """A cache may take dozens of readings until it keeps what comes back so seldom."""
@@ -30,22 +36,32 @@ _TRIES = 5
 _PLAUSIBLE = 0.9  # of so many times the peak of one thread
 
 
+Rates: TypeAlias = tuple[tuple[MultiplyAdd, float], ...]
+"""Multiplications and additions per second of forms of multiply-add."""
+
+
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """What all threads can do together: arithmetic, reading from L2, reading what is cold.
 
-    Cold is where measuring leaves weights: in L3, or in memory (`MeasureOptions.evict`).
-    `l1_bytes`: what may be nearer than L2 when a program starts.
+    `flops_per_s`: of float32; `dots`: of the forms of multiply-add that add up several terms. Cold
+    is where measuring leaves weights: in L3, or in memory (`MeasureOptions.evict`). `l1_bytes`:
+    what may be nearer than L2 when a program starts.
     """
 
     flops_per_s: float
     warm_bytes_per_s: float
     cold_bytes_per_s: float
     l1_bytes: int
+    dots: Rates = ()
 
 
-def measure_peaks(target: Target, n_threads: int, evict: bool) -> Peaks:
+def measure_peaks(
+    target: Target, n_threads: int, evict: bool, dots: Collection[MultiplyAdd] = ()
+) -> Peaks:
     """The best of many short runs. `evict`: whether a cold read comes from memory, else from L3.
+
+    `dots`: forms of multiply-add to look at beside that of float32.
 
     Threads share a memory bus, so bytes are those of one thread times `n_threads`: never too few,
     also where other processes disturb threads that wait for one another.
@@ -59,36 +75,51 @@ def measure_peaks(target: Target, n_threads: int, evict: bool) -> Peaks:
     warm = max(_read_rates(target, target.l2_bytes // 2, "warm"))
     cold = max(_read_rates(target, 2 * target.l2_bytes, "memory" if evict else "l3"))
     l1_bytes = n_threads * target.l1_bytes
-    return Peaks(together * 1e9, n_threads * warm, n_threads * cold, l1_bytes)
+    rates = form_peaks(target, n_threads, dots)
+    return Peaks(together * 1e9, n_threads * warm, n_threads * cold, l1_bytes, rates)
 
 
 def fma_peak(target: Target, n_threads: int) -> float:
     """Float32 GFLOPS of independent fused multiply-adds on `n_threads` threads, best of 20 runs."""
-    peak = FmaPeak(target, Driver(target, n_threads))
-    return max(peak.flops_per_s(_TURNS) for _ in range(_REPEATS)) * 1e-9
+    return _peak(target, target.isa.forms[0], n_threads) * 1e-9
 
 
-class FmaPeak:
-    """Independent fused multiply-adds on the threads of a driver, and nothing else.
+def form_peaks(target: Target, n_threads: int, forms: Iterable[MultiplyAdd]) -> Rates:
+    """What each of `forms` can do on `n_threads` threads."""
+    return tuple((f, _peak(target, f, n_threads)) for f in forms)
 
-    Every thread keeps as many accumulators as registers allow, which is more than the latency of an
-    FMA times the number of FMA units of any x86-64 core. `fed`: every second one loads an operand
-    from L1, as a product of matrices must (6 x 4 accumulators: 10 loads for 24); where power limits
-    a core, it multiplies more slowly then.
+
+def _peak(target: Target, form: MultiplyAdd, n_threads: int) -> float:
+    peak = MultiplyAddPeak(target, Driver(target, n_threads), form)
+    return max(peak.flops_per_s(_TURNS) for _ in range(_REPEATS))
+
+
+class MultiplyAddPeak:
+    """Independent multiply-adds of one form on the threads of a driver, and nothing else.
+
+    `form`: that of float32 where none is given. Every thread keeps as many accumulators as
+    registers allow, which is more than the latency of a multiply-add times the number of units of
+    any x86-64 core. `fed`: every second one loads an operand from L1, as a product of matrices must
+    (6 x 4 accumulators: 10 loads for 24); where power limits a core, that slows it down.
     """
 
-    def __init__(self, target: Target, driver: Driver, fed: bool = False) -> None:
+    def __init__(
+        self, target: Target, driver: Driver, form: MultiplyAdd | None = None, fed: bool = False
+    ) -> None:
+        form = form or target.isa.forms[0]
         n_accumulators = target.n_registers - _OPERANDS
         self._driver = driver
-        flops = target.isa.forms[0].flops(target.vector_bits)
-        self._flops_per_turn = _ROUNDS * n_accumulators * flops
-        self._library = Library([assemble(_kernel(target, n_accumulators, fed), target)])
-        self._sink = aligned((target.lanes,), "float32")
+        self._flops_per_turn = _ROUNDS * n_accumulators * form.flops(target.vector_bits)
+        self._library = Library([assemble(_kernel(target, form, n_accumulators, fed), target)])
+        self._operand = aligned((target.vector_bits // 8,), "uint8")
+        self._operand.fill(_OPERAND_BYTE)
+        self._sink = aligned((target.vector_bits // 8,), "uint8")
 
     def flops_per_s(self, turns: int) -> float:
         """Rate of one run; a thousand turns take about 15 µs."""
         extent = self._driver.n_threads * turns
-        launch = Launch(self._library.address("peak"), (self._sink.ctypes.data,), extent)
+        buffers = (self._operand.ctypes.data, self._sink.ctypes.data)
+        launch = Launch(self._library.address("peak"), buffers, extent)
         plan = self._driver.plan([launch], [], aligned((0,), "uint8"))
         return extent * self._flops_per_turn / self._driver.evaluate(plan)
 
@@ -134,7 +165,7 @@ def _read_rates(
     plan = driver.plan(
         [launch], whole if where == "warm" else [], sweep, whole if where == "memory" else []
     )
-    peak = FmaPeak(target, driver) if every_s else None
+    peak = MultiplyAddPeak(target, driver) if every_s else None
     driver.evaluate(plan)
     rates = []
     for _ in range(n):
@@ -144,7 +175,7 @@ def _read_rates(
     return rates
 
 
-def _compute(peak: FmaPeak, seconds: float) -> None:
+def _compute(peak: MultiplyAddPeak, seconds: float) -> None:
     """Keep a core busy, and nothing else."""
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s:
@@ -180,46 +211,48 @@ done:
 }}"""
 
 
-def _kernel(target: Target, n: int, fed: bool) -> str:
-    """`peak(sink, begin, end)`: `_ROUNDS` FMAs on each of `n` accumulators per turn.
+def _kernel(target: Target, form: MultiplyAdd, n: int, fed: bool) -> str:
+    """`peak(operand, sink, begin, end)`: per turn `_ROUNDS` multiply-adds on `n` accumulators each.
 
-    `fed`: an operand of each second one is loaded from `sink`; volatile, for it is always the same.
+    `fed`: an operand of each second one is loaded; volatile, for it is always the same.
     `prefer-vector-width` keeps LLVM from halving vectors on CPUs for which it prefers 256 bits.
     """
-    vector = f"<{target.lanes} x float>"
-    name = f"llvm.fma.v{target.lanes}f32"
     bits = target.vector_bits
+    sums = vector(TYPES[form.accumulator], bits // form.accumulator_bits)
+    x_kind, y_kind = (vector(TYPES[d], form.terms * sums.count) for d in form.operands)
+    name = f"{form.intrinsic}.{bits}" if form.intrinsic else f"llvm.fma.{sums.suffix}"
     phis = [
-        f"  %a0.{k} = phi {vector} [ splat (float {k}.0), %entry ], [ %a{_ROUNDS}.{k}, %turn ]"
+        f"  %a0.{k} = phi {sums} [ {constant(sums, k).name}, %entry ], [ %a{_ROUNDS}.{k}, %turn ]"
         for k in range(n)
     ]
-    fmas = []
+    lines = []
     for r in range(_ROUNDS):
         for k in range(n):
             x = f"%x{r}.{k}" if fed and k % 2 else "%x"
-            fmas += [f"  {x} = load volatile {vector}, ptr %sink"] if x != "%x" else []
-            fma = f"call {vector} @{name}({vector} %a{r}.{k}, {vector} {x}, {vector} %y)"
-            fmas.append(f"  %a{r + 1}.{k} = {fma}")
+            lines += [f"  {x} = load volatile {x_kind}, ptr %operand"] if x != "%x" else []
+            call = f"call {sums} @{name}({sums} %a{r}.{k}, {x_kind} {x}, {y_kind} %y)"
+            lines.append(f"  %a{r + 1}.{k} = {call}")
     last = [f"%a{_ROUNDS}.{k}" for k in range(n)]
-    sums = [f"  %s{k} = fadd {vector} %s{k - 1}, {last[k]}" for k in range(2, n)]
+    add = "fadd" if sums.is_float else "add"
+    total = [f"  %s{k} = {add} {sums} %s{k - 1}, {last[k]}" for k in range(2, n)]
     return f"""
-declare {vector} @{name}({vector}, {vector}, {vector})
+declare {sums} @{name}({sums}, {x_kind}, {y_kind})
 
-define void @peak(ptr %sink, i64 %begin, i64 %end) "prefer-vector-width"="{bits}" {{
+define void @peak(ptr %operand, ptr %sink, i64 %begin, i64 %end) "prefer-vector-width"="{bits}" {{
 entry:
-  %x = freeze {vector} splat (float 0.5)
-  %y = freeze {vector} splat (float 1.0)
+  %x = load volatile {x_kind}, ptr %operand
+  %y = load volatile {y_kind}, ptr %operand
   br label %turn
 turn:
   %i = phi i64 [ %begin, %entry ], [ %next, %turn ]
 {chr(10).join(phis)}
-{chr(10).join(fmas)}
+{chr(10).join(lines)}
   %next = add i64 %i, 1
   %more = icmp ult i64 %next, %end
   br i1 %more, label %turn, label %done
 done:
-  %s1 = fadd {vector} %a{_ROUNDS}.0, {last[1]}
-{chr(10).join(sums)}
-  store volatile {vector} %s{n - 1}, ptr %sink
+  %s1 = {add} {sums} %a{_ROUNDS}.0, {last[1]}
+{chr(10).join(total)}
+  store volatile {sums} %s{n - 1}, ptr %sink
   ret void
 }}"""

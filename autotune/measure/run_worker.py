@@ -39,7 +39,7 @@ from autotune.measure.messages import (
 )
 from autotune.measure.options import MeasureOptions
 from autotune.measure.oracle import Reference, Verdict, check, reference
-from autotune.measure.peak import FmaPeak
+from autotune.measure.peak import MultiplyAddPeak
 from autotune.measure.process import Setup
 from autotune.measure.supervisor import Handler
 from autotune.measure.timing import repeat_in_turns
@@ -93,7 +93,7 @@ class RunHandler:
         self._references: dict[int, Reference] = {}
         self._held: list[_Held] = []
         beside = options.beside_peak
-        self._fma_peak = FmaPeak(target, self._driver, fed=True) if beside else None
+        self._fma_peak = MultiplyAddPeak(target, self._driver, fed=True) if beside else None
 
     def __call__(self, request: RunRequest) -> Reply:
         """Prepare a task or measure programs of one that is."""

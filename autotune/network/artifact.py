@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.errors import ArtifactError, MissingDependency, UsageError
 from autotune.files import open_input, replacing
+from autotune.graph.reader.constant_inputs import constants_from_json, constants_to_json
 from autotune.network import container
 from autotune.network.container import (
     CONSTANTS,
@@ -125,6 +127,7 @@ class Artifact:
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
     `random_weights`: the weights are not the model's; None in files that do not say.
+    `constant_inputs`: inputs of the model that were bound to these values.
     """
 
     name: str
@@ -144,10 +147,13 @@ class Artifact:
     tuned: Mapping[str, Tuned] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     random_weights: bool | None = False
+    constant_inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
-        return {
+        bound = constants_to_json(self.constant_inputs)
+        more = {"constant_inputs": bound} if bound else {}
+        return more | {
             "format": FORMAT,
             "version": VERSION,
             "autotune_version": self.autotune_version,
@@ -282,6 +288,7 @@ def _artifact(manifest: Json, objects: tuple[bytes, ...], constants: Bytes) -> A
         constants=constants,
         tuned={key: Tuned(**x) for key, x in manifest["tuned"].items()},
         tasks=tuple(manifest["tasks"]),
+        constant_inputs=constants_from_json(manifest.get("constant_inputs", {})),
     )
 
 

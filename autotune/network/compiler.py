@@ -70,6 +70,7 @@ def compile_network(
         constants=layout.constants.data(),
         autotune_version=__version__,
         random_weights=network.random_weights,
+        constant_inputs=network.constant_inputs,
     )
 
 

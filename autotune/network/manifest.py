@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from autotune.config import MOST_THREADS
+from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.network.container import CONSTANTS, object_name, require
 from autotune.network.entry import ARENA, FIRST_BOUND
 from autotune.target import Target
@@ -34,6 +35,7 @@ def require_manifest(manifest: Json) -> None:
         require(name in manifest, f"its manifest has no '{name}'")
         require(holds(manifest[name]), f"'{name}' in its manifest cannot be")
     _require_parts(manifest)
+    require(_constants(manifest.get("constant_inputs", {})), "its constant inputs cannot be")
     bound: dict[int, Json] = {}
     for kind in ("inputs", "outputs"):
         ports = manifest[kind]
@@ -138,6 +140,14 @@ def _window(value: Any) -> bool:
         return True
     is_pair = isinstance(value, list) and len(value) == 2 and all(map(_extents, value))
     return is_pair and len(value[0]) == len(value[1])
+
+
+def _constants(value: Any) -> bool:
+    try:
+        constants_from_json(value)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        return False
+    return all(map(_text, value))
 
 
 def _target(value: Any) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import MissingDependency, ModelError
+from autotune.graph.reader.constant_inputs import Constants, fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.onnx_reader import bind_inputs, prepare_model, read_file
 from autotune.graph.reader.opsets import opset_of
@@ -41,21 +43,28 @@ _MISREAD = {"BatchNormalization": 14, "Softmax": 13, "LogSoftmax": 13, "Hardmax"
 class Original:
     """The model of a file, with the shapes of inputs that the user bound.
 
-    `random_weights`: the weights are those that `prepare_model` draws.
+    `constants`: inputs that have the same value in every inference. `random_weights`: the weights
+    are those that `prepare_model` draws.
     """
 
     path: Path
     shapes: Shapes = field(default_factory=dict)
     random_weights: bool = False
+    constants: Constants = field(default_factory=dict)
 
     @cached_property
     def proto(self) -> ModelProto:
         """The model as it is in the file; only the stated shapes are changed where bound."""
         if self.random_weights:
-            return prepare_model(self.path, self.shapes, True)
+            return prepare_model(self.path, self.shapes, True, self.constants)
         model = read_file(self.path)
-        bind_inputs(model, self.shapes)
+        bind_inputs(model, {**self.shapes, **shapes_of(fed(model, self.constants))})
         return model
+
+    @cached_property
+    def fed(self) -> dict[str, Array]:
+        """The constants as the inputs of `proto` take them."""
+        return fed(self.proto, self.constants)
 
     @cached_property
     def source(self) -> Path | ModelProto:
@@ -75,18 +84,28 @@ class Original:
 
 
 class Oracle:
-    """One way to run a model. `rounded` gives the outputs of models that round otherwise."""
+    """One way to run a model. `rounded` gives the outputs of models that round otherwise.
+
+    `fixed`: inputs of the model that are the same in every inference.
+    """
 
     def __init__(
-        self, name: str, make: Callable[[Any], Runner], model: ModelProto, source: Any = None
+        self,
+        name: str,
+        make: Callable[[Any], Runner],
+        model: ModelProto,
+        source: Any = None,
+        fixed: Arrays = MappingProxyType({}),
     ) -> None:
         self.name = name
         self._make, self._model, self._source = make, model, source or model
+        self._fixed = fixed
 
     @cached_property
     def run(self) -> Runner:
         """Raises ModelError or MissingDependency, also when it is called."""
-        return self._make(self._source)
+        run = self._make(self._source)
+        return lambda inputs: run({**inputs, **self._fixed})
 
     def rounded(self, inputs: Arrays, seeds: range, scale: float) -> Iterator[Arrays]:
         """Outputs of `rounded_anew` models; without those that cannot be run."""
@@ -95,7 +114,8 @@ class Oracle:
             with contextlib.suppress(Exception):
                 model = rounded_anew(self._model, seed, scale)
                 names = [i.name for i in model.graph.input]
-                yield self._make(model)({n: inputs[n.removesuffix(EXACT)] for n in names})
+                given = {**inputs, **self._fixed}
+                yield self._make(model)({n: given[n.removesuffix(EXACT)] for n in names})
 
 
 def onnxruntime_oracle(original: Original, n_threads: int) -> Oracle:
@@ -111,7 +131,7 @@ def onnxruntime_oracle(original: Original, n_threads: int) -> Oracle:
 
         return outputs
 
-    return Oracle(ONNXRUNTIME, make, original.proto, original.source)
+    return Oracle(ONNXRUNTIME, make, original.proto, original.source, original.fed)
 
 
 def reference_oracle(original: Original) -> Oracle:
@@ -133,7 +153,7 @@ def reference_oracle(original: Original) -> Oracle:
 
         return outputs
 
-    return Oracle(REFERENCE, make, original.proto)
+    return Oracle(REFERENCE, make, original.proto, fixed=original.fed)
 
 
 @dataclass

@@ -38,6 +38,7 @@ class Header:
     `parts`: tasks that can replace others, each with the keys of those that it replaces.
     `overwritten`: inputs of tasks in whose place the result may lie, by key.
     `random_weights`: the model's were replaced by random ones; None in logs that do not say.
+    `constant_inputs`: inputs of the model that have the same value in every inference, as JSON.
     `created` is ISO 8601 with time zone; `model_path` is empty where a model was not a file.
     """
 
@@ -56,6 +57,7 @@ class Header:
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     overwritten: dict[str, tuple[str, ...]] = field(default_factory=dict)
     random_weights: bool | None = None
+    constant_inputs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +297,7 @@ def _decode_header(data: dict[str, Any]) -> Header:
         parts=_names(data.get("parts", {})),
         overwritten=_names(data.get("overwritten", {})),
         random_weights=data.get("random_weights"),
+        constant_inputs=data.get("constant_inputs", {}),
     )
     require_types(header)
     require_types(TuneConfig.from_json(header.config))

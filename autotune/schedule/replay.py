@@ -55,6 +55,8 @@ from autotune.schedule.steps import (
 )
 from autotune.schedule.winograd import rewrite
 from autotune.te.dag import ComputeDAG
+from autotune.te.expr import Reduce
+from autotune.te.products import factors
 
 Holes: TypeAlias = Mapping[str, int | NDArray[np.int64]]
 
@@ -185,8 +187,10 @@ def _parallel(state: State, step: Parallel, _: Holes) -> State:
 def _annotate(state: State, step: Annotate, _: Holes) -> State:
     stage = state[step.stage]
     at = stage.position(step.iter)
-    if step.kind not in ("unroll", "vectorize"):
+    if step.kind not in ("unroll", "vectorize", "dot"):
         raise ScheduleError(f"unknown annotation '{step.kind}'")
+    if step.kind == "dot":
+        _check_dot(stage, at)
     _refuse_ragged(stage, step.iter, "annotated")
     if step.kind == "vectorize" and any(f.loop == step.iter for f in stage.fuses):
         raise ScheduleError(f"{step.iter} is fused: neighbours in it are none in memory")
@@ -194,6 +198,16 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
         raise ScheduleError("a reduction loop is vectorised by rfactor, not by annotation")
     marked = replace(stage.iters[at], annotation=step.kind)
     return _with(state, replace(stage, iters=(*stage.iters[:at], marked, *stage.iters[at + 1 :])))
+
+
+def _check_dot(stage: Stage, at: int) -> None:
+    it, body = stage.iters[at], stage.op.body
+    if not isinstance(body, Reduce) or body.op != "sum" or factors(body.body) is None:
+        raise ScheduleError(f"{stage.name} is no sum of products of narrower factors")
+    if it.kind != "reduce" or at + 1 != len(stage.iters):
+        raise ScheduleError(f"{it.name} is not the innermost loop, or not one of the reduction")
+    if not stage.axis_of(it.name) == stage.op.reduce_axes[-1].name:
+        raise ScheduleError(f"{it.name} is no part of the last axis of the reduction")
 
 
 # --- location ---------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ MAX_LOCAL_BYTES = 3 << 19
 
 @dataclass(frozen=True, slots=True)
 class Iterator:
-    """One loop of a stage. `kind`: spatial or reduce; `annotation`: "", unroll or vectorize."""
+    """One loop of a stage. `kind`: spatial or reduce; `annotation`: "", unroll, vectorize, dot."""
 
     name: str
     extent: Extent

@@ -88,7 +88,11 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Mark a loop `unroll` (expanded in full) or `vectorize` (one vector; extent = lanes)."""
+    """Mark a loop `unroll` (expanded in full), `vectorize` (one vector; extent = lanes) or `dot`.
+
+    `dot` marks the innermost loop of a sum of products: its terms are added up by one instruction
+    of the CPU, whose form of multiply-add has so many (`autotune.target.isa.MultiplyAdd`).
+    """
 
     stage: str
     iter: str

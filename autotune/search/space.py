@@ -46,6 +46,8 @@ class Tag(StrEnum):
     GATHERED = "gathered"
     AS_READ = "as-read"
     RAGGED = "ragged"
+    DOT2 = "dot2"
+    DOT4 = "dot4"
 
 
 class Role(Enum):

@@ -12,12 +12,22 @@ import os
 import re
 from collections.abc import Set
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 
 import llvmlite.binding as llvm
 
 from autotune.errors import UsageError
-from autotune.target.isa import NAMES, Core, Isa, core_named, isa_of_width, isa_with
+from autotune.target.isa import (
+    FEATURES,
+    NAMES,
+    Core,
+    Isa,
+    core_named,
+    isa_of_width,
+    isa_with,
+    with_forms,
+)
 
 _CPU_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -48,8 +58,8 @@ class Target:
 
     @property
     def isa(self) -> Isa:
-        """The instruction set of the code for this CPU."""
-        return isa_of_width(self.vector_bits)
+        """The instruction set of the code for this CPU, with the multiply-adds that it has."""
+        return _isa(self.cpu, self.features, self.vector_bits)
 
     @property
     def core(self) -> Core:
@@ -94,6 +104,12 @@ class Target:
                 raise TypeError(f"{name} is {value!r}")
         isa_of_width(target.vector_bits)
         return target
+
+
+@lru_cache(maxsize=64)
+def _isa(cpu: str, features: str, vector_bits: int) -> Isa:
+    named = {f[1:] for f in features.split(",") if f.startswith("+")}
+    return with_forms(isa_of_width(vector_bits), named or FEATURES.get(cpu, frozenset()))
 
 
 def host_target() -> Target:

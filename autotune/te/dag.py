@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autotune.te.expr import (
+    BOOL,
+    INDEX,
     Axis,
     Binary,
     Call,
@@ -141,7 +143,7 @@ class ComputeDAG:
     @cached_property
     def flops(self) -> int:
         """Floating-point operations of one evaluation (a multiply-add counts two)."""
-        return sum(_flops(c) for c in self.computes)
+        return sum(flops(c) for c in self.computes)
 
     @cached_property
     def n_bytes(self) -> int:
@@ -257,13 +259,14 @@ def print_compute(op: Compute) -> str:
     return f"{op.name}[{axes}]{dtype} = {_bare(op.body)}"
 
 
-def _flops(op: Compute) -> int:
+def flops(op: Compute) -> int:
+    """Arithmetic operations of one computation, those on indices apart."""
     points = math.prod(a.extent for a in op.axes)
     if isinstance(op.body, Reduce):
         points *= math.prod(mean_extent(op.body, op.axes, a) for a in op.reduce_axes)
     per_point = sum(
         1
         for e in walk(op.body)
-        if (isinstance(e, Binary | Call) and dtype_of(e).startswith("float"))
+        if isinstance(e, Binary | Call) and dtype_of(e) not in (INDEX, BOOL)
     )
     return points * (per_point + (1 if op.reduce_axes else 0))

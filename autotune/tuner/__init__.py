@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.tuner.bound import bound_s
+from autotune.tuner.bound import arithmetic_s, bound_s, dots_of
 from autotune.tuner.budget import Budget, Spent, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
@@ -51,7 +51,9 @@ __all__ = [
     "TaskTimes",
     "Totals",
     "TuningTask",
+    "arithmetic_s",
     "bound_s",
+    "dots_of",
     "event_to_json",
     "spent",
     "totals",

@@ -1,6 +1,6 @@
 """⑨ What a task can come down to: the roofline of its arithmetic and of the bytes it must move.
 
-    bound = max(flops / (saving·peak), constants / cold bandwidth, beyond L1 / warm bandwidth)
+    bound = max(Σ flops / (saving·peak), constants / cold bandwidth, beyond L1 / warm bandwidth)
 
 Every byte is counted once, and only where the computation provably reads it: a table of embeddings
 is not read as a whole. The bound may be low; it must not be high, since tasks stop near it.
@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from autotune.measure.peak import Peaks
+from autotune.measure.peak import Peaks, Rates
 from autotune.search.policy import algorithm
 from autotune.search.space import Sketch
+from autotune.target import Target
+from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import bounds
-from autotune.te.dag import Compute, ComputeDAG, Placeholder
+from autotune.te.dag import Compute, ComputeDAG, Placeholder, flops
 from autotune.te.expr import Expr, Load, dtype_bytes, variables, walk
+from autotune.te.products import dot_forms
 
 _WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144
 
@@ -27,10 +30,25 @@ def bound_s(dag: ComputeDAG, peaks: Peaks, sketches: Iterable[Sketch]) -> float:
     cold = sum(n for p, n in read.items() if p.constant)
     moved = sum(read.values()) + sum(dag[name].tensor.n_bytes for name in dag.outputs)
     return max(
-        dag.flops / (saving(sketches) * peaks.flops_per_s),
+        arithmetic_s(dag, saving(sketches) * peaks.flops_per_s, peaks.dots),
         cold / peaks.cold_bytes_per_s,
         (moved - peaks.l1_bytes) / peaks.warm_bytes_per_s,
     )
+
+
+def arithmetic_s(dag: ComputeDAG, flops_per_s: float, dots: Rates) -> float:
+    """Seconds of all computations, each by the fastest multiply-add that fits it."""
+    rates = dict(dots)
+    return sum(
+        flops(op) / max([flops_per_s, *(rates[f] for f in dot_forms(op, tuple(rates)))])
+        for op in dag.computes
+    )
+
+
+def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ...]:
+    """The forms of multiply-add with several terms that some computation can use."""
+    found = (f for dag in dags for op in dag.computes for f in dot_forms(op, target.isa.forms))
+    return tuple(dict.fromkeys(found))
 
 
 def saving(sketches: Iterable[Sketch]) -> float:

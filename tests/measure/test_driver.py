@@ -9,7 +9,7 @@ from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.errors import CodegenError
 from autotune.measure.driver import MAX_BUFFERS, Driver, Launch, assemble
-from autotune.measure.peak import FmaPeak, fma_peak, measure_peaks, stay_cached
+from autotune.measure.peak import MultiplyAddPeak, fma_peak, measure_peaks, stay_cached
 from autotune.target import host_target
 
 TARGET = host_target()
@@ -181,7 +181,7 @@ def test_peak_is_plausible() -> None:
 @pytest.mark.timing
 def test_operands_from_l1_hardly_slow_the_peak_down() -> None:
     driver = Driver(TARGET, 1)
-    loops = [FmaPeak(TARGET, driver, fed) for fed in (False, True)]
+    loops = [MultiplyAddPeak(TARGET, driver, fed=fed) for fed in (False, True)]
     rates = [[loop.flops_per_s(20_000) for loop in loops] for _ in range(20)]
     plain, fed = (max(column) for column in zip(*rates, strict=True))
     assert 0.6 * plain < fed < 1.2 * plain

@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ValueInfoProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
 from autotune.graph.limits import MOST_WORK, Budget, check_constant, check_declared
 from autotune.graph.operators.table import NATIVE
@@ -76,7 +77,9 @@ class _Folder:
             return unfolded
         if node.op in CONTROL:
             self._refuse_inside(node)
-            raise unsupported(node, self.editor.graph, "its condition depends on the data")
+            raise _undecided(
+                unsupported(node, self.editor.graph, "its condition depends on the data")
+            )
         node = _without_empty_parts(node, self.editor)
         if node.op not in NATIVE and not self._has_known_inputs(node):
             return self._expanded(node)
@@ -167,6 +170,12 @@ class _Folder:
         if node.op == "GatherElements":  # the reference implementation gives up beyond 64 elements
             return [_gather_elements(node, *given)]
         return _evaluate(node, {n: editor.constants[n] for n in node.inputs if n})
+
+
+def _undecided(error: UnsupportedOperator) -> UnsupportedOperator:
+    """With the hint that an input may decide a condition, as a sampling rate does."""
+    hint = "if an input that decides it is always the same, bind it: --const NAME=VALUE"
+    return UnsupportedOperator(error.message, hint, error.reason)
 
 
 def _n_terms(node: Node, given: list[Array]) -> int:

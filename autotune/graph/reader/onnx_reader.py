@@ -35,6 +35,7 @@ from autotune.errors import ModelError, UsageError
 from autotune.files import open_input, require_regular
 from autotune.graph.ir import OPSET
 from autotune.graph.operators.table import DTYPES
+from autotune.graph.reader.constant_inputs import Constants, bind_constants, fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.opsets import opset_of, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
@@ -111,16 +112,20 @@ def _names_read(graph: GraphProto) -> Iterator[str]:
 
 
 def load_model(
-    path: str | Path, shapes: Shapes | None = None, random_weights: bool = False
+    path: str | Path,
+    shapes: Shapes | None = None,
+    random_weights: bool = False,
+    constants: Constants | None = None,
 ) -> Model:
     """Read `path` and give it static shapes.
 
-    `shapes` binds the dimensions of inputs by name; `random_weights`: see
+    `shapes` binds the dimensions of inputs by name, `constants` whole inputs; `random_weights`: see
     `random_weights.take_constant_fills`. Raises UsageError for a missing file or an unknown input,
     ModelError for a file that is no readable model, DynamicShape for a dimension without a value.
     """
     model = read_file(Path(path))
     drop_initializers_from_inputs(model)
+    bind_constants(model, constants or {})
     halves = half_ports(model)
     widen(model)
     bind_inputs(model, shapes or {})
@@ -134,10 +139,19 @@ def load_model(
 
 
 def prepare_model(
-    path: str | Path, shapes: Shapes | None = None, random_weights: bool = False
+    path: str | Path,
+    shapes: Shapes | None = None,
+    random_weights: bool = False,
+    constants: Constants | None = None,
 ) -> ModelProto:
-    """The model that is compiled, as one proto with its weights in place: see `load_model`."""
-    return load_model(path, shapes, random_weights).complete()
+    """The model that is compiled, as one proto with its weights in place: see `load_model`.
+
+    The inputs named in `constants` stay inputs, of the shapes of these: give it `fed`.
+    """
+    bound = dict(shapes or {})
+    if constants:
+        bound |= shapes_of(fed(read_outline(Path(path)), constants))
+    return load_model(path, bound, random_weights).complete()
 
 
 def model_hash(path: str | Path) -> str:

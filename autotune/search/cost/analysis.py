@@ -178,7 +178,7 @@ class _Walk:
         steps = product([x.extent for x in rolled], self.n)
         blocked = {i.name for i in self.stage.iters[: self.stage.register_depth]}
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
-        work = max(1, operations(self.op))
+        work = 1 if self._axes_marked("dot") else max(1, operations(self.op))
         loads, operands = self._loads(accumulators, chain)
         caches = Caches(self.nest, self.target)
         return Statement(
@@ -266,22 +266,29 @@ class _Walk:
         return axis is not None and any(axis in _outside_mod(i) for i in load.indices)
 
     def _lane_axis(self) -> str | None:
-        """The axis that the vector loop is a part of; names of axes may have dots themselves."""
+        """The axis that the vector loop is a part of."""
+        return next(iter(self._axes_marked("vectorize")), None)
+
+    def _axes_marked(self, mark: str) -> dict[str, Array]:
+        """The axes that loops marked so are parts of; names of axes may have dots themselves."""
+        found = {}
         for x in self.loops:
-            if x.own and x.annotation == "vectorize":
+            if x.own and x.annotation == mark:
                 names = (a.name for a in self.stage.axes if f"{x.name}.".startswith(f"{a.name}."))
-                return max(names, key=len)
-        return None
+                found[max(names, key=len)] = x.extent
+        return found
 
     def _elements(self, access: Access, inner: dict[str, Array]) -> Array:
-        """Distinct elements, vectors where it uses lanes, that `access` touches over `inner`."""
-        axis = self._lane_axis()
-        lanes = product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n)
+        """Distinct elements, vectors where it uses lanes, that `access` touches over `inner`.
+
+        The terms of one dot instruction are loaded together.
+        """
+        together = self._axes_marked("vectorize") | self._axes_marked("dot")
         total = one = np.ones(self.n)
         for size, index, spread in access.dimensions:
             extent = self.nest.distinct(index, size, spread, inner)
-            if axis is not None and axis in variables(index):
-                inside = {k: lanes if k == axis else one for k in inner}
+            if not together.keys().isdisjoint(variables(index)):
+                inside = {k: together.get(k, one) for k in inner}
                 extent = np.ceil(extent / self.nest.distinct(index, size, 0, inside))
             total = total * extent
         return total

@@ -49,7 +49,8 @@ from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import matches
 from autotune.te.dag import Compute, Placeholder
-from autotune.te.expr import variables
+from autotune.te.expr import Axis, variables
+from autotune.te.products import dot_forms
 from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
 
 
@@ -61,7 +62,8 @@ def tile_reduction_with_consumer(p: Partial, name: str, target: Target) -> list[
         return None
     op, anchor = found
     out: list[Partial] = []
-    for variant in _variants(anchor, op, interleaving(state.dag, anchor, target)):
+    variants = _variants(anchor, op, interleaving(state.dag, anchor, target))
+    for variant in _with_forms(variants, anchor, target):
         out += _tile(p, op, anchor, variant, target)
     return out
 
@@ -102,7 +104,8 @@ class Variant:
     `channels_outside`: blocks of channels are outside blocks of pixels. `panels_outside`: within a
     block, panels of channels are outside tiles of pixels. `k_blocked`: the reduction runs in blocks
     outside the tiles. `producers_per_k`: producers are computed for each of these blocks.
-    `interleave`: partial results of a channel in neighbouring lanes.
+    `interleave`: partial results of a channel in neighbouring lanes. `dot_terms`: terms that one
+    multiply-add adds up.
     """
 
     channels_outside: bool = False
@@ -113,6 +116,7 @@ class Variant:
     copy_inputs: bool = False
     producers_per_k: bool = False
     interleave: int = 1
+    dot_terms: int = 1
 
     @property
     def tags(self) -> tuple[Tag, ...]:
@@ -128,7 +132,9 @@ class Variant:
             Tag.COPIED: self.copy_inputs,
             Tag.PER_K: self.producers_per_k,
         }
-        return (*(tag for tag, is_on in marked.items() if is_on), *interleave_tags(self.interleave))
+        dots = {2: (Tag.DOT2,), 4: (Tag.DOT4,)}.get(self.dot_terms, ())
+        structure = (tag for tag, is_on in marked.items() if is_on)
+        return (*structure, *interleave_tags(self.interleave), *dots)
 
 
 def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> list[Variant]:
@@ -160,6 +166,23 @@ def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> l
     return plain + copied + blocked + per_k + skipping + dense
 
 
+def _with_forms(variants: list[Variant], anchor: Compute, target: Target) -> list[Variant]:
+    """The variants with each form of multiply-add that fits the reduction, and with plain ones.
+
+    A window that is unrolled as a whole has no terms left to add up at once. Integers have no
+    plain multiply-add that is worth measuring where they have another.
+    """
+    forms = dot_forms(anchor, target.isa.forms)
+    dots = [
+        replace(v, dot_terms=f.terms)
+        for f in forms
+        for v in variants
+        if v.interleave == 1 and not v.unroll_window
+    ]
+    integers = any(not f.accumulator.startswith("float") for f in forms)
+    return dots if dots and integers else variants + dots
+
+
 def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) -> list[Partial]:
     """Tile consumer `op`, put `anchor` inside, then its producers."""
     state = p.state
@@ -181,7 +204,8 @@ def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) 
     out = place_anchor(out, op, anchor, loops, v, target)
     host, loop = op.name, loops.blocks[-1]
     if v.producers_per_k:
-        host, loop = anchor.name, f"{anchor.reduce_axes[-1].name}.0"
+        groups = ".0" if v.dot_terms > 1 else ""
+        host, loop = anchor.name, f"{anchor.reduce_axes[-1].name}{groups}.0"
     for name in producers:
         if v.inline_producers:
             out = out.add(ComputeInline(name), done=(name,))
@@ -278,23 +302,34 @@ def place_anchor(
     a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
     channel = rename[loops.vector].name
     pixels = [x.name for x in anchor.axes if x.name != channel]
-    reduction = [x.name for x in anchor.reduce_axes]
-    last = anchor.reduce_axes[-1]
-    out = p
     if v.k_blocked:
-        return _place_blocked_anchor(out, op, anchor, loops, v)
-    out = out.add(ComputeAt(a, op.name, loops.tiles[-1] if loops.tiles else loops.blocks[-1]))
+        return _place_blocked_anchor(p, op, anchor, loops, v)
+    out = p.add(ComputeAt(a, op.name, loops.tiles[-1] if loops.tiles else loops.blocks[-1]))
     lanes = Hole(f"{loops.prefix}lanes") if v.interleave == 1 else target.lanes
     out = out.add(Split(a, channel, (lanes,)))
+    out, last, dots = _split_dot(out, anchor, v)
+    reduction = [*(x.name for x in anchor.reduce_axes[:-1]), last.name]
     unrolled: list[str] = []
     if v.unroll_window:
         unrolled = reduction
     else:
         out, reduction, unrolled = unroll_last(out, anchor, last, reduction, loops.prefix)
     order = (*reduction, *(n for n in unrolled if n not in reduction), *pixels)
-    out = out.add(Reorder(a, (*order, f"{channel}.0", f"{channel}.1")))
+    out = out.add(Reorder(a, (*order, f"{channel}.0", f"{channel}.1", *dots)))
     marks = [Annotate(a, n, "unroll") for n in (*unrolled, *pixels, f"{channel}.0")]
-    return out.add(*marks, Annotate(a, f"{channel}.1", "vectorize"))
+    marks += [Annotate(a, f"{channel}.1", "vectorize"), *(Annotate(a, n, "dot") for n in dots)]
+    return out.add(*marks)
+
+
+def _split_dot(p: Partial, anchor: Compute, v: Variant) -> tuple[Partial, Axis, tuple[str, ...]]:
+    """The last reduction axis in groups that one multiply-add adds up: the groups, and the loop
+    over the terms of one."""
+    last = anchor.reduce_axes[-1]
+    if v.dot_terms == 1:
+        return p, last, ()
+    out = p.add(Split(anchor.name, last.name, (v.dot_terms,), "split"))
+    groups = Axis(f"{last.name}.0", last.extent // v.dot_terms)
+    return out, groups, (f"{last.name}.1",)
 
 
 def _place_blocked_anchor(
@@ -302,11 +337,11 @@ def _place_blocked_anchor(
 ) -> Partial:
     a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
     channel = rename[loops.vector].name
-    last = anchor.reduce_axes[-1]
-    reduction = [*(x.name for x in anchor.reduce_axes[:-1]), f"{last.name}.1"]
     tiled = [(rename[x.name].name, f"{x.name}.tile") for x in op.axes[:-1] if x.extent > 1]
     ones = [rename[x.name].name for x in op.axes[:-1] if x.extent == 1]
     out = p.add(ComputeAt(a, op.name, loops.blocks[-1]))
+    out, last, dots = _split_dot(out, anchor, v)
+    reduction = [*(x.name for x in anchor.reduce_axes[:-1]), f"{last.name}.1"]
     blocks = _block_domain(last.extent)
     out = out.hole("k.block", blocks, Role.BLOCK).add(
         Split(a, last.name, (Hole("k.block"),), "split")
@@ -324,9 +359,10 @@ def _place_blocked_anchor(
     middle = [panel, *tiles] if v.panels_outside else [*tiles, panel]
     inner = [f"{n}.1" for n, _ in tiled] + [f"{channel}.0.1"]
     order = (*ones, f"{last.name}.0", *middle, *reduction, *unrolled)
-    out = out.add(Reorder(a, (*order, *inner, f"{channel}.1")))
+    out = out.add(Reorder(a, (*order, *inner, f"{channel}.1", *dots)))
     marks = [Annotate(a, n, "unroll") for n in (*unrolled, *inner)]
-    return out.add(*marks, Annotate(a, f"{channel}.1", "vectorize"))
+    marks += [Annotate(a, f"{channel}.1", "vectorize"), *(Annotate(a, n, "dot") for n in dots)]
+    return out.add(*marks)
 
 
 def _prefetch_for_consumer(p: Partial, op: Compute) -> Partial:

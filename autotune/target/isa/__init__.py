@@ -6,7 +6,8 @@ core = core_named("znver4")       # what instructions cost there
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from dataclasses import replace
 
 from autotune.target.isa import x86
 from autotune.target.isa.record import Core as Core
@@ -18,11 +19,19 @@ ISAS: tuple[Isa, ...] = (x86.AVX512, x86.AVX2)
 """Widest vectors first."""
 NAMES: Mapping[str, Isa] = x86.NAMES
 """Instruction set of each CPU that a user can name."""
+FEATURES: Mapping[str, frozenset[str]] = x86.FEATURES
+"""Features of such CPUs that forms of multiply-add ask for."""
 
 
 def isa_with(features: Mapping[str, bool]) -> Isa | None:
     """The widest instruction set whose features are all there; None where none is."""
     return next((isa for isa in ISAS if all(features.get(f) for f in isa.requires)), None)
+
+
+def with_forms(isa: Isa, features: Set[str]) -> Isa:
+    """The instruction set with those forms of multiply-add that a CPU of these features has."""
+    there = (f for f in isa.forms if not f.features or not features.isdisjoint(f.features))
+    return replace(isa, forms=tuple(there))
 
 
 def isa_of_width(vector_bits: int) -> Isa:

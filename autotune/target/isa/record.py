@@ -14,14 +14,19 @@ from dataclasses import dataclass
 class MultiplyAdd:
     """One form of multiply-add: an accumulator lane takes the sum of `terms` products.
 
-    `operand` and `accumulator` are dtypes. A vector has as many accumulator lanes as fit it.
+    `operands`: the dtypes of the two factors, `accumulator` of the sum. A vector has as many
+    accumulator lanes as fit it. `intrinsic`: LLVM's name of it without the width, "" where LLVM
+    makes the instruction of its own portable operation. `features`: what a CPU must have, besides
+    what the instruction set requires, any one of them.
     """
 
     name: str
-    operand: str
+    operands: tuple[str, str]
     accumulator: str
-    accumulator_bits: int
-    terms: int
+    accumulator_bits: int = 32
+    terms: int = 1
+    intrinsic: str = ""
+    features: tuple[str, ...] = ()
 
     def flops(self, vector_bits: int) -> int:
         """Multiplications and additions of one instruction on a vector of so many bits."""

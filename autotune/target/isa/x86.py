@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from autotune.target.isa.record import Core, Isa, MultiplyAdd
 
@@ -37,14 +38,32 @@ define internal void @restore_denormals(i32 %old) {{
 
 # `clflush` waits for one line after the other; one fence behind `clflushopt` waits for all.
 _LINE_FLUSHES = {"clflushopt": "llvm.x86.clflushopt", "sse2": "llvm.x86.sse2.clflush"}
-_FMA = MultiplyAdd("fma", "float32", "float32", accumulator_bits=32, terms=1)
+_FMA = MultiplyAdd("fma", ("float32", "float32"), "float32")
+_DOT_BF16 = MultiplyAdd(
+    "vdpbf16ps",
+    ("bfloat16", "bfloat16"),
+    "float32",
+    terms=2,
+    intrinsic="llvm.x86.avx512bf16.dpbf16ps",
+    features=("avx512bf16",),
+)
+# The VEX form of AVX-VNNI has no wider vectors than 256 bits and LLVM's same intrinsic.
+_DOT_INT8 = MultiplyAdd(
+    "vpdpbusd",
+    ("uint8", "int8"),
+    "int32",
+    terms=4,
+    intrinsic="llvm.x86.avx512.vpdpbusd",
+    features=("avx512vnni",),
+)
+_DOT_INT8_VEX = replace(_DOT_INT8, features=("avxvnni", "avx512vnni"))
 
 AVX2 = Isa(
     name="x86-64-v3",
     requires=("avx2", "fma"),
     vector_bits=256,
     n_registers=16,
-    forms=(_FMA,),
+    forms=(_FMA, _DOT_INT8_VEX),
     pause="llvm.x86.sse2.pause",
     line_flushes=_LINE_FLUSHES,
     denormals_ir=_DENORMALS_IR,
@@ -54,7 +73,7 @@ AVX512 = Isa(
     requires=("avx512f", "avx512vl"),
     vector_bits=512,
     n_registers=32,
-    forms=(_FMA,),
+    forms=(_FMA, _DOT_BF16, _DOT_INT8),
     pause="llvm.x86.sse2.pause",
     line_flushes=_LINE_FLUSHES,
     denormals_ir=_DENORMALS_IR,
@@ -81,6 +100,14 @@ NAMES: Mapping[str, Isa] = {
     "znver4": AVX512,
 }
 """CPUs that `--target` takes, by LLVM's names."""
+
+_VNNI, _BF16 = frozenset({"avx512vnni"}), frozenset({"avx512vnni", "avx512bf16"})
+FEATURES: Mapping[str, frozenset[str]] = {
+    "cascadelake": _VNNI,
+    "icelake-server": _VNNI,
+    "znver4": _BF16,
+}
+"""Features of CPUs in `NAMES` that forms of multiply-add ask for."""
 
 
 def core_named(cpu: str) -> Core:

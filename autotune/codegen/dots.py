@@ -1,0 +1,135 @@
+"""⑤ A `dot` loop as one instruction: all terms of it, for all lanes, added to their accumulators.
+
+    for v in vectorize 16: for d in dot 4: acc[v] += int32(x[k·4 + d]) * int32(w[k, v, d])
+    ->  acc = vpdpbusd(acc, splat(x[k·4 … k·4 + 3]), w[k, 0 … 15, 0 … 3])
+
+An operand is loaded at once where its elements lie side by side in memory, for each lane or for all
+of them together; else its terms are loaded one by one and put side by side. Where the CPU has no
+such instruction, the loop is unrolled (`autotune.codegen.emit`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from autotune.codegen.arithmetic import TYPES
+from autotune.codegen.frame import Frame, Guard
+from autotune.codegen.lanes import side_by_side
+from autotune.codegen.text import I32, Builder, Type, Value, constant, vector
+from autotune.loopir.nodes import For, Store
+from autotune.target.isa import Isa, MultiplyAdd
+from autotune.te.arith import Linear
+from autotune.te.expr import Binary, Const, Expr, Load, Select, is_guard, variables
+from autotune.te.products import factors, in_order
+
+
+class Emitter(Protocol):
+    """What emits the rest of the kernel."""
+
+    at: Frame
+    b: Builder
+
+    def value(self, e: Expr, guard: Guard | None = None) -> Value:
+        """An expression here."""
+
+    def plain_load(
+        self, e: Load, form: Linear, kind: Type, count: int, guard: Guard | None
+    ) -> Value:
+        """`count` elements in a row."""
+
+    def broadcast(self, value: Value, count: int) -> Value:
+        """A value in every lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A loop that `form` is one instruction for: its store and factors, in the order of `form`."""
+
+    loop: For
+    form: MultiplyAdd
+    store: Store
+    total: Expr
+    factors: tuple[Expr, Expr]
+    n_lanes: int
+
+
+def find_dot(loop: For, at: Frame, isa: Isa) -> Dot | None:
+    """The instruction for a `dot` loop inside of vectors, if the CPU has one."""
+    match loop.body:
+        case (Store(value=Binary(op="add", a=total, b=term)) as store,) if at.lanes:
+            pair, n_lanes = factors(term), at.lanes[1]
+            for form in isa.forms if pair else ():
+                ordered = in_order(form, *pair) if pair else None
+                fits = form.terms == loop.extent and form.accumulator == store.tensor.dtype
+                if fits and ordered and _is_width(n_lanes * form.accumulator_bits, isa):
+                    return Dot(loop, form, store, total, ordered, n_lanes)
+    return None
+
+
+def _is_width(bits: int, isa: Isa) -> bool:
+    return bits in (128, 256, 512) and bits <= isa.vector_bits
+
+
+def emit_dot(dot: Dot, emitter: Emitter) -> Value:
+    """The accumulators with all terms of the loop added."""
+    env = emitter.at.env
+    env[dot.loop.var] = 0
+    total = emitter.broadcast(emitter.value(dot.total), dot.n_lanes)
+    x, y = (_group(e, dot, emitter) for e in dot.factors)
+    del env[dot.loop.var]
+    name = f"{dot.form.intrinsic}.{dot.n_lanes * dot.form.accumulator_bits}"
+    return emitter.b.call(name, total.type, [total, x, y])
+
+
+def _group(e: Expr, dot: Dot, emitter: Emitter, guard: Guard | None = None) -> Value:
+    """`e` for all terms, those of a lane as neighbours: lanes·terms elements."""
+    at, terms = emitter.at, dot.loop.extent
+    match e:
+        case Load(tensor=tensor, indices=indices):
+            form, kind = at.form(e, tensor, indices), TYPES[tensor.dtype]
+            strides = at.lane_stride(form), at.stride(form, dot.loop.var)
+            if strides == (terms, 1):
+                return emitter.plain_load(e, form, kind, dot.n_lanes * terms, guard)
+            if strides == (0, 1):
+                few = emitter.plain_load(e, form, kind, terms, guard)
+                return _in_all_lanes(few, dot, emitter)
+        case Select(cond=cond, a=Load() as load, b=Const() as other):
+            choice = at.known(cond)
+            if isinstance(choice, Const):
+                return _group(load if choice.value else other, dot, emitter)
+            if is_guard(e) and _is_one_choice(cond, dot, at):
+                holds = emitter.value(choice)
+                made = Guard(holds, frozenset(variables(cond)))
+                yes = _group(load, dot, emitter, made)
+                no = constant(yes.type, other.value)
+                return emitter.b.select(holds, yes, no) if other.value else yes
+    return _one_by_one(e, dot, emitter, guard)
+
+
+def _is_one_choice(cond: Expr, dot: Dot, at: Frame) -> bool:
+    """Whether a condition is the same for all lanes and all terms."""
+    lane = at.lanes[0] if at.lanes else ""
+    return variables(cond).isdisjoint({lane, dot.loop.var})
+
+
+def _in_all_lanes(few: Value, dot: Dot, emitter: Emitter) -> Value:
+    """The terms `few`, which are as wide as an accumulator, again in every lane."""
+    key = (few.name, "terms", dot.n_lanes)
+    found = emitter.at.find(key)
+    if found is None:
+        word = emitter.b.bitcast(few, I32)
+        wide = vector(few.type.scalar, few.type.count * dot.n_lanes)
+        splat = emitter.b.bitcast(emitter.b.splat(word, dot.n_lanes), wide)
+        found = emitter.at.keep(key, splat)
+    return found
+
+
+def _one_by_one(e: Expr, dot: Dot, emitter: Emitter, guard: Guard | None) -> Value:
+    """The terms one after the other, and then side by side in their lanes."""
+    env, terms = emitter.at.env, []
+    for n in range(dot.loop.extent):
+        env[dot.loop.var] = n
+        terms.append(emitter.broadcast(emitter.value(e, guard), dot.n_lanes))
+    env[dot.loop.var] = 0
+    return side_by_side(emitter.b, terms)

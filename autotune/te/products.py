@@ -1,0 +1,47 @@
+"""② Sums of products whose factors are narrower than the sum: what a dot instruction computes.
+
+s = sum(cast(int32, x[m, k]) * cast(int32, w[k, n]), k)      uint8 · int8 -> int32
+s = sum(cast(float32, x[m, k]) * cast(float32, w[k, n]), k)  bfloat16 · bfloat16 -> float32
+"""
+
+from __future__ import annotations
+
+from autotune.target.isa import MultiplyAdd
+from autotune.te.dag import Compute
+from autotune.te.expr import Binary, Cast, Expr, Reduce, dtype_of, variables
+
+
+def factors(term: Expr) -> tuple[Expr, Expr] | None:
+    """The two factors of a product as they are before they are widened; None where it is none."""
+    match term:
+        case Binary(op="mul", a=Cast(a=a), b=Cast(a=b)):
+            return a, b
+    return None
+
+
+def in_order(form: MultiplyAdd, a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
+    """The factors in the order in which `form` takes them; None where it takes no such types."""
+    for pair in ((a, b), (b, a)):
+        if (dtype_of(pair[0]), dtype_of(pair[1])) == form.operands:
+            return pair
+    return None
+
+
+def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:
+    """The forms that add up several terms of the last reduction axis of `op` at once.
+
+    The terms are of one length, and they move a factor or the other.
+    """
+    if not isinstance(op.body, Reduce) or op.body.op != "sum":
+        return ()
+    pair, last = factors(op.body.body), op.reduce_axes[-1]
+    if pair is None or last.limit is not None or last.name not in variables(op.body.body):
+        return ()
+    return tuple(
+        f
+        for f in forms
+        if f.terms > 1
+        and last.extent % f.terms == 0
+        and dtype_of(op.body) == f.accumulator
+        and in_order(f, *pair)
+    )
