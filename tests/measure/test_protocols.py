@@ -21,10 +21,9 @@ S = MeasureStatus
 class FarBuilder:
     """Builds what is called `good`; `hang` waits until it is abandoned."""
 
-    pids: list[int] = []
-
     def __init__(self, events: list[str]) -> None:
         self.events, self.abandoned = events, threading.Event()
+        self.pids = list[int]()
 
     def build(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
         if fakes.does("hang") in candidates:
@@ -47,10 +46,9 @@ class FarBuilder:
 class FarRunner:
     """A machine on which the n-th program takes n seconds."""
 
-    pids: list[int] = []
-
     def __init__(self, events: list[str]) -> None:
         self.events, self.asked = events, list[Time]()
+        self.pids = list[int]()
 
     def start(self) -> None:
         self.events.append("runner started")
