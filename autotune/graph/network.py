@@ -21,13 +21,11 @@ import numpy as np
 
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.chains import joined_groups
+from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
-from autotune.graph.operators.indices import index_limits
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
-from autotune.graph.passes.layout import channels_last
-from autotune.graph.passes.resolve import resolve_operands
-from autotune.graph.passes.simplify import remove_dead, simplify
+from autotune.graph.passes.pipeline import prepare
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
@@ -287,13 +285,13 @@ def _as_stated(ports: tuple[Port, ...], halves: Mapping[str, str]) -> tuple[Port
 
 
 def graph_network(graph: Graph, name: str, digest: str) -> Network:
-    """Compile a graph into a network: simplify, lay out, partition, place.
+    """Compile a graph into a network: run the passes, partition, place, define the subgraphs.
 
     Nothing computes outputs without elements.
     """
     empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
     filled = replace(graph, outputs=tuple(n for n in graph.outputs if n not in empty))
-    stored = remove_dead(resolve_operands(channels_last(simplify(filled))))
+    stored = prepare(filled)
     require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
     values |= {n: Value(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}

@@ -19,6 +19,16 @@ import numpy as np
 
 from autotune.graph.ir import Array, Editor, Node, Shape, float_array, to_last, unsupported
 from autotune.graph.limits import check_constant
+from autotune.graph.operators.definition import (
+    Fusion,
+    Layout,
+    Operands,
+    Operator,
+    Scope,
+    axes_of,
+    tensor,
+)
+from autotune.te.expr import Tensor, binary, idx
 
 _RADIUS = {"linear": 1, "cubic": 2}
 _MOST_TAPS = 64
@@ -68,7 +78,7 @@ class _Axis:
         return found
 
 
-def resize(editor: Editor, node: Node) -> None:
+def _resize(editor: Editor, node: Node) -> None:
     """Rewrite one Resize; see the module."""
     shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
     crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
@@ -299,3 +309,42 @@ def _nearest(node: Node, at: Array, scale: np.float32) -> Array:
         case _:
             picked = np.ceil(at - 0.5)
     return picked.astype(np.int64)
+
+
+def _resized(editor: Editor, node: Node) -> Shape | None:
+    """floor(extent · scale) in float32, as the scales are; sizes are left to `onnx`.
+
+    Of a cropped source too, as in ONNX's own inference and reference implementation.
+    """
+    scales = editor.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+    if scales is None or not scales.size:
+        return None
+    shape = list(editor.types[node.inputs[0]].shape)
+    rank = len(shape)
+    axes = node.attrs.get("axes", range(rank))
+    if len(axes) != scales.size or any(not -rank <= a < rank for a in axes):
+        return None
+    for axis, scale in zip(axes, scales.reshape(-1), strict=True):
+        shape[axis] = int(np.floor(np.float32(shape[axis]) * np.float32(scale)))
+    return tuple(shape) if min(shape, default=1) > 0 else None
+
+
+def _upsample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """Nearest neighbour by whole factors: y[i…] = x[i // factor…]."""
+    x = tensor(operands, 0)
+    axes = axes_of(shape)
+    factors = [out // n for out, n in zip(shape, x.shape, strict=True)]
+    index = [binary("floordiv", a.var, idx(f)) for a, f in zip(axes, factors, strict=True)]
+    return scope.compute("upsample", axes, x[tuple(index)])
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "Resize": Operator(
+        define=_upsample,
+        fusion=Fusion.INJECTIVE,
+        any_type=True,
+        layout=Layout.SPATIAL,
+        resolve=_resize,
+        shape=_resized,
+    ),
+}

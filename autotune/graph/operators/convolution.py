@@ -1,12 +1,8 @@
-"""① Operators that enlarge, in terms of others that the rest knows.
+"""① Convolution and transposed convolution.
 
+    Conv(x, W, b)           activations (n, …spatial…, c); dense, depthwise or grouped
     ConvTranspose(x, W, b)  -> Conv, Interleave, Slice      every phase of it is a convolution
-    DepthToSpace(x)         -> Interleave
     Col2Im(x)               -> Interleave, or ConvTranspose where blocks overlap
-    Interleave(x)           -> Reshape, Transpose, Reshape  blocks of channels become neighbours
-    SpaceToDepth(x)         -> Reshape, Transpose, Reshape
-
-The first three are rewritten in ONNX's order of dimensions, the others where channels are last.
 
 A transposed convolution of stride s adds W[k] to y[s·i + k] for every x[i]. Of y[s·q + r] only the
 taps k = s·t + r are part, so with T = ⌈K/s⌉ it is Σ x[q - t]·W[s·t + r] over t < T: an ordinary
@@ -16,17 +12,126 @@ convolution of T taps, reversed, with a set of output channels for every r.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from autotune.errors import ModelError
 from autotune.graph.ir import Array, Editor, Node, Shape, float_array, unsupported
 from autotune.graph.limits import check_constant
+from autotune.graph.operators.definition import (
+    Layout,
+    Operands,
+    Operator,
+    Scope,
+    biased,
+    optional,
+    shape_text,
+    tensor,
+)
+from autotune.graph.operators.windows import Window, check_window, space_axes
+from autotune.te.expr import Axis, Reduce, Tensor, mul
 
-# --- channels in front ------------------------------------------------------------------------
+
+def _conv(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """Convolution, channels last: dense, depthwise or grouped by the form of the weight."""
+    x, weight, bias = tensor(operands, 0), tensor(operands, 1), optional(operands, 2)
+    kind = node.attrs["kind"]
+    n_spatial = len(shape) - 2
+    window = Window(node, weight.shape[:n_spatial], x.shape[1 : 1 + n_spatial], shape[1:-1])
+    source = window.pad(scope, x, 0.0)
+    n, outs = Axis("n", shape[0]), space_axes(shape[1:-1])
+    taps = window.taps
+    at = (n.var, *window.at(outs, taps))
+    if kind == "depthwise":
+        c = Axis("c", shape[-1])
+        axes, reduced = (n, *outs, c), taps
+        product = mul(source[(*at, c)], weight[(*taps, c)])
+    elif kind == "dense":
+        i, o = Axis("i", weight.shape[-2]), Axis("o", weight.shape[-1])
+        axes, reduced = (n, *outs, o), (*taps, i)
+        product = mul(source[(*at, i)], weight[(*taps, i, o)])
+    else:
+        g, i, o = (Axis(a, e) for a, e in zip("gio", weight.shape[-3:], strict=True))
+        axes, reduced = (n, *outs, g, o), (*taps, i)
+        product = mul(source[(*at, g, i)], weight[(*taps, g, i, o)])
+    result = scope.compute("conv", axes, Reduce("sum", product, reduced))
+    return biased(scope, result, bias)
 
 
-def transposed_convolution(editor: Editor, node: Node) -> None:
+def _live_taps(editor: Editor, node: Node) -> None:
+    """Drop the outer taps that read only padding, as those of a large dilation do."""
+    weight = editor.constants.get(node.inputs[1])
+    if weight is not None:
+        size, out = editor.types[node.inputs[0]].shape[2:], editor.types[node.output].shape[2:]
+        live, attrs = Window(node, weight.shape[2:], size, out).live()
+        kept = [slice(None)] * 2 + [slice(t.start, t.stop) for t in live]
+        taps = weight[tuple(kept)]
+        if taps.shape != weight.shape:
+            name = editor.constant(f"{node.inputs[1]}.live", np.ascontiguousarray(taps))
+            inputs = (node.inputs[0], name, *node.inputs[2:])
+            node = replace(node, inputs=inputs, attrs={**node.attrs, **attrs})
+    editor.emit(node)
+
+
+# --- checks -----------------------------------------------------------------------------------
+
+
+def _check_weights(editor: Editor, node: Node, is_transposed: bool = False) -> str:
+    """Weights (out, in/groups, …kernel…) fit to the data; transposed: (in, out/groups, …)."""
+    data, weights = (editor.types[n].shape for n in node.inputs[:2])
+    groups = node.attrs.get("group", 1)
+    if groups < 1 or len(data) < 2 or len(weights) < 2:
+        return f"{groups} groups, data {data} and weights {weights}"
+    fits = weights[1] * groups == data[1] and weights[0] % groups == 0
+    if is_transposed:
+        fits = weights[0] == data[1] and data[1] % groups == 0
+    if not fits:
+        return f"{groups} groups, {data[1]} channels and weights {weights}"
+    return check_window(editor, node, weights[2:], is_transposed)
+
+
+def _check_transposed(editor: Editor, node: Node) -> str:
+    return _check_weights(editor, node, is_transposed=True)
+
+
+def _check_bias(editor: Editor, node: Node) -> str:
+    """A bias has an element for every channel of the result."""
+    channels = editor.types[node.output].shape[1]
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return ""
+    bias = editor.types[node.inputs[2]].shape
+    return "" if bias == (channels,) else f"a bias of {shape_text(bias)} for {channels} channels"
+
+
+def _transposed_shape(editor: Editor, node: Node) -> Shape | None:
+    """The extents of `output_shape`, or extent · stride with `auto_pad` SAME."""
+    is_same = node.attrs.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
+    shape, weight = (editor.types[n].shape for n in node.inputs[:2])
+    size = tuple(node.attrs.get("output_shape", ()))
+    if not size and not is_same:
+        return None
+    if not size:
+        strides = node.attrs.get("strides", (1,) * (len(shape) - 2))
+        size = tuple(n * s for n, s in zip(shape[2:], strides, strict=True))
+    if len(size) != len(shape) - 2 or min(size) < 1:
+        raise ModelError(
+            f"operator 'ConvTranspose' (node '{node.name}') has output_shape {size}",
+            "give one extent for every spatial dimension",
+        )
+    return (shape[0], weight[1] * node.attrs.get("group", 1), *size)
+
+
+def _n_terms(given: Sequence[Array]) -> int:
+    """Elements of the weights of one output channel."""
+    return max(1, int(given[1].size) // max(1, int(given[1].shape[0])))
+
+
+# --- transposed -------------------------------------------------------------------------------
+
+
+def _transposed_convolution(editor: Editor, node: Node) -> None:
     """ConvTranspose -> Conv, Interleave and, unless that is all of the result, Slice."""
     weight = editor.constants.get(node.inputs[1])
     if weight is None:
@@ -70,18 +175,7 @@ def transposed_convolution(editor: Editor, node: Node) -> None:
         editor.emit(Node(node.name, "Slice", (name, *made), node.outputs))
 
 
-def depth_to_space(editor: Editor, node: Node) -> None:
-    """DepthToSpace -> Interleave."""
-    rank = len(editor.types[node.output].shape)
-    attrs = {
-        "blocks": (node.attrs["blocksize"],) * (rank - 2),
-        "groups": 1,
-        "blocks_first": node.attrs.get("mode", "DCR") == "DCR",
-    }
-    editor.emit(replace(node, op="Interleave", attrs=attrs))
-
-
-def columns_to_image(editor: Editor, node: Node) -> None:
+def _columns_to_image(editor: Editor, node: Node) -> None:
     """Col2Im -> Interleave; where blocks overlap or have holes, ConvTranspose with unit kernels."""
     n, rows, _ = editor.types[node.inputs[0]].shape
     shape = editor.types[node.output].shape
@@ -108,7 +202,7 @@ def columns_to_image(editor: Editor, node: Node) -> None:
     kernel = editor.constant(f"{node.output}.units", np.tile(units, (shape[1], *(1,) * (rank + 1))))
     attrs = {"strides": strides, "dilations": dilations, "pads": pads, "group": shape[1]}
     overlapping = Node(node.name, "ConvTranspose", (columns, kernel), node.outputs, attrs)
-    transposed_convolution(editor, overlapping)
+    _transposed_convolution(editor, overlapping)
 
 
 def _with_holes(node: Node, weight: Array) -> Array:
@@ -156,37 +250,25 @@ def _repeated_bias(editor: Editor, node: Node, groups: int, n_phases: int) -> st
     return editor.constant(f"{node.inputs[2]}.phases", float_array(parts.reshape(-1)))
 
 
-# --- channels last ----------------------------------------------------------------------------
-
-
-def interleave(editor: Editor, node: Node) -> None:
-    """(n, …h…, g·b·c) -> (n, …h·b…, g·c), blocks in front of the channels of a group or behind."""
-    n, *size, channels = editor.types[node.inputs[0]].shape
-    blocks, groups = tuple(node.attrs["blocks"]), node.attrs["groups"]
-    rest = channels // (groups * math.prod(blocks))
-    at = len(size) + 1  # of the groups
-    first = node.attrs["blocks_first"]
-    split = (n, *size, groups, *((*blocks, rest) if first else (rest, *blocks)))
-    block_axes = range(at + 1 + (not first), at + 1 + (not first) + len(blocks))
-    pairs = [a for pair in zip(range(1, at), block_axes, strict=True) for a in pair]
-    _rearrange(editor, node, split, (0, *pairs, at, at + 1 + len(blocks) * first))
-
-
-def space_to_depth(editor: Editor, node: Node) -> None:
-    """(n, …h·b…, c) -> (n, …h…, b·c)."""
-    n, *size, channels = editor.types[node.inputs[0]].shape
-    block = node.attrs["blocksize"]
-    pairs = [d for h in size for d in (h // block, block)]
-    last = 2 * len(size) + 1
-    order = (0, *range(1, last, 2), *range(2, last, 2), last)
-    _rearrange(editor, node, (n, *pairs, channels), order)
-
-
-def _rearrange(editor: Editor, node: Node, split: Shape, perm: Shape) -> None:
-    """Reshape to `split`, Transpose, Reshape to the shape of the node's output."""
-    dtype = editor.types[node.output].dtype
-    apart = editor.new(f"{node.output}.apart", split, dtype)
-    moved = editor.new(f"{node.output}.moved", (split[p] for p in perm), dtype)
-    editor.emit(Node(node.name, "Reshape", node.inputs[:1], (apart,)))
-    editor.emit(Node(node.name, "Transpose", (apart,), (moved,), {"perm": perm}))
-    editor.emit(Node(node.name, "Reshape", (moved,), node.outputs))
+OPERATORS: Mapping[str, Operator] = {
+    "Conv": Operator(
+        define=_conv,
+        takes_prologue=True,
+        roles=("x", "weight", "bias"),
+        weight_input=1,
+        channel_axis=1,
+        layout=Layout.SPATIAL,
+        canonical=_live_taps,
+        precondition=_check_weights,
+        check=_check_bias,
+        n_terms=_n_terms,
+    ),
+    "ConvTranspose": Operator(
+        canonical=_transposed_convolution,
+        precondition=_check_transposed,
+        shape=_transposed_shape,
+        check=_check_bias,
+        n_terms=_n_terms,
+    ),
+    "Col2Im": Operator(canonical=_columns_to_image),
+}

@@ -13,11 +13,13 @@ A NaN is larger than any number, as where NumPy sorts; so the smallest element i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from autotune.graph.ir import Editor, Node, Shape, unsupported
-from autotune.graph.operators.blocks import Blocks
-from autotune.graph.operators.scope import Operands, Scope, axes_of, tensor
+from autotune.graph.operators.cumulative_sum import Blocks
+from autotune.graph.operators.definition import Operands, Operator, Scope, axes_of, tensor
 from autotune.te.expr import (
     FLOAT_DTYPES,
     Axis,
@@ -45,7 +47,7 @@ _FEWER = 4
 """A block has so many times as many as are looked for."""
 
 
-def top_k(editor: Editor, node: Node) -> None:
+def _top_k(editor: Editor, node: Node) -> None:
     """TopK -> the simplest of the above."""
     shape = editor.types[node.inputs[0]].shape
     axis = node.attrs.get("axis", -1) % len(shape)
@@ -79,11 +81,11 @@ def _best_of_blocks(editor: Editor, node: Node, axis: int, k: int, size: int) ->
     n_blocks, of_each = shape[axis], (*shape[: axis + 1], k, *shape[axis + 2 :])
     best = editor.new(f"{node.name}.best", of_each, dtype)
     inside = editor.new(f"{node.name}.inside", of_each, "int64")
-    top_k(editor, Node(node.name, "TopK", (blocks,), (best, inside), {**attrs, "axis": axis + 1}))
+    _top_k(editor, Node(node.name, "TopK", (blocks,), (best, inside), {**attrs, "axis": axis + 1}))
     left = to.reshape(best, n_blocks * k, n_axes=2)
     value, where = (*node.outputs, "")[:2]
     among = editor.new(f"{node.name}.among", (*shape[:axis], k, *shape[axis + 2 :]), "int64")
-    top_k(editor, Node(node.name, "TopK", (left,), (value, among if where else ""), attrs))
+    _top_k(editor, Node(node.name, "TopK", (left,), (value, among if where else ""), attrs))
     if where:
         first = np.arange(n_blocks).reshape([-1 if a == axis else 1 for a in range(len(shape))])
         at = to.emit("Add", (inside, to.constant(first * size)), of_each, "int64")
@@ -117,7 +119,7 @@ def _by_rank(editor: Editor, node: Node, axis: int) -> None:
             editor.emit(Node(node.name, "Ranked", (ranks, *source), (name,), {"axis": axis}))
 
 
-def rank(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+def _rank(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """How many elements of dimension `axis` come before each one: those that are larger (not
     `largest`: smaller), and equal ones that are further in front; NaN is the largest."""
     x, axis, axes = tensor(operands, 0), node.attrs["axis"], axes_of(shape)
@@ -142,7 +144,7 @@ def _comes_before(other: Expr, own: Expr, in_front: Expr, largest: int) -> Expr:
     return select(compare("ne", own, own), of_nan, wins)
 
 
-def ranked(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+def _ranked(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[…, k, …] = the element of x that has rank k or, without x, where it is."""
     ranks, axis, axes = tensor(operands, 0), node.attrs["axis"], axes_of(shape)
     r = Axis(f"r{axes[axis].name}", ranks.shape[axis])
@@ -151,3 +153,10 @@ def ranked(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor
     is_it = compare("eq", ranks[at], cast("float32", axes[axis].var))
     one = Reduce("sum", select(is_it, element, Const(0, dtype_of(element))), (r,))
     return scope.compute("ranked", axes, one)
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "TopK": Operator(canonical=_top_k),
+    "Rank": Operator(define=_rank, any_type=True),
+    "Ranked": Operator(define=_ranked, any_type=True),
+}
