@@ -176,18 +176,22 @@ class Task:
         self,
         schedule: Schedule | Steps | None = None,
         constants: Mapping[str, Array] | None = None,
+        verify: bool = False,
     ) -> Function:
         """Machine code as a callable on NumPy arrays.
 
         `schedule`: by default that of the best record, where the task was tuned, else the analytic
-        one. `constants`: the arrays of constant placeholders, by name. Raises ScheduleError where a
-        schedule has no program, UsageError for arrays that do not fit.
+        one. `constants`: the arrays of constant placeholders, by name. `verify`: check the loop IR
+        after every pass of lowering. Raises ScheduleError where a schedule has no program,
+        UsageError for arrays that do not fit.
         """
         steps = schedule.steps if isinstance(schedule, Schedule) else schedule
         if steps is None:
             steps = self.best().steps if self._log else self.default().steps
         network = self.network(constants or {})
-        artifact = compile_network(network, {self.key: steps}, self.target, self.threads)
+        artifact = compile_network(
+            network, {self.key: steps}, self.target, self.threads, verify=verify
+        )
         return Function(artifact, self.dag, self.threads)
 
     def time(self, function: Function, time_s: float = 0.5, runs: int = 10) -> TaskTiming:
