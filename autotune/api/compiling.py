@@ -50,7 +50,10 @@ def no_progress(what: str) -> Iterator[OnProgress]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to compile, for what, from what. Shapes bind dynamic dimensions of inputs by name."""
+    """What to compile, for what, from what. Shapes bind dynamic dimensions of inputs by name.
+
+    `verify`: check the loop IR of every program after each pass of lowering.
+    """
 
     model: Path
     shapes: Shapes
@@ -61,6 +64,7 @@ class Plan:
     random_weights: bool = False
     operators: tuple[str, ...] = ()
     constants: Arrays = field(default_factory=dict)
+    verify: bool = False
 
 
 def plan(
@@ -268,7 +272,7 @@ def tuned_latencies(best: Mapping[str, MeasureRecord]) -> dict[str, Tuned]:
 
 def _compile(network: Network, steps: dict[str, Steps], plan: Plan, progress: Progress) -> Artifact:
     with progress("compiling programs") as tell:
-        artifact = compile_network(network, steps, plan.target, plan.n_threads, tell)
+        artifact = compile_network(network, steps, plan.target, plan.n_threads, tell, plan.verify)
     return replace(artifact, model_path=str(plan.model.resolve()))
 
 

@@ -42,14 +42,16 @@ def compile_network(
     target: Target,
     n_threads: int = 1,
     tell: OnProgress = lambda n_done, n_all: None,
+    verify: bool = False,
 ) -> Artifact:
     """Compile `network` with the schedule `steps[key]` for every task.
 
     `n_threads`: how many threads the schedules were chosen for, the default of whoever runs the
-    artifact. `tell`: is told of each program that is compiled. Raises NoValidSchedule for a task
-    without steps, ScheduleError or CodegenError where a schedule has no program.
+    artifact. `tell`: is told of each program that is compiled. `verify`: check the loop IR after
+    every pass of lowering. Raises NoValidSchedule for a task without steps, ScheduleError or
+    CodegenError where a schedule has no program.
     """
-    programs = _programs(network, steps)
+    programs = _programs(network, steps, verify)
     found = aliases(network, programs)
     units = _units(network, programs, found)
     layout = Layout(network, units, alias_roots(found))
@@ -72,14 +74,14 @@ def compile_network(
     )
 
 
-def _programs(network: Network, steps: Mapping[str, Steps]) -> list[Program]:
+def _programs(network: Network, steps: Mapping[str, Steps], verify: bool) -> list[Program]:
     """The program of every call, for the layout of its inputs and outputs."""
     lowered: dict[tuple[str, bool], Program] = {}
     out: list[Program] = []
     for call in network.calls:
         key = call.task, _needs_plain_sums(call, steps.get(call.task, ()))
         if key not in lowered:
-            lowered[key] = _lower(network, call, steps, plain=key[1])
+            lowered[key] = _lower(network, call, steps, key[1], verify)
         program = lowered[key]
         out.append(with_strides(program, _strides(network, call, program)))
     return out
@@ -109,13 +111,15 @@ def _needs_plain_sums(call: Call, steps: Steps) -> bool:
     return any(not abs(bound) <= MAX_WEIGHT for a in floats for bound in (a.min(), a.max()))
 
 
-def _lower(network: Network, call: Call, steps: Mapping[str, Steps], plain: bool) -> Program:
+def _lower(
+    network: Network, call: Call, steps: Mapping[str, Steps], plain: bool, verify: bool
+) -> Program:
     if call.task not in steps:
         raise NoValidSchedule(
             f"task {call.task} ({call.label}) has no schedule", "tune it, or use its default"
         )
     dag, chosen = network.tasks[call.task], steps[call.task]
-    return lower(dag, exact_steps(dag, chosen) if plain else chosen)
+    return lower(dag, exact_steps(dag, chosen) if plain else chosen, verify)
 
 
 def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[int, ...]]:
