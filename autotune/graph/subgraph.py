@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Array, Graph, Node, Shape, unsupported
+from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, unsupported
 from autotune.graph.operators.definition import Operand, Scope
 from autotune.graph.operators.table import DTYPES, operator_of
 from autotune.graph.partition import Group
@@ -44,6 +44,23 @@ def undefined(graph: Graph, node: Node) -> UnsupportedOperator | None:
 def build_subgraph(graph: Graph, group: Group) -> Subgraph:
     """Define the operators of a group as one collapsed ComputeDAG."""
     return _Builder(graph, group).build()
+
+
+def defined_type(graph: Graph, group: Group) -> TensorType:
+    """The type of the output of a group, as the definitions of its operators have it.
+
+    The shape is the declared one where they differ in dimensions of 1 alone.
+    """
+    builder = _Builder(graph, group)
+    for node in group.nodes:
+        builder.define(node)
+    result = builder.tensors[group.output]
+    shape = result.shape if isinstance(result, Tensor) else ()
+    if builder.n_groups > 1:
+        shape = (*shape[:-2], shape[-2] * shape[-1])
+    declared = graph.shape(group.output)
+    is_same = [n for n in shape if n != 1] == [n for n in declared if n != 1]
+    return TensorType(declared if is_same else shape, result.dtype)
 
 
 def build_subgraphs(graph: Graph, groups: Sequence[Group]) -> list[Subgraph]:
