@@ -43,7 +43,7 @@ from autotune.measure.build import build_program
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
-from autotune.network.overlays import overwritable
+from autotune.network.aliasing import overwritable
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
 from autotune.search.cost.ranker import Ranker

@@ -237,12 +237,12 @@ def _choose(
     """
     open_keys = _open_alternatives(network, best)
     unknown = [key for key in network.tasks if key not in best or key in open_keys]
-    draft = partial(
+    choose = partial(
         default_candidate, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
     )
     with progress("choosing programs") as tell:
-        drafts = parallel_map(draft, [network.tasks[key] for key in unknown], tell)
-    defaults = dict(zip(unknown, drafts, strict=True))
+        found = parallel_map(choose, [network.tasks[key] for key in unknown], tell)
+    defaults = dict(zip(unknown, found, strict=True))
     steps = {key: default.steps for key, default in defaults.items()}
     steps |= {key: record.steps for key, record in best.items()}
     guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}

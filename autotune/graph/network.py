@@ -21,6 +21,7 @@ import numpy as np
 
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.chains import joined_groups
+from autotune.graph.channels_first import channels_first_groups
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
 from autotune.graph.operators.user_operators import UserOperators
@@ -304,6 +305,9 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
     joined = list(joined_groups(with_copies, groups))
     taken = {n for j in joined for n in j.parts}
     sparse = sparse_subgraphs({n: s for n, s in enumerate(subgraphs) if n not in taken})
+    taken |= sparse.keys()
+    in_order = channels_first_groups(with_copies, groups)
+    joined += [j for j in in_order if taken.isdisjoint(j.parts)]
     tasks = _tasks([*subgraphs, *(j.whole for j in joined), *sparse.values()])
     chains = [Chain(_call(j.whole, tasks), j.parts) for j in joined]
     chains += [Chain(_call(s, tasks), (n,)) for n, s in sparse.items()]

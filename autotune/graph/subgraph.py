@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,6 +31,11 @@ class Subgraph:
     label: str
 
 
+Arrange: TypeAlias = Callable[[ComputeDAG, Mapping[str, str]], ComputeDAG]
+"""A DAG, and the tensors of the graph that its inputs stand for -> the same computation with
+dimensions in other orders."""
+
+
 def undefined(graph: Graph, node: Node) -> UnsupportedOperator | None:
     """Why a node has no definition, be it for its operator or its types; None if it has one."""
     operator = operator_of(node.op)
@@ -41,9 +47,13 @@ def undefined(graph: Graph, node: Node) -> UnsupportedOperator | None:
     return unsupported(node, graph, f"type {dtype}") if dtype else None
 
 
-def build_subgraph(graph: Graph, group: Group) -> Subgraph:
-    """Define the operators of a group as one collapsed ComputeDAG."""
-    return _Builder(graph, group).build()
+def build_subgraph(
+    graph: Graph,
+    group: Group,
+    arrange: Arrange = lambda dag, inputs: dag,
+) -> Subgraph:
+    """Define the operators of a group as one collapsed ComputeDAG; `arrange` comes before that."""
+    return _Builder(graph, group).build(arrange)
 
 
 def defined_type(graph: Graph, group: Group) -> TensorType:
@@ -131,13 +141,13 @@ class _Builder:
         self.constant_names: dict[str, str] = {}
         self.n_groups = _n_channel_groups(graph, group)
 
-    def build(self) -> Subgraph:
+    def build(self, arrange: Arrange = lambda dag, inputs: dag) -> Subgraph:
         for node in self.group.nodes:
             with naming(node):
                 self.define(self._chain_first(node))
         result = self.tensors[self.group.output]
         assert isinstance(result, Tensor)
-        dag = follow_sources(collapse(self.scope.dag(result)))
+        dag = follow_sources(collapse(arrange(self.scope.dag(result), self.inputs)))
         shapes = {p.name: p.tensor.shape for p in dag.placeholders}
         return Subgraph(
             dag=dag,

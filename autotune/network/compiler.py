@@ -1,6 +1,6 @@
 """⑩ From a network and one schedule per task to an artifact.
 
-    lower every task → one variant per layout of its inputs and outputs (`overlays`) → objects
+    lower every task → one variant per memory layout of its ports (`network.aliasing`) → objects
     pack the constants · plan the arena → addresses → the main function that calls all kernels
 
 Two calls with the same task and the same layouts share one object; equal constants are stored once.
@@ -21,11 +21,11 @@ from autotune.loopir.guarding import MAX_WEIGHT
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, with_strides
 from autotune.measure.parallel_map import OnProgress, parallel_map
+from autotune.network.aliasing import Alias, alias_roots, aliases
 from autotune.network.artifact import Artifact
 from autotune.network.entry import compile_entry
 from autotune.network.layout import Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
-from autotune.network.overlays import Overlay, heirs, overlays
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.steps import Steps, Winograd
 from autotune.target import Target
@@ -50,9 +50,9 @@ def compile_network(
     without steps, ScheduleError or CodegenError where a schedule has no program.
     """
     programs = _programs(network, steps)
-    found = overlays(network, programs)
+    found = aliases(network, programs)
     units = _units(network, programs, found)
-    layout = Layout(network, units, heirs(found))
+    layout = Layout(network, units, alias_roots(found))
     entry = compile_entry(layout.launches, layout.n_bases, target)
     return Artifact(
         name=network.name,
@@ -85,9 +85,7 @@ def _programs(network: Network, steps: Mapping[str, Steps]) -> list[Program]:
     return out
 
 
-def _units(
-    network: Network, programs: Sequence[Program], found: Mapping[int, Overlay]
-) -> list[Unit]:
+def _units(network: Network, programs: Sequence[Program], found: Mapping[int, Alias]) -> list[Unit]:
     out: list[Unit] = []
     prefixes: dict[Variant, str] = {}
     for step, (call, program) in enumerate(zip(network.calls, programs, strict=True)):

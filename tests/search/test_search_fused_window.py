@@ -10,7 +10,7 @@ import pytest
 
 from autotune.schedule.replay import replay
 from autotune.search.cost.analysis import analyse
-from autotune.search.cost.analytic import draft_seconds
+from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
 from autotune.target import Target, parse_target, runs_here
@@ -56,7 +56,7 @@ def test_random_rows_compute_what_the_definition_says(name: str, target: Target)
     assert_random_rows_compute(ALL[name](), target, n_samples=200, n_chunks=(2,), seed=11)
 
 
-def test_the_draft_prefers_what_stays_in_the_cache() -> None:
+def test_the_cost_model_prefers_what_stays_in_the_cache() -> None:
     """Blocks of a few rows before one block of everything, which goes through L2.
 
     Where padding is copied, larger blocks copy fewer rows twice: only what is best of all counts.
@@ -66,7 +66,7 @@ def test_the_draft_prefers_what_stays_in_the_cache() -> None:
     best = {}
     for sketch in generate_sketches(dag, target):
         found = analyse(dag, sketch, sketch.sample(60000, np.random.default_rng(0)), target)
-        seconds = draft_seconds(found, target, 1)
+        seconds = analytic_seconds(found, target, 1)
         local = np.sum([s.local_bytes for s in found.statements], axis=0)
         best[sketch.name] = seconds.min(), local[np.argmin(seconds)]
     in_place = [found for name, found in best.items() if name.endswith("inlined")]

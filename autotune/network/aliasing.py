@@ -1,7 +1,8 @@
-"""⑩ Results that lie where an operand lay: y[i] = f(…, x[i], …) overwrites an x that nobody needs.
+"""⑩ Buffer aliasing: y[i] = f(…, x[i], …) is stored in the buffer of x when this is its last use.
 
-A sum of branches then fetches one tensor less and the arena is smaller. Whether a program can do
-that, `loopir.in_place` says; whether somebody still needs x, the network does.
+An in-place sum of branches writes no third tensor, and the arena gets smaller. `loopir.in_place`
+decides whether a program may overwrite an operand; the live ranges of the network decide whether
+the operand is still needed.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from autotune.network.memory import Block, Place, live_blocks, place_of
 
 
 @dataclass(frozen=True, slots=True)
-class Overlay:
-    """The buffers of a call that share memory, and the storages behind them."""
+class Alias:
+    """Two ports of a call that share memory, and their storages.
+
+    `old_root`: storage of the operand; `new_root`: storage of the result.
+    """
 
     operand: str
     result: str
@@ -27,10 +31,10 @@ class Overlay:
     new_root: str
 
 
-def overlays(network: Network, programs: Sequence[Program]) -> dict[int, Overlay]:
-    """What is overwritten, by the position of the call; `programs`: one per call."""
+def aliases(network: Network, programs: Sequence[Program]) -> dict[int, Alias]:
+    """The alias of each call that computes in place, by index of the call; one program per call."""
     life = _lives(network)
-    found: dict[int, Overlay] = {}
+    found: dict[int, Alias] = {}
     for step, (call, program) in enumerate(zip(network.calls, programs, strict=True)):
         possible = {(o.operand, o.result): o for o in _possible(network, life, call, step)}
         pair = next((p for p in replaceable(program) if p in possible), None)
@@ -40,34 +44,34 @@ def overlays(network: Network, programs: Sequence[Program]) -> dict[int, Overlay
 
 
 def overwritable(network: Network) -> dict[str, tuple[str, ...]]:
-    """Operands, by task, that the result may overwrite wherever the task is called."""
+    """Operands that the result may overwrite at every call of the task, by task key."""
     life = _lives(network)
     found: dict[str, set[str]] = {}
     steps = [*enumerate(network.calls), *((c.parts[-1], c.whole) for c in network.chains)]
     for step, call in steps:
-        here = {overlay.operand for overlay in _possible(network, life, call, step)}
+        here = {alias.operand for alias in _possible(network, life, call, step)}
         found[call.task] = found.get(call.task, here) & here
     return {task: tuple(sorted(names)) for task, names in found.items() if names}
 
 
-def heirs(found: Mapping[int, Overlay]) -> dict[str, str]:
-    """The storage in whose place another lies in the end, by the latter's name."""
+def alias_roots(found: Mapping[int, Alias]) -> dict[str, str]:
+    """Aliased storage → the storage whose memory it uses, with chains of aliases resolved."""
     origin: dict[str, str] = {}
-    for _, overlay in sorted(found.items()):
-        origin[overlay.new_root] = origin.get(overlay.old_root, overlay.old_root)
+    for _, alias in sorted(found.items()):
+        origin[alias.new_root] = origin.get(alias.old_root, alias.old_root)
     return origin
 
 
 def _lives(network: Network) -> dict[str, Block]:
-    """When each storage that is not the user's is busy, by name."""
+    """Live range of each storage that is not an input or output of the network, by name."""
     ports = {place_of(network.values, p.value).root for p in (*network.inputs, *network.outputs)}
     return {block.name: block for block in live_blocks(network, (), ports)}
 
 
 def _possible(
     network: Network, life: Mapping[str, Block], call: Call, step: int
-) -> Iterator[Overlay]:
-    """Pairs of an operand that ends with the call and of a result that begins with it."""
+) -> Iterator[Alias]:
+    """Pairs of an operand whose live range ends at `step` and a result whose range begins there."""
     for (operand, x), (result, y) in product(call.inputs.items(), call.outputs.items()):
         old, new = _whole(network, x), _whole(network, y)
         if old is None or new is None or not {old.root, new.root} <= life.keys():
@@ -75,11 +79,11 @@ def _possible(
         alone = _n_uses(network, call, old.root) == 1
         ends_here = life[old.root].last == step == life[new.root].first
         if alone and ends_here and old.dtype == new.dtype:
-            yield Overlay(operand, result, old.root, new.root)
+            yield Alias(operand, result, old.root, new.root)
 
 
 def _whole(network: Network, name: str) -> Place | None:
-    """The place of a value that is all of a storage."""
+    """Place of a value that covers its whole storage; None for a strided view."""
     place = place_of(network.values, name)
     root = network.values[place.root]
     return place if place.n_elements == math.prod(root.shape) else None

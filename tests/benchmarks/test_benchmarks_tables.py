@@ -1,4 +1,4 @@
-"""What the benchmarks print: medians of rounds, ratios to the best opponent, Markdown."""
+"""What the benchmarks print: medians of rounds, ratios to the best baseline, Markdown."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_latencies_are_medians_over_rounds() -> None:
     assert median_s(RESULT.untuned, "openvino") is None
 
 
-def test_without_opponents_there_is_no_ratio() -> None:
+def test_without_baselines_there_is_no_ratio() -> None:
     alone = replace(RESULT, tuned=[{"autotune": {"median_s": 1.0}, "onnxruntime": None}])
     assert alone.ratio is None
     assert "| – |" in networks_table([alone, OTHER])

@@ -15,9 +15,9 @@ from autotune.loopir.in_place import replaceable
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import If, Program
 from autotune.loopir.visitor import statements
+from autotune.network.aliasing import Alias, alias_roots, aliases, overwritable
 from autotune.network.check import check_network
 from autotune.network.compiler import compile_network
-from autotune.network.overlays import Overlay, heirs, overlays, overwritable
 from autotune.network.runtime import Model
 from autotune.schedule.steps import Annotate, Split, Steps
 from autotune.search.cost.analysis import analyse
@@ -48,10 +48,10 @@ def steps_of(network: Network) -> dict[str, Steps]:
     return dict.fromkeys(network.tasks, ())
 
 
-def found_in(network: Network) -> list[Overlay]:
+def found_in(network: Network) -> list[Alias]:
     steps = steps_of(network)
     programs = [lower(network.tasks[c.task], steps[c.task]) for c in network.calls]
-    return list(overlays(network, programs).values())
+    return list(aliases(network, programs).values())
 
 
 RESIDUAL = [
@@ -82,10 +82,10 @@ def test_what_is_read_later_is_overwritten_then(tmp_path: Path) -> None:
     late = [node("Add", "q u", "r"), conv("r", "a", "y")]
     nodes = [*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "q"), *late]
     network = built(nodes, tmp_path)
-    (overlay,) = found_in(network)
+    (alias,) = found_in(network)
     first, second = (c for c in network.calls if "Add" in c.label)
-    assert overlay.new_root in second.outputs.values()
-    assert overlay.new_root not in first.outputs.values()
+    assert alias.new_root in second.outputs.values()
+    assert alias.new_root not in first.outputs.values()
     compiled = Model(compile_network(network, steps_of(network), TARGET), 1)
     assert check_network(compiled, network) < 1e-5
 
@@ -93,9 +93,9 @@ def test_what_is_read_later_is_overwritten_then(tmp_path: Path) -> None:
 def test_operands_that_no_call_of_a_task_needs_afterwards(tmp_path: Path) -> None:
     network = built([*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "y")], tmp_path)
     (call,) = (c for c in network.calls if "Add" in c.label)
-    (overlay,) = found_in(network)
+    (alias,) = found_in(network)
     found = overwritable(network)
-    assert overlay.operand in found[call.task]
+    assert alias.operand in found[call.task]
     assert network.calls[0].task not in found  # reads what the user gave
 
 
@@ -104,8 +104,8 @@ def test_an_operand_that_one_of_two_calls_leaves_is_not_overwritten(tmp_path: Pa
     network = built([*nodes, conv("r", "a", "y")], tmp_path)
     first, second = (c for c in network.calls if "Add" in c.label)
     assert first.task == second.task
-    (overlay,) = found_in(network)
-    assert overlay.operand not in overwritable(network).get(first.task, ())
+    (alias,) = found_in(network)
+    assert alias.operand not in overwritable(network).get(first.task, ())
 
 
 def test_arrays_of_the_user_stay(tmp_path: Path) -> None:
@@ -171,5 +171,5 @@ def test_programs_that_may_overwrite_an_operand_compute_the_same(n: int, some: b
 
 
 def test_heirs_of_heirs_lie_in_the_first_place() -> None:
-    chain = {2: Overlay("a", "y", "one", "two"), 5: Overlay("a", "y", "two", "three")}
-    assert heirs(chain) == {"two": "one", "three": "one"}
+    chain = {2: Alias("a", "y", "one", "two"), 5: Alias("a", "y", "two", "three")}
+    assert alias_roots(chain) == {"two": "one", "three": "one"}

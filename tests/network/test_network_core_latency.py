@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.network.round_trip import RoundTrip
+from autotune.network.core_latency import CoreLatency
 from autotune.target import host_target
 
 ROOT = Path(__file__).parent.parent.parent
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.parametrize("n_threads", [2, 3])
 def test_a_round_trip_takes_time(n_threads: int) -> None:
-    way = RoundTrip(host_target(), n_threads)
+    way = CoreLatency(host_target(), n_threads)
     for _ in range(3):
         trip_s = way.measure()
         assert trip_s is not None
@@ -24,20 +24,20 @@ def test_a_round_trip_takes_time(n_threads: int) -> None:
 
 
 def test_one_thread_has_nobody_to_talk_to() -> None:
-    assert RoundTrip(host_target(), 1).measure() is None
+    assert CoreLatency(host_target(), 1).measure() is None
 
 
 def test_slow_trips_are_few() -> None:
     seconds = itertools.count(step=10.0)
-    way = RoundTrip(host_target(), 2, lambda: next(seconds))
+    way = CoreLatency(host_target(), 2, lambda: next(seconds))
     assert way.measure() == 10.0 / 500
     assert next(seconds) == 40.0  # before, around one block, and at the look at the limit
 
 
 def test_a_libgomp_that_gives_one_thread_only() -> None:
     code = (
-        "from autotune.network.round_trip import RoundTrip; "
-        "from autotune.target import host_target; print(RoundTrip(host_target(), 2).measure())"
+        "from autotune.network.core_latency import CoreLatency; "
+        "from autotune.target import host_target; print(CoreLatency(host_target(), 2).measure())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -13,7 +13,7 @@ from autotune.loopir.visitor import statements
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import NEXT_CHUNK
 from autotune.search.cost.analysis import analyse
-from autotune.search.cost.analytic import draft_seconds
+from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.chains import row_chain
@@ -97,10 +97,10 @@ def test_the_next_columns_are_fetched_while_the_first_product_runs() -> None:
             assert ("k" in fetched) is early
 
 
-def test_the_draft_keeps_the_rows_in_the_cache() -> None:
+def test_the_cost_model_keeps_the_rows_in_the_cache() -> None:
     dag, target = attention(4, 1000, 1000, 32, 32), parse_target("x86-64-v4")
     for sketch in generate_sketches(dag, target):
         rows = sketch.sample(4000, np.random.default_rng(0))
         found = analyse(dag, sketch, rows, target)
         local = np.sum([s.local_bytes for s in found.statements], axis=0)
-        assert local[np.argmin(draft_seconds(found, target, 1))] < target.l2_bytes
+        assert local[np.argmin(analytic_seconds(found, target, 1))] < target.l2_bytes

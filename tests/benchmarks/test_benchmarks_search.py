@@ -32,7 +32,7 @@ from benchmarks.search_metrics import Curve, Quality
 from benchmarks.search_record import Uniform, record, uniform_session
 from benchmarks.search_spaces import Seconds
 from tests.benchmarks.search_small import DAG, TARGET, recorded
-from tests.benchmarks.test_search_spaces import HEADER
+from tests.benchmarks.test_benchmarks_search_spaces import HEADER
 
 
 @dataclass
@@ -71,7 +71,7 @@ def test_everything_as_json(log_path: Path) -> None:
     data = json.loads(done.output)
     assert {s["policy"] for s in data["searched"]} >= {"random", "full"}
     assert {s["n"] for s in data["searched"]} == {42}
-    assert {o["ranker"] for o in data["ordered"]} >= {"draft only", "draft + LambdaRank"}
+    assert {o["ranker"] for o in data["ordered"]} >= {"cost model only", "cost model + LambdaRank"}
     assert data["seconds"][0]["trials"] == 42
 
 
@@ -102,7 +102,7 @@ def test_the_tables(golden: Callable[[str, str], None]) -> None:
         for k, curve in enumerate(curves)
     ]
     known = {"others": Quality(0.75, 0.25), "halves": Quality(math.nan, 0.5)}
-    ordered = [Ordered("draft only", "net", "task0", "Conv", 40, 0, known)]
+    ordered = [Ordered("cost model only", "net", "task0", "Conv", 40, 0, known)]
     times = [
         Seconds("net", 700, 90.0, 97.9, 15.3, None, None),
         Seconds("other", 100, 0.0, 9.0, 1.0, 2.0, 0.5),

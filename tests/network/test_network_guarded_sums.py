@@ -14,8 +14,8 @@ from onnx import NodeProto
 from autotune.graph.network import Network, build_network
 from autotune.loopir.in_place import replaceable
 from autotune.loopir.lower import lower
+from autotune.network.aliasing import aliases
 from autotune.network.compiler import compile_network
-from autotune.network.overlays import overlays
 from autotune.network.runtime import Model
 from autotune.schedule.steps import Steps, Winograd
 from autotune.search.cost.analysis import analyse
@@ -123,7 +123,7 @@ def test_a_sum_in_the_place_of_its_operand_is_right_too(structure: str, tmp_path
     network = built(RESIDUAL, weights(), tmp_path)
     steps = {key: filtered(dag, structure) for key, dag in network.tasks.items()}
     programs = [lower(network.tasks[c.task], steps[c.task]) for c in network.calls]
-    assert len(overlays(network, programs)) == 1
+    assert len(aliases(network, programs)) == 1
     models, reference = compiled(network, structure), plain(network)
     rng = np.random.default_rng(1)
     for value in (np.nan, np.inf, 1e38, 1e25):

@@ -1,4 +1,4 @@
-"""What the analytic draft says of caches and registers."""
+"""What the analytical cost model says of caches and registers."""
 
 from __future__ import annotations
 

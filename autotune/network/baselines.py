@@ -1,8 +1,8 @@
-"""⑩ The opponents of `bench`: other runtimes that run the model which was compiled here.
+"""⑩ Baselines of `bench`: other runtimes that run the same ONNX model.
 
-Each computes in float32 on as many threads as ours, with the settings for the lowest latency of a
-single inference, and is otherwise at its defaults. Each takes its inputs anew and gives fresh
-outputs at every inference, as ours does.
+Each baseline computes in float32, with as many threads as the compiled model and the settings for
+the lowest latency of a single inference; all other settings are its defaults. Each inference binds
+its inputs again and allocates new outputs, as `runtime.Model` does.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Array = NDArray[Any]
 Runner = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
-def opponent(name: str, model: Any, n_threads: int) -> Runner:
-    """A function that runs `model` (path or ModelProto) by the runtime `name`, of `OPPONENTS`.
+def baseline(name: str, model: Any, n_threads: int) -> Runner:
+    """A function that runs `model` (path or ModelProto) by the runtime `name`, of `BASELINES`.
 
     Raises MissingDependency where it is not installed, ModelError where it refuses the model; so
     does the function where it refuses the inputs.
     """
     with blamed(name, "load", _LEAVE_OUT.format(name)):
-        runner = OPPONENTS[name](model, n_threads)
+        runner = BASELINES[name](model, n_threads)
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
         with blamed(name, "run", _LEAVE_OUT.format(name)):
@@ -77,7 +77,8 @@ def onnxruntime_runner(model: Any, n_threads: int, optimise: bool = True) -> Run
 def openvino_runner(model: Any, n_threads: int) -> Runner:
     """A function that runs `model` (path or ModelProto) by OpenVINO, else at its defaults.
 
-    Without the hint it would compute in bfloat16 on CPUs that can. Inputs are read in place.
+    The precision hint keeps OpenVINO from computing in bfloat16 on CPUs that support it. Inputs are
+    read in place.
     """
     try:
         import openvino
@@ -96,7 +97,7 @@ def openvino_runner(model: Any, n_threads: int) -> Runner:
     request = core.compile_model(network, "CPU", settings).create_infer_request()
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        # by position: by name it does not find what nobody reads
+        # Bind by position: OpenVINO drops the names of inputs that no node reads.
         ordered = [inputs[name] for aliases in given for name in aliases if name in inputs]
         arrays = request.infer(ordered, share_inputs=True).values()
         pairs = zip(names, arrays, strict=True)
@@ -105,11 +106,11 @@ def openvino_runner(model: Any, n_threads: int) -> Runner:
     return run
 
 
-OPPONENTS: dict[str, Callable[[Any, int], Runner]] = {
+BASELINES: dict[str, Callable[[Any, int], Runner]] = {
     "onnxruntime": onnxruntime_runner,
     "openvino": openvino_runner,
 }
-"""Who may be asked for, by the name of its package."""
+"""Runtimes that `bench --against` accepts, by package name."""
 
 
 def _source(model: Any) -> str | bytes:

@@ -22,8 +22,8 @@ from benchmarks.search_metrics import (
 )
 from benchmarks.search_policies import (
     KINDS,
+    AnalyticOnly,
     Chance,
-    Draft,
     Greedy,
     Kind,
     Ordering,
@@ -36,7 +36,7 @@ from benchmarks.search_spaces import Space
 from tests.benchmarks.search_small import DAG, Truth, ok, small_space
 from tests.schedule.small_dags import gemm
 
-DRAFT = NAMES.index("draft")
+ANALYTIC = NAMES.index("analytic")
 
 
 @cache
@@ -87,7 +87,7 @@ def _latency_s(candidate: Candidate) -> float:
 
 
 def test_equals_are_taken_by_chance_and_none_twice() -> None:
-    class Blind(Draft):
+    class Blind(AnalyticOnly):
         def predict(self, rows: np.ndarray) -> np.ndarray:
             return np.zeros(len(rows))
 
@@ -103,8 +103,8 @@ def test_equals_are_taken_by_chance_and_none_twice() -> None:
 def test_the_product_s_policy_sees_each_structure_first_and_then_learns() -> None:
     policy = RecordedPolicy(one(), Ranker(0), np.random.default_rng(0))
     batch = policy.propose(16)
-    drafts = {n: one().x[one().of(n), DRAFT].min() for n in policy.sketches}
-    near = {n for n, d in drafts.items() if d <= min(drafts.values()) + 1}
+    estimates = {n: one().x[one().of(n), ANALYTIC].min() for n in policy.sketches}
+    near = {n for n, d in estimates.items() if d <= min(estimates.values()) + 1}
     assert {c.sketch for c in batch} >= near
     policy.observe([(c, ok(_latency_s(c))) for c in batch])
     assert not {c.steps for c in batch} & {c.steps for c in policy.propose(100)}
@@ -123,9 +123,9 @@ def test_a_failure_costs_a_trial_and_teaches_nothing() -> None:
 # --- rankers ----------------------------------------------------------------------------------
 
 
-def test_scratch_knows_nothing_of_the_draft() -> None:
+def test_scratch_knows_nothing_of_the_cost_model() -> None:
     x = one().x.copy()
-    x[:, DRAFT] = 7.0
+    x[:, ANALYTIC] = 7.0
     ranker = Scratch(0, 1)
     assert not ranker.predict(one().x).any()
     ranker.teach("t", one().x, one().latency_s)
@@ -134,22 +134,22 @@ def test_scratch_knows_nothing_of_the_draft() -> None:
     assert pairwise_accuracy(ranker.predict(x), one().latency_s) > 0.9
 
 
-def test_an_ordering_starts_from_the_draft_and_learns_the_order() -> None:
+def test_an_ordering_starts_from_the_cost_model_and_learns_the_order() -> None:
     ranker = Ordering(0, 1)
     ranker.train()
-    np.testing.assert_array_equal(ranker.predict(one().x), one().x[:, DRAFT])
+    np.testing.assert_array_equal(ranker.predict(one().x), one().x[:, ANALYTIC])
     for s in reversed(two()):  # groups are put in order whichever comes first
         ranker.teach(s.task.key, s.x, s.latency_s)
     ranker.train()
     accuracy = pairwise_accuracy(ranker.predict(one().x), one().latency_s)
-    assert accuracy > max(0.9, pairwise_accuracy(one().x[:, DRAFT], one().latency_s))
+    assert accuracy > max(0.9, pairwise_accuracy(one().x[:, ANALYTIC], one().latency_s))
 
 
 def test_what_is_learnt_of_others_and_of_halves() -> None:
     two = [small_space(dag, 120) for dag in (DAG, gemm(192, 64, 96))]
     for trained in (from_others, from_halves):
-        draft, ranker = (trained(two, kind, 0) for kind in (Draft, Ranker))
-        assert all(r.accuracy > d.accuracy for d, r in zip(draft, ranker, strict=True))
+        analytic, ranker = (trained(two, kind, 0) for kind in (AnalyticOnly, Ranker))
+        assert all(r.accuracy > d.accuracy for d, r in zip(analytic, ranker, strict=True))
         assert all(q.accuracy == 1.0 == q.recall for q in trained(two, Truth, 0))
 
 

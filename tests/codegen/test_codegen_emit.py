@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from autotune.codegen.compile import assembly
 from autotune.codegen.emit import emit_program
+from autotune.codegen.lanes import NEAR_STRIDES, strided
+from autotune.codegen.text import I64, PTR, Builder, Module, Value, vector
 from autotune.errors import CodegenError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
@@ -27,6 +29,7 @@ from autotune.schedule.steps import (
     Steps,
 )
 from autotune.target import Target, parse_target, runs_here
+from autotune.target.isa import ISAS
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import (
     Binary,
@@ -158,6 +161,37 @@ def test_masked_load_of_bools(kind: str) -> None:
 def test_strides_of_lanes(stride: int, kind: str) -> None:
     at = add(mul(I, idx(stride)), idx(LANES if stride < 0 else 0))
     lanewise(mul(load("x", at, 24), f32(3)), {"x": numbers(24)}, kind)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("stride", [2, 3, 4, 5])
+@pytest.mark.parametrize("first", [0, 1, 7])
+def test_near_strides_with_and_without_a_mask(first: int, stride: int, dtype: str) -> None:
+    """Far outside of x where the mask does not hold."""
+    x = numbers(stride * (LANES - 1) + 2) > 0 if dtype == "bool" else numbers(64, dtype)
+    at = add(mul(I, idx(stride)), idx(1))
+    whole = load("x", at, len(x), dtype)
+    lanewise(whole, {"x": x})
+    below, nothing = sub(at, idx(first * stride)), Const(x.dtype.type(0).item(), dtype)
+    inside = both(compare("ge", I, idx(first)), compare("lt", I, idx(first + 4)))
+    part = load("x", below, 4 * stride, dtype)
+    lanewise(Select(inside, part, nothing), {"x": x[: 4 * stride].copy()})
+
+
+@pytest.mark.parametrize("count", [2, 4, 12, 16])
+@pytest.mark.parametrize("stride", NEAR_STRIDES)
+def test_near_strides_read_nothing_behind_the_last_element(stride: int, count: int) -> None:
+    b = Builder(Module("", ISAS[-1]), "f", {"x": PTR}, ())
+    starts = []
+
+    def part(start: int, mask: Value | None) -> Value:
+        starts.append(start)
+        return b.load(b.arguments[0], vector(I64, count), 8)
+
+    strided(b, count, stride, None, part)
+    assert starts[0] == 0
+    assert max(starts) + count == (count - 1) * stride + 1
+    assert len(starts) <= stride
 
 
 @BOTH

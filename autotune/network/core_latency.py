@@ -1,9 +1,8 @@
-"""⑩ How long a cache line takes from one thread to another and back.
+"""⑩ Core-to-core latency: round trip of a cache line between two threads.
 
-Every barrier of a network is such a trip or more. It takes a few hundred ns between two idle cores
-of one socket, more between others, and tens of µs where something else wants the cores; and a
-virtual machine does not say what it has. So times on several threads are only comparable beside
-this one.
+Every barrier of a network costs at least one round trip: a few hundred ns between two idle cores of
+one socket, more across sockets, tens of µs when the cores are oversubscribed. A virtual machine
+does not report its topology, so a latency on several threads is reported with this figure.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _SPINS = 4_000
 _WORDS_BYTES = 256
 
 
-class RoundTrip:
-    """The way between the first two of the threads that run a `Model` of this Python thread."""
+class CoreLatency:
+    """Measures between the first two OpenMP threads that run a `Model` of this Python thread."""
 
     def __init__(
         self, target: Target, n_threads: int, clock: Callable[[], float] = time.perf_counter
@@ -42,9 +41,10 @@ class RoundTrip:
         self._words = aligned((_WORDS_BYTES,), "uint8")
 
     def measure(self) -> float | None:
-        """Seconds per round trip as the threads are placed now; None without a second thread.
+        """Seconds per round trip with the present thread placement; None with a single thread.
 
-        Median of 8 blocks of 500, of fewer where two threads share a core and take milliseconds.
+        Median of 8 blocks of 500 round trips; fewer blocks after 0.1 s, when two threads share a
+        core and a round trip takes milliseconds.
         """
         times: list[float] = []
         begin = self._clock()
@@ -57,8 +57,8 @@ class RoundTrip:
         return statistics.median(times)
 
 
-# No `pause` in the loop: on some CPUs it takes as long as the trip. A thread that has waited for
-# long yields, so that two threads on one core are slow but not stuck.
+# No `pause` in the loop: on some CPUs it takes as long as the round trip. After many spins a thread
+# yields, so that two threads on one core make progress.
 _IR = f"""
 declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
@@ -86,7 +86,7 @@ done:
   ret void
 }}
 
-; Words 0 and 16, on two lines: what thread 0 and thread 1 have sent. Word 8: trips that were made.
+; Words 0 and 16 (two cache lines): counters of threads 0 and 1. Word 8: completed round trips.
 define internal void @member(ptr %ping) {{
 entry:
   %pong = getelementptr i64, ptr %ping, i64 16
@@ -124,7 +124,7 @@ done:
   ret void
 }}
 
-; Trips that were made: 0 where libgomp gives one thread only.
+; Returns the number of completed round trips; 0 if libgomp provides a single thread.
 define i64 @round_trips(ptr %words, i32 %n) {{
   call void @llvm.memset.p0.i64(ptr %words, i8 0, i64 {_WORDS_BYTES}, i1 false)
   call void @GOMP_parallel(ptr @member, ptr %words, i32 %n, i32 0)

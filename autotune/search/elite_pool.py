@@ -1,7 +1,7 @@
-"""⑥ Good schedules travel: what was best for one task is tried where the structure is alike.
+"""⑥ Transfer between tasks: the best rows of one task seed the search of tasks of equal structure.
 
-The policies of a run share one `Hall`. A row travels as the values of its holes, by name, and takes
-the nearest values that the other task has; the rest of its holes are left to chance.
+The policies of a run share one `ElitePool`. A row is transferred as hole values by name; each hole
+of the receiving sketch takes the nearest value of its domain, holes without a match are random.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Values = dict[str, int]
 
 
 @dataclass
-class Hall:
-    """The best row of every structure of every task; restored by replaying the measurements."""
+class ElitePool:
+    """Best row of each (structure, task); resuming a log restores it by replaying measurements."""
 
     _best: dict[str, dict[str, tuple[float, Values]]] = field(default_factory=dict)
 
@@ -29,7 +29,7 @@ class Hall:
             best[task] = latency_s, values
 
     def rows(self, task: str, sketch: Sketch, rng: np.random.Generator) -> Rows:
-        """What other tasks found best for this structure, shape [n_tasks, n_parameters]."""
+        """Best rows of all other tasks for this structure, shape [n_tasks, n_parameters]."""
         best = self._best.get(sketch.name, {})
         others = [values for key, (_, values) in best.items() if key != task]
         rows = sketch.sample(len(others), rng)

@@ -17,7 +17,7 @@ from autotune.target import Target, parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Axis, Expr, Load, f32, maximum, minimum
-from tests.codegen.test_math import TARGETS
+from tests.codegen.test_codegen_math import TARGETS
 from tests.schedule.running import run_compiled
 
 AVX2, AVX512 = parse_target("x86-64-v3"), parse_target("x86-64-v4")

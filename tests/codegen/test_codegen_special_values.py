@@ -34,7 +34,7 @@ from autotune.te.expr import (
     select,
     sub,
 )
-from tests.codegen.test_math import AVX2, AVX512
+from tests.codegen.test_codegen_math import AVX2, AVX512
 from tests.schedule.running import run_compiled
 
 Array = NDArray[Any]
