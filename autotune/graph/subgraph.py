@@ -144,6 +144,9 @@ class _Builder:
     def build(self, arrange: Arrange = lambda dag, inputs: dag) -> Subgraph:
         for node in self.group.nodes:
             with naming(node):
+                error = undefined(self.graph, node)
+                if error is not None:
+                    raise error
                 self.define(self._chain_first(node))
         result = self.tensors[self.group.output]
         assert isinstance(result, Tensor)
@@ -158,9 +161,6 @@ class _Builder:
         )
 
     def define(self, node: Node) -> None:
-        error = undefined(self.graph, node)
-        if error is not None:
-            raise error
         operands = [self.operand(node, slot, name) for slot, name in enumerate(node.inputs)]
         shape = self.graph.shape(node.output)
         definition = operator_of(node.op).define

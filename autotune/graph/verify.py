@@ -5,8 +5,11 @@
 - every tensor is made once, before it is read, and has a type; constants have the shape and dtype
   of theirs;
 - the type of every result is the one that follows from the operands: by the inference of the `onnx`
-  package for operators in ONNX's form, else by the definition of the operator. Operators that a
-  later pass resolves, and those that `require_supported` refuses, are left out.
+  package for operators in ONNX's form, else by the definition of the operator.
+
+Left out are operators that a later pass resolves or `require_supported` refuses. How many places a
+window or a Slice takes is told by the declared shape alone, so behind the layout pass its own
+extents there are not checked; those of its readers are.
 """
 
 from __future__ import annotations
@@ -14,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Editor, Graph, Node, TensorType
 from autotune.graph.operators.definition import Layout
-from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.table import DTYPES, operator_of
 from autotune.graph.partition import Group
 from autotune.graph.passes.pipeline import Form
 from autotune.graph.reader.inference import Inference
@@ -76,11 +78,8 @@ def _expected(
         n_elements = sum(prod(kind.shape) for kind in results)
         if n_elements != prod(source.shape) or {k.dtype for k in results} != {source.dtype}:
             raise MalformedGraph(f"{_told(node)} makes {n_elements} elements of {_text(source)}")
-    elif operator.define is not None and _is_resolved(node, form):
-        try:
-            yield node.output, defined_type(graph, Group([node]))
-        except UnsupportedOperator:
-            return  # a dtype that `require_supported` names
+    elif _is_resolved(graph, node, form):
+        yield node.output, defined_type(graph, Group([node]))
 
 
 def _is_standard(node: Node) -> bool:
@@ -93,9 +92,12 @@ def _is_standard(node: Node) -> bool:
     return not isinstance(node.attrs.get("to"), str)
 
 
-def _is_resolved(node: Node, form: Form) -> bool:
-    """Whether the definition of an operator applies to a node in this form."""
+def _is_resolved(graph: Graph, node: Node, form: Form) -> bool:
+    """Whether an operator has a definition that applies to a node in this form."""
     operator = operator_of(node.op)
+    dtypes = DTYPES if operator.any_type else DTYPES[:1]
+    if operator.define is None or any(graph.types[n].dtype not in dtypes for n in node.inputs if n):
+        return False
     if form is Form.ONNX and operator.layout is Layout.SPATIAL:
         return False
     return form is Form.RESOLVED or operator.resolve is None

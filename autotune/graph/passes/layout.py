@@ -34,7 +34,7 @@ from autotune.graph.refusals import attempt
 
 
 def channels_last(graph: Graph) -> Graph:
-    """Rewrite the graph; see the module."""
+    """Store activations with spatial dimensions channels last."""
     layout = _Layout(graph)
     for original in graph.nodes:
         node = layout.editor.updated(original)
