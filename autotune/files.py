@@ -38,7 +38,7 @@ _MAX_LINKS = 40
 _LEAST_BYTES = 1 << 20
 """Room that there has to be for any file: its size is hardly known before it is written."""
 
-_named: set[Path] = set()  # drafts that have a name, for a process that ends without unwinding
+_named: set[Path] = set()  # names of pending files, removed by a process that exits at once
 
 
 def open_input(path: Path) -> BinaryIO:
@@ -131,7 +131,7 @@ def require_place(
         with _locked(path, target):
             if target.exists() and not os.access(target, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            Draft(folder / target.name).discard()
+            PendingFile(folder / target.name).discard()
             free = os.statvfs(folder)
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -164,17 +164,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     target = destination(path)
     try:
         with _locked(path, target):
-            draft = Draft(target)
+            pending = PendingFile(target)
             try:
-                yield draft.file
-                draft.publish(may_replace=True)
+                yield pending.file
+                pending.publish(may_replace=True)
             finally:
-                draft.discard()
+                pending.discard()
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-class Draft:
+class PendingFile:
     """A file that nobody sees before it is published. Its methods raise OSError."""
 
     def __init__(self, target: Path, buffering: int = -1) -> None:
@@ -238,7 +238,7 @@ class Draft:
             self._name = None
 
 
-def remove_drafts() -> None:
+def remove_pending_files() -> None:
     """Remove what this process has written beside destinations, before it ends at once."""
     for path in list(_named):
         with suppress(OSError):

@@ -4,7 +4,7 @@
     python -m benchmarks.networks --table-only [--view errors]
 
 For every network and number of threads: compile without a log; tune, distill, compile; then measure
-both in `--rounds` rounds, each against the opponents in turns. Every finished pair is a line of
+both in `--rounds` rounds, each against the baselines in turns. Every finished pair is a line of
 `results.jsonl` in the output folder and is not measured again; a log that is there already is gone
 on with until `--time` is spent. The table is Markdown on stdout.
 """
@@ -31,7 +31,7 @@ from autotune.tuner import spent
 from benchmarks.direct import direct_error
 from benchmarks.models import NAMES, lacks_weights, model_file
 from benchmarks.tables import (
-    OPPONENTS,
+    BASELINES,
     VIEWS,
     Bench,
     Result,
@@ -62,7 +62,7 @@ class Plan:
 @click.option("--time", "tune_s", type=Duration(), default="4m", help="To tune for.  [4m]")
 @click.option("--bench-time", "bench_s", type=Duration(), default="3s", help="Per side.  [3s]")
 @click.option("--rounds", type=COUNT, default=3, show_default=True)
-@click.option("--against", multiple=True, type=click.Choice(OPPONENTS), default=OPPONENTS)
+@click.option("--against", multiple=True, type=click.Choice(BASELINES), default=BASELINES)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("logs/networks"))
 @click.option("--again", is_flag=True, help="Measure finished networks once more.")
 @click.option("--view", type=click.Choice(tuple(VIEWS)), default="all", show_default=True)
@@ -170,8 +170,8 @@ def _weights(model: Path) -> tuple[str, ...]:
 
 
 def _bench(artifact: Path, plan: Plan, against: Iterable[str]) -> Bench:
-    opponents = [word for side in against for word in ("--against", side)]
-    text = _cli("bench", artifact, *opponents, "--time", f"{plan.bench_s}s", "--format", "json")
+    baselines = [word for side in against for word in ("--against", side)]
+    text = _cli("bench", artifact, *baselines, "--time", f"{plan.bench_s}s", "--format", "json")
     result: Bench = json.loads(text)
     return result
 

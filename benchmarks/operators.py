@@ -27,7 +27,7 @@ from onnx import helper, numpy_helper
 import autotune
 from autotune.cli.options import COUNT
 from benchmarks.results import FOLDER, read_rows
-from benchmarks.tables import OPPONENTS
+from benchmarks.tables import BASELINES
 
 FILE = FOLDER / "operators.csv"
 FIELDS = ["machine", "operator", "shape", "batch", "threads", "trials"]
@@ -213,12 +213,12 @@ def measure(model: Model, threads: int, trials: int, time_s: float) -> dict[str,
         deque(autotune.tune(path, log, trials=trials, threads=threads), maxlen=0)
         compiled = autotune.compile(path, log, threads=threads)
         compiled.artifact.save(Path(name) / "operator.atn")
-        result = autotune.bench(Path(name) / "operator.atn", OPPONENTS, path, time_s).to_json()
+        result = autotune.bench(Path(name) / "operator.atn", BASELINES, path, time_s).to_json()
     return _cells(result, compiled.artifact.max_error)
 
 
 def _cells(result: dict[str, Any], error: float | None) -> dict[str, str]:
-    times = {name: f"{result[name]['median_s'] * 1e6:.1f}" for name in ("autotune", *OPPONENTS)}
+    times = {name: f"{result[name]['median_s'] * 1e6:.1f}" for name in ("autotune", *BASELINES)}
     cells = {f"{name}_us": text for name, text in times.items()}
     return cells | {"ratio": f"{result['ratio']:.3f}", "error": f"{error or 0.0:.1e}"}
 

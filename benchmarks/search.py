@@ -1,4 +1,4 @@
-"""The search on recorded spaces: what draft, ranker and exploration bring, without any timing.
+"""The search on recorded spaces: what cost model, ranker and exploration bring, without any timing.
 
     python -m benchmarks.search LOG… [--pool] [--tasks conv] [--seeds 3] [--format json]
     python -m benchmarks.search --record resnet50 --log LOG --trials-per-task 128

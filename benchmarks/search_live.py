@@ -25,22 +25,22 @@ import numpy as np
 from autotune.cli.options import COUNT
 from autotune.graph.network import Network
 from autotune.measure.build import build_program
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import stay_cached
-from autotune.network.overlays import overwritable
+from autotune.network.aliasing import overwritable
 from autotune.records import Entry, MeasureRecord
 from autotune.schedule.steps import Steps
 from autotune.search.cost.ranker import Ranker
+from autotune.search.elite_pool import ElitePool
 from autotune.search.policy import FIRST_BATCH, SketchPolicy
-from autotune.search.transfer import Hall
 from autotune.target import Target, parse_target
 from autotune.tuner import Budget, Policy, Run, Session, TaskState, TuningTask
 from autotune.tuner import Measurer as AnyMeasurer
 from autotune.tuner.budget import TaskStop
 from benchmarks.models import NAMES, model_file, read
 from benchmarks.search_metrics import median_and_worst
-from benchmarks.search_policies import Draft, InTurns
+from benchmarks.search_policies import AnalyticOnly, InTurns
 from benchmarks.search_record import Uniform
 from benchmarks.tables import counted, markdown
 
@@ -103,12 +103,12 @@ def policies(target: Target, threads: int, seed: int, trials: int) -> dict[str, 
     """Policies by name, each with a ranker of its own."""
 
     def search(ranker: Ranker) -> PolicyOf:
-        hall = Hall()
-        return lambda t: SketchPolicy(t.dag, target, threads, ranker, _rng(seed, t), hall)
+        elite_pool = ElitePool()
+        return lambda t: SketchPolicy(t.dag, target, threads, ranker, _rng(seed, t), elite_pool)
 
     return {
         "random": lambda t: Uniform(t.dag, target, trials, _rng(seed, t)),
-        "draft only": search(Draft(seed)),
+        "cost model only": search(AnalyticOnly(seed)),
         "full": search(Ranker(seed)),
     }
 
@@ -211,7 +211,7 @@ def main(
         options = MeasureOptions(evict=not cached)
         tasks = spread(network, n_tasks)
         build = partial(build_program, overwritten=overwritable(network))
-        with Measurer(target, threads, options, build) as measurer:
+        with local_measurer(target, threads, options, build) as measurer:
             some: list[Found] = []
             for seed in range(seeds):
                 for name, policy_of in policies(target, threads, seed, trials).items():

@@ -34,7 +34,7 @@ from autotune.tuner.budget import TaskStop
 from benchmarks.search_spaces import Space
 
 BATCH = 16
-_DRAFT = NAMES.index("draft")
+_ANALYTIC = NAMES.index("analytic")
 _MIN_SAMPLES = 24
 _ASKS = 3
 _BEST = 30
@@ -44,14 +44,14 @@ _RANKING = PARAMETERS | {"objective": "lambdarank", "label_gain": list(range(_BE
 # --- rankers ----------------------------------------------------------------------------------
 
 
-class Draft(Ranker):
-    """The analytic draft: a ranker that never learns."""
+class AnalyticOnly(Ranker):
+    """The analytical cost model: a ranker that never learns."""
 
     def train(self, n_first: int | None = None) -> None:
         """Learn nothing."""
 
 
-class Chance(Draft):
+class Chance(AnalyticOnly):
     """Knows nothing: another number for every candidate."""
 
     def predict(self, rows: Array) -> Array:
@@ -60,24 +60,24 @@ class Chance(Draft):
 
 
 class Scratch(Ranker):
-    """Regresses log2 seconds: no draft, neither as what is corrected nor as a feature."""
+    """Regresses log2 seconds: no cost model, neither as what is corrected nor as a feature."""
 
     def _features(self, chosen: list[int]) -> Array:
-        return _without_draft(super()._features(chosen))
+        return _without_analytic(super()._features(chosen))
 
     def predict(self, rows: Array) -> Array:
         """Estimated log2 seconds; 0 before anything is learnt."""
-        return super().predict(_without_draft(rows))
+        return super().predict(_without_analytic(rows))
 
 
-def _without_draft(rows: Array) -> Array:
+def _without_analytic(rows: Array) -> Array:
     rows = rows.copy()
-    rows[..., _DRAFT] = 0.0
+    rows[..., _ANALYTIC] = 0.0
     return rows
 
 
 class Ordering(Ranker):
-    """LambdaRank (Burges 2010) by tasks; it starts from the draft's order, as `Ranker` does.
+    """LambdaRank (Burges 2010) by tasks; it starts from the cost model's order, as `Ranker` does.
 
     Relevance is the speed as a share of the best of the task. What it predicts orders the
     candidates of a task, but is no time.
@@ -94,17 +94,17 @@ class Ordering(Ranker):
         rows, log2 = self._features(list(range(n)))[order], np.array(self._log2[:n])[order]
         best = np.minimum.reduceat(log2, np.cumsum(sizes) - sizes)
         speed = np.exp2(np.repeat(best, sizes) - log2)
-        draft = rows[:, _DRAFT]
-        data = lgb.Dataset(rows, label=np.rint(_BEST * speed), group=sizes, init_score=-draft)
+        estimate = rows[:, _ANALYTIC]
+        data = lgb.Dataset(rows, label=np.rint(_BEST * speed), group=sizes, init_score=-estimate)
         parameters = _RANKING | {"seed": self.seed}
         self._booster = lgb.train(parameters, data, num_boost_round=min(120, 30 + n // 8))
         self._trained_on = n - self._n_taught
 
     def predict(self, rows: Array) -> Array:
         """A number that is lower for what is expected to be faster."""
-        draft: Array = rows[:, _DRAFT]
-        promotion = super().predict(rows) - draft  # what is learnt: a higher score ranks better
-        return draft - promotion
+        estimate: Array = rows[:, _ANALYTIC]
+        promotion = super().predict(rows) - estimate  # what is learnt: a higher score ranks better
+        return estimate - promotion
 
 
 # --- policies ---------------------------------------------------------------------------------
@@ -201,18 +201,18 @@ class Kind:
 
 KINDS = {
     "random": Kind(Chance, Greedy),
-    "draft only": Kind(Draft, Greedy),
+    "cost model only": Kind(AnalyticOnly, Greedy),
     "ranker only": Kind(Scratch, Greedy),
-    "draft + LambdaRank": Kind(Ordering, Greedy),
-    "draft + regression": Kind(Ranker, Greedy),
+    "cost model + LambdaRank": Kind(Ordering, Greedy),
+    "cost model + regression": Kind(Ranker, Greedy),
     "full": Kind(Ranker, RecordedPolicy),
 }
 RANKERS: dict[str, type[Ranker]] = {
     "random": Chance,
-    "draft only": Draft,
+    "cost model only": AnalyticOnly,
     "ranker only": Scratch,
-    "draft + LambdaRank": Ordering,
-    "draft + regression": Ranker,
+    "cost model + LambdaRank": Ordering,
+    "cost model + regression": Ranker,
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-OPPONENTS = ("onnxruntime", "openvino")
+BASELINES = ("onnxruntime", "openvino")
 
 Bench = dict[str, Any]
 """What `autotune bench --format json` prints: per side a `median_s`, and more."""
@@ -40,8 +40,8 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """Our latency over the best opponent's, the median of all rounds: below 1 we are faster."""
-        return _median_ratio(self.tuned, OPPONENTS)
+        """Our latency over the best baseline's, the median of all rounds: below 1 we are faster."""
+        return _median_ratio(self.tuned, BASELINES)
 
     @property
     def untuned_ratio(self) -> float | None:
@@ -49,10 +49,10 @@ class Result:
         return _median_ratio(self.untuned, ("onnxruntime",))
 
 
-def _median_ratio(rounds: Sequence[Bench], opponents: tuple[str, ...]) -> float | None:
+def _median_ratio(rounds: Sequence[Bench], baselines: tuple[str, ...]) -> float | None:
     ratios: list[float] = []
     for bench in rounds:
-        theirs = [bench[side]["median_s"] for side in opponents if bench.get(side)]
+        theirs = [bench[side]["median_s"] for side in baselines if bench.get(side)]
         if not theirs:
             return None
         ratios.append(bench["autotune"]["median_s"] / min(theirs))
@@ -92,7 +92,7 @@ _COLUMNS: tuple[Column, ...] = (
     ("model", lambda r: r.model),
     ("threads", lambda r: str(r.threads)),
     ("autotune ms", lambda r: _ms(median_s(r.tuned, "autotune"))),
-    *((f"{side} ms", lambda r, side=side: _ms(median_s(r.tuned, side))) for side in OPPONENTS),
+    *((f"{side} ms", lambda r, side=side: _ms(median_s(r.tuned, side))) for side in BASELINES),
     ("ratio to the best", lambda r: _two(r.ratio)),
     ("untuned ms", lambda r: _ms(median_s(r.untuned, "autotune"))),
     ("untuned / onnxruntime", lambda r: _two(r.untuned_ratio)),
@@ -102,7 +102,7 @@ _COLUMNS: tuple[Column, ...] = (
     ("tuning s", lambda r: f"{r.tune_s:.0f}"),
     ("trials", lambda r: str(r.trials)),
 )
-_TUNED = ("autotune ms", *(f"{side} ms" for side in OPPONENTS), "ratio to the best")
+_TUNED = ("autotune ms", *(f"{side} ms" for side in BASELINES), "ratio to the best")
 VIEWS: dict[str, tuple[str, ...]] = {
     "all": tuple(head for head, _ in _COLUMNS),
     "tuned": ("model", "threads", *_TUNED, "tuning s", "trials"),
@@ -130,7 +130,7 @@ def _summary(threads: int, rows: Sequence[Result]) -> str:
     """Geometric means and the worst ratio at one thread count."""
     parts = []
     for what, ratios in (
-        ("to the best opponent", {r.model: r.ratio for r in rows}),
+        ("to the best baseline", {r.model: r.ratio for r in rows}),
         ("untuned to ONNX Runtime", {r.model: r.untuned_ratio for r in rows}),
     ):
         known = {model: ratio for model, ratio in ratios.items() if ratio is not None}

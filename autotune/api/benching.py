@@ -13,8 +13,8 @@ from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.noise import read_usage
 from autotune.network import bench as network_bench
 from autotune.network.artifact import Tuned
+from autotune.network.baselines import Runner, baseline
 from autotune.network.bench import BenchResult
-from autotune.network.opponents import Runner, opponent
 from autotune.network.oracles import Original
 from autotune.network.runtime import Model, load
 from autotune.records import best_for, read_log
@@ -28,13 +28,13 @@ def bench(
 ) -> BenchResult:
     """Time `compiled`, a loaded model or the path of an artifact; at least `time_s` per side.
 
-    `against`: names of `network.opponents.OPPONENTS`, which run the ONNX file that was compiled, or
+    `against`: names of `network.baselines.BASELINES`, which run the ONNX file that was compiled, or
     `model`, with as many threads, in turns. Raises MissingDependency where one is not installed.
     """
     ours = compiled if isinstance(compiled, Model) else load(compiled)
     source, fixed = _onnx_model(ours, Path(model) if model else None) if against else (None, {})
-    opponents = {n: _with(fixed, opponent(n, source, ours.n_threads)) for n in against}
-    return network_bench.bench(ours, opponents, min_s=time_s, usage=read_usage)
+    baselines = {n: _with(fixed, baseline(n, source, ours.n_threads)) for n in against}
+    return network_bench.bench(ours, baselines, min_s=time_s, usage=read_usage)
 
 
 def _with(fixed: Mapping[str, Any], run: Runner) -> Runner:

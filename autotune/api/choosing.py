@@ -42,7 +42,10 @@ def no_progress(what: str) -> Iterator[OnProgress]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to compile, for what, from what; an artifact has all `variants`."""
+    """What to compile, for what, from what; an artifact has all `variants`.
+
+    `verify`: check the loop IR of every program after each pass of lowering.
+    """
 
     model: Path
     variants: tuple[Variant, ...]
@@ -53,6 +56,7 @@ class Plan:
     random_weights: bool = False
     operators: tuple[str, ...] = ()
     constants: Arrays = field(default_factory=dict)
+    verify: bool = False
 
     def networks(self) -> tuple[Network, ...]:
         """The model at the shapes of every variant: see `variants.unified`."""

@@ -183,7 +183,7 @@ def _compile(
     networks: Sequence[Network], steps: dict[str, Steps], plan: Plan, progress: Progress
 ) -> Artifact:
     with progress("compiling programs") as tell:
-        artifact = compile_variants(networks, steps, plan.target, plan.n_threads, tell)
+        artifact = compile_variants(networks, steps, plan.target, plan.n_threads, tell, plan.verify)
     path = str(plan.model.resolve())
     others = tuple(replace(other, model_path=path) for other in artifact.others)
     return replace(artifact, model_path=path, others=others)

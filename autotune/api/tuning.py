@@ -31,18 +31,18 @@ from autotune.graph.network import Network
 from autotune.graph.reader.constant_inputs import constants_to_json
 from autotune.machine import Limits, read_limits
 from autotune.measure.build import build_program
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 from autotune.measure.memory_plan import plan_memory, private_bytes
 from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
-from autotune.network.overlays import overwritable
+from autotune.network.aliasing import overwritable
 from autotune.records import Header, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker
+from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
 from autotune.search.policy import Candidate, SketchPolicy, default_candidate
 from autotune.search.sketch import generate_sketches
-from autotune.search.transfer import Hall
 from autotune.target import Target, difference
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import dtype_bytes
@@ -50,6 +50,7 @@ from autotune.tuner import (
     BatchMeasured,
     Budget,
     Event,
+    Measurer,
     NoiseNoticed,
     Run,
     Scheduler,
@@ -105,7 +106,7 @@ class Tuning:
         """Tune; the last event is SessionFinished. To stop early, close the iterator."""
         header = self._header
         build = partial(build_program, overwritten=header.overwritten)
-        with Measurer(header.target, header.n_threads, self._options, build) as measurer:
+        with local_measurer(header.target, header.n_threads, self._options, build) as measurer:
             session = make_session(
                 self._journal,
                 header,
@@ -207,11 +208,11 @@ def make_session(
 ) -> Session:
     """Wire search and measurement together."""
     config = TuneConfig.from_json(header.config)
-    hall = Hall()
+    elites = ElitePool()
 
     def policy_of(task: TuningTask) -> SketchPolicy:
         rng = np.random.default_rng([config.seed, int(task.key, 16)])
-        return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng, hall, rules)
+        return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng, elites, rules)
 
     def default(task: TuningTask) -> Candidate | None:
         with suppress(NoValidSchedule):

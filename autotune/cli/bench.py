@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from autotune.network.profile import NetworkProfile, TaskTime
     from autotune.network.runtime import Model
 
-OPPONENTS = ("onnxruntime", "openvino")
+BASELINES = ("onnxruntime", "openvino")
 
 
 @click.command("bench")
 @click.argument("artifact", metavar="OUT", type=FILE)
 @click.option(
     "--against",
-    type=Names(OPPONENTS),
+    type=Names(BASELINES),
     multiple=True,
     help="Measure this as well, in turns: onnxruntime, openvino. Repeatable.",
 )
@@ -85,15 +85,15 @@ def _put_result(result: BenchResult, style: str) -> None:
 def result_text(result: BenchResult) -> str:
     """A row per side, and below it how many times as long ours takes as the best of the others."""
     times = ("min", "median", "mean", "max", "std", "runs", "threads")
-    versus = ("ratio", "error") if result.opponents else ()
+    versus = ("ratio", "error") if result.baselines else ()
     head = ("", *times, *versus)
     rows = [("autotune", *_times(result.autotune.to_json()), *("" for _ in versus))]
-    for name, timing in result.opponents.items():
+    for name, timing in result.baselines.items():
         compared = (f"{result.ratios[name]:.3f}", f"{timing.max_error or 0.0:.1e}")
         rows.append((name, *_times(timing.to_json()), *compared))
     lines = [columns(head, rows, right=head[1:])]
     if result.ratio is not None:
-        best = f" to {result.best}, the fastest other" if len(result.opponents) > 1 else ""
+        best = f" to {result.best}, the fastest other" if len(result.baselines) > 1 else ""
         lines.append(f"ratio of medians{best}: {result.ratio:.3f} (below 1: autotune is faster)")
     if result.round_trip_s is not None:
         trip = format_seconds(result.round_trip_s)

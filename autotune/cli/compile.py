@@ -64,6 +64,7 @@ Arrays = dict[str, NDArray[Any]]
 @click.option(
     "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."
 )
+@click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @debug_option
 def command(
     model: Path | None,
@@ -81,6 +82,7 @@ def command(
     arguments: str | None,
     weights: Path | None,
     operators: tuple[Path, ...],
+    verify: bool,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
@@ -98,7 +100,7 @@ def command(
         raise UsageError("--check-input is for the check", "leave out --no-check")
     task = _workload(model, arguments, log_path, threads)
     if task is not None:
-        _compile_workload(task, log_path, output, weights, check)
+        _compile_workload(task, log_path, output, weights, check, verify)
         return
     if weights is not None:
         raise UsageError("--constants is for workloads", "a model has its weights in its file")
@@ -107,7 +109,7 @@ def command(
     bound, extents = shapes_of(shapes), dims_of(dims)
     fixed = constants_of(constants)
     plan = plan_of(source, log_path, bound, target, threads, max_error, is_random, extents, fixed)
-    plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators)
+    plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
     inputs += [file for _, file in check_files]
@@ -146,7 +148,12 @@ def _workload(
 
 
 def _compile_workload(
-    task: Task, log_path: Path | None, output: Path | None, constants: Path | None, check: bool
+    task: Task,
+    log_path: Path | None,
+    output: Path | None,
+    constants: Path | None,
+    check: bool,
+    verify: bool,
 ) -> None:
     from autotune.api.workloads import compile_task
     from autotune.cli.run import read_array
@@ -156,7 +163,7 @@ def _compile_workload(
     arrays = read_array(constants) if constants else {}
     if not isinstance(arrays, dict):
         raise UsageError(f"{constants} holds one array", "write several by name: numpy.savez")
-    artifact, error = compile_task(task, log_path, arrays, check)
+    artifact, error = compile_task(task, log_path, arrays, check, verify)
     if error is not None:
         say(f"outputs agree with NumPy: largest error {error:.1e} of the largest value")
     artifact.save(path)

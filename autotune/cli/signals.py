@@ -45,10 +45,10 @@ def ignore_signals() -> None:
 
 def end_now(number: int, hint: str = "") -> None:
     """Leave nothing behind and end at once, as signal `number` demands."""
-    # A signal may come while that module is being imported: then there are no drafts yet.
-    remove_drafts = getattr(sys.modules.get("autotune.files"), "remove_drafts", None)
-    if remove_drafts is not None:
-        remove_drafts()
+    # A signal may come while that module is being imported: then there are no pending files yet.
+    remove_pending_files = getattr(sys.modules.get("autotune.files"), "remove_pending_files", None)
+    if remove_pending_files is not None:
+        remove_pending_files()
     lines = [f"error: {ENDS[signal.Signals(number)]}", *([f"hint: {hint}"] if hint else [])]
     with suppress(OSError):
         text = "\n".join(lines) + "\n"

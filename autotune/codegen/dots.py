@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from autotune.codegen.arithmetic import TYPES
+from autotune.codegen.arithmetic import TYPES, Arithmetic
 from autotune.codegen.frame import Frame, Guard
 from autotune.codegen.lanes import side_by_side
 from autotune.codegen.text import I32, Builder, Type, Value, constant, vector
 from autotune.loopir.nodes import For, Store
 from autotune.target.isa import Isa, MultiplyAdd
 from autotune.te.arith import Linear
-from autotune.te.expr import Binary, Const, Expr, Load, Select, is_guard, variables
+from autotune.te.expr import Binary, Const, Expr, Load, Select, dtype_of, is_guard, variables
 from autotune.te.products import factors, in_order
 
 
@@ -62,13 +62,11 @@ def find_dot(loop: For, at: Frame, isa: Isa) -> Dot | None:
             for form in isa.forms if pair else ():
                 ordered = in_order(form, *pair) if pair else None
                 fits = form.terms == loop.extent and form.accumulator == store.tensor.dtype
-                if fits and ordered and _is_width(n_lanes * form.accumulator_bits, isa):
+                bits = n_lanes * form.accumulator_bits
+                fits = fits and bits in form.intrinsics and bits <= isa.vector_bits
+                if fits and ordered:
                     return Dot(loop, form, store, total, ordered, n_lanes)
     return None
-
-
-def _is_width(bits: int, isa: Isa) -> bool:
-    return bits in (128, 256, 512) and bits <= isa.vector_bits
 
 
 def emit_dot(dot: Dot, emitter: Emitter) -> Value:
@@ -76,35 +74,53 @@ def emit_dot(dot: Dot, emitter: Emitter) -> Value:
     env = emitter.at.env
     env[dot.loop.var] = 0
     total = emitter.broadcast(emitter.value(dot.total), dot.n_lanes)
-    x, y = (_group(e, dot, emitter) for e in dot.factors)
+    pairs = zip(dot.factors, dot.form.operands, strict=True)
+    x, y = (_group(e, _Operand(dot, emitter, operand)) for e, operand in pairs)
     del env[dot.loop.var]
-    name = f"{dot.form.intrinsic}.{dot.n_lanes * dot.form.accumulator_bits}"
-    return emitter.b.call(name, total.type, [total, x, y])
+    name = dot.form.intrinsics[dot.n_lanes * dot.form.accumulator_bits]
+    if dot.form.accumulates:
+        return emitter.b.call(name, total.type, [total, x, y])
+    return emitter.b.add(total, emitter.b.call(name, total.type, [x, y]))
 
 
-def _group(e: Expr, dot: Dot, emitter: Emitter, guard: Guard | None = None) -> Value:
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """What becomes an operand of type `dtype` of the instruction."""
+
+    dot: Dot
+    emitter: Emitter
+    dtype: str
+
+    def widened(self, value: Value, e: Expr) -> Value:
+        """Elements of `e` as those that the instruction takes."""
+        return Arithmetic(self.emitter.b).cast(dtype_of(e), self.dtype, value)
+
+
+def _group(e: Expr, to: _Operand, guard: Guard | None = None) -> Value:
     """`e` for all terms, those of a lane as neighbours: lanes·terms elements."""
+    emitter, dot = to.emitter, to.dot
     at, terms = emitter.at, dot.loop.extent
     match e:
         case Load(tensor=tensor, indices=indices):
             form, kind = at.form(e, tensor, indices), TYPES[tensor.dtype]
             strides = at.lane_stride(form), at.stride(form, dot.loop.var)
             if strides == (terms, 1):
-                return emitter.plain_load(e, form, kind, dot.n_lanes * terms, guard)
+                wide = emitter.plain_load(e, form, kind, dot.n_lanes * terms, guard)
+                return to.widened(wide, e)
             if strides == (0, 1):
                 few = emitter.plain_load(e, form, kind, terms, guard)
-                return _in_all_lanes(few, dot, emitter)
+                return _in_all_lanes(few, e, to)
         case Select(cond=cond, a=Load() as load, b=Const() as other):
             choice = at.known(cond)
             if isinstance(choice, Const):
-                return _group(load if choice.value else other, dot, emitter)
+                return _group(load if choice.value else other, to)
             if is_guard(e) and _is_one_choice(cond, dot, at):
                 holds = emitter.value(choice)
                 made = Guard(holds, frozenset(variables(cond)))
-                yes = _group(load, dot, emitter, made)
+                yes = _group(load, to, made)
                 no = constant(yes.type, other.value)
                 return emitter.b.select(holds, yes, no) if other.value else yes
-    return _one_by_one(e, dot, emitter, guard)
+    return _one_by_one(e, to, guard)
 
 
 def _is_one_choice(cond: Expr, dot: Dot, at: Frame) -> bool:
@@ -113,11 +129,13 @@ def _is_one_choice(cond: Expr, dot: Dot, at: Frame) -> bool:
     return variables(cond).isdisjoint({lane, dot.loop.var})
 
 
-def _in_all_lanes(few: Value, dot: Dot, emitter: Emitter) -> Value:
-    """The terms `few`, which are as wide as an accumulator, again in every lane."""
-    key = (few.name, "terms", dot.n_lanes)
+def _in_all_lanes(few: Value, e: Expr, to: _Operand) -> Value:
+    """The terms `few` of `e`, as operands as wide as an accumulator, again in every lane."""
+    emitter, dot = to.emitter, to.dot
+    key = (few.name, to.dtype, dot.n_lanes)
     found = emitter.at.find(key)
     if found is None:
+        few = to.widened(few, e)
         word = emitter.b.bitcast(few, I32)
         wide = vector(few.type.scalar, few.type.count * dot.n_lanes)
         splat = emitter.b.bitcast(emitter.b.splat(word, dot.n_lanes), wide)
@@ -125,11 +143,13 @@ def _in_all_lanes(few: Value, dot: Dot, emitter: Emitter) -> Value:
     return found
 
 
-def _one_by_one(e: Expr, dot: Dot, emitter: Emitter, guard: Guard | None) -> Value:
+def _one_by_one(e: Expr, to: _Operand, guard: Guard | None) -> Value:
     """The terms one after the other, and then side by side in their lanes."""
+    emitter, dot = to.emitter, to.dot
     env, terms = emitter.at.env, []
     for n in range(dot.loop.extent):
         env[dot.loop.var] = n
-        terms.append(emitter.broadcast(emitter.value(e, guard), dot.n_lanes))
+        one = to.widened(emitter.value(e, guard), e)
+        terms.append(emitter.broadcast(one, dot.n_lanes))
     env[dot.loop.var] = 0
     return side_by_side(emitter.b, terms)

@@ -14,8 +14,8 @@ from math import gcd
 
 from autotune.codegen.arithmetic import TYPES, Arithmetic
 from autotune.codegen.dots import emit_dot, find_dot
-from autotune.codegen.frame import Frame, Guard
-from autotune.codegen.lanes import picked, repeated
+from autotune.codegen.frame import Frame, Guard, reads_memory
+from autotune.codegen.lanes import NEAR_STRIDES, picked, repeated, strided
 from autotune.codegen.powers import fixed_power
 from autotune.codegen.text import (
     I1,
@@ -269,7 +269,7 @@ class _Function:
         for atom, coef in terms:
             step = self.b.binary("mul nsw", self.value(atom), constant(I64, coef))
             base = self.b.offset(base, step, kind)
-        return base if _reads(terms) else self.at.keep(key, base)
+        return base if reads_memory(terms) else self.at.keep(key, base)
 
     def _lane_address(
         self, tensor: Tensor, indices: tuple[Expr, ...], lane: int
@@ -361,6 +361,8 @@ class _Function:
             value = self._repeated(e, form, kind, period, guard)
         elif lane and guard is None and (width := self.at.stored_width(e.tensor, form, lane)):
             value = self._picked(e, form, kind, lane, width)
+        elif lane in NEAR_STRIDES:
+            value = self._strided(e, form, kind, lane, guard)
         else:
             value = self._gather(e, guard)
         return self.b.cast("trunc", value, value.type.of(I1)) if e.tensor.dtype == "bool" else value
@@ -381,7 +383,7 @@ class _Function:
         if guard is not None:
             return self._masked(where, shape, guard.holds, dtype_bytes(e.tensor.dtype))
         value = self.b.load(where, shape, align)
-        if not _reads(form.terms):
+        if not reads_memory(form.terms):
             self.at.keep_load(e.tensor.name, key, value)
         return value
 
@@ -405,6 +407,20 @@ class _Function:
         whole = [self.plain_load(e, Linear(first.terms, n), kind, width, None) for n in starts]
         return picked(self.b, whole, stride, phase)
 
+    def _strided(
+        self, e: Load, form: Linear, kind: Type, stride: int, guard: Guard | None
+    ) -> Value:
+        """Every `stride`-th element, out of the vectors around them."""
+        assert self.at.lanes is not None
+        count, first = self.at.lanes[1], self.at.without_lane(form)
+        mask = guard.holds if guard is not None and guard.holds.type.is_vector else None
+
+        def part(start: int, mask: Value | None) -> Value:
+            held = Guard(mask, guard.loops) if guard is not None and mask is not None else guard
+            return self.plain_load(e, Linear(first.terms, first.const + start), kind, count, held)
+
+        return strided(self.b, count, stride, mask, part)
+
     def _chosen(self, tensor: Tensor, form: Linear, kind: Type, count: int, guard: Guard) -> Value:
         """The address of a load where `guard` holds, else of zeros.
 
@@ -427,7 +443,7 @@ class _Function:
         return self.b.call(name, shape, [where, constant(I32, align), mask, constant(shape, 0)])
 
     def _gather(self, e: Load, guard: Guard | None) -> Value:
-        """Lane by lane: for strides other than 0 and 1."""
+        """Lane by lane: for large strides, and those that are not constant."""
         lanes = self.at.lanes
         assert lanes is not None
         kind = TYPES[e.tensor.dtype]
@@ -457,11 +473,6 @@ class _Function:
             return constant(vector(value.type, count), value.number)
         key = (value.name, count)
         return self.at.find(key) or self.at.keep(key, self.b.splat(value, count))
-
-
-def _reads(terms: tuple[tuple[Expr, int], ...]) -> bool:
-    """Whether an address depends on what is in memory, which may change."""
-    return any(not isinstance(atom, Var) and loads(atom) for atom, _ in terms)
 
 
 def _is_float_product(e: Expr) -> bool:

@@ -17,6 +17,7 @@ from autotune.te.expr import (
     Var,
     dtype_bytes,
     idx,
+    loads,
     substitute,
     variables,
 )
@@ -208,6 +209,11 @@ class Frame:
     def forget(self, tensor: str) -> None:
         """Elements of a tensor that was just stored to must be loaded anew."""
         self._scope.loads.pop(tensor, None)
+
+
+def reads_memory(terms: tuple[tuple[Expr, int], ...]) -> bool:
+    """Whether an address depends on what is in memory, which may change."""
+    return any(not isinstance(atom, Var) and loads(atom) for atom, _ in terms)
 
 
 def _is_power(n: int) -> bool:

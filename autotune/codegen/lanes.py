@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from autotune.codegen.text import F32, I32, I64, Builder, Value, constant, vector
+
+NEAR_STRIDES = (2, 3, 4)
+"""Elements between lanes that come out of whole vectors: up to 4 loads, and a shuffle for each."""
 
 
 def repeated(b: Builder, few: Value, count: int) -> Value:
@@ -51,3 +54,37 @@ def _half(b: Builder, value: Value, odd: int) -> Value:
     if odd:
         pairs = b.binary("lshr", pairs, constant(pairs.type, 32))
     return b.bitcast(b.cast("trunc", pairs, vector(I32, count)), vector(value.type.scalar, count))
+
+
+def strided(
+    b: Builder,
+    count: int,
+    stride: int,
+    mask: Value | None,
+    load: Callable[[int, Value | None], Value],
+) -> Value:
+    """Elements 0, `stride`, 2·`stride`, … as `count` lanes, and nothing read behind the last one.
+
+    `load`: the `count` elements from one on, those that a mask leaves. `mask`: which lanes to read.
+    """
+    whole: Value | None = None
+    end = (count - 1) * stride + 1
+    taken = 0
+    while taken < count:
+        start = min(taken * stride, end - count)
+        after = min(count, (start + count - 1) // stride + 1)
+        at = {n: n * stride - start for n in range(taken, after)}
+        part = load(start, None if mask is None else _scattered(b, mask, at))
+        lanes = [count + at[n] if n in at else n for n in range(count)]
+        whole = b.shuffle(part if whole is None else whole, part, lanes)
+        taken = after
+    assert whole is not None
+    return whole
+
+
+def _scattered(b: Builder, mask: Value, at: Mapping[int, int]) -> Value:
+    """Lane n of `mask` in lane `at[n]`; false in all others."""
+    count = mask.type.count
+    source = {place: n for n, place in at.items()}
+    lanes = [source.get(place, count) for place in range(count)]
+    return b.shuffle(mask, constant(mask.type, 0), lanes)

@@ -71,7 +71,7 @@ I1, I8, I16 = Type("i1"), Type("i8"), Type("i16")
 I32, I64 = Type("i32"), Type("i64")
 F32, F64 = Type("float"), Type("double")
 _PLAIN = re.compile(r"[A-Za-z_.][\w.]*", re.ASCII)
-_BITS = {"i1": 1, "i8": 8, "i32": 32, "i64": 64}
+_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
 
 def n_bits(kind: Type) -> int:

@@ -219,6 +219,14 @@ def unsupported(node: Node, graph: Graph, reason: str = "") -> UnsupportedOperat
     )
 
 
+def malformed(node: Node, reason: str) -> ModelError:
+    """The error for a node whose attributes or operands do not fit together."""
+    return ModelError(
+        f"operator '{node.op}' (node '{node.name}') is not well formed: {reason}",
+        "check the shapes given with --shape, or export the model again",
+    )
+
+
 CUT_HINT = (
     "export the model without them, or cut it there (onnx.utils.extract_model) and compute the "
     "rest elsewhere"

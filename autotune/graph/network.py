@@ -21,13 +21,12 @@ import numpy as np
 
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.chains import joined_groups
+from autotune.graph.channels_first import channels_first_groups
+from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
-from autotune.graph.operators.indices import index_limits
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
-from autotune.graph.passes.layout import channels_last
-from autotune.graph.passes.resolve import resolve_operands
-from autotune.graph.passes.simplify import remove_dead, simplify
+from autotune.graph.passes.pipeline import prepare
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
@@ -287,13 +286,13 @@ def _as_stated(ports: tuple[Port, ...], halves: Mapping[str, str]) -> tuple[Port
 
 
 def graph_network(graph: Graph, name: str, digest: str) -> Network:
-    """Compile a graph into a network: simplify, lay out, partition, place.
+    """Compile a graph into a network: run the passes, partition, place, define the subgraphs.
 
     Nothing computes outputs without elements.
     """
     empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
     filled = replace(graph, outputs=tuple(n for n in graph.outputs if n not in empty))
-    stored = remove_dead(resolve_operands(channels_last(simplify(filled))))
+    stored = prepare(filled)
     require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
     values |= {n: Value(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
@@ -306,6 +305,9 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
     joined = list(joined_groups(with_copies, groups))
     taken = {n for j in joined for n in j.parts}
     sparse = sparse_subgraphs({n: s for n, s in enumerate(subgraphs) if n not in taken})
+    taken |= sparse.keys()
+    in_order = channels_first_groups(with_copies, groups)
+    joined += [j for j in in_order if taken.isdisjoint(j.parts)]
     tasks = _tasks([*subgraphs, *(j.whole for j in joined), *sparse.values()])
     chains = [Chain(_call(j.whole, tasks), j.parts) for j in joined]
     chains += [Chain(_call(s, tasks), (n,)) for n, s in sparse.items()]

@@ -15,20 +15,13 @@ from dataclasses import dataclass, field
 from math import prod
 
 from autotune.graph.ir import Graph, Node
-from autotune.graph.operators.elementwise import ELEMENTWISE
+from autotune.graph.operators.definition import Fusion, Layout
+from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.user_operators import DEFINED
 
-STRUCTURAL = ("Reshape", "Concat", "Slice")
-_TAKES_PROLOGUE = ("Conv", "MatMul", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
-_CHEAP = ("Add", "Mul", "Sub", "Relu", "Clip", "LeakyRelu", "Transpose", "Pad")
-_MOVES = ("Transpose", "Pad")
-"""They tell dimensions apart, so they do not fit the split channels of a grouped convolution."""
 _MOST_STRIDED_READS = 9
 """How often a window may read an element whose neighbours are not those of its result: a vector is
 collected lane by lane each time, and moving everything once in front takes less than that."""
-_INJECTIVE = (
-    *(*ELEMENTWISE, "Transpose", "Pad", "Expand", "Resize"),
-    *("Gather", "GatherElements", "GatherND"),
-)
 _MOST_JOINED = 16
 """Most elementwise nodes between a tensor and the node where its readers meet."""
 _MOST_FUSED = 32
@@ -50,12 +43,12 @@ class Group:
     @property
     def anchor(self) -> Node | None:
         """The node that is not injective, if there is one."""
-        return next((n for n in self.nodes if n.op not in _INJECTIVE), None)
+        return next((n for n in self.nodes if not operator_of(n.op).is_injective), None)
 
     @property
     def label(self) -> str:
         """Operators in order, as in `Conv+Add+Relu`."""
-        return "+".join(n.attrs["node"].op if n.op == "Defined" else n.op for n in self.nodes)
+        return "+".join(n.attrs["node"].op if n.op == DEFINED else n.op for n in self.nodes)
 
     def external_inputs(self) -> list[str]:
         """Tensors read from outside, each once, in order of use."""
@@ -86,9 +79,10 @@ class _Partition:
         self.rank = _ranks(graph)
 
     def visit(self, node: Node) -> None:
-        if node.op in STRUCTURAL or node.output in self.placed:
+        operator = operator_of(node.op)
+        if operator.fusion is Fusion.VIEW or node.output in self.placed:
             return
-        group = self._epilogue_of(node) if node.op in ELEMENTWISE else self._prologue_of(node)
+        group = self._epilogue_of(node) if operator.is_elementwise else self._prologue_of(node)
         if group is None:
             group = Group()
             self.groups.append(group)
@@ -115,7 +109,9 @@ class _Partition:
         while output not in self.graph.outputs and len(found) < _MOST_JOINED:
             waiting |= {n.output: n for n in self.readers.get(output, ())}
             output = min(waiting, key=lambda o: self.rank[o][1], default="")
-            if not output or output in self.placed or waiting[output].op not in ELEMENTWISE:
+            if not output or output in self.placed:
+                break
+            if not operator_of(waiting[output].op).is_elementwise:
                 break
             if self.graph.shape(output) != shape:
                 break
@@ -143,21 +139,28 @@ class _Partition:
     def _prologue_of(self, node: Node) -> Group | None:
         """The group that only prepares the first input of an anchor."""
         name = node.inputs[0]
-        if node.op not in _TAKES_PROLOGUE or not self._is_private(name):
+        if not operator_of(node.op).takes_prologue or not self._is_private(name):
             return None
         group = self.owner[name]
-        kept_apart: tuple[str, ...] = _MOVES if node.attrs.get("kind") == "grouped" else ()
-        if self._reads_per_element(node) > _MOST_STRIDED_READS:
-            kept_apart = ("Transpose", *kept_apart)
-        cheap = all(n.op in _CHEAP and n.op not in kept_apart for n in group.nodes)
+        cheap = all(self._may_precede(n, node) for n in group.nodes)
         return group if cheap and len(list(self._activations(group))) == 1 else None
+
+    def _may_precede(self, node: Node, anchor: Node) -> bool:
+        """Whether an anchor can compute `node` on its first operand while it reads it."""
+        operator = operator_of(node.op)
+        if operator.is_elementwise or not operator.is_cheap:
+            return operator.is_cheap
+        if anchor.attrs.get("kind") == "grouped":
+            return False  # its channels have two dimensions, which data movement does not know
+        is_collected = self._reads_per_element(anchor) > _MOST_STRIDED_READS
+        return operator.layout is not Layout.TRANSPOSE or not is_collected
 
     def _reads_per_element(self, node: Node) -> float:
         """How often a window over every channel alone reads an element; 0 for other operators."""
-        if node.op in ("MaxPool", "AveragePool"):
-            window = node.attrs["kernel_shape"]
-        elif node.attrs.get("kind") == "depthwise":
+        if node.attrs.get("kind") == "depthwise":
             window = self.graph.shape(node.inputs[1])[:-1]
+        elif operator_of(node.op).weight_input is None and "kernel_shape" in node.attrs:
+            window = node.attrs["kernel_shape"]
         else:
             return 0
         return float(prod(window) / prod(node.attrs.get("strides", (1,))))
@@ -177,6 +180,6 @@ def _ranks(graph: Graph) -> dict[str, tuple[int, int]]:
     ranks: dict[str, tuple[int, int]] = {}
     for position, node in enumerate(graph.nodes):
         before = max((depth.get(name, 0) for name in node.inputs), default=0)
-        depth[node.output] = before + (node.op not in (*_INJECTIVE, *STRUCTURAL))
+        depth[node.output] = before + (operator_of(node.op).fusion is Fusion.ANCHOR)
         ranks[node.output] = (depth[node.output], position)
     return ranks

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Array, Graph, Node, Shape, unsupported
-from autotune.graph.operators.elementwise import ELEMENTWISE
-from autotune.graph.operators.scope import Operand, Scope
-from autotune.graph.operators.table import ANY_TYPE, DTYPES, OPERATORS
+from autotune.graph.operators.definition import Operand, Scope
+from autotune.graph.operators.table import DTYPES, operator_of
 from autotune.graph.partition import Group
 from autotune.graph.refusals import naming
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import Const, Tensor
 from autotune.te.order import follow_sources
-
-_ROLES = {"Conv": ("x", "weight", "bias"), "MatMul": ("x", "weight", "bias")}
-_CONSTANT_ROLES = {"Mul": "scale", "Add": "shift", "AveragePool": "scale"}
-_COMMUTATIVE = ("Add", "Mul", "Max", "Min")
 
 
 @dataclass(frozen=True)
@@ -35,19 +31,29 @@ class Subgraph:
     label: str
 
 
+Arrange: TypeAlias = Callable[[ComputeDAG, Mapping[str, str]], ComputeDAG]
+"""A DAG, and the tensors of the graph that its inputs stand for -> the same computation with
+dimensions in other orders."""
+
+
 def undefined(graph: Graph, node: Node) -> UnsupportedOperator | None:
     """Why a node has no definition, be it for its operator or its types; None if it has one."""
-    if node.op not in OPERATORS and node.op != "Reshape":
+    operator = operator_of(node.op)
+    if not operator.is_defined:
         return unsupported(node, graph)
-    known = set(DTYPES if node.op in ANY_TYPE or node.op == "Reshape" else DTYPES[:1])
+    known = set(DTYPES if operator.any_type else DTYPES[:1])
     types = {graph.types[n].dtype for n in (*node.inputs, node.output) if n}
     dtype = min(types - known, default="")
     return unsupported(node, graph, f"type {dtype}") if dtype else None
 
 
-def build_subgraph(graph: Graph, group: Group) -> Subgraph:
-    """Define the operators of a group as one collapsed ComputeDAG."""
-    return _Builder(graph, group).build()
+def build_subgraph(
+    graph: Graph,
+    group: Group,
+    arrange: Arrange = lambda dag, inputs: dag,
+) -> Subgraph:
+    """Define the operators of a group as one collapsed ComputeDAG; `arrange` comes before that."""
+    return _Builder(graph, group).build(arrange)
 
 
 def build_subgraphs(graph: Graph, groups: Sequence[Group]) -> list[Subgraph]:
@@ -118,13 +124,13 @@ class _Builder:
         self.constant_names: dict[str, str] = {}
         self.n_groups = _n_channel_groups(graph, group)
 
-    def build(self) -> Subgraph:
+    def build(self, arrange: Arrange = lambda dag, inputs: dag) -> Subgraph:
         for node in self.group.nodes:
             with naming(node):
                 self.define(self._chain_first(node))
         result = self.tensors[self.group.output]
         assert isinstance(result, Tensor)
-        dag = follow_sources(collapse(self.scope.dag(result)))
+        dag = follow_sources(collapse(arrange(self.scope.dag(result), self.inputs)))
         shapes = {p.name: p.tensor.shape for p in dag.placeholders}
         return Subgraph(
             dag=dag,
@@ -140,7 +146,9 @@ class _Builder:
             raise error
         operands = [self.operand(node, slot, name) for slot, name in enumerate(node.inputs)]
         shape = self.graph.shape(node.output)
-        self.tensors[node.output] = OPERATORS[node.op](self.scope, node, operands, shape)
+        definition = operator_of(node.op).define
+        assert definition is not None, node.op
+        self.tensors[node.output] = definition(self.scope, node, operands, shape)
 
     def operand(self, node: Node, slot: int, name: str) -> Operand | None:
         """The tensor or literal that stands for an input of a node."""
@@ -153,8 +161,8 @@ class _Builder:
 
     def _external(self, node: Node, slot: int, name: str, value: Array | None) -> Operand:
         kind = self.graph.types[name]
-        roles = _ROLES.get(node.op, ("x",))
-        is_weight = node.op in _ROLES and slot == 1
+        operator = operator_of(node.op)
+        roles, is_weight = operator.roles, slot == operator.weight_input
         shape = (kind.shape if is_weight else self._spread(kind.shape)) or (1,)
         if value is None:
             role = roles[slot] if slot < len(roles) else "y"
@@ -162,9 +170,9 @@ class _Builder:
             tensor = self.scope.placeholder(role, shape, dtype=kind.dtype)
             self.inputs[tensor.name] = name
             return tensor
-        if value.size == 1 and (node.op in ELEMENTWISE or node.op == "AveragePool"):
+        if value.size == 1 and operator.scalar_is_literal:
             return Const(value.reshape(-1)[0].item(), kind.dtype)
-        role = roles[slot] if slot < len(roles) else _CONSTANT_ROLES.get(node.op, "constant")
+        role = roles[slot] if slot < len(roles) else operator.constant_role
         tensor = self.scope.placeholder(role, shape, constant=True, dtype=kind.dtype)
         self.constants[tensor.name] = np.ascontiguousarray(value)
         self.constant_names[tensor.name] = name
@@ -180,7 +188,7 @@ class _Builder:
 
     def _chain_first(self, node: Node) -> Node:
         """Operands of commutative operators with what this group computed in front."""
-        if node.op not in _COMMUTATIVE or len(node.inputs) != 2:
+        if not operator_of(node.op).is_commutative or len(node.inputs) != 2:
             return node
         a, b = node.inputs
         return replace(node, inputs=(b, a)) if b in self.tensors and a not in self.tensors else node

@@ -220,7 +220,8 @@ def _kernel(target: Target, form: MultiplyAdd, n: int, fed: bool) -> str:
     bits = target.vector_bits
     sums = vector(TYPES[form.accumulator], bits // form.accumulator_bits)
     x_kind, y_kind = (vector(TYPES[d], form.terms * sums.count) for d in form.operands)
-    name = f"{form.intrinsic}.{bits}" if form.intrinsic else f"llvm.fma.{sums.suffix}"
+    name = form.intrinsics.get(bits, f"llvm.fma.{sums.suffix}")
+    first = f"{sums}, " if form.accumulates else ""
     phis = [
         f"  %a0.{k} = phi {sums} [ {constant(sums, k).name}, %entry ], [ %a{_ROUNDS}.{k}, %turn ]"
         for k in range(n)
@@ -230,13 +231,18 @@ def _kernel(target: Target, form: MultiplyAdd, n: int, fed: bool) -> str:
         for k in range(n):
             x = f"%x{r}.{k}" if fed and k % 2 else "%x"
             lines += [f"  {x} = load volatile {x_kind}, ptr %operand"] if x != "%x" else []
-            call = f"call {sums} @{name}({sums} %a{r}.{k}, {x_kind} {x}, {y_kind} %y)"
-            lines.append(f"  %a{r + 1}.{k} = {call}")
+            was, now, term = f"{sums} %a{r}.{k}", f"%a{r + 1}.{k}", f"%p{r}.{k}"
+            if form.accumulates:
+                lines.append(f"  {now} = call {sums} @{name}({was}, {x_kind} {x}, {y_kind} %y)")
+            else:  # a product that stays the same would be computed once
+                lines.append(f"  {term}.x = bitcast {was} to {x_kind}")
+                lines.append(f"  {term} = call {sums} @{name}({x_kind} {term}.x, {y_kind} %y)")
+                lines.append(f"  {now} = add {was}, {term}")
     last = [f"%a{_ROUNDS}.{k}" for k in range(n)]
     add = "fadd" if sums.is_float else "add"
     total = [f"  %s{k} = {add} {sums} %s{k - 1}, {last[k]}" for k in range(2, n)]
     return f"""
-declare {sums} @{name}({sums}, {x_kind}, {y_kind})
+declare {sums} @{name}({first}{x_kind}, {y_kind})
 
 define void @peak(ptr %operand, ptr %sink, i64 %begin, i64 %end) "prefer-vector-width"="{bits}" {{
 entry:

@@ -20,9 +20,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from autotune.measure.noise import Noise, Usage, judge
+from autotune.network.baselines import Runner
+from autotune.network.core_latency import CoreLatency
 from autotune.network.differences import max_error
-from autotune.network.opponents import Runner
-from autotune.network.round_trip import RoundTrip
 from autotune.network.runtime import Model, random_inputs
 
 BLOCK_S = 0.15
@@ -35,7 +35,7 @@ Array = NDArray[Any]
 class Timing:
     """Latencies of single inferences in seconds, in order of measurement.
 
-    `max_error`: an opponent's largest absolute difference from our outputs over the largest
+    `max_error`: a baseline's largest absolute difference from our outputs over the largest
     absolute value of that output, the worst of all outputs; None for ourselves.
     """
 
@@ -66,43 +66,43 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """Ours and those of the opponents that were asked for, by name.
+    """Ours and those of the baselines that were asked for, by name.
 
     `round_trip_s`: of a cache line between two of the threads, all along; None for one thread.
     `noise`: what others did meanwhile; None where nothing disturbed or nobody looked.
     """
 
     autotune: Timing
-    opponents: Mapping[str, Timing] = field(default_factory=dict)
+    baselines: Mapping[str, Timing] = field(default_factory=dict)
     round_trip_s: float | None = None
     noise: Noise | None = None
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Our median over each opponent's: below 1 we are faster."""
-        return {name: self.autotune.median_s / t.median_s for name, t in self.opponents.items()}
+        """Our median over each baseline's: below 1 we are faster."""
+        return {name: self.autotune.median_s / t.median_s for name, t in self.baselines.items()}
 
     @property
     def best(self) -> str | None:
-        """The opponent with the smallest median."""
+        """The baseline with the smallest median."""
         return max(self.ratios, key=self.ratios.__getitem__, default=None)
 
     @property
     def ratio(self) -> float | None:
-        """Our median over the best opponent's: below 1 we are faster than all."""
+        """Our median over the best baseline's: below 1 we are faster than all."""
         return max(self.ratios.values(), default=None)
 
     def to_json(self) -> dict[str, Any]:
         """`{"autotune": {…}, "onnxruntime": {…} or null, "ratio": ours/theirs or null}`.
 
-        Further opponents are further entries, and with several there is `"ratios": {name: ratio}`
+        Further baselines are further entries, and with several there is `"ratios": {name: ratio}`
         while `ratio` is to the best of them. On several threads there is `round_trip_s`.
         `noise` is null where nothing disturbed.
         """
         data: dict[str, Any] = {"autotune": self.autotune.to_json(), "onnxruntime": None}
-        data |= {name: timing.to_json() for name, timing in self.opponents.items()}
+        data |= {name: timing.to_json() for name, timing in self.baselines.items()}
         data["ratio"] = self.ratio
-        if len(self.opponents) > 1:
+        if len(self.baselines) > 1:
             data["ratios"] = self.ratios
         if self.round_trip_s is not None:
             data["round_trip_s"] = self.round_trip_s
@@ -112,7 +112,7 @@ class BenchResult:
 
 def bench(
     model: Model,
-    opponents: Mapping[str, Runner] | None = None,
+    baselines: Mapping[str, Runner] | None = None,
     min_runs: int = 10,
     min_s: float = 2.0,
     seed: int = 0,
@@ -120,12 +120,12 @@ def bench(
 ) -> BenchResult:
     """Time `model` on random inputs until each side has `min_runs` runs and `min_s` seconds.
 
-    `opponents`: by name, what runs the same model with the same weights on as many threads.
+    `baselines`: by name, what runs the same model with the same weights on as many threads.
     `usage`: reads what the processors have done, to notice others.
     """
-    runners = dict(opponents or {})
+    runners = dict(baselines or {})
     inputs = random_inputs(model.input_info, seed)
-    trips = _Trips(RoundTrip(model.artifact.target, model.n_threads))
+    trips = _Trips(CoreLatency(model.artifact.target, model.n_threads))
     ours = model.run(inputs)
     errors = {name: _error(run(inputs), ours) for name, run in runners.items()}
     sides = [partial(run, inputs) for run in (model.run, *runners.values())]
@@ -143,7 +143,7 @@ def bench(
 class _Trips:
     """Round trips that were measured all along the run."""
 
-    way: RoundTrip
+    way: CoreLatency
     times_s: list[float] = field(default_factory=list)
 
     def add(self) -> None:

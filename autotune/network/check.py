@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.graph.network import Network, Port
 from autotune.network.artifact import numpy_dtype
+from autotune.network.baselines import baseline
 from autotune.network.check_inputs import check_inputs
 from autotune.network.differences import TOLERANCE, Difference, difference, tolerance
 from autotune.network.memory import Place, place_of
-from autotune.network.opponents import opponent
 from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
 from autotune.network.runtime import Model, random_inputs
 from autotune.te.evaluate import evaluate
@@ -249,7 +249,7 @@ def check_onnxruntime(model: Model, onnx_model: Any, seed: int = 0) -> float:
     where that cannot run the model.
     """
     inputs = random_inputs(model.input_info, seed)
-    expected = opponent("onnxruntime", onnx_model, model.n_threads)(inputs)
+    expected = baseline("onnxruntime", onnx_model, model.n_threads)(inputs)
     return _require(model.run(inputs), expected)
 
 

@@ -1,6 +1,6 @@
 """⑩ From a network and one schedule per task to an artifact.
 
-    lower every task → one program per layout of its inputs and outputs (`overlays`) → objects
+    lower every task → one program per memory layout of its ports (`network.aliasing`) → objects
     pack the constants · plan the arena → addresses → the main function that calls all kernels
 
 Two calls with the same task and the same layouts share one object; equal constants are stored once.
@@ -21,12 +21,12 @@ from autotune.loopir.guarding import MAX_WEIGHT
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, with_strides
 from autotune.measure.parallel_map import OnProgress, parallel_map
+from autotune.network.aliasing import Alias, alias_roots, aliases
 from autotune.network.artifact import Artifact
 from autotune.network.container import Bytes
 from autotune.network.entry import compile_entry
 from autotune.network.layout import ConstantPool, Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
-from autotune.network.overlays import Overlay, heirs, overlays
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.steps import Steps, Winograd
 from autotune.target import Target
@@ -43,14 +43,16 @@ def compile_network(
     target: Target,
     n_threads: int = 1,
     tell: OnProgress = lambda n_done, n_all: None,
+    verify: bool = False,
 ) -> Artifact:
     """Compile `network` with the schedule `steps[key]` for every task.
 
     `n_threads`: how many threads the schedules were chosen for, the default of whoever runs the
-    artifact. `tell`: is told of each program that is compiled. Raises NoValidSchedule for a task
-    without steps, ScheduleError or CodegenError where a schedule has no program.
+    artifact. `tell`: is told of each program that is compiled. `verify`: check the loop IR after
+    every pass of lowering. Raises NoValidSchedule for a task without steps, ScheduleError or
+    CodegenError where a schedule has no program.
     """
-    return compile_variants([network], steps, target, n_threads, tell)
+    return compile_variants([network], steps, target, n_threads, tell, verify)
 
 
 def compile_variants(
@@ -59,6 +61,7 @@ def compile_variants(
     target: Target,
     n_threads: int = 1,
     tell: OnProgress = lambda n_done, n_all: None,
+    verify: bool = False,
 ) -> Artifact:
     """`compile_network` of one model at several shapes: one artifact, `others` in their order.
 
@@ -70,10 +73,10 @@ def compile_variants(
     units: list[list[Unit]] = []
     layouts: list[Layout] = []
     for network in networks:
-        programs = _programs(network, steps)
-        found = overlays(network, programs)
+        programs = _programs(network, steps, verify)
+        found = aliases(network, programs)
         units.append(_units(network, programs, found, prefixes))
-        layouts.append(Layout(network, units[-1], heirs(found), constants))
+        layouts.append(Layout(network, units[-1], alias_roots(found), constants))
     objects = _compile([unit for each in units for unit in each], target, tell)
     data = constants.data()
     first, *others = (
@@ -107,14 +110,14 @@ def _artifact(
     )
 
 
-def _programs(network: Network, steps: Mapping[str, Steps]) -> list[Program]:
+def _programs(network: Network, steps: Mapping[str, Steps], verify: bool) -> list[Program]:
     """The program of every call, for the layout of its inputs and outputs."""
     lowered: dict[tuple[str, bool], Program] = {}
     out: list[Program] = []
     for call in network.calls:
         key = call.task, _needs_plain_sums(call, steps.get(call.task, ()))
         if key not in lowered:
-            lowered[key] = _lower(network, call, steps, plain=key[1])
+            lowered[key] = _lower(network, call, steps, key[1], verify)
         program = lowered[key]
         out.append(with_strides(program, _strides(network, call, program)))
     return out
@@ -123,7 +126,7 @@ def _programs(network: Network, steps: Mapping[str, Steps]) -> list[Program]:
 def _units(
     network: Network,
     programs: Sequence[Program],
-    found: Mapping[int, Overlay],
+    found: Mapping[int, Alias],
     prefixes: dict[ProgramKey, str],
 ) -> list[Unit]:
     out: list[Unit] = []
@@ -148,13 +151,15 @@ def _needs_plain_sums(call: Call, steps: Steps) -> bool:
     return any(not abs(bound) <= MAX_WEIGHT for a in floats for bound in (a.min(), a.max()))
 
 
-def _lower(network: Network, call: Call, steps: Mapping[str, Steps], plain: bool) -> Program:
+def _lower(
+    network: Network, call: Call, steps: Mapping[str, Steps], plain: bool, verify: bool
+) -> Program:
     if call.task not in steps:
         raise NoValidSchedule(
             f"task {call.task} ({call.label}) has no schedule", "tune it, or use its default"
         )
     dag, chosen = network.tasks[call.task], steps[call.task]
-    return lower(dag, exact_steps(dag, chosen) if plain else chosen)
+    return lower(dag, exact_steps(dag, chosen) if plain else chosen, verify)
 
 
 def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[int, ...]]:

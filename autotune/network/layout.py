@@ -90,25 +90,25 @@ class ConstantPool:
 class Layout:
     """The plan of one network: bound ports, arena, constants, and every kernel's addresses.
 
-    `slots`: storage → slot of the table, for those that the user's arrays replace. `heirs`: the
-    storage where another lies (see `overlays`). `constants`: where all constants go, which several
-    networks may share.
+    `slots`: storage → slot of the table, for those that the user's arrays replace.
+    `alias_roots`: aliased storage → the storage whose memory it uses (see `network.aliasing`).
+    `constants`: where all constants go, which several networks may share.
     """
 
     def __init__(
         self,
         network: Network,
         units: Sequence[Unit],
-        heirs: Mapping[str, str],
+        alias_roots: Mapping[str, str],
         constants: ConstantPool,
     ) -> None:
         self.network = network
-        self.heirs = heirs
+        self.alias_roots = alias_roots
         self.constants = constants
         self.owners = _bind(network)
         self.slots = {root: FIRST_BOUND + n for n, root in enumerate(self.owners)}
         self.n_bases = FIRST_BOUND + len(self.slots)
-        blocks = live_blocks(network, _workspaces(units), self.slots, self.heirs)
+        blocks = live_blocks(network, _workspaces(units), self.slots, self.alias_roots)
         self.plan = plan_arena(blocks)
         self.kernels = tuple(
             KernelInfo(u.call.task, u.call.label, u.prefix + k.name, k.extent)
@@ -129,7 +129,7 @@ class Layout:
     def _pointer(self, place: Place) -> Pointer:
         if place.root in self.slots:
             return Pointer(self.slots[place.root], place.offset_bytes)
-        root = self.heirs.get(place.root, place.root)
+        root = self.alias_roots.get(place.root, place.root)
         return Pointer(ARENA, self.plan.offsets[root] + place.offset_bytes)
 
     def _launches(self, units: Sequence[Unit]) -> tuple[Launch, ...]:

@@ -144,20 +144,20 @@ def live_blocks(
     network: Network,
     workspaces: Sequence[Mapping[str, int]],
     elsewhere: Collection[str] = (),
-    heirs: Mapping[str, str] = MappingProxyType({}),
+    alias_roots: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Block]:
     """Everything the arena must hold, with the calls during which it is busy.
 
     `workspaces[i]`: bytes of the temporaries of call i by a name of their own. Storages named in
-    `elsewhere` are bound to arrays of the user and take no room; `heirs` lie where other storages
-    lay (see `overlays`). Step -1 is before the first call
+    `elsewhere` are bound to arrays of the user and take no room; those in `alias_roots` use the
+    memory of another storage (see `network.aliasing`). Step -1 is before the first call
     (inputs are written), step `len(calls)` after the last (outputs are read).
     """
     busy: dict[str, list[int]] = {}
 
     def touch(name: str, step: int) -> None:
         root = place_of(network.values, name).root
-        busy.setdefault(heirs.get(root, root), []).append(step)
+        busy.setdefault(alias_roots.get(root, root), []).append(step)
 
     for port in network.inputs:
         touch(port.value, -1)

@@ -27,7 +27,7 @@ from autotune.graph.reader.constant_inputs import Constants, fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.onnx_reader import bind_inputs, prepare_model, read_file
 from autotune.graph.reader.opsets import opset_of
-from autotune.network.opponents import Runner, blamed, onnxruntime_runner
+from autotune.network.baselines import Runner, blamed, onnxruntime_runner
 from autotune.network.rounding import EXACT, rounded_anew
 
 Array = NDArray[Any]

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from autotune.errors import AutotuneError, LogLost, LogMismatch, OutputError, UsageError
 from autotune.files import (
-    Draft,
+    PendingFile,
     cannot_open,
     cannot_write,
     destination,
@@ -216,16 +216,16 @@ def _exists(path: Path) -> UsageError:
 
 def _write_new(target: Path, path: Path, data: bytes) -> BinaryIO:
     """A file of this content, open and locked. Raises OSError, FileExistsError among them."""
-    draft = Draft(target, buffering=0)
+    pending = PendingFile(target, buffering=0)
     try:
-        lock(draft.file.fileno(), path)
-        _write_all(draft.file, data)
-        draft.publish(may_replace=False)
-        draft.forget_name()
+        lock(pending.file.fileno(), path)
+        _write_all(pending.file, data)
+        pending.publish(may_replace=False)
+        pending.forget_name()
     except BaseException:
-        draft.discard()
+        pending.discard()
         raise
-    return draft.file
+    return pending.file
 
 
 def _saved_names(lost: Path) -> Iterator[Path]:

@@ -27,11 +27,11 @@ from autotune.schedule.steps import Steps, Winograd, steps_text
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.features import features
 from autotune.search.cost.ranker import Array, Ranker
+from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Rows, Sketch
-from autotune.search.transfer import Hall
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
@@ -95,8 +95,8 @@ class _Studied:
 class SketchPolicy:
     """Search state of one task.
 
-    `hall`: what the policies of a run find, for all of them. `rules`: sketch rules of the user's,
-    beside those of `search.sketch`.
+    `elite_pool`: best rows of all tasks of a run, shared by their policies. `rules`: sketch rules
+    of the user, in addition to those of `search.sketch`.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class SketchPolicy:
         n_threads: int,
         model: Ranker,
         rng: np.random.Generator,
-        hall: Hall | None = None,
+        elite_pool: ElitePool | None = None,
         rules: Sequence[Rule] = (),
     ) -> None:
         self.dag, self.target, self.n_threads = dag, target, n_threads
-        self._hall = hall or Hall()
+        self._elite_pool = elite_pool or ElitePool()
         self.model, self.rng = model, rng
         self.generations, self.hopeless = GENERATIONS, HOPELESS
         self._seed = int(rng.integers(2**63))
@@ -179,7 +179,7 @@ class SketchPolicy:
             if result.status is MeasureStatus.INACCURATE:
                 self._inaccurate[algorithm(sketch)] += 1
             if latency_s is not None:
-                self._hall.enter(self.dag.key, sketch, row, latency_s)
+                self._elite_pool.enter(self.dag.key, sketch, row, latency_s)
                 of = self._features_of[sketch.name]
                 self.model.observe(self.dag.key, row[None], np.array([latency_s]), of)
 
@@ -226,7 +226,7 @@ class SketchPolicy:
     def _seed_rows(self, sketch: Sketch) -> tuple[Rows, Array, Rows]:
         """Random rows, those of other tasks, and relatives of the best, as `_score` gives them."""
         population = sketch.sample(min(POPULATION, 4 * sketch.size), self.rng)
-        others = self._hall.rows(self.dag.key, sketch, self.rng)
+        others = self._elite_pool.rows(self.dag.key, sketch, self.rng)
         population = np.concatenate([population, others, sketch.mutate(others, self.rng)])
         good = self._good_rows(sketch)
         if len(good):
@@ -285,7 +285,7 @@ class SketchPolicy:
         return np.stack(rows) if rows else np.zeros((0, width), np.int64)
 
     def _best_of_each(self, pools: dict[str, tuple[Rows, Array]], n: int) -> list[tuple[str, int]]:
-        """The best of each structure that the draft does not take for twice as slow as another."""
+        """The best row of each structure whose estimate is within a factor of two of the best."""
         tops = sorted((s[0], name) for name, (_, s) in pools.items() if len(s))
         return [(name, 0) for score, name in tops[:n] if score <= tops[0][0] + HOPELESS]
 
@@ -303,7 +303,7 @@ def _first_of_each(rows: Rows) -> NDArray[np.intp]:
 def default_steps(
     dag: ComputeDAG, target: Target, n_threads: int, max_error: float = math.inf
 ) -> Steps:
-    """The schedule that the analytic draft likes best; no measurement.
+    """The schedule that the analytical cost model likes best; no measurement.
 
     Nobody measured its error: where that might exceed `max_error`, it is a direct sum.
     Raises NoValidSchedule when no sketch of the task has a valid row.
@@ -314,7 +314,7 @@ def default_steps(
 def default_candidate(
     dag: ComputeDAG, target: Target, n_threads: int, max_error: float = math.inf
 ) -> Candidate:
-    """`default_steps` with the name of its structure and the estimate of the draft."""
+    """`default_steps` with the name of its structure and the estimate of the cost model."""
     rng = np.random.default_rng(0)
     policy = SketchPolicy(dag, target, n_threads, Ranker(0), rng)
     policy.generations, policy.hopeless = _DEFAULT_GENERATIONS, _DEFAULT_HOPELESS
@@ -322,7 +322,7 @@ def default_candidate(
         policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
     for candidate in policy.propose(_MAX_DEFAULTS):
         with contextlib.suppress(ScheduleError):
-            lower(dag, candidate.steps)  # the draft bounds buffers, lowering knows them
+            lower(dag, candidate.steps)  # the cost model bounds buffers, lowering knows them
             return candidate
     raise NoValidSchedule(
         f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"

@@ -4,16 +4,16 @@
  -> conv[hw<3136, o<64]         = sum(x[hw, i] * w[i, o], i<64)
 
 A pair of axes merges when everywhere in the DAG it occurs only as a plain consecutive pair that
-covers two whole dimensions. The innermost dimension of an input or output never merges: such a
-tensor may be a window of a larger one (a part of a concatenation), dense in all but its last
-dimension. Both rewrites keep the order of elements, so tensors keep their contents: a placeholder's
-new shape is a free reshape of the old one.
+covers two whole dimensions. The innermost dimension of an input or output never merges unless it
+is known to be dense: such a tensor may be a window of a larger one (a part of a concatenation),
+dense in all but its last dimension. Both rewrites keep the order of elements, so tensors keep their
+contents: a placeholder's new shape is a free reshape of the old one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
@@ -33,9 +33,12 @@ Pair = tuple[str, int]
 """(owner, n): dimensions n and n+1 of a tensor, or reduce axes n and n+1 of "reduce <compute>"."""
 
 
-def collapse(dag: ComputeDAG) -> ComputeDAG:
-    """The same computation over fewer axes; names of tensors stay."""
-    return merge_axes(drop_unit_axes(dag))
+def collapse(dag: ComputeDAG, dense: Collection[str] = ()) -> ComputeDAG:
+    """The same computation over fewer axes; names of tensors stay.
+
+    `dense`: inputs and outputs whose memory has no gaps.
+    """
+    return merge_axes(drop_unit_axes(dag), dense)
 
 
 def drop_unit_axes(dag: ComputeDAG) -> ComputeDAG:
@@ -45,9 +48,9 @@ def drop_unit_axes(dag: ComputeDAG) -> ComputeDAG:
     return _rewritten(dag, [_without_units(op, kept, tensors) for op in dag.ops])
 
 
-def merge_axes(dag: ComputeDAG) -> ComputeDAG:
+def merge_axes(dag: ComputeDAG, dense: Collection[str] = ()) -> ComputeDAG:
     """Merge every pair of axes that is mergeable; see the module."""
-    merged = _mergeable(dag)
+    merged = _mergeable(dag, dense)
     runs = {op.name: _runs(op.name, len(op.tensor.shape), merged) for op in dag.ops}
     tensors = {
         op.name: Tensor(
@@ -111,14 +114,15 @@ class _Use:
     axes: Pair | None
 
 
-def _mergeable(dag: ComputeDAG) -> set[Pair]:
+def _mergeable(dag: ComputeDAG, dense: Collection[str]) -> set[Pair]:
     """All pairs minus those that something tells apart and those linked to such a pair."""
     links: list[tuple[Pair, Pair]] = []
     spoiled: set[Pair] = set()
     pairs: set[Pair] = set()
     for op in dag.ops:
         pairs |= {(op.name, n) for n in range(len(op.tensor.shape) - 1)}
-        if (isinstance(op, Placeholder) and not op.constant) or op.name in dag.outputs:
+        is_port = (isinstance(op, Placeholder) and not op.constant) or op.name in dag.outputs
+        if is_port and op.name not in dense:
             spoiled.add((op.name, len(op.tensor.shape) - 2))
     for op in dag.computes:
         pairs |= {(_reduce_owner(op), n) for n in range(len(op.reduce_axes) - 1)}

@@ -10,16 +10,23 @@ innermost dimension along an innermost axis.
 
 from __future__ import annotations
 
-from autotune.te.dag import Compute, ComputeDAG
+from collections.abc import Mapping
+
+from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
 from autotune.te.expr import Expr, Load, Tensor, map_expr, variables
 
 Order = tuple[int, ...]
+"""Old positions of dimensions, in their new order."""
 
 
 def follow_sources(dag: ComputeDAG) -> ComputeDAG:
     """The same computation with the dimensions of such intermediates in another order."""
-    orders = {op.name: order for op in dag.computes if (order := _order(dag, op))}
-    tensors = {n: _permuted(dag[n].tensor, order) for n, order in orders.items()}
+    return reordered(dag, {op.name: order for op in dag.computes if (order := _order(dag, op))})
+
+
+def reordered(dag: ComputeDAG, orders: Mapping[str, Order]) -> ComputeDAG:
+    """The same computation with dimension n of each tensor in `orders` where `order[n]` was."""
+    tensors = {name: _permuted(dag[name].tensor, order) for name, order in orders.items()}
 
     def one(e: Expr) -> Expr | None:
         if not isinstance(e, Load) or e.tensor.name not in orders:
@@ -27,13 +34,14 @@ def follow_sources(dag: ComputeDAG) -> ComputeDAG:
         indices = tuple(map_expr(e.indices[n], one) for n in orders[e.tensor.name])
         return Load(tensors[e.tensor.name], indices)
 
-    def moved(op: Compute) -> Compute:
+    def moved(op: Op) -> Op:
+        tensor = tensors.get(op.name, op.tensor)
+        if isinstance(op, Placeholder):
+            return Placeholder(tensor, op.constant)
         order = orders.get(op.name, tuple(range(len(op.axes))))
-        axes = tuple(op.axes[n] for n in order)
-        return Compute(tensors.get(op.name, op.tensor), axes, map_expr(op.body, one))
+        return Compute(tensor, tuple(op.axes[n] for n in order), map_expr(op.body, one))
 
-    ops = (moved(op) if isinstance(op, Compute) else op for op in dag.ops)
-    return ComputeDAG(tuple(ops), dag.outputs) if orders else dag
+    return ComputeDAG(tuple(map(moved, dag.ops)), dag.outputs) if orders else dag
 
 
 def _order(dag: ComputeDAG, op: Compute) -> Order | None:

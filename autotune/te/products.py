@@ -20,11 +20,18 @@ def factors(term: Expr) -> tuple[Expr, Expr] | None:
 
 
 def in_order(form: MultiplyAdd, a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
-    """The factors in the order in which `form` takes them; None where it takes no such types."""
+    """The factors in the order in which `form` takes them; None where it takes no such types.
+
+    What is narrower than an operand of the form is widened in registers.
+    """
     for pair in ((a, b), (b, a)):
-        if (dtype_of(pair[0]), dtype_of(pair[1])) == form.operands:
+        if all(_holds(o, dtype_of(e)) for o, e in zip(form.operands, pair, strict=True)):
             return pair
     return None
+
+
+def _holds(operand: str, dtype: str) -> bool:
+    return operand == dtype or (operand == "int16" and dtype in ("int8", "uint8"))
 
 
 def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:

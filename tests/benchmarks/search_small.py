@@ -1,4 +1,4 @@
-"""A small recorded space whose latencies are known: the draft, times what it does not see."""
+"""A small recorded space whose latencies are known: the cost model, times what it does not see."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ok(latency_s: float) -> MeasureResult:
 
 def truth(x: Array) -> Array:
     """log2 seconds of candidates with features `x`."""
-    found: Array = x[:, NAMES.index("draft")] + 4.0 * x[:, NAMES.index("loads_per_op")]
+    found: Array = x[:, NAMES.index("analytic")] + 4.0 * x[:, NAMES.index("loads_per_op")]
     return found
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.bench import OPPONENTS, profile_text, result_text
+from autotune.cli.bench import BASELINES, profile_text, result_text
 from autotune.cli.main import run
-from autotune.network import opponents
+from autotune.network import baselines
 from autotune.network.artifact import Artifact
 from autotune.network.bench import BenchResult, Timing
 from autotune.network.profile import NetworkProfile, TaskTime
@@ -23,11 +23,11 @@ Cli = Callable[..., Any]
 Golden = Callable[[str, str], None]
 
 TIMES = {"min_s", "median_s", "mean_s", "max_s", "std_s", "runs", "threads"}
-INSTALLED = tuple(name for name in OPPONENTS if importlib.util.find_spec(name))
+INSTALLED = tuple(name for name in BASELINES if importlib.util.find_spec(name))
 
 
 def test_the_names_are_those_of_the_runners() -> None:
-    assert list(OPPONENTS) == list(opponents.OPPONENTS)
+    assert list(BASELINES) == list(baselines.BASELINES)
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_alone(cli: Cli, artifact: Path) -> None:
     assert (text.code, len(text.out.splitlines())) == (0, 2)
 
 
-@pytest.mark.skipif(INSTALLED != OPPONENTS, reason="an opponent is not installed")
+@pytest.mark.skipif(INSTALLED != BASELINES, reason="a baseline is not installed")
 @pytest.mark.parametrize(
     "against",
     [("--against", "onnxruntime", "--against", "openvino"), ("--against", "onnxruntime,openvino")],
@@ -86,7 +86,7 @@ def test_alone(cli: Cli, artifact: Path) -> None:
 def test_beside_several(cli: Cli, artifact: Path, against: tuple[str, ...]) -> None:
     data = bench(cli, artifact, *against)
     assert list(data) == ["autotune", "onnxruntime", "openvino", "ratio", "ratios", "noise"]
-    for name in OPPONENTS:
+    for name in BASELINES:
         assert set(data[name]) == TIMES | {"max_error"}
         assert data[name]["max_error"] < 1e-5
         ratio = data["autotune"]["median_s"] / data[name]["median_s"]
@@ -94,7 +94,7 @@ def test_beside_several(cli: Cli, artifact: Path, against: tuple[str, ...]) -> N
     assert data["ratio"] == max(data["ratios"].values())
 
 
-@pytest.mark.parametrize("name", OPPONENTS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_beside_one_on_two_threads(cli: Cli, artifact: Path, name: str) -> None:
     pytest.importorskip(name)
     data = bench(cli, artifact, "--against", name, "--threads", 2)
@@ -190,8 +190,8 @@ def test_options_that_do_not_fit(
     assert "hint: " in told.err
 
 
-@pytest.mark.parametrize("name", OPPONENTS)
-def test_a_missing_opponent_is_one_line(
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_missing_baseline_is_one_line(
     cli: Cli, artifact: Path, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / f"{name}.py").write_text("raise ImportError('broken')\n")

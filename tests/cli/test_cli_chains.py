@@ -51,7 +51,7 @@ def test_tasks_tells_alternatives_apart(cli: Cli, separable: Path) -> None:
     assert whole["id"] == len(rows) - 1
 
 
-def test_without_a_log_the_draft_decides(cli: Cli, separable: Path, tmp_path: Path) -> None:
+def test_without_a_log_the_cost_model_decides(cli: Cli, separable: Path, tmp_path: Path) -> None:
     done = cli("compile", separable, "--threads", 1, "-o", tmp_path / "m.atn")
     assert done.code == 0, done.err
     assert "outputs agree" in done.err

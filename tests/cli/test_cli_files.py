@@ -431,7 +431,7 @@ def test_a_kill_leaves_no_log_without_a_header(tmp_path: Path, tuned: Path) -> N
     script = (
         "import os, sys; from pathlib import Path; from autotune.records import Journal, read_log\n"
         "from autotune import files\n"
-        "files.Draft.publish = lambda *_, **__: os.kill(os.getpid(), 9)\n"
+        "files.PendingFile.publish = lambda *_, **__: os.kill(os.getpid(), 9)\n"
         "Journal.create(Path(sys.argv[2]), read_log(Path(sys.argv[1])).header)"
     )
     command = [sys.executable, "-c", script, str(tuned), str(tmp_path / "log.jsonl")]

@@ -123,7 +123,7 @@ def test_zeros_for_all_channels_behind_one_choice(channels: int, target: Target)
     assert_close(run_compiled(program, inputs, target, 1), evaluate(dag, inputs), 3e-5)
 
 
-def test_the_draft_knows_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_model_knows_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """7 rows and 3 taps: 19 of 21 pairs are inside, by two conditions of 20 each."""
     dag = conv(7, 9, 16, 16)
     (sketch, *_) = [s for s in generate_sketches(dag, AVX2) if s.name.endswith("inlined")]

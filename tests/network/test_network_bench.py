@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.measure.noise import Usage
+from autotune.network.baselines import BASELINES, baseline
 from autotune.network.bench import PAUSE_S, BenchResult, Timing, bench, interleave
 from autotune.network.check import check_onnxruntime
 from autotune.network.compiler import compile_network
-from autotune.network.opponents import OPPONENTS, opponent
 from autotune.network.runtime import Model, random_inputs
 from autotune.target import host_target
 from tests.network.small_networks import mlp
@@ -73,10 +73,10 @@ def test_alone(model: Model) -> None:
     assert data["ratio"] is None
 
 
-@pytest.mark.parametrize("name", OPPONENTS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_against_one(model: Model, name: str) -> None:
     pytest.importorskip(name)
-    runners = {name: opponent(name, onnx_mlp(), model.n_threads)}
+    runners = {name: baseline(name, onnx_mlp(), model.n_threads)}
     data = bench(model, runners, min_runs=3, min_s=0.0).to_json()
     assert set(data) == {"autotune", "onnxruntime", "ratio", "noise", name}
     assert list(data[name]) == [*FIELDS, "max_error"]
@@ -84,7 +84,7 @@ def test_against_one(model: Model, name: str) -> None:
     assert data["ratio"] == data["autotune"]["median_s"] / data[name]["median_s"]
 
 
-def test_opponents_get_our_inputs_and_their_outputs_are_compared(model: Model) -> None:
+def test_baselines_get_our_inputs_and_their_outputs_are_compared(model: Model) -> None:
     seen: list[NDArray[Any]] = []
 
     def twice(inputs: Arrays) -> dict[str, NDArray[Any]]:
@@ -96,8 +96,8 @@ def test_opponents_get_our_inputs_and_their_outputs_are_compared(model: Model) -
 
     result = bench(model, {"twice": twice, "lost": lost}, min_runs=2, min_s=0.0, seed=5)
     assert all(np.array_equal(x, random_inputs(model.input_info, 5)["image"]) for x in seen)
-    assert result.opponents["twice"].max_error == 0.5
-    assert result.opponents["lost"].max_error == float("inf")
+    assert result.baselines["twice"].max_error == 0.5
+    assert result.baselines["lost"].max_error == float("inf")
     data = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert data["lost"]["max_error"] is None
 
@@ -150,11 +150,11 @@ def test_sides_take_turns_in_blocks_and_first_runs_do_not_count() -> None:
     assert times[0] == pytest.approx([0.1] * 4)
 
 
-# --- opponents --------------------------------------------------------------------------------
+# --- baselines --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OPPONENTS)
-def test_opponents_are_optional(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines_are_optional(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(module: str, *args: Any, **kwargs: Any) -> Any:
@@ -164,47 +164,47 @@ def test_opponents_are_optional(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingDependency, match=f"{name} is not installed") as caught:
-        opponent(name, onnx_mlp(), 1)
+        baseline(name, onnx_mlp(), 1)
     assert f"pip install {name}" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", OPPONENTS)
-def test_a_model_that_an_opponent_refuses(name: str) -> None:
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_model_that_an_baseline_refuses(name: str) -> None:
     pytest.importorskip(name)
     port = oh.make_tensor_value_info("x", 1, (2,))
     node = oh.make_node("NoSuchOperator", ["x"], ["y"], domain="nowhere")
     proto = onnx_model([node], [port], [oh.make_tensor_value_info("y", 1, (2,))], [])
     with pytest.raises(ModelError, match=f"{name} cannot load the model: .*NoSuch") as caught:
-        opponent(name, proto, 1)
+        baseline(name, proto, 1)
     assert f"--against {name}" in caught.value.hint
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize("name", OPPONENTS)
-def test_inputs_that_an_opponent_refuses(name: str) -> None:
+@pytest.mark.parametrize("name", BASELINES)
+def test_inputs_that_an_baseline_refuses(name: str) -> None:
     pytest.importorskip(name)
-    run = opponent(name, onnx_mlp(), 1)
+    run = baseline(name, onnx_mlp(), 1)
     with pytest.raises(ModelError, match=f"{name} cannot run the model: ") as caught:
         run({"image": np.ones((1, 3, 5), np.float32)})
     assert f"--against {name}" in caught.value.hint
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize("name", OPPONENTS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_inputs_that_nobody_reads(name: str) -> None:
     """TensorFlow's exporter leaves such ones, and OpenVINO does not find them by name."""
     pytest.importorskip(name)
     port = oh.make_tensor_value_info
     nodes = [oh.make_node("Sub", ["y:0", "x:0"], ["out:0"])]
     inputs = [port("x:0", 1, (2,)), port("idle:0", 1, (3,)), port("y:0", 1, (2,))]
-    run = opponent(name, onnx_model(nodes, inputs, [port("out:0", 1, (2,))], []), 1)
+    run = baseline(name, onnx_model(nodes, inputs, [port("out:0", 1, (2,))], []), 1)
     x, idle, y = (np.array(a, np.float32) for a in ([1, 1], [0, 0, 0], [5, 7]))
     assert (run({"y:0": y, "idle:0": idle, "x:0": x})["out:0"] == [4, 6]).all()
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
-@pytest.mark.parametrize("name", OPPONENTS)
-def test_opponents_name_their_outputs_and_give_fresh_ones(name: str, n_threads: int) -> None:
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines_name_their_outputs_and_give_fresh_ones(name: str, n_threads: int) -> None:
     pytest.importorskip(name)
     x = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
     nodes = [
@@ -214,7 +214,7 @@ def test_opponents_name_their_outputs_and_give_fresh_ones(name: str, n_threads: 
     ]
     port = oh.make_tensor_value_info
     outputs = [port(n, 1, (2, 3)) for n in ("b", "a", "same")]
-    run = opponent(name, onnx_model(nodes, [port("x", 1, (2, 3))], outputs, []), n_threads)
+    run = baseline(name, onnx_model(nodes, [port("x", 1, (2, 3))], outputs, []), n_threads)
     first = run({"x": x})
     run({"x": x + 1})
     assert {"a", "b", "same"} <= set(first)
@@ -232,16 +232,16 @@ def test_openvino_computes_in_float32() -> None:
     port = oh.make_tensor_value_info
     constants = [onnx.numpy_helper.from_array(w, "w")]
     proto = onnx_model(nodes, [port("x", 1, x.shape)], [port("y", 1, (8, 32))], constants)
-    y = opponent("openvino", proto, 1)({"x": x})["y"]
+    y = baseline("openvino", proto, 1)({"x": x})["y"]
     assert np.allclose(y - k, k * 2.0**-10, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", OPPONENTS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_models_may_be_files(name: str, tmp_path: Path) -> None:
     pytest.importorskip(name)
     onnx.save(onnx_mlp(), tmp_path / "m.onnx")
     inputs = {"image": np.ones((1, 3, 4), np.float32)}
-    a, b = (opponent(name, source, 1)(inputs) for source in (tmp_path / "m.onnx", onnx_mlp()))
+    a, b = (baseline(name, source, 1)(inputs) for source in (tmp_path / "m.onnx", onnx_mlp()))
     assert np.array_equal(a["scores"], b["scores"])
 
 

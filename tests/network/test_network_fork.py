@@ -20,7 +20,7 @@ import os, sys, threading, time
 sys.path.insert(0, {root!r})
 import numpy as np
 from autotune.network.runtime import Model
-from autotune.network.round_trip import RoundTrip
+from autotune.network.core_latency import CoreLatency
 from tests.network.hand_made import N, reversing
 
 X = np.random.default_rng(0).integers(0, 99, (2, N // 2)).astype(np.float32)
@@ -118,12 +118,12 @@ in_child(child, sys.exit)
 """,
     "profile and round trip": """
 check(model)
-trip = RoundTrip(model.artifact.target, 2)
+trip = CoreLatency(model.artifact.target, 2)
 trip.measure()
 def child():
     assert len(model.profile({"x": X})) == 25
     assert trip.measure()
-    assert RoundTrip(model.artifact.target, 2).measure()
+    assert CoreLatency(model.artifact.target, 2).measure()
 in_child(child)
 """,
     "a measuring driver": """

@@ -406,7 +406,7 @@ def test_distilling_nothing_valid_is_a_mismatch(tmp_path: Path, header: Header) 
         distill([tmp_path / "a"])
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_draft(
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_file(
     log_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = log_path.read_bytes()

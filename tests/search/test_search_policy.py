@@ -10,7 +10,7 @@ from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Winograd, steps_text
 from autotune.search.cost import ranker
 from autotune.search.cost.analysis import analyse
-from autotune.search.cost.analytic import draft_seconds
+from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.cost.features import NAMES, features
 from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import SketchPolicy, algorithm, default_steps
@@ -70,11 +70,11 @@ def test_an_algorithm_that_only_gives_inaccurate_results_is_left_alone() -> None
     assert all(c.sketch not in rough for c in p.propose(16))
 
 
-def test_the_draft_prefers_full_registers() -> None:
+def test_the_cost_model_prefers_full_registers() -> None:
     sketch = generate_sketches(DAG, TARGET)[0]
     rows = sketch.sample(4000, np.random.default_rng(0))
     found = analyse(DAG, sketch, rows, TARGET)
-    seconds = draft_seconds(found, TARGET, 1)
+    seconds = analytic_seconds(found, TARGET, 1)
     main = max(found.statements, key=lambda s: s.flops)
     best = np.argsort(seconds)[:20]
     assert np.isfinite(seconds[best]).all()
@@ -82,7 +82,7 @@ def test_the_draft_prefers_full_registers() -> None:
     assert (main.accumulators + main.operands)[best].max() <= TARGET.n_registers
 
 
-def test_the_draft_knows_that_l1_keeps_few_lines_of_one_set() -> None:
+def test_the_cost_model_knows_that_l1_keeps_few_lines_of_one_set() -> None:
     """Of rows 2 KiB apart every other one is in the same set; a line further, none of 28 are."""
     target, per_row = parse_target("x86-64-v4"), {}
     for length in (512, 528):
@@ -96,12 +96,12 @@ def test_the_draft_knows_that_l1_keeps_few_lines_of_one_set() -> None:
     assert per_row[512] > 8 * per_row[528]
 
 
-def test_the_ranker_learns_what_the_draft_misses() -> None:
+def test_the_ranker_learns_what_the_cost_model_misses() -> None:
     sketch = generate_sketches(DAG, TARGET)[0]
     rows = sketch.sample(3000, np.random.default_rng(1))
     found = analyse(DAG, sketch, rows, TARGET)
     x = features(found, sketch, rows, TARGET, 1)[found.valid]
-    truth = np.exp2(x[:, NAMES.index("draft")] + 0.5 * x[:, NAMES.index("chain")])
+    truth = np.exp2(x[:, NAMES.index("analytic")] + 0.5 * x[:, NAMES.index("chain")])
     ranker = Ranker(0)
     before = np.corrcoef(ranker.predict(x), np.log2(truth))[0, 1]
     ranker.observe("task", x[:200], truth[:200])

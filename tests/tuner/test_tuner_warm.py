@@ -12,7 +12,7 @@ from autotune.records import Log, MeasureRecord, Workload
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Parallel, Split, steps_text
 from autotune.search.cost.analysis import analyse
-from autotune.search.cost.analytic import draft_seconds
+from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.cost.features import NAMES, features
 from autotune.search.cost.ranker import Ranker
 from autotune.search.sketch import generate_sketches
@@ -34,12 +34,12 @@ def record(n: int, latency_s: float, target: Target) -> MeasureRecord:
 
 @pytest.fixture
 def measured(any_target: Target) -> list[MeasureRecord]:
-    """Measurements of one structure; its latencies depend on something that the draft misses."""
+    """Measurements of one structure whose latencies differ systematically from the cost model."""
     sketch = generate_sketches(DAG, any_target)[0]
     rows = sketch.sample(800, np.random.default_rng(0))
     found = analyse(DAG, sketch, rows, any_target)
     chain = features(found, sketch, rows, any_target, 1)[:, NAMES.index("chain")]
-    seconds = draft_seconds(found, any_target, 1) * np.exp2(0.5 * chain)
+    seconds = analytic_seconds(found, any_target, 1) * np.exp2(0.5 * chain)
     return [
         replace(
             record(n, float(seconds[n]), any_target),
@@ -50,14 +50,14 @@ def measured(any_target: Target) -> list[MeasureRecord]:
     ]
 
 
-def test_a_taught_ranker_knows_what_the_draft_misses(
+def test_a_taught_ranker_knows_what_the_cost_model_misses(
     measured: list[MeasureRecord], any_target: Target
 ) -> None:
     sketch = generate_sketches(DAG, any_target)[0]
     rows = sketch.sample(300, np.random.default_rng(1))
     found = analyse(DAG, sketch, rows, any_target)
     x = features(found, sketch, rows, any_target, 1)[found.valid]
-    truth = x[:, NAMES.index("draft")] + 0.5 * x[:, NAMES.index("chain")]
+    truth = x[:, NAMES.index("analytic")] + 0.5 * x[:, NAMES.index("chain")]
     ranker = Ranker(0)
     before = np.corrcoef(ranker.predict(x), truth)[0, 1]
     assert teach(ranker, DAG, measured, any_target) == len(measured)

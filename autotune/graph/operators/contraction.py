@@ -1,5 +1,7 @@
-"""① Einsum: an equation becomes the labels of every operand, and many operands become pairs.
+"""① Matrix products and Einsum: sums of products over shared dimensions.
 
+    MatMul(a, b, bias)               the canonical form; may transpose its operands
+    Gemm(a, b, c)                    -> MatMul, Mul, Add
     Einsum("...ij,jk->...ik", a, b)  -> Einsum(a, b), labels "ABij jk ABik"
     Einsum("ab,bc,cd->ad", x, y, z)  -> Einsum(Einsum(x, y), z), labels "ab bc ac" and "ac cd ad"
 
@@ -10,14 +12,142 @@ from __future__ import annotations
 
 import string
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+import numpy as np
 
 from autotune.errors import ModelError
-from autotune.graph.ir import Editor, Node, Shape, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.operators.definition import (
+    POINT,
+    Operands,
+    Operator,
+    Scope,
+    biased,
+    optional,
+    repeats_along,
+    shape_text,
+    tensor,
+)
+from autotune.te.expr import Axis, Expr, Reduce, Tensor, idx, mul
 
 
-def einsum(editor: Editor, node: Node) -> None:
-    """Rewrite one Einsum; see the module."""
-    *sources, result = labels(editor, node)
+def _matmul(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[…, m, n] = Σ a[…, m, k] · b[…, k, n] + bias[n], batches broadcast, vectors promoted."""
+    a, b, bias = tensor(operands, 0), tensor(operands, 1), optional(operands, 2)
+    trans_a, trans_b = node.attrs.get("trans_a", 0), node.attrs.get("trans_b", 0)
+    n_inner = a.shape[0] if len(a.shape) == 1 else a.shape[-2 if trans_a else -1]
+    k = Axis("k", n_inner)
+    axes = _matmul_axes(shape)
+    n_rows, n_cols = int(len(a.shape) > 1), int(len(b.shape) > 1)
+    rows = axes[len(axes) - n_cols - n_rows : len(axes) - n_cols]
+    cols = axes[len(axes) - n_cols :]
+    batch = axes[: len(axes) - n_rows - n_cols]
+    left = (k, *rows) if trans_a else (*rows, k)
+    right = (*cols, k) if trans_b else (k, *cols)
+    product = mul(_batched(a, batch, left), _batched(b, batch, right))
+    result = scope.compute("matmul", axes or POINT, Reduce("sum", product, (k,)))
+    return biased(scope, result, bias)
+
+
+def _matmul_axes(shape: Shape) -> tuple[Axis, ...]:
+    names = ["b", "m", "n"][max(0, 3 - len(shape)) :]
+    if len(shape) > 3:
+        names = [f"b{n}" for n in range(len(shape) - 2)] + ["m", "n"]
+    return tuple(Axis(a, e) for a, e in zip(names, shape, strict=True))
+
+
+def _batched(x: Tensor, batch: Sequence[Axis], inner: Sequence[Axis]) -> Expr:
+    n_batch = len(x.shape) - len(inner)
+    lead = batch[len(batch) - n_batch :]
+    pairs = zip(x.shape, lead, strict=False)
+    index = [idx(0) if extent == 1 else axis.var for extent, axis in pairs]
+    return x[(*index, *inner)]
+
+
+def _gemm(editor: Editor, node: Node) -> None:
+    """alpha · A·B + beta · C -> MatMul, Mul, Add; factors of 1 leave no node."""
+    a, b = node.inputs[:2]
+    c = node.inputs[2] if len(node.inputs) > 2 else ""
+    alpha, beta = node.attrs.get("alpha", 1.0), node.attrs.get("beta", 1.0)
+    if node.attrs.get("transB", 0) and b in editor.constants:
+        b = editor.constant(f"{b}.t", editor.constants[b].T)
+        trans_b = 0
+    else:
+        trans_b = int(node.attrs.get("transB", 0))
+    attrs = {"trans_a": int(node.attrs.get("transA", 0)), "trans_b": trans_b}
+    shape = editor.types[node.output].shape
+    steps: list[tuple[str, tuple[str, ...], dict[str, int]]] = [("MatMul", (a, b), attrs)]
+    if alpha != 1.0:
+        steps.append(("Mul", (editor.constant("alpha", np.float32(alpha).reshape(1)),), {}))
+    if c and beta != 0.0:
+        if beta != 1.0 and c not in editor.constants:
+            scaled = editor.new(f"{c}.beta", editor.types[c].shape)
+            factor = editor.constant("beta", np.float32(beta).reshape(1))
+            editor.emit(Node(node.name, "Mul", (c, factor), (scaled,)))
+            c = scaled
+        elif beta != 1.0:
+            c = editor.constant(f"{c}.beta", editor.constants[c] * np.float32(beta))
+        steps.append(("Add", (c,), {}))
+    previous: tuple[str, ...] = ()
+    for n, (op, inputs, extra) in enumerate(steps, 1):
+        last = n == len(steps)
+        out = node.output if last else editor.new(f"{node.output}.{op.lower()}", shape)
+        editor.emit(Node(node.name, op, previous + inputs, (out,), extra))
+        previous = (out,)
+
+
+def _check_addend(editor: Editor, node: Node) -> str:
+    """C of Gemm repeats along the result, which it does not widen."""
+    out = editor.types[node.output].shape
+    name = node.inputs[-1]
+    addend = editor.types[name].shape if name else ()
+    if len(node.inputs) < 3 or repeats_along(addend, out):
+        return ""
+    return f"an operand of {shape_text(addend)} for a result of {shape_text(out)}"
+
+
+def _length(given: Sequence[Array]) -> int:
+    """Elements of a row of the first matrix."""
+    return int(given[0].shape[-1]) if given[0].ndim else 1
+
+
+# --- Einsum -----------------------------------------------------------------------------------
+
+
+def _einsum(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[result] = Σ Π x[labels] over the labels that the result lacks; one label, one axis.
+
+    `node.attrs["labels"]`: those of every operand, then those of the result, as in `bik bkj bij`.
+    """
+    *sources, result = node.attrs["labels"].split(" ")
+    tensors = [tensor(operands, n) for n in range(len(sources))]
+    shapes = [x.shape if labels else () for labels, x in zip(sources, tensors, strict=True)]
+    extents: dict[str, int] = {}
+    for labels, found in zip(sources, shapes, strict=True):
+        for label, extent in zip(labels, found, strict=True):
+            extents[label] = max(extent, extents.get(label, 1))
+    axes = {label: Axis(label, extent) for label, extent in extents.items()}
+    elements: list[Expr] = [
+        x[_einsum_index(labels, found, axes) or (idx(0),)]
+        for labels, found, x in zip(sources, shapes, tensors, strict=True)
+    ]
+    body = reduce(mul, elements)
+    summed = tuple(axis for label, axis in axes.items() if label not in result)
+    body = Reduce("sum", body, summed) if summed else body
+    return scope.compute("einsum", [axes[a] for a in result] or POINT, body)
+
+
+def _einsum_index(labels: str, shape: Shape, axes: Mapping[str, Axis]) -> tuple[Expr, ...]:
+    """Where an operand is read; it has one place along an axis of extent 1."""
+    pairs = zip(labels, shape, strict=True)
+    return tuple(axes[a].var if n > 1 else idx(0) for a, n in pairs)
+
+
+def _pairwise(editor: Editor, node: Node) -> None:
+    """Einsum -> one of labels for one or two operands each; see the module."""
+    *sources, result = _labels(editor, node)
     name, so_far = node.inputs[0], sources[0]
     if len(sources) == 1:
         _emit(editor, node, (name,), [so_far, result], node.output)
@@ -35,7 +165,7 @@ def einsum(editor: Editor, node: Node) -> None:
         name, so_far = out, kept
 
 
-def labels(editor: Editor, node: Node) -> list[str]:
+def _labels(editor: Editor, node: Node) -> list[str]:
     """Labels of every operand, then of the result; without `->` those that occur once, sorted."""
     left, arrow, right = node.attrs["equation"].replace(" ", "").partition("->")
     sources = left.split(",")
@@ -65,9 +195,9 @@ def labels(editor: Editor, node: Node) -> list[str]:
     return [*full, right.replace("...", dots)]
 
 
-def einsum_shape(editor: Editor, node: Node) -> Shape:
+def _einsum_shape(editor: Editor, node: Node) -> Shape:
     """The shape of the result. Raises ModelError for labels that do not fit to the operands."""
-    *sources, result = labels(editor, node)
+    *sources, result = _labels(editor, node)
     extents = _extents(editor, tuple(zip(node.inputs, sources, strict=True)))
     for name, source in zip(node.inputs, sources, strict=True):
         pairs = zip(source, editor.types[name].shape, strict=True)
@@ -96,3 +226,23 @@ def _extents(editor: Editor, operands: tuple[tuple[str, str], ...]) -> dict[str,
 
 def _emit(editor: Editor, node: Node, names: tuple[str, ...], parts: list[str], out: str) -> None:
     editor.emit(Node(node.name, "Einsum", names, (out,), {"labels": " ".join(parts)}))
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "MatMul": Operator(
+        define=_matmul,
+        takes_prologue=True,
+        roles=("x", "weight", "bias"),
+        weight_input=1,
+        channel_axis=-1,
+        n_terms=_length,
+    ),
+    "MatMulInteger": Operator(n_terms=_length),
+    "Gemm": Operator(canonical=_gemm, check=_check_addend, n_terms=_length),
+    "Einsum": Operator(
+        define=_einsum,
+        canonical=_pairwise,
+        shape=_einsum_shape,
+        n_terms=lambda given: max(int(a.size) for a in given),
+    ),
+}

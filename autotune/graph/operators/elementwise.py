@@ -1,21 +1,41 @@
-"""① Elementwise operators: one element of the result from one element of each operand.
+"""① Elementwise operators: each element of the result depends on one element of each operand.
 
-`ELEMENTWISE[op](attrs, *elements)`; an absent optional operand is None. What NaN, infinities and
-zeros of either sign give is in docs/numbers.md. Formulas: ONNX operator reference.
+To add one, write its formula and enter it in `OPERATORS`. What NaN, infinities and zeros of either
+sign give is in docs/numbers.md. Formulas: ONNX operator reference.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from autotune.graph.operators.scope import literal
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Node, Shape, float_array, is_denormal, unsupported
+from autotune.graph.operators.definition import (
+    Attrs,
+    Formula,
+    Fusion,
+    Layout,
+    Operands,
+    Operator,
+    Scope,
+    axes_of,
+    broadcast_shape,
+    literal,
+    read,
+    repeats_along,
+    shape_text,
+)
 from autotune.te.expr import (
     BOOL,
     FLOAT_DTYPES,
     Const,
     Expr,
+    Tensor,
     add,
     binary,
     call,
@@ -31,8 +51,6 @@ from autotune.te.expr import (
     select,
     sub,
 )
-
-Attrs: TypeAlias = Mapping[str, Any]
 
 ZERO, ONE = f32(0.0), f32(1.0)
 FALSE = Const(False, BOOL)
@@ -88,16 +106,30 @@ def _gelu(attrs: Attrs, x: Expr) -> Expr:
     return mul(half, add(ONE, call("erf", mul(x, literal(1 / math.sqrt(2))))))
 
 
-def _unary(fn: str) -> Callable[..., Expr]:
+def _unary(fn: str) -> Formula:
     return lambda attrs, x: call(fn, x)
 
 
-def _binary(op: str) -> Callable[..., Expr]:
+def _binary(op: str) -> Formula:
     return lambda attrs, a, b: binary(op, a, b)
 
 
-def _comparison(op: str) -> Callable[..., Expr]:
+def _comparison(op: str) -> Formula:
     return lambda attrs, a, b: compare(op, a, b)
+
+
+def _sign(attrs: Attrs, x: Expr) -> Expr:
+    """-1, 1, or x itself where it is a zero or NaN."""
+    below = select(compare("lt", x, ZERO), f32(-1.0), x)
+    return select(compare("gt", x, ZERO), ONE, below)
+
+
+def _thresholded(attrs: Attrs, x: Expr) -> Expr:
+    return select(compare("gt", x, literal(attrs.get("alpha", 1.0))), x, ZERO)
+
+
+def _hard_sigmoid(attrs: Attrs, x: Expr) -> Expr:
+    return _linear_clip(attrs.get("alpha", 0.2), attrs.get("beta", 0.5), x)
 
 
 def _is_infinite(attrs: Attrs, x: Expr) -> Expr:
@@ -107,7 +139,7 @@ def _is_infinite(attrs: Attrs, x: Expr) -> Expr:
 
 
 def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
-    """Of whole numbers with the sign of b, which is not 0; of floats with the sign of a."""
+    """Integers: the sign of b, which is not 0. Floats: the sign of a."""
     if dtype_of(a) not in FLOAT_DTYPES:
         is_turned = compare("lt", b, Const(0, dtype_of(b)))
         rest = mod(select(is_turned, call("neg", a), a), call("abs", b))
@@ -115,54 +147,210 @@ def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
     return binary("fmod", a, b)
 
 
-_TRIGONOMETRY = (
+# --- rewrites ---------------------------------------------------------------------------------
+
+
+def _is_single(editor: Editor, node: Node) -> bool:
+    """A sum, maximum, … of one operand."""
+    return len(node.inputs) == 1
+
+
+def _is_same_type(editor: Editor, node: Node) -> bool:
+    return editor.types[node.inputs[0]].dtype == editor.types[node.output].dtype
+
+
+def _is_inference(editor: Editor, node: Node) -> bool:
+    """Dropout whose training flag is absent or constant false."""
+    flag = node.inputs[2] if len(node.inputs) > 2 else ""
+    return not flag or (flag in editor.constants and not editor.constants[flag].any())
+
+
+def _known(editor: Editor, node: Node) -> list[Array] | None:
+    value = editor.constants.get(node.inputs[0])
+    return None if value is None else [value]
+
+
+def _folded_left(editor: Editor, node: Node) -> None:
+    """Sum, Max, Min and Mean of n operands -> n - 1 binary operators; a mean is scaled."""
+    op = "Add" if node.op in ("Sum", "Mean") else node.op
+    result = node.output
+    if node.op == "Mean":
+        result = editor.new(f"{node.output}.sum", editor.types[node.output].shape)
+    total = node.inputs[0]
+    for n, name in enumerate(node.inputs[1:], 1):
+        last = n == len(node.inputs) - 1
+        shape = np.broadcast_shapes(editor.types[total].shape, editor.types[name].shape)
+        dtype = editor.types[node.output].dtype
+        out = result if last else editor.new(f"{node.output}.{n}", shape, dtype)
+        editor.emit(Node(node.name, op, (total, name), (out,)))
+        total = out
+    if node.op == "Mean":
+        share = editor.constant(f"{node.output}.share", np.full(1, 1 / len(node.inputs), "f4"))
+        editor.emit(Node(node.name, "Mul", (total, share), node.outputs))
+
+
+def _float_power(editor: Editor, node: Node) -> None:
+    """Pow with a constant integer exponent -> with a float one."""
+    x, power = node.inputs
+    value = editor.constants.get(power)
+    if value is not None and editor.types[x].dtype == "float32" != value.dtype:
+        node = replace(node, inputs=(x, editor.constant(f"{power}.float", float_array(value))))
+    editor.emit(node)
+
+
+def _cast(editor: Editor, node: Node) -> None:
+    """Attribute `to` as the name of a type instead of its ONNX number."""
+    editor.emit(replace(node, attrs={"to": editor.types[node.output].dtype}))
+
+
+def _commute(editor: Editor, node: Node) -> None:
+    """Constants become the second operand of Add and Mul."""
+    a, b = node.inputs
+    inputs = (b, a) if a in editor.constants and b not in editor.constants else (a, b)
+    editor.emit(replace(node, inputs=inputs))
+
+
+def _inverse(editor: Editor, node: Node) -> None:
+    """x - c -> x + (-c);  x / c -> x · (1/c), unless 1/c is a denormal number."""
+    a, b = node.inputs
+    if b not in editor.constants or editor.types[b].dtype != "float32":
+        editor.emit(node)
+        return
+    value = editor.constants[b]
+    with np.errstate(all="ignore"):
+        op, inverse = ("Add", -value) if node.op == "Sub" else ("Mul", np.float32(1) / value)
+    if op == "Mul" and is_denormal(inverse).any():
+        editor.emit(node)
+        return
+    editor.emit(replace(node, op=op, inputs=(a, editor.constant(f"{b}.inverse", inverse))))
+
+
+def _check_remainder(editor: Editor, node: Node) -> None:
+    """Mod of integers by nonzero constants, or `fmod` of floats; others are refused."""
+    divisor = editor.constants.get(node.inputs[1])
+    is_float = editor.types[node.output].dtype.startswith("float")
+    if is_float != bool(node.attrs.get("fmod", 0)):
+        raise unsupported(node, editor.graph, "floats need fmod = 1, integers fmod = 0")
+    if not is_float and (divisor is None or not divisor.all()):
+        raise unsupported(node, editor.graph, "it divides by zero or by what is not constant")
+    editor.emit(node)
+
+
+def _check_slope(editor: Editor, node: Node) -> str:
+    """The slope repeats along the result, which it does not widen."""
+    slope, out = (editor.types[name].shape for name in (node.inputs[1], node.output))
+    if repeats_along(slope, out):
+        return ""
+    return f"an operand of {shape_text(slope)} for a result of {shape_text(out)}"
+
+
+# --- the table --------------------------------------------------------------------------------
+
+
+def _define(formula: Formula, scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[i…] = f(a[i…], b[i…], …) with broadcasting."""
+    axes = axes_of(broadcast_shape([o for o in operands if o is not None]) or (1,))
+    elements = [None if o is None else read(o, axes) for o in operands]
+    return scope.compute(node.op.lower(), axes, formula(node.attrs, *elements))
+
+
+def _of(formula: Formula, **fields: Any) -> Operator:
+    """The record of an elementwise operator."""
+    return Operator(
+        define=partial(_define, formula),
+        formula=formula,
+        fusion=Fusion.ELEMENTWISE,
+        layout=Layout.ELEMENTWISE,
+        scalar_is_literal=True,
+        **fields,
+    )
+
+
+_FLOAT_FUNCTIONS = (
+    *("Exp", "Log", "Sqrt", "Tanh", "Erf", "Sigmoid", "Floor", "Ceil", "Round"),
     *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
     *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
 )
+_COMPARISONS = {
+    "Equal": "eq",
+    "Less": "lt",
+    "LessOrEqual": "le",
+    "Greater": "gt",
+    "GreaterOrEqual": "ge",
+    "Xor": "ne",
+}
 
-ELEMENTWISE: dict[str, Callable[..., Expr]] = {
-    **{op: _binary(op.lower()) for op in ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min")},
+OPERATORS: Mapping[str, Operator] = {
+    **{op: _of(_unary(op.lower())) for op in _FLOAT_FUNCTIONS},
+    **{op: _of(_unary(op.lower()), any_type=True) for op in ("Abs", "Neg", "Not")},
+    **{op: _of(_comparison(test), any_type=True) for op, test in _COMPARISONS.items()},
+    **{op: _of(_binary(op.lower()), any_type=True) for op in ("And", "Or")},
+    "Add": _of(
+        _binary("add"),
+        any_type=True,
+        is_cheap=True,
+        is_commutative=True,
+        constant_role="shift",
+        keeps_range=True,
+        canonical=_commute,
+    ),
+    "Mul": _of(
+        _binary("mul"),
+        any_type=True,
+        is_cheap=True,
+        is_commutative=True,
+        constant_role="scale",
+        canonical=_commute,
+    ),
+    "Sub": _of(_binary("sub"), any_type=True, is_cheap=True, keeps_range=True, canonical=_inverse),
+    "Div": _of(_binary("div"), canonical=_inverse),
+    "Pow": _of(_binary("pow"), canonical=_float_power),
     **{
-        op: _unary(op.lower())
-        for op in ("Exp", "Log", "Sqrt", "Tanh", "Erf", "Sigmoid", "Abs", "Neg", "Floor", "Ceil")
+        op: _of(
+            _binary(op.lower()),
+            any_type=True,
+            is_commutative=True,
+            keeps_range=True,
+            canonical=_folded_left,
+            is_identity=_is_single,
+        )
+        for op in ("Max", "Min")
     },
-    "Round": _unary("round"),
-    **{op: _unary(op.lower()) for op in _TRIGONOMETRY},
-    "Relu": lambda attrs, x: maximum(ZERO, x),
-    "Clip": _clip,
-    "Reciprocal": lambda attrs, x: div(ONE, x),
-    "LeakyRelu": _leaky,
-    "PRelu": _prelu,
-    "ThresholdedRelu": lambda attrs, x: select(
-        compare("gt", x, literal(attrs.get("alpha", 1.0))), x, ZERO
+    "Sum": Operator(canonical=_folded_left, is_identity=_is_single),
+    "Mean": Operator(canonical=_folded_left, is_identity=_is_single),
+    "Mod": _of(_remainder, any_type=True, resolve=_check_remainder),
+    "Relu": _of(lambda attrs, x: maximum(ZERO, x), is_cheap=True),
+    "Clip": _of(_clip, any_type=True, is_cheap=True, keeps_range=True),
+    "Reciprocal": _of(lambda attrs, x: div(ONE, x)),
+    "LeakyRelu": _of(_leaky, is_cheap=True),
+    "PRelu": _of(_prelu, check=_check_slope),
+    "ThresholdedRelu": _of(_thresholded),
+    "Elu": _of(_elu),
+    "Celu": _of(_celu),
+    "Selu": _of(_selu),
+    "Softplus": _of(_softplus),
+    "Softsign": _of(lambda attrs, x: div(x, add(ONE, call("abs", x)))),
+    "HardSigmoid": _of(_hard_sigmoid),
+    "HardSwish": _of(lambda attrs, x: mul(x, _linear_clip(1 / 6, 0.5, x))),
+    "Gelu": _of(_gelu),
+    "Mish": _of(lambda attrs, x: mul(x, call("tanh", _softplus(attrs, x)))),
+    "Sign": _of(_sign),
+    "Identity": _of(
+        lambda attrs, x: x,
+        any_type=True,
+        keeps_range=True,
+        is_identity=lambda editor, node: True,
+        fold=_known,
     ),
-    "Elu": _elu,
-    "Celu": _celu,
-    "Selu": _selu,
-    "Softplus": _softplus,
-    "Softsign": lambda attrs, x: div(x, add(ONE, call("abs", x))),
-    "HardSigmoid": lambda attrs, x: _linear_clip(
-        attrs.get("alpha", 0.2), attrs.get("beta", 0.5), x
+    "Dropout": Operator(is_identity=_is_inference),
+    "Cast": _of(
+        lambda attrs, x: cast(attrs["to"], x),
+        any_type=True,
+        keeps_range=True,
+        canonical=_cast,
+        is_identity=_is_same_type,
     ),
-    "HardSwish": lambda attrs, x: mul(x, _linear_clip(1 / 6, 0.5, x)),
-    "Gelu": _gelu,
-    "Mish": lambda attrs, x: mul(x, call("tanh", _softplus(attrs, x))),
-    "Sign": lambda attrs, x: select(  # zeros and NaN are their own
-        compare("gt", x, ZERO), ONE, select(compare("lt", x, ZERO), f32(-1.0), x)
-    ),
-    "Identity": lambda attrs, x: x,
-    "Cast": lambda attrs, x: cast(attrs["to"], x),
-    "Where": lambda attrs, cond, a, b: select(cond, a, b),
-    "Equal": _comparison("eq"),
-    "Less": _comparison("lt"),
-    "LessOrEqual": _comparison("le"),
-    "Greater": _comparison("gt"),
-    "GreaterOrEqual": _comparison("ge"),
-    "Mod": _remainder,
-    "IsNaN": lambda attrs, x: compare("ne", x, x),
-    "IsInf": _is_infinite,
-    "And": _binary("and"),
-    "Or": _binary("or"),
-    "Xor": _comparison("ne"),
-    "Not": _unary("not"),
+    "Where": _of(lambda attrs, cond, a, b: select(cond, a, b), any_type=True, keeps_range=True),
+    "IsNaN": _of(lambda attrs, x: compare("ne", x, x), any_type=True),
+    "IsInf": _of(_is_infinite, any_type=True),
 }

@@ -20,9 +20,11 @@ from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
-from autotune.graph.ir import Node, Shape
-from autotune.graph.operators.scope import (
+from autotune.graph.ir import Editor, Node, Shape, unsupported
+from autotune.graph.operators.definition import (
+    Layout,
     Operands,
+    Operator,
     Scope,
     axes_of,
     inside,
@@ -55,7 +57,7 @@ Table: TypeAlias = tuple[int, Tensor, Tensor | None]
 _ZERO, _ONE, _HALF = literal(0.0), literal(1.0), literal(0.5)
 
 
-def grid_sample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+def _grid_sample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[n, i…, c] = x[n, …, c] at the place that grid[n, i…] names, the last dimension first."""
     x, grid = tensor(operands, 0), tensor(operands, 1)
     *at, channel = axes_of(shape)
@@ -75,7 +77,7 @@ def grid_sample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> T
     return scope.compute("sample", (*at, channel), reduce(add, corners))
 
 
-def interpolate(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+def _interpolate(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """Σ weight[i, t] · x[…, first[i] + t, …] along each of `node.attrs["axes"]`.
 
     Operands: x, and for every axis `first` and `weight`, which is left out where it is one tap.
@@ -154,3 +156,16 @@ def _taps(scope: Scope, node: Node, place: Tensor, at: Sequence[Axis], size: int
 
 def _is_seen(pixel: Expr, size: int) -> Expr:
     return both(compare("ge", pixel, _ZERO), compare("le", pixel, literal(size - 1)))
+
+
+def _check_mode(editor: Editor, node: Node) -> None:
+    mode = node.attrs.get("mode", "linear")
+    if "cubic" in mode:
+        raise unsupported(node, editor.graph, f"mode '{mode}'")
+    editor.emit(node)
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "GridSample": Operator(define=_grid_sample, layout=Layout.SPATIAL, resolve=_check_mode),
+    "Interpolate": Operator(define=_interpolate, any_type=True),
+}

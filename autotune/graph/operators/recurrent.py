@@ -15,16 +15,16 @@ hidden, in), as ONNX has them; what a step computes is (1, 1, batch, hidden).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autotune.errors import ModelError
 from autotune.graph.ir import Array, Editor, Node, Shape, float_array, unsupported
 from autotune.graph.limits import MOST_STEPS, refused
-from autotune.graph.operators.elementwise import ELEMENTWISE
-from autotune.graph.operators.scope import Operands, Scope, axes_of, read, tensor
+from autotune.graph.operators import elementwise
+from autotune.graph.operators.definition import Operands, Operator, Scope, axes_of, read, tensor
 from autotune.te.expr import Expr, Tensor, add, idx, mul
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -33,7 +33,7 @@ _KNOWN = {name.lower(): name for name in ("Relu", "Tanh", "Sigmoid", "Softsign",
 """Activations without parameters, by their names in whatever case."""
 
 
-def recurrent(editor: Editor, node: Node) -> None:
+def _recurrent(editor: Editor, node: Node) -> None:
     """RNN, GRU and LSTM -> MatMul, Add and what their cells are made of."""
     names = (*node.inputs, *("",) * (8 - len(node.inputs)))
     x, initial = names[0], names[5:7]
@@ -325,7 +325,7 @@ _CELLS: dict[str, Callable[[_Steps, Array, Array], _Cell]] = {
 # --- as te computations -----------------------------------------------------------------------
 
 
-def lstm_state(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+def _lstm_state(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """c' = f(f) ⊙ c + f(i) ⊙ g(c̃), of the gates i, o, f, c̃ side by side; c may be absent."""
     f, g = (_function(name) for name in node.attrs["activations"])
     gates, axes = tensor(operands, 0), axes_of(shape)
@@ -336,7 +336,7 @@ def lstm_state(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Te
     return scope.compute("state", axes, value)
 
 
-def lstm_output(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+def _lstm_output(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """h' = f(o) ⊙ h(c')."""
     f, h = (_function(name) for name in node.attrs["activations"])
     gates, axes = tensor(operands, 0), axes_of(shape)
@@ -345,4 +345,21 @@ def lstm_output(scope: Scope, node: Node, operands: Operands, shape: Shape) -> T
 
 
 def _function(name: str) -> Callable[[Expr], Expr]:
-    return lambda x: ELEMENTWISE[name]({}, x)
+    formula = elementwise.OPERATORS[name].formula
+    assert formula is not None
+    return lambda x: formula({}, x)
+
+
+def _with_hidden_size(editor: Editor, node: Node) -> Node:
+    """Attribute `hidden_size` from the shape of the weights, where it is left out."""
+    if "hidden_size" in node.attrs:
+        return node
+    size = editor.types[node.inputs[2]].shape[-1:] if len(node.inputs) > 2 else ()
+    return replace(node, attrs={**node.attrs, "hidden_size": size[0]}) if size else node
+
+
+OPERATORS: Mapping[str, Operator] = {
+    **{op: Operator(canonical=_recurrent, completed=_with_hidden_size) for op in _CELLS},
+    "LstmState": Operator(define=_lstm_state),
+    "LstmOutput": Operator(define=_lstm_output),
+}

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from autotune.errors import AutotuneError, UsageError
 from autotune.graph.ir import Array, Editor, Node, Shape, TensorType
-from autotune.graph.operators.scope import Operands, Scope
+from autotune.graph.operators.definition import Operands, Operator, Scope
 from autotune.te.dag import Compute, ComputeDAG, Placeholder, rename
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Const
@@ -60,7 +60,7 @@ def _nodes(node: Node, function: UserOperator, dag: ComputeDAG) -> Iterator[Node
             yield Node(node.name, DEFINED, node.inputs, (name,), attrs)
 
 
-def defined(scope: Scope, node: Node, operands: Operands, shape: Shape) -> TensorNode:
+def _defined(scope: Scope, node: Node, operands: Operands, shape: Shape) -> TensorNode:
     """The computations of a user's function, on the operands of the node."""
     kinds = [None if o is None else TensorType(_shape(o), o.dtype) for o in operands]
     dag = _dag(node.attrs["node"], node.attrs["function"], kinds)
@@ -121,3 +121,6 @@ def _dag(node: Node, function: UserOperator, kinds: Sequence[TensorType | None])
 
 def _where(node: Node) -> str:
     return f"operator '{node.op}' (node '{node.name}') of yours"
+
+
+OPERATORS: Mapping[str, Operator] = {DEFINED: Operator(define=_defined, any_type=True)}

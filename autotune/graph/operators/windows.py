@@ -1,37 +1,24 @@
-"""① Operators that slide a window over the spatial dimensions: convolution and pooling.
+"""① Windows that slide over the spatial dimensions, and their padding.
 
-Activations are (n, …spatial…, c). Padding is a computation of its own, so that the scheduler may
-inline it, compute it per tile, or once.
+Padding is a computation of its own, so that the scheduler may inline it, compute it per tile, or
+once.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import numpy as np
 
-from autotune.graph.ir import Node, Shape
-from autotune.graph.operators.elementwise import ONE
-from autotune.graph.operators.scope import (
-    Operands,
-    Scope,
-    axes_of,
-    literal,
-    optional,
-    read,
-    tensor,
-)
+from autotune.graph.ir import Editor, Node, Shape
+from autotune.graph.operators.definition import Scope, axes_of, literal
 from autotune.te.expr import (
     Axis,
     Expr,
-    Reduce,
     Tensor,
     add,
-    binary,
     both,
-    call,
     compare,
     idx,
     mul,
@@ -112,6 +99,12 @@ class Window:
         return padded(scope, x, begin, (0, *behind, *(0,) * rest), value)
 
 
+def space_axes(extents: Shape) -> tuple[Axis, ...]:
+    """The spatial axes of a result."""
+    names = _names(_SPACE, len(extents), "d")
+    return tuple(Axis(a, e) for a, e in zip(names, extents, strict=True))
+
+
 _TAPS = {1: ("kw",), 2: ("kh", "kw"), 3: ("kd", "kh", "kw")}
 _SPACE = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 
@@ -143,94 +136,48 @@ def _through(scope: Scope, x: Tensor, index: Sequence[Expr]) -> Expr:
     return substitute(copied.body, {a.name: i for a, i in zip(copied.axes, index, strict=True)})
 
 
-def conv(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Convolution, channels last: dense, depthwise or grouped by the form of the weight."""
-    x, weight, bias = tensor(operands, 0), tensor(operands, 1), optional(operands, 2)
-    kind = node.attrs["kind"]
-    n_spatial = len(shape) - 2
-    window = Window(node, weight.shape[:n_spatial], x.shape[1 : 1 + n_spatial], shape[1:-1])
-    source = window.pad(scope, x, 0.0)
-    n, outs = Axis("n", shape[0]), _space(shape[1:-1])
-    taps = window.taps
-    at = (n.var, *window.at(outs, taps))
-    if kind == "depthwise":
-        c = Axis("c", shape[-1])
-        axes, reduced = (n, *outs, c), taps
-        product = mul(source[(*at, c)], weight[(*taps, c)])
-    elif kind == "dense":
-        i, o = Axis("i", weight.shape[-2]), Axis("o", weight.shape[-1])
-        axes, reduced = (n, *outs, o), (*taps, i)
-        product = mul(source[(*at, i)], weight[(*taps, i, o)])
-    else:
-        g, i, o = (Axis(a, e) for a, e in zip("gio", weight.shape[-3:], strict=True))
-        axes, reduced = (n, *outs, g, o), (*taps, i)
-        product = mul(source[(*at, g, i)], weight[(*taps, g, i, o)])
-    result = scope.compute("conv", axes, Reduce("sum", product, reduced))
-    return biased(scope, result, bias)
+# --- attributes -------------------------------------------------------------------------------
+
+_PADDING = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
-def _space(extents: Shape) -> tuple[Axis, ...]:
-    names = _names(_SPACE, len(extents), "d")
-    return tuple(Axis(a, e) for a, e in zip(names, extents, strict=True))
+def check_window(
+    editor: Editor, node: Node, kernel: Shape | None = None, is_transposed: bool = False
+) -> str:
+    """Why attributes do not fit together or the window is larger than its padded input; or "".
+
+    `kernel`: extents of the weights' window; without weights attribute `kernel_shape` tells them.
+    """
+    shape = editor.types[node.inputs[0]].shape
+    n = len(shape) - 2
+    if kernel is None:
+        kernel = tuple(node.attrs.get("kernel_shape", ()))
+    if n < 1 or len(kernel) != n:
+        return f"a window of {len(kernel)} dimensions for {n} spatial dimensions"
+    ones: Shape = (1,) * n
+    given = {"kernel_shape": kernel, "strides": ones, "dilations": ones, "pads": (0,) * 2 * n}
+    given = {name: tuple(node.attrs.get(name, value)) for name, value in given.items()}
+    if given["kernel_shape"] != kernel:
+        return f"kernel_shape {given['kernel_shape']} for weights of {kernel}"
+    for name, values in given.items():
+        least = 0 if name == "pads" else 1
+        if len(values) != n * (2 if name == "pads" else 1) or min(values, default=1) < least:
+            return f"{name} {values} for {n} spatial dimensions"
+    mode = node.attrs.get("auto_pad", "NOTSET")
+    if mode not in _PADDING:
+        return f"auto_pad '{mode}'"
+    if is_transposed or mode.startswith("SAME"):
+        return ""
+    return _check_reach(node, shape[2:], kernel, given, mode == "NOTSET")
 
 
-def biased(scope: Scope, x: Tensor, bias: Tensor | None) -> Tensor:
-    """x + bias, which varies along the last dimension (both, in a grouped convolution)."""
-    if bias is None:
-        return x
-    axes = axes_of(x.shape)
-    return scope.compute("add", axes, add(read(x, axes), read(bias, axes)))
-
-
-def max_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Maximum over the window; what lies outside counts as -inf."""
-    return _pool(scope, node, operands, shape, "max")
-
-
-def average_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Mean over the window. The second operand is 1 / the number of elements that count."""
-    total = _pool(scope, node, operands, shape, "sum")
-    axes = axes_of(total.shape)
-    return scope.compute("mul", axes, mul(read(total, axes), read(operands[1] or ONE, axes)))
-
-
-def lp_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """(Σ |x|^p)^(1/p) over the window."""
-    p = node.attrs.get("p", 2)
-    total = _pool(scope, node, operands, shape, "sum", lambda e: _power(call("abs", e), p))
-    axes = axes_of(total.shape)
-    return scope.compute("root", axes, _root(read(total, axes), p))
-
-
-def _root(e: Expr, p: float) -> Expr:
-    """The p-th root of what is not negative; a power of any number costs ten times as much."""
-    if p in (1, 2):
-        return e if p == 1 else call("sqrt", e)
-    return call("exp", mul(call("log", e), literal(1 / p)))
-
-
-_MOST_FACTORS = 4
-"""Whole exponents up to this are products, which cost less than a power and are more exact."""
-
-
-def _power(e: Expr, p: float) -> Expr:
-    if p in range(1, _MOST_FACTORS + 1):
-        return reduce(mul, [e] * int(p))
-    return binary("pow", e, literal(p))
-
-
-def _pool(
-    scope: Scope,
-    node: Node,
-    operands: Operands,
-    shape: Shape,
-    op: str,
-    before: Callable[[Expr], Expr] = lambda e: e,
-) -> Tensor:
-    x = tensor(operands, 0)
-    window = Window(node, tuple(node.attrs["kernel_shape"]), x.shape[1:-1], shape[1:-1])
-    source = window.pad(scope, x, -math.inf if op == "max" else 0.0)
-    n, outs, c = Axis("n", shape[0]), _space(shape[1:-1]), Axis("c", shape[-1])
-    taps = window.taps
-    body = Reduce(op, before(source[(n, *window.at(outs, taps), c)]), taps)
-    return scope.compute(f"{op}_pool", (n, *outs, c), body)
+def _check_reach(
+    node: Node, size: Shape, kernel: Shape, given: Mapping[str, Shape], is_padded: bool
+) -> str:
+    pads = given["pads"] if is_padded else (0,) * 2 * len(size)
+    for axis, (extent, k, d) in enumerate(zip(size, kernel, given["dilations"], strict=True)):
+        padded, reach = extent + pads[axis] + pads[len(size) + axis], (k - 1) * d + 1
+        beyond = given["strides"][axis] - 1 if node.attrs.get("ceil_mode", 0) else 0
+        if reach > padded + beyond:
+            return f"a window of {reach} over {padded} elements of axis {axis + 2}"
+    return ""

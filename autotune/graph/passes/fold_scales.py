@@ -16,8 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node, float_array
-
-_PRODUCTS = ("Conv", "MatMul")
+from autotune.graph.operators.table import operator_of
 
 
 def fold_affine(graph: Graph) -> Graph:
@@ -56,8 +55,9 @@ class _Folder:
         shape = self.editor.types[node.output].shape
         if shape != self.editor.types[producer.output].shape:
             return False
-        if producer.op in _PRODUCTS:
-            return self._into_product(producer, node, value)
+        channel = operator_of(producer.op).channel_axis
+        if channel is not None:
+            return self._into_product(producer, node, value, channel)
         inner = self._channel_operand(producer)
         if inner is None or (producer.op, node.op) == ("Mul", "Add"):
             return False
@@ -83,14 +83,14 @@ class _Folder:
         operand = self.editor.constant(f"{out}.{op.lower()}", float_array(value))
         self.visit(Node(node.name, op, (x, operand), (out,)))
 
-    def _into_product(self, product: Node, node: Node, value: Array) -> bool:
+    def _into_product(self, product: Node, node: Node, value: Array, channel: int) -> bool:
         weight = self.editor.constants.get(product.inputs[1])
         bias_name = product.inputs[2] if len(product.inputs) > 2 else ""
-        vector = channel_vector(value, self.editor.types[node.output].shape, product.op)
+        vector = channel_vector(value, self.editor.types[node.output].shape, channel)
         bias = self.editor.constants.get(bias_name)
         if weight is None or weight.ndim < 2 or vector is None or (bias_name and bias is None):
             return False
-        n_channels = self.editor.types[node.output].shape[-1 if product.op == "MatMul" else 1]
+        n_channels = self.editor.types[node.output].shape[channel]
         if node.op == "Mul":
             weight = _scaled(weight, vector, product)
             bias = bias if bias is None else bias * vector
@@ -107,11 +107,11 @@ class _Folder:
         return True
 
 
-def channel_vector(value: Array, shape: tuple[int, ...], op: str) -> Array | None:
-    """`value` as a vector over the channels of a result of `shape` (or of length 1), else None."""
+def channel_vector(value: Array, shape: tuple[int, ...], axis: int) -> Array | None:
+    """`value` as a vector over one dimension of a result of `shape` (or of length 1), else None."""
     if value.ndim > len(shape):
         return None
-    channel = len(shape) - 1 if op == "MatMul" else 1
+    channel = axis % len(shape)
     dims = (1,) * (len(shape) - value.ndim) + value.shape
     if any(d != 1 for n, d in enumerate(dims) if n != channel):
         return None

@@ -11,11 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.graph.ir import Editor, Graph, Node, Shape
-from autotune.graph.operators.elementwise import ELEMENTWISE
-from autotune.graph.partition import STRUCTURAL
-
-_TAKES_APART = (*STRUCTURAL, "Split", "Gather")
-"""What is behind them is a part of what they read, or more."""
+from autotune.graph.operators.table import operator_of
 
 
 def hoist_elementwise(graph: Graph) -> Graph:
@@ -38,7 +34,7 @@ class _Hoister:
 
     def visit(self, node: Node) -> None:
         """Emit `node`, in front of the movers of its operands where that is possible."""
-        mover = self._mover(node) if node.op in ELEMENTWISE else None
+        mover = self._mover(node) if operator_of(node.op).is_elementwise else None
         if mover is None:
             self._emit(node)
             return
@@ -105,7 +101,7 @@ class _Hoister:
         self.editor.emit(node)
         if node.op in ("Reshape", "Transpose"):
             self.movers[node.output] = node
-        elif node.op not in _TAKES_APART:
+        elif not operator_of(node.op).selects:
             self.computed.add(node.output)
 
     def _is_private(self, name: str) -> bool:

@@ -17,7 +17,6 @@ from functools import partial
 import numpy as np
 
 from autotune.graph.ir import (
-    Array,
     Editor,
     Graph,
     Node,
@@ -27,18 +26,11 @@ from autotune.graph.ir import (
     to_last,
     unsupported,
 )
-from autotune.graph.operators.elementwise import ELEMENTWISE
-from autotune.graph.operators.products import REDUCES
-from autotune.graph.passes.simplify import merge_reshapes, remove_dead
+from autotune.graph.operators.definition import Layout
+from autotune.graph.operators.movement import pad_amounts
+from autotune.graph.operators.reductions import reduce_axes
+from autotune.graph.operators.table import operator_of
 from autotune.graph.refusals import attempt
-
-_POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool")
-_ENLARGING = ("Resize", "Interleave", "SpaceToDepth")
-_SPATIAL = (
-    *("Conv", *_POOLS, *_ENLARGING, "GridSample"),
-    *("LRN", "InstanceNormalization", "GroupNormalization"),
-)
-_AXIS = ("Concat", "Split", "Softmax", "LogSoftmax")
 
 
 def channels_last(graph: Graph) -> Graph:
@@ -47,7 +39,7 @@ def channels_last(graph: Graph) -> Graph:
     for original in graph.nodes:
         node = layout.editor.updated(original)
         attempt(layout.editor, node, partial(layout.visit, node), layout.emit_first)
-    return remove_dead(merge_reshapes(merge_transposes(layout.finish())))
+    return layout.finish()
 
 
 def merge_transposes(graph: Graph) -> Graph:
@@ -107,18 +99,13 @@ class _Layout:
 
     def _handler(self, node: Node) -> Callable[[Node], None] | None:
         """Which rewriting keeps a node channels last; None: it needs ONNX's order."""
-        if node.op in _SPATIAL:
-            return self.spatial
+        layout = operator_of(node.op).layout
         rank = len(self.graph.shape(node.output))
-        if rank < 3 or not any(name in self.last for name in node.inputs):
-            return self.reshape if node.op == "Reshape" and self._is_last(node) else None
-        if node.op in ELEMENTWISE:
-            return self.elementwise
-        if node.op in _AXIS:
-            return self.with_axis
-        return {"Pad": self.pad, "Slice": self.slice, "Transpose": self.transpose}.get(
-            node.op, self.reduction if node.op in REDUCES else None
-        ) or (self.reshape if node.op == "Reshape" else None)
+        keeps = rank >= 3 and any(name in self.last for name in node.inputs)
+        if layout in (Layout.SPATIAL, Layout.RESHAPE):
+            keeps = layout is Layout.SPATIAL or keeps or self._is_last(node)
+        handler = _HANDLERS.get(layout)
+        return partial(handler, self) if keeps and handler else None
 
     def _is_last(self, node: Node) -> bool:
         return node.inputs[0] in self.last
@@ -185,7 +172,7 @@ class _Layout:
     def spatial(self, node: Node) -> None:
         inputs = [self.as_last(node.inputs[0]), *map(self.as_first, node.inputs[1:])]
         attrs: dict[str, object] = {}
-        if node.op == "Conv":
+        if operator_of(node.op).weight_input == 1:
             view, perm, kind = conv_weight(
                 self.editor.types[inputs[1]].shape, node.attrs.get("group", 1)
             )
@@ -246,8 +233,8 @@ class _Layout:
 
     def with_axis(self, node: Node) -> None:
         rank = len(self.graph.shape(node.inputs[0]))
-        default = -1 if "Softmax" in node.op else 0
-        axis = to_last(rank).index(node.attrs.get("axis", default) % rank)
+        axis = node.attrs.get("axis", operator_of(node.op).default_axis)
+        axis = to_last(rank).index(axis % rank)
         if node.op == "Split":
             inputs: tuple[str, ...] = (self.as_last(node.inputs[0]), *node.inputs[1:])
         else:
@@ -436,28 +423,13 @@ def conv_weight(shape: Shape, n_groups: int) -> tuple[Shape, tuple[int, ...], st
     return split, (*range(3, len(split)), 0, 2, 1), "grouped"
 
 
-def reduce_axes(node: Node, constants: dict[str, Array], rank: int) -> tuple[int, ...] | None:
-    """Axes of a reduction: attribute or constant operand; None where they are computed."""
-    if "axes" in node.attrs:
-        return tuple(int(a) % rank for a in node.attrs["axes"])
-    name = node.inputs[1] if len(node.inputs) > 1 else ""
-    if not name:
-        return () if node.attrs.get("noop_with_empty_axes", 0) else tuple(range(rank))
-    if name not in constants:
-        return None
-    axes = tuple(int(a) % rank for a in constants[name].reshape(-1))
-    return axes or (() if node.attrs.get("noop_with_empty_axes", 0) else tuple(range(rank)))
-
-
-def pad_amounts(node: Node, constants: dict[str, Array], rank: int) -> list[int] | None:
-    """Begin and end padding of all dimensions; None where they are computed."""
-    if any(name and name not in constants for name in node.inputs[1:]):
-        return None
-    given = constants[node.inputs[1]].reshape(-1)
-    axes = list(range(rank))
-    if len(node.inputs) > 3 and node.inputs[3]:
-        axes = [int(a) % rank for a in constants[node.inputs[3]].reshape(-1)]
-    full = [0] * (2 * rank)
-    for n, axis in enumerate(axes):
-        full[axis], full[rank + axis] = int(given[n]), int(given[len(given) // 2 + n])
-    return full
+_HANDLERS: dict[Layout, Callable[[_Layout, Node], None]] = {
+    Layout.SPATIAL: _Layout.spatial,
+    Layout.ELEMENTWISE: _Layout.elementwise,
+    Layout.AXIS: _Layout.with_axis,
+    Layout.REDUCTION: _Layout.reduction,
+    Layout.PAD: _Layout.pad,
+    Layout.SLICE: _Layout.slice,
+    Layout.TRANSPOSE: _Layout.transpose,
+    Layout.RESHAPE: _Layout.reshape,
+}

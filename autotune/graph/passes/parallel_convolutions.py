@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, float_array
-from autotune.graph.passes.fold_scales import channel_vector
+from autotune.graph.passes.fold_scales import channel_vector, fold_affine
 
 
 def merge_branches(graph: Graph) -> Graph:
@@ -27,6 +27,17 @@ def merge_branches(graph: Graph) -> Graph:
     for node in graph.nodes:
         merger.visit(merger.editor.updated(node))
     return merger.editor.build()
+
+
+def fold_linear(graph: Graph) -> Graph:
+    """Fold scales, shifts and parallel branches into the weights of convolutions until none is
+    left.
+    """
+    while True:
+        n_nodes = len(graph.nodes)
+        graph = merge_branches(fold_affine(graph))
+        if len(graph.nodes) == n_nodes:
+            return graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +152,7 @@ class _Merger:
         value = self.editor.constants.get(node.inputs[1]) if node.op == op else None
         if value is None or value.dtype != np.float32:
             return None
-        vector = channel_vector(value, self.editor.types[node.output].shape, "Conv")
+        vector = channel_vector(value, self.editor.types[node.output].shape, 1)
         return None if vector is None else vector.astype(np.float64)
 
     def _private(self, name: str) -> Node | None:

@@ -16,19 +16,16 @@ from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
-from autotune.graph.limits import MOST_WORK, Budget, check_constant, check_declared
-from autotune.graph.operators.table import NATIVE
+from autotune.graph.limits import MOST_WORK, Budget, check_declared
+from autotune.graph.operators.definition import Folding
+from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.user_operators import UserOperator, UserOperators, define
 from autotune.graph.reader.functions import has_body
-from autotune.graph.reader.inference import Inference, is_static
+from autotune.graph.reader.inference import Inference
 from autotune.graph.reader.onnx_nodes import proto_of, value_info
 from autotune.graph.reader.opsets import schema_of
 from autotune.graph.reader.unfolding import CONTROL, Unfolding, is_unfolded
 from autotune.graph.refusals import Refusals
-
-_LOSES_NAN = ("MaxPool", "AveragePool", "LpPool")
-"""Operators whose padding is NaN in the reference implementation."""
-_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
 
 
 def fold_constants(graph: Graph, operators: UserOperators | None = None) -> Graph:
@@ -81,7 +78,8 @@ class _Folder:
                 unsupported(node, self.editor.graph, "its condition depends on the data")
             )
         node = _without_empty_parts(node, self.editor)
-        if node.op not in NATIVE and not self._has_known_inputs(node):
+        is_native = operator_of(node.op).is_native
+        if not is_native and not self._has_known_inputs(node):
             return self._expanded(node)
         self.infer(node)
         if _has_no_terms(node, self.editor):
@@ -90,7 +88,7 @@ class _Folder:
         if values is not None:
             for name, value in zip(node.outputs, values, strict=False):
                 self.editor.set_constant(name, value)
-        elif node.op not in NATIVE:
+        elif not is_native:
             return self._expanded(node)
         else:
             self._check_broadcast(node)
@@ -132,43 +130,31 @@ class _Folder:
                     self.refusals.found.append((made, unsupported(inner, self.editor.graph)))
 
     def _is_known(self, node: Node) -> bool:
-        if node.op in self.editor.graph.functions or node.op in (*NATIVE, *CONTROL):
+        if node.op in self.editor.graph.functions or operator_of(node.op).is_native:
             return True
         schema = schema_of(node.op, node.opset)
         return schema is not None and (is_unfolded(node.op) or has_body(schema))
 
     def _known_result(self, node: Node) -> list[Array] | None:
         """The values of all outputs where they are known."""
-        editor = self.editor
-        if node.op in ("Shape", "Size") and not is_static(node.inputs[0], editor):
+        editor, operator = self.editor, operator_of(node.op)
+        told = operator.fold(editor, node) if operator.fold else None
+        told = _empty_results(node, editor) if told is None else told
+        if told is not None:
+            return told
+        if operator.folding is Folding.NEVER or not self._has_known_inputs(node):
             return None
-        if node.op == "Shape":
-            shape = editor.types[node.inputs[0]].shape
-            part = slice(node.attrs.get("start"), node.attrs.get("end"))
-            return [np.array(shape[part], np.int64)]
-        if node.op == "Size":
-            return [np.array(np.prod(editor.types[node.inputs[0]].shape, dtype=np.int64))]
-        empty = _empty_results(node, editor)
-        if empty is not None:
-            return empty
-        if node.op == "Identity" and node.inputs[0] in editor.constants:
-            return [editor.constants[node.inputs[0]]]
-        if node.op == "CastLike" and node.inputs[0] in editor.constants:
-            like = editor.types[node.inputs[1]]
-            check_constant(node, editor.constants[node.inputs[0]].size, self.budget.most_bytes)
-            return [editor.constants[node.inputs[0]].astype(like.dtype)]
-        if node.op in _RANDOM or not self._has_known_inputs(node):
-            return None
-        if node.op in _LOSES_NAN and not _is_finite(node, editor):
+        if operator.folding is Folding.FINITE and not _is_finite(node, editor):
             return None
         kinds = [editor.types[n] for n in node.outputs if n in editor.types]
         shapes = [(k.shape, k.dtype) for k in kinds if min(k.shape, default=0) >= 0]
         given = [editor.constants[n] for n in node.inputs if n]
         self.budget.take_constants(node, shapes, given)
-        if sum(math.prod(shape) for shape, _ in shapes) * _n_terms(node, given) > MOST_WORK:
+        n_terms = operator.n_terms(given) if operator.n_terms else 1
+        if sum(math.prod(shape) for shape, _ in shapes) * n_terms > MOST_WORK:
             return None
-        if node.op == "GatherElements":  # the reference implementation gives up beyond 64 elements
-            return [_gather_elements(node, *given)]
+        if operator.evaluate is not None:
+            return operator.evaluate(node, given)
         return _evaluate(node, {n: editor.constants[n] for n in node.inputs if n})
 
 
@@ -176,19 +162,6 @@ def _undecided(error: UnsupportedOperator) -> UnsupportedOperator:
     """With the hint that an input may decide a condition, as a sampling rate does."""
     hint = "if an input that decides it is always the same, bind it: --const NAME=VALUE"
     return UnsupportedOperator(error.message, hint, error.reason)
-
-
-def _n_terms(node: Node, given: list[Array]) -> int:
-    """How many products each element of a result is the sum of, at most."""
-    match node.op:
-        case "MatMul" | "Gemm" | "MatMulInteger":
-            return int(given[0].shape[-1]) if given[0].ndim else 1
-        case "Conv" | "ConvTranspose":
-            return max(1, int(given[1].size) // max(1, int(given[1].shape[0])))
-        case "Einsum":
-            return max(int(a.size) for a in given)
-        case _:
-            return 1
 
 
 def _is_finite(node: Node, editor: Editor) -> bool:
@@ -231,13 +204,6 @@ def _empty_results(node: Node, editor: Editor) -> list[Array] | None:
     if any(k is None or 0 not in k.shape or -1 in k.shape for k in kinds):
         return None
     return [np.zeros(k.shape, k.dtype) for k in kinds if k is not None]
-
-
-def _gather_elements(node: Node, x: Array, index: Array) -> Array:
-    axis = node.attrs.get("axis", 0) % x.ndim
-    near = tuple(slice(None if d == axis else n) for d, n in enumerate(index.shape))
-    taken: Array = np.take_along_axis(x[near], index, axis)
-    return taken
 
 
 def _evaluate(node: Node, inputs: dict[str, Array]) -> list[Array] | None:

@@ -1,28 +1,21 @@
 """① Types of results from the types and known values of operands, one node at a time.
 
-The `onnx` package does the inference. Where it knows less than the standard says, shapes are
-computed here: Resize (its scales are float32), ConvTranspose with `auto_pad` SAME
-or `output_shape`, Einsum that
-broadcasts, and GroupNormalization.
+The `onnx` package infers them. Where it infers or checks less than the standard says, the record of
+the operator does (`shape`, `precondition`, `check`): the package compares ranks or nothing, and
+reads outside of a shape where an axis lies outside of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-
-import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from autotune.errors import ModelError
-from autotune.graph.ir import OPSET, Array, Editor, Node, Shape, TensorType
+from autotune.graph.ir import OPSET, Array, Editor, Node, TensorType, malformed
 from autotune.graph.limits import check_type
-from autotune.graph.operators.contraction import einsum_shape
+from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.onnx_nodes import proto_of, type_of, value_info
-from autotune.graph.reader.operands import check_operands
 from autotune.graph.reader.opsets import schema_of
-from autotune.graph.reader.well_formed import WINDOWED, check_axis, check_window
 
 _SMALL = 1024
 """Constants with more elements than this never decide a shape."""
@@ -56,7 +49,7 @@ class Inference:
             if name and kind is not None:
                 check_type(node, name, kind.shape)
                 self.editor.types[name] = kind
-        check_operands(self.editor, node)
+        _check_operands(self.editor, node)
 
     def _key(self, node: Node) -> object | None:
         """What the types of the outputs depend on; None if that is long to say."""
@@ -74,12 +67,15 @@ class Inference:
         return value if value is not None and value.size <= _SMALL else None
 
     def _inferred(self, schema: onnx.defs.OpSchema, node: Node) -> list[TensorType | None]:
-        check_axis(self.editor, node)
-        own = _SHAPES.get(node.op)
-        shape = own(self.editor, node) if own else None
+        _check_axis(self.editor, node)
+        operator = operator_of(node.op)
+        reason = operator.precondition(self.editor, node) if operator.precondition else ""
+        if reason:
+            raise malformed(node, reason)
+        shape = operator.shape(self.editor, node) if operator.shape else None
         if shape is not None:
             return [TensorType(shape, self.editor.types[node.inputs[0]].dtype)]
-        node = _with_hidden_size(self.editor, node)
+        node = operator.completed(self.editor, node) if operator.completed else node
         types = {n: value_info(n, self.editor.types[n]).type for n in node.inputs if n}
         data = {n: self._data(n) for n in node.inputs}
         known = {n: numpy_helper.from_array(a, n) for n, a in data.items() if a is not None}
@@ -113,62 +109,22 @@ def _unfitting(node: Node, error: Exception) -> ModelError:
     )
 
 
-def _with_hidden_size(editor: Editor, node: Node) -> Node:
-    """A recurrent node that leaves it to its weights how large a state is -> one that says it."""
-    if node.op not in ("RNN", "GRU", "LSTM") or "hidden_size" in node.attrs:
-        return node
-    size = editor.types[node.inputs[2]].shape[-1:] if len(node.inputs) > 2 else ()
-    return replace(node, attrs={**node.attrs, "hidden_size": size[0]}) if size else node
+def _check_axis(editor: Editor, node: Node) -> None:
+    """Raises ModelError where attribute `axis` names no dimension of the first input."""
+    axis = node.attrs.get("axis")
+    if axis is None or not node.inputs or node.inputs[0] not in editor.types:
+        return
+    rank = len(editor.types[node.inputs[0]].shape)
+    most = rank + operator_of(node.op).axis_may_be_rank
+    is_single = isinstance(axis, int)
+    if not is_single or not (-most <= axis < most or rank == 0 == axis):
+        raise malformed(node, f"axis {axis} of {rank} dimensions")
 
 
-# --- shapes that are computed here ------------------------------------------------------------
-
-
-def _as_its_input(editor: Editor, node: Node) -> Shape:
-    return editor.types[node.inputs[0]].shape
-
-
-def _resized(editor: Editor, node: Node) -> Shape | None:
-    """floor(extent · scale) in float32, as the scales are; sizes are left to `onnx`.
-
-    Of a cropped source too, as in ONNX's own inference and reference implementation.
-    """
-    scales = editor.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
-    if scales is None or not scales.size:
-        return None
-    shape = list(editor.types[node.inputs[0]].shape)
-    rank = len(shape)
-    axes = node.attrs.get("axes", range(rank))
-    if len(axes) != scales.size or any(not -rank <= a < rank for a in axes):
-        return None
-    for axis, scale in zip(axes, scales.reshape(-1), strict=True):
-        shape[axis] = int(np.floor(np.float32(shape[axis]) * np.float32(scale)))
-    return tuple(shape) if min(shape, default=1) > 0 else None
-
-
-def _transposed(editor: Editor, node: Node) -> Shape | None:
-    """The extents that are asked for, or extent · stride where padding is chosen to give that."""
-    check_window(editor, node)
-    is_same = node.attrs.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
-    shape, weight = (editor.types[n].shape for n in node.inputs[:2])
-    size = tuple(node.attrs.get("output_shape", ()))
-    if not size and not is_same:
-        return None
-    if not size:
-        strides = node.attrs.get("strides", (1,) * (len(shape) - 2))
-        size = tuple(n * s for n, s in zip(shape[2:], strides, strict=True))
-    if len(size) != len(shape) - 2 or min(size) < 1:
-        raise ModelError(
-            f"operator 'ConvTranspose' (node '{node.name}') has output_shape {size}",
-            "give one extent for every spatial dimension",
-        )
-    return (shape[0], weight[1] * node.attrs.get("group", 1), *size)
-
-
-_SHAPES: Mapping[str, Callable[[Editor, Node], Shape | None]] = {
-    "Resize": _resized,
-    **dict.fromkeys(WINDOWED, check_window),
-    "ConvTranspose": _transposed,
-    "GroupNormalization": _as_its_input,
-    "Einsum": einsum_shape,
-}
+def _check_operands(editor: Editor, node: Node) -> None:
+    """Raises ModelError where operands of `node`, whose types are known, do not fit together."""
+    check = operator_of(node.op).check
+    if check is not None and all(n in editor.types for n in (*node.inputs, *node.outputs) if n):
+        reason = check(editor, node)
+        if reason:
+            raise malformed(node, reason)

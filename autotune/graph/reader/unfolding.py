@@ -17,8 +17,8 @@ import numpy as np
 
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
 from autotune.graph.limits import MOST_ITERATIONS, Budget, refused
+from autotune.graph.reader.affine_grid import affine_grid
 from autotune.graph.reader.functions import inlined, renamed, standard_body
-from autotune.graph.reader.grids import affine_grid
 from autotune.graph.reader.opsets import newer_attribute, schema_of
 from autotune.graph.reader.upgrades import upgraded
 

@@ -22,7 +22,7 @@ import onnx
 from onnx import helper
 
 from autotune.graph.ir import OPSET, Array, Editor, Node, Shape, unsupported
-from autotune.graph.operators.products import REDUCES
+from autotune.graph.operators import reductions
 
 Rule: TypeAlias = Callable[[Editor, Node], list[Node]]
 
@@ -318,7 +318,7 @@ _AXES = _attribute_to_input("axes", 1)
 _RULES: dict[str, tuple[tuple[int, Rule], ...]] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow"), ((7, _broadcast),)),
     **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), ((7, _broadcast),)),
-    **dict.fromkeys(REDUCES, ((18, _AXES),)),
+    **{op: ((18, _AXES),) for op in reductions.OPERATORS if op.startswith("Reduce")},
     "ReduceSum": ((13, _AXES),),
     **dict.fromkeys(("Squeeze", "Unsqueeze"), ((13, _AXES),)),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), ((13, _rows),)),

@@ -1,18 +1,17 @@
-"""⑥ The analytic draft: cycles of a candidate from registers, ports, caches and idle cores.
+"""⑥ The analytical cost model: cycles of a candidate from registers, ports, caches and idle cores.
 
-No learned part and no measurement. It orders candidates before anything is known, gives untuned
-networks their schedules, and is itself a feature of the ranker, which learns what it misses.
+It has no learned part and needs no measurement. It ranks the candidates of a first batch, chooses
+the schedules of untuned networks, and is a feature of the ranker, which learns its residual.
 
-    step  = the largest of arithmetic / ports, loads / load ports, latency·chain of dependent
-            operations, all instructions / issue width, and a little more where others are nearly as
-            large (`autotune.target.isa.Core` has the figures of a core)
-    tile  = steps·step + start and end of the register tile; where one step is all of it, neither
-            its chain nor its ends are waited for, since the next tile does not depend on it
-    total = the larger of tiles and L2 traffic, and a little more where both are nearly as large,
-            + the exposed part of what comes from further away, which is smaller the earlier it is
-            prefetched; never less than each of them alone.
-            Inputs and outputs that fit half of L2 are there already; those beyond L3 are in memory,
-            and what is written there counts twice.
+    step  = p-norm of arithmetic / ports, loads / load ports, latency · chain of dependent
+            operations, all instructions / issue width (`autotune.target.isa.Core` has the
+            figures of a core)
+    tile  = steps · step + prologue and epilogue of the register tile; a tile of one step overlaps
+            with the next tile, so its chain and its ends cost nothing
+    total = p-norm of tiles and L2 traffic + the exposed part of L3 and memory traffic, which
+            prefetching reduces; at least each of them alone.
+            Inputs and outputs of up to half of L2 are assumed to be cached there; those larger
+            than L3 are in memory, and stores to memory count twice (write-allocate).
 
 Checked against 6,900 candidates drawn uniformly and 2,900 promising ones (docs/results/search.md).
 """
@@ -33,19 +32,19 @@ from autotune.te.dag import ComputeDAG
 KERNEL_START_CYCLES = 1500.0
 LOOP_EXIT_CYCLES = 6.0
 EARLY_COST = 0.01
-"""Share of a reduction's time that fetching the rows of its next tile takes: often for nothing."""
+"""Overhead of prefetching the rows of the next tile, as a share of the reduction's time."""
 CROWDED_CYCLES, CROWDED_REGISTERS = 1.0, 31
-"""For each of several terms where so many are in use: LLVM may load early, and spill for it. Of the
-28 multiply-adds of a term that is little; with 16 registers, of 12, it was never seen."""
+"""Cycles per unrolled term when at least so many registers are live: LLVM hoists loads and spills.
+A tile of 28 multiply-adds per term hides most of it; it was not observed with 16 registers."""
 GUARD_INSTRUCTIONS, LOOP_INSTRUCTIONS = 3.0, 2.0
-"""Comparing and choosing an address: padding that is read through a condition; counting."""
+"""Instructions of a conditional load (compare, select an address) and of a loop counter."""
 SHARPNESS = 5.0
-"""Ports and dependences that are nearly as busy as the busiest delay it too: a p-norm."""
+"""Exponent of the p-norm over ports and dependences: near-equal bottlenecks delay one another."""
 OVERLAP = 3.0
-"""The p-norm of arithmetic and L2 traffic, which delay each other where they are nearly equal."""
+"""Exponent of the p-norm over arithmetic and L2 traffic."""
 
 
-def draft_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
+def analytic_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
     """Estimated seconds of each candidate, shape [n]; infinite where it cannot be built."""
     total = np.zeros(len(analysis.valid))
     for s in analysis.statements:
@@ -58,11 +57,11 @@ def estimate_s(dag: ComputeDAG, steps: Steps, target: Target, n_threads: int) ->
     """Estimated seconds of one schedule, whatever it was made from."""
     sketch = Sketch("", steps, ())
     analysis = analyse(dag, sketch, np.zeros((1, 0), np.int64), target)
-    return float(draft_seconds(analysis, target, n_threads)[0])
+    return float(analytic_seconds(analysis, target, n_threads)[0])
 
 
 def idle_factor(s: Statement, n_threads: int) -> Array:
-    """How much longer the slowest thread runs than the average: 1 is perfect balance."""
+    """Time of the slowest thread over the average, at least 1 (perfect balance)."""
     per_thread: Array = np.ceil(s.chunks / n_threads)
     return per_thread * n_threads / s.chunks
 
@@ -90,7 +89,7 @@ def statement_cycles(s: Statement, target: Target) -> Array:
 
 
 def written_bytes(s: Statement) -> Array:
-    """What a pointwise statement leaves in memory: a line is read before it is written back.
+    """Bytes that a pointwise statement stores; they are counted once more for write-allocate.
 
     Elements count as four bytes.
     """
@@ -115,7 +114,7 @@ def step_cycles(s: Statement, target: Target) -> Array:
 
 
 def busiest(*limits: Array) -> Array:
-    """Cycles of what takes longest, and a little more where others take nearly as long."""
+    """p-norm of lower bounds in cycles: at least the largest of them."""
     cycles: Array = sum(x**SHARPNESS for x in limits) ** (1 / SHARPNESS)
     return cycles
 
@@ -130,6 +129,6 @@ def tile_cycles(s: Statement, target: Target) -> Array:
 
 
 def _one_step(s: Statement) -> NDArray[np.bool_]:
-    """Whether a reduction's tile is straight-line code: nothing accumulates from step to step."""
+    """Whether a reduction's tile is a single step: straight-line code without a carried sum."""
     found: NDArray[np.bool_] = (s.tiles >= 0.9 * s.steps) & s.reduces
     return found

@@ -13,7 +13,7 @@ import numpy as np
 
 from autotune.search.cost.analysis import Analysis, Statement, vector_passes
 from autotune.search.cost.analytic import (
-    draft_seconds,
+    analytic_seconds,
     idle_factor,
     statement_cycles,
     step_cycles,
@@ -85,7 +85,7 @@ MAIN: tuple[Feature, ...] = (
     Feature("cold", "log2 B/flop", "constants per flop", lambda s, t: _per_flop(_cold(s), s)),
 )
 OTHER = (
-    ("draft", "log2 s", "estimate of the analytic draft"),
+    ("analytic", "log2 s", "estimate of the analytical cost model"),
     ("idle", "ratio", "slowest thread over average"),
     ("rest_cycles", "ratio", "estimated cycles of all other statements over the main one"),
     ("rest_local", "log2 B", "local buffers of all other statements"),
@@ -113,7 +113,7 @@ def features(
     cycles = statement_cycles(main, target)
     prefetch = _first(sketch, rows, Role.PREFETCH)  # negative: a weight panel ahead
     columns += [
-        np.log2(np.maximum(draft_seconds(analysis, target, n_threads), 1e-9)),
+        np.log2(np.maximum(analytic_seconds(analysis, target, n_threads), 1e-9)),
         idle_factor(main, n_threads),
         sum((statement_cycles(s, target) for s in rest), np.zeros(n)) / cycles,
         _log(sum((s.local_bytes for s in rest), np.zeros(n))),

@@ -1,8 +1,8 @@
-"""⑥ The learned ranker: what the analytic draft misses.
+"""⑥ The learned ranker: the residual of the analytical cost model.
 
-LightGBM regresses log2(measured / draft), so an untrained ranker is the draft itself, a few dozen
-measurements already correct it, and tasks of any size share one model. A sample weighs more the
-nearer it is to the best of its task: order among the good is what counts.
+LightGBM regresses log2(measured / estimated). An untrained ranker therefore equals the cost model,
+a few dozen measurements correct it, and tasks of any size share one model. Samples are weighted by
+their distance to the best of their task, because the search needs the order of good candidates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autotune.search.cost.features import NAMES
 Array = NDArray[np.float64]
 Featurise: TypeAlias = Callable[[NDArray[Any]], Array]
 """Rows [n, …] of one kind to their features [n, n_features]."""
-_DRAFT = NAMES.index("draft")
+_ANALYTIC = NAMES.index("analytic")
 _MIN_SAMPLES = 24
 MOST_SAMPLES = 1 << 14
 """Of more than these, as many are trained on, evenly spread over time."""
@@ -85,11 +85,11 @@ class Ranker:
         """Estimated log2 seconds, shape [n]."""
         if self._due:
             self.train(self._due)
-        draft: Array = rows[:, _DRAFT]
+        estimate: Array = rows[:, _ANALYTIC]
         if self._booster is None or not len(rows):
-            return draft
+            return estimate
         residual = np.asarray(self._booster.predict(rows, num_threads=1), np.float64)
-        return draft + residual
+        return estimate + residual
 
     def train(self, n_first: int | None = None) -> None:
         """Fit the first samples, by default all of them; too few teach nothing."""
@@ -107,7 +107,7 @@ class Ranker:
         behind = log2 - np.array([best[self._tasks[i]] for i in chosen])
         data = lgb.Dataset(
             rows,
-            label=log2 - rows[:, _DRAFT],
+            label=log2 - rows[:, _ANALYTIC],
             weight=np.exp2(-behind),
             feature_name=[n.replace(" ", "_").replace(">", "_") for n in NAMES],
         )

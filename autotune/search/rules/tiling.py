@@ -169,17 +169,18 @@ def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> l
 def _with_forms(variants: list[Variant], anchor: Compute, target: Target) -> list[Variant]:
     """The variants with each form of multiply-add that fits the reduction, and with plain ones.
 
-    A window that is unrolled as a whole has no terms left to add up at once. Integers have no
-    plain multiply-add that is worth measuring where they have another.
+    A window that is unrolled as a whole has no terms left to add up at once. Sums of integers are
+    the same by every form: that with the most terms is the fastest.
     """
     forms = dot_forms(anchor, target.isa.forms)
+    integers = [f for f in forms if not f.accumulator.startswith("float")]
+    forms = (max(integers, key=lambda f: f.terms),) if integers else forms
     dots = [
         replace(v, dot_terms=f.terms)
         for f in forms
         for v in variants
         if v.interleave == 1 and not v.unroll_window
     ]
-    integers = any(not f.accumulator.startswith("float") for f in forms)
     return dots if dots and integers else variants + dots
 
 

@@ -7,17 +7,18 @@ a portable name for (fused multiply-add, prefetch, masked load) is in no record.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MultiplyAdd:
     """One form of multiply-add: an accumulator lane takes the sum of `terms` products.
 
     `operands`: the dtypes of the two factors, `accumulator` of the sum. A vector has as many
-    accumulator lanes as fit it. `intrinsic`: LLVM's name of it without the width, "" where LLVM
-    makes the instruction of its own portable operation. `features`: what a CPU must have, besides
-    what the instruction set requires, any one of them.
+    accumulator lanes as fit it. `intrinsics`: LLVM's name of it by the bits of the accumulators,
+    none where LLVM makes the instruction of its own portable operation. `accumulates`: whether it
+    adds to its accumulator; else an addition follows. `features`: what a CPU must have, any one of
+    them, besides what the instruction set requires.
     """
 
     name: str
@@ -25,7 +26,8 @@ class MultiplyAdd:
     accumulator: str
     accumulator_bits: int = 32
     terms: int = 1
-    intrinsic: str = ""
+    intrinsics: Mapping[int, str] = field(default_factory=dict)
+    accumulates: bool = True
     features: tuple[str, ...] = ()
 
     def flops(self, vector_bits: int) -> int:

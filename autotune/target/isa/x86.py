@@ -38,32 +38,47 @@ define internal void @restore_denormals(i32 %old) {{
 
 # `clflush` waits for one line after the other; one fence behind `clflushopt` waits for all.
 _LINE_FLUSHES = {"clflushopt": "llvm.x86.clflushopt", "sse2": "llvm.x86.sse2.clflush"}
+_WIDTHS = (128, 256, 512)
 _FMA = MultiplyAdd("fma", ("float32", "float32"), "float32")
 _DOT_BF16 = MultiplyAdd(
     "vdpbf16ps",
     ("bfloat16", "bfloat16"),
     "float32",
     terms=2,
-    intrinsic="llvm.x86.avx512bf16.dpbf16ps",
+    intrinsics={b: f"llvm.x86.avx512bf16.dpbf16ps.{b}" for b in _WIDTHS},
     features=("avx512bf16",),
 )
-# The VEX form of AVX-VNNI has no wider vectors than 256 bits and LLVM's same intrinsic.
 _DOT_INT8 = MultiplyAdd(
     "vpdpbusd",
     ("uint8", "int8"),
     "int32",
     terms=4,
-    intrinsic="llvm.x86.avx512.vpdpbusd",
+    intrinsics={b: f"llvm.x86.avx512.vpdpbusd.{b}" for b in _WIDTHS},
     features=("avx512vnni",),
 )
+# AVX-VNNI has no wider vectors than 256 bits; LLVM's intrinsic is the same.
 _DOT_INT8_VEX = replace(_DOT_INT8, features=("avxvnni", "avx512vnni"))
+# Products of bytes in pairs, exact: `vpmaddubsw`, which takes bytes, saturates at 16 bits.
+_DOT_INT16 = MultiplyAdd(
+    "vpmaddwd",
+    ("int16", "int16"),
+    "int32",
+    terms=2,
+    intrinsics={
+        128: "llvm.x86.sse2.pmadd.wd",
+        256: "llvm.x86.avx2.pmadd.wd",
+        512: "llvm.x86.avx512.pmaddw.d.512",
+    },
+    accumulates=False,
+)
+_DOT_INT16_512 = replace(_DOT_INT16, features=("avx512bw",))
 
 AVX2 = Isa(
     name="x86-64-v3",
     requires=("avx2", "fma"),
     vector_bits=256,
     n_registers=16,
-    forms=(_FMA, _DOT_INT8_VEX),
+    forms=(_FMA, _DOT_INT8_VEX, _DOT_INT16),
     pause="llvm.x86.sse2.pause",
     line_flushes=_LINE_FLUSHES,
     denormals_ir=_DENORMALS_IR,
@@ -73,7 +88,7 @@ AVX512 = Isa(
     requires=("avx512f", "avx512vl"),
     vector_bits=512,
     n_registers=32,
-    forms=(_FMA, _DOT_BF16, _DOT_INT8),
+    forms=(_FMA, _DOT_BF16, _DOT_INT8, _DOT_INT16_512),
     pause="llvm.x86.sse2.pause",
     line_flushes=_LINE_FLUSHES,
     denormals_ir=_DENORMALS_IR,
@@ -101,8 +116,12 @@ NAMES: Mapping[str, Isa] = {
 }
 """CPUs that `--target` takes, by LLVM's names."""
 
-_VNNI, _BF16 = frozenset({"avx512vnni"}), frozenset({"avx512vnni", "avx512bf16"})
+_WORDS = frozenset({"avx512bw"})
+_VNNI = _WORDS | {"avx512vnni"}
+_BF16 = _VNNI | {"avx512bf16"}
 FEATURES: Mapping[str, frozenset[str]] = {
+    "x86-64-v4": _WORDS,
+    "skylake-avx512": _WORDS,
     "cascadelake": _VNNI,
     "icelake-server": _VNNI,
     "znver4": _BF16,

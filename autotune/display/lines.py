@@ -1,0 +1,204 @@
+"""⑨ A session as text: the live display, one line per batch, and the summary."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from autotune.display.view import TaskRow, View, stop_text
+from autotune.result import MeasureResult, MeasureStatus
+from autotune.tuner import (
+    BatchMeasured,
+    SessionFinished,
+    StopReason,
+    TaskStop,
+    Totals,
+)
+from autotune.units import format_duration, format_seconds
+
+_MAX_ROWS = 30
+_LEAST_WIDTH = 20  # of a terminal on which a table says anything
+_MORE_LINES = 2  # the head of the table, and how many tasks are not in it
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the table, on terminals that are at least so wide."""
+
+    title: str
+    text: Callable[[TaskRow], str]
+    least_width: int = 0
+
+
+_COLUMNS = (
+    _Column("id", lambda row: str(row.id)),
+    _Column("weight", lambda row: str(row.task.weight), 50),
+    _Column("best", lambda row: format_seconds(row.best_s)),
+    _Column("GFLOPS", lambda row: row.gflops_text, 70),
+    _Column("% bound", lambda row: row.bound_text, 60),
+    _Column("trials", lambda row: str(row.n_trials), 30),
+)
+
+
+def display(view: View, elapsed_s: float, width: int, height: int) -> RenderableType:
+    """The status, then as many of the heaviest tasks as fit below it; no line is wrapped."""
+    status = [_fitted(line, width) for line in status_lines(view, elapsed_s)]
+    n_rows = height - 1 - len(status) - _MORE_LINES
+    if n_rows < 1 or width < _LEAST_WIDTH:
+        return Group(*status[: max(1, height - 1)])
+    table = task_table(view, n_rows, width)
+    more = more_text(view, table)
+    return Group(*status, table, *([_fitted(more, width)] if more else []))
+
+
+def _fitted(line: str, width: int) -> Text:
+    text = Text(line, no_wrap=True, end="\n")
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def task_table(view: View, n_rows: int = _MAX_ROWS, width: int = 80) -> Table:
+    """One row per task in model order, of `n_rows` tasks: the one at work and the heaviest.
+
+    Columns that say least are left out where there is no room for them.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    kept = [c for c in _COLUMNS if width >= c.least_width]
+    for column in kept:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    table.add_column("task", no_wrap=True, overflow="ellipsis")
+    rows = sorted(view.rows.values(), key=partial(_row_order, view.current))
+    shown = sorted(rows[: min(n_rows, _MAX_ROWS)], key=lambda r: r.id)
+    for row in shown:
+        mark = "▶ " if row.task.key == view.current else ""
+        label = mark + row.task.label + (f" ({row.finished})" if row.finished else "")
+        table.add_row(*(c.text(row) for c in kept), label, style="bold" if mark else None)
+    return table
+
+
+def more_text(view: View, table: Table) -> str:
+    """How many tasks are not in a table; nothing where it has all of them."""
+    n = len(view.rows) - table.row_count
+    return f"and {n} lighter {'task' if n == 1 else 'tasks'}" if n else ""
+
+
+def _row_order(current: str, row: TaskRow) -> tuple[bool, bool, float]:
+    """The current task, then those that take longest, then the unmeasured with the most FLOPs."""
+    weight = row.task.weight * (row.task.flops if row.best_s is None else row.best_s)
+    return row.task.key != current, row.best_s is None, -weight
+
+
+def status_lines(view: View, elapsed_s: float) -> list[str]:
+    """Weighted latency now and untuned; time used and left, trials; the task at work."""
+    return [
+        f"Σ weight·latency {total_text(view)}",
+        f"{format_duration(elapsed_s)} used, {view.left_text(elapsed_s)} left"
+        f"  ·  {view.n_trials} trials{failure_text(view)}",
+        _work_text(view),
+    ]
+
+
+def _work_text(view: View) -> str:
+    if view.is_stopping:
+        return "finishing the current measurement; Ctrl-C once more to stop at once"
+    if view.current not in view.rows:
+        return "starting"
+    row = view.rows[view.current]
+    doing = "finalists measured again: task" if view.is_final else "measuring task"
+    return f"{doing} {row.id}, {row.task.label}"
+
+
+def total_text(view: View) -> str:
+    """`24.1 ms (31.0 ms untuned)`, and what it covers while tasks are missing.
+
+    Nothing is compared that is not of the same calls.
+    """
+    found = view.totals
+    if not found.n_known:
+        return "-"
+    is_alike = found.total_s == found.tuned_s
+    now = format_seconds(found.total_s or None)
+    now += f" ({format_seconds(found.untuned_s)} untuned)" if is_alike and found.untuned_s else ""
+    missing = len(view.rows) - found.n_known
+    return now if not missing else f"{now}, {found.n_known} of {len(view.rows)} tasks"
+
+
+def failure_text(view: View) -> str:
+    """`, 3 failed`, or nothing."""
+    n_failed = view.statuses.total() - view.statuses[MeasureStatus.OK]
+    return f", {n_failed} failed" if n_failed else ""
+
+
+def batch_line(view: View, event: BatchMeasured) -> str:
+    """A batch in one line."""
+    row = view.rows[event.task]
+    failed = _failures(event.results)
+    return (
+        f"{format_duration(event.elapsed_s):>7}  {event.session_trials:>6} trials  "
+        f"task {row.id:<3} {format_seconds(row.best_s):>9}  {row.gflops_text:>7} GFLOPS  "
+        f"total {total_text(view)}{failed}"
+    )
+
+
+def _failures(results: tuple[MeasureResult, ...]) -> str:
+    counts = Counter(r.status.value for r in results if not r.ok)
+    return "".join(f"  {n}x {status}" for status, n in sorted(counts.items()))
+
+
+def stops_text(stops: Mapping[str, TaskStop]) -> str:
+    """`3 at bound, 20 no gain, 5 budget`."""
+    counts = Counter(stop_text(stop) for stop in stops.values())
+    return ", ".join(f"{n} {text}" for text, n in counts.most_common())
+
+
+def comparison_text(event: SessionFinished) -> str:
+    """`Σ weight·latency: 14.00 ms untuned → 5.500 ms tuned (2.55x)`, over the same calls.
+
+    Where that is not the whole network, how much of it; where nothing can be compared, only what
+    is known.
+    """
+    found = event.totals
+    if found.ratio is None:
+        untold = ", no default program was measured" if found.n_known else ""
+        return f"Σ weight·latency: {format_seconds(found.total_s or None)}{untold}"
+    tasks = f"{found.n_compared} {'task' if found.n_compared == 1 else 'tasks'}"
+    part = "" if found.is_complete else f" of {tasks} ({_share_text(found)})"
+    again = ", finalists measured again" if event.n_remeasured else ""
+    return (
+        f"Σ weight·latency{part}: {format_seconds(found.untuned_s)} untuned → "
+        f"{format_seconds(found.tuned_s)} tuned ({found.ratio:.2f}x{again})"
+    )
+
+
+def _share_text(found: Totals) -> str:
+    return f"{math.floor(100 * found.share)} % of the FLOPs"
+
+
+def summary_lines(event: SessionFinished) -> Iterator[str]:
+    """What came out of the session, for people."""
+    early = event.reason in (StopReason.CONVERGED, StopReason.EXHAUSTED)
+    yield (
+        f"stopped: {event.reason.value} after {event.n_trials} trials, "
+        f"{format_duration(event.elapsed_s)}"
+        + (": no task has anything left to gain" if early else "")
+    )
+    yield comparison_text(event)
+    if event.stops:
+        yield f"tasks: {stops_text(event.stops)}"
+    if event.failures:
+        parts = ", ".join(f"{n} {status}" for status, n in event.failures.items())
+        yield f"failed candidates: {parts}"
+    wall = {name: event.seconds[name] for name in ("search", "model", "measure")}
+    total = sum(wall.values()) or 1.0
+    shares = ", ".join(f"{name} {100 * value / total:.0f} %" for name, value in wall.items())
+    yield (
+        f"time: {shares} (candidates: {event.seconds['build']:.0f} s of building, "
+        f"{event.seconds['run']:.0f} s of running)"
+    )

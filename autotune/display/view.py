@@ -1,0 +1,102 @@
+"""⑨ What is known of a session from its events: everything on the screen comes from here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from autotune.result import MeasureStatus
+from autotune.tuner import (
+    BatchMeasured,
+    Budget,
+    Event,
+    FinalistsMeasured,
+    SessionStarted,
+    TaskFinished,
+    TaskSelected,
+    TaskStop,
+    Totals,
+    TuningTask,
+)
+from autotune.units import format_duration, gflops
+
+
+@dataclass(slots=True)
+class TaskRow:
+    """What the screen knows of a task."""
+
+    id: int
+    task: TuningTask
+    n_trials: int = 0
+    best_s: float | None = None
+    finished: str = ""
+
+    @property
+    def gflops_text(self) -> str:
+        """Rate of the best program."""
+        rate = gflops(self.task.flops, self.best_s)
+        return f"{rate:.1f}" if rate else "-"
+
+    @property
+    def bound_text(self) -> str:
+        """How much of the physical limit the best program reaches, in percent."""
+        bound = self.task.bound_s
+        return f"{100 * bound / self.best_s:.0f}" if bound and self.best_s else "-"
+
+
+@dataclass(slots=True)
+class View:
+    """A session as its events tell it. Everything on the screen comes from here."""
+
+    rows: dict[str, TaskRow] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
+    current: str = ""
+    elapsed_s: float = 0.0
+    n_trials: int = 0
+    totals: Totals = field(default_factory=Totals)
+    is_final: bool = False
+    is_stopping: bool = False
+    statuses: Counter[MeasureStatus] = field(default_factory=Counter)
+
+    def apply(self, event: Event) -> None:
+        """Take one event into account."""
+        match event:
+            case SessionStarted():
+                rows = [
+                    TaskRow(i, p.task, p.n_trials, p.best_s, stop_text(p.stop))
+                    for i, p in enumerate(event.tasks)
+                ]
+                self.rows = {row.task.key: row for row in rows}
+                self.budget, self.elapsed_s = event.budget, event.elapsed_s
+                self.n_trials, self.totals = event.n_replayed, event.totals
+            case TaskSelected(task=task):
+                self.current = task
+            case BatchMeasured():
+                self._batch(event)
+            case TaskFinished(task=task, reason=reason):
+                self.rows[task].finished = stop_text(reason)
+            case FinalistsMeasured(task=task, best_s=best_s):
+                self.current, self.is_final = task, True
+                self.rows[task].best_s = best_s
+                self.elapsed_s, self.totals = event.elapsed_s, event.totals
+
+    def _batch(self, event: BatchMeasured) -> None:
+        row = self.rows[event.task]
+        row.best_s, row.n_trials = event.best_s, event.n_trials
+        self.elapsed_s, self.n_trials = event.elapsed_s, event.session_trials
+        self.totals = event.totals
+        self.statuses.update(r.status for r in event.results)
+
+    def left_text(self, elapsed_s: float) -> str:
+        """What is left of the budget."""
+        parts = []
+        if self.budget.time_s is not None:
+            parts.append(format_duration(self.budget.time_s - elapsed_s))
+        if self.budget.trials is not None:
+            parts.append(f"{max(0, self.budget.trials - self.n_trials)} trials")
+        return " or ".join(parts) or "no limit"
+
+
+def stop_text(stop: TaskStop | None) -> str:
+    """`at bound`; nothing for a task that goes on."""
+    return stop.value.replace("_", " ") if stop is not None else ""

@@ -1,0 +1,209 @@
+"""① Normalisations: softmax, of batches, layers, instances, groups, of neighbouring channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from autotune.graph.ir import Editor, Node, Shape, unsupported
+from autotune.graph.operators.definition import (
+    Layout,
+    Operands,
+    Operator,
+    Scope,
+    axes_of,
+    literal,
+    optional,
+    read,
+    repeats_along,
+    shape_text,
+    tensor,
+)
+from autotune.graph.operators.reductions import MEAN, fold, reduced, square
+from autotune.te.expr import (
+    Axis,
+    Expr,
+    Reduce,
+    Tensor,
+    add,
+    binary,
+    both,
+    call,
+    compare,
+    div,
+    f32,
+    floordiv,
+    idx,
+    mul,
+    select,
+    sub,
+)
+
+
+def _softmax(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """exp(x - max) / Σ exp(x - max) along one axis; LogSoftmax its logarithm."""
+    x = tensor(operands, 0)
+    axis = (node.attrs.get("axis", -1) % len(x.shape),)
+    axes = axes_of(x.shape)
+    top = fold(scope, "max", x, axis, lambda e: e)
+    shifted = sub(read(x, axes), read(top, axes))
+    if node.op == "LogSoftmax":
+        below = scope.compute("sub", axes, shifted)
+        total = fold(scope, "sum", below, axis, lambda e: call("exp", e))
+        return scope.compute(
+            "logsoftmax", axes, sub(read(below, axes), call("log", read(total, axes)))
+        )
+    powers = scope.compute("exp", axes, call("exp", shifted))
+    total = fold(scope, "sum", powers, axis, lambda e: e)
+    share = div(f32(1.0), read(total, axes))  # the same for the whole row: one division
+    return scope.compute("softmax", axes, mul(read(powers, axes), share))
+
+
+def _normalise(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """(x - mean) / sqrt(variance + ε) · scale + bias.
+
+    Mean and variance over the spatial dimensions (InstanceNormalization), or over the dimensions
+    from `axis` on (LayerNormalization).
+    """
+    x, axes = tensor(operands, 0), axes_of(shape)
+    layer = node.op == "LayerNormalization"
+    first = node.attrs.get("axis", -1) % len(shape) if layer else 1
+    over = tuple(range(first, len(shape) if layer else len(shape) - 1))
+    mean = reduced(scope, MEAN, x, over, keep=True)
+    centred = scope.compute("sub", axes, sub(read(x, axes), read(mean, axes)))
+    total = fold(scope, "sum", centred, over, square)
+    share = 1 / math.prod(shape[n] for n in over)
+    return _scaled(scope, node, operands, centred, total, share)
+
+
+def _normalise_groups(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """(x - mean) / sqrt(variance + ε) · scale + bias over space and the channels of each group.
+
+    Sums are made channel by channel, then over the channels of its group for each of them, so that
+    only these small sums know of groups.
+    """
+    x, axes = tensor(operands, 0), axes_of(shape)
+    size = shape[-1] // node.attrs["num_groups"]
+    share = 1 / (math.prod(shape[1:-1]) * size)
+    mean = mul(read(_group_sum(scope, x, size, lambda e: e), axes), literal(share))
+    centred = scope.compute("sub", axes, sub(read(x, axes), mean))
+    total = _group_sum(scope, centred, size, square)
+    return _scaled(scope, node, operands, centred, total, share)
+
+
+def _group_sum(scope: Scope, x: Tensor, size: int, before: Callable[[Expr], Expr]) -> Tensor:
+    """Σ over space and the `size` channels of a group; 1 in space, for every channel or for all."""
+    channels = fold(scope, "sum", x, tuple(range(1, len(x.shape) - 1)), before)
+    if size == x.shape[-1]:
+        return fold(scope, "sum", channels, (len(x.shape) - 1,), lambda e: e)
+    axes, near = axes_of(channels.shape), Axis("r", size)
+    first = mul(floordiv(axes[-1].var, idx(size)), idx(size))
+    element = channels[(*axes[:-1], add(first, near.var))]
+    return scope.compute("sum", axes, Reduce("sum", element, (near,)))
+
+
+def _scaled(
+    scope: Scope, node: Node, operands: Operands, centred: Tensor, squares: Tensor, share: float
+) -> Tensor:
+    """centred / sqrt(squares·share + ε) · scale + bias, the operands behind the first."""
+    axes = axes_of(centred.shape)
+    variance = mul(read(squares, axes), literal(share))
+    epsilon = literal(node.attrs.get("epsilon", 1e-5))
+    body = mul(read(centred, axes), call("rsqrt", add(variance, epsilon)))
+    body = mul(body, read(tensor(operands, 1), axes))
+    bias = optional(operands, 2)
+    return scope.compute("norm", axes, body if bias is None else add(body, read(bias, axes)))
+
+
+def _lrn(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """x / (bias + alpha/size · Σ x² over `size` neighbouring channels)^beta."""
+    x = tensor(operands, 0)
+    size, n_channels = int(node.attrs["size"]), x.shape[-1]
+    axes, near = axes_of(x.shape), Axis("r", size)
+    c = sub(add(axes[-1].var, near.var), idx((size - 1) // 2))
+    inside = both(compare("ge", c, idx(0)), compare("lt", c, idx(n_channels)))
+    element = x[(*axes[:-1], c)]
+    body = Reduce("sum", select(inside, mul(element, element), f32(0.0)), (near,))
+    squares = scope.compute("squares", axes, body)
+    scale = literal(node.attrs.get("alpha", 1e-4) / size)
+    base = add(literal(node.attrs.get("bias", 1.0)), mul(read(squares, axes), scale))
+    beta = literal(-node.attrs.get("beta", 0.75))
+    return scope.compute("lrn", axes, mul(read(x, axes), binary("pow", base, beta)))
+
+
+# --- rewrites and checks ----------------------------------------------------------------------
+
+
+def _batch_norm(editor: Editor, node: Node) -> None:
+    """(x - mean) · scale / sqrt(var + ε) + bias -> Mul, Add."""
+    params = [editor.constants.get(n) for n in node.inputs[1:5]]
+    if node.attrs.get("training_mode", 0) or any(p is None for p in params):
+        raise unsupported(node, editor.graph, "only inference with constant parameters")
+    scale, bias, mean, var = (p.astype(np.float64) for p in params if p is not None)
+    factor = scale / np.sqrt(var + node.attrs.get("epsilon", 1e-5))
+    rank = len(editor.types[node.output].shape)
+    dims = (-1,) + (1,) * (rank - 2)
+    mul = editor.constant(f"{node.output}.scale", factor.reshape(dims).astype(np.float32))
+    add = editor.constant(
+        f"{node.output}.shift", (bias - mean * factor).reshape(dims).astype(np.float32)
+    )
+    scaled = editor.new(f"{node.output}.scaled", editor.types[node.output].shape)
+    editor.emit(Node(node.name, "Mul", (node.inputs[0], mul), (scaled,)))
+    editor.emit(Node(node.name, "Add", (scaled, add), node.outputs[:1]))
+
+
+def _lp_normalisation(editor: Editor, node: Node) -> None:
+    """LpNormalization -> x / max(ReduceL1 or ReduceL2 of x, least normal float): 0 / 0 gives 0."""
+    kind = editor.types[node.output]
+    axis = node.attrs.get("axis", -1) % len(kind.shape)
+    shape = (*kind.shape[:axis], 1, *kind.shape[axis + 1 :])
+    norm, divisor = (editor.new(f"{node.output}.{n}", shape) for n in ("norm", "divisor"))
+    attrs = {"axes": (axis,), "keepdims": 1}
+    editor.emit(Node(node.name, f"ReduceL{node.attrs.get('p', 2)}", node.inputs, (norm,), attrs))
+    least = editor.constant(f"{node.output}.least", np.finfo(np.float32).tiny.reshape(1))
+    editor.emit(Node(node.name, "Max", (norm, least), (divisor,)))
+    editor.emit(Node(node.name, "Div", (node.inputs[0], divisor), node.outputs))
+
+
+def _check_channels(editor: Editor, node: Node) -> str:
+    """Scale and bias have an element for every channel."""
+    x, *rest = (editor.types[n].shape if n else () for n in node.inputs)
+    wrong = [s for n, s in zip(node.inputs[1:], rest, strict=True) if n and s != (x[1],)]
+    return f"a parameter of {shape_text(wrong[0])} for {x[1]} channels" if wrong else ""
+
+
+def _check_rows(editor: Editor, node: Node) -> str:
+    """Scale and bias repeat along the dimensions that are normalised."""
+    x, *rest = (editor.types[n].shape if n else () for n in node.inputs)
+    rows = x[node.attrs.get("axis", -1) % len(x) :]
+    pairs = zip(node.inputs[1:], rest, strict=True)
+    wrong = [s for n, s in pairs if n and not repeats_along(s, rows)]
+    if not wrong:
+        return ""
+    return f"a parameter of {shape_text(wrong[0])} for rows of {shape_text(rows)}"
+
+
+def _check_size(editor: Editor, node: Node) -> str:
+    size = node.attrs.get("size", 1)
+    return "" if size > 0 else f"size {size}"
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "Softmax": Operator(define=_softmax, layout=Layout.AXIS, default_axis=-1),
+    "LogSoftmax": Operator(define=_softmax, layout=Layout.AXIS, default_axis=-1),
+    "BatchNormalization": Operator(canonical=_batch_norm),
+    "InstanceNormalization": Operator(
+        define=_normalise, layout=Layout.SPATIAL, check=_check_channels
+    ),
+    "GroupNormalization": Operator(
+        define=_normalise_groups,
+        layout=Layout.SPATIAL,
+        check=_check_channels,
+        shape=lambda editor, node: editor.types[node.inputs[0]].shape,
+    ),
+    "LayerNormalization": Operator(define=_normalise, check=_check_rows),
+    "LpNormalization": Operator(canonical=_lp_normalisation),
+    "LRN": Operator(define=_lrn, layout=Layout.SPATIAL, check=_check_size),
+}

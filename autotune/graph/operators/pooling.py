@@ -1,0 +1,146 @@
+"""① Pooling: reductions over a sliding window of every channel, activations channels last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Node, Shape
+from autotune.graph.limits import check_constant
+from autotune.graph.operators.definition import (
+    Folding,
+    Layout,
+    Operands,
+    Operator,
+    Scope,
+    axes_of,
+    literal,
+    read,
+    tensor,
+)
+from autotune.graph.operators.windows import Window, check_window, space_axes
+from autotune.te.expr import Axis, Expr, Reduce, Tensor, binary, call, f32, mul
+
+
+def _max_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """Maximum over the window; what lies outside counts as -inf."""
+    return _pool(scope, node, operands, shape, "max")
+
+
+def _average_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """Mean over the window. The second operand is 1 / the number of elements that count."""
+    total = _pool(scope, node, operands, shape, "sum")
+    axes = axes_of(total.shape)
+    return scope.compute("mul", axes, mul(read(total, axes), read(operands[1] or f32(1.0), axes)))
+
+
+def _lp_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """(Σ |x|^p)^(1/p) over the window."""
+    p = node.attrs.get("p", 2)
+    total = _pool(scope, node, operands, shape, "sum", lambda e: _power(call("abs", e), p))
+    axes = axes_of(total.shape)
+    return scope.compute("root", axes, _root(read(total, axes), p))
+
+
+def _root(e: Expr, p: float) -> Expr:
+    """The p-th root of what is not negative; a power of any number costs ten times as much."""
+    if p in (1, 2):
+        return e if p == 1 else call("sqrt", e)
+    return call("exp", mul(call("log", e), literal(1 / p)))
+
+
+_MOST_FACTORS = 4
+"""Whole exponents up to this are products, which cost less than a power and are more exact."""
+
+
+def _power(e: Expr, p: float) -> Expr:
+    if p in range(1, _MOST_FACTORS + 1):
+        return reduce(mul, [e] * int(p))
+    return binary("pow", e, literal(p))
+
+
+def _pool(
+    scope: Scope,
+    node: Node,
+    operands: Operands,
+    shape: Shape,
+    op: str,
+    before: Callable[[Expr], Expr] = lambda e: e,
+) -> Tensor:
+    x = tensor(operands, 0)
+    window = Window(node, tuple(node.attrs["kernel_shape"]), x.shape[1:-1], shape[1:-1])
+    source = window.pad(scope, x, -math.inf if op == "max" else 0.0)
+    n, outs, c = Axis("n", shape[0]), space_axes(shape[1:-1]), Axis("c", shape[-1])
+    taps = window.taps
+    body = Reduce(op, before(source[(n, *window.at(outs, taps), c)]), taps)
+    return scope.compute(f"{op}_pool", (n, *outs, c), body)
+
+
+# --- rewrites ---------------------------------------------------------------------------------
+
+
+def _counted_pool(editor: Editor, node: Node) -> None:
+    """AveragePool with a second operand: 1 / the number of elements that count."""
+    size = editor.types[node.inputs[0]].shape[1:-1]
+    out = editor.types[node.output].shape[1:-1]
+    window = Window(node, tuple(node.attrs["kernel_shape"]), size, out)
+    check_constant(node, 8 * math.prod(out))
+    counts = np.ones((), np.int64)
+    for n in range(len(size)):
+        counts = np.multiply.outer(counts, _n_counted(window, n, node))
+    scale = (1.0 / np.maximum(counts, 1)).astype(np.float32)
+    scale = scale.reshape(-1)[:1] if (scale == scale.flat[0]).all() else scale[..., None]
+    name = editor.constant(f"{node.output}.counts", scale)
+    _live_pool(editor, replace(node, inputs=(node.inputs[0], name)))
+
+
+def _live_pool(editor: Editor, node: Node) -> None:
+    """Drop the outer taps that read only padding."""
+    size = editor.types[node.inputs[0]].shape[1:-1]
+    out = editor.types[node.output].shape[1:-1]
+    _, attrs = Window(node, tuple(node.attrs["kernel_shape"]), size, out).live()
+    editor.emit(replace(node, attrs={**node.attrs, **attrs}))
+
+
+def _n_counted(window: Window, n: int, node: Node) -> Array:
+    """How many taps of each output position along dimension `n` count."""
+    at = np.arange(window.out[n]) * window.strides[n] - window.begin[n]  # of the first tap
+    step, padded = window.dilations[n], bool(node.attrs.get("count_include_pad", 0))
+    end = window.size[n] + (window.end[n] if padded else 0)
+    first = np.zeros_like(at) if padded else np.maximum(0, -(at // step))
+    last = np.minimum(window.kernel[n] - 1, (end - 1 - at) // step)
+    counted: Array = np.maximum(0, last - first + 1)
+    return counted
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "MaxPool": Operator(
+        define=_max_pool,
+        takes_prologue=True,
+        layout=Layout.SPATIAL,
+        resolve=_live_pool,
+        precondition=check_window,
+        folding=Folding.FINITE,
+    ),
+    "AveragePool": Operator(
+        define=_average_pool,
+        takes_prologue=True,
+        constant_role="scale",
+        scalar_is_literal=True,
+        layout=Layout.SPATIAL,
+        resolve=_counted_pool,
+        precondition=check_window,
+        folding=Folding.FINITE,
+    ),
+    "LpPool": Operator(
+        define=_lp_pool,
+        layout=Layout.SPATIAL,
+        resolve=_live_pool,
+        precondition=check_window,
+        folding=Folding.FINITE,
+    ),
+}

@@ -1,0 +1,228 @@
+"""① Reductions along axes: sums, means, norms, extrema and where they are, global pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.operators.definition import (
+    POINT,
+    Layout,
+    Operands,
+    Operator,
+    Scope,
+    axes_of,
+    literal,
+    read,
+    tensor,
+)
+from autotune.te.expr import (
+    FLOAT_DTYPES,
+    Axis,
+    Call,
+    Expr,
+    Reduce,
+    Tensor,
+    add,
+    call,
+    compare,
+    either,
+    f32,
+    idx,
+    mul,
+    select,
+    sub,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction `op` of `before(x)`; `after` is "mean" or a function of the result.
+
+    `of_one`: the operator that is left where no axis is reduced.
+    """
+
+    op: str
+    before: Callable[[Expr], Expr] = lambda e: e
+    after: str = ""
+    of_one: str = "Identity"
+
+
+def square(e: Expr) -> Expr:
+    """e²."""
+    return mul(e, e)
+
+
+MEAN, MAXIMUM = Reduction("sum", after="mean"), Reduction("max")
+
+
+def _reduction(
+    kind: Reduction, scope: Scope, node: Node, operands: Operands, shape: Shape
+) -> Tensor:
+    """A reduction over `node.attrs["axes"]`."""
+    x = tensor(operands, 0)
+    keep = bool(node.attrs.get("keepdims", 1))
+    return reduced(scope, kind, x, tuple(node.attrs["axes"]), keep)
+
+
+def _log_sum_exp(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """log Σ exp(x - max) + max over `node.attrs["axes"]`.
+
+    An infinite maximum is replaced by 0: x - max would be NaN.
+    """
+    x, over = tensor(operands, 0), tuple(node.attrs["axes"])
+    axes, keep = axes_of(x.shape), bool(node.attrs.get("keepdims", 1))
+    top = fold(scope, "max", x, over, lambda e: e)
+    largest = read(top, axes_of(top.shape))
+    is_infinite = compare("eq", call("abs", largest), literal(math.inf))
+    top = scope.compute("shift", axes_of(top.shape), select(is_infinite, f32(0.0), largest))
+    below = scope.compute("sub", axes, sub(read(x, axes), read(top, axes)))
+    total = fold(scope, "sum", below, over, lambda e: call("exp", e), keep)
+    outer = axes_of(total.shape)
+    kept = iter(a for n, a in enumerate(outer) if not keep or n not in over)
+    at = [idx(0) if n in over else next(kept).var for n in range(len(axes))]
+    logarithm = call("log", total[tuple(a.var for a in outer)])
+    return scope.compute("logsumexp", outer, add(logarithm, top[tuple(at)]))
+
+
+def reduced(scope: Scope, kind: Reduction, x: Tensor, over: tuple[int, ...], keep: bool) -> Tensor:
+    """Reduce dimensions `over` of x; they become 1 or disappear."""
+    after = kind.after
+    total = fold(scope, kind.op, x, over, kind.before, keep)
+    if not after:
+        return total
+    axes = axes_of(total.shape)
+    element = read(total, axes) if total.shape else total[()]
+    if after == "mean":
+        scale = literal(1 / math.prod(x.shape[a] for a in over))
+        return scope.compute("mul", axes, mul(element, scale))
+    return scope.compute(after, axes, Call(after, (element,)))
+
+
+def fold(
+    scope: Scope,
+    op: str,
+    x: Tensor,
+    over: tuple[int, ...],
+    before: Callable[[Expr], Expr],
+    keep: bool = True,
+) -> Tensor:
+    """`op` of `before(x)` over dimensions `over` of x; they become 1 or disappear."""
+    axes = axes_of(x.shape)
+    reduced = tuple(Axis(f"r{axes[n].name}", axes[n].extent) for n in over)
+    inner = dict(zip(over, reduced, strict=True))
+    element = before(x[tuple(inner.get(n, a) for n, a in enumerate(axes))])
+    if keep:
+        outer = [Axis(a.name, 1) if n in inner else a for n, a in enumerate(axes)]
+    else:
+        outer = [a for n, a in enumerate(axes) if n not in inner]
+    return scope.compute(op, outer or POINT, Reduce(op, element, reduced))
+
+
+def _global_pool(
+    kind: Reduction, scope: Scope, node: Node, operands: Operands, shape: Shape
+) -> Tensor:
+    """Mean or maximum over all spatial dimensions."""
+    x = tensor(operands, 0)
+    spatial = tuple(range(1, len(x.shape) - 1))
+    return reduced(scope, kind, x, spatial, keep=True)
+
+
+def _arg_extremum(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """Position of the first (or last) largest or smallest element of dimension `axis`.
+
+    NaN counts as the extremum, as in NumPy.
+    """
+    x = tensor(operands, 0)
+    axis = node.attrs.get("axis", 0) % len(x.shape)
+    axes = axes_of(x.shape)
+    r = Axis(f"r{axes[axis].name}", x.shape[axis])
+    element = x[(*axes[:axis], r, *axes[axis + 1 :])]
+    outer = (*axes[:axis], *axes[axis + 1 :]) or POINT
+    best = Reduce("max" if node.op == "ArgMax" else "min", element, (r,))
+    extremum = scope.compute(best.op, outer, best)
+    is_last = node.attrs.get("select_last_index", 0)
+    is_best = compare("eq", element, extremum[outer])
+    if x.dtype in FLOAT_DTYPES:
+        is_best = either(is_best, compare("ne", element, element))
+    at = select(is_best, r.var, idx(-1 if is_last else r.extent))
+    found = Reduce("max" if is_last else "min", at, (r,))
+    return scope.compute("position", outer, found)
+
+
+# --- rewrites ---------------------------------------------------------------------------------
+
+
+def reduce_axes(node: Node, constants: dict[str, Array], rank: int) -> tuple[int, ...] | None:
+    """Axes of a reduction: attribute or constant operand; None if computed at run time."""
+    if "axes" in node.attrs:
+        return tuple(int(a) % rank for a in node.attrs["axes"])
+    name = node.inputs[1] if len(node.inputs) > 1 else ""
+    if not name:
+        return () if node.attrs.get("noop_with_empty_axes", 0) else tuple(range(rank))
+    if name not in constants:
+        return None
+    axes = tuple(int(a) % rank for a in constants[name].reshape(-1))
+    return axes or (() if node.attrs.get("noop_with_empty_axes", 0) else tuple(range(rank)))
+
+
+def _resolve(kind: Reduction, editor: Editor, node: Node) -> None:
+    """The axes become an attribute; a reduction over no axes becomes an elementwise operator."""
+    rank = len(editor.types[node.inputs[0]].shape)
+    axes = reduce_axes(node, editor.constants, rank)
+    if axes is None:
+        raise unsupported(node, editor.graph, "its axes are computed at run time")
+    if not axes:
+        op = kind.of_one
+        inputs = node.inputs[:1] * (2 if op == "Mul" else 1)
+        editor.emit(replace(node, op=op, inputs=inputs, attrs={}))
+        return
+    editor.emit(replace(node, inputs=node.inputs[:1], attrs={**node.attrs, "axes": axes}))
+
+
+def _global_lp_pool(editor: Editor, node: Node) -> None:
+    """GlobalLpPool -> ReduceL1 or ReduceL2 over the spatial dimensions."""
+    p = node.attrs.get("p", 2)
+    if p not in (1, 2):
+        raise unsupported(node, editor.graph, f"p = {p}")
+    axes = tuple(range(2, len(editor.types[node.output].shape)))
+    editor.emit(replace(node, op=f"ReduceL{p}", attrs={"axes": axes, "keepdims": 1}))
+
+
+def _record(kind: Reduction, any_type: bool = False) -> Operator:
+    return Operator(
+        define=partial(_reduction, kind),
+        any_type=any_type,
+        layout=Layout.REDUCTION,
+        resolve=partial(_resolve, kind),
+    )
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "ReduceSum": _record(Reduction("sum"), any_type=True),
+    "ReduceMax": _record(MAXIMUM, any_type=True),
+    "ReduceMin": _record(Reduction("min"), any_type=True),
+    "ReduceProd": _record(Reduction("prod"), any_type=True),
+    "ReduceMean": _record(MEAN),
+    "ReduceL1": _record(Reduction("sum", lambda e: call("abs", e), of_one="Abs")),
+    "ReduceL2": _record(Reduction("sum", square, "sqrt", of_one="Abs")),
+    "ReduceSumSquare": _record(Reduction("sum", square, of_one="Mul")),
+    "ReduceLogSum": _record(Reduction("sum", after="log", of_one="Log")),
+    "ReduceLogSumExp": Operator(
+        define=_log_sum_exp,
+        layout=Layout.REDUCTION,
+        resolve=partial(_resolve, Reduction("sum")),
+    ),
+    "GlobalAveragePool": Operator(
+        define=partial(_global_pool, MEAN), takes_prologue=True, layout=Layout.SPATIAL
+    ),
+    "GlobalMaxPool": Operator(
+        define=partial(_global_pool, MAXIMUM), takes_prologue=True, layout=Layout.SPATIAL
+    ),
+    "GlobalLpPool": Operator(canonical=_global_lp_pool),
+    "ArgMax": Operator(define=_arg_extremum, any_type=True),
+    "ArgMin": Operator(define=_arg_extremum, any_type=True),
+}

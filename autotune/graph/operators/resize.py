@@ -1,0 +1,350 @@
+"""① Resize: nearest neighbours by whole factors stay, all else is known weights for every axis.
+
+    Resize(x) -> Interpolate(x, first, weight, …)   where few neighbours make a result
+               | MatMul(W, x)                       along other axes;  W[out, in]
+
+A result lies at some coordinate of the source and takes the sources around it, weighed by a kernel:
+a triangle ('linear') or Keys' cubic. Antialiasing widens the kernel when an axis shrinks. What lies
+outside of a cropped source ('tf_crop_and_resize') is a constant. Formulas: ONNX operator reference,
+and its reference implementation for `align_corners`. Runs on the layout that is stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Node, Shape, float_array, to_last, unsupported
+from autotune.graph.limits import check_constant
+from autotune.graph.operators.definition import (
+    Fusion,
+    Layout,
+    Operands,
+    Operator,
+    Scope,
+    axes_of,
+    tensor,
+)
+from autotune.te.expr import Tensor, binary, idx
+
+_RADIUS = {"linear": 1, "cubic": 2}
+_MOST_TAPS = 64
+"""Neighbours of all axes together that are written out one by one."""
+_DENSE = 80
+"""How many times more multiplications a matrix product may do, if rows are single elements: it
+does them in vectors, while neighbours are then found element by element."""
+_LARGE_MATRIX = 1 << 22
+"""Elements from which on a matrix is avoided."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What makes every result along an axis: weights[out, n] of the sources from first[out] on.
+
+    Those outside of the source stand for the one at its end and are worth nothing.
+    """
+
+    size: int
+    first: Array
+    weights: Array
+    inside: Array
+    """Whether a result lies inside of a cropped source, [out]."""
+
+    @property
+    def n_taps(self) -> int:
+        """Neighbours that make a result."""
+        return int(self.weights.shape[1])
+
+    @property
+    def out(self) -> int:
+        """The extent of the result."""
+        return len(self.first)
+
+    @property
+    def is_repetition(self) -> bool:
+        """Whether every element is taken equally often, one after the other."""
+        factor = self.out // self.size
+        in_turn = factor * self.size == self.out and self.n_taps == 1 and self.inside.all()
+        return bool(in_turn and np.array_equal(self.first, np.arange(self.out) // factor))
+
+    def matrix(self) -> Array:
+        """The weights of all sources, [out, size]."""
+        found: Array = np.zeros((self.out, self.size))
+        columns = np.clip(self.first[:, None] + np.arange(self.n_taps), 0, self.size - 1)
+        np.add.at(found, (np.arange(self.out)[:, None], columns), self.weights)
+        return found
+
+
+def _resize(editor: Editor, node: Node) -> None:
+    """Rewrite one Resize; see the module."""
+    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
+    crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+    copied = shape == out and node.attrs.get("nearest_mode") == "simple"
+    changed = [a for a in range(len(out)) if crops or _changes(editor, node, a)]
+    axes = {a: _interpolation(editor, node, a) for a in changed if not copied}
+    if all(axis.is_repetition for axis in axes.values()):
+        editor.emit(replace(node, inputs=node.inputs[:1], attrs={}))
+        return
+    outside = not all(axis.inside.all() for axis in axes.values())
+    dtype = editor.types[node.output].dtype
+    result = editor.new(f"{node.output}.inside", out, dtype) if outside else node.output
+    _interpolate(editor, replace(node, outputs=(result,)), axes)
+    if outside:
+        _fill_outside(editor, node, axes, result)
+
+
+def _changes(editor: Editor, node: Node, axis: int) -> bool:
+    """Whether an axis may be more than copied: a factor of 1.1 keeps its extent of 4."""
+    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
+    return shape[axis] != out[axis] or _scale(editor, node, axis) != 1
+
+
+def _interpolate(editor: Editor, node: Node, axes: Mapping[int, _Axis]) -> None:
+    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
+    source = node.inputs[0]
+    sparse = _sparse_axes(axes, out, editor.types[source].dtype)
+    dense = [a for a in axes if a not in sparse]
+    for number, at in enumerate(dense):
+        check_constant(node, 4 * axes[at].size * axes[at].out)
+        before, after = math.prod(shape[:at]), math.prod(shape[at + 1 :])
+        flat = editor.new(f"{node.output}.flat", (before, shape[at], after))
+        made = editor.new(f"{node.output}.axis", (before, out[at], after))
+        shape = (*shape[:at], out[at], *shape[at + 1 :])
+        is_last = number == len(dense) - 1 and not sparse
+        target = node.output if is_last else editor.new(f"{node.output}.partly", shape)
+        weights = editor.constant(f"{node.output}.weights", float_array(axes[at].matrix()))
+        editor.emit(Node(node.name, "Reshape", (source,), (flat,)))
+        editor.emit(Node(node.name, "MatMul", (weights, flat), (made,)))
+        editor.emit(Node(node.name, "Reshape", (made,), (target,)))
+        source = target
+    if sparse:
+        tables = [name for at in sparse for name in _tables(editor, node, axes[at])]
+        attrs = {"axes": tuple(sparse)}
+        editor.emit(Node(node.name, "Interpolate", (source, *tables), node.outputs, attrs))
+
+
+def _fill_outside(editor: Editor, node: Node, axes: Mapping[int, _Axis], source: str) -> None:
+    """The extrapolation value where a result lies outside of the source along some axis."""
+    kind = editor.types[node.output]
+    inside: Array = np.ones((1,) * len(kind.shape), bool)
+    for at, axis in axes.items():
+        inside = inside & axis.inside.reshape([-1 if n == at else 1 for n in range(inside.ndim)])
+    value = np.array([node.attrs.get("extrapolation_value", 0.0)], kind.dtype)
+    names = (f"{node.output}.where", inside), (f"{node.output}.outside", value)
+    where, other = (editor.constant(stem, array) for stem, array in names)
+    editor.emit(Node(node.name, "Where", (where, source, other), node.outputs))
+
+
+def _sparse_axes(axes: Mapping[int, _Axis], out: Shape, dtype: str) -> list[int]:
+    """The axes along which a few neighbours are added up faster than a whole matrix multiplies.
+
+    Where no sum is needed, every type of elements will do.
+    """
+    found: list[int] = []
+    left = _MOST_TAPS
+    for at, axis in axes.items():
+        n = axis.n_taps
+        is_faster = axis.size * math.prod(out[at + 1 :]) >= _DENSE * n
+        is_faster |= axis.size * axis.out > _LARGE_MATRIX
+        if n <= left and (is_faster if dtype == "float32" else n == 1):
+            found.append(at)
+            left //= n
+    return found
+
+
+def _tables(editor: Editor, node: Node, axis: _Axis) -> tuple[str, str]:
+    """Names of two constants: the first source of every result, and what it and those behind it
+    are worth; none where that is always one source.
+    """
+    begin = editor.constant(f"{node.output}.first", axis.first)
+    if axis.n_taps == 1:
+        return begin, ""
+    return begin, editor.constant(f"{node.output}.weights", float_array(axis.weights))
+
+
+def _interpolation(editor: Editor, node: Node, axis: int) -> _Axis:
+    """What every element of the source along `axis` is worth for every result."""
+    size, out = editor.types[node.inputs[0]].shape[axis], editor.types[node.output].shape[axis]
+    check_constant(node, 8 * out)
+    scale = _scale(editor, node, axis)
+    at = _coordinates(editor, node, axis, scale)
+    inside = np.ones(out, bool)
+    if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        inside = (at >= 0) & (at <= size - 1)
+    mode = node.attrs.get("mode", "nearest")
+    if mode == "nearest":
+        picked = np.clip(_nearest(node, at, scale), 0, size - 1)
+        return _Axis(size, picked, np.ones((out, 1)), inside)
+    if mode not in _RADIUS:
+        raise unsupported(node, editor.graph, f"mode '{mode}'")
+    smooth = bool(node.attrs.get("antialias", 0))
+    narrow = min(1.0, float(scale)) if smooth else 1.0
+    reach = math.ceil(_RADIUS[mode] / narrow)
+    check_constant(node, 8 * out * min(size, 2 * reach))
+    begin, weights = _shares(node, at.astype(np.float64), size, reach, narrow)
+    return _Axis(size, *_trimmed(begin, weights, size), inside)
+
+
+def _shares(node: Node, at: Array, size: int, reach: int, narrow: float) -> tuple[Array, Array]:
+    """The first of the sources within reach of every result, and what each is worth; their sum
+    is 1. What lies outside is taken for the source at the end, or left out.
+    """
+    mode, out = node.attrs["mode"], len(at)
+    takes_part = mode == "cubic" or node.attrs.get("antialias", 0)
+    only_inside = takes_part and node.attrs.get("exclude_outside", 0)
+    near = np.floor(at).astype(np.int64)
+    width = min(size, 2 * reach)
+    begin = np.clip(near + 1 - reach, 0, size - width)
+    weights: Array = np.zeros((out, width))
+    for step in range(1 - reach, reach + 1):
+        index = near + step
+        share = _kernel(node, np.abs(index - at) * narrow)
+        if only_inside:
+            share = np.where((index >= 0) & (index < size), share, 0.0)
+        np.add.at(weights, (np.arange(out), np.clip(index, 0, size - 1) - begin), share)
+    weights /= weights.sum(1, keepdims=True)
+    return begin, weights
+
+
+def _trimmed(begin: Array, weights: Array, size: int) -> tuple[Array, Array]:
+    """The same without what is worth nothing on both sides of all results.
+
+    A result at an end of the source that needs fewer than others has the rest outside, where none
+    is read for it: a NaN beside the last element is no part of it.
+    """
+    used = weights != 0
+    first, last = used.argmax(1), weights.shape[1] - 1 - used[:, ::-1].argmax(1)
+    n = int((last - first).max()) + 1
+    start = begin + first - np.where(begin + first == 0, n - 1 - (last - first), 0)
+    wide = np.pad(weights, ((0, 0), (n, n)))
+    return start, np.take_along_axis(wide, (start - begin + n)[:, None] + np.arange(n), 1)
+
+
+def _kernel(node: Node, distance: Array) -> Array:
+    """What a source at some distance is worth, before the sum is brought to 1."""
+    if node.attrs["mode"] == "linear":
+        return (1.0 - distance).clip(min=0.0)
+    a = node.attrs.get("cubic_coeff_a", -0.75)
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    share: Array = np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+    return share
+
+
+def _scale(editor: Editor, node: Node, axis: int) -> np.float32:
+    """The factor of an axis: given, or that of the sizes, for all axes alike where asked for."""
+    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
+    rank, axis = len(shape), to_last(len(shape))[axis]
+    names = (*node.inputs, "", "", "")
+    sizes = {to_last(rank)[n]: pair for n, pair in enumerate(zip(shape, out, strict=True))}
+    axes = [a % rank for a in node.attrs.get("axes", range(rank))]
+    given, asked = (editor.constants.get(name) for name in names[2:4])
+    if given is not None and given.size and axis in axes:
+        return np.float32(given[axes.index(axis)])
+    policy = node.attrs.get("keep_aspect_ratio_policy", "stretch")
+    if asked is not None and asked.size and policy != "stretch" and axis in axes:
+        ratios = [n / sizes[a][0] for n, a in zip(asked.tolist(), axes, strict=True)]
+        return np.float32(min(ratios) if policy == "not_larger" else max(ratios))
+    return np.float32(sizes[axis][1] / sizes[axis][0])
+
+
+def _coordinates(editor: Editor, node: Node, axis: int, scale: np.float32) -> Array:
+    """Where every result lies in the source, in elements; in float32, as ties depend on that."""
+    size, out = editor.types[node.inputs[0]].shape[axis], editor.types[node.output].shape[axis]
+    at: Array = np.arange(out, dtype=np.float32)
+    half = np.float32(0.5)
+    match node.attrs.get("coordinate_transformation_mode", "half_pixel"):
+        case "align_corners":
+            last = scale * np.float32(size) - np.float32(1)  # of a length that need not be whole
+            return at * np.float32((size - 1) / last) if last else at * np.float32(0)
+        case "asymmetric":
+            return at / scale
+        case "half_pixel":
+            return (at + half) / scale - half
+        case "half_pixel_symmetric":
+            centre = np.float32(size / 2 * (1 - out / (float(scale) * size)))
+            return centre + (at + half) / scale - half
+        case "pytorch_half_pixel":
+            return (at + half) / scale - half if out > 1 else at
+        case "tf_half_pixel_for_nn":
+            return (at + half) / scale
+        case "tf_crop_and_resize":
+            begin, end = _crop(editor, node, axis)
+            if out == 1:
+                return at + half * (begin + end) * np.float32(size - 1)
+            span = at * (end - begin) * np.float32(size - 1)
+            return begin * np.float32(size - 1) + span / np.float32(out - 1)
+        case mode:
+            raise unsupported(node, editor.graph, f"coordinates '{mode}'")
+
+
+def _crop(editor: Editor, node: Node, axis: int) -> tuple[np.float32, np.float32]:
+    """The part of an axis that is looked at, from 0 to 1."""
+    rank = len(editor.types[node.output].shape)
+    roi = editor.constants.get(node.inputs[1])
+    if roi is None:
+        raise unsupported(node, editor.graph, "its region is computed at run time")
+    axes = [a % rank for a in node.attrs.get("axes", range(rank))]
+    of_axis = to_last(rank)[axis]
+    if of_axis not in axes:
+        return np.float32(0), np.float32(1)
+    begins, ends = roi.reshape(2, -1).astype(np.float32)
+    return begins[axes.index(of_axis)], ends[axes.index(of_axis)]
+
+
+def _nearest(node: Node, at: Array, scale: np.float32) -> Array:
+    """Nearest whole coordinates; 'simple', before opset 11, depends on the direction."""
+    match node.attrs.get("nearest_mode", "round_prefer_floor"):
+        case "simple":
+            picked = np.ceil(at) if scale < 1 else np.floor(at)
+        case "floor":
+            picked = np.floor(at)
+        case "ceil":
+            picked = np.ceil(at)
+        case "round_prefer_ceil":
+            picked = np.floor(at + 0.5)
+        case _:
+            picked = np.ceil(at - 0.5)
+    return picked.astype(np.int64)
+
+
+def _resized(editor: Editor, node: Node) -> Shape | None:
+    """floor(extent · scale) in float32, as the scales are; sizes are left to `onnx`.
+
+    Of a cropped source too, as in ONNX's own inference and reference implementation.
+    """
+    scales = editor.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+    if scales is None or not scales.size:
+        return None
+    shape = list(editor.types[node.inputs[0]].shape)
+    rank = len(shape)
+    axes = node.attrs.get("axes", range(rank))
+    if len(axes) != scales.size or any(not -rank <= a < rank for a in axes):
+        return None
+    for axis, scale in zip(axes, scales.reshape(-1), strict=True):
+        shape[axis] = int(np.floor(np.float32(shape[axis]) * np.float32(scale)))
+    return tuple(shape) if min(shape, default=1) > 0 else None
+
+
+def _upsample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """Nearest neighbour by whole factors: y[i…] = x[i // factor…]."""
+    x = tensor(operands, 0)
+    axes = axes_of(shape)
+    factors = [out // n for out, n in zip(shape, x.shape, strict=True)]
+    index = [binary("floordiv", a.var, idx(f)) for a, f in zip(axes, factors, strict=True)]
+    return scope.compute("upsample", axes, x[tuple(index)])
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "Resize": Operator(
+        define=_upsample,
+        fusion=Fusion.INJECTIVE,
+        any_type=True,
+        layout=Layout.SPATIAL,
+        resolve=_resize,
+        shape=_resized,
+    ),
+}

@@ -1,0 +1,72 @@
+"""① The passes between an imported model and the partition, in the order in which they run.
+
+graph = prepare(graph)                                          every pass
+graph = prepare(graph, lambda p, graph: verify(graph, p.form))  and a look between them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from autotune.graph.ir import Graph
+from autotune.graph.passes.hoisting import hoist_elementwise
+from autotune.graph.passes.layout import channels_last, merge_transposes
+from autotune.graph.passes.normalisations import group_normalisations
+from autotune.graph.passes.parallel_convolutions import fold_linear
+from autotune.graph.passes.rewrites import canonical_operators, resolve_operands
+from autotune.graph.passes.simplify import merge_reshapes, remove_dead, remove_identities
+
+
+class Form(Enum):
+    """What the nodes of a graph mean."""
+
+    ONNX = "onnx"
+    """Operators of opset 22 and those of passes, in ONNX's order of dimensions."""
+    STORED = "stored"
+    """Shapes are those in memory: channels last."""
+    RESOLVED = "resolved"
+    """The same; every input is data, and every node has a definition or is a view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A rewrite of the graph. `form`: that of its result; its argument has the one before."""
+
+    name: str
+    run: Callable[[Graph], Graph]
+    form: Form = Form.ONNX
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("remove-dead", remove_dead),
+    Pass("remove-identities", remove_identities),
+    Pass("canonical", canonical_operators),
+    Pass("merge-reshapes", merge_reshapes),
+    Pass("group-norms", group_normalisations),
+    Pass("hoist-elementwise", hoist_elementwise),
+    Pass("merge-hoisted-reshapes", merge_reshapes),
+    Pass("remove-hoisted", remove_dead),
+    Pass("fold-linear", fold_linear),
+    Pass("remove-folded", remove_dead),
+    Pass("channels-last", channels_last, Form.STORED),
+    Pass("merge-transposes", merge_transposes, Form.STORED),
+    Pass("merge-stored-reshapes", merge_reshapes, Form.STORED),
+    Pass("remove-merged", remove_dead, Form.STORED),
+    Pass("resolve", resolve_operands, Form.RESOLVED),
+    Pass("remove-resolved-identities", remove_identities, Form.RESOLVED),
+    Pass("remove-resolved", remove_dead, Form.RESOLVED),
+)
+
+
+def prepare(graph: Graph, observe: Callable[[Pass, Graph], None] | None = None) -> Graph:
+    """Run all passes. `observe` gets every pass and its result, to print or to verify it.
+
+    Nodes that a pass refuses stay as `Refused` nodes; `refusals.require_supported` names them all.
+    """
+    for step in PASSES:
+        graph = step.run(graph)
+        if observe is not None:
+            observe(step, graph)
+    return graph

@@ -1,0 +1,127 @@
+"""⑩ Baselines of `bench`: other runtimes that run the same ONNX model.
+
+Each baseline computes in float32, with as many threads as the compiled model and the settings for
+the lowest latency of a single inference; all other settings are its defaults. Each inference binds
+its inputs again and allocates new outputs, as `runtime.Model` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import AutotuneError, MissingDependency, ModelError
+
+_REASON_WIDTH = 400
+_LEAVE_OUT = "leave out --against {}"
+
+Array = NDArray[Any]
+Runner = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+def baseline(name: str, model: Any, n_threads: int) -> Runner:
+    """A function that runs `model` (path or ModelProto) by the runtime `name`, of `BASELINES`.
+
+    Raises MissingDependency where it is not installed, ModelError where it refuses the model; so
+    does the function where it refuses the inputs.
+    """
+    with blamed(name, "load", _LEAVE_OUT.format(name)):
+        runner = BASELINES[name](model, n_threads)
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        with blamed(name, "run", _LEAVE_OUT.format(name)):
+            return runner(inputs)
+
+    return run
+
+
+@contextmanager
+def blamed(name: str, action: str, hint: str) -> Iterator[None]:
+    """Turn an exception of a runtime into a ModelError: each has its own."""
+    try:
+        yield
+    except AutotuneError:
+        raise
+    except Exception as error:
+        reason = shorten(str(error), _REASON_WIDTH) or type(error).__name__
+        raise ModelError(f"{name} cannot {action} the model: {reason}", hint) from error
+
+
+def onnxruntime_runner(model: Any, n_threads: int, optimise: bool = True) -> Runner:
+    """A function that runs `model` (path or ModelProto) by ONNX Runtime, else at its defaults.
+
+    Without `optimise` it computes node by node what the model says.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise _missing("onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = n_threads
+    options.log_severity_level = 4
+    if not optimise:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        _source(model), options, providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def openvino_runner(model: Any, n_threads: int) -> Runner:
+    """A function that runs `model` (path or ModelProto) by OpenVINO, else at its defaults.
+
+    The precision hint keeps OpenVINO from computing in bfloat16 on CPUs that support it. Inputs are
+    read in place.
+    """
+    try:
+        import openvino
+    except ImportError as error:
+        raise _missing("openvino") from error
+    core = openvino.Core()
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": n_threads,
+        "NUM_STREAMS": 1,
+    }
+    network = core.read_model(_source(model))
+    given = [port.get_names() for port in network.inputs]
+    names = [port.get_names() for port in network.outputs]
+    request = core.compile_model(network, "CPU", settings).create_infer_request()
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        # Bind by position: OpenVINO drops the names of inputs that no node reads.
+        ordered = [inputs[name] for aliases in given for name in aliases if name in inputs]
+        arrays = request.infer(ordered, share_inputs=True).values()
+        pairs = zip(names, arrays, strict=True)
+        return {name: np.asarray(array) for aliases, array in pairs for name in aliases}
+
+    return run
+
+
+BASELINES: dict[str, Callable[[Any, int], Runner]] = {
+    "onnxruntime": onnxruntime_runner,
+    "openvino": openvino_runner,
+}
+"""Runtimes that `bench --against` accepts, by package name."""
+
+
+def _source(model: Any) -> str | bytes:
+    if isinstance(model, str | Path):
+        return str(model)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _missing(package: str) -> MissingDependency:
+    return MissingDependency(
+        f"{package} is not installed",
+        f"pip install {package} (the extra 'bench' has all of them), or leave it out",
+    )

@@ -1,0 +1,137 @@
+"""⑩ Core-to-core latency: round trip of a cache line between two threads.
+
+Every barrier of a network costs at least one round trip: a few hundred ns between two idle cores of
+one socket, more across sockets, tens of µs when the cores are oversubscribed. A virtual machine
+does not report its topology, so a latency on several threads is reported with this figure.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable
+
+from autotune.codegen.jit import Library
+from autotune.codegen.memory import aligned
+from autotune.codegen.team import load_libgomp, team
+from autotune.measure.driver import assemble
+from autotune.target import Target
+
+_TRIPS = 500
+_REPEATS = 8
+_LIMIT_S = 0.1
+_SPINS = 4_000
+_WORDS_BYTES = 256
+
+
+class CoreLatency:
+    """Measures between the first two OpenMP threads that run a `Model` of this Python thread."""
+
+    def __init__(
+        self, target: Target, n_threads: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._team = team()
+        load_libgomp()
+        self._n_threads = n_threads
+        self._clock = clock
+        self._library = Library([assemble(_IR, target)])
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32)
+        self._run = kind(self._library.address("round_trips"))
+        self._words = aligned((_WORDS_BYTES,), "uint8")
+
+    def measure(self) -> float | None:
+        """Seconds per round trip with the present thread placement; None with a single thread.
+
+        Median of 8 blocks of 500 round trips; fewer blocks after 0.1 s, when two threads share a
+        core and a round trip takes milliseconds.
+        """
+        times: list[float] = []
+        begin = self._clock()
+        while not times or (len(times) < _REPEATS and self._clock() - begin < _LIMIT_S):
+            start = self._clock()
+            n_trips = self._team.call(self._run, self._words.ctypes.data, self._n_threads)
+            if not n_trips:
+                return None
+            times.append((self._clock() - start) / n_trips)
+        return statistics.median(times)
+
+
+# No `pause` in the loop: on some CPUs it takes as long as the round trip. After many spins a thread
+# yields, so that two threads on one core make progress.
+_IR = f"""
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+declare void @GOMP_parallel(ptr, ptr, i32, i32)
+declare i32 @sched_yield()
+
+define internal void @await(ptr %at, i64 %value) noinline {{
+entry:
+  br label %look
+look:
+  %spins = phi i64 [ 0, %entry ], [ %more, %spin ], [ %spins, %yield ]
+  %seen = load atomic i64, ptr %at acquire, align 8
+  %is_there = icmp eq i64 %seen, %value
+  br i1 %is_there, label %done, label %again
+again:
+  %patient = icmp ult i64 %spins, {_SPINS}
+  br i1 %patient, label %spin, label %yield
+spin:
+  %more = add i64 %spins, 1
+  br label %look
+yield:
+  call i32 @sched_yield()
+  br label %look
+done:
+  ret void
+}}
+
+; Words 0 and 16 (two cache lines): counters of threads 0 and 1. Word 8: completed round trips.
+define internal void @member(ptr %ping) {{
+entry:
+  %pong = getelementptr i64, ptr %ping, i64 16
+  %thread = call i32 @omp_get_thread_num()
+  %n = call i32 @omp_get_num_threads()
+  %enough = icmp uge i32 %n, 2
+  %plays = icmp ult i32 %thread, 2
+  %both = and i1 %enough, %plays
+  br i1 %both, label %start, label %done
+start:
+  %is_first = icmp eq i32 %thread, 0
+  br label %trip
+trip:
+  %i = phi i64 [ 1, %start ], [ %next, %tail ]
+  br i1 %is_first, label %send, label %answer
+send:
+  store atomic i64 %i, ptr %ping release, align 8
+  call void @await(ptr %pong, i64 %i)
+  br label %tail
+answer:
+  call void @await(ptr %ping, i64 %i)
+  store atomic i64 %i, ptr %pong release, align 8
+  br label %tail
+tail:
+  %next = add i64 %i, 1
+  %ends = icmp eq i64 %i, {_TRIPS}
+  br i1 %ends, label %last, label %trip
+last:
+  br i1 %is_first, label %note, label %done
+note:
+  %count_at = getelementptr i64, ptr %ping, i64 8
+  store i64 {_TRIPS}, ptr %count_at
+  br label %done
+done:
+  ret void
+}}
+
+; Returns the number of completed round trips; 0 if libgomp provides a single thread.
+define i64 @round_trips(ptr %words, i32 %n) {{
+  call void @llvm.memset.p0.i64(ptr %words, i8 0, i64 {_WORDS_BYTES}, i1 false)
+  call void @GOMP_parallel(ptr @member, ptr %words, i32 %n, i32 0)
+  %count_at = getelementptr i64, ptr %words, i64 8
+  %count = load i64, ptr %count_at
+  ret i64 %count
+}}
+
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+"""

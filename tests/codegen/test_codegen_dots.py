@@ -1,0 +1,149 @@
+"""Sums of narrow products: the same numbers by dot instructions, by unrolled loops, by NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autotune import te
+from autotune.codegen.compile import assembly
+from autotune.errors import ScheduleError
+from autotune.loopir.lower import lower
+from autotune.schedule.replay import replay
+from autotune.schedule.steps import Annotate, Reorder, Split
+from autotune.search.cost.analysis import analyse
+from autotune.search.sketch import generate_sketches
+from autotune.target import Target, host_target, parse_target, runs_here
+from autotune.te.dag import ComputeDAG
+from autotune.te.evaluate import evaluate
+from autotune.te.language import dag_of
+from autotune.te.products import dot_forms
+from tests.schedule.running import assert_computes, random_inputs
+
+HOST = host_target()
+WIDTHS = [replace(HOST, vector_bits=b, n_registers=n) for b, n in ((256, 16), (512, 32))]
+TARGETS = [t for t in WIDTHS if t.vector_bits <= HOST.vector_bits]
+TARGETS += [t for t in (parse_target("haswell"), parse_target("skylake-avx512")) if runs_here(t)]
+
+
+def _id(target: Target) -> str:
+    name = "host" if target.cpu == HOST.cpu else target.cpu
+    return f"{name}-{target.vector_bits}"
+
+
+def matmul(n: int, m: int, k: int, constant: bool = True, transposed: bool = False) -> ComputeDAG:
+    a = te.placeholder((n, k), "a", "uint8")
+    b = te.placeholder((m, k) if transposed else (k, m), "b", "int8", constant=constant)
+    r = te.reduce_axis(k, "r")
+
+    def term(i: te.Expression, j: te.Expression) -> te.Expression:
+        w = b[j, r] if transposed else b[r, j]
+        return te.sum(a[i, r].astype("int32") * w.astype("int32"), r)
+
+    s = te.compute((n, m), term, "s")
+    return dag_of(te.compute((n, m), lambda i, j: s[i, j].astype("float32") * 0.5, "y"))
+
+
+def convolution(pad: int) -> ComputeDAG:
+    """3 × 3 on 6 × 7 pixels of 8 channels; what is around the picture counts as `pad`."""
+    x = te.placeholder((6, 7, 8), "x", "uint8")
+    w = te.placeholder((3, 3, 8, 24), "w", "int8", constant=True)
+    u, v, c = te.reduce_axis(3, "u"), te.reduce_axis(3, "v"), te.reduce_axis(8, "c")
+    inside = te.compute(
+        (8, 9, 8),
+        lambda i, j, k: te.where((i >= 1) & (i < 7) & (j >= 1) & (j < 8), x[i - 1, j - 1, k], pad),
+        "p",
+    )
+    s = te.compute(
+        (6, 7, 24),
+        lambda i, j, k: te.sum(
+            inside[i + u, j + v, c].astype("int32") * w[u, v, c, k].astype("int32"), [u, v, c]
+        ),
+        "s",
+    )
+    return dag_of(te.compute((6, 7, 24), lambda i, j, k: s[i, j, k] + 1, "y"))
+
+
+CASES = {
+    "matmul": matmul(9, 40, 32),
+    "activations": matmul(9, 40, 32, constant=False),
+    "transposed": matmul(9, 40, 32, constant=False, transposed=True),
+    "few": matmul(5, 7, 4),
+    "convolution": convolution(0),
+    "zero_point": convolution(3),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=_id)
+@pytest.mark.parametrize("name", CASES)
+def test_every_structure_computes_the_sum(name: str, target: Target) -> None:
+    dag, rng = CASES[name], np.random.default_rng(0)
+    inputs = random_inputs(dag)
+    wanted = evaluate(dag, inputs)
+    sketches = generate_sketches(dag, target)
+    assert all({"dot2", "dot4"} & s.tags for s in sketches)
+    for n in rng.permutation(len(sketches))[:6]:
+        sketch = sketches[n]
+        rows = sketch.sample(64, rng)
+        rows = rows[analyse(dag, sketch, rows, target).valid]
+        for row in rows[:1]:
+            program = lower(dag, sketch.bind(row))
+            assert_computes(program, inputs, wanted, target, (2,))
+
+
+def _one_instruction(dag: ComputeDAG, target: Target) -> str:
+    (sketch, *_) = generate_sketches(dag, target)
+    rows = sketch.sample(64, np.random.default_rng(1))
+    rows = rows[analyse(dag, sketch, rows, target).valid]
+    return assembly(lower(dag, sketch.bind(rows[0])), target)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=_id)
+def test_a_cpu_with_the_instruction_runs_it(target: Target) -> None:
+    form = max(dot_forms(CASES["matmul"]["s"], target.isa.forms), key=lambda f: f.terms)
+    assert form.name in _one_instruction(CASES["matmul"], target)
+
+
+def test_a_cpu_without_the_instruction_has_no_such_structure() -> None:
+    for name in ("haswell", "skylake-avx512"):
+        target = parse_target(name)
+        assert not any("dot4" in s.tags for s in generate_sketches(CASES["matmul"], target))
+
+
+def test_a_schedule_of_another_cpu_still_computes() -> None:
+    dag = CASES["few"]
+    steps = (
+        Split("s", "r", (4,)),
+        Split("s", "j", (4,)),
+        Reorder("s", ("i", "j.0", "r.0", "j.1", "r.1")),
+        Annotate("s", "j.1", "vectorize"),
+        Annotate("s", "r.1", "dot"),
+    )
+    inputs = random_inputs(dag)
+    program, wanted = lower(dag, steps), evaluate(dag, inputs)
+    for target in (parse_target("haswell"), HOST):
+        assert_computes(program, inputs, wanted, target, (1,))
+
+
+@pytest.mark.parametrize(
+    ("order", "loop", "message"),
+    [
+        (("i", "j", "r"), "j", "innermost"),
+        (("i", "r", "j"), "r", "innermost"),
+    ],
+)
+def test_only_the_innermost_terms_are_added_up_at_once(
+    order: tuple[str, ...], loop: str, message: str
+) -> None:
+    steps = (Reorder("s", order), Annotate("s", loop, "dot"))
+    with pytest.raises(ScheduleError, match=message):
+        replay(CASES["few"], steps)
+
+
+def test_a_sum_of_floats_is_no_dot_product() -> None:
+    a, r = te.placeholder((4, 8), "a"), te.reduce_axis(8, "r")
+    dag = dag_of(te.compute((4,), lambda i: te.sum(a[i, r] * a[i, r], r), "s"))
+    with pytest.raises(ScheduleError, match="narrower"):
+        replay(dag, (Annotate("s", "r", "dot"),))

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.network.core_latency import CoreLatency
+from autotune.target import host_target
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("n_threads", [2, 3])
+def test_a_round_trip_takes_time(n_threads: int) -> None:
+    way = CoreLatency(host_target(), n_threads)
+    for _ in range(3):
+        trip_s = way.measure()
+        assert trip_s is not None
+        assert 1e-9 < trip_s < 1.0
+
+
+def test_one_thread_has_nobody_to_talk_to() -> None:
+    assert CoreLatency(host_target(), 1).measure() is None
+
+
+def test_slow_trips_are_few() -> None:
+    seconds = itertools.count(step=10.0)
+    way = CoreLatency(host_target(), 2, lambda: next(seconds))
+    assert way.measure() == 10.0 / 500
+    assert next(seconds) == 40.0  # before, around one block, and at the look at the limit
+
+
+def test_a_libgomp_that_gives_one_thread_only() -> None:
+    code = (
+        "from autotune.network.core_latency import CoreLatency; "
+        "from autotune.target import host_target; print(CoreLatency(host_target(), 2).measure())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"OMP_THREAD_LIMIT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr

@@ -1,0 +1,106 @@
+"""Two products and the rows between them as one kernel: where, and with right numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from autotune.loopir.lower import lower
+from autotune.loopir.nodes import PrefetchLine
+from autotune.loopir.visitor import statements
+from autotune.schedule.replay import bind, replay
+from autotune.schedule.steps import NEXT_CHUNK
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.analytic import analytic_seconds
+from autotune.search.sketch import generate_sketches
+from autotune.target import Target, parse_target, runs_here
+from autotune.te.chains import row_chain
+from autotune.te.dag import Compute, ComputeDAG
+from tests.schedule.small_dags import attention, gemm, normalised_products, softmax, two_convs
+from tests.search.random_rows import assert_random_rows_compute
+
+AVX2 = parse_target("x86-64-v3")
+TARGETS = [t for t in (AVX2, parse_target("x86-64-v4")) if runs_here(t)]
+CHAINS: dict[str, Callable[[], ComputeDAG]] = {
+    "even": lambda: attention(2, 6, 32, 8, 16),
+    "odd": lambda: attention(3, 7, 37, 5, 11),
+    "few columns": lambda: attention(2, 9, 5, 4, 3),
+    "one head": lambda: attention(1, 8, 40, 6, 20),
+    "one row": lambda: attention(4, 1, 24, 6, 18),
+    "with weights": normalised_products,
+    "with the same weights twice": lambda: normalised_products(7, 19, 19, 19, tied=True),
+}
+each_chain = pytest.mark.parametrize("name", CHAINS)
+
+
+def last_product(dag: ComputeDAG) -> Compute:
+    return [op for op in dag.computes if op.reduce_axes][-1]
+
+
+def test_sketches_of_attention(golden: Callable[[str, str], None]) -> None:
+    dag = attention(2, 24, 96, 16, 32)
+    lines = []
+    for sketch in generate_sketches(dag, AVX2):
+        values = {p.name: p.domain[len(p.domain) // 2] for p in sketch.parameters}
+        lines.append(f"== {sketch.name}\n{replay(dag, sketch.steps, values)}")
+    golden("sketches_attention.txt", "\n".join(lines) + "\n")
+
+
+@each_chain
+def test_everything_is_one_kernel(name: str) -> None:
+    dag = CHAINS[name]()
+    for sketch in generate_sketches(dag, AVX2):
+        state = replay(dag, sketch.steps, {p.name: p.domain[0] for p in sketch.parameters})
+        assert "attended" in sketch.name
+        assert len({p.name for p in sketch.parameters}) == len(sketch.parameters)
+        assert sum(s.attach is None for s in state.stages.values()) == 1
+
+
+def test_the_stages_of_a_chain() -> None:
+    dag = attention()
+    chain = row_chain(dag, last_product(dag))
+    assert chain is not None
+    assert [op.name for op in chain.before] == ["twice"]
+    assert (chain.first.name, chain.scores.name, chain.last.name) == ("s", "t", "o")
+    assert [op.name for op in chain.rows] == ["top", "exp", "total", "p"]
+
+
+@pytest.mark.parametrize("dag", [gemm(), softmax(), two_convs()], ids=["gemm", "softmax", "convs"])
+def test_what_is_no_chain_of_rows(dag: ComputeDAG) -> None:
+    assert row_chain(dag, last_product(dag)) is None
+    assert not any("attended" in s.name for s in generate_sketches(dag, AVX2))
+
+
+@pytest.mark.parametrize("name", ["t", "exp", "p"])
+def test_what_leaves_the_task_is_not_between_products(name: str) -> None:
+    dag = attention()
+    assert row_chain(ComputeDAG(dag.ops, (name, "out")), last_product(dag)) is None
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
+@each_chain
+def test_random_rows_compute_what_the_definition_says(name: str, target: Target) -> None:
+    assert_random_rows_compute(CHAINS[name](), target, n_samples=300, n_chunks=(1, 2), seed=5)
+
+
+def test_the_next_columns_are_fetched_while_the_first_product_runs() -> None:
+    dag = attention(2, 24, 96, 16, 32)
+    for sketch in generate_sketches(dag, AVX2):
+        values = {p.name: p.domain[len(p.domain) // 2] for p in sketch.parameters}
+        for early in (False, True):
+            chosen = values | {"scores.tile.ahead": NEXT_CHUNK if early else 0}
+            program = lower(dag, bind(sketch.steps, chosen))
+            stmts = [s for kernel in program.kernels for s in statements(kernel.body)]
+            fetched = {s.tensor.name for s in stmts if isinstance(s, PrefetchLine)}
+            assert ("k" in fetched) is early
+
+
+def test_the_cost_model_keeps_the_rows_in_the_cache() -> None:
+    dag, target = attention(4, 1000, 1000, 32, 32), parse_target("x86-64-v4")
+    for sketch in generate_sketches(dag, target):
+        rows = sketch.sample(4000, np.random.default_rng(0))
+        found = analyse(dag, sketch, rows, target)
+        local = np.sum([s.local_bytes for s in found.statements], axis=0)
+        assert local[np.argmin(analytic_seconds(found, target, 1))] < target.l2_bytes
