@@ -40,7 +40,7 @@ from autotune.cli.models import shape_text
 from autotune.cli.options import COUNT
 from autotune.graph.network import Network
 from autotune.measure.build import build_program
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import Measurer, local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
 from autotune.network.aliasing import overwritable
@@ -198,7 +198,7 @@ def main(
         peaks = measure_peaks(target, threads, evict)
         build = partial(build_program, overwritten=overwritable(network))
         found, near = (
-            Measurer(target, threads, MeasureOptions(evict=state, beside_peak=True), build)
+            local_measurer(target, threads, MeasureOptions(evict=state, beside_peak=True), build)
             for state in (evict, False)
         )
         with found, near:

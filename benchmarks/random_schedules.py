@@ -17,7 +17,7 @@ import click
 import numpy as np
 import onnx
 
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.schedule.steps import Steps, steps_to_json
 from autotune.search.cost.analysis import analyse
@@ -42,7 +42,7 @@ def main(count: int, seed: int, models: tuple[str, ...], target_name: str) -> No
     shares = rng.multinomial(count, [1 / len(tasks)] * len(tasks))
     statuses: collections.Counter[str] = collections.Counter()
     options = MeasureOptions(min_repeats=1, max_repeats=1, build_timeout_s=120.0)
-    with Measurer(target, 1, options) as measurer:
+    with local_measurer(target, 1, options) as measurer:
         for (name, dag), share in zip(tasks, shares, strict=True):
             steps = [random_schedule(dag, target, rng) for _ in range(share)]
             for result, schedule in zip(measurer.measure(dag, steps), steps, strict=True):

@@ -25,7 +25,7 @@ import numpy as np
 from autotune.cli.options import COUNT
 from autotune.graph.network import Network
 from autotune.measure.build import build_program
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import stay_cached
 from autotune.network.aliasing import overwritable
@@ -211,7 +211,7 @@ def main(
         options = MeasureOptions(evict=not cached)
         tasks = spread(network, n_tasks)
         build = partial(build_program, overwritten=overwritable(network))
-        with Measurer(target, threads, options, build) as measurer:
+        with local_measurer(target, threads, options, build) as measurer:
             some: list[Found] = []
             for seed in range(seeds):
                 for name, policy_of in policies(target, threads, seed, trials).items():

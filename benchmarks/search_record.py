@@ -15,11 +15,11 @@ from pathlib import Path
 import click
 import numpy as np
 
+from autotune.api.session import local_target
 from autotune.api.tuning import measure_options, network_workloads, new_header
-from autotune.cli.models import local_target
 from autotune.config import TuneConfig
 from autotune.measure.build import build_program
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 from autotune.records import Header, Journal, Log
 from autotune.result import MeasureResult
 from autotune.search.cost.analysis import analyse
@@ -117,7 +117,7 @@ def record(model: Path, path: Path, n_trials: int, config: TuneConfig) -> None:
     build = partial(build_program, overwritten=header.overwritten)
     with (
         Journal.create(path, header, workloads) as journal,
-        Measurer(header.target, header.n_threads, options, build) as measurer,
+        local_measurer(header.target, header.n_threads, options, build) as measurer,
     ):
         session = uniform_session(header, tasks, n_trials, measurer, journal, time.monotonic)
         for event in session.events():

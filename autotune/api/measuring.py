@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.api.schedule import Schedule
 from autotune.api.user_code import named, reported
 from autotune.errors import NoValidSchedule
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
@@ -43,7 +43,7 @@ def measure_in_turns(
     numbers.
     """
     options = MeasureOptions(max_error=max_error)
-    with Measurer(target, n_threads, options) as measurer:
+    with local_measurer(target, n_threads, options) as measurer:
         results = measurer.measure_interleaved(dag, schedules, _ROUNDS)
     for n, result in enumerate(results):
         if not result.ok:

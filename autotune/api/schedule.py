@@ -109,9 +109,14 @@ class Schedule:
         self.apply(CacheRead(tensor, reader, name))
         return self[name]
 
-    def lower(self) -> LoopProgram:
-        """The loop IR. Raises ScheduleError where the schedule has no program."""
-        return LoopProgram(lower(self.dag, self._steps))
+    def lower(self, verify: bool = False, after: str = "") -> LoopProgram:
+        """The loop IR. Raises ScheduleError where the schedule has no program.
+
+        `verify`: check that the program is well formed after every pass of lowering; raises
+        CodegenError, which names the pass. `after`: stop after this pass, one of
+        `autotune.loopir.lower.PASSES`; raises UsageError for another name.
+        """
+        return LoopProgram(lower(self.dag, self._steps, verify, after))
 
     def source(self, language: str = "loops") -> str:
         """The program as text: `loops` (loop IR), `python`, `llvm` or `asm`.

@@ -31,7 +31,7 @@ from autotune.graph.network import Network
 from autotune.graph.reader.constant_inputs import constants_to_json
 from autotune.machine import Limits, read_limits
 from autotune.measure.build import build_program
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 from autotune.measure.memory_plan import plan_memory, private_bytes
 from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
@@ -50,6 +50,7 @@ from autotune.tuner import (
     BatchMeasured,
     Budget,
     Event,
+    Measurer,
     NoiseNoticed,
     Run,
     Scheduler,
@@ -105,7 +106,7 @@ class Tuning:
         """Tune; the last event is SessionFinished. To stop early, close the iterator."""
         header = self._header
         build = partial(build_program, overwritten=header.overwritten)
-        with Measurer(header.target, header.n_threads, self._options, build) as measurer:
+        with local_measurer(header.target, header.n_threads, self._options, build) as measurer:
             session = make_session(
                 self._journal,
                 header,

@@ -88,15 +88,19 @@ def task_of_log(text: str, key: str, **options: Any) -> Task:
 
 
 def compile_task(
-    task: Task, log: Path | None, constants: Mapping[str, NDArray[Any]], check: bool = True
+    task: Task,
+    log: Path | None,
+    constants: Mapping[str, NDArray[Any]],
+    check: bool = True,
+    verify: bool = False,
 ) -> tuple[Artifact, float | None]:
     """The artifact of a task, from the best record of `log` or the analytic schedule.
 
     Also the largest error beside NumPy; None where it was not checked. Raises WrongNumbers, and
-    LogMismatch for the log of another task.
+    LogMismatch for the log of another task. `verify`: as in `Task.build`.
     """
     steps = task.best(log).steps if log else task.default().steps
-    artifact = task.build(steps, constants).artifact
+    artifact = task.build(steps, constants, verify).artifact
     return artifact, check_task(task, artifact, constants) if check else None
 
 

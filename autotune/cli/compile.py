@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from numpy.typing import NDArray
 
+from autotune.api.sources import model_bytes, model_path
 from autotune.cli.console import counting, debug_option, put_path, say, say_note
 from autotune.cli.models import (
-    model_bytes,
     model_files,
-    model_path,
-    read_network,
     read_workload,
+    say_random_weights,
 )
 from autotune.cli.options import (
     FILE,
@@ -62,6 +63,7 @@ Arrays = dict[str, NDArray[Any]]
 @click.option(
     "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."
 )
+@click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @debug_option
 def command(
     model: Path | None,
@@ -79,6 +81,7 @@ def command(
     arguments: str | None,
     weights: Path | None,
     operators: tuple[Path, ...],
+    verify: bool,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
@@ -96,7 +99,7 @@ def command(
         raise UsageError("--check-input is for the check", "leave out --no-check")
     task = _workload(model, arguments, log_path, threads)
     if task is not None:
-        _compile_workload(task, log_path, output, weights, check)
+        _compile_workload(task, log_path, output, weights, check, verify)
         return
     if weights is not None:
         raise UsageError("--constants is for workloads", "a model has its weights in its file")
@@ -105,25 +108,25 @@ def command(
     bound, extents = shapes_of(shapes), dims_of(dims)
     fixed = constants_of(constants)
     plan = plan_of(source, log_path, bound, target, threads, max_error, is_random, extents, fixed)
-    plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators)
+    plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
     inputs += [file for _, file in check_files]
     require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
-    network = read_network(
-        plan.model, plan.shapes, plan.random_weights, plan.operators, plan.constants
-    )
-    given = _given(network, check_files)
-    if network.n_denormal:
-        say_note(
-            f"weights below 1.2e-38 count as zero ({network.n_denormal} here): docs/numbers.md"
-        )
-    done = compile_plan(plan, network, check, given, say_note, counting)
+    networks = plan.networks()
+    if plan.random_weights:
+        say_random_weights(plan.model.name)
+    given = _given(networks, check_files)
+    n_denormal = networks[0].n_denormal
+    if n_denormal:
+        say_note(f"weights below 1.2e-38 count as zero ({n_denormal} here): docs/numbers.md")
+    done = compile_plan(plan, networks, check, given, say_note, counting)
     if done.report is not None:
         say(str(done.report))
     done.artifact.save(path)
-    working = format_bytes(done.artifact.arena_bytes)
-    say(f"{path.stat().st_size:,} bytes, {working} of working memory")
+    working = format_bytes(max(variant.arena_bytes for variant in done.artifact.variants))
+    several = f"{len(networks)} variants, " if len(networks) > 1 else ""
+    say(f"{several}{path.stat().st_size:,} bytes, {working} of working memory")
     put_path(path)
 
 
@@ -144,7 +147,12 @@ def _workload(
 
 
 def _compile_workload(
-    task: Task, log_path: Path | None, output: Path | None, constants: Path | None, check: bool
+    task: Task,
+    log_path: Path | None,
+    output: Path | None,
+    constants: Path | None,
+    check: bool,
+    verify: bool,
 ) -> None:
     from autotune.api.workloads import compile_task
     from autotune.cli.run import read_array
@@ -154,7 +162,7 @@ def _compile_workload(
     arrays = read_array(constants) if constants else {}
     if not isinstance(arrays, dict):
         raise UsageError(f"{constants} holds one array", "write several by name: numpy.savez")
-    artifact, error = compile_task(task, log_path, arrays, check)
+    artifact, error = compile_task(task, log_path, arrays, check, verify)
     if error is not None:
         say(f"outputs agree with NumPy: largest error {error:.1e} of the largest value")
     artifact.save(path)
@@ -162,15 +170,18 @@ def _compile_workload(
     put_path(path)
 
 
-def _given(network: Network, files: tuple[tuple[str, Path], ...]) -> Arrays | None:
+def _given(networks: Sequence[Network], files: tuple[tuple[str, Path], ...]) -> Arrays | None:
     """The user's own inputs for the check; looked at before minutes are spent."""
     from autotune.cli.run import read_inputs
     from autotune.network.artifact import Endpoint
     from autotune.network.runtime import require_inputs
 
-    ports = tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in network.inputs)
     if not files:
         return None
-    arrays = read_inputs(ports, files, "--check-input")
-    require_inputs(ports, arrays)
+    known = [tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in n.inputs) for n in networks]
+    largest = max(known, key=lambda ports: sum(math.prod(p.shape) for p in ports))
+    arrays = read_inputs(largest, files, "--check-input")
+    shapes = {name: array.shape for name, array in arrays.items()}
+    fitting = (ports for ports in known if all(shapes.get(p.name) == p.shape for p in ports))
+    require_inputs(next(fitting, known[0]), arrays)
     return arrays

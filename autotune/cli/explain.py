@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from autotune.cli.console import columns, debug_option, put, say_note
 from autotune.cli.models import find_task, shape_text
 from autotune.cli.options import FILE
-from autotune.errors import LogMismatch
+from autotune.errors import LogMismatch, UsageError
 from autotune.units import format_flops, format_seconds, gflops
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def _python(dag: ComputeDAG, steps: Steps, target: Target) -> str:
     return print_python(lower(dag, steps))
 
 
-def _loopir(dag: ComputeDAG, steps: Steps, target: Target) -> str:
+def _loopir(dag: ComputeDAG, steps: Steps, target: Target, after: str = "") -> str:
     from autotune.loopir.lower import lower
     from autotune.loopir.printer import print_program
 
-    return print_program(lower(dag, steps))
+    return print_program(lower(dag, steps, after=after))
 
 
 def _llvm(dag: ComputeDAG, steps: Steps, target: Target) -> str:
@@ -78,17 +78,35 @@ _STAGES: dict[str, Callable[[ComputeDAG, Steps, Target], str]] = {
 }
 
 
+class _Stage(click.ParamType[tuple[str, str]]):
+    """`loopir`, or `loopir:peel`: a stage, and the pass of lowering to stop after, or ""."""
+
+    name = "stage"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """The name of the stage and of the pass."""
+        stage, colon, name = value.partition(":")
+        if stage not in _STAGES or (colon and (stage != "loopir" or not name)):
+            hint = f"choose of {', '.join(_STAGES)}, loopir:PASS"
+            raise UsageError(f"there is no stage '{value}'", hint)
+        return stage, name
+
+
 @click.command("explain")
 @click.argument("log_path", metavar="LOG", type=FILE)
 @click.option("--task", required=True, help="Id as `autotune tasks` prints it, or part of a key.")
-@click.option("--stage", type=click.Choice(list(_STAGES)), help="Print this stage, nothing else.")
+@click.option("--stage", type=_Stage(), help="Print this stage, nothing else.")
+@click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @debug_option
-def command(log_path: Path, task: str, stage: str | None) -> None:
+def command(log_path: Path, task: str, stage: tuple[str, str] | None, verify: bool) -> None:
     """Show the best program of a task in LOG.
 
     Without --stage: what was measured, the computation, and the loops. Stages: te (what is
     computed), schedule (its loops), steps (the Python text that makes it, for `autotune measure`),
-    python (a program that does the same), loopir, llvm, asm.
+    python (a program that does the same), loopir, llvm, asm. loopir:PASS is the loop IR after one
+    pass of lowering: nests, hoist-predicates, peel, prefetch-activations, pack, prefetch-constants.
     """
     from autotune.records import best_records, read_log
 
@@ -101,12 +119,21 @@ def command(log_path: Path, task: str, stage: str | None) -> None:
         best_records(records).values(), key=lambda r: r.result.latency_s or 0.0, default=None
     )
     target, steps = _program(log, dag, best)
+    if verify:
+        from autotune.loopir.lower import lower
+
+        lower(dag, steps, verify=True)
     if stage is not None:
-        put(_STAGES[stage](dag, steps, target).rstrip("\n"))
+        put(_text(stage, dag, steps, target).rstrip("\n"))
         return
     put(_overview(log, key, records, best))
     for name in ("te", "schedule"):
         put(f"\n# {name}\n{_STAGES[name](dag, steps, target)}")
+
+
+def _text(stage: tuple[str, str], dag: ComputeDAG, steps: Steps, target: Target) -> str:
+    name, after = stage
+    return _loopir(dag, steps, target, after) if after else _STAGES[name](dag, steps, target)
 
 
 def _dag(log: Log, key: str) -> ComputeDAG:

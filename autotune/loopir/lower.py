@@ -1,493 +1,93 @@
 """④ From a schedule to loop IR: `lower(dag, steps) -> Program`.
 
-Each root stage becomes a kernel. Loop nests are built inside out: the loops of a stage first, then,
-at the loop where a producer is attached, the region that the finished loops read of it is computed,
-allocated and filled in front of them.
-
-Four rules make the fast programs:
-- A reduction accumulates in a local tile of its innermost unrolled and vectorised loops, around
-  which all remaining reduction loops run; the tile is loaded and stored once.
-- The longer side of that tile is outside, so the operands of the shorter one stay in registers.
-- `tail="split"` is versioned: where the number of the tile becomes known, an `If` chooses between
-  a copy of the loops with the full tile and one with the remainder, so extents stay constant.
-- `tail="shift"` moves the last tile inwards: `min(tile·T, E - T)`.
+Lowering is the sequence `PASSES`. Each pass takes and gives a well-formed program, so the verifier
+may run after any of them (`verify=True`), and each result can be printed
+(`autotune explain --stage loopir:PASS`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import takewhile
-from math import prod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from autotune.errors import ScheduleError
-from autotune.loopir.guarding import (
-    Guards,
-    are_bounded,
-    flags_of,
-    guards,
-    record,
-    sized,
-    unless_flagged,
-)
-from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
-from autotune.loopir.local_buffers import check_stack, local_region, padded_rows
-from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Let, Program, Stmt, Store
+from autotune.errors import CodegenError, UsageError
+from autotune.loopir.lowering import Lowering
+from autotune.loopir.nests import build_nests
+from autotune.loopir.nodes import Buffer, Program
 from autotune.loopir.packing import pack_constants
-from autotune.loopir.peeling import peel_last
-from autotune.loopir.predicate_hoisting import skip_neutral
-from autotune.loopir.prefetch_activations import touch, touch_next
-from autotune.loopir.visitor import (
-    body_loads,
-    loop_extents,
-    reads_of,
-    rewrite_exprs,
-    statements,
-)
+from autotune.loopir.peeling import peel_remainders
+from autotune.loopir.predicate_hoisting import hoist_predicates
+from autotune.loopir.prefetch_activations import prefetch_activations
+from autotune.loopir.prefetch_constants import prefetch_constants
+from autotune.loopir.verify import MalformedProgram
+from autotune.loopir.verify import verify as verify_program
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.replay import replay
-from autotune.schedule.state import Iterator, SplitRelation, Stage, State
 from autotune.schedule.steps import Steps
-from autotune.te.arith import simplify
 from autotune.te.dag import ComputeDAG
-from autotune.te.expr import (
-    REDUCE_BINARY,
-    Const,
-    Expr,
-    Load,
-    Reduce,
-    Tensor,
-    Var,
-    binary,
-    both,
-    compare,
-    floordiv,
-    identity,
-    idx,
-    mod,
-    sub,
-    substitute,
-    variables,
+from autotune.te.strides import dense
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A named rewrite of a whole program, which keeps what it computes and its well-formedness."""
+
+    name: str
+    run: Callable[[Program, Lowering], Program]
+
+
+PASSES = (
+    Pass("nests", build_nests),  # loops of every stage, regions, register tiles, tails
+    Pass("hoist-predicates", hoist_predicates),  # conditions of a reduction leave its loops
+    Pass("peel", peel_remainders),  # the last step of a loop apart, if it alone needs a condition
+    Pass("prefetch-activations", prefetch_activations),  # operands of consumers and of next tiles
+    Pass("pack", pack_constants),  # constants in the order in which kernels read them
+    Pass("prefetch-constants", prefetch_constants),  # packed constants, by their distance
 )
-from autotune.te.strides import dense, padded_strides
+"""All passes in their order. Predicates are hoisted before peeling, which would duplicate them, and
+before prefetches are added, which are no part of the sum; constants are prefetched as packed."""
 
 
-def lower(dag: ComputeDAG, steps: Steps) -> Program:
-    """Loop IR of a scheduled task. Raises ScheduleError when the schedule has no program."""
+def lower(dag: ComputeDAG, steps: Steps, verify: bool = False, after: str = "") -> Program:
+    """Loop IR of a scheduled task. Raises ScheduleError when the schedule has no program.
+
+    `verify`: check the program after every pass; raises CodegenError, which names the pass.
+    `after`: the pass to stop after, the last one by default; UsageError where there is none.
+    """
+    names = [each.name for each in PASSES]
+    if after and after not in names:
+        raise UsageError(f"lowering has no pass '{after}'", f"its passes are {', '.join(names)}")
+    programs = stages(dag, steps, verify)
+    return next(program for name, program in programs if name == (after or names[-1]))
+
+
+def stages(dag: ComputeDAG, steps: Steps, verify: bool = False) -> Iterator[tuple[str, Program]]:
+    """The name of every pass and the program after it."""
     state = replay(dag, steps)
     exact = replay(dag, exact_steps(dag, steps)) if state.transformed else state
-    return lower_state(state, exact)
-
-
-def lower_state(state: State, exact: State | None = None) -> Program:
-    """Loop IR of a state whose extents are all ints.
-
-    `exact`: the state with plain sums, where `state` has some by minimal filtering (`guarding`).
-    """
-    buffers = [_placeholder_buffer(p.tensor, p.constant) for p in state.dag.placeholders]
-    guarded = guards(state, exact or state)
-    kernels: list[Kernel] = []
-    for stage in state.stages.values():
-        if stage.attach is None:
-            buffers.append(_result_buffer(stage.op.tensor, stage.name in state.dag.outputs))
-            kernels.append(_Nest(state, stage, guarded).kernel(len(kernels)))
-    buffers += guarded.flags.values()
-    program = pack_constants(Program(tuple(buffers), (), tuple(kernels)), state)
-    named = map(_with_arguments(program), program.kernels)
-    return Program(program.buffers, program.packs, tuple(named), state.derived)
-
-
-def _result_buffer(tensor: Tensor, output: bool) -> Buffer:
-    if output:
-        return Buffer(tensor, "output", dense(tensor.shape))
-    return Buffer(tensor, "workspace", padded_strides(tensor.shape, tensor.dtype))
-
-
-def _placeholder_buffer(tensor: Tensor, constant: bool) -> Buffer:
-    return Buffer(tensor, "constant" if constant else "input", dense(tensor.shape))
-
-
-def _with_arguments(program: Program) -> Callable[[Kernel], Kernel]:
-    order = [b.name for b in program.buffers]
-
-    def one(kernel: Kernel) -> Kernel:
-        local = {s.buffer.name for s in statements(kernel.body) if isinstance(s, Alloc)}
-        used = {x.tensor.name for x in body_loads(kernel.body)}
-        used |= {s.tensor.name for s in statements(kernel.body) if isinstance(s, Store)}
-        for name in used - local - set(order):
-            raise ScheduleError(f"{kernel.name} reads {name}, which is computed elsewhere")
-        return replace(kernel, buffers=tuple(n for n in order if n in used))
-
-    return one
-
-
-class _Nest:
-    """Emits the loops of one root stage and everything attached inside them."""
-
-    def __init__(self, state: State, root: Stage, guarded: Guards) -> None:
-        self.state = state
-        self.root = root
-        self.guarded = guarded
-
-    def kernel(self, number: int) -> Kernel:
-        stage = self.root
-        extents = {a.name: a.extent for a in stage.axes}
-        inst = Instance(stage, tuple(idx(0) for _ in stage.op.axes), extents)
-        sizes = inst.sizes
-        lets, total, ranges = _decode(stage, sizes)
-        body = self._loops(inst, 0, ranges, _Leaf(self._plain))
-        body = self._guarded(inst, body, total, ranges)
-        check_stack(stage.name, body)
-        return Kernel(f"k{number}_{_symbol(stage.name)}", total, "t", (), (*lets, *body))
-
-    def _guarded(self, inst: Instance, body: Body, total: int, ranges: Ranges) -> Body:
-        """`body` with what it decides and records for other kernels."""
-        name = self.root.name
-        if needed := self.guarded.needed_by(name):
-            exact = self._exact()
-            plain = exact._loops(exact._version(inst), 0, ranges, _Leaf(exact._plain))
-            body = unless_flagged([self.guarded.flags[d] for d in needed], body, plain)
-        for data in self.guarded.recorded_by(name):
-            flags = self.guarded.flags[data] = flags_of(data, total)
-            stage = self.state[data]
-            body = sized([stage], (*body, record(stage, flags)))
-        return body
-
-    def _exact(self) -> _Nest:
-        """The same kernel with plain sums; its own decisions are made already."""
-        exact = self.guarded.exact
-        return _Nest(exact, exact[self.root.name], Guards(exact, exact, {}))
-
-    def _version(self, inst: Instance) -> Instance:
-        return replace(inst, stage=self.state[inst.stage.name])
-
-    # --- one stage ----------------------------------------------------------------------------
-
-    def _loops(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
-        """Loops `depth`… of a stage around `leaf`, with the stages attached inside them."""
-        ready = inst.version_ready(depth)
-        if ready is not None:
-            return _versions(
-                inst, ready, depth, ranges, lambda i, r: self._loops(i, depth, r, leaf)
-            )
-        body = self._inside(inst, depth, ranges, leaf)
-        return self._attach(inst, depth, body, ranges) if depth else body
-
-    def _inside(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
-        """Loops `depth`… of a stage, but for what is attached to the loop before them."""
-        stage = inst.stage
-        if stage.op.reduce_axes and depth == stage.register_depth and not isinstance(leaf, _Update):
-            return self._accumulate(inst, depth, ranges)
-        return self._loop(inst, depth, ranges, leaf)
-
-    def _loop(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
-        stage = inst.stage
-        if depth == len(stage.iters):
-            return leaf(inst, ranges)
-        it = stage.iters[depth]
-        extent = inst.sizes[it.name]
-        inside = ranges if extent == 1 else ranges | {loop_var(stage, it): (0, extent - 1)}
-        body = self._loops(inst, depth + 1, inside, leaf)
-        limit = inst.limit(it, ranges)
-        return body if depth < stage.n_parallel else _loop(stage, it, extent, body, limit)
-
-    def _tile(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
-        """The spatial loops from `depth` on around `leaf`, and nothing attached."""
-        stage = inst.stage
-        ready = inst.version_ready(depth, "spatial")
-        if ready is not None:
-            return _versions(inst, ready, depth, ranges, lambda i, r: self._tile(i, depth, r, leaf))
-        if depth == len(stage.iters):
-            return leaf(inst, ranges)
-        it = stage.iters[depth]
-        extent = inst.sizes[it.name] if it.kind == "spatial" else 1
-        inside = ranges if extent == 1 else ranges | {loop_var(stage, it): (0, extent - 1)}
-        return _loop(stage, it, extent, self._tile(inst, depth + 1, inside, leaf))
-
-    def _plain(self, inst: Instance, ranges: Ranges) -> Body:
-        value = simplify(substitute(inst.stage.op.body, inst.axis_values()), ranges)
-        tensor, where = inst.target(ranges)
-        store = Store(tensor, where, value)
-        return (store, *self.guarded.watch(inst, store))
-
-    def _accumulate(self, inst: Instance, depth: int, ranges: Ranges) -> Body:
-        """acc = identity or what is there; reduction loops { acc ⊕= … }; store acc."""
-        inst = replace(inst, stage=_fewest_held(inst))
-        inst = replace(inst, stage=_soonest_read_again(inst.stage))
-        stage, sizes = inst.stage, inst.sizes
-        body = stage.op.body
-        if not isinstance(body, Reduce):
-            raise ScheduleError(f"{stage.name} does not reduce")
-        outer = [i for i in stage.iters[:depth] if i.kind == "reduce" and sizes[i.name] > 1]
-        if any(stage.ragged(i.name) for i in outer):
-            raise ScheduleError(f"{stage.name}: a ragged reduction must be inside its tile")
-        overlap = inst.has_overlap()
-        if outer and overlap:
-            raise ScheduleError(f"{stage.name}: blocked reduction with overlapping tiles")
-        direct = inst.local and not outer and not overlap and inst.covers(depth)
-        tile = tuple(i for i in stage.iters[depth:] if i.kind == "spatial")
-        shape = tuple(sizes[i.name] for i in tile)
-        where = Instance.target if direct else partial(_accumulator, tile=tile, shape=shape)
-        parts = _Reduction(body, where)
-        init = self._tile(inst, depth, ranges, _Leaf(parts.reset))
-        if outer:
-            resume = self._tile(inst, depth, ranges, _Leaf(parts.resume))
-            init = (If(_all_zero(inst, outer), init, resume),)
-        update = self._loop(inst, depth, ranges, _Update(parts.update))
-        update = peel_last(skip_neutral(update, body.op), ranges)
-        if direct:
-            return (*init, *update)
-        final = self._tile(inst, depth, ranges, _Leaf(parts.finish))
-        acc, _ = where(inst, ranges)
-        return (Alloc(Buffer(acc, "local", dense(acc.shape)), (*init, *update, *final)),)
-
-    # --- attached stages ----------------------------------------------------------------------
-
-    def _attach(self, inst: Instance, depth: int, body: Body, ranges: Ranges) -> Body:
-        producers = self._producers(inst, depth)
-        for n, producer in reversed([*enumerate(producers)]):
-            otherwise: Body = ()
-            if self.guarded.decided_by(producer):
-                before = {p.name for p in producers[:n]}
-                otherwise = self._exact()._instead(inst, depth, ranges, before)
-            body = self._produce(producer, body, ranges, otherwise)
-        return body
-
-    def _producers(self, inst: Instance, depth: int) -> list[Stage]:
-        return self.state.attached_at(inst.stage.name, inst.stage.iters[depth - 1].name)
-
-    def _instead(self, inst: Instance, depth: int, ranges: Ranges, there: set[str]) -> Body:
-        """Loops `depth`… with plain sums, and what they need; `there`: what is produced outside."""
-        body = self._inside(self._version(inst), depth, ranges, _Leaf(self._plain))
-        for producer in reversed(self._producers(self._version(inst), depth)):
-            if producer.name not in there:
-                body = self._produce(producer, body, ranges)
-        return body
-
-    def _produce(self, stage: Stage, body: Body, ranges: Ranges, otherwise: Body = ()) -> Body:
-        """Fill a local buffer with what `body` reads of `stage`, in front of `body`.
-
-        `otherwise`: what is run instead of `body` where transformed data in it are not bounded.
-        """
-        reads = reads_of(body, stage.name)
-        if not reads:
-            return body
-        inner = {v: e for v, e in loop_extents(body).items() if v not in ranges}
-        region = [local_region(reads, d, ranges) for d in range(len(stage.op.axes))]
-        starts = tuple(r[0] for r in region)
-        shape = tuple(r[1] for r in region)
-        local = Tensor(stage.name, shape, stage.op.tensor.dtype)
-        extents = dict(zip((a.name for a in stage.op.axes), shape, strict=True))
-        extents |= {a.name: a.extent for a in stage.op.reduce_axes}
-        inst = Instance(stage, starts, extents, local=True)
-        fill = self._loops(inst, 0, ranges, _Leaf(self._plain))
-        known = ranges | {v: (0, e - 1) for v, e in inner.items()}
-
-        def one(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.tensor.name == stage.name:
-                shifted = (sub(i, s) for i, s in zip(e.indices, starts, strict=True))
-                return Load(local, tuple(simplify(i, known) for i in shifted))
-            return None
-
-        moved = rewrite_exprs(body, one)
-        if stage.op.reduce_axes:
-            consumers = (s for s in self.state.stages.values() if not s.op.reduce_axes)
-            fill = touch(fill, body, {name for s in consumers for name in s.touched})
-            fill = touch_next(fill, stage.touched, ranges)
-        buffer = Buffer(local, "local", padded_rows(local))
-        if not otherwise:
-            return (Alloc(buffer, (*fill, *moved)),)
-        data = [self.state[d] for d in self.guarded.decided_by(stage)]
-        decision = If(are_bounded(data), moved, otherwise)
-        return (Alloc(buffer, sized(data, (*fill, decision))),)
-
-
-_Emit = Callable[[Instance, Ranges], Body]
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """What stands inside all loops of a stage."""
-
-    emit: _Emit
-
-    def __call__(self, inst: Instance, ranges: Ranges) -> Body:
-        return self.emit(inst, ranges)
-
-
-class _Update(_Leaf):
-    """The leaf of a reduction whose accumulator is already in place."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Reduction:
-    """The four leaves of a reduction; `accumulator` says where a version of the tile keeps it."""
-
-    reduce: Reduce
-    accumulator: Callable[[Instance, Ranges], tuple[Tensor, tuple[Expr, ...]]]
-
-    def reset(self, inst: Instance, ranges: Ranges) -> Body:
-        """acc = identity."""
-        acc, at = self.accumulator(inst, ranges)
-        return (Store(acc, at, identity(self.reduce.op, acc.dtype)),)
-
-    def resume(self, inst: Instance, ranges: Ranges) -> Body:
-        """acc = what the tensor holds."""
-        return (Store(*self.accumulator(inst, ranges), Load(*inst.target(ranges))),)
-
-    def update(self, inst: Instance, ranges: Ranges) -> Body:
-        """acc = acc ⊕ one term."""
-        acc, at = self.accumulator(inst, ranges)
-        value = simplify(substitute(self.reduce.body, inst.axis_values()), ranges)
-        total = binary(REDUCE_BINARY[self.reduce.op], Load(acc, at), value)
-        return (Store(acc, at, total),)
-
-    def finish(self, inst: Instance, ranges: Ranges) -> Body:
-        """The tensor = acc."""
-        return (Store(*inst.target(ranges), Load(*self.accumulator(inst, ranges))),)
-
-
-def _accumulator(
-    inst: Instance, _: Ranges, tile: tuple[Iterator, ...], shape: tuple[int, ...]
-) -> tuple[Tensor, tuple[Expr, ...]]:
-    """One element per point of the tile, whatever the version."""
-    op = inst.stage.op
-    at = tuple(inst.loop_value(i) for i in tile)
-    return Tensor(f"{op.name}.acc", shape, op.tensor.dtype), at
-
-
-def _versions(
-    inst: Instance,
-    rel: SplitRelation,
-    depth: int,
-    ranges: Ranges,
-    nest: Callable[[Instance, Ranges], Body],
-) -> Body:
-    """`nest` for the full tile of `rel` and for its remainder, and the choice between them."""
-    stage, sizes = inst.stage, inst.sizes
-    outside = max(depth, stage.n_parallel)
-    if any(stage.position(c) < outside for c in leaves(stage, rel.children[-1:])):
-        raise ScheduleError(f"{stage.name}: the tile of {rel.parent} must be inside of its number")
-    extent, factor = sizes[rel.parent], inst.factor(rel)
-    tile = simplify(inst.tile_number(rel), ranges)
-    full = replace(inst, versioned=inst.versioned | {rel.parent})
-    part = replace(full, overrides=(*inst.overrides, (rel.children[-1], extent % factor)))
-    n_full = extent // factor
-    cond = simplify(compare("lt", tile, idx(n_full)), ranges)
-    if isinstance(cond, Const):
-        return nest(full if cond.value else part, ranges)
-    below = _known(ranges, tile, (0, n_full - 1))
-    return (If(cond, nest(full, below), nest(part, _known(ranges, tile, (n_full, n_full)))),)
-
-
-def _known(ranges: Ranges, e: Expr, limits: tuple[int, int]) -> Ranges:
-    """`ranges`, and if `e` is a variable, its `limits`."""
-    return ranges | {e.name: limits} if isinstance(e, Var) else ranges
-
-
-def _fewest_held(inst: Instance) -> Stage:
-    """The stage with the longer side of its register tile outside: what is inside is held.
-
-    for p in 3: for v in 9: acc[p, v] += x[p]·w[v]   holds nine w; the other way around, three x.
-    """
-    stage = inst.stage
-    iters, dots = _without_dot(stage.iters)
-    *rest, last = iters
-    tile = [*takewhile(_is_unrolled, reversed(rest))]
-    if last.annotation != "vectorize" or not tile:
-        return stage
-    vectors, *pixels = tile
-    if inst.sizes[vectors.name] <= prod([inst.sizes[i.name] for i in pixels]):
-        return stage
-    outside = iters[: -len(tile) - 1]
-    return replace(stage, iters=(*outside, vectors, *reversed(pixels), last, *dots))
-
-
-def _without_dot(iters: tuple[Iterator, ...]) -> tuple[tuple[Iterator, ...], tuple[Iterator, ...]]:
-    """The loops outside of the terms that one instruction adds up, and these."""
-    n_dots = sum(it.annotation == "dot" for it in iters)
-    return iters[: len(iters) - n_dots], iters[len(iters) - n_dots :]
-
-
-def _soonest_read_again(stage: Stage) -> Stage:
-    """The stage with that axis of an unrolled window innermost along which its tile is longest.
-
-    Neighbours of a tile read the same elements. Here each is held over the 3 terms of a column,
-    and would be over all 9 with the columns inside:
-
-    for u in 3: for v in 3: for p in 7: acc[p] += x[p + u, v]·w[u, v]
-    -> for v in 3: for u in 3: for p in 7: acc[p] += x[p + u, v]·w[u, v]
-
-    It is the same for a tile and its remainder: where tiles overlap, sums are to be equal.
-    """
-    iters, dots = _without_dot(stage.iters)
-    end = len(iters) - len([*takewhile(_is_in_tile, reversed(iters))])
-    window = [*takewhile(_is_term, reversed(iters[:end]))][::-1]
-    tile = {i.name: i.extent for i in iters[end:] if i.annotation == "unroll"}
-    together = [variables(i) for load in stage.op.reads for i in load.indices]
-
-    def reach(term: Iterator) -> int:
-        moves = set().union(*(names for names in together if term.name in names))
-        return max((int(tile[n]) for n in tile if n in moves), default=1)
-
-    terms = sorted(window, key=reach)
-    return replace(stage, iters=(*iters[: end - len(window)], *terms, *iters[end:], *dots))
-
-
-def _is_in_tile(it: Iterator) -> bool:
-    return it.kind == "spatial" and bool(it.annotation)
-
-
-def _is_term(it: Iterator) -> bool:
-    return it.kind == "reduce" and it.annotation == "unroll"
-
-
-def _is_unrolled(it: Iterator) -> bool:
-    return it.kind == "spatial" and it.annotation == "unroll"
-
-
-def _loop(stage: Stage, it: Iterator, extent: int, body: Body, limit: Expr | None = None) -> Body:
-    """A loop around `body`, unless it runs once."""
-    if limit is not None:
-        return (For(loop_var(stage, it), extent, "serial", body, limit),)
-    if extent == 1:
-        return body
-    if it.annotation == "vectorize" and not all(map(_is_straight, body)):
-        raise ScheduleError(f"{stage.name}: only unrolled loops fit inside vector loop {it.name}")
-    return (For(loop_var(stage, it), extent, it.annotation or "serial", body),)
-
-
-def _is_straight(stmt: Stmt) -> bool:
-    """Whether a statement is free of branches once its loops are unrolled."""
-    if isinstance(stmt, For):
-        return stmt.kind in ("unroll", "dot") and all(map(_is_straight, stmt.body))
-    return isinstance(stmt, Store)
-
-
-def _symbol(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)
-
-
-def _decode(stage: Stage, sizes: dict[str, int]) -> tuple[Body, int, Ranges]:
-    """Split the flat parallel index `t` into the outermost loops of a root stage."""
-    if any(i.kind == "reduce" for i in stage.iters[: stage.n_parallel]):
-        raise ScheduleError(f"{stage.name}: a reduction loop cannot be parallel")
-    outer = [i for i in stage.iters[: stage.n_parallel] if sizes[i.name] > 1]
-    ranges = {loop_var(stage, it): (0, sizes[it.name] - 1) for it in outer}
-    total, lets = 1, []
-    for it in reversed(outer):
-        value = floordiv(Var("t"), idx(total))
-        extent = sizes[it.name]
-        if it is not outer[0]:
-            value = mod(value, idx(extent))
-        lets.append(Let(loop_var(stage, it), value))
-        total *= extent
-    return tuple(lets), total, ranges
-
-
-def _all_zero(inst: Instance, loops: list[Iterator]) -> Expr:
-    cond: Expr = Const(True, "bool")
-    for it in loops:
-        cond = both(cond, compare("eq", Var(loop_var(inst.stage, it)), idx(0)))
-    return cond
+    return _run(Lowering(state, exact), verify)
+
+
+def _run(lowering: Lowering, verify: bool) -> Iterator[tuple[str, Program]]:
+    state = lowering.state
+    placeholders = tuple(
+        Buffer(p.tensor, "constant" if p.constant else "input", dense(p.tensor.shape))
+        for p in state.dag.placeholders
+    )
+    program = Program(placeholders, (), (), state.derived)
+    for each in PASSES:
+        program = each.run(program, lowering)
+        if verify:
+            _require_well_formed(program, each.name)
+        yield each.name, program
+
+
+def _require_well_formed(program: Program, name: str) -> None:
+    try:
+        verify_program(program)
+    except MalformedProgram as error:
+        text = " ".join(str(error).split("\n", 1)[0].split())
+        raise CodegenError(
+            f"pass {name} made a malformed program: {text}",
+            "this is a bug of autotune: report it, with the log and the task",
+        ) from error

@@ -1,4 +1,6 @@
-"""④ Store constants in the order in which kernels read them (Ansor's layout rewrite, made general).
+"""④ Pass `pack`: store constants in the order in which kernels read them.
+
+This is Ansor's layout rewrite, made general.
 
 For every load `w[f(loops)]` of a constant that the schedule packs, the loops that occur in `f`,
 outermost first, become the dimensions of a new constant `w.packed`: it is read strictly in order,
@@ -9,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autotune.loopir.arguments import with_arguments
+from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import (
     Alloc,
     Body,
@@ -22,9 +26,7 @@ from autotune.loopir.nodes import (
     Stmt,
     Store,
 )
-from autotune.loopir.prefetch_constants import prefetch
 from autotune.loopir.visitor import body_loads, rewrite_exprs
-from autotune.schedule.state import State
 from autotune.te.arith import bounds
 from autotune.te.expr import Axis, Expr, Load, Tensor, Var, idx, loads, substitute, variables
 from autotune.te.strides import dense
@@ -32,18 +34,15 @@ from autotune.te.strides import dense
 Loops = tuple[tuple[str, int], ...]
 
 
-def pack_constants(program: Program, state: State) -> Program:
-    """Apply the `pack` and `prefetch` steps of all stages."""
-    wanted = {name for s in state.stages.values() for name in s.packs}
-    distance = {n: int(d) for s in state.stages.values() for n, d in s.prefetches}
-    packer = _Packer(wanted)
-    kernels = [packer.kernel(k) for k in program.kernels]
-    ahead = {p.packed.name: distance.get(p.source.name, 0) for p in packer.packings}
-    kernels = [prefetch(k, ahead) for k in kernels]
+def pack_constants(program: Program, lowering: Lowering) -> Program:
+    """Apply the `pack` steps of all stages; constants that no kernel reads are dropped."""
+    packer = _Packer({name for s in lowering.state.stages.values() for name in s.packs})
+    kernels = tuple(packer.kernel(k) for k in program.kernels)
     packed = [Buffer(p.packed, "constant", dense(p.packed.shape)) for p in packer.packings]
     used = {x.tensor.name for k in kernels for x in body_loads(k.body)}
     kept = [b for b in program.buffers if b.role != "constant" or b.name in used]
-    return Program((*kept, *packed), tuple(packer.packings), tuple(kernels))
+    buffers, packs = (*kept, *packed), tuple(packer.packings)
+    return with_arguments(replace(program, buffers=buffers, packs=packs, kernels=kernels))
 
 
 class _Packer:

@@ -1,11 +1,12 @@
-"""④ Steps of a reduction that add nothing are not run.
+"""④ Pass `hoist-predicates`: conditions of the terms of a reduction leave its loops.
 
     for kh: for kw: for i: acc[w] += select(0 <= h + kh - 1 and 0 <= w + kw - 1, x[…], 0) * k[…]
     ->  for kh: if 0 <= h + kh - 1: for kw: for i: acc[w] += select(0 <= w + kw - 1, x[…], 0) * k[…]
 
-A condition moves out of every loop that it does not depend on, up to the outermost serial one. What
-differs within the register tile stays where it is. A padding times an infinite weight is not NaN
-then.
+Where the condition fails, every term is neutral and the iterations are skipped. A condition moves
+out of every loop that it does not depend on, up to the outermost serial one; conditions that differ
+between elements of the register tile stay. A term that is padding times an infinite weight is
+skipped too, so it does not make a NaN.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 
-from autotune.loopir.nodes import Body, For, If, Stmt, Store
+from autotune.loopir.lowering import Lowering, map_accumulations
+from autotune.loopir.nodes import For, If, Program, Stmt, Store
 from autotune.loopir.visitor import rewrite_exprs
 from autotune.te.expr import (
     REDUCE_BINARY,
@@ -33,17 +35,17 @@ from autotune.te.expr import (
 Conditions = frozenset[Expr]
 
 
-def skip_neutral(body: Body, op: str) -> Body:
-    """`body`, which accumulates by `op`, without the steps whose every term is neutral."""
-    return tuple(_skip(s, op) for s in body)
+def hoist_predicates(program: Program, lowering: Lowering) -> Program:
+    """Hoist conditions in the serial loops of reductions in register tiles."""
+    return map_accumulations(program, lowering, lambda nest, op, _: (_hoisted(nest, op),))
 
 
-def _skip(stmt: Stmt, op: str) -> Stmt:
+def _hoisted(stmt: Stmt, op: str) -> Stmt:
     if not isinstance(stmt, For) or stmt.kind != "serial":
         return stmt
     needed = _needed(stmt, op)
     inner = rewrite_exprs(stmt.body, lambda e: _given(e, needed)) if needed else stmt.body
-    loop = replace(stmt, body=skip_neutral(inner, op))
+    loop = replace(stmt, body=tuple(_hoisted(s, op) for s in inner))
     if not needed:
         return loop
     return If(reduce(both, sorted(needed, key=repr)), (loop,), ())

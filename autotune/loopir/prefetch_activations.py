@@ -1,30 +1,32 @@
-"""④ Software prefetch of activations, while a reduction runs.
+"""④ Pass `prefetch-activations`: software prefetch while a reduction runs.
 
-What the consumer of the reduction reads and writes afterwards (`touch`):
+The operands and results of its consumer (`prefetch_consumer`):
 
-    for k in 16: S(k)  ->  for k in 16: (if k < 12: touch y[k, 0], y[k, 16]); S(k)
+    for k in 16: S(k)  ->  for k in 16: (if k < 12: prefetch y[k, 0], y[k, 16]); S(k)
     for p in 12: for w in 2: for c in 16 lanes: y[p, 16·w + c] = acc[p, w, c]
 
-What the reduction of the next tile will read (`touch_next`):
+The operands of the reduction of the next tile (`prefetch_next_tile`):
 
     for i in 99: for j in 8: for k in 16: S(x[12·i + p, k])
-    -> for i in 99: for j in 8: for k in 16: (if 16·j + k < 12: touch x[12·(i+1) + k, 0]); S(…)
+    -> for i in 99: for j in 8: for k in 16: (if 16·j + k < 12: prefetch x[12·(i+1) + k, 0]); S(…)
 
-Each step fetches its share: all lines at once would keep what the reduction itself reads waiting,
-and none would keep the stores waiting, for a line that is written is read first.
+Each iteration prefetches an equal share. All lines at once would delay the loads of the reduction;
+without prefetch the stores of the consumer would wait for their write-allocate reads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from autotune.loopir.instance import Ranges
 from autotune.loopir.local_buffers import local_region
-from autotune.loopir.nodes import Body, For, If, PrefetchLine, Stmt, Store
+from autotune.loopir.lowering import Lowering
+from autotune.loopir.nodes import Alloc, Body, For, If, PrefetchLine, Program, Stmt, Store
 from autotune.loopir.prefetch_constants import Loops, flat
-from autotune.loopir.visitor import reads_of
+from autotune.loopir.visitor import kernel_ranges, map_statements, reads_of, statements
+from autotune.te.arith import Ranges
 from autotune.te.expr import (
     Expr,
     Tensor,
@@ -44,25 +46,83 @@ from autotune.te.expr import (
 from autotune.te.strides import CACHE_LINE
 
 _NEAR_BYTES = 8192
-"""What the next tile reads is fetched into L1 if it is at most this: less than a quarter of L1."""
+"""The operands of the next tile go to L1 if they are at most this, a quarter of L1; else to L2."""
 
 _MOST_AT_ONCE = 32
-"""Lines that one step fetches at most, as many as a register tile has vectors."""
+"""Largest number of lines that one iteration prefetches, about the vectors of a register tile."""
 
 
-def touch(fill: Body, reader: Body, tensors: set[str]) -> Body:
-    """`fill`, a reduction, with prefetches of what its `reader` needs of `tensors` afterwards.
+Filled: TypeAlias = Callable[[Body, Body], Body]
+"""The statements that fill a buffer, and those that read it -> the former with prefetches."""
 
-    Those are the vectors that its expanded loops load and store. Loops that are not expanded are
-    left out, being longer than what is worth fetching early.
+
+def prefetch_activations(program: Program, lowering: Lowering) -> Program:
+    """Apply the `prefetch` steps of tensors that are not packed, in local reductions."""
+    stages = (*lowering.state.stages.values(), *lowering.exact.stages.values())
+    if not any(stage.touched for stage in stages):
+        return program
+    kernels = (
+        replace(k, body=_prefetched(k.body, lowering, kernel_ranges(k))) for k in program.kernels
+    )
+    return replace(program, kernels=tuple(kernels))
+
+
+def _prefetched(body: Body, lowering: Lowering, ranges: Ranges) -> Body:
+    def one(stmt: Stmt, ranges: Ranges) -> Body | None:
+        name = stmt.buffer.name if isinstance(stmt, Alloc) else ""
+        stage = lowering.stage(name)
+        if not isinstance(stmt, Alloc) or stage is None or not stage.op.reduce_axes:
+            return None
+        state = lowering.state if name in lowering.state.stages else lowering.exact
+        consumers = (s for s in state.stages.values() if not s.op.reduce_axes)
+        operands = {name for s in consumers for name in s.touched}
+
+        def filled(fill: Body, reader: Body) -> Body:
+            fill = prefetch_consumer(fill, reader, operands)
+            return prefetch_next_tile(fill, stage.touched, ranges)
+
+        inside = _prefetched(stmt.body, lowering, ranges)
+        return (replace(stmt, body=_with_fill(inside, name, filled)),)
+
+    return map_statements(body, one, ranges)
+
+
+def _with_fill(body: Body, name: str, f: Filled, decides: bool = False) -> Body:
+    """`body` with `f(fill, reader)` in place of the statements that fill the local buffer `name`.
+
+    `decides`: the buffer is filled within the sum of squares on which the reader depends
+    (`guarding`): `size: fill; if size is bounded: reader else: …`.
+    """
+    match body:
+        case (Alloc(body=inner) as size,):
+            return (replace(size, body=_with_fill(inner, name, f, True)),)
+    fills = [_stores_to(stmt, name) for stmt in body]
+    begin = fills.index(True)
+    end = next((n for n in range(begin, len(fills)) if not fills[n]), len(fills))
+    reader = body[end:]
+    if decides and isinstance(reader[0], If):
+        reader = reader[0].then
+    return (*body[:begin], *f(body[begin:end], reader), *body[end:])
+
+
+def _stores_to(stmt: Stmt, name: str) -> bool:
+    stores = (s for s in statements((stmt,)) if isinstance(s, Store))
+    return any(s.tensor.name == name for s in stores)
+
+
+def prefetch_consumer(fill: Body, reader: Body, tensors: set[str]) -> Body:
+    """`fill`, a reduction, with prefetches of what its `reader` loads and stores of `tensors`.
+
+    Those are the vectors of its unrolled and vectorised loops. Serial loops of the reader are left
+    out: they are too long to prefetch as a whole.
     """
     found = list(_vectors(reader, tensors, ()))
-    steps, spread = _in_steps(fill, found, ()) if found else (fill, True)
-    return steps if spread else (*_shares(found, ()), *fill)
+    steps, placed = _in_steps(fill, found, ()) if found else (fill, True)
+    return steps if placed else (*_shares(found, ()), *fill)
 
 
-def touch_next(fill: Body, tensors: Iterable[str], around: Ranges) -> Body:
-    """`fill`, a reduction, with prefetches of what it reads of `tensors` in the next tile.
+def prefetch_next_tile(fill: Body, tensors: Iterable[str], around: Ranges) -> Body:
+    """`fill`, a reduction, with prefetches of the elements of `tensors` that the next tile reads.
 
     `around`: the loops around it, outermost first. The next tile is that of the next iteration of
     the innermost loop that what is read depends on; the tiles before it share the work.
@@ -124,7 +184,7 @@ def _next_lines(fill: Body, name: str, around: Ranges) -> Iterator[_Lines]:
 def _in_steps(body: Body, found: Sequence[_Lines], loops: Loops) -> tuple[Body, bool]:
     """`body` with the prefetches in its innermost serial loops, and whether it has any."""
     out: list[Stmt] = []
-    spread = False
+    placed = False
     for stmt in body:
         match stmt:
             case For(var=var, extent=extent, kind="serial", body=inner):
@@ -133,18 +193,18 @@ def _in_steps(body: Body, found: Sequence[_Lines], loops: Loops) -> tuple[Body, 
                 if not deeper:
                     inner = (*_shares(found, inside), *inner)
                 out.append(replace(stmt, body=inner))
-                spread = True
+                placed = True
             case If(cond=cond, then=then, orelse=orelse):
                 (then, a), (orelse, b) = (_in_steps(x, found, loops) for x in (then, orelse))
                 out.append(If(cond, then, orelse))
-                spread = spread or a or b
+                placed = placed or a or b
             case _:
                 out.append(stmt)
-    return tuple(out), spread
+    return tuple(out), placed
 
 
 def _shares(found: Sequence[_Lines], loops: Loops) -> list[Stmt]:
-    """What one iteration of `loops` fetches: as few as possible, and hardly any twice."""
+    """The lines that one iteration of `loops` prefetches: equal shares, hardly any line twice."""
     out: list[Stmt] = []
     for lines in found:
         steps = (*lines.sharers, *loops)

@@ -1,12 +1,13 @@
-"""④ Software prefetch of packed constants, in the innermost serial loop that reads them.
+"""④ Pass `prefetch-constants`: software prefetch in the innermost serial loop that reads them.
 
-A distance d > 0 touches the lines d bytes ahead of the present ones. `NEXT_CHUNK` is for weights
-that several tiles in a row read: while those tiles run over the present chunk, each step touches
-its share of the next one, so a chunk arrives from memory evenly during the one before it.
+A distance d > 0 prefetches the lines d bytes ahead of those that the present iteration reads.
+`NEXT_CHUNK` is for a weight panel that several consecutive tiles read: while those tiles run over
+the present panel, each iteration prefetches its share of the next one, so the requests to memory
+are spread evenly over the time in which a panel is used.
 
-Nothing precedes the first chunk. A thread asks for its beginning, all at once, before it starts:
+No tile precedes the first panel. A thread prefetches its beginning, all at once, before it starts:
 
-    for t in 4: for k in 64: S(w[t, k])  ->  head: for n in 8: touch w[t, 0] + 64·n bytes
+    for t in 4: for k in 64: S(w[t, k])  ->  head: for n in 8: prefetch w[t, 0] + 64·n bytes
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Stmt
+from autotune.loopir.lowering import Lowering
+from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Program, Stmt
 from autotune.loopir.visitor import body_loads, loop_extents, statements
 from autotune.schedule.steps import NEXT_CHUNK
 from autotune.te.expr import (
@@ -39,7 +41,15 @@ _FIRST_BYTES = 8192
 """Of the first chunk: what memory gives within half a microsecond."""
 
 
-def prefetch(kernel: Kernel, ahead: dict[str, int]) -> Kernel:
+def prefetch_constants(program: Program, lowering: Lowering) -> Program:
+    """Apply the `prefetch` steps of constants that are packed."""
+    stages = lowering.state.stages.values()
+    distance = {name: int(d) for s in stages for name, d in s.prefetches}
+    ahead = {p.packed.name: distance.get(p.source.name, 0) for p in program.packs}
+    return replace(program, kernels=tuple(_kernel(k, ahead) for k in program.kernels))
+
+
+def _kernel(kernel: Kernel, ahead: dict[str, int]) -> Kernel:
     """Insert prefetches; `ahead`: distance in bytes, NEXT_CHUNK or 0 by packed constant."""
     if not any(ahead.values()):
         return kernel

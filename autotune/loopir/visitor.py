@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import assert_never
 
-from autotune.loopir.nodes import Alloc, Body, For, If, Let, PrefetchLine, Stmt, Store
-from autotune.te.expr import Expr, Load, children, is_guard, loads, map_expr
+from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Stmt, Store
+from autotune.te.arith import Ranges, bounds
+from autotune.te.expr import (
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Var,
+    children,
+    is_guard,
+    loads,
+    map_expr,
+)
 
 Rewrite = Callable[[Expr], Expr | None]
 
@@ -122,3 +134,49 @@ def _rewrite(stmt: Stmt, f: Rewrite) -> Stmt:
             return replace(stmt, indices=where, offset=map_expr(offset, f))
         case _:
             assert_never(stmt)
+
+
+def map_statements(body: Body, f: Callable[[Stmt, Ranges], Body | None], ranges: Ranges) -> Body:
+    """`body` with `f(statement, ranges)` in place of statements, from the outside in.
+
+    Where `f` gives None, the statement stays and those inside it are mapped. `ranges`: the lowest
+    and highest value of each variable that is bound there, outermost loop first.
+    """
+    out: list[Stmt] = []
+    for stmt in body:
+        mapped = f(stmt, ranges)
+        out += (_map_inside(stmt, f, ranges),) if mapped is None else mapped
+        if isinstance(stmt, Let) and stmt.var not in ranges:
+            ranges = {**ranges, stmt.var: bounds(stmt.value, ranges)}
+    return tuple(out)
+
+
+def _map_inside(stmt: Stmt, f: Callable[[Stmt, Ranges], Body | None], ranges: Ranges) -> Stmt:
+    match stmt:
+        case For(var=var, extent=extent, body=body):
+            inside = {**ranges, var: (0, extent - 1)}
+            return replace(stmt, body=map_statements(body, f, inside))
+        case Alloc(body=body):
+            return replace(stmt, body=map_statements(body, f, ranges))
+        case If(cond=cond, then=then, orelse=orelse):
+            holds, fails = _narrowed(cond, ranges)
+            return If(cond, map_statements(then, f, holds), map_statements(orelse, f, fails))
+        case _:
+            return stmt
+
+
+def _narrowed(cond: Expr, ranges: Ranges) -> tuple[Ranges, Ranges]:
+    """`ranges` where `cond` holds and where it does not; only `variable < constant` narrows."""
+    match cond:
+        case Compare(op="lt", a=Var(name=name), b=Const(value=int(limit))) if name in ranges:
+            low, high = ranges[name]
+            below, above = (low, min(high, limit - 1)), (max(low, limit), high)
+            return {**ranges, name: below}, {**ranges, name: above}
+    return ranges, ranges
+
+
+def kernel_ranges(kernel: Kernel) -> Ranges:
+    """Ranges of the loops that the parallel index of a kernel is decoded into, outermost first."""
+    lets = [*takewhile(lambda s: isinstance(s, Let), kernel.body)]
+    total = {kernel.var: (0, kernel.extent - 1)}
+    return {s.var: bounds(s.value, total) for s in reversed(lets) if isinstance(s, Let)}

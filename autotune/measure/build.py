@@ -1,4 +1,4 @@
-"""⑦ A built candidate as it travels from builder to run worker."""
+"""⑦ A built candidate as it travels from builder to runner."""
 
 from __future__ import annotations
 

@@ -1,102 +1,36 @@
-"""⑦ Build candidates in a pool of processes: (DAG, steps) → machine code, or a status.
+"""⑦ A `Builder` on this machine: a pool of processes that talk over socket pairs.
 
-Each builder works on one candidate at a time and is replaced when it crashes or takes too long.
-The DAG travels once per builder and task, then the steps alone.
+Each process builds one candidate at a time and is replaced when it crashes or takes too long. The
+DAG is sent once per process and task, then the steps alone. The child's side is `build_worker`.
 """
 
 from __future__ import annotations
 
-import gc
 import time
-import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
 from multiprocessing.connection import wait
 from threading import Event
-from typing import Any
 
-from autotune.errors import AutotuneError, ScheduleError
 from autotune.measure.build import Build
-from autotune.measure.frames import Message, ProtocolError
+from autotune.measure.build_worker import build_setup
+from autotune.measure.frames import ProtocolError
 from autotune.measure.messages import (
     BuildRequest,
     BuildResult,
     reply_from,
-    request_from,
     to_message,
 )
-from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
-from autotune.measure.supervisor import Handler
+from autotune.measure.process import Child, ChildCrash, ChildTimeout, WorkerError
+from autotune.measure.protocols import Abandoned
 from autotune.result import MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
 _ATTENTION_S = 0.2
-_BUILDS_PER_COLLECTION = 4
-"""Looking for cyclic garbage as often as Python does takes a sixth of the time of our own code."""
-
-
-class Abandoned(Exception):
-    """The results of a build are not wanted any more."""
-
-
-class BuildHandler:
-    """Runs in the builder process."""
-
-    def __init__(self, build: Build, target: Target) -> None:
-        self._build = build
-        self._target = target
-        self._dags: dict[int, ComputeDAG] = {}
-        self._n_built = 0
-        gc.freeze()
-        gc.disable()
-
-    def __call__(self, request: BuildRequest) -> BuildResult:
-        """Build one candidate; every exception becomes a status."""
-        if request.dag is not None:
-            self._dags[request.task] = request.dag
-        start_s = time.perf_counter()
-        program, status, error = None, MeasureStatus.OK, ""
-        try:
-            program = self._build(self._dags[request.task], request.steps, self._target)
-        except ScheduleError as problem:
-            status, error = MeasureStatus.SCHEDULE_ERROR, problem.message
-        except AutotuneError as problem:
-            status, error = MeasureStatus.BUILD_ERROR, problem.message
-        except Exception:
-            status, error = MeasureStatus.BUILD_ERROR, traceback.format_exc()
-        self._n_built += 1
-        if self._n_built % _BUILDS_PER_COLLECTION == 0:
-            gc.collect()
-        return BuildResult(status, program, time.perf_counter() - start_s, error)
-
-
-def serve_builds(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
-    """The handler of a builder process, of the arguments that `_setup` gives."""
-    module, _, name = arguments["build"].partition(":")
-    build = partial(getattr(import_module(module), name), **arguments["options"])
-    handler = BuildHandler(build, Target.from_json(arguments["target"]))
-
-    def handle(message: Message) -> Message:
-        request = request_from(message)
-        assert isinstance(request, BuildRequest)
-        return to_message(handler(request))
-
-    return handle
-
-
-def _setup(build: Build, target: Target, data_bytes: int) -> Setup:
-    """`build` by name: a function of a module, or a `partial` of one with named arguments."""
-    function, options = build, {}
-    if isinstance(build, partial):
-        function, options = build.func, build.keywords
-    name = f"{function.__module__}:{function.__qualname__}"
-    arguments = {"build": name, "options": options, "target": target.to_json()}
-    return Setup("autotune.measure.builder:serve_builds", arguments, data_bytes=data_bytes)
+"""How often `build` looks whether it is abandoned."""
 
 
 @dataclass(slots=True)
@@ -110,7 +44,7 @@ class _Slot:
     deadline_s: float = 0.0
 
 
-class BuilderPool:
+class LocalBuilder:
     """`n` builder processes, started together and kept."""
 
     def __init__(
@@ -122,9 +56,10 @@ class BuilderPool:
         start_timeout_s: float,
         data_bytes: int = 0,
     ) -> None:
-        setup = _setup(build, target, data_bytes)
+        setup = build_setup(build, target, data_bytes)
         self._slots = [_Slot(Child(setup, start_timeout_s)) for _ in range(n)]
         self._timeout_s = timeout_s
+        self._tasks: dict[ComputeDAG, int] = {}
         self._is_abandoned = Event()
 
     @property
@@ -142,8 +77,9 @@ class BuilderPool:
         for slot in self._slots:
             slot.child.kill()
 
-    def build(self, task: int, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
+    def build(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
         """Build all candidates side by side; results in their order. Raises Abandoned."""
+        task = self._tasks.setdefault(dag, len(self._tasks))
         self.start()
         self._is_abandoned.clear()
         results: dict[int, BuildResult] = {}

@@ -116,7 +116,7 @@ def test_distill_then_compile_then_run(cli: Cli, tuned: Path, tmp_path: Path) ->
 
 
 def test_compile_without_a_log_takes_the_default(cli: Cli, model: Path, tmp_path: Path) -> None:
-    done = cli("compile", model, cwd=tmp_path)
+    done = cli("compile", model, "--verify", cwd=tmp_path)
     assert (done.code, done.out) == (0, "mlp.atn\n"), done.err
     assert "2 of 2 tasks take their analytic default" in done.err
     done = cli("run", tmp_path / "mlp.atn")
@@ -130,14 +130,24 @@ def test_compile_without_a_log_takes_the_default(cli: Cli, model: Path, tmp_path
         ("schedule", "parallel"),
         ("python", "def "),
         ("loopir", "input x"),
+        ("loopir:nests", "input x"),
         ("llvm", "define "),
         ("asm", ".text"),
     ],
 )
 def test_explain_shows_every_stage(cli: Cli, tuned: Path, stage: str, expected: str) -> None:
-    done = cli("explain", tuned, "--task", "0", "--stage", stage)
+    done = cli("explain", tuned, "--task", "0", "--stage", stage, "--verify")
     assert done.code == 0, done.err
     assert expected in done.out
+
+
+@pytest.mark.parametrize("stage", ["fold", "loopir:fold", "llvm:peel", "loopir:"])
+def test_explain_names_the_stages_and_passes_that_there_are(
+    cli: Cli, tuned: Path, stage: str
+) -> None:
+    done = cli("explain", tuned, "--task", "0", "--stage", stage)
+    assert (done.code, done.out) == (2, "")
+    assert "prefetch-constants" in done.err or "loopir:PASS" in done.err
 
 
 def test_explain_without_a_stage_gives_an_overview(cli: Cli, tuned: Path) -> None:

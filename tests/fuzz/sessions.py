@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 from autotune.result import MeasureStatus
 from benchmarks.outcomes import Kind, Outcome
 
@@ -25,7 +25,7 @@ def hostile_candidates(count: int) -> list[Outcome]:
     )
     names = list(hostile.HOSTILE)
     found: list[Outcome] = []
-    with Measurer(fakes.TARGET, 1, options, hostile.build) as measurer:
+    with local_measurer(fakes.TARGET, 1, options, hostile.build) as measurer:
         for number in range(count):
             name = names[number % len(names)]
             steps = [fakes.does(what) for what in ("good", name, "good")]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.loopir.nodes import Body, For, If, PrefetchLine, Stmt, Store
-from autotune.loopir.prefetch_activations import touch, touch_next
+from autotune.loopir.prefetch_activations import prefetch_consumer, prefetch_next_tile
 from autotune.loopir.visitor import statements
 from autotune.te.arith import simplify
 from autotune.te.expr import Const, Expr, Load, Tensor, Var, add, idx, mul, substitute
@@ -63,7 +63,7 @@ def fetched(body: Body, env: dict[str, Expr]) -> Counter[tuple[str, tuple[Expr, 
 def test_every_vector_is_asked_for_once(tile: tuple[int, int], steps: list[int]) -> None:
     """The last step that asks may repeat one, where steps have more than one to ask for."""
     _, loops = reduction(*steps)
-    found = fetched(touch(loops, reader(*tile), {"x", "y"}), {})
+    found = fetched(prefetch_consumer(loops, reader(*tile), {"x", "y"}), {})
     points = [(idx(p), idx(w), ZERO) for p, w in product(*map(range, tile))]
     assert set(found) == {(t, at) for t in "xy" for at in points}
     per_step = -(-prod(tile) // prod(steps))
@@ -73,7 +73,7 @@ def test_every_vector_is_asked_for_once(tile: tuple[int, int], steps: list[int])
 def test_a_step_asks_for_its_share_only() -> None:
     """Six vectors over four steps are two in each of three."""
     inside, loops = reduction(4)
-    (loop,) = touch(loops, reader(3, 2), {"y"})
+    (loop,) = prefetch_consumer(loops, reader(3, 2), {"y"})
     assert isinstance(loop, For)
     *early, update = loop.body
     assert update == inside
@@ -83,20 +83,20 @@ def test_a_step_asks_for_its_share_only() -> None:
 
 def test_without_a_loop_everything_is_asked_for_in_front() -> None:
     inside = Store(ACC, (ZERO, ZERO, ZERO), Const(0.0, "float32"))
-    *early, last = touch((inside,), reader(2, 2), {"x"})
+    *early, last = prefetch_consumer((inside,), reader(2, 2), {"x"})
     assert last == inside
     assert [type(s) for s in early] == [PrefetchLine] * 4
 
 
 def test_nothing_is_asked_for_that_nobody_names() -> None:
     _, loops = reduction(4)
-    assert touch(loops, reader(3, 2), {"z"}) == loops
+    assert prefetch_consumer(loops, reader(3, 2), {"z"}) == loops
 
 
 def test_both_versions_of_a_reduction_ask() -> None:
     """A tile and its remainder: whichever runs."""
     _, loops = reduction(4)
-    (stmt,) = touch((If(Const(True, "bool"), loops, loops),), reader(3, 2), {"y"})
+    (stmt,) = prefetch_consumer((If(Const(True, "bool"), loops, loops),), reader(3, 2), {"y"})
     assert isinstance(stmt, If)
     for body in (stmt.then, stmt.orelse):
         assert sum(fetched(body, {}).values()) == 6
@@ -107,7 +107,7 @@ def test_what_is_asked_for_depends_on_the_loops_around() -> None:
     store = For("c", 16, "vectorize", (Store(Y, at, Load(ACC, (P, W, C))),))
     body = (For("p", 2, "unroll", (For("w", 1, "unroll", (store,)),)),)
     _, loops = reduction(4)
-    (loop,) = touch(loops, body, {"y"})
+    (loop,) = prefetch_consumer(loops, body, {"y"})
     assert isinstance(loop, For)
     found = fetched((loop,), {"k": idx(3)})
     assert set(found) == {("y", (idx(n), ZERO, ZERO)) for n in (6, 7)}
@@ -138,7 +138,9 @@ def fetched_by_sharers(body: Body, i: int) -> Counter[tuple[str, tuple[Expr, ...
 @given(n_rows=st.integers(1, 9), n_steps=st.integers(1, 12), unroll=st.sampled_from((1, 2, 4)))
 def test_the_next_tile_is_asked_for_once(n_rows: int, n_steps: int, unroll: int) -> None:
     """By all tiles in a row that read the same, together; each line counts 16 elements."""
-    body = touch_next(tile(mul(TILE, idx(n_rows)), n_rows, n_steps, unroll), ["rows"], AROUND)
+    body = prefetch_next_tile(
+        tile(mul(TILE, idx(n_rows)), n_rows, n_steps, unroll), ["rows"], AROUND
+    )
     n_lines = -(-n_steps * unroll // 16)
     rows = range(3 * n_rows, 4 * n_rows)  # of tile 3, while tile 2 runs
     lines = {("rows", (idx(r), idx(16 * n))) for r, n in product(rows, range(n_lines))}
@@ -151,18 +153,20 @@ def test_the_next_tile_is_asked_for_once(n_rows: int, n_steps: int, unroll: int)
 def test_the_loop_nearest_to_the_tile_leads_to_the_next_one() -> None:
     """Where rows depend on both loops around, the inner one."""
     first = add(mul(TILE, idx(18)), mul(PANEL, idx(6)))
-    (loop,) = touch_next(tile(first), ["rows"], AROUND)
+    (loop,) = prefetch_next_tile(tile(first), ["rows"], AROUND)
     found = fetched((loop,), {"i": idx(1), "j": idx(1)})
     assert {at[0] for _, at in found} == {idx(r) for r in range(30, 36)}
 
 
 def test_tiles_that_do_not_move_ask_for_nothing() -> None:
-    assert touch_next(tile(idx(5)), ["rows"], AROUND) == tile(idx(5))
-    assert touch_next(tile(mul(TILE, idx(6))), ["others"], AROUND) == tile(mul(TILE, idx(6)))
+    assert prefetch_next_tile(tile(idx(5)), ["rows"], AROUND) == tile(idx(5))
+    assert prefetch_next_tile(tile(mul(TILE, idx(6))), ["others"], AROUND) == tile(
+        mul(TILE, idx(6))
+    )
 
 
 def test_behind_the_last_tile_nothing_else_is_asked_for() -> None:
-    body = touch_next(tile(mul(TILE, idx(9))), ["rows"], AROUND)
+    body = prefetch_next_tile(tile(mul(TILE, idx(9))), ["rows"], AROUND)
     found = fetched_by_sharers(body, 7)  # the next one would begin at row 72
     assert {at[0] for _, at in found} == {idx(r) for r in range(58, 64)}
 
@@ -170,7 +174,7 @@ def test_behind_the_last_tile_nothing_else_is_asked_for() -> None:
 def test_small_tiles_come_into_l1_large_ones_into_l2() -> None:
     levels = set()
     for n_rows in (6, 60):
-        body = touch_next(tile(mul(TILE, idx(n_rows)), n_rows), ["rows"], AROUND)
+        body = prefetch_next_tile(tile(mul(TILE, idx(n_rows)), n_rows), ["rows"], AROUND)
         levels |= {(n_rows, s.level) for s in statements(body) if isinstance(s, PrefetchLine)}
     assert levels == {(6, 1), (60, 2)}
 
@@ -178,5 +182,5 @@ def test_small_tiles_come_into_l1_large_ones_into_l2() -> None:
 def test_a_step_does_not_ask_for_more_than_a_register_tile_has() -> None:
     """Rows of 48 elements are three lines; one step for all of them, or one of three tiles."""
     for n_rows, n_lines in ((32, 96), (33, 0)):
-        body = touch_next(tile(mul(TILE, idx(n_rows)), n_rows, 1, 48), ["rows"], AROUND)
+        body = prefetch_next_tile(tile(mul(TILE, idx(n_rows)), n_rows, 1, 48), ["rows"], AROUND)
         assert sum(fetched_by_sharers(body, 0).values()) == n_lines

@@ -16,7 +16,7 @@ import hostile
 import measure_fakes as fakes
 import pytest
 
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import Measurer, local_measurer
 from autotune.result import MeasureStatus
 
 OPTIONS = dataclasses.replace(
@@ -55,7 +55,7 @@ def none_left(session: int, within_s: float = 15.0) -> bool:
 
 @pytest.fixture(scope="module")
 def measurer() -> Iterator[Measurer]:
-    with Measurer(fakes.TARGET, 1, OPTIONS, hostile.build) as m:
+    with local_measurer(fakes.TARGET, 1, OPTIONS, hostile.build) as m:
         yield m
     assert none_left(os.getpid())
 
@@ -85,9 +85,9 @@ import sys
 sys.path[:0] = {path!r}
 import dataclasses
 import hostile, measure_fakes as fakes
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 options = dataclasses.replace(fakes.QUICK, run_timeout_s=600)
-m = Measurer(fakes.TARGET, 1, options, hostile.build)
+m = local_measurer(fakes.TARGET, 1, options, hostile.build)
 m.measure(fakes.double_dag(), [fakes.does("good")])
 print(flush=True)
 m.measure(fakes.double_dag(), [fakes.does({what!r})])

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 import measure_fakes as fakes
 import pytest
 
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import Measurer, local_measurer
 from autotune.measure.process import WorkerError
 from autotune.measure.run_worker import Hold, Time
+from autotune.measure.runner import LocalRunner
 from autotune.result import MeasureResult, MeasureStatus
 
 S = MeasureStatus
@@ -23,7 +24,7 @@ S = MeasureStatus
 
 @pytest.fixture(scope="module")
 def measurer() -> Iterator[Measurer]:
-    with Measurer(fakes.TARGET, 1, fakes.QUICK, fakes.build) as m:
+    with local_measurer(fakes.TARGET, 1, fakes.QUICK, fakes.build) as m:
         yield m
 
 
@@ -110,7 +111,7 @@ def test_what_rounds_too_much_is_timed_but_not_ok(measurer: Measurer) -> None:
     assert allowed.ok
     assert allowed.max_error == pytest.approx(2**-14, rel=1e-3)
     options = dataclasses.replace(fakes.QUICK, max_error=5e-5)
-    with Measurer(fakes.TARGET, 1, options, fakes.build) as strict:
+    with local_measurer(fakes.TARGET, 1, options, fakes.build) as strict:
         (found, good) = measure(strict, "inaccurate", "good")
         again, _ = strict.measure_interleaved(
             fakes.double_dag(), [fakes.does(w) for w in ("inaccurate", "good")], rounds=2
@@ -198,16 +199,16 @@ def test_what_does_not_fit_memory_together_is_timed_apart(
     measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    ask = Measurer._ask
+    ask = LocalRunner._ask
 
-    def spy(self: Measurer, request: Hold | Time, timeout_s: float) -> object:
+    def spy(self: LocalRunner, request: Hold | Time, timeout_s: float) -> object:
         asked.append(type(request))
         return ask(self, request, timeout_s)
 
-    monkeypatch.setattr(Measurer, "_ask", spy)
+    monkeypatch.setattr(LocalRunner, "_ask", spy)
     assert all(r.ok for r in measure(measurer, "good", "good", "good"))
     assert asked == [Hold, Hold, Hold, Time]
-    monkeypatch.setattr("autotune.measure.measurer._HELD_BYTES", 2 * 2 * 4 * fakes.N)
+    monkeypatch.setattr("autotune.measure.runner._HELD_BYTES", 2 * 2 * 4 * fakes.N)
     asked.clear()
     assert all(r.ok for r in measure(measurer, "good", "good", "good"))
     assert asked == [Hold, Hold, Time, Hold, Time]
@@ -242,7 +243,7 @@ def test_interrupted_batch_leaves_no_stale_reply(
 
 
 def test_close_ends_all_processes() -> None:
-    with Measurer(fakes.TARGET, 1, fakes.QUICK, fakes.build) as m:
+    with local_measurer(fakes.TARGET, 1, fakes.QUICK, fakes.build) as m:
         measure(m, "good")
         pids = m.pids
         assert len(pids) == 3
@@ -253,7 +254,7 @@ def test_close_ends_all_processes() -> None:
 def test_worker_that_cannot_start_raises() -> None:
     options = dataclasses.replace(fakes.QUICK, cores=(100_000,))
     with (
-        Measurer(fakes.TARGET, 1, options, fakes.build) as m,
+        local_measurer(fakes.TARGET, 1, options, fakes.build) as m,
         pytest.raises(WorkerError, match=r"cannot work here(?s:.)*100000"),
     ):
         measure(m, "good")
@@ -261,7 +262,7 @@ def test_worker_that_cannot_start_raises() -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_two_threads() -> None:
-    with Measurer(fakes.TARGET, 2, fakes.QUICK, fakes.build) as m:
+    with local_measurer(fakes.TARGET, 2, fakes.QUICK, fakes.build) as m:
         results = measure(m, "good", "wrong", "crash", "good")
     expected = [S.OK, S.WRONG_ANSWER, S.RUN_CRASH, S.OK]
     assert [r.status for r in results] == expected
@@ -272,9 +273,9 @@ import sys
 sys.path[:0] = {path!r}
 import dataclasses
 import measure_fakes as fakes
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 options = dataclasses.replace(fakes.QUICK, run_timeout_s=600, build_timeout_s=600)
-m = Measurer(fakes.TARGET, 1, options, fakes.build)
+m = local_measurer(fakes.TARGET, 1, options, fakes.build)
 m.measure(fakes.double_dag(), [fakes.does("good")] * 2)
 print(*m.pids, flush=True)
 m.measure(fakes.double_dag(), [fakes.does(w) for w in {what!r}])

@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from autotune.errors import UnsupportedOperator, UsageError
 from autotune.graph.network import build_network
-from autotune.measure.measurer import Measurer
+from autotune.measure.measurer import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
@@ -396,7 +396,7 @@ def test_tasks_of_a_text_transformer_pass_the_oracle(tmp_path: Path) -> None:
     network = build_network(save(text_transformer(), tmp_path))
     kinds = {p.tensor.dtype for dag in network.tasks.values() for p in dag.placeholders}
     assert kinds == {"float32", "int64", "bool"}
-    with Measurer(TARGET, 1, MeasureOptions(min_repeats=1, max_repeats=1)) as measurer:
+    with local_measurer(TARGET, 1, MeasureOptions(min_repeats=1, max_repeats=1)) as measurer:
         for dag in network.tasks.values():
             (result,) = measurer.measure(dag, [default_steps(dag, TARGET, 1)])
             assert result.ok, result.error

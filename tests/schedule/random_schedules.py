@@ -175,7 +175,7 @@ def lowered(dag: ComputeDAG, seed: int) -> Program:
     """The first program that a random schedule has, from `seed` on."""
     for n in range(seed, seed + 100):
         try:
-            return lower(dag, random_steps(dag, Random(n)))
+            return lower(dag, random_steps(dag, Random(n)), verify=True)
         except ScheduleError:
             continue
     raise AssertionError("no random schedule has a program")

@@ -25,4 +25,5 @@ def assert_random_rows_compute(
     for sketch in generate_sketches(dag, target):
         rows = sketch.sample(n_samples, rng)
         for row in rows[analyse(dag, sketch, rows, target).valid][:3]:
-            assert_computes(lower(dag, sketch.bind(row)), inputs, expected, target, chunks)
+            program = lower(dag, sketch.bind(row), verify=True)
+            assert_computes(program, inputs, expected, target, chunks)

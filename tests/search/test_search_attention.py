@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from autotune.loopir.lower import lower_state
+from autotune.loopir.lower import lower
 from autotune.loopir.nodes import PrefetchLine
 from autotune.loopir.visitor import statements
-from autotune.schedule.replay import replay
+from autotune.schedule.replay import bind, replay
 from autotune.schedule.steps import NEXT_CHUNK
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.analytic import analytic_seconds
@@ -91,7 +91,7 @@ def test_the_next_columns_are_fetched_while_the_first_product_runs() -> None:
         values = {p.name: p.domain[len(p.domain) // 2] for p in sketch.parameters}
         for early in (False, True):
             chosen = values | {"scores.tile.ahead": NEXT_CHUNK if early else 0}
-            program = lower_state(replay(dag, sketch.steps, chosen))
+            program = lower(dag, bind(sketch.steps, chosen))
             stmts = [s for kernel in program.kernels for s in statements(kernel.body)]
             fetched = {s.tensor.name for s in stmts if isinstance(s, PrefetchLine)}
             assert ("k" in fetched) is early

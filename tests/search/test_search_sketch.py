@@ -10,7 +10,6 @@ import pytest
 from autotune.errors import ScheduleError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
-from autotune.loopir.verify import verify
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import ComputeInline, Parallel, steps_text
 from autotune.search.cost.analysis import analyse
@@ -114,8 +113,7 @@ def test_valid_rows_compute_what_the_definition_says(name: str) -> None:
         rows = sketch.sample(40, rng)
         rows = rows[analyse(dag, sketch, rows, AVX2).valid]
         for row in rows[:1]:
-            program = lower(dag, sketch.bind(row))
-            verify(program)
+            program = lower(dag, sketch.bind(row), verify=True)
             assert_close(interpret(program, inputs), expected, 3e-6)
 
 
