@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from autotune.errors import AutotuneError, ModelError
+from autotune.graph.chains import joined_groups
 from autotune.graph.channels_first import channels_first_groups
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
-from autotune.graph.joined_groups import joined_groups
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
 from autotune.graph.passes.pipeline import Pass, prepare, prepared
