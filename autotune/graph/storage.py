@@ -107,7 +107,7 @@ def plan_storage(graph: Graph, groups: list[Group]) -> tuple[dict[str, Value], l
 
 
 class _Storage:
-    """`dense_names`: values without row-stride padding; `costs_copy`: those where it costs a copy."""
+    """`dense_names`: without row-stride padding; `costs_copy`: values where it causes a copy."""
 
     def __init__(self, graph: Graph, groups: list[Group], dense_names: set[str]) -> None:
         self.graph = graph
@@ -178,7 +178,7 @@ class _Storage:
         return value
 
     def _target(self, name: str) -> Value:
-        """The value of a computed tensor or a Concat: in its reserved place or in memory of its own."""
+        """The value of a computed tensor or a Concat: in its reserved place, or one that owns memory."""
         if name in self.values:
             return self.values[name]
         place = self.places.get(name)
