@@ -178,7 +178,7 @@ class _Storage:
         return value
 
     def _target(self, name: str) -> Value:
-        """The value of a computed tensor or a Concat: in its reserved place, or one that owns memory."""
+        """The value of a computed tensor or a Concat: in its reserved place, or an owner."""
         if name in self.values:
             return self.values[name]
         place = self.places.get(name)
