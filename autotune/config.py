@@ -99,6 +99,11 @@ def resolve(preset: str | None, options: Mapping[str, Any]) -> Resolved:
     """
     values: dict[str, Any] = {}
     sources = {f.name: "default" for f in fields(TuneConfig)}
+    unknown = sorted(options.keys() - sources.keys())
+    if unknown:
+        raise UsageError(
+            f"there is no setting '{unknown[0]}'", f"the settings are {', '.join(sources)}"
+        )
     if preset is not None:
         for name, value in read_preset(preset).items():
             values[name], sources[name] = value, f"preset {preset}"

@@ -29,6 +29,7 @@ FLOORS = {
     "records": 4,
     "measure": 5,
     "tuner": 6,
+    "display": 7,
     "network": 7,
     "api": 8,
     "cli": 9,
@@ -41,7 +42,7 @@ STRANGERS = {"codegen", "search", "records"}  # one floor, and they do not know 
 CLI_ONLY_CALLS = {"print", "input"}
 THIRD_PARTY_HOMES = {
     "click": {"cli"},
-    "rich": {"cli"},
+    "rich": {"cli", "display"},
     "lightgbm": {"search", "cli"},
     "orjson": {"records"},
     "onnx": {"graph", "cli", "network"},

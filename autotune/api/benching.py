@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.api.compiling import tuned_latencies
+from autotune.api.choosing import tuned_latencies
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.reader.onnx_reader import model_hash, prepare_model
 from autotune.graph.reader.random_weights import needs_weights

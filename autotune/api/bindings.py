@@ -20,6 +20,7 @@ from autotune.errors import UsageError
 from autotune.graph.reader.constant_inputs import Constants, bind_constants, require_constant
 from autotune.graph.reader.dimensions import Shapes, shapes_at
 from autotune.graph.reader.onnx_reader import read_outline
+from autotune.records import Header
 
 Values: TypeAlias = int | Sequence[int] | Mapping[int, float]
 """Extents that a dimension takes: one, several, or each with how often it is used."""
@@ -101,6 +102,12 @@ def _shares(name: str, values: Values) -> list[tuple[int, float]]:
             "write them like --dim sequence=16:0.5,128:0.5",
         )
     return [(extent, weight / total) for extent, weight in weights.items()]
+
+
+def variants_of(header: Header) -> tuple[Variant, ...]:
+    """The variants that a log was made for."""
+    found = tuple(Variant(v.shapes, v.share) for v in header.variants)
+    return found or (Variant(header.shapes),)
 
 
 def arrays_of(constants: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from autotune.api.model import resume, tune_network
 from autotune.api.schedule import Schedule
+from autotune.api.showing import Show, showing
 from autotune.config import resolve
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.network import Call, Network, Port
@@ -39,7 +41,7 @@ from autotune.records import best_for, read_log
 from autotune.schedule.steps import Steps
 from autotune.search.partial import Rule
 from autotune.search.policy import default_candidate
-from autotune.target import Target, host_target, require_cores, usable_cores
+from autotune.target import Target, host_target, parse_target, require_cores, usable_cores
 from autotune.te.dag import ComputeDAG
 from autotune.te.language import dag_of
 from autotune.te.strides import dense
@@ -63,8 +65,10 @@ class Best:
 class Task:
     """A computation on `threads` threads of `target` (default: all usable cores of this CPU).
 
-    `workload`: a function that returns the outputs, called with `args`; or the outputs themselves,
-    tensors of `te`; or a ComputeDAG. Raises DefinitionError where they are no computation.
+    `target`: a name as for `--target`, or a Target. `workload`: a function that returns the
+    outputs, called with `args`; or the outputs themselves, tensors of `te`; or a ComputeDAG. Raises
+    DefinitionError where they are no computation, UsageError for a target or threads that the
+    machine does not have.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class Task:
         workload: Workload | Tensor | Sequence[Tensor] | ComputeDAG,
         args: Sequence[Any] = (),
         *,
-        target: Target | None = None,
+        target: Target | str | None = None,
         threads: int | None = None,
         name: str = "",
         source: str = "",
@@ -82,7 +86,7 @@ class Task:
         self.name = name or str(getattr(workload, "__name__", "task"))
         self.source = source
         """What the header of a log says that the task came from."""
-        self.target = target or host_target()
+        self.target = target if isinstance(target, Target) else parse_target(target or "native")
         self.threads = threads or usable_cores()
         self._log: Path | None = None
 
@@ -103,13 +107,22 @@ class Task:
         trials: int | None = None,
         time_s: float | None = None,
         log: str | Path | None = None,
-        show: Callable[[Event], None] = lambda event: None,
+        show: Show = "auto",
         rules: Sequence[Rule] = (),
         **settings: Any,
     ) -> Best:
-        """Search, and return the best that was found; `show` gets the events of `tuning`."""
-        for event in self.tuning(trials, time_s, log, rules, **settings):
-            show(event)
+        """Search, and return the best that was found; `tuning` tells the other arguments.
+
+        `show`: "table", a live one; "lines", one per batch; "auto", a table where stderr is a
+        terminal, else lines; "nothing"; or a function that is called with each event of `tuning`.
+        Raises UsageError for another word, LogMismatch where no candidate was valid.
+        """
+        with (
+            showing(show) as tell,
+            closing(self.tuning(trials, time_s, log, rules, **settings)) as events,
+        ):
+            for event in events:
+                tell(event)
         return self.best()
 
     def tuning(
@@ -119,20 +132,25 @@ class Task:
         log: str | Path | None = None,
         rules: Sequence[Rule] = (),
         **settings: Any,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Search, as an iterator of events (`tuner.events`).
 
         `log`: a file to write, or one of this task to go on with; by default one that lasts as long
         as this object. `rules`: sketch rules, see `api.rules`. `settings`: seed, preset,
-        max_error, … as of the command line.
+        max_error, … as of the command line; a log that is there keeps its own, but for max_error.
+        Raises UsageError for settings that are none, LogMismatch for the log of another task.
         """
-        self._log = path = self._log_path(log)
+        path = self._log_path(log)
         if path.exists():
-            self._require_own(path)
-            yield from resume(path, trials=trials, time_s=time_s, rules=rules)
+            self._require_resumable(path, settings)
+            self._log = path
+            limit = settings.get("max_error")
+            yield from resume(path, trials=trials, time_s=time_s, max_error=limit, rules=rules)
             return
-        options = {"trials": trials, "time_s": time_s, "threads": self.threads}
-        config = resolve(settings.pop("preset", None), options | settings).config
+        target = "native" if self.target == host_target() else self.target.cpu
+        given = {"trials": trials, "time_s": time_s, "threads": self.threads, "target": target}
+        config = resolve(settings.pop("preset", None), given | settings).config
+        self._log = path
         yield from tune_network(self.network(), path, config, self.source, rules=rules)
 
     def best(self, log: str | Path | None = None) -> Best:
@@ -205,6 +223,22 @@ class Task:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             return folder / f"{self.name}.jsonl"
         return self._log
+
+    def _require_resumable(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self._require_own(path)
+        header = read_log(path).header
+        if (header.target.key, header.n_threads) != (self.target.key, self.threads):
+            raise LogMismatch(
+                f"{path} is for {header.n_threads} threads of {header.target.cpu}, this task for "
+                f"{self.threads} of {self.target.cpu}",
+                "name another file, or make the task for what the log is for",
+            )
+        others = sorted(settings.keys() - {"max_error"})
+        if others:
+            raise UsageError(
+                f"{path} is there and keeps its own {', '.join(others)}",
+                "leave it out to go on with that log, or name another file",
+            )
 
     def _require_own(self, path: Path) -> None:
         if self.key not in read_log(path).workloads:

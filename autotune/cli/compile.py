@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +16,8 @@ from autotune.cli.models import (
     model_bytes,
     model_files,
     model_path,
-    read_network,
     read_workload,
+    say_random_weights,
 )
 from autotune.cli.options import (
     FILE,
@@ -112,20 +114,20 @@ def command(
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
     inputs += [file for _, file in check_files]
     require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
-    network = read_network(
-        plan.model, plan.shapes, plan.random_weights, plan.operators, plan.constants
-    )
-    given = _given(network, check_files)
-    if network.n_denormal:
-        say_note(
-            f"weights below 1.2e-38 count as zero ({network.n_denormal} here): docs/numbers.md"
-        )
-    done = compile_plan(plan, network, check, given, say_note, counting)
+    networks = plan.networks()
+    if plan.random_weights:
+        say_random_weights(plan.model.name)
+    given = _given(networks, check_files)
+    n_denormal = networks[0].n_denormal
+    if n_denormal:
+        say_note(f"weights below 1.2e-38 count as zero ({n_denormal} here): docs/numbers.md")
+    done = compile_plan(plan, networks, check, given, say_note, counting)
     if done.report is not None:
         say(str(done.report))
     done.artifact.save(path)
-    working = format_bytes(done.artifact.arena_bytes)
-    say(f"{path.stat().st_size:,} bytes, {working} of working memory")
+    working = format_bytes(max(variant.arena_bytes for variant in done.artifact.variants))
+    several = f"{len(networks)} variants, " if len(networks) > 1 else ""
+    say(f"{several}{path.stat().st_size:,} bytes, {working} of working memory")
     put_path(path)
 
 
@@ -169,15 +171,18 @@ def _compile_workload(
     put_path(path)
 
 
-def _given(network: Network, files: tuple[tuple[str, Path], ...]) -> Arrays | None:
+def _given(networks: Sequence[Network], files: tuple[tuple[str, Path], ...]) -> Arrays | None:
     """The user's own inputs for the check; looked at before minutes are spent."""
     from autotune.cli.run import read_inputs
     from autotune.network.artifact import Endpoint
     from autotune.network.runtime import require_inputs
 
-    ports = tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in network.inputs)
     if not files:
         return None
-    arrays = read_inputs(ports, files, "--check-input")
-    require_inputs(ports, arrays)
+    known = [tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in n.inputs) for n in networks]
+    largest = max(known, key=lambda ports: sum(math.prod(p.shape) for p in ports))
+    arrays = read_inputs(largest, files, "--check-input")
+    shapes = {name: array.shape for name, array in arrays.items()}
+    fitting = (ports for ports in known if all(shapes.get(p.name) == p.shape for p in ports))
+    require_inputs(next(fitting, known[0]), arrays)
     return arrays

@@ -1,34 +1,10 @@
-"""⑪ A session's events on the screen: a live display, one line per batch, or JSON lines."""
+"""⑪ A session's events for scripts: one JSON object per line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
-from rich.console import Console, RenderableType
-from rich.control import Control
-from rich.live import Live
-
-from autotune.cli.console import json_text, put, say
-from autotune.cli.display import batch_line, display, more_text, task_table
-from autotune.cli.view import View
-from autotune.tuner import BatchMeasured, Event, FinalistsMeasured, event_to_json
-from autotune.units import format_duration
-
-
-class Renderer:
-    """Shows events as they come; a context manager around the whole session."""
-
-    def __enter__(self) -> Renderer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing to tidy up."""
-
-    def show(self, event: Event) -> None:
-        """Show one event."""
-        raise NotImplementedError
+from autotune.cli.console import json_text, put
+from autotune.display.renderers import Renderer
+from autotune.tuner import Event, event_to_json
 
 
 class JsonLines(Renderer):
@@ -37,71 +13,3 @@ class JsonLines(Renderer):
     def show(self, event: Event) -> None:
         """Write and flush, so that a reader can follow."""
         put(json_text(event_to_json(event)))
-
-
-class Plain(Renderer):
-    """One line per batch on stderr: for pipes, files and CI."""
-
-    def __init__(self) -> None:
-        self.view = View()
-
-    def show(self, event: Event) -> None:
-        """One line for a batch and for the finals, none for what adds nothing to them."""
-        was_final = self.view.is_final
-        self.view.apply(event)
-        if isinstance(event, BatchMeasured):
-            say(batch_line(self.view, event))
-        elif isinstance(event, FinalistsMeasured) and not was_final:
-            say(f"{format_duration(event.elapsed_s):>7}  measuring the finalists again")
-
-
-class LiveTable(Renderer):
-    """A display that is redrawn in place, with a clock that runs between events."""
-
-    def __init__(
-        self,
-        console: Console,
-        clock: Callable[[], float],
-        stop: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.view = View()
-        self._stop = stop
-        self._clock = clock
-        self._shown_at = clock()
-        self._live: AbstractContextManager[Any] = nullcontext()
-        self._console = console
-        self._size = console.size
-
-    def __enter__(self) -> LiveTable:
-        self._live = Live(
-            console=self._console,
-            get_renderable=self._draw,
-            refresh_per_second=4,
-            transient=True,
-            vertical_overflow="crop",
-        )
-        self._live.__enter__()
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        self._live.__exit__(*details)
-        if self.view.rows:
-            table = task_table(self.view, width=self._console.width)
-            self._console.print(table)
-            if more := more_text(self.view, table):
-                self._console.print(more)
-
-    def show(self, event: Event) -> None:
-        """Remember; the next redraw shows it."""
-        self.view.apply(event)
-        self._shown_at = self._clock()
-
-    def _draw(self) -> RenderableType:
-        """The display; on an empty screen where the terminal has wrapped what was drawn before."""
-        size = self._console.size
-        if size != self._size:
-            self._size = size
-            self._console.control(Control.home(), Control.clear())
-        self.view.is_stopping = self._stop()
-        elapsed_s = self.view.elapsed_s + self._clock() - self._shown_at
-        return display(self.view, elapsed_s, size.width, size.height)

@@ -11,13 +11,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
-
 from autotune.api.tuning import Tuning
 from autotune.cli.console import say, say_note
-from autotune.cli.display import summary_lines
-from autotune.cli.progress import JsonLines, LiveTable, Plain, Renderer
+from autotune.cli.progress import JsonLines
 from autotune.cli.signals import ENDS, end_now, exit_code, handled
+from autotune.display.lines import summary_lines
+from autotune.display.renderers import Plain, Renderer, table_on_stderr
 from autotune.errors import ExitCode, NoValidSchedule
 from autotune.records import Header, Journal, Log
 from autotune.tuner import (
@@ -80,8 +79,8 @@ def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
         return JsonLines()
     if sys.stderr.isatty():
         stop.is_shown = True
-        return LiveTable(Console(stderr=True), time.monotonic, stop)
-    return Plain()
+        return table_on_stderr(time.monotonic, stop)
+    return Plain(say)
 
 
 def _show(tuning: Tuning, renderer: Renderer) -> SessionFinished:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -39,11 +39,12 @@ from autotune.network.container import (
     require,
 )
 from autotune.network.entry import SEAL_MAGIC, UNSEALED
-from autotune.network.manifest import Json, require_manifest
+from autotune.network.manifest import Json, joined, require_manifest, separated
 from autotune.target import Target, missing_features
 
 FORMAT = "autotune-artifact"
-VERSION = 2
+VERSION, VARIANTS_VERSION = 2, 3
+"""Of a file with one shape, and of one with several: whoever reads only the first says so."""
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes")
@@ -127,7 +128,8 @@ class Artifact:
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
     `random_weights`: the weights are not the model's; None in files that do not say.
-    `constant_inputs`: inputs of the model that were bound to these values.
+    `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
+    for other shapes of its inputs, over the same `constants` (the same array).
     """
 
     name: str
@@ -148,6 +150,12 @@ class Artifact:
     tasks: tuple[str, ...] = ()
     random_weights: bool | None = False
     constant_inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    others: tuple[Artifact, ...] = ()
+
+    @property
+    def variants(self) -> tuple[Artifact, ...]:
+        """The model at each of its shapes: this artifact, without `others`, and these."""
+        return (replace(self, others=()), *self.others)
 
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
@@ -182,8 +190,17 @@ class Artifact:
 
     def _write(self, out: BinaryIO) -> None:
         constants = _described(self.constants)
-        objects = self.sealed_objects(constants)
+        sealed = [variant.sealed_objects(constants) for variant in self.variants]
+        objects = tuple(dict.fromkeys(data for each in sealed for data in each))
         manifest = self.manifest() | {"parts": _parts(objects, constants)}
+        if self.others:
+            ids = {data: n for n, data in enumerate(objects)}
+            used = [[ids[data] for data in each] for each in sealed]
+            manifest = joined([variant.manifest() for variant in self.variants], used) | {
+                "version": VARIANTS_VERSION,
+                "n_objects": len(objects),
+                "parts": manifest["parts"],
+            }
         text = json.dumps(manifest, indent=1, sort_keys=True).encode()
         container.write(out, text, objects, self.constants)
 
@@ -252,14 +269,34 @@ def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
 
 def _read(parts: Container, source: Path) -> Artifact:
     manifest = _read_manifest(parts, source)
-    require_manifest(manifest)
+    several = separated(manifest) if manifest["version"] == VARIANTS_VERSION else [_plain(manifest)]
+    for one in several:
+        require_manifest(one)
     require_features(Target.from_json(manifest["target"]), f"'{source}'")
     described = manifest["parts"]
     require(parts.names() == {*described, MANIFEST, SEAL}, "it has parts that are not its own")
-    names = [object_name(n) for n in range(manifest["n_objects"])]
-    objects = tuple(parts.part(name, described[name]).tobytes() for name in names)
+    constants = parts.part(CONSTANTS, described[CONSTANTS])
+    objects = {
+        name: parts.part(name, part).tobytes()
+        for name, part in described.items()
+        if name != CONSTANTS
+    }
+    first, *others = (_unsealed(one, objects, constants) for one in several)
+    return replace(first, others=tuple(others))
+
+
+def _plain(manifest: Json) -> Json:
+    """A manifest of one shape, which has all objects of its file."""
+    return {name: value for name, value in manifest.items() if name != "objects"}
+
+
+def _unsealed(manifest: Json, parts: Mapping[str, bytes], constants: Bytes) -> Artifact:
+    """The artifact of one shape, if its code was compiled for just this manifest."""
+    described = manifest["parts"]
+    names = manifest.get("objects") or [object_name(n) for n in range(manifest["n_objects"])]
+    objects = tuple(parts[name] for name in names)
     bare = (*objects[:-1], UNSEALED.join(_around_seal(objects[-1])))
-    artifact = _artifact(manifest, bare, parts.part(CONSTANTS, described[CONSTANTS]))
+    artifact = _artifact(manifest, bare, constants)
     sealed = artifact.sealed_objects(described[CONSTANTS])
     require(sealed == objects, "its code was compiled for another manifest")
     return artifact
@@ -305,9 +342,10 @@ def _read_manifest(parts: Container, source: Path) -> Json:
         require(not is_sealed, "its manifest cannot be read")
         raise _foreign(source)
     version, writer = manifest.get("version"), manifest.get("autotune_version")
-    if version != VERSION:
+    if version not in (VERSION, VARIANTS_VERSION):
         raise ArtifactError(
-            f"'{source}' has format version {version!r:.20}, this autotune reads {VERSION}",
+            f"'{source}' has format version {version!r:.20}, this autotune reads "
+            f"{VERSION} and {VARIANTS_VERSION}",
             f"compile it anew, or use autotune {writer!s:.20}, which wrote it",
         )
     require(is_sealed, "its manifest has no seal")

@@ -12,7 +12,7 @@ See `oracles`, `rounding` and `check_inputs`; docs/check.md has the reasons.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -93,6 +93,18 @@ def check_model(
     used = dict.fromkeys(check.oracle.name for check in checks)
     notes = (*oracles.problems, *(v.note for v in verdicts if v.note), *_unseen(checks))
     return Report(tuple(used), tuple(kinds), worst.error, worst.allowed, notes)
+
+
+def joint_report(reports: Sequence[Report]) -> Report:
+    """What several checks found together: the largest error, and every note once."""
+    worst = max(reports, key=lambda r: r.error)
+    return Report(
+        tuple(dict.fromkeys(o for r in reports for o in r.oracles)),
+        tuple(dict.fromkeys(k for r in reports for k in r.kinds)),
+        worst.error,
+        worst.allowed,
+        tuple(dict.fromkeys(n for r in reports for n in r.notes)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

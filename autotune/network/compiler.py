@@ -1,6 +1,6 @@
 """⑩ From a network and one schedule per task to an artifact.
 
-    lower every task → one variant per memory layout of its ports (`network.aliasing`) → objects
+    lower every task → one program per memory layout of its ports (`network.aliasing`) → objects
     pack the constants · plan the arena → addresses → the main function that calls all kernels
 
 Two calls with the same task and the same layouts share one object; equal constants are stored once.
@@ -23,16 +23,17 @@ from autotune.loopir.nodes import Program, with_strides
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.network.aliasing import Alias, alias_roots, aliases
 from autotune.network.artifact import Artifact
+from autotune.network.container import Bytes
 from autotune.network.entry import compile_entry
-from autotune.network.layout import Layout, Unit, value_name
+from autotune.network.layout import ConstantPool, Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.steps import Steps, Winograd
 from autotune.target import Target
 from autotune.te.strides import dense
 
-Variant: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]
-"""What tells the programs of one network apart: task, kernels, strides of the buffers, which are
+ProgramKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]
+"""What tells the programs of one artifact apart: task, kernels, strides of the buffers, which are
 shared. Kernels differ where the sums of one call are plain for the sake of its weights."""
 
 
@@ -51,23 +52,58 @@ def compile_network(
     every pass of lowering. Raises NoValidSchedule for a task without steps, ScheduleError or
     CodegenError where a schedule has no program.
     """
-    programs = _programs(network, steps, verify)
-    found = aliases(network, programs)
-    units = _units(network, programs, found)
-    layout = Layout(network, units, alias_roots(found))
+    return compile_variants([network], steps, target, n_threads, tell, verify)
+
+
+def compile_variants(
+    networks: Sequence[Network],
+    steps: Mapping[str, Steps],
+    target: Target,
+    n_threads: int = 1,
+    tell: OnProgress = lambda n_done, n_all: None,
+    verify: bool = False,
+) -> Artifact:
+    """`compile_network` of one model at several shapes: one artifact, `others` in their order.
+
+    `networks` are those of `variants.unified`. Equal programs are compiled once, equal constants
+    stored once.
+    """
+    prefixes: dict[ProgramKey, str] = {}
+    constants = ConstantPool()
+    units: list[list[Unit]] = []
+    layouts: list[Layout] = []
+    for network in networks:
+        programs = _programs(network, steps, verify)
+        found = aliases(network, programs)
+        units.append(_units(network, programs, found, prefixes))
+        layouts.append(Layout(network, units[-1], alias_roots(found), constants))
+    objects = _compile([unit for each in units for unit in each], target, tell)
+    data = constants.data()
+    first, *others = (
+        _artifact(layout, [objects[p] for p in dict.fromkeys(u.prefix for u in each)], data, target)
+        for layout, each in zip(layouts, units, strict=True)
+    )
+    made = replace(first, n_threads=n_threads)
+    return replace(made, others=tuple(replace(o, n_threads=n_threads) for o in others))
+
+
+def _artifact(
+    layout: Layout, objects: Sequence[bytes], constants: Bytes, target: Target
+) -> Artifact:
+    network = layout.network
     entry = compile_entry(layout.launches, layout.n_bases, target)
     return Artifact(
         name=network.name,
         model_hash=network.model_hash,
         target=target,
-        n_threads=n_threads,
+        n_threads=1,
         inputs=tuple(layout.endpoint(p) for p in network.inputs),
         outputs=tuple(layout.endpoint(p) for p in network.outputs),
         kernels=layout.kernels,
         arena_bytes=layout.plan.n_bytes,
         n_bases=layout.n_bases,
-        objects=(*_compile(units, target, tell), entry),
-        constants=layout.constants.data(),
+        objects=(*objects, entry),
+        constants=constants,
         autotune_version=__version__,
         random_weights=network.random_weights,
         constant_inputs=network.constant_inputs,
@@ -87,18 +123,22 @@ def _programs(network: Network, steps: Mapping[str, Steps], verify: bool) -> lis
     return out
 
 
-def _units(network: Network, programs: Sequence[Program], found: Mapping[int, Alias]) -> list[Unit]:
+def _units(
+    network: Network,
+    programs: Sequence[Program],
+    found: Mapping[int, Alias],
+    prefixes: dict[ProgramKey, str],
+) -> list[Unit]:
     out: list[Unit] = []
-    prefixes: dict[Variant, str] = {}
     for step, (call, program) in enumerate(zip(network.calls, programs, strict=True)):
         if step in found:
             program = replace(program, shared=(found[step].operand, found[step].result))
-        prefix = prefixes.setdefault(_variant(call, program), f"p{len(prefixes)}_")
+        prefix = prefixes.setdefault(_program_key(call, program), f"p{len(prefixes)}_")
         out.append(Unit(call, program, prefix))
     return out
 
 
-def _variant(call: Call, program: Program) -> Variant:
+def _program_key(call: Call, program: Program) -> ProgramKey:
     strides = tuple(b.strides for b in program.buffers)
     return call.task, tuple(b.name for b in program.buffers), strides, program.shared
 
@@ -137,15 +177,15 @@ def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[
     return out
 
 
-def _compile(units: list[Unit], target: Target, tell: OnProgress) -> list[bytes]:
-    """One object per distinct program, in order of first use.
+def _compile(units: list[Unit], target: Target, tell: OnProgress) -> dict[str, bytes]:
+    """One object per distinct program, by its prefix.
 
     By processes: LLVM takes a lock and the emitter holds the interpreter's, so two threads are not
     faster than one (measured).
     """
     programs = {unit.prefix: unit.program for unit in units}
     one = partial(_object, target)
-    return parallel_map(one, list(programs.items()), tell)
+    return dict(zip(programs, parallel_map(one, list(programs.items()), tell), strict=True))
 
 
 def _object(target: Target, named: tuple[str, Program]) -> bytes:

@@ -52,7 +52,22 @@ class ConstantPool:
 
     _offsets: dict[bytes, int] = field(default_factory=dict)
     _arrays: list[NDArray[Any]] = field(default_factory=list)
+    _known: dict[object, int] = field(default_factory=dict)
+    _sources: list[NDArray[Any]] = field(default_factory=list)
     _end: int = 0
+
+    def offset(self, unit: Unit, buffer: Buffer) -> int:
+        """Byte offset of a constant as a program wants it; equal orders of an array pack once."""
+        packing = next((p for p in unit.program.packs if p.packed.name == buffer.name), None)
+        source = unit.call.constants.get(packing.source.name if packing else buffer.name)
+        if source is None:  # derived from others
+            return self.add(constant(unit.program, unit.call.constants, buffer))
+        order = (packing.packed.shape, packing.axes, packing.indices) if packing else ()
+        key = id(source), source.shape, buffer.tensor.dtype, order
+        if key not in self._known:
+            self._known[key] = self.add(constant(unit.program, unit.call.constants, buffer))
+            self._sources.append(source)  # an id is one as long as its array lives
+        return self._known[key]
 
     def add(self, array: NDArray[Any]) -> int:
         """Byte offset of `array`, which is stored unless its bytes are there already."""
@@ -75,16 +90,21 @@ class ConstantPool:
 class Layout:
     """The plan of one network: bound ports, arena, constants, and every kernel's addresses.
 
-    `slots`: storage → slot of the table, for storages that the user's arrays replace.
+    `slots`: storage → slot of the table, for those that the user's arrays replace.
     `alias_roots`: aliased storage → the storage whose memory it uses (see `network.aliasing`).
+    `constants`: where all constants go, which several networks may share.
     """
 
     def __init__(
-        self, network: Network, units: Sequence[Unit], alias_roots: Mapping[str, str]
+        self,
+        network: Network,
+        units: Sequence[Unit],
+        alias_roots: Mapping[str, str],
+        constants: ConstantPool,
     ) -> None:
         self.network = network
         self.alias_roots = alias_roots
-        self.constants = ConstantPool()
+        self.constants = constants
         self.owners = _bind(network)
         self.slots = {root: FIRST_BOUND + n for n, root in enumerate(self.owners)}
         self.n_bases = FIRST_BOUND + len(self.slots)
@@ -139,7 +159,7 @@ class Layout:
         name = value_name(unit.call, buffer)
         if name is not None:
             return self._pointer(place_of(self.network.values, name))
-        return Pointer(CONSTANTS, self.constants.add(_constant(unit, buffer)))
+        return Pointer(CONSTANTS, self.constants.offset(unit, buffer))
 
 
 def _kernels(units: Sequence[Unit]) -> Iterator[tuple[Unit, Kernel]]:
@@ -157,15 +177,14 @@ def _workspace(step: int, buffer: Buffer) -> str:
     return f"call {step}: {buffer.name}"
 
 
-def _constant(unit: Unit, buffer: Buffer) -> NDArray[Any]:
-    """The array of a constant buffer, packed as the program wants it."""
-    packing = next((p for p in unit.program.packs if p.packed.name == buffer.name), None)
+def constant(program: Program, values: Mapping[str, NDArray[Any]], buffer: Buffer) -> NDArray[Any]:
+    """The array of a constant buffer, packed as the program wants it; `values`: those of a call."""
+    packing = next((p for p in program.packs if p.packed.name == buffer.name), None)
     tensor = packing.source if packing else buffer.tensor
-    values = unit.call.constants
-    if any(tensor.name == op.name for op in unit.program.derived):
-        values = derive(unit.program.derived, values)
+    if any(tensor.name == op.name for op in program.derived):
+        values = derive(program.derived, values)
     if tensor.name not in values:
-        raise CodegenError(f"internal: call {unit.call.label} has no value for '{tensor.name}'")
+        raise CodegenError(f"internal: a call has no value for the constant '{tensor.name}'")
     source = np.asarray(values[tensor.name], tensor.dtype).reshape(tensor.shape)
     return pack(packing, source) if packing else source
 

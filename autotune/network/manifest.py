@@ -7,7 +7,7 @@ belong together is for `Artifact.sealed_objects` to say.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -53,10 +53,75 @@ def require_manifest(manifest: Json) -> None:
             _require_inside(port, manifest["arena_bytes"], bound)
 
 
+_OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error")
+"""What is another for every shape; all else is the same."""
+MOST_VARIANTS = 64
+
+
+def joined(manifests: Sequence[Json], objects: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """One manifest of several shapes; `objects`: which objects each of them has, by number.
+
+    [{name, inputs, …}, {name, inputs, …}]  ->  {name, variants: [{inputs, …, objects}, …]}
+    """
+    shared = {name: value for name, value in manifests[0].items() if name not in _OF_VARIANT}
+    variants = [
+        {name: manifest[name] for name in _OF_VARIANT} | {"objects": list(used)}
+        for manifest, used in zip(manifests, objects, strict=True)
+    ]
+    return shared | {"variants": variants}
+
+
+def separated(manifest: Json) -> list[Json]:
+    """A manifest for each shape of one that `joined` made; raises Damaged for any other."""
+    variants: Any = manifest.get("variants")
+    n_objects: Any = manifest.get("n_objects")
+    require(
+        isinstance(variants, list) and 1 < len(variants) <= MOST_VARIANTS,
+        "its variants cannot be",
+    )
+    require(_number(1, _MOST_PARTS)(n_objects), "'n_objects' in its manifest cannot be")
+    parts = manifest.get("parts")
+    names = [object_name(n) for n in range(n_objects)]
+    require(isinstance(parts, dict) and parts.keys() == {CONSTANTS, *names}, "it names other parts")
+    holds = _list_of(_number(0, n_objects - 1))
+    for variant in variants:
+        fields = {*_OF_VARIANT, "objects"}
+        require(isinstance(variant, dict) and variant.keys() == fields, "a variant cannot be")
+        used = variant["objects"]
+        require(holds(used) and len(set(used)) == len(used) > 0, "the code of a variant cannot be")
+    require(
+        {n for v in variants for n in v["objects"]} == set(range(n_objects)), "it has more code"
+    )
+    shared = {name: value for name, value in manifest.items() if name != "variants"}
+    found = [_separate(shared, variant) for variant in variants]
+    _require_different(variants)
+    return found
+
+
+def _separate(shared: Json, variant: Json) -> Json:
+    names = [object_name(n) for n in variant["objects"]]
+    parts = {name: shared["parts"][name] for name in (*names, CONSTANTS)}
+    own = {"objects": names, "n_objects": len(names), "parts": parts}
+    return {**shared, **variant, **own}
+
+
+def _require_different(variants: Sequence[Json]) -> None:
+    """Whether all variants take the same inputs, and no two of them the same shapes."""
+    ports = [v["inputs"] for v in variants]
+    require(all(_list_of(_port)(found) for found in ports), "the inputs of a variant cannot be")
+    shapes = {tuple((p["name"], p["dtype"], tuple(p["shape"])) for p in found) for found in ports}
+    require(len(shapes) == len(variants), "two of its variants are for the same shapes")
+    kinds = {tuple((p["name"], p["dtype"]) for p in found) for found in ports}
+    require(len(kinds) == 1, "its variants have other inputs")
+
+
 def _require_parts(manifest: Json) -> None:
     parts = manifest["parts"]
-    expected = {CONSTANTS, *(object_name(n) for n in range(manifest["n_objects"]))}
-    require(set(parts) == expected, "its manifest names other parts")
+    if "objects" in manifest:
+        names = {CONSTANTS, *manifest["objects"]}
+    else:
+        names = {CONSTANTS, *(object_name(n) for n in range(manifest["n_objects"]))}
+    require(set(parts) == names, "its manifest names other parts")
     require(
         parts[CONSTANTS]["bytes"] == manifest["constant_bytes"], "its constants have another size"
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,13 @@ class Model:
     Safe to call from several threads: a lock lets one inference run at a time, because all share
     one arena. Every Python thread that calls `run` gets worker threads of its own from libgomp.
     A model that was loaded before a fork works in the child as well, with workers of the child's.
+    An artifact for several shapes runs the variant that its arguments have the shapes of; all
+    `variants` share one arena.
     """
 
-    def __init__(self, artifact: Artifact, n_threads: int | None = None) -> None:
+    def __init__(
+        self, artifact: Artifact, n_threads: int | None = None, memory: Memory | None = None
+    ) -> None:
         if n_threads is not None and n_threads < 1:
             raise UsageError(f"cannot run on {n_threads} threads", "give 1 or more")
         require_features(artifact.target, artifact.name)
@@ -76,24 +80,25 @@ class Model:
         self._library = Library(artifact.objects)
         self._run = _ENTRY(self._library.address(RUN))
         self._profile = _ENTRY(self._library.address(PROFILE))
-        self._arena = _arena(artifact)
+        self._memory = memory or Memory(artifact)
+        self._arena = self._memory.arena
         self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
         self._outputs = [Recycled(end.shape, end.stored) for end in artifact.outputs]
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         self._times = np.zeros(len(artifact.kernels) + 1, np.int64)
-        self._sync = aligned((SYNC_BYTES,), "uint8")
         self._table = np.zeros(artifact.n_bases + 2, np.uintp)
         self._table[[ARENA, CONSTANTS]] = self._arena.ctypes.data, artifact.constants.ctypes.data
-        self._table[-2:] = self._sync.ctypes.data, self._times.ctypes.data
+        self._table[-2:] = self._memory.sync.ctypes.data, self._times.ctypes.data
         self._table_address = self._table.ctypes.data
-        self._lock = threading.Lock()
-        self._team.join(self)
+        self._team.join(self._memory)
+        self._others = tuple(Model(other, n_threads, self._memory) for other in artifact.others)
+        self._telling, self._by_shape = _by_shape(artifact)
 
-    def renew(self) -> None:
-        """Forget, in the child of a fork, an inference that another thread was in."""
-        self._lock = threading.Lock()
-        self._sync.fill(0)
+    @property
+    def variants(self) -> tuple[Model, ...]:
+        """The model at each of its shapes; this one is the first of them."""
+        return (self, *self._others)
 
     @property
     def input_info(self) -> tuple[Endpoint, ...]:
@@ -107,10 +112,26 @@ class Model:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs of one inference by name; raises UsageError when `inputs` does not fit."""
-        return self._call(self._run, inputs)
+        model = self if self._telling is None else self.variant(inputs)
+        return model._call(model._run, inputs)
+
+    def variant(self, inputs: Mapping[str, Array]) -> Model:
+        """The one of `variants` that has the shapes of `inputs`, as far as they differ in shapes.
+
+        Raises UsageError where there is none.
+        """
+        if self._telling is None:
+            return self
+        try:
+            n = self._by_shape[self._telling(inputs)]
+        except (KeyError, AttributeError, TypeError):
+            raise _no_variant(self.artifact, inputs) from None
+        return self._others[n - 1] if n else self
 
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         """Time every kernel of one inference, in order; run it a few times first to warm up."""
+        if self._telling is not None and self.variant(inputs) is not self:
+            return self.variant(inputs).profile(inputs)
         seconds = self._team.call(self._profile_locked, self._check(inputs))
         pairs = zip(self.artifact.kernels, seconds, strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
@@ -122,12 +143,12 @@ class Model:
         return self._locked(entry, arrays)
 
     def _profile_locked(self, inputs: list[Array]) -> list[float]:
-        with self._lock:
+        with self._memory.lock:
             self._call_locked(self._profile, inputs)
             return [float(t) for t in np.diff(self._times) * 1e-9]
 
     def _locked(self, entry: Any, inputs: list[Array]) -> dict[str, Array]:
-        with self._lock:
+        with self._memory.lock:
             return self._call_locked(entry, inputs)
 
     def _call_locked(self, entry: Any, inputs: list[Array]) -> dict[str, Array]:
@@ -158,12 +179,68 @@ class Model:
         return _all_checked(self._expected, inputs)
 
 
+class Memory:
+    """What inferences of an artifact work in, one at a time: arena, barrier, and the lock."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.arena = _arena(artifact)
+        self.sync = aligned((SYNC_BYTES,), "uint8")
+        self.lock = threading.Lock()
+
+    def renew(self) -> None:
+        """Forget, in the child of a fork, an inference that another thread was in."""
+        self.lock = threading.Lock()
+        self.sync.fill(0)
+
+
+_Telling = Callable[[Mapping[str, Array]], object]
+
+
+def _by_shape(artifact: Artifact) -> tuple[_Telling | None, dict[object, int]]:
+    """What of the inputs tells variants apart, as a function, and their numbers by it.
+
+    One input where that is enough, else all whose shapes differ. None for a single variant.
+    """
+    shapes = _shapes(artifact)
+    if len(shapes) < 2:
+        return None, {}
+    alone = [n for n in shapes[0] if len({s[n] for s in shapes}) == len(shapes)]
+    if alone:
+        name = alone[0]
+        return (lambda x: x[name].shape), {s[name]: k for k, s in enumerate(shapes)}
+    names = tuple(shapes[0])
+    found: dict[object, int] = {tuple(s[n] for n in names): k for k, s in enumerate(shapes)}
+    return (lambda x: tuple([x[n].shape for n in names])), found
+
+
+def _shapes(artifact: Artifact) -> list[dict[str, tuple[int, ...]]]:
+    """Shapes of the inputs of each variant, as far as variants differ in them."""
+    shapes = [{end.name: end.shape for end in a.inputs} for a in (artifact, *artifact.others)]
+    return [{n: s[n] for n in s if len({other[n] for other in shapes}) > 1} for s in shapes]
+
+
+def _no_variant(artifact: Artifact, inputs: Mapping[str, Array]) -> UsageError:
+    """The error for inputs of shapes that no variant has; it lists those that there are."""
+    require_names(artifact.inputs, inputs)
+    shapes = _shapes(artifact)
+    given = {n: getattr(inputs[n], "shape", ()) for n in shapes[0]}
+    return UsageError(
+        f"no variant is for inputs of shape {_shapes_text(given)}",
+        f"there are {'; '.join(map(_shapes_text, shapes))}: compile the model for more with --dim",
+    )
+
+
+def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in shapes.items())
+
+
 def _arena(artifact: Artifact) -> Array:
+    n_bytes = max(variant.arena_bytes for variant in artifact.variants)
     try:
-        arena = aligned((artifact.arena_bytes,), "uint8")
+        arena = aligned((n_bytes,), "uint8")
     except (MemoryError, OverflowError) as error:
         raise ArtifactError(
-            f"'{artifact.name}' needs {format_bytes(artifact.arena_bytes)} of working memory",
+            f"'{artifact.name}' needs {format_bytes(n_bytes)} of working memory",
             "free some memory, or compile the model for smaller inputs (--shape)",
         ) from error
     arena.fill(0)  # touch the pages now, not in the first inference
@@ -175,13 +252,20 @@ def require_inputs(ports: tuple[Endpoint, ...], inputs: Mapping[str, Array]) -> 
     _all_checked({end.name: (end, end.numpy_dtype) for end in ports}, inputs)
 
 
+def require_names(ports: Sequence[Endpoint], inputs: Mapping[str, Array]) -> None:
+    """Raise UsageError where `inputs` lack one of `ports`, or have others."""
+    names = [end.name for end in ports]
+    if inputs.keys() != set(names):
+        wanted = ", ".join(f"'{name}'" for name in names)
+        given = ", ".join(f"'{name}'" for name in inputs) or "none"
+        raise UsageError(f"the inputs are {given}", f"the model's inputs are {wanted}")
+
+
 def _all_checked(
     expected: Mapping[str, tuple[Endpoint, np.dtype[Any]]], inputs: Mapping[str, Array]
 ) -> list[Array]:
     if inputs.keys() != expected.keys():
-        wanted = ", ".join(f"'{name}'" for name in expected)
-        given = ", ".join(f"'{name}'" for name in inputs) or "none"
-        raise UsageError(f"the inputs are {given}", f"the model's inputs are {wanted}")
+        require_names([end for end, _ in expected.values()], inputs)
     return [_checked(*known, inputs[name]) for name, known in expected.items()]
 
 

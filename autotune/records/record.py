@@ -32,6 +32,18 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderVariant:
+    """One combination of shapes of a model that is tuned for several, as `Header` says them.
+
+    `share`: of all inferences; those of a header add up to 1.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    share: float
+    tasks: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """What a run is about. `tasks`: (workload key, occurrences in the model), in model order.
 
@@ -39,7 +51,9 @@ class Header:
     `overwritten`: inputs of tasks in whose place the result may lie, by key.
     `random_weights`: the model's were replaced by random ones; None in logs that do not say.
     `constant_inputs`: inputs of the model that have the same value in every inference, as JSON.
-    `created` is ISO 8601 with time zone; `model_path` is empty where a model was not a file.
+    `variants`: of a model that is tuned for several shapes; `shapes` are then those of the first,
+    and `tasks` counts the calls of all. `created` is ISO 8601 with time zone; `model_path` is
+    empty where a model was not a file.
     """
 
     run_id: str
@@ -58,6 +72,18 @@ class Header:
     overwritten: dict[str, tuple[str, ...]] = field(default_factory=dict)
     random_weights: bool | None = None
     constant_inputs: dict[str, Any] = field(default_factory=dict)
+    variants: tuple[HeaderVariant, ...] = ()
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """How often an inference calls each task, by key: on average over the variants."""
+        if not self.variants:
+            return {key: float(n) for key, n in self.tasks}
+        found = dict.fromkeys((key for key, _ in self.tasks), 0.0)
+        for variant in self.variants:
+            for key, n in variant.tasks:
+                found[key] += variant.share * n
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,14 +324,25 @@ def _decode_header(data: dict[str, Any]) -> Header:
         overwritten=_names(data.get("overwritten", {})),
         random_weights=data.get("random_weights"),
         constant_inputs=data.get("constant_inputs", {}),
+        variants=tuple(map(_variant, data.get("variants", ()))),
     )
     require_types(header)
     require_types(TuneConfig.from_json(header.config))
     if not 1 <= header.n_threads <= MOST_THREADS:
         raise ValueError("threads that no machine has")
-    if min((weight for _, weight in header.tasks), default=1) < 1:
+    counted = [header.tasks, *(variant.tasks for variant in header.variants)]
+    if min((weight for tasks in counted for _, weight in tasks), default=1) < 1:
         raise ValueError("a task that no model has")
+    keys = {key for key, _ in header.tasks}
+    if any(v.share <= 0 or not keys >= {key for key, _ in v.tasks} for v in header.variants):
+        raise ValueError("a variant that no model has")
     return header
+
+
+def _variant(data: dict[str, Any]) -> HeaderVariant:
+    shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
+    tasks = tuple((key, weight) for key, weight in data["tasks"])
+    return HeaderVariant(shapes, data["share"], tasks)
 
 
 def _names(data: dict[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import autotune
 from autotune import te
 from autotune.cli.main import run
 from autotune.errors import DefinitionError, LogMismatch, ScheduleError, UsageError
-from autotune.tuner import BatchMeasured, SessionFinished
+from autotune.tuner import BatchMeasured, Event, SessionFinished
 
 
 def matmul_add(n: int, m: int, k: int) -> te.Tensor:
@@ -139,3 +142,45 @@ def test_code_for_a_cpu_that_this_one_is_not_is_never_run() -> None:
     task = autotune.Task(matmul_add, (8, 8, 8), threads=1, target=elsewhere)
     with pytest.raises(autotune.ArtifactError, match="this CPU lacks tbm"):
         task.build(constants={"b": np.ones((8, 8), np.float32)})
+
+
+TUNE = """
+import sys
+from autotune import Task, te
+x = te.placeholder(64, "x")
+task = Task(te.compute(64, lambda i: x[i] + 1, "y"), threads=1)
+task.tune(trials=2, show=sys.argv[1])
+"""
+
+
+def test_a_search_is_shown_as_asked() -> None:
+    def shown(*command: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stderr + done.stdout
+
+    python = (sys.executable, "-c", TUNE)
+    assert shown(*python, "nothing") == ""
+    lines = shown(*python, "auto")  # a pipe
+    assert "2 trials  task 0" in lines
+    assert "stopped: trials after 2 trials" in lines
+    assert "\x1b" not in lines
+    on_terminal = shown("script", "-qec", shlex.join([*python, "auto"]), "/dev/null")
+    assert "% bound" in on_terminal
+    assert "\x1b[2K" in on_terminal  # redrawn in place
+
+
+def test_settings_that_do_not_fit_are_told(task: autotune.Task, tmp_path: Path) -> None:
+    log = tmp_path / "m.jsonl"
+    with pytest.raises(UsageError, match="show='tabel' is no way to show a search"):
+        task.tune(trials=1, show="tabel")
+    with pytest.raises(UsageError, match="there is no setting 'sead'"):
+        task.tune(trials=1, sead=3)
+    events: list[Event] = []
+    task.tune(trials=1, log=log, show=events.append)
+    assert isinstance(events[-1], SessionFinished)
+    with pytest.raises(UsageError, match="keeps its own seed"):
+        task.tune(trials=1, log=log, seed=3)
+    other = autotune.Task(matmul_add, (20, 24, 28), threads=1, target="x86-64-v3")
+    with pytest.raises(LogMismatch, match=r"is for 1 threads of .*, this task for 1 of x86-64-v3"):
+        other.tune(trials=1, log=log)
+    assert other.tune(trials=1, show="nothing").latency_s > 0

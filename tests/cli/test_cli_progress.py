@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from autotune.cli.display import (
+from autotune.cli.console import say
+from autotune.cli.progress import JsonLines
+from autotune.display.lines import (
     batch_line,
     display,
     more_text,
@@ -18,8 +20,8 @@ from autotune.cli.display import (
     summary_lines,
     task_table,
 )
-from autotune.cli.progress import JsonLines, LiveTable, Plain
-from autotune.cli.view import View
+from autotune.display.renderers import LiveTable, Plain
+from autotune.display.view import View
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import (
@@ -142,7 +144,7 @@ def test_finalists_are_measured_again_in_every_output(
     story: list[Event], capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = FinalistsMeasured("key256", 1.6e-3, 80.0, BOTH)
-    view, plain, lines = View(), Plain(), JsonLines()
+    view, plain, lines = View(), Plain(say), JsonLines()
     for event in [*story, again, again]:
         view.apply(event)
         plain.show(event)
@@ -203,7 +205,7 @@ def test_a_total_of_more_than_what_is_compared_stands_alone(many: View) -> None:
 def test_plain_lines(
     story: list[Event], golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    renderer = Plain()
+    renderer = Plain(say)
     with renderer:
         for event in story:
             renderer.show(event)

@@ -1,4 +1,4 @@
-"""⑪ A session as text: the live display, one line per batch, and the summary."""
+"""⑨ A session as text: the live display, one line per batch, and the summary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.view import TaskRow, View, stop_text
+from autotune.display.view import TaskRow, View, stop_text
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.tuner import (
     BatchMeasured,

@@ -1,4 +1,4 @@
-"""⑪ What is known of a session from its events: everything on the screen comes from here."""
+"""⑨ What is known of a session from its events: everything on the screen comes from here."""
 
 from __future__ import annotations
 

@@ -1,0 +1,130 @@
+"""⑪ What to compile: a plan, the best records of a log, and a schedule for every task.
+
+best_records(networks, plan) ─► choose(networks, plan, best) ─► networks without chains, steps
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from autotune.api.bindings import Variant
+from autotune.api.operators import operators_of
+from autotune.api.tuning import require_same_machine
+from autotune.api.warm import Note
+from autotune.errors import LogMismatch
+from autotune.graph.network import Network, build_network, chosen
+from autotune.measure.parallel_map import OnProgress, parallel_map
+from autotune.network.artifact import Tuned
+from autotune.network.variants import tasks_of, unified
+from autotune.records import Log, MeasureRecord, best_for
+from autotune.schedule.steps import Steps
+from autotune.search.policy import default_candidate
+from autotune.target import Target
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+Progress: TypeAlias = Callable[[str], AbstractContextManager[OnProgress]]
+"""Told what long work begins; the block gets a callable for how much of it is done."""
+
+
+@contextmanager
+def no_progress(what: str) -> Iterator[OnProgress]:
+    """Nobody watches."""
+    yield lambda n_done, n_all: None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to compile, for what, from what; an artifact has all `variants`.
+
+    `verify`: check the loop IR of every program after each pass of lowering.
+    """
+
+    model: Path
+    variants: tuple[Variant, ...]
+    target: Target
+    n_threads: int
+    max_error: float
+    log: Log | None
+    random_weights: bool = False
+    operators: tuple[str, ...] = ()
+    constants: Arrays = field(default_factory=dict)
+    verify: bool = False
+
+    def networks(self) -> tuple[Network, ...]:
+        """The model at the shapes of every variant: see `variants.unified`."""
+        operators = operators_of(self.operators)
+        return unified(
+            build_network(self.model, v.shapes, self.random_weights, operators, self.constants)
+            for v in self.variants
+        )
+
+
+def best_records(networks: Sequence[Network], plan: Plan, note: Note) -> dict[str, MeasureRecord]:
+    """The best record of every task that the log knows; none without a log."""
+    if plan.log is None:
+        return {}
+    if not any(r.target_key == plan.target.key for r in plan.log.records):
+        require_same_machine(plan.log.header, plan.target)
+    best = best_for(plan.log, plan.target.key, plan.n_threads)
+    found = {key: best[key] for key in tasks_of(networks) if key in best}
+    if not found:
+        raise LogMismatch(
+            f"the log has no record for any task of {plan.model.name}",
+            f"it was made for {plan.log.header.model_path}",
+        )
+    if networks[0].model_hash != plan.log.header.model_hash:
+        note("the log was made for another model file; tasks that are the same are used")
+    return found
+
+
+def choose(
+    networks: Sequence[Network],
+    plan: Plan,
+    best: dict[str, MeasureRecord],
+    note: Note,
+    progress: Progress,
+) -> tuple[list[Network], dict[str, Steps]]:
+    """The faster alternative of every chain, and a schedule for every task.
+
+    That of the best record, else the analytic default. A chain that was not measured as a whole and
+    in all its parts is left as the analytical cost model would have it in an untuned network.
+    """
+    tasks = tasks_of(networks)
+    open_keys = {key for network in networks for key in _open_alternatives(network, best)}
+    unknown = [key for key in tasks if key not in best or key in open_keys]
+    draft = partial(
+        default_candidate, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
+    )
+    with progress("choosing programs") as tell:
+        drafts = parallel_map(draft, [tasks[key] for key in unknown], tell)
+    defaults = dict(zip(unknown, drafts, strict=True))
+    steps = {key: default.steps for key, default in defaults.items()}
+    steps |= {key: record.steps for key, record in best.items()}
+    guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}
+    latency_s = {key: record.result.latency_s or math.inf for key, record in best.items()}
+    kept = [chosen(network, latency_s, guess) for network in networks]
+    used = tasks_of(kept)
+    missing = [key for key in used if key not in best]
+    if missing:
+        note(f"{len(missing)} of {len(used)} tasks take their analytic default")
+    return kept, {key: steps[key] for key in used}
+
+
+def _open_alternatives(network: Network, best: Mapping[str, MeasureRecord]) -> set[str]:
+    """Tasks of chains of which a part, or the whole, was not measured."""
+    chains = ({whole, *parts} for whole, parts in network.parts.items())
+    return set().union(*(keys for keys in chains if not keys <= best.keys()))
+
+
+def tuned_latencies(best: Mapping[str, MeasureRecord]) -> dict[str, Tuned]:
+    """What the best records say of tasks alone, by key, as an artifact keeps it."""
+    measured = ((key, r.result.latency_s, r.n_threads) for key, r in best.items())
+    return {key: Tuned(latency_s, n) for key, latency_s, n in measured if latency_s}

@@ -1,0 +1,200 @@
+"""One artifact for several shapes: shared constants and code, picked by the arguments."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import autotune
+from autotune.errors import ArtifactError, UsageError
+from autotune.network.artifact import Artifact
+from autotune.network.entry import FIRST_BOUND
+from autotune.network.runtime import Model
+from tests.network.artifact_mutations import read_parts, write_parts
+from tests.network.hand_made import N, reversing
+
+HIDDEN, HEADS, VOCAB = 128, 4, 500
+LENGTHS = (16, 48)
+
+
+def encoder(path: Path) -> Path:
+    """One layer of a text encoder over `ids` and `mask` of shape [batch, sequence]."""
+    rng = np.random.default_rng(0)
+    weights: dict[str, Any] = {
+        "words": rng.standard_normal((VOCAB, HIDDEN)),
+        "up": rng.standard_normal((HIDDEN, 4 * HIDDEN)) / HIDDEN**0.5,
+        "down": rng.standard_normal((4 * HIDDEN, HIDDEN)) / HIDDEN,
+        "bias": rng.standard_normal(4 * HIDDEN),
+        "scale": rng.standard_normal(HIDDEN),
+        "low": np.array(-1e4),
+        "one": np.array(1.0),
+        "root": np.array((HIDDEN / HEADS) ** 0.5),
+    }
+    weights |= {n: rng.standard_normal((HIDDEN, HIDDEN)) / HIDDEN**0.5 for n in "qkvo"}
+    tensors = {n: np.asarray(a, np.float32) for n, a in weights.items()}
+    tensors |= {"axes": np.array([1, 2])}
+    tensors |= {"split": np.array([0, 0, HEADS, HIDDEN // HEADS]), "join": np.array([0, 0, HIDDEN])}
+    nodes: list[onnx.NodeProto] = []
+
+    def op(kind: str, *inputs: str, **attrs: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs, [f"t{len(nodes)}"], **attrs))
+        return str(nodes[-1].output[0])
+
+    def heads(x: str, weight: str, perm: tuple[int, ...]) -> str:
+        return op("Transpose", op("Reshape", op("MatMul", x, weight), "split"), perm=perm)
+
+    x = op("Gather", "words", "ids")
+    hidden = op("Mul", op("Sub", "one", op("Cast", "mask", to=TensorProto.FLOAT)), "low")
+    q, v = (heads(x, w, (0, 2, 1, 3)) for w in "qv")
+    score = op("Div", op("MatMul", q, heads(x, "k", (0, 2, 3, 1))), "root")
+    share = op("Softmax", op("Add", score, op("Unsqueeze", hidden, "axes")), axis=-1)
+    mixed = op("Transpose", op("MatMul", share, v), perm=(0, 2, 1, 3))
+    x = op("Add", x, op("MatMul", op("Reshape", mixed, "join"), "o"))
+    x = op("LayerNormalization", x, "scale", axis=-1)
+    up = op("Relu", op("Add", op("MatMul", x, "up"), "bias"))
+    nodes.append(helper.make_node("Add", [x, op("MatMul", up, "down")], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "encoder",
+        [
+            helper.make_tensor_value_info(n, TensorProto.INT64, ("batch", "sequence"))
+            for n in ("ids", "mask")
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a, n) for n, a in tensors.items()],
+    )
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+def feeds(batch: int, length: int) -> dict[str, Any]:
+    rng = np.random.default_rng(length)
+    mask = np.ones((batch, length), np.int64)
+    mask[:, length // 2 :] = 0
+    return {"ids": rng.integers(0, VOCAB, (batch, length)), "mask": mask}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """encoder.onnx, compiled for one length (one.atn) and by the command for all (all.atn)."""
+    path = tmp_path_factory.mktemp("variants")
+    model = encoder(path / "encoder.onnx")
+    dims = {"batch": 1, "sequence": LENGTHS[-1]}
+    autotune.compile(model, dims=dims, threads=1, check=False).artifact.save(path / "one.atn")
+    command = [sys.executable, "-m", "autotune", "compile", str(model), "-o", "all.atn"]
+    command += ["--dim", "batch=1", "--dim", f"sequence={','.join(map(str, LENGTHS))}"]
+    done = subprocess.run(
+        [*command, "--threads", "1"], cwd=path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 variants" in done.stderr
+    return path
+
+
+def test_every_variant_computes_what_onnxruntime_does(folder: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(folder / "encoder.onnx")
+    model = autotune.load(folder / "all.atn")
+    assert len(model.variants) == len(LENGTHS)
+    for length in (*LENGTHS, *reversed(LENGTHS)):
+        x = feeds(1, length)
+        (want,) = session.run(None, x)
+        got = model.run(x)["y"]
+        assert got.shape == (1, length, HIDDEN)
+        assert np.allclose(got, want, atol=1e-5)
+
+
+def test_a_shape_that_is_not_there_names_those_that_are(folder: Path) -> None:
+    model = autotune.load(folder / "all.atn")
+    with pytest.raises(UsageError, match="no variant is for inputs of shape ids 1x17") as caught:
+        model.run(feeds(1, 17))
+    assert "ids 1x16, mask 1x16; ids 1x48" in caught.value.hint
+    for wrong in ({"ids": feeds(1, 16)["ids"]}, {}):
+        with pytest.raises(UsageError, match="the inputs are"):
+            model.run(wrong)
+    with pytest.raises(UsageError, match="dtype"):
+        model.run({n: a.astype(np.int32) for n, a in feeds(1, 16).items()})
+    with pytest.raises(UsageError):
+        model.run({**feeds(1, 16), "mask": feeds(1, 48)["mask"]})
+
+
+def test_threads_with_different_shapes_do_not_disturb_each_other(folder: Path) -> None:
+    model = autotune.load(folder / "all.atn")
+    want = {n: model.run(feeds(1, n))["y"] for n in LENGTHS}
+    wrong: list[int] = []
+
+    def work(length: int) -> None:
+        for _ in range(30):
+            found = model.run(feeds(1, length))["y"]
+            wrong.extend([] if np.array_equal(found, want[length]) else [length])
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in LENGTHS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# --- the file ---------------------------------------------------------------------------------
+
+
+def two() -> Artifact:
+    """A hand-made artifact for x of shape [2, N/2], and for [3, N/3] with other code."""
+    one = reversing(4)
+    x = replace(one.inputs[0], shape=(3, N // 3))
+    other = replace(reversing(2), inputs=(x,), constants=one.constants)
+    assert x.base == FIRST_BOUND
+    return replace(one, others=(other,))
+
+
+def test_variants_are_saved_with_their_code_once(tmp_path: Path) -> None:
+    two().save(tmp_path / "two.atn")
+    loaded = Artifact.load(tmp_path / "two.atn")
+    assert [v.inputs[0].shape for v in loaded.variants] == [(2, N // 2), (3, N // 3)]
+    assert loaded.variants[1].manifest() == two().variants[1].manifest()
+    names = read_parts(tmp_path / "two.atn")
+    assert sum(name.startswith("objects/") for name in names) == 3  # one kernel, two entries
+    model = Model(loaded)
+    x = np.arange(N, dtype=np.float32)
+    assert np.array_equal(model.run({"x": x.reshape(2, -1)})["y"], x + 4)
+    assert np.array_equal(model.run({"x": x.reshape(3, -1)})["y"], x + 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v.pop(),
+        lambda v: v.append(v[1]),
+        lambda v: v[1].update(objects=v[0]["objects"]),
+        lambda v: v[1].update(objects=[0, 9]),
+        lambda v: v[1].update(objects=[0, 0]),
+        lambda v: v[1].update(objects=None),
+        lambda v: v[1].pop("kernels"),
+        lambda v: v[1].update(inputs=v[0]["inputs"]),
+        lambda v: v[1]["inputs"][0].update(name="z"),
+        lambda v: v[1]["inputs"][0].update(shape=[4, N // 4]),
+        lambda v: v[1].update(arena_bytes=1),
+        lambda v: v.reverse() or v[0].update(objects=v[1]["objects"]),
+    ],
+)
+def test_variants_that_were_tampered_with_are_refused(tmp_path: Path, change: Any) -> None:
+    path = tmp_path / "two.atn"
+    two().save(path)
+    parts = read_parts(path)
+    manifest = json.loads(parts["manifest.json"])
+    change(manifest["variants"])
+    write_parts(path, parts, manifest)
+    with pytest.raises(ArtifactError, match="damaged"):
+        Artifact.load(path)
