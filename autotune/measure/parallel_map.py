@@ -36,8 +36,8 @@ def parallel_map(
     """`[function(a) for a in arguments]`; function, arguments and results can be pickled.
 
     `tell` is called as results come, from any thread. Calls that fail in other processes are
-    repeated in this one, so exceptions are those of `function`. `n_processes`: at most so many, this
-    one included; as many as there are cores by default.
+    repeated in this one, so exceptions are those of `function`. `n_processes`: at most so many,
+    including this one; by default as many as there are cores.
     """
     todo = deque(enumerate(arguments))
     found: dict[int, B] = {}
