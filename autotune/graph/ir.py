@@ -191,7 +191,9 @@ class Editor:
                 if source == name:
                     if name not in self.constants:
                         raise ModelError(f"no node makes output '{name}'", "export it again")
-                    source = self.constant(f"{name}.value", self.constants[name])
+                    source = self.constant(f"{name}.value", self.constants.pop(name))
+                    self._alias[name] = source
+                    self.nodes = [self.updated(node) for node in self.nodes]
                 self.nodes.append(Node(name, "Identity", (source,), (name,)))
         return replace(
             self.graph, nodes=tuple(self.nodes), constants=self.constants, types=self.types

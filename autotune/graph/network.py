@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
-from autotune.graph.passes.pipeline import prepare
+from autotune.graph.passes.pipeline import Pass, prepare, prepared
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
@@ -270,6 +270,24 @@ def build_network(
     )
 
 
+def prepared_graphs(
+    path: str | Path,
+    shapes: Shapes | None = None,
+    random_weights: bool = False,
+    operators: UserOperators | None = None,
+    constants: Constants | None = None,
+) -> Iterator[tuple[Pass, Graph]]:
+    """The imported graph of a model, and what every pass leaves of it; see `build_network`."""
+    graph = import_graph(load_model(path, shapes, random_weights, constants), operators)
+    yield Pass("import", _imported), graph
+    yield from prepared(graph)
+
+
+def _imported(graph: Graph) -> Graph:
+    """Nodes of the model in opset 22, constants folded, types inferred."""
+    return graph
+
+
 def _not_compiled(error: Exception) -> ModelError:
     """The error for a model that no pass has found to be malformed, and one has failed with."""
     text = " ".join(str(error).split())[:120]
@@ -291,8 +309,7 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
     Nothing computes outputs without elements.
     """
     empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
-    filled = replace(graph, outputs=tuple(n for n in graph.outputs if n not in empty))
-    stored = prepare(filled)
+    stored = prepare(graph)
     require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
     values |= {n: Value(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}

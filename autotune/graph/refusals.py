@@ -132,13 +132,18 @@ def attempt(
             (keep or editor.emit)(Node(node.name, _REFUSED, node.inputs, (name,), attrs))
 
 
+def is_refused(node: Node) -> bool:
+    """Whether a node stands for one that a pass refused."""
+    return node.op == _REFUSED
+
+
 def require_supported(
     graph: Graph, check: Callable[[Graph, Node], UnsupportedOperator | None]
 ) -> None:
     """Raises one UnsupportedOperator for all nodes that a pass refused, and those of `check`."""
     found: dict[tuple[str, str], tuple[Node, UnsupportedOperator]] = {}
     for node in graph.nodes:
-        refused = node.op == _REFUSED
+        refused = is_refused(node)
         error = node.attrs["error"] if refused else check(graph, node)
         if error is not None:
             original = node.attrs["node"] if refused else node

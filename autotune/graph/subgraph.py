@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Array, Graph, Node, Shape, unsupported
+from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, unsupported
 from autotune.graph.operators.definition import Operand, Scope
 from autotune.graph.operators.table import DTYPES, operator_of
 from autotune.graph.partition import Group
@@ -54,6 +54,23 @@ def build_subgraph(
 ) -> Subgraph:
     """Define the operators of a group as one collapsed ComputeDAG; `arrange` comes before that."""
     return _Builder(graph, group).build(arrange)
+
+
+def defined_type(graph: Graph, group: Group) -> TensorType:
+    """The type of the output of a group, as the definitions of its operators have it.
+
+    The shape is the declared one where they differ in dimensions of 1 alone.
+    """
+    builder = _Builder(graph, group)
+    for node in group.nodes:
+        builder.define(node)
+    result = builder.tensors[group.output]
+    shape = result.shape if isinstance(result, Tensor) else ()
+    if builder.n_groups > 1:
+        shape = (*shape[:-2], shape[-2] * shape[-1])
+    declared = graph.shape(group.output)
+    is_same = [n for n in shape if n != 1] == [n for n in declared if n != 1]
+    return TensorType(declared if is_same else shape, result.dtype)
 
 
 def build_subgraphs(graph: Graph, groups: Sequence[Group]) -> list[Subgraph]:
@@ -127,6 +144,9 @@ class _Builder:
     def build(self, arrange: Arrange = lambda dag, inputs: dag) -> Subgraph:
         for node in self.group.nodes:
             with naming(node):
+                error = undefined(self.graph, node)
+                if error is not None:
+                    raise error
                 self.define(self._chain_first(node))
         result = self.tensors[self.group.output]
         assert isinstance(result, Tensor)
@@ -141,9 +161,6 @@ class _Builder:
         )
 
     def define(self, node: Node) -> None:
-        error = undefined(self.graph, node)
-        if error is not None:
-            raise error
         operands = [self.operand(node, slot, name) for slot, name in enumerate(node.inputs)]
         shape = self.graph.shape(node.output)
         definition = operator_of(node.op).define

@@ -15,7 +15,10 @@ from autotune.graph.operators.table import operator_of
 
 
 def hoist_elementwise(graph: Graph) -> Graph:
-    """Move what it can; a Reshape is free wherever it stands, a Transpose moves with its reader."""
+    """Move elementwise operators in front of the Reshape or Transpose of their operand.
+
+    A Reshape costs nothing anywhere; a Transpose moves only with its single consumer.
+    """
     hoister = _Hoister(graph)
     for node in graph.nodes:
         hoister.visit(hoister.editor.updated(node))

@@ -34,7 +34,7 @@ from autotune.graph.refusals import attempt
 
 
 def channels_last(graph: Graph) -> Graph:
-    """Rewrite the graph; see the module."""
+    """Store activations with spatial dimensions channels last."""
     layout = _Layout(graph)
     for original in graph.nodes:
         node = layout.editor.updated(original)
@@ -278,8 +278,7 @@ class _Layout:
     def transpose(self, node: Node) -> None:
         """Transpose(x) where x is channels last: one Transpose of what is stored."""
         rank = len(self.graph.shape(node.output))
-        perm = node.attrs.get("perm", tuple(reversed(range(rank))))
-        composed = tuple(to_last(rank).index(p) for p in perm)
+        composed = tuple(to_last(rank).index(p) for p in node.attrs["perm"])
         source = self.as_last(node.inputs[0])
         self.editor.emit(replace(node, inputs=(source,), attrs={"perm": composed}))
         self.first.add(node.output)

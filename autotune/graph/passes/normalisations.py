@@ -14,7 +14,10 @@ from autotune.graph.ir import Editor, Graph, Node, float_array
 
 
 def group_normalisations(graph: Graph) -> Graph:
-    """Apply the rule above where the constants are known and nobody else reads what is between."""
+    """Rewrite InstanceNormalization between two Reshapes as GroupNormalization.
+
+    Where scale and bias are constant and the intermediates have a single consumer.
+    """
     editor, readers = Editor(graph), graph.consumers()
     makers = {node.output: node for node in graph.nodes}
 

@@ -30,9 +30,7 @@ def merge_branches(graph: Graph) -> Graph:
 
 
 def fold_linear(graph: Graph) -> Graph:
-    """Fold scales, shifts and parallel branches into the weights of convolutions until none is
-    left.
-    """
+    """Fold scales, shifts and parallel branches into the weights of convolutions."""
     while True:
         n_nodes = len(graph.nodes)
         graph = merge_branches(fold_affine(graph))
