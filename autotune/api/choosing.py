@@ -130,7 +130,7 @@ def choose(
     return kept, {key: steps[key] for key in used}
 
 
-_N_ALTERNATIVES = 200
+_N_ALTERNATIVES = 96
 """Programs of a task that are looked through for one that packs its weights as others do."""
 
 
