@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 import numpy as np
 
+from autotune.api.session import local_target
 from autotune.api.tuning import measure_options, network_workloads, new_header
-from autotune.cli.models import local_target
 from autotune.config import TuneConfig
 from autotune.measure.build import build_program
 from autotune.measure.measurer import local_measurer

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autotune.api.sources import model_path
 from autotune.cli.console import columns, debug_option, put, put_json
-from autotune.cli.models import model_path, read_network, read_workload, shape_text
+from autotune.cli.models import read_network, read_workload, shape_text
 from autotune.cli.options import (
     FILE,
     args_option,
