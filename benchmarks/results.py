@@ -158,16 +158,24 @@ def _untuned(rows: list[Row]) -> Iterator[str]:
 def _operators(rows: list[Row]) -> Iterator[str]:
     for (machine, threads), group in _grouped(rows, "machine", "threads"):
         yield f"## Machine {machine}, threads: {threads}"
-        head = ["operator", "cases", "ratio to the best", "worst"]
-        groups = [*_grouped(group, "operator"), (("all",), group)]
-        by_name = [(name, [float(row["ratio"]) for row in g]) for (name,), g in groups]
-        cells = [
-            [name, str(len(r)), f"{geometric_mean(r):.3f}", f"{max(r):.2f}"] for name, r in by_name
-        ]
-        yield markdown(head, cells)
+        yield from _by_operator(group)
         keys = ["operator", "shape", "batch", "trials", "autotune_us", "onnxruntime_us"]
-        keys += ["openvino_us", "ratio", "error"]
-        yield markdown([_HEADS.get(key, key) for key in keys], _cells(group, keys))
+        keys += ["openvino_us", "torch_us", "ratio", "error"]
+        filled = [key for key in keys if any(row[key] for row in group)]
+        yield markdown([_HEADS.get(key, key) for key in filled], _cells(group, filled))
+
+
+def _by_operator(rows: list[Row]) -> Iterator[str]:
+    """Geometric mean and worst of each operator, per batch."""
+    head = ["operator", "batch", "cases", "ratio to the best", "worst"]
+    groups = _grouped(rows, "operator", "batch")
+    groups += [(("all", batch), group) for (batch,), group in _grouped(rows, "batch")]
+    groups += [(("all", "all"), rows)]
+    by_name = [(name, [float(row["ratio"]) for row in group]) for name, group in groups]
+    cells = [
+        [*name, str(len(r)), f"{geometric_mean(r):.3f}", f"{max(r):.2f}"] for name, r in by_name
+    ]
+    yield markdown(head, cells)
 
 
 def _by_machine(rows: list[Row], keys: Sequence[str]) -> Iterator[str]:
@@ -204,6 +212,7 @@ _HEADS = {
     "autotune_us": "autotune µs",
     "onnxruntime_us": "onnxruntime µs",
     "openvino_us": "openvino µs",
+    "torch_us": "torch µs",
     "ratio": "ratio to the best",
     "untuned_ms": "untuned ms",
     "untuned_ratio": "untuned / onnxruntime",
@@ -223,9 +232,10 @@ below 1 we are faster.
 """
 
 _OPERATORS = """
-Single operators and subgraphs of Ansor's evaluation (OSDI 2020), tuned, beside ONNX Runtime and
-OpenVINO in turns. Shapes are extents, channels, kernel, stride and padding. Repeat a table by
-`python -m benchmarks.operators --machine NAME`.
+Single operators and subgraphs of Ansor's evaluation (OSDI 2020), tuned, beside ONNX Runtime,
+OpenVINO and PyTorch in turns; an empty cell was not measured. Shapes are extents, channels, kernel,
+stride and padding. Capsule convolution (CAP) is written in `te`. Repeat a table by
+`python -m benchmarks.operators --machine NAME`; with `--budget 25m` for as long as that.
 """
 
 _KERNELS = """

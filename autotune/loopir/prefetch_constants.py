@@ -36,9 +36,9 @@ from autotune.te.strides import CACHE_LINE
 
 Loops = tuple[tuple[str, int], ...]
 _MAX_SHARERS = 64
-"""With more tiles per chunk than this the next one costs less than looking for it."""
+"""With more tiles per panel, loading the next one costs less than computing its addresses."""
 _FIRST_BYTES = 8192
-"""Of the first chunk: what memory gives within half a microsecond."""
+"""Prefetched of the first panel: what memory delivers within half a microsecond."""
 
 
 def prefetch_constants(program: Program, lowering: Lowering) -> Program:
@@ -57,7 +57,7 @@ def _kernel(kernel: Kernel, ahead: dict[str, int]) -> Kernel:
 
 
 def _head(kernel: Kernel, ahead: dict[str, int]) -> Body:
-    """The beginning of what the first iteration reads of each constant that is prefetched."""
+    """Prefetches of the first lines that the first iteration reads, for each constant."""
     lets = [s for s in kernel.body if isinstance(s, Let)]
     known = {kernel.var, *(s.var for s in lets)}
     first = {x.tensor.name: x for x in reversed(list(body_loads(kernel.body)))}
@@ -66,7 +66,7 @@ def _head(kernel: Kernel, ahead: dict[str, int]) -> Body:
 
 
 def _beginning(load: Load, known: set[str]) -> For:
-    """The first lines of the part of a constant that is read where the loops `known` stand."""
+    """The first lines of the part of a constant that is read in the iteration of loops `known`."""
     inside = {v for i in load.indices for v in variables(i)} - known
     sizes = zip(load.tensor.shape, load.indices, strict=True)
     n_elements = math.prod(n for n, i in sizes if variables(i) & inside)
@@ -114,7 +114,7 @@ def _lines(body: Body, ahead: dict[str, int], loops: Loops) -> list[Stmt]:
 
 
 def _next_chunk(load: Load, tile: dict[str, int], loops: Loops) -> list[Stmt]:
-    """A share of the next chunk in each step of each of the tiles that read the present one."""
+    """A share of the next panel in each iteration of each tile that reads the present one."""
     used = {v for i in load.indices for v in variables(i)}
     depth = len(loops)
     while depth and loops[depth - 1][0] in used:
@@ -136,7 +136,7 @@ def _next_chunk(load: Load, tile: dict[str, int], loops: Loops) -> list[Stmt]:
 
 
 def flat(loops: Loops) -> Expr:
-    """Number of the present iteration of nested loops."""
+    """The number of the present iteration of nested loops, counted from 0."""
     total: Expr = idx(0)
     for var, extent in loops:
         total = add(mul(total, idx(extent)), Var(var))

@@ -8,9 +8,9 @@ from autotune.graph.operators import (
     cumulative_sum,
     depth_to_space,
     elementwise,
+    folded,
     gather,
     grid_sample,
-    known,
     movement,
     normalisation,
     pooling,
@@ -25,7 +25,7 @@ from autotune.graph.operators.definition import Operator
 FAMILIES = (
     *(elementwise, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, gather),
-    *(cumulative_sum, top_k, recurrent, known, user_operators),
+    *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
 
 OPERATORS: dict[str, Operator] = {
