@@ -56,7 +56,7 @@ WINOGRAD_ERROR = 2e-5
 """Largest error seen of minimal filtering with six points, F(4,3) and the like."""
 
 
-class Tried(Protocol):
+class MeasuredSchedule(Protocol):
     """A schedule that was measured, now or in a log: the name of its structure, and its text."""
 
     @property
@@ -179,7 +179,7 @@ class SketchPolicy:
         """Whether a structure of the user's rules was never tried: the model may not know it."""
         return self.sketches[name].is_foreign and not self._measured[name]
 
-    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[MeasuredSchedule, MeasureResult]]) -> None:
         """Learn from measurements, live or replayed; schedules of unknown sketches are ignored.
 
         Inaccurate candidates count as failed ones: a latency that cannot be chosen is no example.
