@@ -1,4 +1,4 @@
-"""⑦ What a task is checked with: seeded inputs, the oracle's outputs, and how far one may be off.
+"""⑦ The oracle of a task: seeded inputs, expected outputs, and the tolerance of the comparison.
 
 Activations are standard normal. A constant inside a reduction of K terms is normal/√K, so that sums
 are of order 1; another of rank 1 (a bias) is 0.1·normal. Where a DAG takes log, sqrt, rsqrt, pow,
@@ -123,7 +123,7 @@ def tolerance(dag: ComputeDAG, expected: Array, relative: float) -> float:
 def check(name: str, found: Array, ref: Reference) -> Verdict:
     """Compare one output with the oracle. Values that are not finite must be the same."""
     expected = ref.expected[name]
-    if ref.is_finite[name]:  # what follows would say the same, in many more passes
+    if ref.is_finite[name]:  # the passes below would find the same, but take longer
         error = np.asarray(np.subtract(found, expected, dtype=np.float64))
         worst = float(np.abs(error, out=error).max(initial=0.0))
         if worst <= ref.tolerances[name]:
@@ -179,7 +179,7 @@ def _limit(dag: ComputeDAG, name: str) -> int:
 
 
 def _reach(index: Expr, op: Compute) -> int:
-    """How far loop indices move an index beyond what is read for it."""
+    """The largest offset that loop indices add to an index that is read from memory."""
     extents = {a.name: a.extent for a in (*op.axes, *op.reduce_axes)}
     terms = ((a, c) for a, c in linear(index).terms if isinstance(a, Var) and c > 0)
     return sum(c * (extents[a.name] - 1) for a, c in terms)
