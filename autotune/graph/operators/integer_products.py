@@ -84,11 +84,13 @@ def _constant_weights(editor: Editor, op: str, b: str, zb: str) -> Array | None:
 def _sums_of_weights(node: Node, op: str, w: Array, data: Shape, out: Shape) -> Array:
     """Σ w for each element of the result, as an int32 that repeats along it."""
     if op == "MatMul":
-        return w.sum(axis=-2 if w.ndim > 1 else 0, keepdims=w.ndim > 1, dtype=np.int32)
+        columns: Array = w.sum(axis=-2 if w.ndim > 1 else 0, keepdims=w.ndim > 1, dtype=np.int32)
+        return columns
     taps = w.sum(axis=1, dtype=np.int32)  # (out channels, …kernel…)
     window = Window(node, w.shape[2:], data[2:], out[2:])
     if not any((*window.begin, *window.end)):
-        return taps.reshape(len(taps), -1).sum(1, dtype=np.int32).reshape(-1, *(1,) * len(out[2:]))
+        total: Array = taps.reshape(len(taps), -1).sum(1, dtype=np.int32)
+        return total.reshape(-1, *(1,) * len(out[2:]))
     inside = np.zeros(out[1:], np.int32)
     for tap in np.ndindex(*w.shape[2:]):
         places = []
@@ -157,8 +159,8 @@ def _zero_along(editor: Editor, node: Node, zero: str, position: int, op: str, r
     editor.emit(Node(node.name, "Cast", (zero,), (wide,), {"to": "int32"}))
     if len(shape) != 1 or shape == (1,):
         return wide
-    target = (*shape, 1) if position == 0 else shape
-    target = (*shape, *(1,) * (rank - 1)) if op == "Conv" else target
+    behind = rank - 1 if op == "Conv" else 1 - position
+    target = (*shape, *(1,) * behind)
     along = editor.new(f"{zero}.along", target, "int32")
     editor.emit(Node(node.name, "Reshape", (wide,), (along,)))
     return along

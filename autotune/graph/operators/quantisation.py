@@ -114,7 +114,7 @@ def _reshaped(editor: Editor, node: Node, name: str, shape: tuple[int, ...]) -> 
     return out
 
 
-def dequantised(q: Array, scale: Array, zero: Array | None) -> Array:
+def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:
     """(q - zero) · scale in float32, as `Dequantize` computes it."""
     whole = q.astype(np.int32) if zero is None else q.astype(np.int32) - zero.astype(np.int32)
     real: Array = whole.astype(np.float32) * scale

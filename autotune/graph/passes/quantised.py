@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node
 from autotune.graph.operators.integer_products import MAX_TERMS, signed_weights, unsigned
-from autotune.graph.operators.quantisation import dequantised
+from autotune.graph.operators.quantisation import check_scale, dequantised
 
 _PRODUCTS = ("Conv", "MatMul", "Gemm")
 _TERMS = 4
@@ -29,67 +29,68 @@ def dequantise_constants(graph: Graph) -> Graph:
     readers, editor = graph.consumers(), Editor(graph)
     for original in graph.nodes:
         node = editor.updated(original)
-        value = _value(editor, node) if node.op == "DequantizeLinear" else None
         users = readers.get(node.output, [])
-        is_weight = users and all(
+        is_weight = bool(users) and all(
             u.op in _PRODUCTS and list(u.inputs).index(node.output) == 1 for u in users
         )
-        if value is None or (is_weight and node.output not in graph.outputs):
+        is_kept = node.op != "DequantizeLinear" or is_weight
+        value = None if is_kept else _real_constant(editor, node)
+        if value is None:
             editor.emit(node)
         else:
             editor.set_constant(node.output, value)
     return editor.build()
 
 
-def _value(editor: Editor, node: Node) -> Array | None:
-    """The result of DequantizeLinear of constants, all with one scale or one for each index."""
-    if any(n not in editor.constants for n in node.inputs if n):
+def _real_constant(editor: Editor, node: Node) -> Array | None:
+    """The result of DequantizeLinear where its operands are constant."""
+    given = [editor.constants.get(n) for n in node.inputs if n]
+    known = [a for a in given if a is not None]
+    if len(known) < len(given):
         return None
-    q, scale, *rest = (editor.constants[n] if n else None for n in node.inputs)
-    assert q is not None
-    assert scale is not None
-    zero, axis, block = (rest[0] if rest else None), node.attrs.get("axis", 1), 0
-    block = node.attrs.get("block_size", 0)
-    return dequantised(
-        q, _spread(q, scale, axis, block), None if zero is None else _spread(q, zero, axis, block)
-    )
+    check_scale(editor, node, node.inputs[1])
+    axis, block = node.attrs.get("axis", 1), node.attrs.get("block_size", 0)
+    q, *rest = known
+    return dequantised(q, *(_spread(q, a, axis, block) for a in rest))
 
 
 def _spread(q: Array, value: Array, axis: int, block: int) -> Array:
+    """Scales or zero points as they repeat along `q`."""
     if value.size == 1:
         return value.reshape(())
-    if block:
-        wide = np.repeat(value, block, axis)
-        return wide[tuple(slice(0, n) for n in q.shape)]
     axis %= q.ndim
+    if block:
+        wide: Array = np.repeat(value, block, axis)[tuple(slice(0, n) for n in q.shape)]
+        return wide
     return value.reshape(-1, *(1,) * (q.ndim - axis - 1))
 
 
 def integer_products(graph: Graph) -> Graph:
-    """Conv and MatMul of dequantised operands -> of integers; weights that are left -> constants."""
+    """Conv and MatMul of dequantised operands -> of integers; what is left constant is one."""
     return _Products(_unsigned_activations(graph)).run()
 
 
 def _unsigned_activations(graph: Graph) -> Graph:
-    """int8 tensors that are only quantised and dequantised -> uint8, with zero points 128 higher."""
+    """int8 tensors that are only quantised and dequantised -> uint8, zero points 128 higher."""
     readers, editor = graph.consumers(), Editor(graph)
     moved: set[str] = set()
     for original in graph.nodes:
         node = editor.updated(original)
-        is_made = node.op == "Quantize" and node.attrs["to"] == "int8"
-        if is_made and node.output not in graph.outputs and _has_known_zero(editor, node):
-            users = readers.get(node.output, [])
-            if all(
-                u.op == "Dequantize" and u.inputs[0] == node.output and _has_known_zero(editor, u)
-                for u in users
-            ):
-                moved.add(node.output)
-                editor.types[node.output] = replace(editor.types[node.output], dtype="uint8")
+        name = node.output
+        if node.op == "Quantize" and node.attrs["to"] == "int8" and _has_known_zero(editor, node):
+            users = [u for u in readers.get(name, []) if _dequantises(editor, u, name)]
+            if name not in graph.outputs and len(users) == len(readers.get(name, [])):
+                moved.add(name)
+                editor.types[name] = replace(editor.types[name], dtype="uint8")
                 node = _raised(editor, replace(node, attrs={"to": "uint8"}))
         elif node.op == "Dequantize" and node.inputs[0] in moved:
             node = _raised(editor, node)
         editor.emit(node)
     return editor.build()
+
+
+def _dequantises(editor: Editor, node: Node, name: str) -> bool:
+    return node.op == "Dequantize" and node.inputs[0] == name and _has_known_zero(editor, node)
 
 
 def _has_known_zero(editor: Editor, node: Node) -> bool:
@@ -122,123 +123,127 @@ class _Products:
         for original in self.graph.nodes:
             node = self.editor.updated(original)
             self.made[node.output] = node
-            if node.op not in ("Conv", "MatMul") or not self._rewritten(node):
-                self._keep(node)
+            if not self._is_constant(node) and not self._rewritten(node):
+                for name in node.inputs:
+                    self._set_constant(name)
+                self.editor.emit(node)
+        for name in self.graph.outputs:
+            self._set_constant(name)
         return self.editor.build()
 
-    def _keep(self, node: Node) -> None:
-        """The node as it is, with constants for weights that are to be dequantised."""
-        for name in node.inputs:
-            maker = self.made.get(name)
-            if maker is not None and maker.op == "Dequantize" and name not in self.editor.constants:
-                given = [self.editor.constants.get(n) for n in maker.inputs]
-                if all(a is not None for a in given):
-                    q, scale, *zero = (a for a in given if a is not None)
-                    value = dequantised(q, scale, zero[0] if zero else None)
-                    self.editor.constants[name] = value
-        is_constant = node.op == "Dequantize" and all(
-            n in self.editor.constants for n in node.inputs
-        )
-        if not is_constant:
-            self.editor.emit(node)
-            return
-        given = [self.editor.constants[n] for n in node.inputs]
-        if node.output in self.graph.outputs:
-            self.editor.set_constant(node.output, dequantised(*given[:2], *(given[2:] or [None])))
+    def _is_constant(self, node: Node) -> bool:
+        """Whether it dequantises a constant."""
+        return node.op == "Dequantize" and all(n in self.editor.constants for n in node.inputs)
+
+    def _set_constant(self, name: str) -> None:
+        """Compute tensor `name`, which somebody reads, if it is a dequantised constant."""
+        maker = self.made.get(name)
+        if maker is not None and self._is_constant(maker) and name not in self.editor.constants:
+            self.editor.set_constant(
+                name, dequantised(*(self.editor.constants[n] for n in maker.inputs))
+            )
 
     def _quantised(self, name: str) -> _Quantised | None:
+        """What a tensor was dequantised from, by a known scale and zero point."""
         maker = self.made.get(name)
         if maker is None or maker.op != "Dequantize":
             return None
-        scale = self.editor.constants.get(maker.inputs[1])
-        zero = self.editor.constants.get(maker.inputs[2]) if len(maker.inputs) > 2 else None
-        if scale is None or (len(maker.inputs) > 2 and zero is None):
+        scale, *zero = (self.editor.constants.get(n) for n in maker.inputs[1:])
+        is_byte = self.editor.types[maker.inputs[0]].dtype in ("int8", "uint8")
+        if scale is None or None in [a if a is None else 0 for a in zero] or not is_byte:
             return None
-        if self.editor.types[maker.inputs[0]].dtype not in ("int8", "uint8"):
-            return None
-        return _Quantised(maker.inputs[0], scale, zero)
+        return _Quantised(maker.inputs[0], scale, zero[0] if zero else None)
 
     def _rewritten(self, node: Node) -> bool:
         """Emit the integer form of a product, if it has one."""
+        if node.op not in ("Conv", "MatMul"):
+            return False
         x, w = (self._quantised(name) for name in node.inputs[:2])
-        if x is None or w is None or x.scale.size != 1 or (x.zero is not None and x.zero.size != 1):
+        value = self.editor.constants.get(w.name) if w is not None else None
+        if x is None or w is None or value is None or not _is_one(x):
             return False
-        value = self.editor.constants.get(w.name)
-        weights = None if value is None else signed_weights(value, w.zero)
-        if weights is None or value is None or node.attrs.get("group", 1) != 1 or node.attrs.get("trans_a", 0):
-            return False
+        weights = signed_weights(value, w.zero)
         axis = _channel_axis(node, weights.ndim)
         scales = _per_channel(w.scale, weights.ndim, axis)
         terms = prod(weights.shape) // weights.shape[axis]
         is_batched = node.op == "MatMul" and weights.ndim != 2
-        if scales is None or is_batched or terms > MAX_TERMS:
+        is_other = node.attrs.get("group", 1) != 1 or node.attrs.get("trans_a", 0) or is_batched
+        if scales is None or is_other or terms > MAX_TERMS:
             return False
         self._emit(node, x, weights, scales)
         return True
 
     def _emit(self, node: Node, x: _Quantised, weights: Array, scales: Array) -> None:
+        """float(sum of integers + rest) · scale + bias."""
         editor, name = self.editor, x.name
         zero = 0 if x.zero is None else int(x.zero.reshape(-1)[0])
         if editor.types[name].dtype == "int8":
             name, zero = unsigned(editor, node, name), zero + 128
-        axis, out = _channel_axis(node, weights.ndim), editor.types[node.output].shape
+        trailing = (1,) * (len(editor.types[node.output].shape) - 2) if node.op == "Conv" else ()
+        total = self._sum(node, name, weights, zero, trailing)
+        real = editor.new(f"{node.output}.real", editor.types[node.output].shape)
+        editor.emit(Node(node.name, "Cast", (total,), (real,), {"to": "float32"}))
+        factor = (x.scale.reshape(-1)[0].astype(np.float64) * scales).astype(np.float32)
+        shaped = factor.reshape(-1, *trailing) if factor.size > 1 else factor
+        scale = editor.constant(f"{node.output}.scale", shaped)
+        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        if not bias:
+            editor.emit(Node(node.name, "Mul", (real, scale), (node.output,)))
+            return
+        self._set_constant(bias)
+        scaled = editor.new(f"{node.output}.scaled", editor.types[node.output].shape)
+        editor.emit(Node(node.name, "Mul", (real, scale), (scaled,)))
+        shift = editor.constants.get(bias)
+        if shift is not None and trailing:
+            bias = editor.constant(f"{bias}.along", shift.reshape(-1, *trailing))
+        editor.emit(Node(node.name, "Add", (scaled, bias), (node.output,)))
+
+    def _sum(
+        self, node: Node, name: str, weights: Array, zero: int, trailing: tuple[int, ...]
+    ) -> str:
+        """Σ (q - zero)·w in int32; `trailing`: the dimensions behind the channels."""
+        editor, out = self.editor, self.editor.types[node.output].shape
+        axis = _channel_axis(node, weights.ndim)
         others = tuple(n for n in range(weights.ndim) if n != axis)
-        sums = weights.sum(axis=others, dtype=np.int64)
-        name, weights = self._whole_terms(node, name, weights, zero)
+        rest = (-zero * weights.sum(axis=others, dtype=np.int64)).astype(np.int32)
+        name, weights = self._whole_terms(node, name, weights)
         w = editor.constant(f"{node.inputs[1]}.signed", weights)
         attrs = {**node.attrs, "pad_value": zero} if node.op == "Conv" else node.attrs
-        so_far = editor.new(f"{node.output}.sum", out, "int32")
-        editor.emit(Node(node.name, node.op, (name, w), (so_far,), attrs))
-        trailing = (1,) * (len(out) - 2) if node.op == "Conv" else ()
-        if zero and sums.any():
-            rest = editor.constant(
-                f"{node.output}.rest", (-zero * sums).astype(np.int32).reshape(-1, *trailing)
-            )
-            total = editor.new(f"{node.output}.total", out, "int32")
-            editor.emit(Node(node.name, "Add", (so_far, rest), (total,)))
-            so_far = total
-        real = editor.new(f"{node.output}.real", out)
-        editor.emit(Node(node.name, "Cast", (so_far,), (real,), {"to": "float32"}))
-        both = x.scale.reshape(-1)[0].astype(np.float64) * scales
-        factor = editor.constant(
-            f"{node.output}.scale",
-            both.astype(np.float32).reshape(-1, *trailing)
-            if scales.size > 1
-            else both.astype(np.float32).reshape(1),
-        )
-        bias = node.inputs[2] if len(node.inputs) > 2 else ""
-        scaled = editor.new(f"{node.output}.scaled", out) if bias else node.output
-        editor.emit(Node(node.name, "Mul", (real, factor), (scaled,)))
-        if bias:
-            shift = bias
-            if trailing and bias in editor.constants:
-                shift = editor.constant(
-                    f"{bias}.along", editor.constants[bias].reshape(-1, *trailing)
-                )
-            editor.emit(Node(node.name, "Add", (scaled, shift), (node.output,)))
+        total = editor.new(f"{node.output}.sum", out, "int32")
+        editor.emit(Node(node.name, node.op, (name, w), (total,), attrs))
+        if not rest.any():
+            return total
+        less = editor.new(f"{node.output}.total", out, "int32")
+        known = editor.constant(f"{node.output}.rest", rest.reshape(-1, *trailing))
+        editor.emit(Node(node.name, "Add", (total, known), (less,)))
+        return less
 
-    def _whole_terms(self, node: Node, name: str, weights: Array, zero: int) -> tuple[str, Array]:
+    def _whole_terms(self, node: Node, name: str, weights: Array) -> tuple[str, Array]:
         """Data and weights with zeros behind their channels, where these are no multiple of 4."""
         axis = 1 if node.op == "Conv" or node.attrs.get("trans_b", 0) else weights.ndim - 2
         missing = -weights.shape[axis] % _TERMS
         if not missing:
             return name, weights
-        shape = self.editor.types[name].shape
-        at = 1 if node.op == "Conv" else len(shape) - 1
-        amounts = [(0, missing if n == axis else 0) for n in range(weights.ndim)]
-        weights = np.pad(weights, amounts)
+        weights = np.pad(weights, [(0, missing * (n == axis)) for n in range(weights.ndim)])
+        kind = self.editor.types[name]
+        at = 1 if node.op == "Conv" else len(kind.shape) - 1
         if (name, at) not in self.padded:
-            wide = tuple(n + missing if d == at else n for d, n in enumerate(shape))
-            out = self.editor.new(f"{name}.whole", wide, self.editor.types[name].dtype)
-            pads = np.zeros(2 * len(shape), np.int64)
-            pads[len(shape) + at] = missing
+            wide = tuple(n + missing * (d == at) for d, n in enumerate(kind.shape))
+            out = self.editor.new(f"{name}.whole", wide, kind.dtype)
+            pads = np.zeros(2 * len(wide), np.int64)
+            pads[len(wide) + at] = missing
             given = (
                 self.editor.constant(f"{name}.pads", pads),
-                self.editor.constant(f"{name}.fill", np.zeros((), self.editor.types[name].dtype)),
+                self.editor.constant(f"{name}.fill", np.zeros((), kind.dtype)),
             )
             self.editor.emit(Node(node.name, "Pad", (name, *given), (out,)))
             self.padded[name, at] = out
         return self.padded[name, at], weights
+
+
+def _is_one(x: _Quantised) -> bool:
+    """Whether a tensor has one scale and one zero point."""
+    return x.scale.size == 1 and (x.zero is None or x.zero.size == 1)
 
 
 def _channel_axis(node: Node, rank: int) -> int:
