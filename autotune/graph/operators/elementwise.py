@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -211,9 +212,13 @@ def _commute(editor: Editor, node: Node) -> None:
 
 
 def _inverse(editor: Editor, node: Node) -> None:
-    """x - c -> x + (-c);  x / c -> x · (1/c), unless 1/c is a denormal number."""
+    """x - c -> x + (-c);  x / c -> x · (1/c), unless 1/c is a denormal number.
+
+    One number is divided: it costs nothing, and what a scale of many is rounded to matters.
+    """
     a, b = node.inputs
-    if b not in editor.constants or editor.types[b].dtype != "float32":
+    is_one = node.op == "Div" and prod(editor.types[node.output].shape) == 1
+    if b not in editor.constants or editor.types[b].dtype != "float32" or is_one:
         editor.emit(node)
         return
     value = editor.constants[b]
