@@ -1,166 +1,74 @@
 """Single operators and small subgraphs, as in the evaluation of Ansor, beside other runtimes.
 
-    python -m benchmarks.operators --machine Z [--only C2D]… [--batch 1] [--trials 64] [--threads 1]
+    python -m benchmarks.operators --machine Z [--only C2D]… [--batch 1]… [--budget 25m]
 
-Shapes: Zheng et al., "Ansor: Generating High-Performance Tensor Programs for Deep Learning", OSDI
-2020, appendix B. Every case is an ONNX model: tuned, compiled, measured in turns. Rows are added to
-`docs/results/operators.csv`; a case that is there already is not measured again. A product of two
-inputs has no constants, since neither is known before.
+Every case of `operator_cases` is tuned, compiled and measured in turns with ONNX Runtime, OpenVINO
+and, where it is installed, PyTorch. Each is a row of the table `--out` as soon as it is done and is
+not measured again, so a run that was interrupted, or that has spent its budget, is gone on with by
+the same command. With a budget, what is left of it is shared by what is left to measure; first
+shapes come first.
 """
 
 from __future__ import annotations
 
 import csv
 import tempfile
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 
 import autotune
-from autotune.cli.options import COUNT
+from autotune.cli.options import COUNT, Duration
+from autotune.network.baselines import Runner, baseline
+from autotune.network.bench import BenchResult, bench
+from autotune.network.runtime import Model as Compiled
+from autotune.records import read_log
+from benchmarks.operator_cases import CASES, Model
 from benchmarks.results import FOLDER, read_rows
 from benchmarks.tables import BASELINES
+from benchmarks.torch_baseline import is_installed, torch_runner
 
 FILE = FOLDER / "operators.csv"
+SIDES = ("autotune", *BASELINES, "torch")
 FIELDS = ["machine", "operator", "shape", "batch", "threads", "trials"]
-FIELDS += ["autotune_us", "onnxruntime_us", "openvino_us", "ratio", "error"]
+FIELDS += [*(f"{name}_us" for name in SIDES), "ratio", "error"]
 
-Shape = tuple[int, ...]
-Sizes = tuple[int, ...]
+_LEAST_TUNING_S = 4.0
+"""Even where the budget has less for a case."""
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """Nodes from inputs (name to shape) and weights to the output `y`."""
+class Case:
+    """One row of the table: `key` are its first cells."""
 
-    nodes: tuple[onnx.NodeProto, ...]
-    inputs: dict[str, Shape]
-    weights: dict[str, Shape]
+    key: dict[str, str]
+    make: Callable[[int], Model]
 
-    def proto(self) -> onnx.ModelProto:
-        """The model with random weights of a scale that keeps results near one."""
-        rng = np.random.default_rng(0)
-        initial = []
-        for name, shape in self.weights.items():
-            scale = 1 / np.sqrt(np.prod(shape[1:], dtype=float) or 1.0)
-            array = (rng.standard_normal(shape) * scale).astype(np.float32)
-            initial.append(numpy_helper.from_array(array, name))
-        values = [helper.make_tensor_value_info(n, 1, s) for n, s in self.inputs.items()]
-        output = helper.make_tensor_value_info("y", 1, None)
-        graph = helper.make_graph(self.nodes, "operator", values, [output], initial)
-        imports = [helper.make_opsetid("", 17)]
-        return helper.make_model(graph, opset_imports=imports, ir_version=9)
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What no other row has: all of the key."""
+        return identity(self.key)
+
+    @property
+    def model(self) -> Model:
+        """The model of the case's batch."""
+        return self.make(int(self.key["batch"]))
 
 
-def convolution(
-    n: int, spatial: Shape, sizes: Sizes, groups: int = 1, dilation: int = 1, relu: bool = False
-) -> Model:
-    """`sizes`: channels in and out, kernel, stride, padding."""
-    inside, out, kernel, stride, pad = sizes
-    rank = len(spatial)
-    attrs: dict[str, Any] = {
-        "strides": [stride] * rank,
-        "pads": [pad] * 2 * rank,
-        "dilations": [dilation] * rank,
-        "group": groups,
-    }
-    weights = {"w": (out, inside // groups, *[kernel] * rank)}
-    nodes = [helper.make_node("Conv", ["x", "w"], ["c" if relu else "y"], **attrs)]
-    if relu:
-        weights |= {"b": (out,)}
-        nodes[0].input.append("b")
-        nodes.append(helper.make_node("Relu", ["c"], ["y"]))
-    return Model(tuple(nodes), {"x": (n, inside, *spatial)}, weights)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every case is given: at most `trials` and `tune_s` seconds; `time_s` a side."""
 
-
-def transposed(n: int, spatial: Shape, sizes: Sizes) -> Model:
-    """Transposed convolution; `sizes` as of `convolution`."""
-    inside, out, kernel, stride, pad = sizes
-    attrs: dict[str, Any] = {"strides": [stride] * 2, "pads": [pad] * 4}
-    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **attrs)
-    return Model((node,), {"x": (n, inside, *spatial)}, {"w": (inside, out, kernel, kernel)})
-
-
-def product(n: int, rows: int, columns: int, terms: int) -> Model:
-    """Batched matrix product of two inputs."""
-    node = helper.make_node("MatMul", ["a", "b"], ["y"])
-    return Model((node,), {"a": (n, rows, terms), "b": (n, terms, columns)}, {})
-
-
-def norm(n: int, rows: int, columns: int) -> Model:
-    """The 2-norm of every matrix."""
-    node = helper.make_node("ReduceL2", ["x"], ["y"], axes=[1, 2], keepdims=0)
-    return Model((node,), {"x": (n, rows, columns)}, {})
-
-
-def attention_scores(n: int, length: int, heads: int, size: int) -> Model:
-    """Ansor's TBG: two transpositions and the batched product of what they give."""
-    nodes = (
-        helper.make_node("Transpose", ["q"], ["qt"], perm=[0, 2, 1, 3]),
-        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 3, 1]),
-        helper.make_node("MatMul", ["qt", "kt"], ["y"]),
-    )
-    return Model(nodes, {"q": (n, length, heads, size), "k": (n, length, heads, size)}, {})
-
-
-_C2D = [
-    ((224, 224), (3, 64, 7, 2, 3)),
-    ((56, 56), (64, 64, 1, 1, 0)),
-    ((14, 14), (256, 256, 3, 1, 1)),
-    ((7, 7), (512, 512, 3, 1, 1)),
-]
-_C1D = [
-    ((256,), (64, 128, 3, 2, 1)),
-    ((128,), (128, 256, 1, 2, 0)),
-    ((64,), (256, 256, 5, 1, 2)),
-    ((32,), (512, 512, 3, 1, 1)),
-]
-_DEP = [((112, 112), (32, 3, 1)), ((112, 112), (64, 3, 2)), ((14, 14), (512, 3, 2))]
-_DEP += [((7, 7), (1024, 3, 1))]
-_GRP = [((56, 56), (64, 128, 3, 2, 1)), ((28, 28), (128, 256, 3, 2, 1))]
-_GRP += [((14, 14), (256, 512, 3, 2, 1)), ((7, 7), (512, 512, 3, 1, 1))]
-_T2D = [((4, 4), (512, 256, 4, 2, 1)), ((8, 8), (256, 128, 4, 2, 1))]
-_T2D += [((16, 16), (128, 64, 4, 2, 1)), ((32, 32), (64, 3, 4, 2, 1))]
-_NRM = [(256, 256), (512, 512), (1024, 1024), (4096, 1024)]
-_GMM = [(128, 128, 128), (512, 32, 512), (512, 512, 512), (1024, 1024, 1024)]
-_TBG = [(128, 12, 64), (128, 16, 64), (64, 12, 128), (128, 12, 128)]
-
-Case = tuple[str, Callable[[int], Model]]
-
-
-def _convolutions(table: Sequence[tuple[Shape, Sizes]], **more: Any) -> list[Case]:
-    return [(str((*s, *z)), partial(convolution, spatial=s, sizes=z, **more)) for s, z in table]
-
-
-def _depthwise(spatial: Shape, sizes: Sizes) -> Case:
-    channels, kernel, stride = sizes
-    full = (channels, channels, kernel, stride, kernel // 2)
-    model = partial(convolution, spatial=spatial, sizes=full, groups=channels)
-    return str((*spatial, *sizes)), model
-
-
-CASES: dict[str, list[Case]] = {
-    "C1D": _convolutions(_C1D),
-    "C2D": _convolutions(_C2D),
-    "C3D": _convolutions([((16, *s), z) for s, z in _C2D]),
-    "GMM": [(str(z), partial(product, rows=z[0], columns=z[1], terms=z[2])) for z in _GMM],
-    "GRP": _convolutions(_GRP, groups=4),
-    "DIL": _convolutions(_C2D, dilation=2),
-    "DEP": [_depthwise(s, z) for s, z in _DEP],
-    "T2D": [(str((*s, *z)), partial(transposed, spatial=s, sizes=z)) for s, z in _T2D],
-    "NRM": [(str(z), partial(norm, rows=z[0], columns=z[1])) for z in _NRM],
-    "ConvLayer": _convolutions(_C2D, relu=True),
-    "TBG": [(str(z), partial(attention_scores, length=z[0], heads=z[1], size=z[2])) for z in _TBG],
-}
-"""Shapes in the order of the paper: extents, channels, kernel, stride, padding."""
+    threads: int
+    trials: int
+    tune_s: float | None
+    time_s: float
 
 
 @click.command()
@@ -168,9 +76,11 @@ CASES: dict[str, list[Case]] = {
 @click.option("--only", multiple=True, type=click.Choice(tuple(CASES)), help="Operators.  [all]")
 @click.option("--batch", multiple=True, type=COUNT, default=(1, 16), show_default=True)
 @click.option("--threads", type=COUNT, default=1, show_default=True)
-@click.option("--trials", type=COUNT, default=64, show_default=True)
+@click.option("--trials", type=COUNT, default=64, show_default=True, help="Per case at most.")
 @click.option("--shapes", type=COUNT, default=4, show_default=True, help="Per operator at most.")
 @click.option("--time", "time_s", type=float, default=1.0, show_default=True, help="Per side.")
+@click.option("--budget", "budget_s", type=Duration(), help="For all that is left.  [no limit]")
+@click.option("--out", type=click.Path(path_type=Path), default=FILE, help="The table.")
 def main(
     machine: str,
     only: Sequence[str],
@@ -179,54 +89,99 @@ def main(
     trials: int,
     shapes: int,
     time_s: float,
+    budget_s: float | None,
+    out: Path,
 ) -> None:
     """Measure what is not in the table yet."""
-    done = {_identity(row) for row in read_rows(FILE)} if FILE.exists() else set()
-    for operator, text, n, make in _cases(only or tuple(CASES), batch, shapes):
-        head = {"machine": machine, "operator": operator, "shape": text, "batch": str(n)}
-        head |= {"threads": str(threads), "trials": str(trials)}
-        if _identity(head) in done:
-            continue
-        row = head | measure(make(n), threads, trials, time_s)
-        _append(row)
+    done = {identity(row) for row in read_rows(out)} if out.exists() else set()
+    cases = cases_of(machine, only or tuple(CASES), batch, threads, shapes)
+    left = deque(case for case in cases if case.identity not in done)
+    end_s = None if budget_s is None else time.monotonic() + budget_s
+    while left:
+        tune_s = None if end_s is None else share_s(end_s - time.monotonic(), len(left), time_s)
+        if tune_s is not None and tune_s <= 0:
+            click.echo(f"{len(left)} cases are left: run the same command again")
+            return
+        case = left.popleft()
+        row = case.key | measure(case.model, Plan(threads, trials, tune_s, time_s))
+        append(out, row)
         click.echo(", ".join(row[key] for key in FIELDS[1:]))
 
 
-def _cases(
-    operators: Sequence[str], batch: Sequence[int], shapes: int
-) -> Iterator[tuple[str, str, int, Callable[[int], Model]]]:
-    for operator in operators:
-        for text, make in CASES[operator][:shapes]:
-            for n in batch:
-                yield operator, text.replace(", ", " ").strip("()"), n, make
+def cases_of(
+    machine: str, operators: Sequence[str], batch: Sequence[int], threads: int, shapes: int
+) -> Iterator[Case]:
+    """The first shape of every operator, for each batch, then the second ones."""
+    for n_shape in range(shapes):
+        for n in batch:
+            for operator in operators:
+                for text, make in CASES[operator][n_shape : n_shape + 1]:
+                    shape = text.replace(", ", " ").strip("()")
+                    key = {"machine": machine, "operator": operator, "shape": shape}
+                    yield Case(key | {"batch": str(n), "threads": str(threads)}, make)
 
 
-def _identity(row: dict[str, str]) -> tuple[str, ...]:
+def share_s(left_s: float, n_cases: int, time_s: float) -> float:
+    """Seconds to tune the next of `n_cases` for, when `left_s` are left; 0 where none are."""
+    measuring_s = len(SIDES) * (time_s + 1.0)
+    share = left_s / n_cases - measuring_s
+    return max(share, _LEAST_TUNING_S) if left_s > measuring_s + _LEAST_TUNING_S else 0.0
+
+
+def identity(row: Mapping[str, str]) -> tuple[str, ...]:
+    """What tells rows of the table apart."""
     return tuple(row[key] for key in ("machine", "operator", "shape", "batch", "threads"))
 
 
-def measure(model: Model, threads: int, trials: int, time_s: float) -> dict[str, str]:
+def measure(model: Model, plan: Plan) -> dict[str, str]:
     """Tune, compile and measure one model; microseconds, and our time over the best of others."""
     with tempfile.TemporaryDirectory() as name:
-        path, log = Path(name) / "operator.onnx", Path(name) / "operator.jsonl"
-        onnx.save(model.proto(), path)
-        deque(autotune.tune(path, log, trials=trials, threads=threads), maxlen=0)
-        compiled = autotune.compile(path, log, threads=threads)
-        compiled.artifact.save(Path(name) / "operator.atn")
-        result = autotune.bench(Path(name) / "operator.atn", BASELINES, path, time_s).to_json()
-    return _cells(result, compiled.artifact.max_error)
+        log = Path(name) / "operator.jsonl"
+        compile_ = _compiled_model if model.expression is None else _compiled_expression
+        compiled, error = compile_(model, log, plan)
+        n_trials = len(read_log(log).records)
+    proto = model.proto()
+    runners: dict[str, Runner] = {n: baseline(n, proto, plan.threads) for n in BASELINES}
+    if is_installed():
+        runners["torch"] = torch_runner(proto, plan.threads)
+    return {"trials": str(n_trials)} | cells(bench(compiled, runners, min_s=plan.time_s), error)
 
 
-def _cells(result: dict[str, Any], error: float | None) -> dict[str, str]:
-    times = {name: f"{result[name]['median_s'] * 1e6:.1f}" for name in ("autotune", *BASELINES)}
-    cells = {f"{name}_us": text for name, text in times.items()}
-    return cells | {"ratio": f"{result['ratio']:.3f}", "error": f"{error or 0.0:.1e}"}
+def _compiled_model(model: Model, log: Path, plan: Plan) -> tuple[Compiled, float | None]:
+    path = log.with_suffix(".onnx")
+    onnx.save(model.proto(), path)
+    events = autotune.tune(path, log, trials=plan.trials, time_s=plan.tune_s, threads=plan.threads)
+    deque(events, maxlen=0)
+    artifact = autotune.compile(path, log, threads=plan.threads).artifact
+    artifact.save(log.with_suffix(".atn"))
+    return autotune.load(log.with_suffix(".atn")), artifact.max_error
 
 
-def _append(row: dict[str, str]) -> None:
-    is_new = not FILE.exists()
-    with FILE.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+def _compiled_expression(model: Model, log: Path, plan: Plan) -> tuple[Compiled, float | None]:
+    assert model.expression is not None
+    task = autotune.Task(model.expression.output, threads=plan.threads)
+    task.tune(trials=plan.trials, time_s=plan.tune_s, log=log)
+    function = task.build(constants=model.expression.constants(model.arrays()))
+    return function.model, function.model.artifact.max_error
+
+
+def cells(result: BenchResult, error: float | None) -> dict[str, str]:
+    """The figures of a row; `error`: largest of the tasks, by default that to the baselines."""
+    data = result.to_json()
+    differences = [t.max_error for t in result.baselines.values() if t.max_error is not None]
+    error = max(differences, default=0.0) if error is None else error
+    found = {
+        f"{name}_us": f"{data[name]['median_s'] * 1e6:.1f}" if data.get(name) else ""
+        for name in SIDES
+    }
+    return found | {"ratio": f"{data['ratio']:.3f}", "error": f"{error:.1e}"}
+
+
+def append(file: Path, row: Mapping[str, Any]) -> None:
+    """Add a row, below a head if the table is new."""
+    is_new = not file.exists()
+    with file.open("a", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")
         if is_new:
             writer.writeheader()
         writer.writerow(row)

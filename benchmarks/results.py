@@ -40,9 +40,9 @@ def main(check: bool) -> None:
 
 def pages(folder: Path) -> dict[str, str]:
     """Text of every page by its file name, from the CSV files in `folder`."""
-    machines, kernels, networks, untuned, operators = (
+    machines, kernels, networks, untuned, operators, sparse = (
         read_rows(folder / f"{name}.csv")
-        for name in ("machines", "kernels", "networks", "untuned_networks", "operators")
+        for name in ("machines", "kernels", "networks", "untuned_networks", "operators", "sparse")
     )
     return {
         "index.md": _page("Results", _INDEX, _index(machines, kernels, networks, untuned)),
@@ -50,6 +50,7 @@ def pages(folder: Path) -> dict[str, str]:
         "networks.md": _page("Tuned networks", _NETWORKS, _networks(networks)),
         "untuned.md": _page("Networks without tuning", _UNTUNED, _untuned(untuned)),
         "operators.md": _page("Operators", _OPERATORS, _operators(operators)),
+        "sparse.md": _page("Sparse weights", _SPARSE, _sparse(sparse)),
         "../conformance.md": _conformance(folder),
     }
 
@@ -158,16 +159,29 @@ def _untuned(rows: list[Row]) -> Iterator[str]:
 def _operators(rows: list[Row]) -> Iterator[str]:
     for (machine, threads), group in _grouped(rows, "machine", "threads"):
         yield f"## Machine {machine}, threads: {threads}"
-        head = ["operator", "cases", "ratio to the best", "worst"]
-        groups = [*_grouped(group, "operator"), (("all",), group)]
-        by_name = [(name, [float(row["ratio"]) for row in g]) for (name,), g in groups]
-        cells = [
-            [name, str(len(r)), f"{geometric_mean(r):.3f}", f"{max(r):.2f}"] for name, r in by_name
-        ]
-        yield markdown(head, cells)
+        yield from _by_operator(group)
         keys = ["operator", "shape", "batch", "trials", "autotune_us", "onnxruntime_us"]
-        keys += ["openvino_us", "ratio", "error"]
-        yield markdown([_HEADS.get(key, key) for key in keys], _cells(group, keys))
+        keys += ["openvino_us", "torch_us", "ratio", "error"]
+        filled = [key for key in keys if any(row[key] for row in group)]
+        yield markdown([_HEADS.get(key, key) for key in filled], _cells(group, filled))
+
+
+def _by_operator(rows: list[Row]) -> Iterator[str]:
+    """Geometric mean and worst of each operator, per batch."""
+    head = ["operator", "batch", "cases", "ratio to the best", "worst"]
+    groups = _grouped(rows, "operator", "batch")
+    groups += [(("all", batch), group) for (batch,), group in _grouped(rows, "batch")]
+    groups += [(("all", "all"), rows)]
+    by_name = [(name, [float(row["ratio"]) for row in group]) for name, group in groups]
+    cells = [
+        [*name, str(len(r)), f"{geometric_mean(r):.3f}", f"{max(r):.2f}"] for name, r in by_name
+    ]
+    yield markdown(head, cells)
+
+
+def _sparse(rows: list[Row]) -> Iterator[str]:
+    keys = ["model", "zeros", "block", "threads", "trials", "dense_us", "sparse_us"]
+    yield from _by_machine(rows, [*keys, "dense_min_us", "sparse_min_us", "times_faster"])
 
 
 def _by_machine(rows: list[Row], keys: Sequence[str]) -> Iterator[str]:
@@ -204,6 +218,12 @@ _HEADS = {
     "autotune_us": "autotune µs",
     "onnxruntime_us": "onnxruntime µs",
     "openvino_us": "openvino µs",
+    "dense_us": "dense µs",
+    "sparse_us": "sparse µs",
+    "dense_min_us": "dense, fastest run",
+    "sparse_min_us": "sparse, fastest run",
+    "times_faster": "times faster",
+    "torch_us": "torch µs",
     "ratio": "ratio to the best",
     "untuned_ms": "untuned ms",
     "untuned_ratio": "untuned / onnxruntime",
@@ -219,13 +239,25 @@ below 1 we are faster.
 * [Tuned networks](networks.md) beside ONNX Runtime and OpenVINO
 * [Networks without tuning](untuned.md), most of them never used in development
 * [Operators](operators.md) of Ansor's evaluation, one by one
+* [Sparse weights](sparse.md) beside dense ones
 * [Search](search.md): how soon the search finds good programs
 """
 
 _OPERATORS = """
-Single operators and subgraphs of Ansor's evaluation (OSDI 2020), tuned, beside ONNX Runtime and
-OpenVINO in turns. Shapes are extents, channels, kernel, stride and padding. Repeat a table by
-`python -m benchmarks.operators --machine NAME`.
+Single operators and subgraphs of Ansor's evaluation (OSDI 2020), tuned, beside ONNX Runtime,
+OpenVINO and PyTorch in turns; an empty cell was not measured. Shapes are extents, channels, kernel,
+stride and padding. Capsule convolution (CAP) is written in `te`. Repeat a table by
+`python -m benchmarks.operators --machine NAME`; with `--budget 25m` for as long as that.
+"""
+
+_SPARSE = """
+A layer (128 rows, 768 → 3072) with pruned weights beside our own dense one, and the encoder of
+BERT-base (12 layers, 128 tokens), all of its dense layers pruned, beside ONNX Runtime, for which
+zeros are numbers like others. Median and fastest run, in turns; *times faster* is the
+lower ratio of the two.
+[Sparse weights](../tutorials/sparse.md) explains blocks.
+
+    python -m benchmarks.sparse --machine NAME
 """
 
 _KERNELS = """

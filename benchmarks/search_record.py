@@ -15,15 +15,15 @@ from pathlib import Path
 import click
 import numpy as np
 
+from autotune.api.session import local_target
 from autotune.api.tuning import measure_options, network_workloads, new_header
-from autotune.cli.models import local_target
 from autotune.config import TuneConfig
 from autotune.measure.build import build_program
 from autotune.measure.measurer import local_measurer
 from autotune.records import Header, Journal, Log
 from autotune.result import MeasureResult
 from autotune.search.cost.analysis import analyse
-from autotune.search.policy import Candidate, Tried
+from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
 from autotune.target import Target
@@ -62,7 +62,7 @@ class Uniform:
         self._left -= len(found)
         return found
 
-    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[MeasuredSchedule, MeasureResult]]) -> None:
         """Learn nothing."""
 
     def _draw(self, sketch: Sketch) -> list[Candidate]:

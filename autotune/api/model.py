@@ -9,25 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.api.bindings import Dims, arrays_of, only, variants
-from autotune.api.operators import operators_of
-from autotune.api.tuning import (
-    Tuning,
-    network_workloads,
-    new_header,
-    next_header,
-    require_same_machine,
-    require_tasks,
+from autotune.api.bindings import Dims
+from autotune.api.session import (
+    create,
+    logs_to_learn,
+    prepare,
+    prepare_network,
+    reopen,
+    rule_files,
 )
+from autotune.api.sources import random_weights_note
 from autotune.config import TuneConfig, resolve
-from autotune.errors import UsageError
-from autotune.graph.network import Network, build_network
-from autotune.machine import read_limits
-from autotune.measure.memory_plan import private_bytes, require_memory
-from autotune.records import Journal, Log, require_new_log
+from autotune.graph.network import Network
 from autotune.search.partial import Rule
-from autotune.target import parse_target, require_cores, runs_here
-from autotune.tuner import Budget, Event, spent
+from autotune.tuner import Event
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -61,7 +56,6 @@ def tune(
     event comes; closing the iterator ends the session in an orderly way. `stop` is asked between
     measurements. Raises what the command reports: UsageError, ModelError, OutputError, …
     """
-    path, log = Path(model), Path(log)
     options = {
         "trials": trials,
         "time_s": time_s,
@@ -69,17 +63,23 @@ def tune(
         "seed": seed,
         "target": target,
         "max_error": max_error,
-        "warm_start": tuple(str(Path(p).resolve()) for p in warm_start) or None,
-        "rules": tuple(str(Path(p).resolve()) for p in rules) or None,
+        "warm_start": logs_to_learn(map(Path, warm_start)),
+        "rules": rule_files(map(Path, rules)),
         "operators": tuple(str(Path(p).resolve()) for p in operators) or None,
     }
-    config = resolve(preset, options).config
-    require_new_log(log)
-    require_memory(read_limits(), private_bytes(), path.stat().st_size if path.is_file() else 0)
-    fixed, known = arrays_of(constants), operators_of(config.operators)
-    bound = only(variants(path, shapes, dims, fixed), "tuning")
-    network = build_network(path, bound, random_weights, known, fixed)
-    yield from tune_network(network, log, config, str(path.resolve()), bound, stop, note)
+    prepared = prepare(
+        Path(model),
+        resolve(preset, options).config,
+        Path(log),
+        shapes=shapes,
+        dims=dims,
+        constants=constants,
+        random_weights=random_weights,
+    )
+    if random_weights:
+        note(random_weights_note(Path(model).name))
+    with create(prepared, Path(log)) as session:
+        yield from session.start(stop, note).events()
 
 
 def tune_network(
@@ -93,16 +93,9 @@ def tune_network(
     rules: Sequence[Rule] = (),
 ) -> Iterator[Event]:
     """`tune` for a network that is there already; `model_path`: what the header names."""
-    require_cores(config.threads)
-    target = parse_target(config.target)
-    if not runs_here(target):
-        raise UsageError(f"this CPU cannot run code for '{config.target}'", "leave the target out")
-    header = new_header(network, model_path, shapes or {}, target, config)
-    workloads = network_workloads(network)
-    with Journal.create(log, header, workloads) as journal:
-        seen = Log(headers=(header,), workloads={w.key: w for w in workloads})
-        budget = Budget(config.trials, config.time_s)
-        yield from Tuning(journal, seen, header, budget, stop, note, rules).events()
+    prepared = prepare_network(network, config, log, source=model_path, shapes=shapes)
+    with create(prepared, log) as session:
+        yield from session.start(stop, note, rules).events()
 
 
 def resume(
@@ -111,6 +104,7 @@ def resume(
     trials: int | None = None,
     time_s: float | None = None,
     max_error: float | None = None,
+    warm_start: Sequence[str | Path] = (),
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[str], None] = lambda text: None,
     rules: Sequence[Rule] = (),
@@ -119,15 +113,13 @@ def resume(
 
     Raises LogMismatch for a log of another CPU, LogBusy where somebody is writing it.
     """
-    with Journal.open(Path(log)) as journal:
-        seen = journal.log
-        require_tasks(Path(log), seen)
-        header = next_header(seen, {"max_error": max_error})
-        config = TuneConfig.from_json(header.config)
-        require_same_machine(seen.header, parse_target(config.target))
-        require_cores(header.n_threads)
-        budget = Budget(config.trials, config.time_s)
-        if trials is not None or time_s is not None:
-            budget = spent(seen).plus(trials, time_s)
-        journal.append([header])
-        yield from Tuning(journal, seen, header, budget, stop, note, rules).events()
+    with reopen(
+        Path(log),
+        trials=trials,
+        time_s=time_s,
+        max_error=max_error,
+        warm_start=[Path(path) for path in warm_start],
+    ) as session:
+        for text in session.notes:
+            note(text)
+        yield from session.start(stop, note, rules).events()

@@ -27,10 +27,10 @@ def operators_of(paths: Iterable[str]) -> dict[str, UserOperator]:
     """
     found: dict[str, UserOperator] = {}
     for operators, source in installed(GROUP, "operators"):
-        found |= _checked(operators, source)
+        found |= {name: guarded(f) for name, f in _checked(operators, source).items()}
     for path in map(Path, paths):
         given = _checked(named(path, _NAME), str(path))
-        found |= {name: guarded(path, function) for name, function in given.items()}
+        found |= {name: guarded(function, path) for name, function in given.items()}
     return found
 
 

@@ -35,9 +35,9 @@ def rules_of(paths: Iterable[str]) -> tuple[Rule, ...]:
     found: list[Rule] = []
     for path in map(Path, paths):
         given = _checked(named(path, _NAME), str(path))
-        found += [guarded(path, rule) for rule in given]
+        found += [guarded(rule, path) for rule in given]
     for rules, source in installed(GROUP, "sketch rules"):
-        found += _checked(rules, source)
+        found += [guarded(rule) for rule in _checked(rules, source)]
     return tuple(found)
 
 

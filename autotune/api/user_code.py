@@ -62,8 +62,9 @@ def installed(group: str, what: str) -> Iterator[tuple[Any, str]]:
         yield value, entry.value
 
 
-def guarded(file: Path, function: F) -> F:
-    """The same function; what it raises is told with its place in `file`."""
+def guarded(function: F, file: Path | None = None) -> F:
+    """The same function; what it raises is told with its place in `file`, by default its own."""
+    file = file or Path(getattr(getattr(function, "__code__", None), "co_filename", "user code"))
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from numpy.typing import NDArray
 
+from autotune.api.sources import model_bytes, model_path
 from autotune.cli.console import counting, debug_option, put_path, say, say_note
 from autotune.cli.models import (
-    model_bytes,
     model_files,
-    model_path,
     read_workload,
     say_random_weights,
 )

@@ -1,4 +1,4 @@
-"""⑪ From what a user names to a network: the default model, tasks with ids, bounds."""
+"""⑪ Read the models, workloads and tasks that options name, with their notes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from autotune.api.sources import random_weights_note
 from autotune.cli.console import say_note
 from autotune.errors import ModelError, UsageError
 
@@ -16,25 +17,7 @@ if TYPE_CHECKING:
     from autotune.api.task import Task
     from autotune.graph.network import Network
     from autotune.records import Log
-    from autotune.target import Target
     from autotune.te.dag import ComputeDAG
-
-
-def model_path(model: Path | None) -> Path:
-    """The model to use: the one given, or the ResNet-50 that comes with the `onnx` package."""
-    from autotune.graph.reader.random_weights import default_model
-
-    if model is not None:
-        return model
-    path = default_model()
-    if not path.is_file():
-        raise UsageError("this onnx package comes without its light models", "name a model file")
-    return path
-
-
-def model_bytes(path: Path) -> int:
-    """Size of a model's file; 0 for what is no file."""
-    return path.stat().st_size if path.is_file() else 0
 
 
 def model_files(path: Path) -> Iterator[Path]:
@@ -77,8 +60,8 @@ def read_workload(model: Path | None, arguments: str | None, threads: int = 0) -
 
 
 def say_random_weights(name: str) -> None:
-    """Whoever sees a latency or an output of the network has to know."""
-    say_note(f"{name} comes without weights: random ones are used")
+    """Note that latencies and outputs are those of random weights."""
+    say_note(random_weights_note(name))
 
 
 def shape_text(dag: ComputeDAG) -> str:
@@ -108,13 +91,3 @@ def find_task(log: Log, text: str) -> str:
         many = f"{len(found)} tasks fit '{text}'" if found else f"the log has no task '{text}'"
         raise UsageError(many, f"give an id from 0 to {len(keys) - 1}, or the beginning of a key")
     return found[0]
-
-
-def local_target(name: str) -> Target:
-    """Resolve `--target` for a command that runs code here."""
-    from autotune.target import parse_target, runs_here
-
-    target = parse_target(name)
-    if not runs_here(target):
-        raise UsageError(f"this CPU cannot run code for '{name}'", "leave --target out")
-    return target

@@ -38,36 +38,14 @@ def command(
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.
     With --max-error, everything measured so far is judged anew.
     """
-    from autotune.api.tuning import next_header, require_same_machine, require_tasks
-    from autotune.cli.models import say_random_weights
+    from autotune.api.session import reopen
     from autotune.cli.sessions import run_session
-    from autotune.cli.warm import warm_paths
-    from autotune.config import TuneConfig
-    from autotune.records import Journal
-    from autotune.target import parse_target, require_cores
-    from autotune.tuner import Budget, spent
 
-    with Journal.open(log_path) as journal:
-        log = journal.log
-        require_tasks(log_path, log)
-        config = TuneConfig.from_json(log.settings)
-        paths = warm_paths(warm_start, config.warm_start)
-        header = next_header(log, {"max_error": max_error, "warm_start": paths})
-        config = TuneConfig.from_json(header.config)
-        require_same_machine(log.header, parse_target(config.target))
-        require_cores(header.n_threads)
-        if journal.n_repaired_bytes:
-            say_note(f"removed a line that was cut off ({journal.n_repaired_bytes} bytes)")
-        if header.random_weights:
-            say_random_weights(Path(header.model_path).name)
-        if log.n_skipped:
-            say_note(f"{log.n_skipped} lines of the log are foreign or corrupt; skipped")
-        if log.headers[-1].versions != header.versions:
-            say_note("the log was written with other versions of autotune or its libraries")
-        budget = Budget(config.trials, config.time_s)
-        if trials is not None or time_s is not None:
-            budget = spent(log).plus(trials, time_s)
+    with reopen(
+        log_path, trials=trials, time_s=time_s, max_error=max_error, warm_start=warm_start
+    ) as session:
+        for text in session.notes:
+            say_note(text)
         if events is None:
-            say(f"{log_path}: {len(log.records)} measurements taken over")
-        journal.append([header])
-        return run_session(journal, log, header, budget, events)
+            say(f"{log_path}: {len(session.log.records)} measurements taken over")
+        return run_session(session, events)

@@ -1,4 +1,4 @@
-"""⑪ The composition root of tuning: settings, log, policies and measurer become one session."""
+"""⑪ Show a running session: its events, the signals that end it, its summary and exit code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from autotune.api.session import OpenSession
 from autotune.api.tuning import Tuning
 from autotune.cli.console import say, say_note
 from autotune.cli.progress import JsonLines
@@ -18,15 +19,8 @@ from autotune.cli.signals import ENDS, end_now, exit_code, handled
 from autotune.display.lines import summary_lines
 from autotune.display.renderers import Plain, Renderer, table_on_stderr
 from autotune.errors import ExitCode, NoValidSchedule
-from autotune.records import Header, Journal, Log
-from autotune.tuner import (
-    Budget,
-    NoiseNoticed,
-    SessionFinished,
-    StopReason,
-)
-
-_LIBRARIES = ("llvmlite", "lightgbm", "numpy", "onnx")
+from autotune.records import Log
+from autotune.tuner import NoiseNoticed, SessionFinished, StopReason
 
 
 @dataclass(slots=True)
@@ -56,21 +50,17 @@ class StopFlag:
                 say("\nfinishing the current measurement; once more to stop at once")
 
 
-def run_session(
-    journal: Journal, log: Log, header: Header, budget: Budget, events: str | None
-) -> int:
-    """Tune what `header` says, within `budget`; returns the exit code.
-
-    `log` is what is replayed first: empty of records for a new session.
-    """
-    stop = StopFlag(journal.path)
-    tuning = Tuning(journal, log, header, budget, stop, say_note)
-    if header.config.get("warm_start") and events is None:
+def run_session(session: OpenSession, events: str | None) -> int:
+    """Run `session` and show its events; returns the exit code."""
+    path = session.journal.path
+    stop = StopFlag(path)
+    tuning = session.start(stop, say_note)
+    if session.config.warm_start and events is None:
         say(str(tuning.warm))
     renderer = make_renderer(events, stop)
     with stop.installed():
         finished = _show(tuning, renderer)
-    return _conclude(finished, journal.path, log, stop, quiet=events is not None)
+    return _conclude(finished, path, session.log, stop, quiet=events is not None)
 
 
 def make_renderer(events: str | None, stop: StopFlag) -> Renderer:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autotune.api.sources import model_path
 from autotune.cli.console import columns, debug_option, put, put_json
-from autotune.cli.models import model_path, read_network, read_workload, shape_text
+from autotune.cli.models import read_network, read_workload, shape_text
 from autotune.cli.options import (
     FILE,
     args_option,
@@ -23,6 +24,8 @@ from autotune.cli.options import (
     shape_option,
     shapes_of,
 )
+from autotune.cli.passes import show_passes
+from autotune.errors import UsageError
 from autotune.units import format_duration, format_flops
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 @args_option
 @operators_option
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
+@click.option("--passes", is_flag=True, help="Print what every pass over the graph does, instead.")
+@click.option("--after", metavar="PASS", help="Print the graph behind this pass, instead.")
 @format_option
 @debug_option
 def command(
@@ -51,6 +56,8 @@ def command(
     arguments: str | None,
     operators: tuple[Path, ...],
     dag: bool,
+    passes: bool,
+    after: str | None,
     style: str,
 ) -> None:
     """List the tuning tasks of MODEL: its distinct fused subgraphs.
@@ -66,12 +73,17 @@ def command(
     random_weights |= model is None
     task = read_workload(model, arguments)
     if task is not None:
+        if passes or after:
+            raise UsageError("a computation of `autotune.te` has no passes", "name an ONNX model")
         network = task.network()
     else:
         paths = [str(path) for path in operators]
         path = model_path(model)
         fixed = constants_of(constants)
         bound = only(variants(path, shapes_of(shapes), dims_of(dims), fixed), "a list of tasks")
+        if passes or after:
+            show_passes(path, bound, random_weights, paths, fixed, after)
+            return
         network = read_network(path, bound, random_weights, paths, fixed)
     if style == "json":
         put_json([_task_json(network, key, dag) for key in network.weights])

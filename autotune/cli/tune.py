@@ -78,41 +78,40 @@ def command(
     Without a budget, searches for ten minutes. Stops at the first limit that is reached; a log can
     be resumed at any time.
     """
-    from autotune.api.bindings import only, variants
-    from autotune.cli.models import (
-        local_target,
-        model_bytes,
-        model_path,
-        read_network,
-        read_workload,
+    from autotune.api.session import (
+        create,
+        logs_to_learn,
+        prepare,
+        prepare_network,
+        rule_files,
     )
-    from autotune.cli.warm import rules_paths, warm_paths
+    from autotune.api.sources import model_path
+    from autotune.cli.models import read_workload, say_random_weights
+    from autotune.cli.sessions import run_session
     from autotune.config import resolve
-    from autotune.machine import read_limits
-    from autotune.measure.memory_plan import private_bytes, require_memory
-    from autotune.records import require_new_log
-    from autotune.target import require_cores
 
-    files = {"warm_start": warm_paths(warm_start), "rules": rules_paths(rules)}
+    files = {"warm_start": logs_to_learn(warm_start), "rules": rule_files(rules)}
     files["operators"] = tuple(str(path.resolve()) for path in operators) or None
     resolved = resolve(preset, options | files)
-    config = resolved.config
-    require_cores(config.threads)
-    task = read_workload(model, arguments, config.threads)
-    path = model_path(model)
-    target = local_target(config.target)
-    log_path = log_path or default_log(task.name if task else path.stem)
-    if not dry_run:
-        require_new_log(log_path)
-        require_memory(read_limits(), private_bytes(), model_bytes(path))
+    task = read_workload(model, arguments, resolved.config.threads)
+    log_path = log_path or default_log(task.name if task else model_path(model).stem)
+    place = None if dry_run else log_path
     if task is not None:
-        network, origin, bound = task.network(), task.source, {}
+        prepared = prepare_network(task.network(), resolved.config, place, source=task.source)
     else:
-        is_random = random_weights or model is None
-        fixed = constants_of(constants)
-        bound = only(variants(path, shapes_of(shapes), dims_of(dims), fixed), "tuning")
-        network = read_network(path, bound, is_random, config.operators, fixed)
-        origin = str(path.resolve())
+        prepared = prepare(
+            model,
+            resolved.config,
+            place,
+            shapes=shapes_of(shapes),
+            dims=dims_of(dims),
+            constants=constants_of(constants),
+            random_weights=random_weights,
+        )
+    network = prepared.network
+    title = network.name if task else Path(prepared.source).name
+    if network.random_weights:
+        say_random_weights(title)
     if dry_run:
         from autotune.cli.tasks import settings_text, task_text
 
@@ -120,23 +119,14 @@ def command(
         put("")
         put(settings_text(resolved))
         return 0
-
-    from autotune.api.tuning import network_workloads, new_header
-    from autotune.cli.sessions import run_session
-    from autotune.records import Journal, Log
-    from autotune.tuner import Budget
-
-    header = new_header(network, origin, bound, target, config)
-    workloads = network_workloads(network)
-    with Journal.create(log_path, header, workloads) as journal:
+    with create(prepared, log_path) as session:
         if events is None:
             say(
-                f"{network.name if task else path.name}: {len(workloads)} tasks, {target.cpu}, "
-                f"{header.n_threads} threads, seed {config.seed}, log {journal.path}"
+                f"{title}: {len(session.log.workloads)} tasks, {prepared.target.cpu}, "
+                f"{session.header.n_threads} threads, seed {prepared.config.seed}, "
+                f"log {session.journal.path}"
             )
-        log = Log(headers=(header,), workloads={w.key: w for w in workloads})
-        budget = Budget(config.trials, config.time_s)
-        return run_session(journal, log, header, budget, events)
+        return run_session(session, events)
 
 
 def default_log(stem: str) -> Path:

@@ -74,9 +74,9 @@ from autotune.te.expr import (
 from autotune.te.strides import CACHE_LINE
 
 _ZEROS = 256
-"""Bytes to read where a load is not made: more than any vector."""
+"""Least bytes of zeros that a masked-out load reads instead: more than any vector."""
 _MAX_ZEROS = 16_384
-"""Most of them: what is read in a row behind one choice of an address."""
+"""Most bytes of such zeros: of loads in a row behind one selected address."""
 
 
 def emit_program(program: Program, triple: str, prefix: str = "", isa: Isa = ISAS[-1]) -> str:
@@ -109,7 +109,7 @@ class _Function:
         self.b.end()
 
     def zeros(self, n_bytes: int = _ZEROS) -> Value:
-        """Where a load that is not made reads; part of the module from the first use on."""
+        """The zeros that masked-out loads read; part of the module from the first use on."""
         return self.module.zeros(f"{self.prefix}zeros", n_bytes)
 
     # --- statements ---------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class _Function:
             names = frozenset(variables(e.cond))
             yes = self.value(e.a, self._and(guard, Guard(cond, names)) if loads(e.a) else None)
             if isinstance(e.a, Load) and e.b == Const(0.0, dtype_of(e.a)) and cond.type is I1:
-                return yes  # a load that is not made reads zeros
+                return yes  # a masked-out load reads zeros
             other = Guard(self.do.negation(cond), names) if loads(e.b) else None
             no = self.value(e.b, self._and(guard, other) if other else None)
         else:
@@ -390,7 +390,7 @@ class _Function:
     def _repeated(
         self, e: Load, form: Linear, kind: Type, period: int, guard: Guard | None
     ) -> Value:
-        """A few elements in a row, again and again over the lanes."""
+        """A few contiguous elements, repeated over the lanes."""
         lanes = self.at.lanes
         assert lanes is not None
         first = self.at.without_lane(form)

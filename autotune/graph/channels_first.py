@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from autotune.graph.chains import JoinedGroups
 from autotune.graph.ir import Graph, Node, moves_nothing, to_first, to_last
+from autotune.graph.joined_groups import JoinedGroups
 from autotune.graph.partition import Group
 from autotune.graph.subgraph import Subgraph, build_subgraph
 from autotune.te.collapse import collapse

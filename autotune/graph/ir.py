@@ -39,9 +39,9 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator. `name` is the one the user sees in messages.
+    """One operator. `name` identifies it in messages.
 
-    `op` has its domain in front unless that is the standard one; `opset` says what it means.
+    `op` is prefixed by its domain unless that is the standard one; `opset` is the version of `op`.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Node:
 class Function:
     """An operator that a model or the standard defines by others.
 
-    Attributes of its nodes may be a `Reference` to one of the call, or else to one of `defaults`.
+    Attributes of its nodes may be a `Reference` to an attribute of the call or of `defaults`.
     """
 
     inputs: tuple[str, ...]
@@ -72,7 +72,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The value of an attribute inside of a function: that of an attribute of its call."""
+    """An attribute inside of a function whose value is that of an attribute of its call."""
 
     name: str
 
@@ -81,8 +81,8 @@ class Reference:
 class Graph:
     """A model. `constants` holds every known tensor, `types` the type of every tensor.
 
-    `opset` is that of the file, `functions` the operators that it defines. `output_names`: what the
-    file calls an output, where that is the name of another tensor here.
+    `opset` is that of the file, `functions` the operators that it defines. `output_names`: the
+    name of an output in the file, where it differs from the name of the tensor.
     """
 
     inputs: tuple[str, ...]
@@ -127,13 +127,13 @@ def to_first(rank: int) -> tuple[int, ...]:
 
 
 def moves_nothing(perm: Sequence[int], shape: Shape) -> bool:
-    """Whether a permutation of `shape` moves only dimensions of 1: a Reshape is the same."""
+    """Whether a permutation of `shape` moves only dimensions of 1, as a Reshape can."""
     longer = [p for p in perm if shape[p] != 1]
     return longer == sorted(longer)
 
 
 class Editor:
-    """Collects the nodes of a rewritten graph. The original stays as it is."""
+    """Collects the nodes of a rewritten graph. The original is not changed."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -144,13 +144,13 @@ class Editor:
         self._used: dict[str, int] = {}
 
     def resolve(self, name: str) -> str:
-        """The tensor that stands for `name` now."""
+        """The tensor that replaces `name`."""
         while name in self._alias:
             name = self._alias[name]
         return name
 
     def updated(self, node: Node) -> Node:
-        """`node` reading the tensors that stand for its inputs now."""
+        """`node` with its inputs resolved."""
         return replace(node, inputs=tuple(self.resolve(name) for name in node.inputs))
 
     def emit(self, node: Node) -> None:
@@ -191,7 +191,9 @@ class Editor:
                 if source == name:
                     if name not in self.constants:
                         raise ModelError(f"no node makes output '{name}'", "export it again")
-                    source = self.constant(f"{name}.value", self.constants[name])
+                    source = self.constant(f"{name}.value", self.constants.pop(name))
+                    self._alias[name] = source
+                    self.nodes = [self.updated(node) for node in self.nodes]
                 self.nodes.append(Node(name, "Identity", (source,), (name,)))
         return replace(
             self.graph, nodes=tuple(self.nodes), constants=self.constants, types=self.types
@@ -204,7 +206,7 @@ def float_array(value: Array) -> Array:
 
 
 def is_denormal(value: Array) -> Array:
-    """Which float32 are so small that kernels take them for zero (docs/numbers.md)."""
+    """Where float32 values are denormal: kernels treat them as zero (docs/numbers.md)."""
     found: Array = (value != 0) & (np.abs(value) < np.finfo(np.float32).tiny)
     return found
 

@@ -1,7 +1,7 @@
-"""① Bounds on what a model may unfold to, have computed while it is read, and declare.
+"""① Limits of unfolded nodes, folded constants and declared tensors.
 
-A few hundred bytes of ONNX can ask for any number of nodes and elements. What is beyond a bound is
-refused by the name of the node before memory is taken for it.
+A few hundred bytes of ONNX can request any number of nodes and elements. A node that exceeds a
+limit is refused by name before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_ITERATIONS = 1000
 MOST_STEPS = 5000
 """Steps of one recurrent operator, those of both directions together."""
 MOST_WORK = 2**36
-"""Multiplications of constants that are computed while a model is read; others are compiled."""
+"""Most multiplications of one constant that is folded; a larger one is compiled as an operator."""
 MOST_UNFOLDED = 50_000
 """Nodes that branches, loops, functions and compound operators of a model become in all."""
 MOST_NESTED = 100
@@ -29,17 +29,18 @@ MOST_DIMENSIONS = 32
 MOST_ELEMENTS = 2**31
 """Elements of a tensor: 8 GiB of float32."""
 MOST_FOLDED_BYTES = 2**28
-"""Bytes of a constant that is not given but computed from smaller ones; or as many as follows."""
+"""Bytes of one folded constant that is larger than its operands; more with large weights, see
+`MOST_FOLDED_RATIO`."""
 MOST_FOLDED_BYTES_IN_ALL = 2**29
-"""Bytes of all such constants, or as many as follows."""
+"""Bytes of all such constants; more with large weights."""
 MOST_DECLARED_BYTES = 2**29
-"""Bytes of a constant that is one number for all elements, as ConstantOfShape declares it."""
+"""Bytes of a broadcast constant, as ConstantOfShape declares it, once it is materialised."""
 MOST_FOLDED_RATIO = 8
-"""Bytes of all such constants for every byte of those in the file: weights may be unpacked."""
+"""Folded bytes per byte of constants in the file: a model may unpack compressed weights."""
 
 
 def refused(node: Node, reason: str, limit: str) -> ModelError:
-    """The error for a node that is beyond a limit, which is the name of one of the above."""
+    """The error for a node that exceeds `limit`, the name of one of the constants above."""
     return ModelError(
         f"operator '{node.op}' (node '{node.name}') asks for too much: {reason} ({limit})",
         "make the model smaller; the limits are in docs/limits.md",
@@ -47,7 +48,7 @@ def refused(node: Node, reason: str, limit: str) -> ModelError:
 
 
 def check_type(node: Node, name: str, shape: Shape) -> None:
-    """Whether a result of `node` has no more elements and dimensions than a tensor may have."""
+    """Raises ModelError where a result of `node` has too many elements or dimensions."""
     if len(shape) > MOST_DIMENSIONS:
         reason = f"'{name}' has {len(shape)} dimensions, {MOST_DIMENSIONS} are possible"
         raise refused(node, reason, "MOST_DIMENSIONS")
@@ -58,19 +59,19 @@ def check_type(node: Node, name: str, shape: Shape) -> None:
 
 
 def is_possible(shape: Sequence[int]) -> bool:
-    """Whether a tensor may have such a shape."""
+    """Whether a shape is within the limits of a tensor."""
     fits = len(shape) <= MOST_DIMENSIONS and min(shape, default=0) >= 0
     return fits and prod(shape) <= MOST_ELEMENTS
 
 
 def n_stored_bytes(array: Array) -> int:
-    """Bytes of memory that hold an array; what is broadcast is there once."""
+    """Bytes of memory of an array; broadcast elements count once."""
     extents = (n for n, stride in zip(array.shape, array.strides, strict=True) if stride)
     return int(array.itemsize * prod(extents))
 
 
 def check_constant(node: Node, n_bytes: int, most: int = MOST_FOLDED_BYTES) -> None:
-    """Whether a constant that `node` needs may be computed."""
+    """Raises ModelError where `node` needs a computed constant of more than `most` bytes."""
     if n_bytes > most:
         raise refused(
             node,
@@ -81,7 +82,7 @@ def check_constant(node: Node, n_bytes: int, most: int = MOST_FOLDED_BYTES) -> N
 
 
 def check_declared(node: Node, value: Array) -> None:
-    """Whether a constant that `node` reads may take the memory that its shape says."""
+    """Raises ModelError where a broadcast constant is too large to be materialised."""
     if n_stored_bytes(value) < value.nbytes > MOST_DECLARED_BYTES:
         most = MOST_DECLARED_BYTES / 2**20
         reason = f"a constant of {value.nbytes / 2**20:,.0f} MiB, {most:,.0f} MiB are possible"
@@ -89,7 +90,7 @@ def check_declared(node: Node, value: Array) -> None:
 
 
 class Budget:
-    """What the constants that were computed so far, and the nodes that were unfolded, add up to.
+    """Counts bytes of folded constants and unfolded nodes.
 
     `given`: the constants in the file.
     """
@@ -104,7 +105,7 @@ class Budget:
     def take_constants(
         self, node: Node, shapes: list[tuple[Shape, str]], given: list[Array]
     ) -> None:
-        """Before `node` is computed: what is as large as what it is computed from is free."""
+        """Count the results of `node` before it is folded, if larger than its operands."""
         n_bytes = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes)
         if n_bytes <= sum(n_stored_bytes(a) for a in given):
             return
@@ -116,7 +117,7 @@ class Budget:
             raise refused(node, reason, "MOST_FOLDED_BYTES_IN_ALL")
 
     def take_nodes(self, node: Node, n_nodes: int) -> None:
-        """Before the nodes that stand for `node` are visited."""
+        """Count the nodes that replace `node` before they are visited."""
         self.n_nodes += n_nodes
         if self.n_nodes > MOST_UNFOLDED:
             reason = f"it and others unfold to more than {MOST_UNFOLDED:,} nodes"

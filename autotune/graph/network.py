@@ -3,16 +3,16 @@
     network = build_network("resnet50.onnx")
     for call in network.calls: network.tasks[call.task]     # a ComputeDAG
 
-Equal subgraphs are one task, whatever their tensors are called; its weight is how often it is
-called. A few neighbouring calls could be one (`Chain`): the tasks of both are there, and `chosen`
-takes the faster alternative.
+Equal subgraphs are one task, whatever the names of their tensors; the weight of a task is the
+number of its calls. Some runs of calls can be fused into one (`Chain`): the network has the tasks
+of both alternatives, and `chosen` takes the faster one.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 
 from autotune.errors import AutotuneError, ModelError
-from autotune.graph.chains import joined_groups
 from autotune.graph.channels_first import channels_first_groups
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
+from autotune.graph.joined_groups import joined_groups
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
-from autotune.graph.passes.pipeline import prepare
+from autotune.graph.passes.pipeline import Pass, prepare, prepared
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
@@ -39,16 +39,15 @@ from autotune.te.dag import ComputeDAG
 from autotune.te.strides import dense
 
 _FLAGS = 2
-"""Integers that are no indices are taken for flags, as a mask is: 0 and 1."""
+"""Random integers that are not indices are flags, as in a mask: 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
     """An input or output of the model as the user sees it.
 
-    `value` names a Value with the same elements in the same order; that of a port in half precision
-    (float16, bfloat16) is float32. Integers of an input that are
-    indices must be below `limit` to be valid; others may be anything.
+    `value` names a Value with the same elements in the same order; for half precision (float16,
+    bfloat16) that value is float32. Integers of an input that are indices must be below `limit`.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Call:
-    """One occurrence of a task: which values and arrays its placeholders and outputs are.
+    """One call of a task: the values and arrays for its placeholders and outputs.
 
     An array has the shape of its placeholder; a value may have another shape of as many elements.
     """
@@ -74,7 +73,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Chain:
-    """Calls that one call may replace: `parts` are their positions, in order.
+    """Alternatives: the call `whole`, or the calls at positions `parts`, in order.
 
     One part alone is a product with a sparse weight, and the whole runs over its blocks.
     """
@@ -105,7 +104,7 @@ class Network:
 
     @cached_property
     def weights(self) -> dict[str, int]:
-        """How often each task is called, by key, in order of first call; whole chains last."""
+        """Number of calls of each task, by key, in order of first call; whole chains last."""
         return dict(Counter(call.task for call in self._all_calls))
 
     @cached_property
@@ -132,7 +131,7 @@ class Network:
 
     @cached_property
     def zeros(self) -> dict[str, Zeros]:
-        """What is known of the zeros in the weights of tasks, where they are many; by key."""
+        """Zeros in the weights of tasks that have many, by key."""
         weights: dict[str, list[Array]] = {}
         for call in self.calls:
             floats = [a for a in call.constants.values() if a.dtype == np.float32 and a.ndim > 1]
@@ -147,7 +146,7 @@ class Network:
 
     @cached_property
     def n_denormal(self) -> int:
-        """Weights that kernels take for zero, because they are denormal numbers."""
+        """Number of denormal weights, which kernels treat as zero."""
         arrays = {id(a): a for call in self.calls for a in call.constants.values()}
         floats = (a for a in arrays.values() if a.dtype == np.float32)
         return sum(int(np.count_nonzero(is_denormal(a))) for a in floats)
@@ -185,7 +184,7 @@ def under_names_of(network: Network, dag: ComputeDAG) -> Network:
 
 
 _ESTIMATE_ERROR = 1.05
-"""A whole that was estimated replaces its parts if it is expected to be so many times faster."""
+"""Least ratio of estimates (parts over whole) for which an unmeasured whole replaces its parts."""
 
 
 def chosen(
@@ -270,8 +269,26 @@ def build_network(
     )
 
 
+def prepared_graphs(
+    path: str | Path,
+    shapes: Shapes | None = None,
+    random_weights: bool = False,
+    operators: UserOperators | None = None,
+    constants: Constants | None = None,
+) -> Iterator[tuple[Pass, Graph]]:
+    """The imported graph of a model, and what every pass leaves of it; see `build_network`."""
+    graph = import_graph(load_model(path, shapes, random_weights, constants), operators)
+    yield Pass("import", _imported), graph
+    yield from prepared(graph)
+
+
+def _imported(graph: Graph) -> Graph:
+    """Nodes of the model in opset 22, constants folded, types inferred."""
+    return graph
+
+
 def _not_compiled(error: Exception) -> ModelError:
-    """The error for a model that no pass has found to be malformed, and one has failed with."""
+    """The error for an unexpected failure in a pass."""
     text = " ".join(str(error).split())[:120]
     return ModelError(
         f"the model cannot be compiled: {type(error).__name__}{': ' + text if text else ''}",
@@ -291,8 +308,7 @@ def graph_network(graph: Graph, name: str, digest: str) -> Network:
     Nothing computes outputs without elements.
     """
     empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
-    filled = replace(graph, outputs=tuple(n for n in graph.outputs if n not in empty))
-    stored = prepare(filled)
+    stored = prepare(graph)
     require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
     values |= {n: Value(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
@@ -331,7 +347,7 @@ def _tasks(subgraphs: list[Subgraph]) -> dict[str, ComputeDAG]:
 
 
 def _call(subgraph: Subgraph, tasks: Mapping[str, ComputeDAG]) -> Call:
-    """The call of a subgraph, by the names of its task, which another subgraph may have given."""
+    """The call of a subgraph, with the names of its task, which another subgraph may have made."""
     task = tasks[subgraph.dag.key]
     called = {a.name: b.name for a, b in zip(subgraph.dag.ops, task.ops, strict=True)}
     return Call(

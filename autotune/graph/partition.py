@@ -1,11 +1,12 @@
 """① Partition: nodes are grouped into subgraphs, each of which becomes one call of one task.
 
-A group is an anchor (convolution, matrix product, pooling, softmax, …), what precedes it and only
-rearranges or scales one input for it alone (a transpose at the model's edge, DenseNet's scale,
-shift and relu), and the elementwise nodes behind it while nobody else reads what lies between;
-several readers that meet again in one node, as in `x * sigmoid(x)`, are no others.
-Concat, Slice and Reshape belong to no group: `storage` turns them into windows and views, or asks
-for a copy.
+A group consists of an anchor (convolution, matrix product, pooling, softmax, …), a prologue and an
+epilogue. The prologue rearranges or scales the first operand of the anchor and has no other
+consumer (a Transpose at the edge of the model; scale, shift and ReLU in DenseNet). The epilogue are
+the elementwise nodes behind the anchor, as long as the intermediate has a single consumer.
+Consumers that reconverge at one node, as in `x * sigmoid(x)`, count as one.
+Concat, Slice and Reshape belong to no group: `storage` turns them into strided views or inserts a
+copy.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.user_operators import DEFINED
 
 _MOST_STRIDED_READS = 9
-"""How often a window may read an element whose neighbours are not those of its result: a vector is
-collected lane by lane each time, and moving everything once in front takes less than that."""
+"""Most reads per element of a window whose operand is transposed in the prologue. Each read
+gathers a vector lane by lane; beyond this limit one Transpose of the operand is cheaper."""
 _MOST_JOINED = 16
-"""Most elementwise nodes between a tensor and the node where its readers meet."""
+"""Most elementwise nodes between a tensor and the node where its consumers reconverge."""
 _MOST_FUSED = 32
-"""Nodes from which on a group takes in no more: what a kernel computes between a load and a store
-hides them long before, and its compile time grows with its length."""
+"""Nodes of a group beyond which nothing is fused: such a kernel is compute-bound, so that fusion
+saves no time, and compile time grows with its length."""
 
 
 _BYTES = ("uint8", "int8")
@@ -124,10 +125,10 @@ class _Partition:
         )
 
     def _until_joined(self, name: str) -> list[Node]:
-        """The elementwise nodes through which all readers of a tensor meet again, in order.
+        """The elementwise nodes between a tensor and the node where its consumers reconverge.
 
-        The last one is where they meet; empty when they do not, when a group has one of them
-        already, or when there is but one use.
+        In order, that node last. Empty if they do not reconverge, if a group has one of them
+        already, or if there is a single use.
         """
         shape = self.graph.shape(name)
         found: list[Node] = []
@@ -148,11 +149,11 @@ class _Partition:
         return []
 
     def _epilogue_of(self, node: Node) -> Group | None:
-        """The group that can take in an elementwise node behind its last one.
+        """The group whose epilogue an elementwise node extends.
 
         Of two (a residual sum) the one at the end of the longer branch, so that a block with a
-        projected shortcut ends in the same task as its neighbours. The order of execution
-        follows: a group runs at the position of its last node, behind everything that it reads.
+        projected shortcut ends in the same task as the other blocks. A group runs at the position
+        of its last node, after everything that it reads.
         """
         shape = self.graph.shape(node.output)
         fits = [
@@ -164,7 +165,7 @@ class _Partition:
         return max(fits, key=lambda g: self.rank[g.output], default=None)
 
     def _prologue_of(self, node: Node) -> Group | None:
-        """The group that only prepares the first input of an anchor."""
+        """The group that can become the prologue of an anchor."""
         name = node.inputs[0]
         if not operator_of(node.op).takes_prologue or not self._is_private(name):
             return None
@@ -185,7 +186,7 @@ class _Partition:
         return operator.layout is not Layout.TRANSPOSE or not is_collected
 
     def _reads_per_element(self, node: Node) -> float:
-        """How often a window over every channel alone reads an element; 0 for other operators."""
+        """How often a depthwise or pooling window reads an element; 0 for other operators."""
         if node.attrs.get("kind") == "depthwise":
             window = self.graph.shape(node.inputs[1])[:-1]
         elif operator_of(node.op).weight_input is None and "kernel_shape" in node.attrs:
@@ -204,7 +205,7 @@ class _Partition:
 
 
 def _ranks(graph: Graph) -> dict[str, tuple[int, int]]:
-    """For every tensor: how many anchors the longest path to it holds, and its position."""
+    """For every tensor: the number of anchors on the longest path to it, and its position."""
     depth: dict[str, int] = {}
     ranks: dict[str, tuple[int, int]] = {}
     for position, node in enumerate(graph.nodes):

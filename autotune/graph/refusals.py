@@ -1,4 +1,4 @@
-"""① What cannot be compiled: all operators at once, each by its first node, and why.
+"""① Unsupported operators: one error names all of them, each by its first node and with the reason.
 
 refusals = Refusals()
 for node in graph.nodes:
@@ -6,11 +6,11 @@ for node in graph.nodes:
         visit(node)                     # may raise UnsupportedOperator, or fail
 refusals.check(graph.outputs, editor.nodes)     # raises one error that names them all
 
-Once the types of all tensors are known, what is refused stays in the graph as `Refused` nodes, so
-that one error names what several passes refuse:
+Behind the import, refused nodes stay in the graph as `Refused` nodes, so that one error names those
+of all passes:
 
 attempt(editor, node, lambda: rewrite(editor, node))        # in every pass
-require_supported(graph)                                    # behind them
+require_supported(graph)                                    # after all passes
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Refusals:
 
     @contextmanager
     def of(self, node: Node) -> Iterator[None]:
-        """Note a refusal of `node` and go on; whatever else fails is an error that names it."""
+        """Record a refusal of `node`; any other failure becomes an error that names it."""
         try:
             with naming(node):
                 yield
@@ -42,7 +42,7 @@ class Refusals:
     def check(self, outputs: Iterable[str], nodes: Iterable[Node]) -> None:
         """Raises UnsupportedOperator where an output depends on a node that was refused.
 
-        A reason that may follow from another refusal in front of it is not told.
+        Reasons that may be consequences of an earlier refusal are left out.
         """
         if not self.found:
             return
@@ -60,7 +60,7 @@ class Refusals:
 
 
 def _reached(names: Iterable[str], makers: dict[str, Node]) -> set[str]:
-    """Everything that some tensors are computed from, themselves included."""
+    """All tensors on which some tensors depend, themselves included."""
     found: set[str] = set()
     todo = list(names)
     while todo:
@@ -97,7 +97,7 @@ def _told(op: str, reason: str, nodes: list[Node]) -> str:
 
 @contextmanager
 def naming(node: Node) -> Iterator[None]:
-    """Make whatever fails an error that names `node`."""
+    """Turn any failure into an error that names `node`."""
     try:
         yield
     except AutotuneError:
@@ -117,9 +117,9 @@ def attempt(
     run: Callable[[], None],
     keep: Callable[[Node], None] | None = None,
 ) -> None:
-    """Run a rewriting of `node`; where that refuses it, `keep` a `Refused` node for every output.
+    """Run a rewrite of `node`; if it is refused, emit a `Refused` node for every output instead.
 
-    By default that is emitted by `editor`, of which whatever `run` emitted before is taken back.
+    Nodes that `run` emitted before the refusal are removed. `keep`: emits the `Refused` nodes.
     """
     n_nodes = len(editor.nodes)
     try:
@@ -132,13 +132,18 @@ def attempt(
             (keep or editor.emit)(Node(node.name, _REFUSED, node.inputs, (name,), attrs))
 
 
+def is_refused(node: Node) -> bool:
+    """Whether a node stands for one that a pass refused."""
+    return node.op == _REFUSED
+
+
 def require_supported(
     graph: Graph, check: Callable[[Graph, Node], UnsupportedOperator | None]
 ) -> None:
     """Raises one UnsupportedOperator for all nodes that a pass refused, and those of `check`."""
     found: dict[tuple[str, str], tuple[Node, UnsupportedOperator]] = {}
     for node in graph.nodes:
-        refused = node.op == _REFUSED
+        refused = is_refused(node)
         error = node.attrs["error"] if refused else check(graph, node)
         if error is not None:
             original = node.attrs["node"] if refused else node
@@ -148,7 +153,7 @@ def require_supported(
 
 
 def _failed(node: Node, error: Exception) -> ModelError:
-    """The error for a node whose import went wrong: in all likelihood the node is malformed."""
+    """The error for an unexpected failure; most likely the node is malformed."""
     text = " ".join(str(error).split())[:120]
     return ModelError(
         f"operator '{node.op}' (node '{node.name}') cannot be imported: "

@@ -1,10 +1,10 @@
-"""① Storage: which activation has memory of its own and which is a window of another's.
+"""① Storage: which activations own memory and which are strided views of another's memory.
 
-The inputs of a Concat are written straight into their part of its result, a Slice is read where it
-lies, a Reshape is the same memory under another shape. What cannot be had that way gets a copy: an
-`Identity` group. Windows may be strided in all dimensions but must be dense in the last, and all
-dimensions before it must collapse into one (see `te.collapse`). Memory of its own is dense, or its
-rows are a little apart (`te.strides`) where nobody needs them dense.
+The inputs of a Concat are computed in place, in their part of its result. A Slice is a view, and a
+Reshape is the same memory under another shape. Where no view is possible, an `Identity` group
+copies. Views are dense in the last dimension, and all dimensions before it must collapse into one
+(see `te.collapse`). Owned memory is dense, or has row-stride padding (`te.strides`) where no view
+needs dense rows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from autotune.te.strides import dense, padded_strides
 class Value:
     """An activation.
 
-    `parent` None: memory of its own. Otherwise the window of `parent`'s memory that begins at
-    `offset` and has `strides`, both in elements; a parent has no parent itself.
+    `parent` None: it owns memory. Otherwise it is the view of `parent`'s memory that begins at
+    `offset` and has `strides`, both in elements; a parent owns its memory.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Value:
 
 
 def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
-    """Strides of the same memory seen as `new`, or None where that would need a copy.
+    """Strides of the same memory with shape `new`, or None where that needs a copy.
 
     Works on runs of dimensions with equal products, as NumPy does; extents of 1 are free.
     """
@@ -68,7 +68,7 @@ def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
 
 
 def _next_run(todo: list[tuple[int, int]], extent: int) -> tuple[int, int]:
-    """Take dimensions that lie densely one in the other until `extent` divides their product."""
+    """Take contiguous dimensions until `extent` divides the product of their extents."""
     total, stride = todo.pop(0)
     while total % extent and todo and todo[0][0] * todo[0][1] == stride:
         n, stride = todo.pop(0)
@@ -77,7 +77,7 @@ def _next_run(todo: list[tuple[int, int]], extent: int) -> tuple[int, int]:
 
 
 def is_window(shape: Shape, strides: Shape) -> bool:
-    """Whether a window is dense in its last dimension and collapsible in the others."""
+    """Whether a view is dense in its last dimension and collapsible in the others."""
     long = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
     if not long:
         return True
@@ -96,23 +96,23 @@ class _Place:
 
 
 def plan_storage(graph: Graph, groups: list[Group]) -> tuple[dict[str, Value], list[Group]]:
-    """Values of all activations, and the groups with the copies that were needed, in order."""
-    unspaced = {*graph.inputs, *graph.outputs}
+    """Values of all activations, and the groups with the copies that are necessary, in order."""
+    dense_names = {*graph.inputs, *graph.outputs}
     while True:
-        plan = _Storage(graph, groups, unspaced)
+        plan = _Storage(graph, groups, dense_names)
         found = plan.run()
-        if not plan.in_the_way:
+        if not plan.costs_copy:
             return found
-        unspaced |= plan.in_the_way
+        dense_names |= plan.costs_copy
 
 
 class _Storage:
-    """`unspaced`: what has no space between rows; `in_the_way`: whose space costs a copy."""
+    """`dense_names`: without row-stride padding; `costs_copy`: values where it causes a copy."""
 
-    def __init__(self, graph: Graph, groups: list[Group], unspaced: set[str]) -> None:
+    def __init__(self, graph: Graph, groups: list[Group], dense_names: set[str]) -> None:
         self.graph = graph
-        self.unspaced = unspaced
-        self.in_the_way: set[str] = set()
+        self.dense_names = dense_names
+        self.costs_copy: set[str] = set()
         self.made = {g.output: g for g in groups}
         self.groups: list[Group] = []
         self.values: dict[str, Value] = {}
@@ -130,11 +130,11 @@ class _Storage:
             self._visit(node)
         return self.values, self.groups
 
-    # --- concatenation: who is written where ---
+    # --- inputs of Concat in place ---
 
     def _place_inputs(self, node: Node) -> None:
-        """Reserve a window for every input that can be computed into it."""
-        if not self._windows_fit(node):
+        """Reserve a part of the result for every input that can be computed in place."""
+        if not self._fits_in_place(node):
             del self.concats[node.output]
             return
         for name, offset in self._parts(node):
@@ -143,10 +143,10 @@ class _Storage:
                 and name not in self.places
                 and name not in self.graph.outputs
             )
-            if placeable:  # the first time that it occurs
+            if placeable:  # an input may occur twice: only its first part is in place
                 self.places[name] = _Place(node, offset)
 
-    def _windows_fit(self, node: Node) -> bool:
+    def _fits_in_place(self, node: Node) -> bool:
         strides = dense(self.graph.shape(node.output))
         return all(
             is_window(self.graph.shape(name), strides) and name not in self.graph.constants
@@ -171,14 +171,14 @@ class _Storage:
 
     def _own(self, name: str) -> Value:
         kind = self.graph.types[name]
-        in_order = name in self.unspaced
+        in_order = name in self.dense_names
         strides = dense(kind.shape) if in_order else padded_strides(kind.shape, kind.dtype)
         value = Value(name, kind.shape, kind.dtype, strides)
         self.values[name] = value
         return value
 
     def _target(self, name: str) -> Value:
-        """The value of a computed tensor or a Concat: in its reserved place, or on its own."""
+        """The value of a computed tensor or a Concat: in its reserved place, or an owner."""
         if name in self.values:
             return self.values[name]
         place = self.places.get(name)
@@ -195,7 +195,7 @@ class _Storage:
         return value
 
     def _source(self, node: Node) -> Value:
-        """What a view is of; a constant, which nobody could fold, is copied first."""
+        """The value that is viewed; a constant that was not folded is copied first."""
         name = node.inputs[0]
         if name in self.graph.constants and name not in self.values:
             copy = self._unused(f"{name}.copy")
@@ -251,7 +251,7 @@ class _Storage:
         self._alias(node, value)
 
     def _alias(self, node: Node, value: Value) -> None:
-        """Register a view; a model output that would be one gets dense memory of its own."""
+        """Register a view; a model output that is a view is copied to dense memory of its own."""
         is_dense = value.strides == dense(value.shape)
         is_input = value.root in self.graph.inputs
         if node.output in self.graph.outputs and (is_input or not is_dense or value.offset):
@@ -264,10 +264,10 @@ class _Storage:
             self.values[node.output] = value
 
     def _wants_dense(self, value: Value) -> None:
-        """Note that a copy could be saved if there was no space between the rows of a storage."""
+        """Note that the row-stride padding of a storage causes a copy."""
         root = self.values[value.root]
         if root.strides != dense(root.shape):
-            self.in_the_way.add(root.name)
+            self.costs_copy.add(root.name)
 
     def _dense_copy(self, node: Node, source: Value) -> Value:
         self._wants_dense(source)
@@ -278,7 +278,7 @@ class _Storage:
         return made
 
     def _group(self, node: Node) -> None:
-        """A structural node that has to be computed after all."""
+        """A view node that no view can represent is computed as a group of its own."""
         self._target(node.output)
         self.groups.append(Group([node]))
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Array, Graph, Node, Shape, unsupported
+from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, unsupported
 from autotune.graph.operators.definition import Operand, Scope
 from autotune.graph.operators.table import DTYPES, operator_of
 from autotune.graph.partition import Group
@@ -22,7 +22,7 @@ from autotune.te.order import follow_sources
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A task's DAG and what its placeholders stand for in one place of the network."""
+    """A task's DAG and the tensors and arrays of one call for its placeholders."""
 
     dag: ComputeDAG
     inputs: dict[str, str]
@@ -37,7 +37,7 @@ dimensions in other orders."""
 
 
 def undefined(graph: Graph, node: Node) -> UnsupportedOperator | None:
-    """Why a node has no definition, be it for its operator or its types; None if it has one."""
+    """The error for a node whose operator or types have no definition; None if it has one."""
     operator = operator_of(node.op)
     if not operator.is_defined:
         return unsupported(node, graph)
@@ -56,8 +56,25 @@ def build_subgraph(
     return _Builder(graph, group).build(arrange)
 
 
+def defined_type(graph: Graph, group: Group) -> TensorType:
+    """The type of the output of a group, as the definitions of its operators have it.
+
+    The shape is the declared one where they differ in dimensions of 1 alone.
+    """
+    builder = _Builder(graph, group)
+    for node in group.nodes:
+        builder.define(node)
+    result = builder.tensors[group.output]
+    shape = result.shape if isinstance(result, Tensor) else ()
+    if builder.n_groups > 1:
+        shape = (*shape[:-2], shape[-2] * shape[-1])
+    declared = graph.shape(group.output)
+    is_same = [n for n in shape if n != 1] == [n for n in declared if n != 1]
+    return TensorType(declared if is_same else shape, result.dtype)
+
+
 def build_subgraphs(graph: Graph, groups: Sequence[Group]) -> list[Subgraph]:
-    """One subgraph for each group; what differs in names alone is defined once."""
+    """One subgraph per group; groups that differ only in names share a definition."""
     known: dict[object, tuple[_Builder, Subgraph, list[str]]] = {}
     found: list[Subgraph] = []
     for group in groups:
@@ -72,7 +89,7 @@ def build_subgraphs(graph: Graph, groups: Sequence[Group]) -> list[Subgraph]:
 
 
 def _form(graph: Graph, group: Group) -> tuple[object, list[str]]:
-    """All that the definition of a group depends on, and the tensors that it reads, in order."""
+    """What the definition of a group depends on, and the tensors that it reads, in order."""
     numbers: dict[str, int] = {"": -1}
     names: list[str] = []
     parts: list[object] = []
@@ -92,7 +109,7 @@ def _form(graph: Graph, group: Group) -> tuple[object, list[str]]:
 
 
 def _frozen(value: object) -> object:
-    """An attribute as something that can be compared and looked up."""
+    """A hashable form of an attribute."""
     return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else repr(value)
 
 
@@ -104,7 +121,7 @@ def _like(
     before: list[str],
     names: list[str],
 ) -> Subgraph:
-    """The subgraph of a group that differs from the one of `builder` in names alone."""
+    """The subgraph of a group that differs only in names from the group of `builder`."""
     now = dict(zip(before, names, strict=True))
     constants = {
         n: np.ascontiguousarray(graph.constants[now[name]]).reshape(first.constants[n].shape)
@@ -127,6 +144,9 @@ class _Builder:
     def build(self, arrange: Arrange = lambda dag, inputs: dag) -> Subgraph:
         for node in self.group.nodes:
             with naming(node):
+                error = undefined(self.graph, node)
+                if error is not None:
+                    raise error
                 self.define(self._chain_first(node))
         result = self.tensors[self.group.output]
         assert isinstance(result, Tensor)
@@ -141,9 +161,6 @@ class _Builder:
         )
 
     def define(self, node: Node) -> None:
-        error = undefined(self.graph, node)
-        if error is not None:
-            raise error
         operands = [self.operand(node, slot, name) for slot, name in enumerate(node.inputs)]
         shape = self.graph.shape(node.output)
         definition = operator_of(node.op).define
@@ -151,7 +168,7 @@ class _Builder:
         self.tensors[node.output] = definition(self.scope, node, operands, shape)
 
     def operand(self, node: Node, slot: int, name: str) -> Operand | None:
-        """The tensor or literal that stands for an input of a node."""
+        """The tensor or literal for an input of a node."""
         if not name:
             return None
         if name not in self.tensors:
@@ -187,7 +204,7 @@ class _Builder:
         return (*shape[:-1], self.n_groups, shape[-1] // self.n_groups)
 
     def _chain_first(self, node: Node) -> Node:
-        """Operands of commutative operators with what this group computed in front."""
+        """Commutative operators with the operand that this group computes first."""
         if not operator_of(node.op).is_commutative or len(node.inputs) != 2:
             return node
         a, b = node.inputs
@@ -195,7 +212,7 @@ class _Builder:
 
 
 def _n_channel_groups(graph: Graph, group: Group) -> int:
-    """How many groups the channels of a subgraph are viewed in: 1 but for grouped convolution."""
+    """Groups in which a subgraph views its channels; 1 unless it has a grouped convolution."""
     for node in group.nodes:
         if node.op == "Conv" and node.attrs["kind"] == "grouped":
             return graph.shape(node.inputs[1])[-3]

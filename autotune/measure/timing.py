@@ -1,4 +1,4 @@
-"""⑦ How many repeats a program deserves, and when to stop."""
+"""⑦ How many repeats a program gets, and when to stop."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def repeat_in_turns(
     best_s: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[tuple[float, ...]]:
-    """Seconds of every repeat of each of `programs`, whose calls give those of one evaluation.
+    """Seconds of every repeat of each of `programs`; a call evaluates once and gives its seconds.
 
-    They take turns, so what disturbs the machine for a while disturbs all of them, and none for
-    all of its repeats. `first_s`: the evaluations that were checked; they have warmed up code and
-    pages, so they are no repeats, but say how many are wanted. `best_s`: the best latency known for
-    this task; a better one among the programs counts too. A program whose first repeats all exceed
-    `abandon_ratio` times that is given up after two, and after one where the first evaluation was
-    worse still by a factor of four; one whose repeats all exceed `contend_ratio` times that, after
-    five. It is slow, not failed, and known well enough.
+    Repeats alternate between programs, so noise that lasts for a while slows all of them, and none
+    in all of its repeats. `first_s`: seconds of the evaluations that were checked. These warmed up
+    code and pages, so they are no repeats; they determine how many repeats there are. `best_s`: the
+    best latency known for this task; a better one among the programs replaces it. A program whose
+    repeats all exceed `abandon_ratio` times the best is given up after two repeats, and after one
+    if its first evaluation exceeded four times that; if all exceed `contend_ratio` times the best,
+    after five. Such a program has a result like any other.
     """
     times: list[list[float]] = [[] for _ in programs]
     taken_s = [0.0] * len(programs)

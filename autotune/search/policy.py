@@ -56,7 +56,7 @@ WINOGRAD_ERROR = 2e-5
 """Largest error seen of minimal filtering with six points, F(4,3) and the like."""
 
 
-class Tried(Protocol):
+class MeasuredSchedule(Protocol):
     """A schedule that was measured, now or in a log: the name of its structure, and its text."""
 
     @property
@@ -160,11 +160,26 @@ class SketchPolicy:
             chosen.append(rest[int(i)])
         return [self._candidate(name, *pools[name], k) for name, k in chosen]
 
+    def near_best(self, n: int, factor: float) -> list[Candidate]:
+        """Up to `n` candidates estimated at most at `factor` times the best, best first."""
+        self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
+        pools = {
+            name: self._evolve(self.sketches[name], *found)
+            for name, found in ((k, self._seed_rows(s)) for k, s in self.sketches.items())
+            if len(found[1])
+        }
+        ranked = sorted(
+            (float(p), name, k) for name, (_, score) in pools.items() for k, p in enumerate(score)
+        )
+        limit = ranked[0][0] + math.log2(factor) if ranked else 0.0
+        near = [(name, k) for score, name, k in ranked if score <= limit]
+        return [self._candidate(name, *pools[name], k) for name, k in near[:n]]
+
     def _is_owed(self, name: str) -> bool:
         """Whether a structure of the user's rules was never tried: the model may not know it."""
         return self.sketches[name].is_foreign and not self._measured[name]
 
-    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[MeasuredSchedule, MeasureResult]]) -> None:
         """Learn from measurements, live or replayed; schedules of unknown sketches are ignored.
 
         Inaccurate candidates count as failed ones: a latency that cannot be chosen is no example.
@@ -315,11 +330,7 @@ def default_candidate(
     dag: ComputeDAG, target: Target, n_threads: int, max_error: float = math.inf
 ) -> Candidate:
     """`default_steps` with the name of its structure and the estimate of the cost model."""
-    rng = np.random.default_rng(0)
-    policy = SketchPolicy(dag, target, n_threads, Ranker(0), rng)
-    policy.generations, policy.hopeless = _DEFAULT_GENERATIONS, _DEFAULT_HOPELESS
-    if max_error < WINOGRAD_ERROR:
-        policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
+    policy = _default_policy(dag, target, n_threads, max_error)
     for candidate in policy.propose(_MAX_DEFAULTS):
         with contextlib.suppress(ScheduleError):
             lower(dag, candidate.steps)  # the cost model bounds buffers, lowering knows them
@@ -327,6 +338,26 @@ def default_candidate(
     raise NoValidSchedule(
         f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
     )
+
+
+def _default_policy(
+    dag: ComputeDAG, target: Target, n_threads: int, max_error: float
+) -> SketchPolicy:
+    policy = SketchPolicy(dag, target, n_threads, Ranker(0), np.random.default_rng(0))
+    policy.generations, policy.hopeless = _DEFAULT_GENERATIONS, _DEFAULT_HOPELESS
+    if max_error < WINOGRAD_ERROR:
+        policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
+    return policy
+
+
+def default_alternatives(
+    dag: ComputeDAG, target: Target, n_threads: int, max_error: float, n: int, factor: float
+) -> list[Candidate]:
+    """Up to `n` candidates that are estimated at most at `factor` times the default's seconds.
+
+    Some may have no program: lowering knows limits that the cost model does not.
+    """
+    return _default_policy(dag, target, n_threads, max_error).near_best(n, factor)
 
 
 def algorithm(sketch: Sketch) -> Steps:

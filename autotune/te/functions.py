@@ -1,6 +1,9 @@
 """② Functions of the expression language: reductions, choices, mathematics.
 
-Named as NumPy's, so they are used with their module: `te.sum`, `te.max`, `te.exp`.
+Named as NumPy's, so they are used with their module: `te.sum`, `te.max`, `te.exp`. Operands are
+single elements or numbers, and the result is one element of the operands' dtype. Functions of one
+value take floats; how exact they are is in docs/numbers.md. Another dtype, or two that differ,
+raise DefinitionError.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Protocol
 from autotune.records.record import Entry
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
-from autotune.search.policy import Candidate, Tried
+from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.te.dag import ComputeDAG
 
 
@@ -19,7 +19,7 @@ class Policy(Protocol):
         """Up to `n` unmeasured candidates, the most promising first; none: space exhausted."""
         ...
 
-    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[MeasuredSchedule, MeasureResult]]) -> None:
         """Learn from measurements; a resumed session replays the log through this."""
         ...
 

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from autotune.errors import AutotuneError
 from autotune.records.record import End, Log, MeasureRecord
 from autotune.result import MeasureResult
-from autotune.search.policy import Candidate, Tried
+from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.tuner.budget import Budget, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
@@ -298,7 +298,9 @@ class Session:
         self.sink.append([record])
         self.ledger.add([record], live=True)
 
-    def _learn(self, state: TaskState, pairs: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def _learn(
+        self, state: TaskState, pairs: Sequence[tuple[MeasuredSchedule, MeasureResult]]
+    ) -> None:
         self.scheduler.observe(state.task.key, [result for _, result in pairs])
         begin = self.clock()
         self._policy(state.task).observe(pairs)

@@ -20,6 +20,7 @@ from autotune.errors import ArtifactError, UsageError
 from autotune.network.artifact import Artifact
 from autotune.network.entry import FIRST_BOUND
 from autotune.network.runtime import Model
+from autotune.network.sharing import Option, SharedWeights, prefer_shared
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import N, reversing
 
@@ -145,6 +146,33 @@ def test_threads_with_different_shapes_do_not_disturb_each_other(folder: Path) -
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_variants_share_their_weights_and_code(folder: Path) -> None:
+    one, both = Artifact.load(folder / "one.atn"), Artifact.load(folder / "all.atn")
+    assert both.constants.nbytes <= 1.02 * one.constants.nbytes
+    assert (folder / "all.atn").stat().st_size <= 1.15 * (folder / "one.atn").stat().st_size
+
+
+def test_a_weight_has_one_form_where_that_costs_little() -> None:
+    def option(name: str, latency_s: float, form: str) -> Option:
+        return Option((), latency_s, {"w": form, "id": name})
+
+    tasks = {
+        "short": [option("fast", 1.0, "a"), option("near", 1.02, "b"), option("slow", 1.1, "c")],
+        "long": [option("fast", 2.0, "b"), option("near", 2.01, "c")],
+        "longer": [option("fast", 3.0, "c"), option("slow", 3.2, "b")],
+        "longest": [option("fast", 4.0, "b")],
+    }
+    users = frozenset((key, "w") for key in tasks)
+    picked = prefer_shared([SharedWeights(1 << 20, users)], tasks)
+    # b for three of four: it is more than 3 % slower for the other
+    assert {key: o.forms["w"] for key, o in picked.items()} == {
+        "short": "b",
+        "long": "b",
+        "longer": "c",
+        "longest": "b",
+    }
 
 
 # --- the file ---------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def _conv(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     n_spatial = len(shape) - 2
     window = Window(node, weight.shape[:n_spatial], x.shape[1 : 1 + n_spatial], shape[1:-1])
     source = window.pad(scope, x, node.attrs.get("pad_value", 0))
-    n, outs = Axis("n", shape[0]), space_axes(shape[1:-1])
+    n, outs = Axis("n", x.shape[0]), space_axes(shape[1:-1])
     taps = window.taps
     at = (n.var, *window.at(outs, taps))
     if kind == "depthwise":

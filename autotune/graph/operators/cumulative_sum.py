@@ -95,8 +95,9 @@ def _in_blocks(editor: Editor, node: Node) -> None:
 
 def _cumulative_sum(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[…, i, …] = Σ x[…, r, …] over r ≤ i; `exclusive`: r < i; `reverse`: from the other end."""
-    x, axis, axes = tensor(operands, 0), node.attrs["axis"], axes_of(shape)
-    r = Axis(f"r{axes[axis].name}", shape[axis])
+    x, axis = tensor(operands, 0), node.attrs["axis"]
+    axes = axes_of(x.shape)
+    r = Axis(f"r{axes[axis].name}", x.shape[axis])
     op = "g" if node.attrs.get("reverse", 0) else "l"
     counts = compare(f"{op}{'t' if node.attrs.get('exclusive', 0) else 'e'}", r.var, axes[axis].var)
     element = select(counts, x[(*axes[:axis], r, *axes[axis + 1 :])], Const(0, x.dtype))

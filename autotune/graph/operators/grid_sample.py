@@ -60,7 +60,7 @@ _ZERO, _ONE, _HALF = literal(0.0), literal(1.0), literal(0.5)
 def _grid_sample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[n, i…, c] = x[n, …, c] at the place that grid[n, i…] names, the last dimension first."""
     x, grid = tensor(operands, 0), tensor(operands, 1)
-    *at, channel = axes_of(shape)
+    *at, channel = axes_of((*grid.shape[:-1], x.shape[-1]))
     sizes = x.shape[1:-1]
     taps = []
     for d, size in enumerate(sizes):
@@ -82,12 +82,14 @@ def _interpolate(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
 
     Operands: x, and for every axis `first` and `weight`, which is left out where it is one tap.
     """
-    axes = axes_of(shape)
+    x = tensor(operands, 0)
     tables = [
         (axis, tensor(operands, 1 + 2 * n), optional(operands, 2 + 2 * n))
         for n, axis in enumerate(node.attrs["axes"])
     ]
-    return scope.compute("sample", axes, _interpolated(tensor(operands, 0), axes, tables, {}))
+    extents = {axis: first.shape[0] for axis, first, _ in tables}
+    axes = axes_of([extents.get(n, extent) for n, extent in enumerate(x.shape)])
+    return scope.compute("sample", axes, _interpolated(x, axes, tables, {}))
 
 
 def _interpolated(

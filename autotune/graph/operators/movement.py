@@ -146,13 +146,13 @@ def _to_reshape(editor: Editor, node: Node) -> None:
 
 
 def _without_transposing(editor: Editor, node: Node) -> None:
-    """Transpose -> Reshape where only dimensions of extent 1 move."""
+    """Transpose -> Reshape where only dimensions of extent 1 move, else with explicit `perm`."""
     shape = editor.types[node.inputs[0]].shape
     axes = node.attrs.get("perm", range(len(shape))[::-1])
     if moves_nothing(axes, shape):
         _to_reshape(editor, node)
     else:
-        editor.emit(node)
+        editor.emit(replace(node, attrs={"perm": tuple(axes)}))
 
 
 def _to_expand(editor: Editor, node: Node) -> None:

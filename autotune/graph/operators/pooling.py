@@ -74,7 +74,7 @@ def _pool(
     x = tensor(operands, 0)
     window = Window(node, tuple(node.attrs["kernel_shape"]), x.shape[1:-1], shape[1:-1])
     source = window.pad(scope, x, -math.inf if op == "max" else 0.0)
-    n, outs, c = Axis("n", shape[0]), space_axes(shape[1:-1]), Axis("c", shape[-1])
+    n, outs, c = Axis("n", x.shape[0]), space_axes(shape[1:-1]), Axis("c", x.shape[-1])
     taps = window.taps
     body = Reduce(op, before(source[(n, *window.at(outs, taps), c)]), taps)
     return scope.compute(f"{op}_pool", (n, *outs, c), body)

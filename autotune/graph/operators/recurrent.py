@@ -209,7 +209,9 @@ class _Steps:
         for size in sizes:
             shape[axis] = size
             parts.append(self.editor.new(f"{name}.part", shape))
-        self.editor.emit(Node(self.node.name, "Split", (name,), tuple(parts), {"axis": axis}))
+        lengths = self.editor.constant(f"{name}.lengths", np.array(sizes, np.int64))
+        inputs = (name, lengths)
+        self.editor.emit(Node(self.node.name, "Split", inputs, tuple(parts), {"axis": axis}))
         return parts
 
     def projected(self, x: str, steps: int, w: Array, bias: Array) -> list[str]:

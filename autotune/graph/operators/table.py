@@ -8,10 +8,10 @@ from autotune.graph.operators import (
     cumulative_sum,
     depth_to_space,
     elementwise,
+    folded,
     gather,
     grid_sample,
     integer_products,
-    known,
     movement,
     normalisation,
     pooling,
@@ -24,15 +24,15 @@ from autotune.graph.operators import (
 )
 from autotune.graph.operators.definition import Operator
 
-_FAMILIES = (
+FAMILIES = (
     *(elementwise, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, gather),
     *(quantisation, integer_products),
-    *(cumulative_sum, top_k, recurrent, known, user_operators),
+    *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
 
 OPERATORS: dict[str, Operator] = {
-    name: operator for family in _FAMILIES for name, operator in family.OPERATORS.items()
+    name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()
 }
 
 NATIVE = frozenset(name for name, operator in OPERATORS.items() if operator.is_native)

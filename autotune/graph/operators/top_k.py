@@ -122,8 +122,9 @@ def _by_rank(editor: Editor, node: Node, axis: int) -> None:
 def _rank(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """How many elements of dimension `axis` come before each one: those that are larger (not
     `largest`: smaller), and equal ones that are further in front; NaN is the largest."""
-    x, axis, axes = tensor(operands, 0), node.attrs["axis"], axes_of(shape)
-    r = Axis(f"r{axes[axis].name}", shape[axis])
+    x, axis = tensor(operands, 0), node.attrs["axis"]
+    axes = axes_of(x.shape)
+    r = Axis(f"r{axes[axis].name}", x.shape[axis])
     other, own = x[(*axes[:axis], r, *axes[axis + 1 :])], x[axes]
     in_front = compare("lt", cast("float32", r.var), cast("float32", axes[axis].var))
     before = _comes_before(other, own, in_front, node.attrs["largest"])
@@ -146,7 +147,8 @@ def _comes_before(other: Expr, own: Expr, in_front: Expr, largest: int) -> Expr:
 
 def _ranked(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[…, k, …] = the element of x that has rank k or, without x, where it is."""
-    ranks, axis, axes = tensor(operands, 0), node.attrs["axis"], axes_of(shape)
+    ranks, axis = tensor(operands, 0), node.attrs["axis"]
+    axes = axes_of((*ranks.shape[:axis], shape[axis], *ranks.shape[axis + 1 :]))
     r = Axis(f"r{axes[axis].name}", ranks.shape[axis])
     at = (*axes[:axis], r, *axes[axis + 1 :])
     element = tensor(operands, 1)[at] if len(operands) > 1 else r.var

@@ -1,11 +1,11 @@
-"""① Scales and shifts per channel move into the weights before them.
+"""① Scales and shifts per channel fold into the weights of the producer.
 
     Mul(Conv(x, W, b), s)  -> Conv(x, W·s, b·s)          Add(Conv(x, W, b), t) -> Conv(x, W, b + t)
     Mul(Mul(x, r), s)      -> Mul(x, r·s)                Add(Add(x, t), u)     -> Add(x, t + u)
     Mul(Add(x, t), s)      -> Add(Mul(x, s), t·s)
 
 and likewise for MatMul. `s`, `t` vary along the channel dimension only (1 for convolutions, the
-last one for MatMul). Only where the first result has no other reader. BatchNormalization arrives
+last one for MatMul). Only where the first result has a single consumer. BatchNormalization arrives
 here as Mul and Add, so it disappears behind a convolution and is one scale and shift elsewhere.
 """
 
@@ -75,7 +75,7 @@ class _Folder:
         return True
 
     def _forget(self, node: Node) -> None:
-        """Take back a node; it is one of the last."""
+        """Remove an emitted node; it is one of the last."""
         nodes = self.editor.nodes
         del nodes[next(n for n in reversed(range(len(nodes))) if nodes[n] is node)]
 

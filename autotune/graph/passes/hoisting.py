@@ -1,9 +1,9 @@
-"""① Elementwise operators move in front of what only rearranges their operand.
+"""① Elementwise operators move in front of the Reshape or Transpose of their operand.
 
     MatMul → Reshape → Transpose → Mul(·, ½)       ->  MatMul → Mul(·, ½) → Reshape → Transpose
     MatMul → Reshape (1, m, n) → Add(·, residual)  ->  MatMul → Add(·, residual) → Reshape
 
-There they join the group of what computes the operand, or move on into its weights.
+There they fuse with the producer of the operand, or fold into its weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from autotune.graph.operators.table import operator_of
 
 
 def hoist_elementwise(graph: Graph) -> Graph:
-    """Move what it can; a Reshape is free wherever it stands, a Transpose moves with its reader."""
+    """Move elementwise operators in front of the Reshape or Transpose of their operand.
+
+    A Reshape costs nothing anywhere; a Transpose moves only with its single consumer.
+    """
     hoister = _Hoister(graph)
     for node in graph.nodes:
         hoister.visit(hoister.editor.updated(node))
@@ -30,10 +33,10 @@ class _Hoister:
         self.movers: dict[str, Node] = {}
         """Outputs of Reshape and Transpose."""
         self.computed: set[str] = set()
-        """What an operator behind its maker can be computed with."""
+        """Outputs of operators that an elementwise consumer can fuse with."""
 
     def visit(self, node: Node) -> None:
-        """Emit `node`, in front of the movers of its operands where that is possible."""
+        """Emit `node`, before the Reshape or Transpose of an operand where that is possible."""
         mover = self._mover(node) if operator_of(node.op).is_elementwise else None
         if mover is None:
             self._emit(node)
@@ -50,14 +53,14 @@ class _Hoister:
         self._emit(replace(mover, inputs=(inner,), outputs=node.outputs))
 
     def _mover(self, node: Node) -> Node | None:
-        """What rearranges an operand and may as well rearrange the result."""
+        """The Reshape or Transpose of an operand that can rearrange the result instead."""
         tensors = [n for n in node.inputs if n and not self._is_scalar(n)]
         shape = self._shape(node.output)
         if any(self._is_private(n) and n in self.computed for n in tensors):
-            return None  # it is behind its maker already
+            return None  # it already follows its producer
         for name in dict.fromkeys(tensors):
             mover = self.movers.get(name)
-            if mover is None or self._shape(name) != shape or not self._ends_well(mover):
+            if mover is None or self._shape(name) != shape or not self._follows_computation(mover):
                 continue
             others = [n for n in tensors if n != name]
             if not others and (mover.op == "Reshape" or self._is_private(name)):
@@ -67,16 +70,16 @@ class _Hoister:
                 return mover
         return None
 
-    def _ends_well(self, mover: Node) -> bool:
-        """Whether it leads, through what nobody else reads, to something that is computed."""
+    def _follows_computation(self, mover: Node) -> bool:
+        """Whether its source, through single-consumer movers, is the output of a computation."""
         source = mover.inputs[0]
         while self._is_private(source) and source in self.movers:
             source = self.movers[source].inputs[0]
         return self._is_private(source) and source in self.computed
 
     def _fits(self, name: str, source: Shape, shape: Shape) -> bool:
-        """Whether an operand of a node of `shape` does as well where that is `source`."""
-        if _bare(source) == _bare(shape):
+        """Whether an operand that broadcasts to `shape` also broadcasts to `source`."""
+        if _without_leading_ones(source) == _without_leading_ones(shape):
             return True
         mover = self.movers.get(name)
         if mover is None or mover.op != "Reshape" or self._shape(name) != shape:
@@ -84,7 +87,7 @@ class _Hoister:
         return self._shape(mover.inputs[0]) == source
 
     def _in_shape(self, name: str, shape: Shape, moved: Shape) -> str:
-        """An operand of a node that is of `shape` now and was of `moved`."""
+        """An operand for a node whose shape changes from `moved` to `shape`."""
         own = self._shape(name) if name else ()
         if own != moved:
             if len(own) <= len(shape):
@@ -94,7 +97,7 @@ class _Hoister:
         if name in self.editor.constants:
             return self.editor.constant(name, self.editor.constants[name].reshape(shape))
         view = self.editor.new(f"{name}.view", shape, self.editor.types[name].dtype)
-        self.editor.emit(Node(view, "Reshape", (name,), (view,)))  # no reason to move anything
+        self.editor.emit(Node(view, "Reshape", (name,), (view,)))
         return view
 
     def _emit(self, node: Node) -> None:
@@ -114,6 +117,6 @@ class _Hoister:
         return self.editor.types[name].shape
 
 
-def _bare(shape: Shape) -> Shape:
+def _without_leading_ones(shape: Shape) -> Shape:
     """A shape without leading ones."""
     return next((shape[n:] for n, extent in enumerate(shape) if extent != 1), ())

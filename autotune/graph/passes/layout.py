@@ -2,7 +2,7 @@
 
 After this pass the shapes of the graph are the shapes in memory: `Conv`, pooling and `LRN` read and
 write (n, …spatial…, c), their weights are (…kernel…, in, out), and axes of other operators are
-remapped. `Transpose` nodes appear where the layouts meet: behind model inputs, before model
+remapped. `Transpose` nodes are inserted where the layouts meet: after model inputs, before model
 outputs, and around operators that need ONNX's order. A Reshape that only flattens (n, c, h, w) for
 matrix products with constant weights costs nothing: the rows of the weights are permuted instead.
 """
@@ -34,7 +34,7 @@ from autotune.graph.refusals import attempt
 
 
 def channels_last(graph: Graph) -> Graph:
-    """Rewrite the graph; see the module."""
+    """Store activations with spatial dimensions channels last."""
     layout = _Layout(graph)
     for original in graph.nodes:
         node = layout.editor.updated(original)
@@ -78,11 +78,11 @@ class _Layout:
         self.first: set[str] = set(graph.inputs) | set(graph.constants)
         """Tensors that exist in ONNX's order."""
         self.flattened: dict[str, Shape] = {}
-        """Tensors that are flattened from channels-last storage -> the ONNX shape before."""
+        """Tensors flattened from channels-last storage -> their ONNX shape before."""
         self.reshaped: dict[str, Node] = {}
-        """Tensors in ONNX's order that reshape the space of one that was channels last before."""
+        """Tensors in ONNX's order -> the Reshape that restores their spatial dimensions."""
         self.done: set[str] = set()
-        """Outputs of nodes that were rewritten together with an earlier one."""
+        """Outputs of nodes that an earlier rewrite covers."""
         self.consumers = graph.consumers()
         self.makers = {node.output: node for node in graph.nodes}
 
@@ -98,7 +98,7 @@ class _Layout:
             handler(node)
 
     def _handler(self, node: Node) -> Callable[[Node], None] | None:
-        """Which rewriting keeps a node channels last; None: it needs ONNX's order."""
+        """The rewrite that keeps a node channels last; None if it needs ONNX's order."""
         layout = operator_of(node.op).layout
         rank = len(self.graph.shape(node.output))
         keeps = rank >= 3 and any(name in self.last for name in node.inputs)
@@ -110,7 +110,7 @@ class _Layout:
     def _is_last(self, node: Node) -> bool:
         return node.inputs[0] in self.last
 
-    # --- getting a tensor in one layout or the other ---
+    # --- a tensor in one layout or the other ---
 
     def as_last(self, name: str, rank: int | None = None) -> str:
         """`name` stored channels last; of lower rank: with leading dimensions of 1."""
@@ -183,9 +183,9 @@ class _Layout:
         self.emit_last(replace(node, outputs=node.outputs[:1]), tuple(inputs), **attrs)
 
     def _rearranged(self, name: str, view: Shape, perm: tuple[int, ...]) -> str:
-        """`name` seen with the shape `view`, its dimensions permuted.
+        """`name` reshaped to `view` and permuted.
 
-        A constant, if it is one; of a row times a constant matrix the columns are permuted.
+        Constants are permuted here; of a row times a constant matrix the columns are permuted.
         """
         if name in self.editor.constants:
             value = self.editor.constants[name].reshape(view).transpose(perm)
@@ -207,7 +207,7 @@ class _Layout:
         return out
 
     def _row_of_product(self, name: str) -> Node | None:
-        """The product of a row and a constant matrix that `name` alone is made of, if it is one."""
+        """The product of a row and a constant matrix that computes `name`, if it is one."""
         maker = self.makers.get(name)
         while maker is not None and maker.op == "Reshape" and self._is_read_once(maker):
             maker = self.makers.get(maker.inputs[0])
@@ -276,16 +276,15 @@ class _Layout:
         self.emit_last(node, inputs)
 
     def transpose(self, node: Node) -> None:
-        """Transpose(x) where x is channels last: one Transpose of what is stored."""
+        """Transpose(x) where x is channels last: one Transpose of the stored tensor."""
         rank = len(self.graph.shape(node.output))
-        perm = node.attrs.get("perm", tuple(reversed(range(rank))))
-        composed = tuple(to_last(rank).index(p) for p in perm)
+        composed = tuple(to_last(rank).index(p) for p in node.attrs["perm"])
         source = self.as_last(node.inputs[0])
         self.editor.emit(replace(node, inputs=(source,), attrs={"perm": composed}))
         self.first.add(node.output)
 
     def reshape(self, node: Node) -> None:
-        """Flattening for constant matrices and channel shuffles stay free of transposes."""
+        """Flattening before constant matrices and channel shuffles need no Transpose."""
         shape, target = self.graph.shape(node.inputs[0]), self.graph.shape(node.output)
         source = self.last[node.inputs[0]]
         if math.prod(shape[2:]) == 1 or shape[1] == 1:
@@ -312,7 +311,7 @@ class _Layout:
         return min(len(shape), len(target)) > 2 and shape[:2] == target[:2]
 
     def _restores_space(self, node: Node) -> bool:
-        """Whether a Reshape gives (n, c, …) of what a Transpose brought from (n, …, c)."""
+        """Whether a Reshape keeps (n, c, …) of a Transpose from (n, …, c)."""
         if node.op != "Reshape" or not self._keeps_channels(node):
             return False
         maker = self.makers.get(node.inputs[0])
@@ -339,7 +338,7 @@ class _Layout:
         )
 
     def permuted_weights(self, node: Node) -> Node:
-        """Rows of a matrix in the order (h, w, c) where its operand is flattened from that."""
+        """A matrix with rows in the order (h, w, c), if its operand is flattened in that order."""
         if node.op != "MatMul" or node.inputs[0] not in self.flattened:
             return node
         shape = self.flattened[node.inputs[0]]
@@ -374,9 +373,9 @@ class _Layout:
         return True
 
     def _split_channels(self, node: Node, shape: Shape, target: Shape) -> bool:
-        """Reshape (n, c, …) -> (n, a, b, …): (n, …, a, b) is as it is stored, then Transpose.
+        """Reshape (n, c, …) -> (n, a, b, …): a view (n, …, a, b) of the storage, then Transpose.
 
-        Whoever moves the parts to the end again, as detectors do, needs no Transpose.
+        A consumer that moves the parts to the end again, as detectors do, cancels the Transpose.
         """
         n_parts = len(target) - 1
         while n_parts and math.prod(target[1 : n_parts + 1]) > shape[1]:
@@ -392,7 +391,7 @@ class _Layout:
         return True
 
     def _in_parts(self, node: Node, shape: Shape) -> str:
-        """A Reshape of what is stored channels last, to `shape`, whose last ones are the parts."""
+        """A Reshape of channels-last storage to `shape`, whose last dimensions are the parts."""
         out = self.editor.new(f"{node.output}.parts", shape, self.graph.types[node.output].dtype)
         self.editor.emit(replace(node, inputs=(self.last[node.inputs[0]],), outputs=(out,)))
         return out
@@ -409,7 +408,7 @@ class _Layout:
 
 
 def conv_weight(shape: Shape, n_groups: int) -> tuple[Shape, tuple[int, ...], str]:
-    """From ONNX's (out, in/groups, …kernel…) to what the kernel reads: a view and a permutation.
+    """From ONNX's (out, in/groups, …kernel…) to the order that kernels read: a view, a permutation.
 
     And the kind of convolution. dense: (…kernel…, in, out) · depthwise: (…kernel…, c) ·
     grouped: (…kernel…, group, in, out).

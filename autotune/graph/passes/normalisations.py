@@ -1,9 +1,9 @@
-"""① What exporters write a normalisation of groups of channels in.
+"""① GroupNormalization from the three nodes as which exporters write it.
 
     Reshape(InstanceNormalization(Reshape(x)))  -> GroupNormalization(x)
 
-where the inner Reshape gives (n, g, …) of x (n, c, …), and the outer one gives the shape of x back.
-Transposes around the reshapes are then not needed, since x may stay channels last.
+where the inner Reshape makes (n, g, …) of x (n, c, …), and the outer one restores the shape of x. x
+then stays channels last, without Transposes around the Reshapes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from autotune.graph.ir import Editor, Graph, Node, float_array
 
 
 def group_normalisations(graph: Graph) -> Graph:
-    """Apply the rule above where the constants are known and nobody else reads what is between."""
+    """Rewrite InstanceNormalization between two Reshapes as GroupNormalization.
+
+    Where scale and bias are constant and the intermediates have a single consumer.
+    """
     editor, readers = Editor(graph), graph.consumers()
     makers = {node.output: node for node in graph.nodes}
 

@@ -1,13 +1,13 @@
-"""① Parallel linear branches become one: convolutions are linear, so a sum of them is one of them.
+"""① Parallel linear branches merge: a sum of convolutions of one input is a convolution.
 
     Add(Conv(x, W, b), Conv(x, V, c))      -> Conv(x, W + V, b + c)
     Add(Conv(x, W, b), Add(Mul(x, s), t))  -> Conv(x, W + s at the tap of the output itself, b + t)
     Add(Conv(x, W, b), x)                  -> the same with s = 1
 
-and likewise for Sub. Kernels of different size are laid over each other by what their taps read.
-Networks that are trained with several branches and shipped without merging them (RepVGG, MobileOne,
-FastViT, …) come down to one convolution per block. Only where the branches have no other reader,
-agree in strides, groups and dilations, and the one has no more taps than the several.
+and likewise for Sub. Kernels of different size are aligned by the input positions of their taps.
+Networks that are trained with several branches and shipped unmerged (RepVGG, MobileOne, FastViT, …)
+reduce to one convolution per block. Only where the branches have a single consumer, agree in
+strides, groups and dilations, and the merged kernel has no more taps than they have together.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def merge_branches(graph: Graph) -> Graph:
 
 
 def fold_linear(graph: Graph) -> Graph:
-    """Fold scales, shifts and parallel branches into the weights of convolutions until none is
-    left.
-    """
+    """Fold scales, shifts and parallel branches into the weights of convolutions."""
     while True:
         n_nodes = len(graph.nodes)
         graph = merge_branches(fold_affine(graph))
@@ -42,9 +40,10 @@ def fold_linear(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """Σ weight·x over taps, plus bias. `first`: what the first tap reads, relative to the output.
+    """Σ weight·x over taps, plus bias. `first`: input position of the first tap, relative to the
+    output.
 
-    `nodes`: what computes it now. `steps`: strides, then dilations, 1 where there is one tap.
+    `nodes`: those that compute it now. `steps`: strides, then dilations, 1 where there is one tap.
     """
 
     x: str
@@ -63,7 +62,7 @@ class _Branch:
 
     @property
     def last(self) -> Shape:
-        """What the last tap reads, relative to the output."""
+        """Input position of the last tap, relative to the output."""
         parts = zip(self.first, self.taps, self.dilations, strict=True)
         return tuple(f + (k - 1) * d for f, k, d in parts)
 
@@ -156,7 +155,7 @@ class _Merger:
         return None if vector is None else vector.astype(np.float64)
 
     def _private(self, name: str) -> Node | None:
-        """What makes a value that nobody else reads."""
+        """The producer of a value with a single consumer."""
         alone = self.readers.get(name) == 1 and name not in self.kept
         return self.makers.get(name) if alone else None
 
@@ -182,7 +181,7 @@ class _Merger:
 
 
 def _sum(a: _Branch, b: _Branch, sign: int) -> _Branch | None:
-    """a + sign·b as one branch, where that takes no more arithmetic than both."""
+    """a + sign·b as one branch, unless that needs more arithmetic than both."""
     if (a.x, a.group, a.strides) != (b.x, b.group, b.strides):
         return None
     pairs = zip(a.dilations, b.dilations, a.taps, b.taps, strict=True)

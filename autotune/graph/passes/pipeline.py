@@ -6,7 +6,7 @@ graph = prepare(graph, lambda p, graph: verify(graph, p.form))  and a look betwe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,7 +21,12 @@ from autotune.graph.passes.quantised import (
     integer_products,
 )
 from autotune.graph.passes.rewrites import canonical_operators, resolve_operands
-from autotune.graph.passes.simplify import merge_reshapes, remove_dead, remove_identities
+from autotune.graph.passes.simplify import (
+    drop_empty_outputs,
+    merge_reshapes,
+    remove_dead,
+    remove_identities,
+)
 
 
 class Form(Enum):
@@ -43,8 +48,14 @@ class Pass:
     run: Callable[[Graph], Graph]
     form: Form = Form.ONNX
 
+    @property
+    def summary(self) -> str:
+        """The first line of the function's docstring."""
+        return (self.run.__doc__ or "").strip().splitlines()[0]
+
 
 PASSES: tuple[Pass, ...] = (
+    Pass("drop-empty-outputs", drop_empty_outputs),
     Pass("remove-dead", remove_dead),
     Pass("remove-identities", remove_identities),
     Pass("dequantise-constants", dequantise_constants),
@@ -55,27 +66,32 @@ PASSES: tuple[Pass, ...] = (
     Pass("merge-reshapes", merge_reshapes),
     Pass("group-norms", group_normalisations),
     Pass("hoist-elementwise", hoist_elementwise),
-    Pass("merge-hoisted-reshapes", merge_reshapes),
-    Pass("remove-hoisted", remove_dead),
+    Pass("merge-reshapes-2", merge_reshapes),
+    Pass("remove-dead-2", remove_dead),
     Pass("fold-linear", fold_linear),
-    Pass("remove-folded", remove_dead),
+    Pass("remove-dead-3", remove_dead),
     Pass("channels-last", channels_last, Form.STORED),
     Pass("merge-transposes", merge_transposes, Form.STORED),
-    Pass("merge-stored-reshapes", merge_reshapes, Form.STORED),
-    Pass("remove-merged", remove_dead, Form.STORED),
+    Pass("merge-reshapes-3", merge_reshapes, Form.STORED),
+    Pass("remove-dead-4", remove_dead, Form.STORED),
     Pass("resolve", resolve_operands, Form.RESOLVED),
-    Pass("remove-resolved-identities", remove_identities, Form.RESOLVED),
-    Pass("remove-resolved", remove_dead, Form.RESOLVED),
+    Pass("remove-identities-2", remove_identities, Form.RESOLVED),
+    Pass("remove-dead-5", remove_dead, Form.RESOLVED),
 )
 
 
-def prepare(graph: Graph, observe: Callable[[Pass, Graph], None] | None = None) -> Graph:
-    """Run all passes. `observe` gets every pass and its result, to print or to verify it.
+def prepared(graph: Graph) -> Iterator[tuple[Pass, Graph]]:
+    """Run all passes in order: each with its result, to print or to verify it.
 
     Nodes that a pass refuses stay as `Refused` nodes; `refusals.require_supported` names them all.
     """
     for step in PASSES:
         graph = step.run(graph)
-        if observe is not None:
-            observe(step, graph)
+        yield step, graph
+
+
+def prepare(graph: Graph) -> Graph:
+    """The graph behind the last pass."""
+    for _, result in prepared(graph):
+        graph = result
     return graph

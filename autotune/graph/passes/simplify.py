@@ -10,6 +10,11 @@ from autotune.graph.operators.table import operator_of
 from autotune.graph.refusals import attempt
 
 
+def drop_empty_outputs(graph: Graph) -> Graph:
+    """Drop outputs without elements: nothing computes them."""
+    return replace(graph, outputs=tuple(n for n in graph.outputs if 0 not in graph.shape(n)))
+
+
 def remove_identities(graph: Graph) -> Graph:
     """Identity, inference Dropout, Cast to the same type, Sum of one operand -> their input."""
     editor = Editor(graph)

@@ -36,20 +36,24 @@ class Inference:
         """
         if any(n and not is_static(n, self.editor) for n in node.inputs):
             return
-        schema = schema_of(node.op, OPSET)
-        if schema is None:
+        if schema_of(node.op, OPSET) is None:
             return
+        for name, kind in self.types_of(node).items():
+            check_type(node, name, kind.shape)
+            self.editor.types[name] = kind
+        _check_operands(self.editor, node)
+
+    def types_of(self, node: Node) -> dict[str, TensorType]:
+        """The types of the outputs of a node of opset 22, as far as they can be told."""
         key = self._key(node)
         kinds = None if key is None else self._known.get(key)
         if kinds is None:
-            kinds = self._inferred(schema, node)
+            schema = schema_of(node.op, OPSET)
+            kinds = [] if schema is None else self._inferred(schema, node)
             if key is not None:
                 self._known[key] = kinds
-        for name, kind in zip(node.outputs, kinds, strict=True):
-            if name and kind is not None:
-                check_type(node, name, kind.shape)
-                self.editor.types[name] = kind
-        _check_operands(self.editor, node)
+        pairs = zip(node.outputs, kinds, strict=True)
+        return {name: kind for name, kind in pairs if name and kind is not None}
 
     def _key(self, node: Node) -> object | None:
         """What the types of the outputs depend on; None if that is long to say."""

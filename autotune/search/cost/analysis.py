@@ -48,7 +48,7 @@ class Statement:
     miss L1, L2 and L3; `local_bytes`: size of its local buffer; `reloads`: 1 where the reduction
     runs in blocks and tiles are loaded again;
     `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
-    copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_CHUNK or 0;
+    copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_PANEL or 0;
     `early`: whether activations are fetched before they are needed.
     """
 

@@ -91,7 +91,7 @@ OTHER = (
     ("rest_local", "log2 B", "local buffers of all other statements"),
     ("statements", "count", "stages that are not inlined"),
     ("prefetch", "log2 B", "largest prefetch distance"),
-    ("prefetch_next", "bool", "constants are prefetched a chunk ahead"),
+    ("prefetch_next", "bool", "constants are prefetched a weight panel ahead"),
     ("touch", "bool", "what the consumer needs is fetched while the reduction runs"),
     ("ahead", "bool", "and what the next tile reads of activations"),
 )

@@ -1,12 +1,12 @@
-"""① Chains: groups that could be one task, beside the tasks that they are.
+"""① Runs of two or three groups that may be fused: one task as an alternative to theirs.
 
-    a window, the product behind it                   depthwise, pointwise
-    a product, its rows normalised, the product       attention
+    a window, then a product                          depthwise, pointwise
+    a product, normalisation of its rows, a product   attention
 
-Only what the definition says counts. The first group of two reduces over a small window channel by
-channel, and the second reads each of its results at one point; of three, see `te.chains`. Nobody
-else reads what is between, which then needs no memory of its own; whether that is faster, measuring
-decides.
+The definitions alone decide. In a run of two the first group reduces over a small window channel by
+channel, and the second reads each of its results at one point; for three see `te.chains`. The
+intermediates have a single consumer and need no memory of their own in the fused task. Measuring
+decides which alternative is used.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MOST_GROUPS = 3
 
 @dataclass(frozen=True, slots=True)
 class JoinedGroups:
-    """One subgraph that does the work of several groups; `parts`: their positions, in order."""
+    """One subgraph that computes what several groups do; `parts`: their positions, in order."""
 
     whole: Subgraph
     parts: tuple[int, ...]
 
 
 def joined_groups(graph: Graph, groups: Sequence[Group]) -> Iterator[JoinedGroups]:
-    """Every run of groups that is a chain; no group is in two of them."""
+    """Every run of groups that can be fused; no group is in two of them."""
     source = _sources(graph, groups)
     taken: set[int] = set()
     for n in source:
@@ -47,7 +47,7 @@ def joined_groups(graph: Graph, groups: Sequence[Group]) -> Iterator[JoinedGroup
 
 
 def _sources(graph: Graph, groups: Sequence[Group]) -> dict[int, int]:
-    """For each group that begins with its anchor: the anchored one whose output it alone reads."""
+    """For groups that begin with an anchor: the anchored group whose output only they read."""
     position = {group.output: n for n, group in enumerate(groups)}
     n_users = {name: len(users) for name, users in graph.consumers().items()}
     found: dict[int, int] = {}
@@ -60,7 +60,7 @@ def _sources(graph: Graph, groups: Sequence[Group]) -> dict[int, int]:
 
 
 def _runs(source: Mapping[int, int], n: int) -> Iterator[tuple[int, ...]]:
-    """Two and three groups that feed one another, the last of which is `n`."""
+    """Runs of two and three groups, each the only consumer of the one before; the last is `n`."""
     run: tuple[int, ...] = (n,)
     while run[0] in source and len(run) < _MOST_GROUPS:
         run = (source[run[0]], *run)
@@ -68,12 +68,12 @@ def _runs(source: Mapping[int, int], n: int) -> Iterator[tuple[int, ...]]:
 
 
 def _is_grouped(group: Group) -> bool:
-    """Whether a group views its channels in two dimensions, which the other does not."""
+    """Whether a group views its channels in two dimensions, which does not fit other groups."""
     return any(n.attrs.get("kind") == "grouped" for n in group.nodes)
 
 
 def _is_chain(dag: ComputeDAG) -> bool:
-    """Whether the last reduction reads a window point by point, or rows made from a product's."""
+    """Whether the last reduction reads a window point by point, or normalised rows of a product."""
     reductions = [op for op in dag.computes if op.reduce_axes]
     return _is_window_chain(dag, reductions) or any(row_chain(dag, x) for x in reductions[-1:])
 

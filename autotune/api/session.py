@@ -1,0 +1,210 @@
+"""⑪ Sessions before they run: `tune` creates one, `resume` reopens one; nothing is measured.
+
+    resolve(preset, options) ─► prepare(model, config) ─► create(prepared, log) ─┐
+                                                                   reopen(log) ──┴─► OpenSession
+    OpenSession.start() ─► Tuning: peaks measured, earlier logs learnt
+
+The command line and the library both take these steps; the command line shows more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune.api.bindings import Dims, arrays_of, only, variants
+from autotune.api.operators import operators_of
+from autotune.api.rules import rules_of
+from autotune.api.sources import model_bytes, model_path, random_weights_note
+from autotune.api.tuning import (
+    Tuning,
+    network_workloads,
+    new_header,
+    next_header,
+    require_same_machine,
+    require_tasks,
+)
+from autotune.api.warm import Note
+from autotune.config import TuneConfig
+from autotune.errors import UsageError
+from autotune.graph.network import Network, build_network
+from autotune.machine import read_limits
+from autotune.measure.memory_plan import private_bytes, require_memory
+from autotune.records import Header, Journal, Log, read_log, require_new_log
+from autotune.search.partial import Rule
+from autotune.target import Target, parse_target, require_cores, runs_here
+from autotune.tuner import Budget, spent
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A network with settings, checked and ready for a log.
+
+    `source`: what the header of the log names, "" for a network that was made in memory. `shapes`:
+    those that were bound to dynamic inputs, by name.
+    """
+
+    network: Network
+    config: TuneConfig
+    target: Target
+    source: str = ""
+    shapes: Shapes = field(default_factory=dict)
+
+
+def prepare(
+    model: Path | None,
+    config: TuneConfig,
+    log: Path | None = None,
+    *,
+    shapes: Shapes | None = None,
+    dims: Dims | None = None,
+    constants: Mapping[str, Any] | None = None,
+    random_weights: bool = False,
+) -> Prepared:
+    """Read an ONNX model for tuning, by default the ResNet-50 of the `onnx` package.
+
+    `log` is where the session will be written: whether that is possible is checked before the model
+    is read; None for a session that will not run. Raises UsageError, ModelError, OutputError.
+    """
+    require_cores(config.threads)
+    path, target = model_path(model), local_target(config.target)
+    require_room(path, log)
+    fixed, known = arrays_of(constants), operators_of(config.operators)
+    bound = only(variants(path, shapes, dims, fixed), "tuning")
+    network = build_network(path, bound, random_weights or model is None, known, fixed)
+    return Prepared(network, config, target, str(path.resolve()), bound)
+
+
+def prepare_network(
+    network: Network,
+    config: TuneConfig,
+    log: Path | None = None,
+    *,
+    source: str = "",
+    shapes: Shapes | None = None,
+) -> Prepared:
+    """`prepare` for a network that was read or made already. Raises UsageError, OutputError."""
+    require_cores(config.threads)
+    target = local_target(config.target)
+    require_room(Path(source), log)
+    return Prepared(network, config, target, source, shapes or {})
+
+
+def require_room(model: Path, log: Path | None) -> None:
+    """Raise OutputError where `log` cannot be written, UsageError where memory is too short."""
+    if log is not None:
+        require_new_log(log)
+        require_memory(read_limits(), private_bytes(), model_bytes(model))
+
+
+def local_target(name: str) -> Target:
+    """The target `name`, as of `--target`, for code that runs here. Raises UsageError."""
+    target = parse_target(name)
+    if not runs_here(target):
+        raise UsageError(f"this CPU cannot run code for '{name}'", "leave --target out")
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A log that is open for writing, and what the session will do.
+
+    `log`: its entries so far, which are replayed first. `notes`: what a user should know of it.
+    """
+
+    journal: Journal
+    log: Log
+    header: Header
+    budget: Budget
+    notes: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> TuneConfig:
+        """The settings of the session."""
+        return TuneConfig.from_json(self.header.config)
+
+    def start(
+        self,
+        stop: Callable[[], bool] = lambda: False,
+        note: Note = lambda text: None,
+        rules: Sequence[Rule] = (),
+    ) -> Tuning:
+        """Measure the peaks of the machine and learn from earlier logs; see `Tuning`."""
+        return Tuning(self.journal, self.log, self.header, self.budget, stop, note, rules)
+
+
+@contextmanager
+def create(prepared: Prepared, log: Path) -> Iterator[OpenSession]:
+    """A session with a new log, which is open inside the block. Raises OutputError."""
+    network, config = prepared.network, prepared.config
+    header = new_header(network, prepared.source, prepared.shapes, prepared.target, config)
+    workloads = network_workloads(network)
+    with Journal.create(log, header, workloads) as journal:
+        seen = Log(headers=(header,), workloads={w.key: w for w in workloads})
+        yield OpenSession(journal, seen, header, Budget(config.trials, config.time_s))
+
+
+@contextmanager
+def reopen(
+    path: Path,
+    *,
+    trials: int | None = None,
+    time_s: float | None = None,
+    max_error: float | None = None,
+    warm_start: Sequence[Path] = (),
+) -> Iterator[OpenSession]:
+    """The session of a log that was written before, open inside the block.
+
+    Its budget is what is left of the log's, or `trials` or `time_s` more than was spent.
+    `warm_start`: logs to learn from, after those of the earlier runs. Raises LogMismatch for a log
+    of another CPU or without its tasks, LogBusy where another process is writing it.
+    """
+    with Journal.open(path) as journal:
+        log = journal.log
+        require_tasks(path, log)
+        paths = logs_to_learn(warm_start, TuneConfig.from_json(log.settings).warm_start)
+        header = next_header(log, {"max_error": max_error, "warm_start": paths})
+        config = TuneConfig.from_json(header.config)
+        require_same_machine(log.header, parse_target(config.target))
+        require_cores(header.n_threads)
+        budget = Budget(config.trials, config.time_s)
+        if trials is not None or time_s is not None:
+            budget = spent(log).plus(trials, time_s)
+        notes = tuple(_notes(journal, header))
+        journal.append([header])
+        yield OpenSession(journal, log, header, budget, notes)
+
+
+def _notes(journal: Journal, header: Header) -> Iterator[str]:
+    log = journal.log
+    if journal.n_repaired_bytes:
+        yield f"removed a line that was cut off ({journal.n_repaired_bytes} bytes)"
+    if header.random_weights:
+        yield random_weights_note(Path(header.model_path).name)
+    if log.n_skipped:
+        yield f"{log.n_skipped} lines of the log are foreign or corrupt; skipped"
+    if log.headers[-1].versions != header.versions:
+        yield "the log was written with other versions of autotune or its libraries"
+
+
+def logs_to_learn(given: Iterable[Path], before: Iterable[str] = ()) -> tuple[str, ...] | None:
+    """Absolute paths of the logs given now, after those of earlier runs; None where none is given.
+
+    Raises UsageError or LogMismatch for one given now that is no log.
+    """
+    paths = list(given)
+    for path in paths:
+        read_log(path)
+    return tuple(dict.fromkeys([*before, *(str(p.resolve()) for p in paths)])) if paths else None
+
+
+def rule_files(given: Iterable[Path]) -> tuple[str, ...] | None:
+    """Absolute paths of files with sketch rules; None where none is given. Raises UsageError."""
+    paths = [str(path.resolve()) for path in given]
+    rules_of(paths)
+    return tuple(paths) or None

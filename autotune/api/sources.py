@@ -1,0 +1,29 @@
+"""⑪ Model files that a user names: the default one, sizes, and the note on random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.errors import UsageError
+
+
+def model_path(model: Path | None) -> Path:
+    """The model to use: the one given, or the ResNet-50 that comes with the `onnx` package."""
+    if model is not None:
+        return model
+    from autotune.graph.reader.random_weights import default_model  # imports onnx
+
+    path = default_model()
+    if not path.is_file():
+        raise UsageError("this onnx package comes without its light models", "name a model file")
+    return path
+
+
+def model_bytes(path: Path) -> int:
+    """Size of a model's file; 0 for what is no file."""
+    return path.stat().st_size if path.is_file() else 0
+
+
+def random_weights_note(name: str) -> str:
+    """The note beside every latency and output of a network with random weights."""
+    return f"{name} comes without weights: random ones are used"

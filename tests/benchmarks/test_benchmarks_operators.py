@@ -1,0 +1,68 @@
+"""Single operators: what is written in `te` is what the ONNX model of the others computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from onnx.reference import ReferenceEvaluator
+
+import autotune
+from autotune.network.runtime import random_inputs
+from benchmarks.operator_cases import CASES, capsule, convolution, transposed
+from benchmarks.operators import append, cases_of, main, share_s
+from benchmarks.torch_baseline import torch_runner
+
+
+def test_capsule_convolution_is_the_convolution_between_transposes() -> None:
+    model = capsule(2, (6, 5), (3, 2, 3, 2, 1))
+    assert model.expression is not None
+    task = autotune.Task(model.expression.output, threads=1)
+    ours = task.build(constants=model.expression.constants(model.arrays())).model
+    inputs = random_inputs(ours.input_info)
+    (expected,) = ReferenceEvaluator(model.proto()).run(None, inputs)
+    np.testing.assert_allclose(ours.run(inputs)["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_every_operator_has_four_shapes_and_both_batches_come_first() -> None:
+    assert {len(shapes) for shapes in CASES.values()} == {4}
+    cases = list(cases_of("M", ("C2D", "CAP"), (1, 16), 1, 4))
+    assert len({case.identity for case in cases}) == len(cases) == 16
+    assert [case.key["batch"] for case in cases[:4]] == ["1", "1", "16", "16"]
+    assert len({case.key["shape"] for case in cases[:4]}) == 2
+
+
+def test_a_case_of_the_table_is_not_measured_again(tmp_path: Path) -> None:
+    out = tmp_path / "operators.csv"
+    for case in cases_of("M", ("NRM",), (1,), 1, 4):
+        append(out, case.key)
+    before = out.read_text(encoding="utf-8")
+    arguments = ["--machine", "M", "--only", "NRM", "--batch", "1", "--out", str(out)]
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, result.output) == (0, "")
+    result = CliRunner().invoke(main, [*arguments, "--batch", "2", "--budget", "1s"])
+    assert result.output == "4 cases are left: run the same command again\n"
+    assert out.read_text(encoding="utf-8") == before
+
+
+def test_a_budget_is_shared_by_what_is_left() -> None:
+    assert share_s(300, 10, 1.0) == pytest.approx(22)
+    assert share_s(100, 50, 1.0) == 4.0
+    assert share_s(5, 1, 1.0) == 0.0
+
+
+@pytest.mark.parametrize("name", ["C2D", "T2D", "CAP", "GMM", "NRM", "TBG"])
+def test_torch_computes_what_the_model_says(name: str) -> None:
+    pytest.importorskip("torch")
+    small = {
+        "C2D": convolution(2, (9, 8), (4, 6, 3, 2, 1), groups=2, relu=True),
+        "T2D": transposed(2, (4, 5), (6, 3, 4, 2, 1)),
+        "CAP": capsule(2, (6, 5), (3, 2, 3, 2, 1)),
+    }
+    model = small.get(name) or CASES[name][0][1](1)
+    inputs = {n: np.random.default_rng(0).random(s, np.float32) for n, s in model.inputs.items()}
+    (expected,) = ReferenceEvaluator(model.proto()).run(None, inputs)
+    found = torch_runner(model.proto(), 1)(inputs)
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,184 @@
+"""Passes of the graph: every one leaves consistent types; the verifier finds what is not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import autotune.graph
+from autotune.errors import AutotuneError
+from autotune.graph.ir import Graph, Node, TensorType
+from autotune.graph.network import prepared_graphs
+from autotune.graph.operators import table
+from autotune.graph.passes.pipeline import PASSES, Form, prepare
+from autotune.graph.verify import MalformedGraph, verify
+from tests.graph.onnx_models import LIGHT, model, node, save
+from tests.graph.text_models import text_transformer
+
+LIGHT_MODELS = ("resnet50", "densenet121", "shufflenet", "inception_v2", "squeezenet")
+RNG = np.random.default_rng(0)
+
+
+def values(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def recurrent() -> Path | object:
+    weights = {"w": values(2, 24, 4), "r": values(2, 24, 6), "b": values(2, 48)}
+    one = node("LSTM", "x w r b", "y h c", hidden_size=6, direction="bidirectional")
+    return model(one, {"x": (5, 3, 4)}, weights, "y h c")
+
+
+def image_network() -> object:
+    """Parallel, transposed, grouped and dilated convolutions, pooling, a shuffle, a Resize."""
+    nodes = [
+        node("Conv", "x w1", "a", pads=[1] * 4),
+        node("Conv", "x w2", "b"),
+        node("Add", "a b", "c"),
+        node("BatchNormalization", "c s t m v", "d"),
+        node("Relu", "d", "e"),
+        node("Conv", "e w3", "f", group=4, pads=[1] * 4),
+        node("Reshape", "f split", "g"),
+        node("Transpose", "g", "h", perm=[0, 2, 1, 3, 4]),
+        node("Reshape", "h back", "i"),
+        node("ConvTranspose", "i w4", "j", strides=[2, 2]),
+        node("AveragePool", "j", "k", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Split", "k", "l m2", axis=1, num_outputs=2),
+        node("Concat", "m2 l", "n", axis=1),
+        node("Resize", "n _ scales", "o", mode="linear"),
+        node("ReduceMean", "o axes", "p"),
+        node("TopK", "p three", "q where", axis=1),
+        node("Gather", "q picks", "y", axis=1),
+    ]
+    constants = {
+        **{"w1": values(8, 3, 3, 3), "w2": values(8, 3, 1, 1), "w3": values(8, 2, 3, 3)},
+        **{"w4": values(8, 8, 2, 2), "scales": np.array([1, 1, 1.5, 2], np.float32)},
+        **{n: np.abs(values(8)) for n in ("s", "t", "m", "v")},
+        **{"split": np.array([1, 2, 4, 8, 8]), "back": np.array([1, 8, 8, 8])},
+        **{"axes": np.array([2, 3]), "three": np.array([3]), "picks": np.array([2, 0])},
+    }
+    return model(nodes, {"x": (1, 3, 8, 8)}, constants, "y where", opset=18)
+
+
+def passes_of(path: Path) -> list[tuple[str, Form, Graph]]:
+    return [(step.name, step.form, graph) for step, graph in prepared_graphs(path)]
+
+
+def assert_consistent(path: Path) -> None:
+    found = passes_of(path)
+    imported = found[0][2]
+    for name, form, graph in found:
+        try:
+            verify(graph, form)
+        except MalformedGraph as error:
+            pytest.fail(f"{path.name}, behind {name}: {error}")
+        for output in graph.outputs:
+            assert graph.types[output] == imported.types[output], (path.name, name, output)
+    assert [name for name, _, _ in found] == ["import", *(step.name for step in PASSES)]
+
+
+@pytest.mark.parametrize("name", LIGHT_MODELS)
+def test_passes_leave_consistent_types_in_networks(name: str) -> None:
+    assert_consistent(LIGHT / f"light_{name}.onnx")
+
+
+@pytest.mark.parametrize("make", [text_transformer, recurrent, image_network])
+def test_passes_leave_consistent_types(make: Callable[[], object], tmp_path: Path) -> None:
+    assert_consistent(save(make(), tmp_path))  # type: ignore[arg-type]
+
+
+def test_passes_leave_consistent_types_in_stored_models() -> None:
+    n_models = 0
+    for kind in ("pytorch-converted", "pytorch-operator", "simple"):
+        for path in sorted((LIGHT.parent / kind).glob("*/model.onnx")):
+            try:
+                prepared_graphs(path).__next__()
+            except AutotuneError:
+                continue
+            assert_consistent(path)
+            n_models += 1
+    assert n_models > 90
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    path = save(image_network(), tmp_path_factory.mktemp("m"))  # type: ignore[arg-type]
+    return passes_of(path)[-1][2]
+
+
+def with_type(graph: Graph, name: str, kind: TensorType) -> Graph:
+    return replace(graph, types={**graph.types, name: kind})
+
+
+def test_the_verifier_finds_wrong_shapes_and_dtypes(stored: Graph) -> None:
+    """Every computed tensor in turn gets another extent or dtype."""
+    for made in stored.nodes:
+        kind = stored.types[made.output]
+        wrong = TensorType((*kind.shape[:-1], kind.shape[-1] + 1), kind.dtype)
+        other = TensorType(kind.shape, "uint8")
+        for broken in (wrong, other) if made.op != "Slice" else (other,):
+            with pytest.raises(MalformedGraph):
+                verify(with_type(stored, made.output, broken), Form.RESOLVED)
+
+
+def test_the_verifier_finds_wrong_order_and_missing_tensors(stored: Graph) -> None:
+    verify(stored, Form.RESOLVED)
+    for broken in (
+        replace(stored, nodes=stored.nodes[::-1]),
+        replace(stored, nodes=stored.nodes[1:]),
+        replace(stored, nodes=(*stored.nodes, stored.nodes[-1])),
+        replace(stored, outputs=(*stored.outputs, "elsewhere")),
+        replace(stored, constants={n: a[..., None] for n, a in stored.constants.items()}),
+    ):
+        with pytest.raises(MalformedGraph):
+            verify(broken, Form.RESOLVED)
+
+
+def test_the_verifier_asks_inference_of_operators_in_onnx_form() -> None:
+    types = {"x": TensorType((2, 3)), "y": TensorType((2, 3))}
+    graph = Graph(("x",), ("y",), (Node("n", "Transpose", ("x",), ("y",)),), {}, types)
+    with pytest.raises(MalformedGraph, match=r"node 'n'.*\[3, 2\], declared float32\[2, 3\]"):
+        verify(graph)
+
+
+def test_passes_do_not_change_their_argument(tmp_path: Path) -> None:
+    path = save(image_network(), tmp_path)  # type: ignore[arg-type]
+    found = passes_of(path)
+    imported = found[0][2]
+    before = (imported.nodes, dict(imported.types), set(imported.constants))
+    prepare(imported)
+    assert before == (imported.nodes, imported.types, set(imported.constants))
+
+
+FAMILIES = Path(table.__file__).parent
+HISTORY = ("upgrades.py", "unfolding.py", "random_weights.py")
+"""What changed between opsets, what is unfolded while reading, how made-up weights are scaled."""
+
+
+def test_no_table_of_operators_outside_of_their_records() -> None:
+    """Two or more names of operators in a literal or a comparison belong into `Operator` fields."""
+    root = Path(next(iter(autotune.graph.__path__)))
+    for path in sorted(root.rglob("*.py")):
+        if path.parent == FAMILIES or path.name in HISTORY:
+            continue
+        for found in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = (
+                found.elts
+                if isinstance(found, ast.Tuple | ast.Set | ast.List)
+                else found.keys
+                if isinstance(found, ast.Dict)
+                else ()
+            )
+            names = [p.value for p in parts if isinstance(p, ast.Constant)]
+            named = [n for n in names if n in table.OPERATORS]
+            assert len(named) < 3, f"{path.name}:{found.lineno}: {named}"
+
+
+def test_every_operator_has_one_record() -> None:
+    names = [n for family in table.FAMILIES for n in family.OPERATORS]
+    assert len(names) == len(set(names)) == len(table.OPERATORS)
