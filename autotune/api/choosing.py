@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from autotune.api.bindings import Variant
+from autotune.api.bindings import Variant, networks_of
 from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
 from autotune.errors import LogMismatch, ScheduleError
-from autotune.graph.network import Network, build_network, chosen
+from autotune.graph.network import Network, chosen
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.network.artifact import Tuned
 from autotune.network.sharing import (
@@ -30,7 +30,7 @@ from autotune.network.sharing import (
     prefer_shared,
     shared_weights,
 )
-from autotune.network.variants import tasks_of, unified
+from autotune.network.variants import tasks_of
 from autotune.records import Log, MeasureRecord, best_for
 from autotune.schedule.steps import Steps
 from autotune.search.policy import default_alternatives, default_candidate
@@ -69,9 +69,8 @@ class Plan:
     def networks(self) -> tuple[Network, ...]:
         """The model at the shapes of every variant: see `variants.unified`."""
         operators = operators_of(self.operators)
-        return unified(
-            build_network(self.model, v.shapes, self.random_weights, operators, self.constants)
-            for v in self.variants
+        return networks_of(
+            self.model, self.variants, self.random_weights, operators, self.constants
         )
 
 
