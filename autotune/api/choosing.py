@@ -31,7 +31,7 @@ from autotune.network.sharing import (
     shared_weights,
 )
 from autotune.network.variants import tasks_of
-from autotune.records import Log, MeasureRecord, best_for
+from autotune.records import Log, MeasureRecord, best_for, ranked_records
 from autotune.schedule.steps import Steps
 from autotune.search.policy import default_alternatives, default_candidate
 from autotune.target import Target
@@ -188,7 +188,8 @@ def _options(
         others = [Timed(c.steps, c.predicted_s or math.inf) for c in found]
     known: dict[object, str] = {}
     options: dict[tuple[tuple[str, str], ...], Option] = {}
-    for timed in [first, *sorted(others, key=lambda t: t.latency_s)]:
+    near = (t for t in others if t.latency_s <= SHARING_COSTS * first.latency_s)
+    for timed in [first, *sorted(near, key=lambda t: t.latency_s)]:
         with suppress(ScheduleError):
             packed = forms(dag, timed.steps, known)
             option = Option(timed.steps, timed.latency_s, packed)
@@ -197,20 +198,15 @@ def _options(
 
 
 def _measured_programs(plan: Plan, keys: set[str]) -> dict[str, list[Timed]]:
-    """What the log has of tasks, fast enough to be taken instead of the best."""
+    """The programs of tasks that the log knows to be right, the fastest first."""
     found: dict[str, list[Timed]] = {key: [] for key in keys}
-    records = plan.log.records if plan.log else ()
-    for record in records:
-        latency_s = record.result.latency_s
-        same = (record.target_key, record.n_threads) == (plan.target.key, plan.n_threads)
-        if record.workload in keys and same and latency_s is not None:
-            found[record.workload].append(Timed(record.steps, latency_s))
-    return {key: _near(timed) for key, timed in found.items()}
-
-
-def _near(timed: Sequence[Timed]) -> list[Timed]:
-    limit = SHARING_COSTS * min((t.latency_s for t in timed), default=0.0)
-    return [t for t in timed if t.latency_s <= limit]
+    ranked = ranked_records(plan.log.records) if plan.log else {}
+    for (key, target, n_threads), records in ranked.items():
+        if key in keys and (target, n_threads) == (plan.target.key, plan.n_threads):
+            for record in records:
+                with suppress(LogMismatch):  # steps of another version
+                    found[key].append(Timed(record.steps, record.result.latency_s or math.inf))
+    return found
 
 
 def _open_alternatives(network: Network, best: Mapping[str, MeasureRecord]) -> set[str]:
