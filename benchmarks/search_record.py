@@ -24,7 +24,7 @@ from autotune.measure.measurer import local_measurer
 from autotune.records import Header, Journal, Log
 from autotune.result import MeasureResult
 from autotune.search.cost.analysis import analyse
-from autotune.search.policy import Candidate, Tried
+from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
 from autotune.target import Target
@@ -63,7 +63,7 @@ class Uniform:
         self._left -= len(found)
         return found
 
-    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[MeasuredSchedule, MeasureResult]]) -> None:
         """Learn nothing."""
 
     def _draw(self, sketch: Sketch) -> list[Candidate]:

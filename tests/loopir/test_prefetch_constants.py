@@ -8,7 +8,7 @@ from autotune.loopir.lower import lower
 from autotune.loopir.nodes import For, Kernel, Let, PrefetchLine
 from autotune.loopir.verify import verify
 from autotune.schedule.steps import (
-    NEXT_CHUNK,
+    NEXT_PANEL,
     Annotate,
     Pack,
     Parallel,
@@ -59,7 +59,7 @@ def first_lines(kernel: Kernel, begin: int) -> list[tuple[int, ...]]:
     return out
 
 
-@pytest.mark.parametrize("distance", [512, NEXT_CHUNK])
+@pytest.mark.parametrize("distance", [512, NEXT_PANEL])
 @pytest.mark.parametrize("begin", [0, 4])
 def test_all_of_a_small_chunk(distance: int, begin: int) -> None:
     """20 terms of 8 columns are 640 bytes, which begin where the first iteration begins."""

@@ -139,7 +139,7 @@ def _is_infinite(attrs: Attrs, x: Expr) -> Expr:
 
 
 def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
-    """Integers: the sign of b, which is not 0. Floats: the sign of a."""
+    """Integers: the result has the sign of b, which is not 0. Floats: the sign of a."""
     if dtype_of(a) not in FLOAT_DTYPES:
         is_turned = compare("lt", b, Const(0, dtype_of(b)))
         rest = mod(select(is_turned, call("neg", a), a), call("abs", b))

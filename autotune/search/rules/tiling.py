@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from autotune.schedule.state import State
 from autotune.schedule.steps import (
-    NEXT_CHUNK,
+    NEXT_PANEL,
     Annotate,
     CacheRead,
     ComputeAt,
@@ -255,7 +255,7 @@ def prefetch_next_tile(p: Partial, op: Compute, anchor: Compute, prefix: str = "
     if not ahead or _window_axes(op, anchor):
         return p
     hole = f"{prefix}tile.ahead"
-    out = p.hole(hole, (NEXT_CHUNK, 0), Role.PREFETCH_NEXT_TILE)
+    out = p.hole(hole, (NEXT_PANEL, 0), Role.PREFETCH_NEXT_TILE)
     return out.add(*(Prefetch(n, anchor.name, Hole(hole)) for n in ahead))
 
 
