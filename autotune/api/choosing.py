@@ -157,7 +157,7 @@ def _shared(
     weights = shared_weights(networks)
     keys = sorted({key for weight in weights for key, _ in weight.users})
     tasks = tasks_of(networks)
-    known = _measured_programs(plan, measured & set(keys))
+    known = _measured_programs(plan, {key: first[key] for key in keys if key in measured})
     items = [(tasks[key], first[key], known.get(key)) for key in keys]
     find = partial(_options, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error)
     with progress("sharing weights among variants") as tell:
@@ -188,8 +188,7 @@ def _options(
         others = [Timed(c.steps, c.predicted_s or math.inf) for c in found]
     known: dict[object, str] = {}
     options: dict[tuple[tuple[str, str], ...], Option] = {}
-    near = (t for t in others if t.latency_s <= SHARING_COSTS * first.latency_s)
-    for timed in [first, *sorted(near, key=lambda t: t.latency_s)]:
+    for timed in [first, *sorted(others, key=lambda t: t.latency_s)]:
         with suppress(ScheduleError):
             packed = forms(dag, timed.steps, known)
             option = Option(timed.steps, timed.latency_s, packed)
@@ -197,15 +196,18 @@ def _options(
     return list(options.values())
 
 
-def _measured_programs(plan: Plan, keys: set[str]) -> dict[str, list[Timed]]:
-    """The programs of tasks that the log knows to be right, the fastest first."""
-    found: dict[str, list[Timed]] = {key: [] for key in keys}
+def _measured_programs(plan: Plan, first: Mapping[str, Timed]) -> dict[str, list[Timed]]:
+    """Programs of tasks that the log knows to be right, and nearly as fast as `first`."""
+    found: dict[str, list[Timed]] = {key: [] for key in first}
     ranked = ranked_records(plan.log.records) if plan.log else {}
     for (key, target, n_threads), records in ranked.items():
-        if key in keys and (target, n_threads) == (plan.target.key, plan.n_threads):
-            for record in records:
+        if key not in first or (target, n_threads) != (plan.target.key, plan.n_threads):
+            continue
+        timed = ((record, record.result.latency_s or math.inf) for record in records)
+        for record, latency_s in timed:
+            if latency_s <= SHARING_COSTS * first[key].latency_s:
                 with suppress(LogMismatch):  # steps of another version
-                    found[key].append(Timed(record.steps, record.result.latency_s or math.inf))
+                    found[key].append(Timed(record.steps, latency_s))
     return found
 
 
