@@ -37,6 +37,7 @@ from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
 from autotune.network.aliasing import overwritable
+from autotune.network.row_strides import dense_operands
 from autotune.records import Header, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker
 from autotune.search.elite_pool import ElitePool
@@ -105,7 +106,7 @@ class Tuning:
     def events(self) -> Generator[Event, None, None]:
         """Tune; the last event is SessionFinished. To stop early, close the iterator."""
         header = self._header
-        build = partial(build_program, overwritten=header.overwritten)
+        build = partial(build_program, overwritten=header.overwritten, dense=header.dense)
         with local_measurer(header.target, header.n_threads, self._options, build) as measurer:
             session = make_session(
                 self._journal,
@@ -152,6 +153,7 @@ def new_header(
         tasks=tuple(network.weights.items()),
         parts=network.parts,
         overwritten=overwritable(network),
+        dense=dense_operands(network),
         random_weights=network.random_weights,
         constant_inputs=constants_to_json(network.constant_inputs),
     )
