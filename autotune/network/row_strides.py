@@ -7,22 +7,23 @@ padding other structures win, for instance those that copy panels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from autotune.graph.network import Call, Network
 from autotune.network.memory import fold_strides, place_of
 from autotune.te.strides import dense, padded_strides
 
 
-def dense_operands(network: Network) -> dict[str, tuple[str, ...]]:
-    """Inputs and outputs that are dense at every call of a task, by task key.
+def dense_operands(networks: Iterable[Network]) -> dict[str, tuple[str, ...]]:
+    """Inputs and outputs that are dense at every call of a task in `networks`, by task key.
 
     Only those that `padded_strides` would pad.
     """
     found: dict[str, set[str]] = {}
-    for call in (*network.calls, *(chain.whole for chain in network.chains)):
-        here = set(_dense_at(network, call))
-        found[call.task] = found.get(call.task, here) & here
+    for network in networks:
+        for call in (*network.calls, *(chain.whole for chain in network.chains)):
+            here = set(_dense_at(network, call))
+            found[call.task] = found.get(call.task, here) & here
     return {task: tuple(sorted(names)) for task, names in found.items() if names}
 
 

@@ -48,7 +48,7 @@ def test_inside_of_a_network_rows_are_padded(tmp_path: Path) -> None:
     network = build_network(tmp_path / "net.onnx")
     product = network.calls[0].task
     assert network.weights[product] == 2  # one reads the caller's rows, one the network's
-    assert product not in dense_operands(network)
+    assert product not in dense_operands([network])
 
 
 def test_what_varies_along_the_columns_can_be_copied_alone() -> None:
