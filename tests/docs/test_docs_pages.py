@@ -28,3 +28,4 @@ def test_lines_of_a_page_fit_an_editor(page: Path) -> None:
         is_code ^= line.lstrip().startswith("```")
         if not is_code and not line.startswith("    "):
             assert len(line) <= WIDTH, f"line {number} has {len(line)} characters"
+        assert not line.startswith(("<<<<<<< ", ">>>>>>> ")), f"line {number}: a conflict"
