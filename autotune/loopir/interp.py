@@ -32,6 +32,7 @@ _CODES = {
     "float64": "d",
     "int64": "q",
     "int32": "i",
+    "int16": "h",
     "int8": "b",
     "uint8": "B",
     "bool": "b",

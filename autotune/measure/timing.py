@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from autotune.measure.options import MeasureOptions
 
-_HOPELESS_AFTER = 2
+_STOP_AFTER = 2
 _OUT_AFTER = 5
 _FIRST_SLACK = 4.0
 
@@ -39,7 +39,7 @@ def repeat_in_turns(
             start_s = clock()
             times[n].append(programs[n]())
             taken_s[n] += clock() - start_s
-        known = [statistics.median(t) for t in times if len(t) >= _HOPELESS_AFTER]
+        known = [statistics.median(t) for t in times if len(t) >= _STOP_AFTER]
         best = min(filter(None, [best_s, *known]), default=None)
         active = [n for n in active if _wants_more(times[n], taken_s[n], first_s[n], options, best)]
     return [tuple(t) for t in times]
@@ -52,7 +52,7 @@ def _wants_more(
     options: MeasureOptions,
     best_s: float | None,
 ) -> bool:
-    if len(times) >= n_repeats(first_s, options) or _is_hopeless(times, first_s, options, best_s):
+    if len(times) >= n_repeats(first_s, options) or _is_far_slower(times, first_s, options, best_s):
         return False
     return len(times) < options.min_repeats or taken_s <= options.repeat_wall_s
 
@@ -63,7 +63,7 @@ def n_repeats(first_s: float, options: MeasureOptions) -> int:
     return max(options.min_repeats, min(options.max_repeats, fill))
 
 
-def _is_hopeless(
+def _is_far_slower(
     times: Sequence[float], first_s: float, options: MeasureOptions, best_s: float | None
 ) -> bool:
     if best_s is None:
@@ -73,4 +73,4 @@ def _is_hopeless(
     limit_s = options.abandon_ratio * best_s
     if min(*times, first_s) <= limit_s:
         return False
-    return len(times) >= _HOPELESS_AFTER or first_s > _FIRST_SLACK * limit_s
+    return len(times) >= _STOP_AFTER or first_s > _FIRST_SLACK * limit_s

@@ -1,8 +1,8 @@
 """③ The transform steps: a schedule is a tuple of these, and nothing else.
 
-Every step is a frozen record with named JSON fields. `autotune.schedule.state.replay` is the only
-thing that gives them meaning. A field typed `Size` is an int in a concrete schedule; in a sketch it
-may be a `Hole`, and during population-wide analysis an integer array with one entry per candidate.
+Every step is a frozen record with named JSON fields; `autotune.schedule.replay` defines its effect.
+A field typed `Size` is an int in a concrete schedule; in a sketch it may be a `Hole`, and during
+population-wide analysis an integer array with one entry per candidate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Hole:
 
 
 NEXT_PANEL = -1
-"""As a prefetch distance: the next weight panel."""
+"""Prefetch distance: the next weight panel."""
 
 Size: TypeAlias = int | Hole | NDArray[np.int64]
 
@@ -176,7 +176,7 @@ class Interleave:
     s[c] = sum(x[c, k], k<K)   ->   name[j] = sum(x[j/R, o·R + j%R], o<K/R)
                                     s[c] = name[c·R] + … + name[c·R + R-1]
 
-    Few channels fill vectors so. The last reduction axis is split, and R divides its extent K.
+    It fills vectors when there are few channels. The last reduction axis is split; R divides K.
     """
 
     stage: str

@@ -302,6 +302,7 @@ OPERATORS: Mapping[str, Operator] = {
         canonical=_without_transposing,
     ),
     "Pad": Operator(
+        any_type=True,
         define=_pad,
         fusion=Fusion.INJECTIVE,
         is_cheap=True,

@@ -12,9 +12,10 @@ from functools import reduce
 import numpy as np
 
 from autotune.graph.ir import Editor, Node, Shape
-from autotune.graph.operators.definition import Scope, axes_of, literal
+from autotune.graph.operators.definition import Scope, axes_of
 from autotune.te.expr import (
     Axis,
+    Const,
     Expr,
     Tensor,
     add,
@@ -125,7 +126,9 @@ def padded(scope: Scope, x: Tensor, begin: Shape, end: Shape, value: float) -> T
         tests += [compare("lt", a.var, idx(b + n))] if e > 0 else []
     body = _through(scope, x, [sub(a.var, idx(b)) for a, b in zip(axes, begin, strict=True)])
     if tests:
-        body = select(reduce(both, tests), body, literal(value))
+        is_float = x.dtype.startswith("float")
+        outside = Const(float(value) if is_float else int(value), x.dtype)
+        body = select(reduce(both, tests), body, outside)
     return scope.compute("pad", axes, body)
 
 

@@ -20,6 +20,7 @@ from autotune.graph.limits import MOST_WORK, Budget, check_declared
 from autotune.graph.operators.definition import Folding
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.user_operators import UserOperator, UserOperators, define
+from autotune.graph.reader.compositions import COMPOSITIONS
 from autotune.graph.reader.functions import has_body
 from autotune.graph.reader.inference import Inference
 from autotune.graph.reader.onnx_nodes import proto_of, value_info
@@ -130,7 +131,9 @@ class _Folder:
                     self.refusals.found.append((made, unsupported(inner, self.editor.graph)))
 
     def _is_known(self, node: Node) -> bool:
-        if node.op in self.editor.graph.functions or operator_of(node.op).is_native:
+        if node.op in self.editor.graph.functions or node.op in COMPOSITIONS:
+            return True
+        if operator_of(node.op).is_native:
             return True
         schema = schema_of(node.op, node.opset)
         return schema is not None and (is_unfolded(node.op) or has_body(schema))

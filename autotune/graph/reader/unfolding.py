@@ -18,6 +18,7 @@ import numpy as np
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
 from autotune.graph.limits import MOST_ITERATIONS, Budget, refused
 from autotune.graph.reader.affine_grid import affine_grid
+from autotune.graph.reader.compositions import composed
 from autotune.graph.reader.functions import inlined, renamed, standard_body
 from autotune.graph.reader.opsets import newer_attribute, schema_of
 from autotune.graph.reader.upgrades import upgraded
@@ -47,6 +48,9 @@ class Unfolding:
         function = self.editor.graph.functions.get(node.op)
         if function is not None:
             return self._counted(node, inlined(node, function, self._suffix(node)))
+        nodes = composed(node)
+        if nodes is not None:
+            return self._counted(node, nodes)
         if node.opset != OPSET:
             return self._in_opset(node)
         handler = _HANDLERS.get(node.op)
