@@ -19,7 +19,7 @@ from autotune.api.session import local_target
 from autotune.api.tuning import measure_options, network_workloads, new_header
 from autotune.config import TuneConfig
 from autotune.measure.build import build_program
-from autotune.measure.measurer import local_measurer
+from autotune.measure.local import local_measurer
 from autotune.records import Header, Journal, Log
 from autotune.result import MeasureResult
 from autotune.search.cost.analysis import analyse

@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.api.schedule import Schedule
 from autotune.api.user_code import named, reported
 from autotune.errors import NoValidSchedule
-from autotune.measure.measurer import local_measurer
+from autotune.measure.local import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps

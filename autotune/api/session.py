@@ -33,6 +33,7 @@ from autotune.errors import UsageError
 from autotune.graph.network import Network, build_network
 from autotune.machine import read_limits
 from autotune.measure.memory_plan import private_bytes, require_memory
+from autotune.measure.protocols import Device
 from autotune.records import Header, Journal, Log, read_log, require_new_log
 from autotune.search.partial import Rule
 from autotune.target import Target, parse_target, require_cores, runs_here
@@ -133,9 +134,10 @@ class OpenSession:
         stop: Callable[[], bool] = lambda: False,
         note: Note = lambda text: None,
         rules: Sequence[Rule] = (),
+        device: Device | None = None,
     ) -> Tuning:
         """Measure the peaks of the machine and learn from earlier logs; see `Tuning`."""
-        return Tuning(self.journal, self.log, self.header, self.budget, stop, note, rules)
+        return Tuning(self.journal, self.log, self.header, self.budget, stop, note, rules, device)
 
 
 @contextmanager

@@ -31,11 +31,13 @@ from autotune.graph.network import Network
 from autotune.graph.reader.constant_inputs import constants_to_json
 from autotune.machine import Limits, read_limits
 from autotune.measure.build import build_program
-from autotune.measure.measurer import local_measurer
+from autotune.measure.local import LocalDevice
+from autotune.measure.measurer import measurer_of
 from autotune.measure.memory_plan import plan_memory, private_bytes
 from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
-from autotune.measure.peak import Peaks, measure_peaks, stay_cached
+from autotune.measure.peak import Peaks
+from autotune.measure.protocols import Device
 from autotune.network.aliasing import overwritable
 from autotune.records import Header, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker
@@ -71,6 +73,7 @@ class Tuning:
     `log` is what is replayed first: empty of records for a new session. `stop` is asked between
     measurements. `note` is told what a user should know of the earlier logs. Raises UsageError
     where memory is too short. `rules`: sketch rules beside those that the settings name.
+    `device`: the machine to measure, this one by default.
     """
 
     def __init__(
@@ -82,17 +85,15 @@ class Tuning:
         stop: Callable[[], bool] = lambda: False,
         note: Note = lambda text: None,
         rules: Sequence[Rule] = (),
+        device: Device | None = None,
     ) -> None:
         self._journal, self._log, self._header = journal, log, header
         self._budget, self._stop = budget, stop
         self._config = TuneConfig.from_json(header.config)
-        self._options = measure_options(log, self._config)
-        peaks = measure_peaks(
-            header.target,
-            header.n_threads,
-            self._options.evict,
-            dots_of((w.dag for w in log.workloads.values()), header.target),
-        )
+        self._device = device or LocalDevice(header.target, header.n_threads)
+        self._options = measure_options(log, self._config, device=self._device)
+        dots = dots_of((w.dag for w in log.workloads.values()), header.target)
+        peaks = self._device.peaks(self._options.evict, dots)
         self._rules = (*rules, *rules_of(self._config.rules))
         self._tasks = tuning_tasks(log, peaks, self._rules)
         # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
@@ -106,7 +107,7 @@ class Tuning:
         """Tune; the last event is SessionFinished. To stop early, close the iterator."""
         header = self._header
         build = partial(build_program, overwritten=header.overwritten)
-        with local_measurer(header.target, header.n_threads, self._options, build) as measurer:
+        with measurer_of(self._device, self._options, build) as measurer:
             session = make_session(
                 self._journal,
                 header,
@@ -175,19 +176,22 @@ def versions() -> dict[str, str]:
     return {"autotune": __version__, "python": platform.python_version()} | found
 
 
-def measure_options(log: Log, config: TuneConfig, limits: Limits | None = None) -> MeasureOptions:
+def measure_options(
+    log: Log, config: TuneConfig, limits: Limits | None = None, device: Device | None = None
+) -> MeasureOptions:
     """Time-outs of the settings, and caches in the state in which this network leaves them.
 
-    Raises UsageError where `limits` (those of this process by default) leave too little memory.
+    `device`: the machine to measure, this one by default. Raises UsageError where `limits` (those
+    of this process by default) leave too little memory.
     """
-    header = log.header
+    device = device or LocalDevice(log.header.target, log.header.n_threads)
     n_bytes, flops = constant_bytes(log), total_flops(log)
     plan = plan_memory(limits or read_limits(), private_bytes(), largest_bytes(log))
     return MeasureOptions(
         n_builders=plan.n_builders,
         builder_bytes=plan.builder_bytes,
         worker_bytes=plan.worker_bytes,
-        evict=not stay_cached(header.target, header.n_threads, n_bytes, flops),
+        evict=not device.stays_cached(n_bytes, flops),
         build_timeout_s=config.build_timeout_s,
         run_timeout_s=config.run_timeout_s,
         max_error=config.max_error,

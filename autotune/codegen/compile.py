@@ -60,6 +60,22 @@ def optimise(module: llvm.ModuleRef, target: Target) -> llvm.ModuleRef:
     return module
 
 
+def assemble(text: str, target: Target, more_features: str = "") -> bytes:
+    """Relocatable object of LLVM assembly, for `target` as it is written: no passes are run."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.cpu,
+        features=target.features + more_features,
+        opt=2,
+        reloc="pic",
+        codemodel="default",
+    )
+    module = llvm.parse_assembly(f'target triple = "{machine.triple}"\n{text}')
+    module.verify()
+    return bytes(machine.emit_object(module))
+
+
 @lru_cache(maxsize=4)
 def _machine(target: Target) -> llvm.TargetMachine:
     llvm.initialize_native_target()

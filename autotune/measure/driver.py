@@ -30,6 +30,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.codegen.team import load_libgomp, team
 from autotune.errors import CodegenError
@@ -206,19 +207,3 @@ def _n_lines(address: int, n_bytes: int) -> int:
 
 def _extent(array: Any) -> tuple[int, int]:
     return ctypes.addressof(array), ctypes.sizeof(array)
-
-
-def assemble(text: str, target: Target, more_features: str = "") -> bytes:
-    """Relocatable object of LLVM assembly, for `target` as it is written: no passes are run."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu,
-        features=target.features + more_features,
-        opt=2,
-        reloc="pic",
-        codemodel="default",
-    )
-    module = llvm.parse_assembly(f'target triple = "{machine.triple}"\n{text}')
-    module.verify()
-    return bytes(machine.emit_object(module))

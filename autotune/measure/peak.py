@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from autotune.codegen.arithmetic import TYPES
+from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.text import constant, vector
-from autotune.measure.driver import Driver, Launch, assemble
+from autotune.measure.driver import Driver, Launch
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 

@@ -5,10 +5,11 @@ import os
 import numpy as np
 import pytest
 
+from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.errors import CodegenError
-from autotune.measure.driver import MAX_BUFFERS, Driver, Launch, assemble
+from autotune.measure.driver import MAX_BUFFERS, Driver, Launch
 from autotune.measure.peak import MultiplyAddPeak, fma_peak, measure_peaks, stay_cached
 from autotune.target import host_target
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import measure_fakes as fakes
 import pytest
 
-from autotune.measure.measurer import Measurer, local_measurer
+from autotune.measure.local import local_measurer
+from autotune.measure.measurer import Measurer
 from autotune.measure.process import WorkerError
 from autotune.measure.run_worker import Hold, Time
 from autotune.measure.runner import LocalRunner
@@ -273,7 +274,7 @@ import sys
 sys.path[:0] = {path!r}
 import dataclasses
 import measure_fakes as fakes
-from autotune.measure.measurer import local_measurer
+from autotune.measure.local import local_measurer
 options = dataclasses.replace(fakes.QUICK, run_timeout_s=600, build_timeout_s=600)
 m = local_measurer(fakes.TARGET, 1, options, fakes.build)
 m.measure(fakes.double_dag(), [fakes.does("good")] * 2)
