@@ -226,3 +226,31 @@ def test_variants_that_were_tampered_with_are_refused(tmp_path: Path, change: An
     write_parts(path, parts, manifest)
     with pytest.raises(ArtifactError, match="damaged"):
         Artifact.load(path)
+
+
+# --- tuning -----------------------------------------------------------------------------------
+
+
+def test_tuning_weighs_shapes_by_their_shares(folder: Path) -> None:
+    """Σ share·latency: a task of the rare shape counts less; the log knows all shapes."""
+    log, dims = folder / "log.jsonl", {"batch": 1, "sequence": {16: 0.75, 48: 0.25}}
+    options: dict[str, Any] = {"trials": 24, "threads": 1, "dims": dims}
+    for _ in autotune.tune(folder / "encoder.onnx", log, **options):
+        pass
+    header = autotune.read_log(log).header
+    assert [(v.shapes["ids"], v.share) for v in header.variants] == [
+        ((1, 16), 0.75),
+        ((1, 48), 0.25),
+    ]
+    counts = [dict(v.tasks) for v in header.variants]
+    for key, weight in header.weights.items():
+        assert weight == pytest.approx(0.75 * counts[0].get(key, 0) + 0.25 * counts[1].get(key, 0))
+    for _ in autotune.resume(log, trials=2):
+        pass
+    assert autotune.read_log(log).headers[-1].variants == header.variants
+    done = autotune.compile(log=log, threads=1)
+    assert len(done.artifact.variants) == 2
+    assert done.report is not None
+    one = autotune.compile(log=log, threads=1, dims={"batch": 1, "sequence": 48}, check=False)
+    assert [end.shape for end in one.artifact.inputs] == [(1, 48), (1, 48)]
+    assert not one.artifact.others
