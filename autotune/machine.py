@@ -1,8 +1,8 @@
 """Floor 0: what this process may use of the machine: cores, processor time, memory.
 
-A container, a systemd unit or a batch system gives a process a part of the machine by control
-groups. Limits hold for a group and all groups inside it, so the least one on the way from the
-process's group to the root counts. Version 1 and 2 are read, and both at once.
+A container, a systemd unit or a batch system restricts a process by control groups. The limits of a
+group hold for all groups inside it, so the lowest one on the path from the group of the process to
+the root applies. Versions 1 and 2 of control groups are read, also where both are in use.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ from autotune.cli.models import shape_text
 from autotune.cli.options import COUNT
 from autotune.graph.network import Network
 from autotune.measure.build import build_program
-from autotune.measure.measurer import Measurer, local_measurer
+from autotune.measure.local import local_measurer
+from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
 from autotune.network.aliasing import overwritable

@@ -17,7 +17,7 @@ import click
 import numpy as np
 import onnx
 
-from autotune.measure.measurer import local_measurer
+from autotune.measure.local import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.schedule.steps import Steps, steps_to_json
 from autotune.search.cost.analysis import analyse

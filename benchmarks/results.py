@@ -40,9 +40,9 @@ def main(check: bool) -> None:
 
 def pages(folder: Path) -> dict[str, str]:
     """Text of every page by its file name, from the CSV files in `folder`."""
-    machines, kernels, networks, untuned, operators = (
+    machines, kernels, networks, untuned, operators, sparse = (
         read_rows(folder / f"{name}.csv")
-        for name in ("machines", "kernels", "networks", "untuned_networks", "operators")
+        for name in ("machines", "kernels", "networks", "untuned_networks", "operators", "sparse")
     )
     return {
         "index.md": _page("Results", _INDEX, _index(machines, kernels, networks, untuned)),
@@ -50,6 +50,7 @@ def pages(folder: Path) -> dict[str, str]:
         "networks.md": _page("Tuned networks", _NETWORKS, _networks(networks)),
         "untuned.md": _page("Networks without tuning", _UNTUNED, _untuned(untuned)),
         "operators.md": _page("Operators", _OPERATORS, _operators(operators)),
+        "sparse.md": _page("Sparse weights", _SPARSE, _sparse(sparse)),
         "../conformance.md": _conformance(folder),
     }
 
@@ -178,6 +179,11 @@ def _by_operator(rows: list[Row]) -> Iterator[str]:
     yield markdown(head, cells)
 
 
+def _sparse(rows: list[Row]) -> Iterator[str]:
+    keys = ["model", "zeros", "block", "threads", "trials", "dense_us", "sparse_us"]
+    yield from _by_machine(rows, [*keys, "dense_min_us", "sparse_min_us", "times_faster"])
+
+
 def _by_machine(rows: list[Row], keys: Sequence[str]) -> Iterator[str]:
     for (machine,), group in _grouped(rows, "machine"):
         yield f"## Machine {machine}"
@@ -212,6 +218,11 @@ _HEADS = {
     "autotune_us": "autotune µs",
     "onnxruntime_us": "onnxruntime µs",
     "openvino_us": "openvino µs",
+    "dense_us": "dense µs",
+    "sparse_us": "sparse µs",
+    "dense_min_us": "dense, fastest run",
+    "sparse_min_us": "sparse, fastest run",
+    "times_faster": "times faster",
     "torch_us": "torch µs",
     "ratio": "ratio to the best",
     "untuned_ms": "untuned ms",
@@ -228,6 +239,7 @@ below 1 we are faster.
 * [Tuned networks](networks.md) beside ONNX Runtime and OpenVINO
 * [Networks without tuning](untuned.md), most of them never used in development
 * [Operators](operators.md) of Ansor's evaluation, one by one
+* [Sparse weights](sparse.md) beside dense ones
 * [Search](search.md): how soon the search finds good programs
 """
 
@@ -236,6 +248,16 @@ Single operators and subgraphs of Ansor's evaluation (OSDI 2020), tuned, beside 
 OpenVINO and PyTorch in turns; an empty cell was not measured. Shapes are extents, channels, kernel,
 stride and padding. Capsule convolution (CAP) is written in `te`. Repeat a table by
 `python -m benchmarks.operators --machine NAME`; with `--budget 25m` for as long as that.
+"""
+
+_SPARSE = """
+A layer (128 rows, 768 → 3072) with pruned weights beside our own dense one, and the encoder of
+BERT-base (12 layers, 128 tokens), all of its dense layers pruned, beside ONNX Runtime, for which
+zeros are numbers like others. Median and fastest run, in turns; *times faster* is the
+lower ratio of the two.
+[Sparse weights](../tutorials/sparse.md) explains blocks.
+
+    python -m benchmarks.sparse --machine NAME
 """
 
 _KERNELS = """

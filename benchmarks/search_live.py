@@ -25,7 +25,7 @@ import numpy as np
 from autotune.cli.options import COUNT
 from autotune.graph.network import Network
 from autotune.measure.build import build_program
-from autotune.measure.measurer import local_measurer
+from autotune.measure.local import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import stay_cached
 from autotune.network.aliasing import overwritable

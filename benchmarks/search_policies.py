@@ -17,7 +17,7 @@ from autotune.records import Entry
 from autotune.result import MeasureResult
 from autotune.search.cost.features import NAMES
 from autotune.search.cost.ranker import PARAMETERS, Array, Ranker
-from autotune.search.policy import FIRST_BATCH, Candidate, SketchPolicy, Tried
+from autotune.search.policy import FIRST_BATCH, Candidate, MeasuredSchedule, SketchPolicy
 from autotune.search.space import Rows, Sketch
 from autotune.tuner import (
     BatchMeasured,
@@ -124,7 +124,7 @@ class Unmeasured:
         order = np.argsort(model.predict(self._space.x[self._left]), kind="stable")
         return [self._space.points[self._left[int(i)]].candidate for i in order[:n]]
 
-    def take(self, candidate: Tried) -> int:
+    def take(self, candidate: MeasuredSchedule) -> int:
         """Position of a candidate, which is not left any more."""
         at = self._at[candidate.sketch, candidate.steps_json]
         self._left.remove(at)
@@ -143,7 +143,7 @@ class Greedy:
         """Up to `n` candidates."""
         return self._left.best(self._model, min(n, FIRST_BATCH) if self._first else n)
 
-    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[MeasuredSchedule, MeasureResult]]) -> None:
         """Pass on what was measured."""
         self._first = False
         for candidate, result in results:
@@ -172,7 +172,7 @@ class RecordedPolicy(SketchPolicy):
         asked = (super(RecordedPolicy, self).propose(n) for _ in range(_ASKS))
         return next(filter(None, asked), None) or self._left.best(self.model, n)
 
-    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[MeasuredSchedule, MeasureResult]]) -> None:
         """Learn from measurements."""
         super().observe(results)
         for candidate, _ in results:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,19 +15,27 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from autotune.api.bindings import Variant
+from autotune.api.bindings import Variant, networks_of
 from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
-from autotune.errors import LogMismatch
-from autotune.graph.network import Network, build_network, chosen
+from autotune.errors import LogMismatch, ScheduleError
+from autotune.graph.network import Network, chosen
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.network.artifact import Tuned
-from autotune.network.variants import tasks_of, unified
-from autotune.records import Log, MeasureRecord, best_for
+from autotune.network.sharing import (
+    SHARING_COSTS,
+    Option,
+    forms,
+    prefer_shared,
+    shared_weights,
+)
+from autotune.network.variants import tasks_of
+from autotune.records import Log, MeasureRecord, best_for, ranked_records
 from autotune.schedule.steps import Steps
-from autotune.search.policy import default_candidate
+from autotune.search.policy import default_alternatives, default_candidate
 from autotune.target import Target
+from autotune.te.dag import ComputeDAG
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 Progress: TypeAlias = Callable[[str], AbstractContextManager[OnProgress]]
@@ -61,9 +69,8 @@ class Plan:
     def networks(self) -> tuple[Network, ...]:
         """The model at the shapes of every variant: see `variants.unified`."""
         operators = operators_of(self.operators)
-        return unified(
-            build_network(self.model, v.shapes, self.random_weights, operators, self.constants)
-            for v in self.variants
+        return networks_of(
+            self.model, self.variants, self.random_weights, operators, self.constants
         )
 
 
@@ -112,10 +119,96 @@ def choose(
     latency_s = {key: record.result.latency_s or math.inf for key, record in best.items()}
     kept = [chosen(network, latency_s, guess) for network in networks]
     used = tasks_of(kept)
+    if len(kept) > 1:
+        first = {k: Timed(r.steps, latency_s[k]) for k, r in best.items()}
+        first |= {k: Timed(d.steps, guess[k]) for k, d in defaults.items() if k not in best}
+        steps |= _shared(kept, plan, {key: first[key] for key in used}, set(best), note, progress)
     missing = [key for key in used if key not in best]
     if missing:
         note(f"{len(missing)} of {len(used)} tasks take their analytic default")
     return kept, {key: steps[key] for key in used}
+
+
+_N_ALTERNATIVES = 96
+"""Programs of a task that are looked through for one that packs its weights as others do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A schedule and its seconds: as measured, or as the cost model expects them."""
+
+    steps: Steps
+    latency_s: float
+
+
+def _shared(
+    networks: Sequence[Network],
+    plan: Plan,
+    first: Mapping[str, Timed],
+    measured: set[str],
+    note: Note,
+    progress: Progress,
+) -> dict[str, Steps]:
+    """Schedules of tasks that read the same weights, in one order where that costs little.
+
+    `first`: what would be taken otherwise. Others are those in the log for `measured` tasks, and
+    what the cost model expects to be as fast for the rest.
+    """
+    weights = shared_weights(networks)
+    keys = sorted({key for weight in weights for key, _ in weight.users})
+    tasks = tasks_of(networks)
+    known = _measured_programs(plan, {key: first[key] for key in keys if key in measured})
+    items = [(tasks[key], first[key], known.get(key)) for key in keys]
+    find = partial(_options, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error)
+    with progress("sharing weights among variants") as tell:
+        options = dict(zip(keys, parallel_map(find, items, tell), strict=True))
+    picked = prefer_shared(weights, options)
+    changed = {key: o for key, o in picked.items() if o.steps != first[key].steps}
+    if changed:
+        most = max(o.latency_s / first[key].latency_s for key, o in changed.items())
+        note(
+            f"{len(changed)} tasks take a program that packs its weights as other variants do "
+            f"(at most {100 * (most - 1):.1f} % slower)"
+        )
+    return {key: option.steps for key, option in changed.items()}
+
+
+def _options(
+    item: tuple[ComputeDAG, Timed, list[Timed] | None],
+    target: Target,
+    n_threads: int,
+    max_error: float,
+) -> list[Option]:
+    """The fastest programs of a task, one for every order of its weights."""
+    dag, first, others = item
+    if others is None:
+        found = default_alternatives(
+            dag, target, n_threads, max_error, _N_ALTERNATIVES, SHARING_COSTS
+        )
+        others = [Timed(c.steps, c.predicted_s or math.inf) for c in found]
+    known: dict[object, str] = {}
+    options: dict[tuple[tuple[str, str], ...], Option] = {}
+    for timed in [first, *sorted(others, key=lambda t: t.latency_s)]:
+        with suppress(ScheduleError):
+            packed = forms(dag, timed.steps, known)
+            option = Option(timed.steps, timed.latency_s, packed)
+            options.setdefault(tuple(sorted(packed.items())), option)
+    return list(options.values())
+
+
+def _measured_programs(plan: Plan, first: Mapping[str, Timed]) -> dict[str, list[Timed]]:
+    """Programs of tasks that the log knows to be right, and nearly as fast as `first`."""
+    found: dict[str, list[Timed]] = {key: [] for key in first}
+    ranked = ranked_records(plan.log.records) if plan.log else {}
+    for (key, target, n_threads), records in ranked.items():
+        if key not in first or (target, n_threads) != (plan.target.key, plan.n_threads):
+            continue
+        timed = ((record, record.result.latency_s or math.inf) for record in records)
+        for record, latency_s in timed:
+            if latency_s <= SHARING_COSTS * first[key].latency_s:
+                with suppress(LogMismatch):  # steps of another version
+                    found[key].append(Timed(record.steps, latency_s))
+    return found
 
 
 def _open_alternatives(network: Network, best: Mapping[str, MeasureRecord]) -> set[str]:

@@ -25,7 +25,7 @@ from autotune.loopir.python_text import print_python
 from autotune.schedule.replay import apply, replay
 from autotune.schedule.state import Stage, State
 from autotune.schedule.steps import (
-    NEXT_CHUNK,
+    NEXT_PANEL,
     Annotate,
     CacheRead,
     CacheWrite,
@@ -260,12 +260,12 @@ class StageSchedule:
         return self._take(Pack(tensor, self.name))
 
     def prefetch(self, tensor: str, distance: int | str) -> StageSchedule:
-        """Prefetch packed `tensor` so many bytes ahead; "next": the next chunk, spread."""
+        """Prefetch packed `tensor` so many bytes ahead; "next": the next weight panel."""
         if distance != "next" and not (isinstance(distance, int) and distance >= 0):
             raise ScheduleError(
                 f"prefetch of {tensor} by {distance!r}", 'a distance is in bytes, or "next"'
             )
-        far = NEXT_CHUNK if isinstance(distance, str) else distance
+        far = NEXT_PANEL if isinstance(distance, str) else distance
         return self._take(Prefetch(tensor, self.name, far))
 
     def _new(self, step: CacheWrite | RFactor | Parts | Interleave) -> StageSchedule:
@@ -333,7 +333,7 @@ def _call_text(step: Step) -> str:
         case Pack(tensor=tensor):
             return f'pack("{tensor}")'
         case Prefetch(tensor=tensor, distance=distance):
-            is_next = isinstance(distance, int) and distance == NEXT_CHUNK
+            is_next = isinstance(distance, int) and distance == NEXT_PANEL
             return f'prefetch("{tensor}", ' + ('"next")' if is_next else f"{distance})")
         case CacheRead():
             raise TypeError("a step of the schedule, not of a stage")

@@ -1,6 +1,6 @@
 """⑤ The barrier of all generated parallel code, as LLVM assembly.
 
-One text serves the measuring driver and the network, so both meet in the same way.
+The measuring driver and compiled networks use the same barrier.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from autotune.target.isa import Isa
 
 
 def barrier_ir(spins: int, isa: Isa) -> str:
-    """`void barrier(ptr words, i64 n)`: wait until all `n` threads came; n = 1 returns at once.
+    """`void barrier(ptr words, i64 n)`: wait for all `n` threads; n = 1 returns at once.
 
     `words`: 256 bytes, zero at first. A waiting thread spins `spins` times, then yields its core at
-    every further try, so more threads than cores are slow but not stuck.
+    every further try, so with more threads than cores all still make progress.
     """
     return f"""
 declare i32 @sched_yield()

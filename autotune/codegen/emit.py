@@ -76,9 +76,9 @@ from autotune.te.expr import (
 from autotune.te.strides import CACHE_LINE
 
 _ZEROS = 256
-"""Bytes to read where a load is not made: more than any vector."""
+"""Least bytes of zeros that a masked-out load reads instead: more than any vector."""
 _MAX_ZEROS = 16_384
-"""Most of them: what is read in a row behind one choice of an address."""
+"""Most bytes of such zeros: of loads in a row behind one selected address."""
 
 
 def emit_program(program: Program, triple: str, prefix: str = "", isa: Isa = ISAS[-1]) -> str:
@@ -111,7 +111,7 @@ class _Function:
         self.b.end()
 
     def zeros(self, n_bytes: int = _ZEROS) -> Value:
-        """Where a load that is not made reads; part of the module from the first use on."""
+        """The zeros that masked-out loads read; part of the module from the first use on."""
         return self.module.zeros(f"{self.prefix}zeros", n_bytes)
 
     # --- statements ---------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class _Function:
             names = frozenset(variables(e.cond))
             yes = self.value(e.a, self._and(guard, Guard(cond, names)) if loads(e.a) else None)
             if isinstance(e.a, Load) and e.b == Const(0.0, dtype_of(e.a)) and cond.type is I1:
-                return yes  # a load that is not made reads zeros
+                return yes  # a masked-out load reads zeros
             other = Guard(self.do.negation(cond), names) if loads(e.b) else None
             no = self.value(e.b, self._and(guard, other) if other else None)
         else:
@@ -397,6 +397,43 @@ class _Function:
             self.at.keep_load(e.tensor.name, key, value)
         return value
 
+<<<<<<< HEAD
+=======
+    def _repeated(
+        self, e: Load, form: Linear, kind: Type, period: int, guard: Guard | None
+    ) -> Value:
+        """A few contiguous elements, repeated over the lanes."""
+        lanes = self.at.lanes
+        assert lanes is not None
+        first = self.at.without_lane(form)
+        few = self.plain_load(e, first, kind, min(period, lanes[1]), guard)
+        return repeated(self.b, few, lanes[1])
+
+    def _picked(self, e: Load, form: Linear, kind: Type, stride: int, width: int) -> Value:
+        """Every `stride`-th element, out of the vectors of `width` lanes that hold them all."""
+        lanes = self.at.lanes
+        assert lanes is not None
+        first = self.at.expanded(self.at.without_lane(form))
+        phase = first.const % stride
+        starts = range(first.const - phase, first.const - phase + stride * lanes[1], width)
+        whole = [self.plain_load(e, Linear(first.terms, n), kind, width, None) for n in starts]
+        return picked(self.b, whole, stride, phase)
+
+    def _strided(
+        self, e: Load, form: Linear, kind: Type, stride: int, guard: Guard | None
+    ) -> Value:
+        """Every `stride`-th element, out of the vectors around them."""
+        assert self.at.lanes is not None
+        count, first = self.at.lanes[1], self.at.without_lane(form)
+        mask = guard.holds if guard is not None and guard.holds.type.is_vector else None
+
+        def part(start: int, mask: Value | None) -> Value:
+            held = Guard(mask, guard.loops) if guard is not None and mask is not None else guard
+            return self.plain_load(e, Linear(first.terms, first.const + start), kind, count, held)
+
+        return strided(self.b, count, stride, mask, part)
+
+>>>>>>> main
     def _chosen(self, tensor: Tensor, form: Linear, kind: Type, count: int, guard: Guard) -> Value:
         """The address of a load where `guard` holds, else of zeros.
 

@@ -1,4 +1,4 @@
-"""⑤ What is known at a point of a kernel while it is emitted: loops, lanes, and values to share."""
+"""⑤ The state of emission at a point of a kernel: loops, lanes, and values available for reuse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Whether a load is made, and the loops that this depends on."""
+    """The condition of a masked load, and the loops that it depends on."""
 
     holds: Value
     loops: frozenset[str]

@@ -16,8 +16,8 @@ _LIBM = "libm.so.6"
 class Library:
     """Machine code ready to be called; it lives as long as this object.
 
-    Symbols that the objects leave open are looked up in each other, in this process and in libm.
-    One that is nowhere to be found becomes address 0, where a call crashes: whoever needs a further
+    Undefined symbols are resolved in the other objects, in this process and in libm. A symbol that
+    none of them defines becomes address 0, where a call crashes, so a caller that needs another
     library (libgomp) loads it first.
     """
 

@@ -1,4 +1,4 @@
-"""⑤ Lanes of vectors in another order."""
+"""⑤ Shuffles: lanes of vectors in another order."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def picked(b: Builder, vectors: Sequence[Value], stride: int, phase: int) -> Val
 def _half(b: Builder, value: Value, odd: int) -> Value:
     """The even or the odd lanes of one vector.
 
-    As halves of larger integers: of a sum of even and odd lanes picked by a shuffle LLVM makes a
-    horizontal addition, which knows only the first 16 registers and drives a register tile out.
+    Taken as halves of wider integers. From a sum of even and odd lanes that shuffles pick, LLVM
+    makes a horizontal addition, which encodes only the first 16 registers, so the register tile
+    spills.
     """
     count = value.type.count // 2
     if count == 1 or value.type.scalar is not F32:

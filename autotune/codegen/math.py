@@ -1,8 +1,8 @@
 """⑤ Elementary functions as straight-line float code, scalar or vector alike.
 
 LLVM's libm calls are neither vectorised nor inlined, so each function is a polynomial here. A
-division of 16 floats keeps a port busy for 16 cycles: where the divisor is known to be a moderate
-positive number, one step from the processor's guess at its reciprocal takes three operations.
+division of 16 floats occupies a port for 16 cycles: where the divisor is known to be a moderate
+positive number, a reciprocal estimate and one Newton step take three operations.
 AVX-512 multiplies by a power of two in one instruction instead of eight.
 Errors are the largest seen against float64 over the stated range (checked by tests):
 
@@ -32,7 +32,7 @@ _Binary: TypeAlias = Callable[[Value, Value], Value]
 _SMALLEST_NORMAL = 2.0**-126
 _SQRT_HALF_BITS = 0x3F3504F3
 _AS_SET = 4
-"""The rounding that the processor is set to."""
+"""The rounding mode of the processor."""
 _SMALL = 87.0
 """e^±87 and its reciprocal are normal numbers."""
 _TANH: _Floats = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1)

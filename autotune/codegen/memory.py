@@ -1,8 +1,8 @@
-"""⑤ Memory that kernels work on: aligned to cache lines and vectors, and in large pages.
+"""⑤ Memory of kernels: aligned to cache lines and vectors, and in large pages.
 
-Each row of a matrix may lie in a page of its own. More pages than the processor knows addresses of
-cost a walk through tables each, in a virtual machine through two at once: up to half the time of a
-kernel whose weights stream from memory.
+Each row of a matrix may be in a page of its own. With more pages than the TLB has entries every row
+costs a page walk, in a virtual machine a nested one: up to half the time of a kernel whose weights
+stream from memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def aligned(shape: tuple[int, ...], dtype: str) -> Array:
 
 
 class Recycled:
-    """Hands out arrays of one kind; a large one again as soon as nobody can reach it any more."""
+    """Allocates arrays of one kind; reuses a large one as soon as it has no other reference."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self._shape, self._dtype = shape, dtype
@@ -53,7 +53,7 @@ class Recycled:
         self._unused = 0
 
     def take(self) -> Array:
-        """An array of any content that nobody else has. Raises MemoryError without room for it."""
+        """An array of undefined content. Raises MemoryError without room for it."""
         if not self._is_large:
             return np.empty(self._shape, self._dtype)
         if self._array is None or self._n_holders(self._array) > self._unused:

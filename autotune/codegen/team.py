@@ -33,7 +33,7 @@ _FLAGS = 6
 
 
 class Renewable(Protocol):
-    """What holds a lock or a state that a fork may copy at a bad moment."""
+    """An object with a lock or state that a fork may copy while it is in use."""
 
     def renew(self) -> None:
         """Called in the child of a fork, while it has one thread."""
@@ -50,7 +50,7 @@ class Team:
         self._members: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
     def join(self, member: Renewable) -> None:
-        """Renew `member` in the child of every later fork, as long as it lives."""
+        """Reset `member` in the child of every later fork, while it exists."""
         self._members.add(member)
 
     def call(self, function: Callable[..., T], *arguments: object) -> T:
@@ -62,7 +62,7 @@ class Team:
         return self._helper.submit(function, *arguments).result()
 
     def after_fork(self) -> None:
-        """Take note, in the child, of the only thread that it has."""
+        """Record, in the child, its only thread."""
         self.forked_thread = threading.get_ident()
         self._helper = None  # its thread is in the parent
         for member in list(self._members):

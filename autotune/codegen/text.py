@@ -1,8 +1,8 @@
-"""⑤ LLVM IR as text, written while it is made.
+"""⑤ LLVM IR as text, written while a kernel is emitted.
 
 Only what the emitter needs: scalars and vectors, straight-line instructions, labels, phis, external
-functions. A value is its type and its name; nothing is kept of an instruction but its line, so
-writing a kernel takes a third of what building llvmlite's objects and printing them takes.
+functions. A value is its type and its name, and an instruction is only its line of text, so
+writing a kernel takes a third of the time that building and printing llvmlite's objects takes.
 
     module = Module(triple)
     b = Builder(module, "kernel", {"x": PTR, "begin": I64, "end": I64})
@@ -351,6 +351,6 @@ class Builder:
         return Value(kind, name)
 
     def _named(self, hint: str = "") -> str:
-        """A name of its own: the number at its end tells it from all others."""
+        """A unique name, by the number at its end."""
         self._count += 1
         return f"%{_quoted(hint + '.' + str(self._count))}" if hint else f"%.{self._count}"

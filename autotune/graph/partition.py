@@ -31,6 +31,9 @@ _MOST_FUSED = 32
 saves no time, and compile time grows with its length."""
 
 
+_BYTES = ("uint8", "int8")
+
+
 @dataclass
 class Group:
     """Nodes of one subgraph in topological order; the last one makes its output."""
@@ -79,10 +82,15 @@ class _Partition:
         self.readers = graph.consumers()
         self.n_uses = {name: len(users) for name, users in self.readers.items()}
         self.rank = _ranks(graph)
+        self.computed_by_readers: dict[str, Node] = {}
+        """Output of a node that is in no group of its own -> the node."""
 
     def visit(self, node: Node) -> None:
         operator = operator_of(node.op)
         if operator.fusion is Fusion.VIEW or node.output in self.placed:
+            return
+        if operator.widens and self._is_for_readers(node):
+            self.computed_by_readers[node.output] = node
             return
         group = self._epilogue_of(node) if operator.is_elementwise else self._prologue_of(node)
         if group is None:
@@ -92,11 +100,30 @@ class _Partition:
             del self.owner[group.output]
         nodes = [node]
         while nodes:
-            group.nodes += nodes
-            self.placed |= {n.output for n in nodes}
+            self._add(group, nodes)
             is_full = len(group.nodes) >= _MOST_FUSED
             nodes = [] if is_full else self._until_joined(group.output)
         self.owner[group.output] = group
+
+    def _add(self, group: Group, nodes: list[Node]) -> None:
+        """Append nodes, each behind what its readers compute themselves."""
+        for node in nodes:
+            own = [self.computed_by_readers.get(name) for name in node.inputs]
+            group.nodes += [n for n in own if n is not None and n not in group.nodes]
+            group.nodes.append(node)
+        self.placed |= {n.output for n in nodes}
+
+    def _is_for_readers(self, node: Node) -> bool:
+        """Whether all readers of a tensor can compute it, and it would have to be stored for them:
+        its operand is smaller."""
+        readers = self.readers.get(node.output, [])
+        if not readers or node.output in self.graph.outputs:
+            return False
+        is_chain = len(readers) == 1 and operator_of(readers[0].op).is_elementwise
+        is_chain = is_chain and self._epilogue_of(node) is not None
+        return not is_chain and all(
+            operator_of(r.op).fusion in (Fusion.ELEMENTWISE, Fusion.ANCHOR) for r in readers
+        )
 
     def _until_joined(self, name: str) -> list[Node]:
         """The elementwise nodes between a tensor and the node where its consumers reconverge.
@@ -152,6 +179,8 @@ class _Partition:
         operator = operator_of(node.op)
         if operator.is_elementwise or not operator.is_cheap:
             return operator.is_cheap
+        if self.graph.types[anchor.inputs[0]].dtype in _BYTES and operator.layout is not Layout.PAD:
+            return False  # what one instruction multiplies lies side by side
         if anchor.attrs.get("kind") == "grouped":
             return False  # its channels have two dimensions, which data movement does not know
         is_collected = self._reads_per_element(anchor) > _MOST_STRIDED_READS

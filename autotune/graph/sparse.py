@@ -1,15 +1,14 @@
-"""① Sparse weights: a product with a pruned constant as a task over the blocks that are there.
+"""① Sparse weights: a product with a pruned constant as a task over its nonzero blocks.
 
     y[m, n] = Σ_k x[m, k] · w[k, n]
  -> y[m, j, c] = Σ_b<row j, k<4  x[m, starts[p] + k] · values[p, k, c]     p = indptr[j] + b
 
-Block row j are 16 neighbouring results. Its blocks, those of `w` with anything but zeros in them,
-lie one behind another in `values`; `starts` are their first rows of `w`, `indptr` says where the
-blocks of each j begin: BSR. Which tasks compute y point by point is all that counts, so this holds
-for dense layers, for 1×1 convolutions and for batches of products. What is multiplied by a zero
-that is left out is taken for finite.
+Block row j holds 16 neighbouring results. Its nonzero blocks of `w` are contiguous in `values`;
+`starts` are their first rows of `w`, and `indptr` is where the blocks of each j begin: BSR. The
+definition alone decides where this applies: dense layers, 1×1 convolutions, batches of products.
+Data that meet only omitted zeros are assumed to be finite.
 
-The dense task stays: measuring decides, as between the alternatives of a `Chain`.
+The dense task stays as an alternative (`Chain`): measuring decides.
 """
 
 from __future__ import annotations
@@ -33,37 +32,37 @@ from autotune.graph.sparse_task import (
 from autotune.graph.subgraph import Subgraph
 
 MIN_ZEROS = 0.4
-"""Weights with a smaller share of zeros are not looked at."""
+"""Least share of zeros of a weight for which blocks are considered."""
 MAX_WORK = 0.7
-"""Share of the dense multiply-adds beyond which blocks are no alternative."""
+"""Most multiply-adds of blocks, as a share of the dense ones."""
 _WIDTHS = (16, 8, 4)
 """Results of a block row: a vector, or part of one where nothing wider divides all results."""
 _HEIGHTS = (1, 2, 4, 8, 16)
 """Terms of a block."""
 _START_COST = 0.75
-"""Multiply-adds of vectors that take as long as beginning a block does (measured)."""
+"""Overhead of a block in vector multiply-adds (measured)."""
 _GOOD = 0.3
-"""Share of the dense work below which narrower blocks are not looked for."""
+"""Share of the dense work below which narrower blocks are not tried."""
 _MIN_ROWS = 16
 """Rows of data that fill a vector."""
 _NARROW = (1, 4)
-"""Results of a block row where rows of data are vectors."""
+"""Results of a block row where vectors run over rows of data."""
 _BY_ROWS_COST, _BY_ROWS_START = 1.3, 220.0
-"""There, multiply-adds take so many times longer, and each block begins for all rows at once."""
+"""Relative cost of multiply-adds there, and the overhead of a block, which all rows share."""
 _MOVE_COST = 22.0
-"""Multiply-adds that take as long as moving one element of data or results (measured)."""
+"""Cost of transposing one element of data or results, in multiply-adds (measured)."""
 _ALIKE = 1.15
-"""Layers whose numbers of blocks differ by no more share a task, that of the largest."""
+"""Most ratio between the numbers of blocks of layers that share a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Matrices [k, n], one behind another, by their blocks of `height` × `width` that are not zero.
+    """Stacked matrices [k, n] by their nonzero blocks of `height` × `width`.
 
     `values` [n_blocks, height, width]; `starts` [n_blocks]: first row of each block; `indptr`
     [n_matrices · n / width + 1]: where the blocks of each block row begin. At least one block is
-    stored, and there may be more behind the last row, which nothing reads. `by_rows`: vectors are
-    rows of data, not results.
+    stored; blocks after those of the last row are padding. `by_rows`: vectors run over rows of
+    data, not over results.
     """
 
     values: NDArray[np.float32]
@@ -89,7 +88,7 @@ def zero_share(weight: Array) -> float:
 
 
 def best_blocks(weight: Array, n_rows: int = 1) -> Blocks | None:
-    """The blocks of `weight` [matrices, k, n] with least work; None where dense is no more.
+    """The blocks of `weight` [matrices, k, n] with least work; None where dense is better.
 
     `n_rows`: how many rows of data a weight is for.
     """
@@ -141,7 +140,7 @@ def _work_by_rows(weight: Array, n_rows: int) -> dict[_Form, float]:
 
 
 def _there(weight: Array, width: int) -> NDArray[np.bool_]:
-    """Which rows of `width` elements have any but zeros, [matrices, k, n / width]."""
+    """Which rows of `width` elements are nonzero, [matrices, k, n / width]."""
     n_matrices, k, n = weight.shape
     found: NDArray[np.bool_] = np.logical_or.reduce(
         (weight != 0).reshape(n_matrices, k, n // width, width), axis=3
@@ -180,7 +179,7 @@ def _joined(there: NDArray[np.bool_], height: int) -> NDArray[np.bool_]:
 
 
 def sparse_subgraphs(subgraphs: Mapping[int, Subgraph]) -> dict[int, Subgraph]:
-    """The same subgraphs over blocks, where a weight has zeros enough and a use for it."""
+    """The subgraphs over blocks of those that have a product with a sparse enough weight."""
     found = {n: b for n, s in subgraphs.items() if (b := _blocks_of(s)) is not None}
     alike: dict[object, list[int]] = {}
     for n, (_, blocks) in found.items():
@@ -226,7 +225,7 @@ def _sparse(subgraph: Subgraph, product: Product, blocks: Blocks) -> Subgraph:
     )
 
 
-# --- what is told of it -----------------------------------------------------------------------
+# --- statistics -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +243,7 @@ class Zeros:
 
 
 def zeros_of(weights: Sequence[Array], stored: Sequence[Mapping[str, Array]]) -> Zeros | None:
-    """What to say of the `weights` of a task; None where few are zero.
+    """The zeros of the `weights` of a task; None where few are zero.
 
     `stored`: constants of the calls over blocks that may replace calls of the task.
     """

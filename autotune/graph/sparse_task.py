@@ -1,7 +1,7 @@
-"""① The computation of a product over the blocks of its weight: which there are, how they are read.
+"""① The computation of a product over the nonzero blocks of its weight.
 
-Where results fill vectors (`ByResults`), and where rows of data do (`ByRows`): blocks are too
-narrow for vectors of results then, so that data and results are transposed.
+Vectors run over results (`ByResults`) or, where blocks are too narrow for that, over rows of data
+(`ByRows`), with data and results transposed.
 
     y[m, n] = Σ_k x[m, k] · w[k, n]
  -> y[m, j, c] = Σ_b,k  x[m, starts[p] + k] · values[p, k, c]          p = indptr[j] + b
@@ -42,7 +42,7 @@ from autotune.te.expr import (
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Σ_k x·w of a task: the computation, its weight, and which axes the weight is read by."""
+    """Σ_k x·w of a task: the computation, the loads of weight and data, and the batch axes."""
 
     op: Compute
     weight: Load
@@ -62,7 +62,7 @@ class Product:
 
 
 def products(dag: ComputeDAG) -> Iterator[Product]:
-    """Sums of data times a constant that nobody else reads, along one axis."""
+    """Sums of data times a constant with a single consumer, along one axis."""
     for op in dag.computes:
         match op.body:
             case Reduce(op="sum", body=Binary(op="mul", a=Load() as a, b=Load() as b)):
@@ -90,7 +90,7 @@ def _product(dag: ComputeDAG, op: Compute, weight: Load, data: Load) -> Product 
 
 
 def pointwise_after(dag: ComputeDAG, op: Compute) -> bool:
-    """Whether all that depends on `op` has its axes and reads the like at the very same point."""
+    """Whether everything that depends on `op` is pointwise in its axes."""
     after = {op.name}
     for other in dag.computes:
         reads = [x for x in other.reads if x.tensor.name in after]
@@ -113,7 +113,7 @@ def as_matrices(product: Product, weight: Array) -> Array:
 
 
 def names_of(weight: str) -> tuple[str, str, str]:
-    """The constants that stand for a weight: its blocks, their first rows, where rows begin."""
+    """The constants that replace a weight: its blocks, their first rows, the row pointers."""
     return f"{weight}.values", f"{weight}.starts", f"{weight}.indptr"
 
 
@@ -153,12 +153,12 @@ class ByResults:
         self.changed: dict[str, Tensor] = {}
 
     def product_ops(self) -> list[Compute]:
-        """What stands for the product."""
+        """The computations that replace the product."""
         row, column = self._row_and_column(self.product.op)
         return [self._result(self.product.op, self._sum(self.product.data, row, column))]
 
     def pointwise(self, op: Compute) -> Compute:
-        """A computation behind the product, or one that has nothing to do with it."""
+        """A computation that depends on the product, or is independent of it."""
         if not any(x.tensor.name in self.changed for x in op.reads):
             return op
         row, column = self._row_and_column(op)
@@ -223,5 +223,5 @@ class ByRows(ByResults):
         return [turned, total, Compute(op.tensor, op.axes, total.tensor[at])]
 
     def pointwise(self, op: Compute) -> Compute:
-        """A computation behind the product: as it was."""
+        """A computation that depends on the product, unchanged."""
         return op

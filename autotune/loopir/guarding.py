@@ -1,30 +1,31 @@
-"""④ Minimal filtering where its data are finite and bounded, else the sum as it is defined.
+"""④ Winograd tiling where its data are finite and bounded, else the sum as it is defined.
 
     for t: x2[…] = transforms               for t: size = 0
            products, inverse, consumer  ->         x2[…] = transforms; size += watched x2[…]²
                                                    if size <= LIMIT: products, inverse, consumer
                                                    else: consumer of the plain sum
 
-Every result of a tile is made out of every element that the tile reads: one NaN, infinity or 1e38
-among them would spoil results that do not depend on it. What is watched are the points 0, 1 and ∞
-along each window axis, of every channel: together they depend on every element of the tile.
+Every result of a tile is computed from every element that the tile reads: one NaN, infinity or
+1e38 among them would change results that do not depend on it. The sum of squares `size` covers the
+transformed points 0, 1 and ∞ along each window axis, of every channel. Together these points depend
+on every element of the tile.
 
-- NaN, infinity: times a coefficient other than 0 and plus anything it is not finite, and neither is
-  the square of that nor a sum with it. So a size within LIMIT proves that all elements are finite.
-- An element above √LIMIT = 2²⁸ = 2.7e8 among small ones makes a watched point as large, for with up
-  to six points no coefficient is below 1; so do tiles of random or of equal elements. Unseen are
-  larger elements that cancel out at all watched points to the last bit (rows x, -x, x, … of few
-  bits). Their results are as exact as others as long as they are below 1e36.
-- Elements below are filtered: results that do not read one are off by its rounding errors, 1e-7 to
-  1e-6 of its size. That is the error of the algorithm, relative to the largest value.
-- With weights up to `MAX_WEIGHT` no product of bounded data leaves the range of float32, nor do
-  sums of 2³² of these.
+- A NaN or infinity times a coefficient other than 0, plus anything, is not finite; neither is its
+  square, nor a sum with that. So `size <= LIMIT` proves that all elements are finite.
+- An element above √LIMIT = 2²⁸ = 2.7e8 among small ones makes a watched point as large, because
+  with up to six points no coefficient is below 1; the same holds for tiles of random or of equal
+  elements. Larger elements that cancel to the last bit at all watched points (rows x, -x, x, … of
+  few bits) are not detected. Their results are as exact as others up to 1e36.
+- Smaller elements are transformed. Results that do not read such an element carry its rounding
+  error, 1e-7 to 1e-6 of its size: the error of the algorithm relative to the largest value.
+- With weights up to `MAX_WEIGHT` no product of bounded data leaves the range of float32, and
+  neither does a sum of 2³² of them.
 
-An element on which two tiles overlap may come from either, so that it differs in rounding from run
-to run where one of them has bad data and the other has not.
+An element on which two tiles overlap is stored by both, in an order that differs from run to run.
+Where only one of the tiles has unbounded data, the two values differ in rounding.
 
-Decided is before anything is stored: the operand that a result overwrites is still there. Data that
-are transformed in another kernel leave one flag per iteration of that kernel, 0 or 1.
+The decision precedes all stores, so an operand that the result overwrites is still intact. Where
+the data are transformed by another kernel, that kernel stores one flag, 0 or 1, per iteration.
 """
 
 from __future__ import annotations
@@ -55,17 +56,19 @@ from autotune.te.expr import (
 from autotune.te.strides import dense
 
 LIMIT = 2.0**56
-"""Largest sum of squares of the transformed data that one decision is about. Data of order 10⁴ pass
-in blocks of a million elements, data of order 10⁸ in none."""
+"""Largest sum of squares of the transformed data of one decision. Blocks of a million elements of
+order 10⁴ are below it, elements of order 10⁸ never."""
 MAX_WEIGHT = 2.0**28
-"""Weights beyond this are for plain sums alone."""
+"""Calls with larger weights, or weights that are not finite, use plain sums only."""
 _FLAG_LANES = 8
 
 
 @dataclass(frozen=True)
 class Guards:
-    """Where decisions are made: `hosts`, the kernel that may compute the plain sum instead, by the
-    stage of the transformed data. `flags`: of data that another kernel has transformed.
+    """Where decisions are made.
+
+    `hosts`: by stage of transformed data, the kernel that may compute the plain sum instead.
+    `flags`: the flags of data that are transformed in another kernel than their host.
     """
 
     state: State
@@ -74,7 +77,7 @@ class Guards:
     flags: dict[str, Buffer] = field(default_factory=dict)
 
     def watch(self, inst: Instance, store: Store) -> Body:
-        """size += the square of what `store` stores, if that is watched."""
+        """`size += value²` behind `store`, if its stage holds transformed data."""
         name = inst.stage.name
         if name not in self.hosts:
             return ()
@@ -89,18 +92,18 @@ class Guards:
         return (Store(size, at, select(reduce(both, chosen), more, before)),)
 
     def decided_by(self, stage: Stage) -> list[str]:
-        """Transformed data that are in a local buffer when `stage` is, if its loops decide."""
+        """Transformed data that are complete when the local `stage` is, if its host decides."""
         if stage.attach is None or stage.attach.target not in self.hosts.values():
             return []
         host = stage.attach.target
         return [d for d, h in self.hosts.items() if h == host and self._within(d, stage.name)]
 
     def recorded_by(self, kernel: str) -> list[str]:
-        """Transformed data of a kernel on which another one decides."""
+        """Transformed data of `kernel` on which another kernel decides."""
         return [d for d, h in self.hosts.items() if h != kernel == self.state.root_of(d)]
 
     def needed_by(self, kernel: str) -> list[str]:
-        """Transformed data of other kernels on which this one decides."""
+        """Transformed data of other kernels on which `kernel` decides."""
         return [d for d, h in self.hosts.items() if h == kernel != self.state.root_of(d)]
 
     def _within(self, name: str, ancestor: str) -> bool:
@@ -127,12 +130,14 @@ def guards(state: State, exact: State) -> Guards:
     found = Guards(state, exact, hosts)
     decide = [s for s in state.stages.values() if found.decided_by(s)]
     if both_have := [s.name for s in decide if s.name in exact.stages]:
-        raise ScheduleError(f"{both_have[0]} is done before it is known whether data are bounded")
+        raise ScheduleError(
+            f"{both_have[0]} is computed before it is known whether data are bounded"
+        )
     return found
 
 
 def _check_local(state: State, exact: State, host: str) -> None:
-    """Refuse a kernel with plain sums that needs what ours computes for the transforms alone."""
+    """Refuse a plain sum that reads a stage which the schedule computes for the transforms only."""
     inside = [s for s in exact.stages.values() if exact.root_of(s.name) == host]
     known = {p.name for p in exact.dag.placeholders} | {s.name for s in inside}
     known |= {s.name for s in state.stages.values() if s.attach is None}
@@ -152,7 +157,7 @@ def size_of(stage: Stage) -> Buffer:
 
 
 def sized(stages: Sequence[Stage], body: Body) -> Body:
-    """`body` with the sizes of `stages`, which begin at 0."""
+    """`body` inside the allocation of the sums of squares of `stages`, set to 0 first."""
     for stage in stages:
         size = size_of(stage)
         (lanes,) = size.tensor.shape
@@ -163,12 +168,12 @@ def sized(stages: Sequence[Stage], body: Body) -> Body:
 
 
 def are_bounded(stages: Sequence[Stage]) -> Expr:
-    """Whether all sizes are within the limit; false for NaN."""
+    """Whether all sums of squares are at most LIMIT; false for NaN."""
     return reduce(both, (compare("le", _total(size_of(s)), f32(LIMIT)) for s in stages))
 
 
 def record(stage: Stage, flags: Buffer) -> Stmt:
-    """Note for another kernel whether this iteration's data are bounded (0) or not (1)."""
+    """Store the flag of this iteration for another kernel: 0 where its data are bounded, else 1."""
     return Store(flags.tensor, (Var("t"),), select(are_bounded([stage]), f32(0.0), f32(1.0)))
 
 
@@ -179,7 +184,7 @@ def flags_of(name: str, extent: int) -> Buffer:
 
 
 def unless_flagged(flags: Sequence[Buffer], body: Body, otherwise: Body) -> Body:
-    """`body` where no flag is set."""
+    """`body` where no flag is set, else `otherwise`."""
     counts = [_count_buffer(f) for f in flags]
     cond = reduce(both, (compare("eq", _total(c), f32(0.0)) for c in counts))
     out: Body = (If(cond, body, otherwise),)

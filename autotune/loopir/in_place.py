@@ -1,8 +1,8 @@
-"""④ Programs whose result may lie where an operand lies: y[i] = f(…, x[i], …).
+"""④ Buffer aliasing within a program: results that may overwrite an operand, y[i] = f(…, x[i], …).
 
-That is right where every element of x is read by the very statement that stores that element of y,
-and stored once: tiles that overlap would read what they have written. All elements are stored, so
-it is once where as many are stored as there are.
+This is legal where every element of x is read only by the statement that stores the same element of
+y, and each element of y is stored once; overlapping tiles would read elements that they have
+overwritten. Every element is stored at least once, so counting the stores decides.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _is_stored_once(y: Buffer, program: Program, reads: Sequence[Load]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """The way to a statement: extents of loops, what is bound, and what must hold."""
+    """The context of a statement: extents of loops, bound variables, and conditions."""
 
     extents: Mapping[str, int]
     bound: dict[str, Expr]
@@ -61,7 +61,7 @@ class _Path:
         return replace(self, conditions=(*self.conditions, substitute(cond, self.bound)))
 
     def n_runs(self) -> int:
-        """How often a statement there is run; with too many points to look at, at most."""
+        """How often a statement there runs; an upper bound where there are too many points."""
         total = prod(self.extents.values())
         if not self.conditions:
             return total
@@ -71,8 +71,7 @@ class _Path:
 
 
 def _n_stored(body: Body, name: str, path: _Path) -> int:
-    """How many elements of tensor `name` are stored, each as often as it is; at most, where data
-    decide."""
+    """How many stores to tensor `name` run; an upper bound where data decide."""
     total = 0
     for stmt in body:
         match stmt:

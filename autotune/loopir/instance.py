@@ -52,8 +52,8 @@ def fuse_sizes(stage: Stage, sizes: dict[str, int]) -> None:
 class Instance:
     """A stage being lowered: start and extent of its region per axis; `local` when attached.
 
-    `overrides`: extents of loops that differ in this version; `versioned`: loops whose remainder
-    has been told from their full tiles.
+    `overrides`: extents of loops that differ in this version; `versioned`: loops of which this is
+    the version for full tiles or the one for the remainder.
     """
 
     stage: Stage
@@ -116,7 +116,7 @@ class Instance:
         return value
 
     def limit(self, it: Iterator, ranges: Ranges) -> Expr | None:
-        """How long loop `it` of a ragged axis is, by the loops around it; None for other loops."""
+        """The length of a loop over a ragged axis, by the loops around; None for other loops."""
         stage = self.stage
         axis = stage.ragged(it.name)
         if axis is None or axis.limit is None:

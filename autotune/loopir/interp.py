@@ -2,13 +2,13 @@
 
 It executes the text of `autotune.loopir.python_text` over checked memory. A statement is evaluated
 in float64 and rounded once, where it stores; loads that a Select does not choose are not made.
-Refused with `InvalidAccess`, because no machine would tell:
+Raised as `InvalidAccess`, since machine code would go on silently:
 
 - an index outside the tensor, or an element read before it was written;
 - an iteration of the parallel range that reads what another one wrote in the same kernel, or
   writes another value over it.
 
-The parallel range runs backwards, so that a program that depends on its order gives itself away.
+The parallel range runs backwards, so a program that depends on the order of its iterations fails.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _CODES = {
     "float64": "d",
     "int64": "q",
     "int32": "i",
+    "int16": "h",
     "int8": "b",
     "uint8": "B",
     "bool": "b",
@@ -40,7 +41,7 @@ _NOBODY, _OUTSIDE = -2, -1
 
 
 class InvalidAccess(Exception):
-    """A program touches memory that is not there, not written, or not its own."""
+    """A program accesses memory out of bounds, not yet written, or of another iteration."""
 
 
 def interpret(
@@ -128,7 +129,7 @@ class _Memory:
         self.settle(written=True)
 
     def settle(self, written: bool = False) -> None:
-        """Pass the barrier after a kernel: what has been written is now everybody's."""
+        """Pass the barrier after a kernel: any iteration may now read what was written."""
         self.writers = [_OUTSIDE if written or w != _NOBODY else w for w in self.writers]
 
 
@@ -173,7 +174,7 @@ def _result(buffer: Buffer, memory: dict[str, _Memory]) -> Array:
     return np.array(held.values, buffer.tensor.dtype).reshape(buffer.tensor.shape)
 
 
-# --- the functions of the text, with the machine's answer where Python would raise ---------------
+# --- the functions of the text, with the result of machine code where Python would raise ---------
 
 
 def _total(function: Callable[..., Any]) -> Callable[..., float]:

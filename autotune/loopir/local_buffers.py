@@ -1,4 +1,4 @@
-"""④ Local buffers: what an attached stage computes for the loops around it, and where it lies."""
+"""④ Local buffers: the region that an attached stage computes, and its layout on the stack."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CONFLICT_BYTES, _PADDING = 1024, 16
 
 
 def local_region(reads: list[Read], dim: int, ranges: Ranges) -> tuple[Expr, int]:
-    """Start and extent of what `reads` touch of dimension `dim` while the loops around them run.
+    """Start and extent of the region of dimension `dim` that `reads` cover while their loops run.
 
-    Where reads are guarded or their reach is a bound only, the region is moved into the tensor; an
-    exact one is inside, and its start stays free of min and max.
+    Where reads are guarded, or only a bound of their region is known, the start is clamped so that
+    the region lies inside of the tensor. An exact region does, and needs no min and max.
     """
     size = max(r.load.tensor.shape[dim] for r in reads)
     indices = [(r.load.indices[dim], r.loops(ranges)) for r in reads]
@@ -47,9 +47,9 @@ def _is_exact(index: Expr, inner: Mapping[str, int]) -> bool:
 
 
 def padded_rows(tensor: Tensor) -> tuple[int, ...]:
-    """Strides of a local buffer: rows a multiple of 1 KiB apart get a cache line in between.
+    """Strides of a local buffer, with a cache line between rows a multiple of 1 KiB apart.
 
-    Else all rows of a register tile would compete for one set of the L1 cache.
+    Without it all rows of a register tile would compete for one set of the L1 cache.
     """
     strides: list[int] = []
     step = 1

@@ -86,7 +86,7 @@ class _Packer:
         if not isinstance(e, Load) or e.tensor.name not in self.wanted:
             return None
         if any(map(loads, e.indices)):
-            return None  # in an order that only data know
+            return None  # the reading order depends on data
         used = {v for i in e.indices for v in variables(i)}
         dims = [(n, size) for n, size in loops if n in used]
         names = {n: Var(f"i{k}") for k, (n, _) in enumerate(dims)}

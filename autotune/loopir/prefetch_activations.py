@@ -59,7 +59,7 @@ Filled: TypeAlias = Callable[[Body, Body], Body]
 def prefetch_activations(program: Program, lowering: Lowering) -> Program:
     """Apply the `prefetch` steps of tensors that are not packed, in local reductions."""
     stages = (*lowering.state.stages.values(), *lowering.exact.stages.values())
-    if not any(stage.touched for stage in stages):
+    if not any(stage.prefetched_activations for stage in stages):
         return program
     kernels = (
         replace(k, body=_prefetched(k.body, lowering, kernel_ranges(k))) for k in program.kernels
@@ -75,11 +75,11 @@ def _prefetched(body: Body, lowering: Lowering, ranges: Ranges) -> Body:
             return None
         state = lowering.state if name in lowering.state.stages else lowering.exact
         consumers = (s for s in state.stages.values() if not s.op.reduce_axes)
-        operands = {name for s in consumers for name in s.touched}
+        operands = {name for s in consumers for name in s.prefetched_activations}
 
         def filled(fill: Body, reader: Body) -> Body:
             fill = prefetch_consumer(fill, reader, operands)
-            return prefetch_next_tile(fill, stage.touched, ranges)
+            return prefetch_next_tile(fill, stage.prefetched_activations, ranges)
 
         inside = _prefetched(stmt.body, lowering, ranges)
         return (replace(stmt, body=_with_fill(inside, name, filled)),)

@@ -1,7 +1,7 @@
 """④ Pass `prefetch-constants`: software prefetch in the innermost serial loop that reads them.
 
 A distance d > 0 prefetches the lines d bytes ahead of those that the present iteration reads.
-`NEXT_CHUNK` is for a weight panel that several consecutive tiles read: while those tiles run over
+`NEXT_PANEL` is for a weight panel that several consecutive tiles read: while those tiles run over
 the present panel, each iteration prefetches its share of the next one, so the requests to memory
 are spread evenly over the time in which a panel is used.
 
@@ -19,7 +19,7 @@ from dataclasses import replace
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Program, Stmt
 from autotune.loopir.visitor import body_loads, loop_extents, statements
-from autotune.schedule.steps import NEXT_CHUNK
+from autotune.schedule.steps import NEXT_PANEL
 from autotune.te.expr import (
     Expr,
     Load,
@@ -36,9 +36,9 @@ from autotune.te.strides import CACHE_LINE
 
 Loops = tuple[tuple[str, int], ...]
 _MAX_SHARERS = 64
-"""With more tiles per chunk than this the next one costs less than looking for it."""
+"""With more tiles per panel, loading the next one costs less than computing its addresses."""
 _FIRST_BYTES = 8192
-"""Of the first chunk: what memory gives within half a microsecond."""
+"""Prefetched of the first panel: what memory delivers within half a microsecond."""
 
 
 def prefetch_constants(program: Program, lowering: Lowering) -> Program:
@@ -50,14 +50,14 @@ def prefetch_constants(program: Program, lowering: Lowering) -> Program:
 
 
 def _kernel(kernel: Kernel, ahead: dict[str, int]) -> Kernel:
-    """Insert prefetches; `ahead`: distance in bytes, NEXT_CHUNK or 0 by packed constant."""
+    """Insert prefetches; `ahead`: distance in bytes, NEXT_PANEL or 0 by packed constant."""
     if not any(ahead.values()):
         return kernel
     return replace(kernel, body=_body(kernel.body, ahead, ()), head=_head(kernel, ahead))
 
 
 def _head(kernel: Kernel, ahead: dict[str, int]) -> Body:
-    """The beginning of what the first iteration reads of each constant that is prefetched."""
+    """Prefetches of the first lines that the first iteration reads, for each constant."""
     lets = [s for s in kernel.body if isinstance(s, Let)]
     known = {kernel.var, *(s.var for s in lets)}
     first = {x.tensor.name: x for x in reversed(list(body_loads(kernel.body)))}
@@ -66,7 +66,7 @@ def _head(kernel: Kernel, ahead: dict[str, int]) -> Body:
 
 
 def _beginning(load: Load, known: set[str]) -> For:
-    """The first lines of the part of a constant that is read where the loops `known` stand."""
+    """The first lines of the part of a constant that is read in the iteration of loops `known`."""
     inside = {v for i in load.indices for v in variables(i)} - known
     sizes = zip(load.tensor.shape, load.indices, strict=True)
     n_elements = math.prod(n for n, i in sizes if variables(i) & inside)
@@ -103,8 +103,8 @@ def _lines(body: Body, ahead: dict[str, int], loops: Loops) -> list[Stmt]:
     out: list[Stmt] = []
     for load in {x.tensor.name: x for x in body_loads(body)}.values():
         distance = ahead.get(load.tensor.name, 0)
-        if distance == NEXT_CHUNK:
-            out += _next_chunk(load, tile, loops)
+        if distance == NEXT_PANEL:
+            out += _next_panel(load, tile, loops)
         elif distance:
             first = _at_zero(load, tile)
             n_bytes = _bytes_per_step(load, tile)
@@ -113,8 +113,8 @@ def _lines(body: Body, ahead: dict[str, int], loops: Loops) -> list[Stmt]:
     return out
 
 
-def _next_chunk(load: Load, tile: dict[str, int], loops: Loops) -> list[Stmt]:
-    """A share of the next chunk in each step of each of the tiles that read the present one."""
+def _next_panel(load: Load, tile: dict[str, int], loops: Loops) -> list[Stmt]:
+    """A share of the next panel in each iteration of each tile that reads the present one."""
     used = {v for i in load.indices for v in variables(i)}
     depth = len(loops)
     while depth and loops[depth - 1][0] in used:
@@ -128,15 +128,15 @@ def _next_chunk(load: Load, tile: dict[str, int], loops: Loops) -> list[Stmt]:
     if not steps or not 1 < n_sharers <= _MAX_SHARERS:
         return []
     per_step = _bytes_per_step(load, tile)
-    chunk = per_step * math.prod(e for _, e in steps)
+    panel = per_step * math.prod(e for _, e in steps)
     share = floordiv(mul(flat((*sharers, *steps)), idx(per_step)), idx(n_sharers))
     first = _at_zero(load, dict(steps) | tile)
     lines = range(0, max(1, per_step // n_sharers), CACHE_LINE)
-    return [PrefetchLine(load.tensor, first, add(share, idx(chunk + o))) for o in lines]
+    return [PrefetchLine(load.tensor, first, add(share, idx(panel + o))) for o in lines]
 
 
 def flat(loops: Loops) -> Expr:
-    """Number of the present iteration of nested loops."""
+    """The number of the present iteration of nested loops, counted from 0."""
     total: Expr = idx(0)
     for var, extent in loops:
         total = add(mul(total, idx(extent)), Var(var))

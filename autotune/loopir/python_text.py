@@ -273,4 +273,5 @@ _RESERVED = {"begin", "end", "run", "range", "abs", "round", "min", "max", "inf"
 _RESERVED |= {"ceil", "erf", "exp", "floor", "log", "sqrt", "tanh", "rsqrt", "sigmoid"}
 _RESERVED |= {"log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh"}
 _RESERVED |= {"asinh", "acosh", "atanh", "divide", "power", "fmod"}
-_RESERVED |= {"bool", "empty", "zeros", "float32", "float64", "int8", "int32", "int64", "uint8"}
+_RESERVED |= {"bool", "empty", "zeros", "float32", "float64"}
+_RESERVED |= {"int8", "int16", "int32", "int64", "uint8"}

@@ -236,7 +236,7 @@ def _access(tensor: Tensor, indices: tuple[Expr, ...], scope: _Scope) -> None:
 
 def _inside(index: Expr, extent: int, scope: _Scope) -> bool:
     if loads(index):
-        return True  # read from memory: nothing is known
+        return True  # the value comes from memory: nothing is known of it
     low, high = bounds(index, scope.ranges)
     if low >= 0 and high < extent:
         return True

@@ -2,10 +2,10 @@
 
     [guard][input][guard][constant][guard][output][guard]…
 
-Buffers start at multiples of 64 bytes; a guard starts at the byte after its buffer. Guards, what is
-between rows, outputs and workspace hold a NaN of its own kind: what a program should have written
-and did not is found in its output, what it wrote and should not have in a guard, and what it read
-there spoils its results. A result that overwrites an operand has no place of its own.
+Buffers start at multiples of 64 bytes; a guard starts at the byte after its buffer. Guards, the
+padding of rows, outputs and workspace are filled with a NaN of one bit pattern (poison). A missing
+store leaves poison in an output, a store out of bounds changes a guard, and a load out of bounds
+makes results NaN. A result that aliases an operand has no memory of its own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Arena:
         return as_strided(flat, buffer.tensor.shape, strides)
 
     def damage(self) -> str:
-        """Which guard was written to, or "" when none was."""
+        """Which guard was overwritten; "" when none was."""
         names = ["the first buffer", *(b.name for b in self._apart)]
         for (low, high), name in zip(self._guards, names, strict=True):
             wrong = np.flatnonzero(self._memory[low:high] != _poison(low, high))

@@ -1,20 +1,20 @@
 """⑦ Run and time kernels from machine code: no Python between two time stamps.
 
     evaluate(plan):  every thread t of n                  (LLVM IR in `driver_ir`)
-        drops its part of the cold spans from all caches   -- these are in memory now
-        touches its part of the near spans
-        sweeps its part of a buffer: its own caches empty  -- the near in the cache that all share
-        touches its part of the warm spans                 -- in its own
-        touches all code and tables of addresses           -- as in a network that runs again
-        meets the others, notes the time
-        for every kernel: runs [extent·t/n, extent·(t+1)/n), meets the others
-        notes the time
+        flushes its part of the cold spans from all caches -- these are in memory now
+        reads its part of the near spans
+        sweeps its part of a buffer: flushes its caches    -- the near are in the shared cache
+        reads its part of the warm spans                   -- in its own caches
+        reads all code and tables of addresses             -- as in a network that runs again
+        barrier, time stamp
+        for every kernel: runs [extent·t/n, extent·(t+1)/n), barrier
+        time stamp
 
-The sweep computes with the widest vectors, so that a core which powers them down when idle has them
-up. With one thread there is neither libgomp nor barrier, and the clock is the thread's CPU time:
-what other processes do to the core is not the program's cost. With more it is the wall clock, since
-waiting is part of the cost. What an empty plan takes (the clock itself) is subtracted, which makes
-one cold call of a few microseconds measurable, so short kernels need no rotating copies.
+The sweep computes with the widest vectors, so that a core which powers them down when idle has
+powered them up. With one thread there is neither libgomp nor barrier, and the clock is the CPU time
+of the thread, which excludes time slices of other processes. With more threads it is the wall
+clock, since waiting is part of the cost. The duration of an empty plan (of the clock itself) is
+subtracted, so one cold call of a few microseconds can be measured without rotating copies.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.codegen.team import load_libgomp, team
 from autotune.errors import CodegenError
@@ -132,11 +133,11 @@ class Driver:
     ) -> Plan:
         """Lay out one evaluation of `launches`.
 
-        Spans are addresses and bytes: `warm`, of what is touched before; `near`, of what comes from
-        the cache that all share; `cold`, from memory; `code`, of what every thread touches whole.
-        What is in none of them is where the last evaluation, of whatever plan, has left it.
-        `sweep`: the memory to run over, which the threads share evenly, of any dtype, aligned to a
-        cache line. Raises CodegenError for a kernel with more than `MAX_BUFFERS` buffers.
+        Spans are addresses and bytes. `warm` ones are read into the caches of a core before, `near`
+        ones into the shared cache; `cold` ones come from memory; `code` is read whole by every
+        thread. All other bytes are where the last evaluation of any plan left them. `sweep`: the
+        memory that flushes caches, divided evenly among threads, of any dtype, aligned to a cache
+        line. Raises CodegenError for a kernel with more than `MAX_BUFFERS` buffers.
         """
         tables = [(ctypes.c_void_p * len(x.buffers))(*x.buffers) for x in launches]
         rows = [self._row(x, t) for x, t in zip(launches, tables, strict=True)]
@@ -206,19 +207,3 @@ def _n_lines(address: int, n_bytes: int) -> int:
 
 def _extent(array: Any) -> tuple[int, int]:
     return ctypes.addressof(array), ctypes.sizeof(array)
-
-
-def assemble(text: str, target: Target, more_features: str = "") -> bytes:
-    """Relocatable object of LLVM assembly, for `target` as it is written: no passes are run."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu,
-        features=target.features + more_features,
-        opt=2,
-        reloc="pic",
-        codemodel="default",
-    )
-    module = llvm.parse_assembly(f'target triple = "{machine.triple}"\n{text}')
-    module.verify()
-    return bytes(machine.emit_object(module))

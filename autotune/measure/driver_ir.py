@@ -1,7 +1,7 @@
 """⑦ The machine code of `autotune.measure.driver`, as LLVM assembly.
 
     evaluate(plan) → member(plan, t) on every thread
-                   → evict · touch · sweep · touch · barrier · now · kernels · now
+                   → evict · read · sweep · read · barrier · now · kernels · now
     thunk<n>(code, table, begin, end): call a kernel of n buffers whose addresses are in a table
     pin(masks, n): bind every thread
 
@@ -75,7 +75,7 @@ _PER_LINE = {
   store <$LANES x float> %new, ptr %at, align 64
 """,
     # read one byte
-    "touch": "  %seen = load volatile i8, ptr %at\n",
+    "read": "  %seen = load volatile i8, ptr %at\n",
     # write the line back to memory and drop it from all caches
     "evict": "  call void @$FLUSH(ptr %at)\n",
 }
@@ -188,10 +188,10 @@ define internal void @member(ptr %plan, i64 %t) {
   %n_own = extractvalue %plan %all, 14
   %own = extractvalue %plan %all, 15
   call void @spans(ptr @evict, ptr %cold, i64 %n_cold, i64 %t, i64 %n)
-  call void @spans(ptr @touch, ptr %near, i64 %n_near, i64 %t, i64 %n)
+  call void @spans(ptr @read, ptr %near, i64 %n_near, i64 %t, i64 %n)
   call void @sweep(ptr %sweep, i64 %begin, i64 %end)
-  call void @spans(ptr @touch, ptr %warm, i64 %n_warm, i64 %t, i64 %n)
-  call void @spans(ptr @touch, ptr %own, i64 %n_own, i64 0, i64 1)
+  call void @spans(ptr @read, ptr %warm, i64 %n_warm, i64 %t, i64 %n)
+  call void @spans(ptr @read, ptr %own, i64 %n_own, i64 0, i64 1)
   fence seq_cst
   %former = call i32 @flush_denormals()
   call void @barrier(ptr %barrier, i64 %n)

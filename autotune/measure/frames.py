@@ -1,13 +1,13 @@
-"""⑦ What a session and a measuring process say to each other: frames of JSON and plain bytes.
+"""⑦ The wire format between a session and its measuring processes: frames of JSON and plain bytes.
 
     frame   = magic b"ATMP" · version u16 · blobs u16 · JSON bytes u64 · bytes of each blob u64
               · JSON · blobs                                        (little endian, no padding)
     JSON    = {"kind": …, "number": …, "fields": {…}}
 
-A request has a number and its reply has the same, so a late reply is never taken for another. Code
-and arrays travel as blobs. Nothing that is received is ever executed or unpickled: a peer that was
-taken over by a faulty program can send garbage, and garbage is a `ProtocolError`. Floats that JSON
-lacks are the strings "inf", "-inf" and "nan". The kinds and their fields are in
+A reply has the number of its request, so a late reply is never taken for that of another request.
+Code and arrays are sent as blobs. Nothing that is received is executed or unpickled: a faulty
+program may have overwritten the peer, which then sends garbage, and garbage is a `ProtocolError`.
+Floats that JSON lacks are the strings "inf", "-inf" and "nan". The kinds and their fields are in
 `autotune.measure.messages`; the transport is any stream, here a socket pair.
 """
 
@@ -29,11 +29,11 @@ _LENGTH = struct.Struct("<Q")
 _MAX_BLOBS = 4096
 _CHUNK_BYTES = 1 << 20
 MAX_BYTES = 1 << 40
-"""More than any machine has: for those who trust their peer."""
+"""More than any machine has: no limit, for peers that run no generated code."""
 
 
 class ProtocolError(Exception):
-    """What came is no frame, or a longer one than may come."""
+    """The bytes received are no frame, or one beyond the size limit."""
 
 
 class Closed(Exception):
@@ -41,7 +41,7 @@ class Closed(Exception):
 
 
 class Late(Exception):
-    """The whole frame was not through in time."""
+    """The frame was not complete in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Channel:
         return _message(text, [self._read(n, end_s) for n in lengths])
 
     def _read(self, n_bytes: int, end_s: float | None) -> bytearray:
-        """Exactly so many bytes; memory is taken as they come, not as they are announced."""
+        """Exactly so many bytes; memory is allocated as they arrive, not as they are announced."""
         data = bytearray()
         while len(data) < n_bytes:
             self._within(end_s)
@@ -118,7 +118,7 @@ class Channel:
         """Let the next call on the stream wait until `end_s` at most."""
         left_s = None if end_s is None else end_s - self._clock()
         if left_s is not None and left_s <= 0:
-            left_s = 1e-6  # what is there already is taken
+            left_s = 1e-6  # bytes that have arrived are read
         self._stream.settimeout(left_s)
 
 

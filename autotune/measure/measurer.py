@@ -1,6 +1,6 @@
 """⑦ Measure candidates: build them side by side, then check and time them in turns.
 
-    with local_measurer(target, n_threads, options) as measurer:
+    with measurer_of(LocalDevice(target, n_threads), options) as measurer:
         results = measurer.measure(dag, [steps, …])      # one status each, nothing is raised
 
 Nothing is built while a program runs. Processes start with the first use and are kept.
@@ -14,34 +14,17 @@ from time import perf_counter
 from types import TracebackType
 
 from autotune.measure.build import Build, build_program
-from autotune.measure.builder import LocalBuilder
 from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
-from autotune.measure.protocols import Builder, Runner
-from autotune.measure.runner import LocalRunner
+from autotune.measure.protocols import Builder, Device, Runner
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
-from autotune.target import Target, usable_cores
 from autotune.te.dag import ComputeDAG
 
 
-def local_measurer(
-    target: Target,
-    n_threads: int = 1,
-    options: MeasureOptions | None = None,
-    build: Build = build_program,
-) -> Measurer:
-    """Builder processes and an isolated run worker on this machine; `n_threads` run a program."""
-    options = options or MeasureOptions()
-    builder = LocalBuilder(
-        build,
-        target,
-        options.n_builders or usable_cores(),
-        options.build_timeout_s,
-        options.start_timeout_s,
-        options.builder_bytes,
-    )
-    return Measurer(builder, LocalRunner(target, n_threads, options))
+def measurer_of(device: Device, options: MeasureOptions, build: Build = build_program) -> Measurer:
+    """A measurer with the builder and the runner of `device`."""
+    return Measurer(device.builder(options, build), device.runner(options))
 
 
 class Measurer:

@@ -1,7 +1,7 @@
-"""⑦ How the memory of a session is shared: the session itself, builders, the run worker.
+"""⑦ How memory is divided among the session, its builders and the run worker.
 
-Builders and run worker never work at the same time, but what they hold at rest adds up. The figures
-at rest are anonymous memory, measured; the code of the libraries is shared and can be dropped.
+Builders and run worker never work at the same time, but the memory that they hold at rest adds up.
+The figures are measured anonymous memory; pages of library code are shared and reclaimable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MB = 1 << 20
 _BUILDER_BYTES = 88 * _MB
 """A builder at work on a usual candidate, with its supervisor."""
 _BUILDER_LEAST_BYTES = 256 * _MB
-"""Address space that LLVM reserves, most of it never touched."""
+"""Address space that LLVM reserves; most of it is never used."""
 _WORKER_BYTES = 72 * _MB
 _GROWTH_BYTES = 32 * _MB
 """What the session takes in addition while it searches."""
@@ -63,7 +63,7 @@ def require_memory(limits: Limits, session_bytes: int, model_bytes: int) -> None
 
 
 def private_bytes(status: Path = Path("/proc/self/status")) -> int:
-    """Memory that this process alone holds; 0 where the system does not tell."""
+    """Anonymous memory of this process; 0 where the system does not tell."""
     try:
         lines = status.read_text().splitlines()
     except OSError:

@@ -40,7 +40,7 @@ Outputs: TypeAlias = dict[str, Array]
 T = TypeVar("T")
 
 _MAX_TEXT = 100_000
-"""Characters of an error that are worth keeping."""
+"""Longer texts of errors are cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Load and check one program of a prepared task, and keep it if it is right.
+    """Load and check one program of a prepared task, and keep it if it passes.
 
-    `first`: whether those that are held already are forgotten. Replied to with a MeasureResult
+    `first`: whether to drop all programs that are held so far. Replied to with a MeasureResult
     without times.
     """
 
@@ -98,10 +98,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Time the held programs in turns, and forget them. Replied to with a list of results, or
+    """Time the held programs in turns, and drop them. Replied to with a list of results, or
     with one for all of them where timing failed.
 
-    `rounds`: how many repeats each gets; None: as many as it deserves beside `best_s`.
+    `rounds`: how many repeats each gets; None: by its latency relative to `best_s` (`timing`).
     """
 
     best_s: float | None = None
@@ -153,7 +153,7 @@ def reply_from(message: Message) -> Reply:
 def _decoded(readers: Mapping[str, Callable[[Message], T]], message: Message) -> T:
     try:
         return readers[message.kind](message)
-    except Exception as error:  # whatever garbage makes a reader trip over
+    except Exception as error:  # garbage may raise any of these in a reader
         what = f"{type(error).__name__}: {error}"
         raise ProtocolError(f"no message of kind '{message.kind[:40]}': {what[:200]}") from error
 

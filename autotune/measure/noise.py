@@ -1,9 +1,9 @@
-"""⑦ Whether somebody else uses the machine that measures.
+"""⑦ Noise: whether co-tenants use the machine while it measures.
 
-What the processors did is compared with what this process and all that descends from it did: the
-rest is others'. Only cores that this process may use count. A hypervisor takes time away too
-(`steal`), and another session of autotune disturbs even while it seems to be idle. Between two
-readings lie seconds, for the kernel counts in ticks of 10 ms.
+The processor time of all processes, minus that of this process and its descendants, is used by
+co-tenants. Only cores that this process may use are counted. Time that a hypervisor takes (`steal`)
+and other sessions of autotune, which disturb even while they look idle, are reported too. Readings
+are seconds apart, because the kernel counts in ticks of 10 ms.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LEAST_CPUS = 0.3
 _LEAST_SHARE = 0.05  # of the cores
 _LEAST_STEAL = 0.03
 _ROUND_TRIP_RATIO, _LEAST_ROUND_TRIP_S = 5.0, 2e-6
-"""Medians that are so many times the best and longer than this mean threads that wait for cores."""
+"""A median round trip above both limits means that threads wait for cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Processor seconds until `at_s`: of everybody (`busy_s`), stolen, and of our own processes.
+    """Processor seconds until `at_s`: of all processes, stolen, and of this session's processes.
 
     `sessions`: process ids of other sessions of autotune.
     """
@@ -47,7 +47,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How much others disturbed: cores that they kept busy of `n_cores`, share of time stolen.
+    """What co-tenants used: cores that they kept busy of `n_cores`, share of time stolen.
 
     `round_trip_ratio`: median over best round trip of a cache line, where that is suspicious.
     """
@@ -84,7 +84,7 @@ class Noise:
 
 
 def judge(before: Usage, after: Usage, trips_s: Sequence[float] = ()) -> Noise | None:
-    """What disturbed between two readings, or None; `trips_s`: round trips measured meanwhile."""
+    """The noise between two readings, or None; `trips_s`: round trips measured meanwhile."""
     time_s = max(after.at_s - before.at_s, 1e-9)
     busy_s, steal_s = after.busy_s - before.busy_s, after.steal_s - before.steal_s
     others = max(0.0, busy_s - (after.own_s - before.own_s)) / time_s
@@ -113,9 +113,9 @@ def _round_trip_ratio(trips_s: Sequence[float]) -> float | None:
 
 @dataclass(slots=True)
 class NoiseWatch:
-    """Looks now and then, and speaks up once: when a second stretch of time was noisy.
+    """Checks for noise every `every_s` seconds and reports it once, at the second noisy interval.
 
-    A single one may be an accident of counting. `read` gives the usage so far.
+    A single noisy interval may be an error of counting. `read` gives the usage so far.
     """
 
     read: Callable[[], Usage]
@@ -129,7 +129,7 @@ class NoiseWatch:
         self._last = self.read()
 
     def look(self) -> Noise | None:
-        """What to say now; None where nothing disturbs, or it was said already."""
+        """Noise to report now; None where there is none, or it has been reported."""
         now = self.read()
         if now.at_s - self._last.at_s < self.every_s:
             return None
@@ -143,7 +143,7 @@ class NoiseWatch:
         return noise if self.n_noisy == 2 else None
 
     def to_json(self) -> dict[str, object]:
-        """For the end of a log: the worst, and in which share of the looks; {} in a quiet run."""
+        """For the end of a log: the worst noise, and the share of noisy intervals; {} if quiet."""
         if self._worst is None or self.n_noisy < 2:
             return {}
         return self._worst.to_json() | {"share": round(self.n_noisy / self.n_looks, 2)}
@@ -168,7 +168,7 @@ def read_usage(proc: Path = _PROC, clock: Callable[[], float] = time.monotonic) 
 
 
 def _core_rows(proc: Path, cores: set[int]) -> list[list[int]]:
-    """The counters of the cores that we may use: user, nice, system, idle, …"""
+    """The counters of the cores that this process may use: user, nice, system, idle, …"""
     names = {f"cpu{core}" for core in cores}
     with contextlib.suppress(OSError, ValueError):
         lines = [line.split() for line in (proc / "stat").read_text().splitlines()]
@@ -178,7 +178,7 @@ def _core_rows(proc: Path, cores: set[int]) -> list[list[int]]:
 
 
 def _process_stats(proc: Path) -> dict[int, list[int]]:
-    """Numbers of every process that can be seen, from its parent's id on behind the state."""
+    """Numbers of every visible process, from its parent's id (behind the state) on."""
     found = {}
     for entry in os.listdir(proc):
         if entry.isdecimal():
@@ -189,7 +189,7 @@ def _process_stats(proc: Path) -> dict[int, list[int]]:
 
 
 def _tree(stats: Mapping[int, Sequence[int]], root: int) -> set[int]:
-    """`root` and all that descends from it."""
+    """`root` and all its descendants."""
     children: dict[int, list[int]] = {}
     for pid, numbers in stats.items():
         children.setdefault(numbers[_PPID], []).append(pid)
@@ -204,7 +204,7 @@ def _tree(stats: Mapping[int, Sequence[int]], root: int) -> set[int]:
 def _other_sessions(
     proc: Path, stats: Mapping[int, Sequence[int]], session: int
 ) -> tuple[int, ...]:
-    """Sessions whose builders and workers can be seen, without ours."""
+    """Other sessions, by the builders and workers that are visible."""
     found = set()
     for pid in stats:
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -1,9 +1,9 @@
-"""⑦ What measuring may take, and how cold the caches are.
+"""⑦ Limits of time and memory of a measurement, and the state of the caches.
 
-A network streams all its weights once per inference, so those of one task have left L2 when its
-turn comes again: every thread sweeps `flush_bytes`. They are in L3 as long as what this process has
-of L3 holds the weights of the whole network, from one inference to the next, else in memory: then
-`evict` (see `peak.stay_cached`).
+A network streams all its weights once per inference, so L2 no longer holds those of a task when it
+runs again: every thread flushes its caches by reading and writing `flush_bytes`. The weights are in
+L3 if the share of L3 that this process owns holds those of the whole network between inferences;
+else they are in memory, and `evict` is set (see `peak.stay_cached`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 class MeasureOptions:
     """Time-outs, repeats and the state of the caches. All times in seconds.
 
-    `flush_bytes`: how much every thread reads and writes before each timed evaluation to push the
-    weights out of its caches; None: twice L2, which replaces most of it whatever its policy; 0:
-    time with hot weights. `evict`: drop the constants from all caches as well.
+    `flush_bytes`: how much every thread reads and writes before each timed evaluation to evict the
+    weights from its caches; None: twice L2, which replaces most of it under any policy; 0: time
+    with hot weights. `evict`: flush the constants from all caches as well.
     `n_builders`: builder processes; 0: one per usable core. `builder_bytes`, `worker_bytes`: memory
     that each of them and the run worker may take; 0: what the machine has. `cores`: where the run
     worker may run; empty: all that this process may use, of which it takes the first `n_threads`.
@@ -29,8 +29,8 @@ class MeasureOptions:
     inputs and the oracle of a task, once; `start_timeout_s` the start of a process.
     A repeat is one evaluation. There are as many as fill `repeat_target_s`, within
     `min_repeats`…`max_repeats`; from `min_repeats` on, none starts after `repeat_wall_s` (flushing
-    included). A candidate `abandon_ratio` times slower than the best is given up early, and one
-    that is `contend_ratio` times slower gets five.
+    included). A candidate `abandon_ratio` times slower than the best is given up after one or two
+    repeats, and one that is `contend_ratio` times slower after five.
     `relative_tolerance` tells wrong answers from rounding, see `autotune.measure.oracle`; what
     rounds more than `max_error` times the largest output is inaccurate.
     `beside_peak`: measure the FMA peak after every repeat of finalists too.

@@ -1,4 +1,4 @@
-"""⑦ One function of many arguments, on all cores: here and in worker processes."""
+"""⑦ Parallel map: one function over many arguments, in this process and in worker processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ A = TypeVar("A")
 B = TypeVar("B")
 Todo: TypeAlias = "deque[tuple[int, A]]"
 OnProgress: TypeAlias = Callable[[int, int], None]
-"""Is told how many are done, and of how many."""
+"""Progress callback: how many results there are, and how many there will be."""
 
 MIN_SHARE = 4
-"""Arguments that are worth the half second in which a process starts."""
+"""Fewest arguments per process; starting one takes half a second."""
 MAX_PROCESSES = 16
 """Each takes some 150 MB."""
 _START_TIMEOUT_S = 60.0
@@ -35,9 +35,9 @@ def parallel_map(
 ) -> list[B]:
     """`[function(a) for a in arguments]`; function, arguments and results can be pickled.
 
-    `tell` is called as results come, from any thread. What fails elsewhere is
-    done again here, so exceptions are those of `function`. `n_processes`: at most so many, this
-    one included; as many as there are cores by default.
+    `tell` is called as results come, from any thread. Calls that fail in other processes are
+    repeated in this one, so exceptions are those of `function`. `n_processes`: at most so many,
+    including this one; by default as many as there are cores.
     """
     todo = deque(enumerate(arguments))
     found: dict[int, B] = {}
@@ -54,7 +54,7 @@ def parallel_map(
     with ThreadPoolExecutor(max(1, n_children)) as threads:
         try:
             for child in children:
-                child.start()  # in this thread: a child dies with the one that started it
+                child.start()  # in this thread: a child ends with the thread that started it
             helped = [threads.submit(_feed, child, todo, keep) for child in children]
             for index, argument in _taken(todo):
                 keep(index, function(argument))
@@ -68,7 +68,7 @@ def parallel_map(
 
 
 def _taken(todo: Todo[A]) -> Iterator[tuple[int, A]]:
-    """What is left to do, one by one, while others take of it too."""
+    """Arguments that nobody works on yet, one by one; threads share `todo`."""
     while True:
         try:
             yield todo.popleft()
@@ -77,7 +77,7 @@ def _taken(todo: Todo[A]) -> Iterator[tuple[int, A]]:
 
 
 def _feed(child: Child, todo: Todo[A], keep: Callable[[int, B], None]) -> None:
-    """Let `child` work until it fails; what it could not do goes back."""
+    """Let `child` work until it fails; the argument on which it failed goes back to `todo`."""
     try:
         child.ready()
     except WorkerError:

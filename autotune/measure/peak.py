@@ -1,7 +1,7 @@
-"""⑦ What this machine can do at most, measured: multiply-adds per second, bytes per second.
+"""⑦ Measured peaks of this machine: multiply-adds per second, bytes per second.
 
-The FMA peak is the denominator of every `% of peak`; with the bandwidths it bounds what a task can
-come down to (`autotune.tuner.bound`).
+The FMA peak is the denominator of every `% of peak`. Together with the bandwidths it bounds the
+latency of a task from below (`autotune.tuner.bound`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from autotune.codegen.arithmetic import TYPES
+from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.text import constant, vector
-from autotune.measure.driver import Driver, Launch, assemble
+from autotune.measure.driver import Driver, Launch
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 
@@ -27,11 +28,11 @@ _OPERANDS = 4
 _OPERAND_BYTE = 0x3F  # 0.75 as a float of any width
 _STREAMS = 8  # vectors that one step of a read loads
 _WATCHED_S, _LEAST_READINGS, _MOST_READINGS = 0.6, 12, 100
-"""A cache may take dozens of readings until it keeps what comes back so seldom."""
+"""An adaptive cache may need dozens of readings until it keeps lines that are reused so rarely."""
 _CACHED = 0.75  # of the rate of L3
 _MOST_STREAMED_BYTES = 512 << 20
 _SHORTEST_S, _LONGEST_S = 1e-4, 0.1
-"""What is still there after the longer one stays."""
+"""Lines that survive an interval of the longer length are taken to stay."""
 _TRIES = 5
 _PLAUSIBLE = 0.9  # of so many times the peak of one thread
 
@@ -127,10 +128,10 @@ class MultiplyAddPeak:
 def stay_cached(target: Target, n_threads: int, n_bytes: int, flops: int) -> bool:
     """Whether `n_bytes` that every inference reads come from a cache that all cores share.
 
-    What a process has of L3 may be much less than its size, and strangers who share it push out
-    within milliseconds what is not read again. So this is measured: between the readings a core
-    computes for as long as `flops` take at the peak, and the last readings count. A stream from
-    memory is slower by a third and more.
+    A process may own much less of L3 than its size, and co-tenants evict lines that are not
+    referenced again within milliseconds. So it is measured: a core reads the bytes again and again,
+    computes in between for as long as `flops` take at the peak, and the last readings count. A
+    stream from memory is slower by at least a third.
     """
     if n_bytes <= 2 * target.l2_bytes:
         return True
@@ -147,16 +148,16 @@ def _read_rates(
 ) -> list[float]:
     """Bytes per second of `n` times that one thread reads `n_bytes`, after warming up.
 
-    `where` they are before: `warm` (just touched), `l3` (swept out of the core's own caches),
-    `memory`, or where the reading before has left them, `every_s` ago (`again`).
-    The hardware prefetches such a read by itself; doing it in software gains nothing.
+    `where` the bytes are before each reading: `warm` (just read), `l3` (flushed from the core's own
+    caches), `memory`, or where the previous reading left them `every_s` ago (`again`). The hardware
+    prefetches sequential reads, so software prefetch gains nothing.
     """
     step = _STREAMS * target.vector_bits // 8
     data = aligned((n_bytes // step * step,), "uint8")
     swept = 2 * target.l2_bytes if where in ("l3", "memory") else 0
     sweep, sink = aligned((swept,), "uint8"), aligned((target.lanes,), "float32")
     for buffer in (data, sweep):
-        buffer.fill(0)  # touch the pages now
+        buffer.fill(0)  # map the pages now
     library = Library([assemble(_reader(target), target)])
     driver = Driver(target, 1)
     buffers = (data.ctypes.data, sink.ctypes.data)
@@ -170,13 +171,13 @@ def _read_rates(
     rates = []
     for _ in range(n):
         if peak is not None:
-            _compute(peak, every_s)
+            _keep_busy(peak, every_s)
         rates.append(data.nbytes / driver.evaluate(plan))
     return rates
 
 
-def _compute(peak: MultiplyAddPeak, seconds: float) -> None:
-    """Keep a core busy, and nothing else."""
+def _keep_busy(peak: MultiplyAddPeak, seconds: float) -> None:
+    """Keep a core busy without memory traffic."""
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s:
         peak.flops_per_s(_TURNS // 10)

@@ -1,8 +1,8 @@
-"""⑦ The parent's side of a worker process: one that may crash, hang or be killed.
+"""⑦ The parent's side of a worker process, which may crash, hang or be killed.
 
 Requests and replies are messages on a socket pair, one at a time (`autotune.measure.frames`). A
-reply has to be whole within its time, whatever the child does to its end. What the child prints
-goes to an unnamed file of limited size, of which a crash report quotes the end.
+reply has to be complete within its time-out, whatever the child does to the socket. The output of
+the child goes to an unnamed file of limited size; a crash report quotes its end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autotune.measure.frames import (
     ProtocolError,
 )
 
-# BLAS threads that spin for their next job would disturb what is timed after the oracle
+# idle BLAS threads spin, which would disturb the timing that follows the oracle
 _BOOT = """
 import json, os, sys
 os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
@@ -39,15 +39,15 @@ main()
 """
 _QUOTED_BYTES = 2000
 _EXIT_WAIT_S = 2.0
-_SWEPT_WAIT_S = 10.0
+_SUPERVISOR_WAIT_S = 10.0
 _MAX_STARTS = 3
 _SETUP_BYTES = 1 << 20
 REPLY_BYTES = 64 << 20
-"""Most of a reply that has no arrays: machine code, texts, times."""
+"""Largest reply without arrays: machine code, texts, times."""
 
 
 class WorkerError(AutotuneError):
-    """A worker process cannot be started, or failed in a way that is no candidate's fault."""
+    """A worker process cannot be started, or failed for a reason that is not a candidate."""
 
 
 class ChildCrash(Exception):
@@ -60,7 +60,7 @@ class ChildTimeout(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a child is for: `handler` names a `MakeHandler` as `module:function`.
+    """How a child answers requests: `handler` names a `MakeHandler` as `module:function`.
 
     `data_bytes`: memory that the child may take; 0: what the machine has.
     """
@@ -154,7 +154,7 @@ class Child:
         """Hand one request to a child that was `ready`; receive its reply before the next."""
         self._number += 1
         message = Message(request.kind, request.fields, request.blobs, self._number)
-        with contextlib.suppress(Closed, Late):  # `receive` will tell
+        with contextlib.suppress(Closed, Late):  # `receive` raises for it
             self.channel.send(message, timeout_s)
 
     def receive(self, timeout_s: float, limit_bytes: int = REPLY_BYTES) -> Message:
@@ -165,7 +165,7 @@ class Child:
             self.kill()
             raise ChildTimeout("no answer in time") from None
         except Closed:
-            raise ChildCrash(self._obituary()) from None
+            raise ChildCrash(self._how_it_ended()) from None
         except ProtocolError as error:
             self.kill()
             raise ChildCrash(f"what the process sent is no reply: {error}") from None
@@ -185,34 +185,34 @@ class Child:
         except ChildTimeout:
             raise ChildTimeout(f"no answer within {timeout_s:g} s") from None
         except BaseException:
-            self.kill()  # a late reply must not be taken for that of the next request
+            self.kill()  # its late reply must not answer the next request
             raise
 
     def kill(self) -> None:
-        """End the process and all that it has started, and give back what it held."""
+        """End the process and all its descendants, and free its resources."""
         if self._channel is not None:
             self._channel.close()
-            os.close(self._lifeline)  # the supervisor ends the others, and then itself
+            os.close(self._lifeline)  # the supervisor ends its descendants, then itself
         if self._process is not None:
-            self._bury(self._process)
+            self._wait_for_end(self._process)
         if self._output is not None:
             self._output.close()
         self._process = self._channel = self._output = None
         self._is_ready, self._group = False, 0
 
-    def _bury(self, process: subprocess.Popen[bytes]) -> None:
-        process.send_signal(signal.SIGCONT)  # somebody may have stopped the supervisor
+    def _wait_for_end(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGCONT)  # it may have been stopped
         try:
-            process.wait(_SWEPT_WAIT_S)
+            process.wait(_SUPERVISOR_WAIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if self._group and process.returncode == -signal.SIGKILL:  # it may have swept nothing
+        if self._group and process.returncode == -signal.SIGKILL:  # it may have left descendants
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, signal.SIGKILL)
 
-    def _obituary(self) -> str:
-        """How the process ended and the last it said."""
+    def _how_it_ended(self) -> str:
+        """How the process ended, and the end of its output."""
         assert self._process is not None
         assert self._output is not None
         try:

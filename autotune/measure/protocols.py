@@ -1,20 +1,26 @@
-"""⑦ What measuring is made of: a `Builder` and a `Runner`, wherever they are and however reached.
+"""⑦ What measuring is made of: a `Device`, its `Builder` and its `Runner`, over any transport.
 
     candidates --Builder.build--> BuildResults --Runner.run--> MeasureResults
 
-`Measurer` composes the two and knows nothing else of them. Those of this machine are processes on
-socket pairs (`builder`, `runner`). Another transport brings its own two classes and uses the same
-messages (`messages`): plain JSON and bytes, none of which is executed or unpickled on arrival.
+`Measurer` composes a builder and a runner and knows nothing else of them. This machine is
+`local.LocalDevice`, whose builder and runner are processes on socket pairs. Another transport
+brings its own classes and uses the same messages (`messages`): plain JSON and bytes, none of which
+is executed or unpickled on arrival.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
+from autotune.measure.build import Build
 from autotune.measure.messages import BuildResult, Time
+from autotune.measure.options import MeasureOptions
+from autotune.measure.peak import Peaks
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
+from autotune.target import Target
+from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import ComputeDAG
 
 
@@ -67,4 +73,34 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Free all processes; a later run starts new ones."""
+        ...
+
+
+class Device(Protocol):
+    """A machine that is measured: its CPU, its peaks, and what builds and runs programs for it."""
+
+    @property
+    def target(self) -> Target:
+        """The CPU."""
+        ...
+
+    @property
+    def n_threads(self) -> int:
+        """Threads that run one program."""
+        ...
+
+    def peaks(self, evict: bool, dots: Collection[MultiplyAdd] = ()) -> Peaks:
+        """Peaks of all threads together: see `peak.measure_peaks`."""
+        ...
+
+    def stays_cached(self, n_bytes: int, flops: int) -> bool:
+        """Whether bytes that every inference reads stay in the shared cache (`peak`)."""
+        ...
+
+    def builder(self, options: MeasureOptions, build: Build) -> Builder:
+        """A builder for the CPU; it need not run on the machine itself."""
+        ...
+
+    def runner(self, options: MeasureOptions) -> Runner:
+        """The only runner of the machine while it is open."""
         ...

@@ -1,9 +1,9 @@
-"""⑦ The run worker: one isolated process that loads, checks and times programs.
+"""⑦ The child's side of a runner: one isolated process that loads, checks and times programs.
 
-The check comes first: outputs and workspace hold NaN, buffers are fenced, and the output of one
-evaluation on all threads is compared with the oracle. Only a program that passes is timed, in turns
-with others of its task. After timing its output must still be right: what a race spoils now and
-then shows there.
+A program is checked first: outputs and workspace hold NaN, guard zones surround all buffers, and
+the outputs of one evaluation on all threads are compared with the oracle. Only a program that
+passes is timed, in turns with others of its task. Its outputs are compared once more after timing,
+which finds data races that show in few evaluations.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CACHED_BYTES = 1 << 30
 """References of tasks are kept up to this size; the last one always."""
 
 _PEAK_TURNS = 20_000
-"""About 0.3 ms: as long as a kernel, and longer than most interruptions."""
+"""About 0.3 ms: as long as a kernel, and longer than most interrupts."""
 
 
 def serve_runs(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
@@ -89,7 +89,7 @@ class RunHandler:
         self._driver.pin(_cores(options)[:n_threads])
         per_thread = 2 * target.l2_bytes if options.flush_bytes is None else options.flush_bytes
         self._sweep = aligned((per_thread * n_threads,), "uint8")
-        self._sweep.fill(0)  # touch the pages now
+        self._sweep.fill(0)  # map the pages now
         self._references: dict[int, Reference] = {}
         self._held: list[_Held] = []
         beside = options.beside_peak
@@ -192,7 +192,7 @@ class Loaded:
         return self._driver.evaluate(self._plan)
 
     def verdict(self) -> Verdict:
-        """Whether the last evaluation wrote the right numbers, and nothing else."""
+        """Whether the last evaluation wrote the right numbers, and only to its outputs."""
         worst = 0.0
         for name in self._ref.expected:
             verdict = check(name, self._arena.view(name), self._ref)
@@ -222,7 +222,7 @@ class Loaded:
             mine = [b for b in program.buffers if b.role in roles and b.name not in result]
             return [(arena.address(b.name), b.n_bytes) for b in mine]
 
-        result = program.shared[1:]  # lies where an input does
+        result = program.shared[1:]  # it aliases an input
         if evict:
             near, cold = spans("output", "workspace"), spans("constant")
         else:
@@ -233,7 +233,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A program that was right when it was loaded, and how long that evaluation took."""
+    """A program that passed its check, and the seconds of the evaluation that was checked."""
 
     loaded: Loaded
     first_s: float

@@ -1,10 +1,9 @@
-"""⑦ The child's side of a worker process: answer requests until the parent is gone.
+"""⑦ The child's side of a worker process: a supervisor, and a worker that answers requests.
 
-Started by `autotune.measure.process` as two processes. The *supervisor* runs nothing but this file;
-the *worker*, its child, imports the rest and may crash, hang or start processes of its own. When
-the worker ends, or the session that started it is gone, however it died, the supervisor ends
-everything that descends from the worker, and itself in the way in which the worker has ended.
-Interrupts from the terminal are the session's business, so both ignore them.
+`autotune.measure.process` starts both. The *supervisor* runs nothing but this file. The *worker*,
+its child, imports the rest and may crash, hang or start processes of its own. When the worker or
+the session has ended, for any reason, the supervisor kills all descendants of the worker and exits
+with the status of the worker. Both ignore interrupts from the terminal: the session handles them.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ MakeHandler: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Handler]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _MAX_OUTPUT_BYTES = 64 << 20
-"""What a worker may write to a file, and so to its output, which is one."""
-_SWEEP_S = 5.0
+"""Largest file that a worker may write; its output goes to a file."""
+_KILL_S = 5.0
 _POLL_S = 0.02
 
 
@@ -49,7 +48,7 @@ def main() -> None:
         os.close(lifeline)
         _become_worker(supervisor, n_data_bytes)
         serve(Channel(socket.socket(fileno=channel)))
-        os._exit(0)  # what a faulty program has left behind is not cleaned up
+        os._exit(0)  # no clean-up: a faulty program may have damaged the interpreter
     os.close(channel)
     _supervise(worker, lifeline, session)
 
@@ -87,14 +86,16 @@ def _handler(setup: Message) -> Handler:
 
 
 def _become_worker(supervisor: int, n_data_bytes: int) -> None:
-    os.setpgid(0, 0)  # signals that a program sends to its group do not reach the supervisor
+    os.setpgid(0, 0)  # signals of a program to its group spare the supervisor
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:  # it died before prctl took effect
         os._exit(1)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, _MAX_OUTPUT_BYTES)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    _limit(resource.RLIMIT_DATA, n_data_bytes or total)  # fails before the system kills somebody
+    _limit(
+        resource.RLIMIT_DATA, n_data_bytes or total
+    )  # so that an allocation fails before the OOM killer acts
 
 
 def _limit(kind: int, value: int) -> None:
@@ -103,13 +104,13 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _supervise(worker: int, lifeline: int, session: int) -> NoReturn:
-    """Wait until the worker or the session has ended; then leave nothing behind."""
+    """Wait until the worker or the session has ended; then end all descendants and exit."""
     wake, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     for kind in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(kind, lambda *_: None)
-    # bound to the thread that started us: whether the session itself is gone is looked up
+    # the signal comes when the thread that started us ends; the loop below checks the session
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     waiting = select.poll()
     waiting.register(wake, select.POLLIN)
@@ -119,10 +120,10 @@ def _supervise(worker: int, lifeline: int, session: int) -> NoReturn:
         done, found = os.waitpid(worker, os.WNOHANG)
         status = found if done else None
         if status is None and any(fd == lifeline for fd, _ in waiting.poll()):
-            break  # nothing is ever written: its other end was closed
+            break  # readable means closed: nothing is ever written
         _drain(wake)
-    _sweep(worker, status is None)
-    _leave(status)
+    _kill_descendants(worker, status is None)
+    _exit_like(status)
 
 
 def _drain(wake: int) -> None:
@@ -131,9 +132,9 @@ def _drain(wake: int) -> None:
         os.read(wake, 4096)
 
 
-def _sweep(worker: int, is_running: bool) -> None:
-    """End the worker and all that descends from it: what loses its parent becomes our child."""
-    end_s = time.monotonic() + _SWEEP_S
+def _kill_descendants(worker: int, is_running: bool) -> None:
+    """End the worker and its descendants; orphans become children of the supervisor."""
+    end_s = time.monotonic() + _KILL_S
     while time.monotonic() < end_s:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker, signal.SIGKILL)
@@ -161,8 +162,8 @@ def _children(proc: Path = Path("/proc")) -> list[int]:
     return found
 
 
-def _leave(status: int | None) -> NoReturn:
-    """End as the worker has ended."""
+def _exit_like(status: int | None) -> NoReturn:
+    """End with the signal or exit code of the worker."""
     if status is not None and os.WIFSIGNALED(status):
         _limit(resource.RLIMIT_CORE, 0)
         number = os.WTERMSIG(status)

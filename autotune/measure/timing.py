@@ -1,4 +1,4 @@
-"""⑦ How many repeats a program deserves, and when to stop."""
+"""⑦ How many repeats a program gets, and when to stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from autotune.measure.options import MeasureOptions
 
-_HOPELESS_AFTER = 2
+_STOP_AFTER = 2
 _OUT_AFTER = 5
 _FIRST_SLACK = 4.0
 
@@ -21,15 +21,15 @@ def repeat_in_turns(
     best_s: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[tuple[float, ...]]:
-    """Seconds of every repeat of each of `programs`, whose calls give those of one evaluation.
+    """Seconds of every repeat of each of `programs`; a call evaluates once and gives its seconds.
 
-    They take turns, so what disturbs the machine for a while disturbs all of them, and none for
-    all of its repeats. `first_s`: the evaluations that were checked; they have warmed up code and
-    pages, so they are no repeats, but say how many are wanted. `best_s`: the best latency known for
-    this task; a better one among the programs counts too. A program whose first repeats all exceed
-    `abandon_ratio` times that is given up after two, and after one where the first evaluation was
-    worse still by a factor of four; one whose repeats all exceed `contend_ratio` times that, after
-    five. It is slow, not failed, and known well enough.
+    Repeats alternate between programs, so noise that lasts for a while slows all of them, and none
+    in all of its repeats. `first_s`: seconds of the evaluations that were checked. These warmed up
+    code and pages, so they are no repeats; they determine how many repeats there are. `best_s`: the
+    best latency known for this task; a better one among the programs replaces it. A program whose
+    repeats all exceed `abandon_ratio` times the best is given up after two repeats, and after one
+    if its first evaluation exceeded four times that; if all exceed `contend_ratio` times the best,
+    after five. Such a program has a result like any other.
     """
     times: list[list[float]] = [[] for _ in programs]
     taken_s = [0.0] * len(programs)
@@ -39,7 +39,7 @@ def repeat_in_turns(
             start_s = clock()
             times[n].append(programs[n]())
             taken_s[n] += clock() - start_s
-        known = [statistics.median(t) for t in times if len(t) >= _HOPELESS_AFTER]
+        known = [statistics.median(t) for t in times if len(t) >= _STOP_AFTER]
         best = min(filter(None, [best_s, *known]), default=None)
         active = [n for n in active if _wants_more(times[n], taken_s[n], first_s[n], options, best)]
     return [tuple(t) for t in times]
@@ -52,7 +52,7 @@ def _wants_more(
     options: MeasureOptions,
     best_s: float | None,
 ) -> bool:
-    if len(times) >= n_repeats(first_s, options) or _is_hopeless(times, first_s, options, best_s):
+    if len(times) >= n_repeats(first_s, options) or _is_far_slower(times, first_s, options, best_s):
         return False
     return len(times) < options.min_repeats or taken_s <= options.repeat_wall_s
 
@@ -63,7 +63,7 @@ def n_repeats(first_s: float, options: MeasureOptions) -> int:
     return max(options.min_repeats, min(options.max_repeats, fill))
 
 
-def _is_hopeless(
+def _is_far_slower(
     times: Sequence[float], first_s: float, options: MeasureOptions, best_s: float | None
 ) -> bool:
     if best_s is None:
@@ -73,4 +73,4 @@ def _is_hopeless(
     limit_s = options.abandon_ratio * best_s
     if min(*times, first_s) <= limit_s:
         return False
-    return len(times) >= _HOPELESS_AFTER or first_s > _FIRST_SLACK * limit_s
+    return len(times) >= _STOP_AFTER or first_s > _FIRST_SLACK * limit_s

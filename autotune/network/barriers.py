@@ -1,4 +1,4 @@
-"""⑩ Which kernels may start before all threads have finished the one before.
+"""⑩ Barrier placement: kernels that may start before all threads finish the previous one.
 
 Two kernels need a barrier between them when one writes bytes that the other touches. Branches of a
 network are independent until they join, and often write side by side into one concatenated tensor.
@@ -17,28 +17,28 @@ from autotune.te.expr import dtype_bytes
 class Access:
     """What a kernel touches of one buffer, in bytes from slot `base` of the address table.
 
-    All of it lies in [start, stop), in rows of `width` bytes that repeat with a multiple of `pitch`
+    All of it lies in [start, stop), in rows of `width` bytes at multiples of `row_stride`
     (0: one row). `writes` when the kernel may write any of it.
     """
 
     base: int
     start: int
     stop: int
-    pitch: int
+    row_stride: int
     width: int
     writes: bool
 
     def conflicts(self, other: Access) -> bool:
-        """Whether both may touch a byte that one of them writes. May say yes too often."""
+        """Whether both may access a byte that one of them writes; conservative."""
         if self.base != other.base or not (self.writes or other.writes):
             return False
         if self.stop <= other.start or other.stop <= self.start:
             return False
-        pitch = math.gcd(self.pitch, other.pitch)
-        if pitch == 0:
+        row_stride = math.gcd(self.row_stride, other.row_stride)
+        if row_stride == 0:
             return True
-        ahead = (other.start - self.start) % pitch
-        return ahead < self.width or -ahead % pitch < other.width
+        ahead = (other.start - self.start) % row_stride
+        return ahead < self.width or -ahead % row_stride < other.width
 
 
 def access(
@@ -52,14 +52,14 @@ def access(
     """Describe a strided window; `start` in bytes, `strides` in elements."""
     size = dtype_bytes(dtype)
     dims = sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1)
-    width, pitch = 1, 0
+    width, row_stride = 1, 0
     for stride, extent in dims:
         if stride == width:
             width *= extent
         else:
-            pitch = math.gcd(pitch, stride)
+            row_stride = math.gcd(row_stride, stride)
     last = sum(s * (n - 1) for s, n in dims)
-    return Access(base, start, start + (last + 1) * size, pitch * size, width * size, writes)
+    return Access(base, start, start + (last + 1) * size, row_stride * size, width * size, writes)
 
 
 def barriers(kernels: Sequence[Sequence[Access]]) -> list[bool]:

@@ -3,8 +3,8 @@
 All take turns in blocks of about `BLOCK_S`, because each keeps worker threads that spin for a few
 milliseconds after an inference (libgomp's, ONNX Runtime's, OpenVINO's, each at its default) and
 would steal the others' cores if runs alternated one by one. Between blocks everyone sleeps
-`PAUSE_S`, long enough for spinning threads to park, and the first run of a block, which wakes them
-and refills the caches, is not counted. We pin nobody.
+`PAUSE_S`, long enough for spinning threads to park. The first run of a block wakes the threads and
+refills the caches and is not counted. No thread is pinned.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """Ours and those of the baselines that were asked for, by name.
+    """Timings of the compiled model and of each requested baseline, by name.
 
     `round_trip_s`: of a cache line between two of the threads, all along; None for one thread.
-    `noise`: what others did meanwhile; None where nothing disturbed or nobody looked.
+    `noise`: activity of co-tenants; None on a quiet machine or when it was not watched.
     """
 
     autotune: Timing
@@ -121,7 +121,7 @@ def bench(
     """Time `model` on random inputs until each side has `min_runs` runs and `min_s` seconds.
 
     `baselines`: by name, what runs the same model with the same weights on as many threads.
-    `usage`: reads what the processors have done, to notice others.
+    `usage`: reads processor times, to detect co-tenants.
     """
     runners = dict(baselines or {})
     inputs = random_inputs(model.input_info, seed)
@@ -141,7 +141,7 @@ def bench(
 
 @dataclass(slots=True)
 class _Trips:
-    """Round trips that were measured all along the run."""
+    """Core-to-core round trips, measured between the rounds."""
 
     way: CoreLatency
     times_s: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""⑩ Are the numbers right? A compiled network beside an oracle that shares no code with it.
+"""⑩ Numeric check of a compiled network against an oracle that shares no code with it.
 
     inputs of several kinds ─► compiled network ─┬─► within the tolerance: right
                             └► oracle ───────────┘ else
@@ -34,7 +34,7 @@ from autotune.te.evaluate import evaluate
 from autotune.te.strides import spanned
 
 ROUNDING_FACTOR = 8.0
-"""What is allowed of an ill-conditioned output, over what other roundings of the oracle make of it.
+"""Tolerance of an ill-conditioned output, as a multiple of the oracle's own rounding spread.
 
 A sum of K terms rounds K times where the experiment rounds once; eight is above what was found."""
 
@@ -42,9 +42,9 @@ _SAMPLES = 3
 _INEXACT = 2.0**8
 """Roundings that a program may differ by: 3·10⁻⁵, where those of the tuner may by 5·10⁻⁵."""
 _TELLING = 0.25
-"""Where so much is allowed, an output of other numbers would pass as well."""
+"""Largest tolerance: above it, unrelated numbers would pass."""
 _MOST_FLOPS = 5e10
-"""Larger networks take the standard's evaluator too long."""
+"""FLOPs up to which onnx.reference is run; it is too slow for larger networks."""
 
 Array = NDArray[Any]
 
@@ -149,7 +149,7 @@ class _Check:
             return _Verdict(found.error, floor)
         spread = self._spread(1.0)[name]
         allowed = max(floor, ROUNDING_FACTOR * spread.error)
-        # whether a number falls to this side of a limit or to that is left to larger errors too
+        # values near a threshold of the model may fall on either side of it
         n_moved = max(spread.n_moved, self._spread(_INEXACT)[name].n_moved if found.n_moved else 0)
         if found.within(allowed, math.ceil(ROUNDING_FACTOR * n_moved)):
             return _Verdict(
@@ -222,7 +222,7 @@ def _spreads(
     for other in others:
         for name, array in expected.items():
             found, known = difference(other[name], array), spreads[name]
-            if math.isfinite(found.error):  # else rounding has changed a shape
+            if math.isfinite(found.error):  # rounding may change a data-dependent shape
                 error, n_moved = max(known.error, found.error), max(known.n_moved, found.n_moved)
                 spreads[name] = _Spread(error, n_moved)
     return spreads
@@ -281,7 +281,7 @@ def evaluate_network(network: Network, inputs: Mapping[str, Array]) -> dict[str,
 def _view(storages: dict[str, Array], network: Network, place: Place) -> Array:
     if place.root not in storages:
         root = network.values[place.root]
-        # storage that nothing wrote must not look like a number
+        # NaN marks storage that no kernel wrote
         unset = np.nan if root.dtype.startswith("float") else 0
         storages[place.root] = np.full(spanned(root.shape, root.strides), unset, root.dtype)
     flat = storages[place.root]

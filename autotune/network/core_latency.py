@@ -12,10 +12,10 @@ import statistics
 import time
 from collections.abc import Callable
 
+from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.team import load_libgomp, team
-from autotune.measure.driver import assemble
 from autotune.target import Target
 
 _TRIPS = 500

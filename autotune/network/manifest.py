@@ -23,7 +23,7 @@ _MOST = 1 << 48
 _MOST_DIMENSIONS = 64
 _MOST_PARTS = 1 << 20
 _HEX = set("0123456789abcdef")
-_DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
+_DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _STORED = {"float16": "float32", "bfloat16": "float32"}
 
 Json = Mapping[str, Any]

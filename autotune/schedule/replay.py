@@ -1,4 +1,4 @@
-"""③ What every step does to a `State`: `replay(dag, steps)`.
+"""③ The effect of every step on a `State`: `replay(dag, steps)`.
 
 With arrays for the holes of a sketch, the extents of the state are arrays: one candidate each.
 """
@@ -70,7 +70,7 @@ def replay(dag: ComputeDAG, steps: Steps, holes: Holes | None = None) -> State:
 
 
 def apply(state: State, step: Step, holes: Holes | None = None) -> State:
-    """What one more step makes of `state`. Raises ScheduleError where it cannot be applied."""
+    """The state after one more step. Raises ScheduleError for a step that cannot be applied."""
     return _APPLY[type(step)](state, step, holes or {})
 
 

@@ -34,7 +34,7 @@ from autotune.te.expr import (
 
 @lru_cache(maxsize=256)
 def compute_inline(dag: ComputeDAG, step: ComputeInline) -> ComputeDAG:
-    """Readers of a tensor compute its elements themselves."""
+    """Substitute the computation of a tensor into its consumers."""
     op = _computation(dag, step.stage)
     if op.reduce_axes or op.name in dag.outputs:
         raise ScheduleError(f"{op.name} reduces or is an output: it cannot be inlined")
@@ -110,7 +110,7 @@ def rfactor(dag: ComputeDAG, step: RFactor, factor: Extent) -> ComputeDAG:
         raise ScheduleError(f"rfactor {factor} is more than {last.name}<{last.extent}")
     inner, outer = Axis(f"{last.name}.r", factor), Axis(last.name, -(-last.extent // factor))
     first = mul(outer.var, idx(factor))
-    if last.extent % factor:  # the last part begins early, and skips what the one before had
+    if last.extent % factor:  # the last part overlaps the part before it; the overlap adds zero
         at: Expr = add(minimum(first, idx(last.extent - factor)), inner.var)
         neutral = identity(op.body.op, op.tensor.dtype)
         body = select(compare("lt", at, first), neutral, substitute(op.body.body, {last.name: at}))

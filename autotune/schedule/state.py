@@ -93,8 +93,8 @@ class Stage:
     prefetches: tuple[tuple[str, Extent], ...] = ()
 
     @property
-    def touched(self) -> tuple[str, ...]:
-        """Activations that the stage's prefetch steps ask for; for one candidate."""
+    def prefetched_activations(self) -> tuple[str, ...]:
+        """Tensors of prefetch steps that are not packed; for one candidate."""
         return tuple(n for n, d in self.prefetches if n not in self.packs and int(d))
 
     @property

@@ -1,8 +1,8 @@
 """③ The transform steps: a schedule is a tuple of these, and nothing else.
 
-Every step is a frozen record with named JSON fields. `autotune.schedule.state.replay` is the only
-thing that gives them meaning. A field typed `Size` is an int in a concrete schedule; in a sketch it
-may be a `Hole`, and during population-wide analysis an integer array with one entry per candidate.
+Every step is a frozen record with named JSON fields; `autotune.schedule.replay` defines its effect.
+A field typed `Size` is an int in a concrete schedule; in a sketch it may be a `Hole`, and during
+population-wide analysis an integer array with one entry per candidate.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Hole:
     name: str
 
 
-NEXT_CHUNK = -1
-"""As a prefetch distance: the chunk after the present one."""
+NEXT_PANEL = -1
+"""Prefetch distance: the next weight panel."""
 
 Size: TypeAlias = int | Hole | NDArray[np.int64]
 
@@ -176,7 +176,7 @@ class Interleave:
     s[c] = sum(x[c, k], k<K)   ->   name[j] = sum(x[j/R, o·R + j%R], o<K/R)
                                     s[c] = name[c·R] + … + name[c·R + R-1]
 
-    Few channels fill vectors so. The last reduction axis is split, and R divides its extent K.
+    It fills vectors when there are few channels. The last reduction axis is split; R divides K.
     """
 
     stage: str
@@ -207,13 +207,14 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Prefetch packed `tensor` ahead of where `stage` reads it.
+    """Prefetch packed `tensor` ahead of the loads of `stage`.
 
-    `distance` is in bytes; 0: not at all; NEXT_CHUNK: while several tiles read the present chunk,
-    spread the next one over them.
+    `distance` is in bytes; 0: no prefetch; NEXT_PANEL: while several tiles read one weight panel,
+    prefetch the next one in equal shares.
 
-    An activation is fetched for any distance but 0, while a reduction runs: if that is `stage`,
-    what its next tile will read; if `stage` consumes it, what that reads and writes behind it.
+    An activation is prefetched for any distance but 0, while a reduction runs: where that is
+    `stage`, the elements that its next tile reads; where `stage` consumes the reduction, the
+    elements of `tensor` that `stage` then reads or writes.
     """
 
     tensor: str

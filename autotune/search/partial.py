@@ -10,7 +10,7 @@ from typing import TypeAlias
 from autotune.schedule.replay import apply
 from autotune.schedule.state import State, initial
 from autotune.schedule.steps import (
-    NEXT_CHUNK,
+    NEXT_PANEL,
     Annotate,
     ComputeAt,
     Hole,
@@ -127,7 +127,7 @@ def pack_constants(p: Partial, anchor: Compute) -> Partial:
     for name in constants_of(p.state, anchor):
         hole = f"{name}.prefetch"
         if all(q.name != hole for q in out.parameters):  # another product may read it too
-            out = out.hole(hole, (NEXT_CHUNK, 0, 512, 2048, 8192), Role.PREFETCH)
+            out = out.hole(hole, (NEXT_PANEL, 0, 512, 2048, 8192), Role.PREFETCH)
         out = out.add(Pack(name, anchor.name), Prefetch(name, anchor.name, Hole(hole)))
     return out
 

@@ -1,10 +1,9 @@
 """⑥ Which candidates of one task to measure next: `propose`, then `observe`.
 
 A round evolves a population per sketch under the ranker's estimate: random rows, the best measured
-rows, and what other tasks found good for the same structure are mutated and crossed for a few
-generations. The first batch takes the best of every sketch, so that each structure is seen once.
-What is proposed depends on the seed and the observations alone, so a policy to which a log is
-replayed goes on as the one did that wrote it.
+rows, and the elite pool of other tasks are mutated and crossed for a few generations. The first
+batch takes the best row of every sketch, so that each structure is measured once. Proposals depend
+only on the seed and the observations, so a policy that replays a log continues as before.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ from autotune.te.dag import ComputeDAG
 POPULATION = 1024
 ELITE = 96
 GENERATIONS = 3
-HOPELESS = 1.0
-"""A structure whose best is estimated at twice the best of all (log2) is not looked into."""
+PRUNE_LOG2 = 1.0
+"""Structures whose best estimate is this far above the best of all (log2 s) are not evolved."""
 EXPLORE = 0.1
 FIRST_BATCH = 8
 """Candidates of a task's first batch, or one of each structure if those are more."""
 _MAX_DEFAULTS = 8
-_DEFAULT_GENERATIONS, _DEFAULT_HOPELESS = 6, 0.5
-"""Where only the first choice counts: more rounds, for fewer structures."""
+_DEFAULT_GENERATIONS, _DEFAULT_PRUNE_LOG2 = 6, 0.5
+"""For the default program, which is not measured: more generations for fewer structures."""
 MAX_ALIKE = 3
-"""Most candidates of one batch between which the estimate sees no difference."""
+"""Most candidates of one batch with equal estimates."""
 MAX_INACCURATE = 3
-"""An algorithm that gave so many inaccurate candidates, and no valid one, is left alone."""
+"""An algorithm with so many inaccurate candidates and no valid one is not proposed again."""
 
 
 WINOGRAD_ERROR = 2e-5
-"""Largest error seen of minimal filtering with six points, F(4,3) and the like."""
+"""Largest observed error of minimal filtering with six points, such as F(4,3)."""
 
 
-class Tried(Protocol):
-    """A schedule that was measured, now or in a log: the name of its structure, and its text."""
+class MeasuredSchedule(Protocol):
+    """A schedule that was measured, in this run or in a log."""
 
     @property
     def sketch(self) -> str:
@@ -112,7 +111,7 @@ class SketchPolicy:
         self.dag, self.target, self.n_threads = dag, target, n_threads
         self._elite_pool = elite_pool or ElitePool()
         self.model, self.rng = model, rng
-        self.generations, self.hopeless = GENERATIONS, HOPELESS
+        self.generations, self.prune_log2 = GENERATIONS, PRUNE_LOG2
         self._seed = int(rng.integers(2**63))
         self._n_observed, self._n_asked = 0, 0
         self.sketches = {s.name: s for s in generate_sketches(dag, target, extra=rules)}
@@ -127,7 +126,7 @@ class SketchPolicy:
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
         self._n_asked += 1
         seeds = {name: self._seed_rows(self.sketches[name]) for name in self._promising()}
-        limit = min((s[0] for _, s, _ in seeds.values() if len(s)), default=0.0) + self.hopeless
+        limit = min((s[0] for _, s, _ in seeds.values() if len(s)), default=0.0) + self.prune_log2
         pools = {
             name: self._evolve(self.sketches[name], *found)
             for name, found in seeds.items()
@@ -160,19 +159,34 @@ class SketchPolicy:
             chosen.append(rest[int(i)])
         return [self._candidate(name, *pools[name], k) for name, k in chosen]
 
+    def near_best(self, n: int, factor: float) -> list[Candidate]:
+        """Up to `n` candidates estimated at most at `factor` times the best, best first."""
+        self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
+        pools = {
+            name: self._evolve(self.sketches[name], *found)
+            for name, found in ((k, self._seed_rows(s)) for k, s in self.sketches.items())
+            if len(found[1])
+        }
+        ranked = sorted(
+            (float(p), name, k) for name, (_, score) in pools.items() for k, p in enumerate(score)
+        )
+        limit = ranked[0][0] + math.log2(factor) if ranked else 0.0
+        near = [(name, k) for score, name, k in ranked if score <= limit]
+        return [self._candidate(name, *pools[name], k) for name, k in near[:n]]
+
     def _is_owed(self, name: str) -> bool:
-        """Whether a structure of the user's rules was never tried: the model may not know it."""
+        """Whether a structure of a user's rule is unmeasured; the cost model may misjudge it."""
         return self.sketches[name].is_foreign and not self._measured[name]
 
-    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[MeasuredSchedule, MeasureResult]]) -> None:
         """Learn from measurements, live or replayed; schedules of unknown sketches are ignored.
 
         Inaccurate candidates count as failed ones: a latency that cannot be chosen is no example.
         """
         self._n_observed, self._n_asked = self._n_observed + len(results), 0
-        for tried, result in results:
-            sketch = self.sketches.get(tried.sketch)
-            row = self._recognise(sketch, tried.steps_json) if sketch else None
+        for schedule, result in results:
+            sketch = self.sketches.get(schedule.sketch)
+            row = self._recognise(sketch, schedule.steps_json) if sketch else None
             if sketch is None or row is None:
                 continue
             latency_s = self._measured[sketch.name][row.tobytes()] = result.latency_s
@@ -194,7 +208,7 @@ class SketchPolicy:
         return np.stack([studied[row.tobytes()] for row in rows])
 
     def _study(self, name: str) -> _Studied:
-        """What is known of the measured programs of a structure; each is analysed once, if ever."""
+        """Features of the measured programs of a structure; each is analysed once, on demand."""
         studied, sketch = self._studied[name], self.sketches[name]
         new = [row for row in self._measured[name] if row not in studied.features]
         if new:
@@ -206,7 +220,7 @@ class SketchPolicy:
         return studied
 
     def _promising(self) -> list[str]:
-        """The structures worth a look in this round, and one of the others by chance.
+        """The structures to evolve in this round, and one of the others at random.
 
         The more candidates of a structure have been measured, the nearer its best must be to the
         best of all: twice as slow after two, a quarter slower after eight.
@@ -273,7 +287,7 @@ class SketchPolicy:
         return rows[keep][order], scores[order], found.identity[keep][order]
 
     def _inaccurate_algorithms(self) -> set[Steps]:
-        """Algorithms that round too much, whatever the structure and its numbers."""
+        """Algorithms whose rounding errors exceed the limit in every structure."""
         valid = {algorithm(s) for n, s in self.sketches.items() if any(self._measured[n].values())}
         return {a for a, n in self._inaccurate.items() if n >= MAX_INACCURATE} - valid
 
@@ -287,7 +301,7 @@ class SketchPolicy:
     def _best_of_each(self, pools: dict[str, tuple[Rows, Array]], n: int) -> list[tuple[str, int]]:
         """The best row of each structure whose estimate is within a factor of two of the best."""
         tops = sorted((s[0], name) for name, (_, s) in pools.items() if len(s))
-        return [(name, 0) for score, name in tops[:n] if score <= tops[0][0] + HOPELESS]
+        return [(name, 0) for score, name in tops[:n] if score <= tops[0][0] + PRUNE_LOG2]
 
     def _candidate(self, name: str, rows: Rows, scores: Array, k: int) -> Candidate:
         return Candidate(self.sketches[name].bind(rows[k]), name, float(np.exp2(scores[k])))
@@ -305,7 +319,7 @@ def default_steps(
 ) -> Steps:
     """The schedule that the analytical cost model likes best; no measurement.
 
-    Nobody measured its error: where that might exceed `max_error`, it is a direct sum.
+    Its error is not measured: if `max_error` is smaller than errors of Winograd, sums are direct.
     Raises NoValidSchedule when no sketch of the task has a valid row.
     """
     return default_candidate(dag, target, n_threads, max_error).steps
@@ -315,18 +329,34 @@ def default_candidate(
     dag: ComputeDAG, target: Target, n_threads: int, max_error: float = math.inf
 ) -> Candidate:
     """`default_steps` with the name of its structure and the estimate of the cost model."""
-    rng = np.random.default_rng(0)
-    policy = SketchPolicy(dag, target, n_threads, Ranker(0), rng)
-    policy.generations, policy.hopeless = _DEFAULT_GENERATIONS, _DEFAULT_HOPELESS
-    if max_error < WINOGRAD_ERROR:
-        policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
+    policy = _default_policy(dag, target, n_threads, max_error)
     for candidate in policy.propose(_MAX_DEFAULTS):
         with contextlib.suppress(ScheduleError):
-            lower(dag, candidate.steps)  # the cost model bounds buffers, lowering knows them
+            lower(dag, candidate.steps)  # the analysis estimates buffers, lowering computes them
             return candidate
     raise NoValidSchedule(
         f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
     )
+
+
+def _default_policy(
+    dag: ComputeDAG, target: Target, n_threads: int, max_error: float
+) -> SketchPolicy:
+    policy = SketchPolicy(dag, target, n_threads, Ranker(0), np.random.default_rng(0))
+    policy.generations, policy.prune_log2 = _DEFAULT_GENERATIONS, _DEFAULT_PRUNE_LOG2
+    if max_error < WINOGRAD_ERROR:
+        policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
+    return policy
+
+
+def default_alternatives(
+    dag: ComputeDAG, target: Target, n_threads: int, max_error: float, n: int, factor: float
+) -> list[Candidate]:
+    """Up to `n` candidates that are estimated at most at `factor` times the default's seconds.
+
+    Some may have no program: lowering knows limits that the cost model does not.
+    """
+    return _default_policy(dag, target, n_threads, max_error).near_best(n, factor)
 
 
 def algorithm(sketch: Sketch) -> Steps:

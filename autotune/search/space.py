@@ -30,6 +30,7 @@ class Tag(StrEnum):
     WINDOW_UNROLLED = "window-unrolled"
     INLINED = "inlined"
     COPIED = "copied"
+    COPIED_PANELS = "panels-copied"
     PER_K = "per-k"
     INTERLEAVED2 = "interleaved2"
     INTERLEAVED4 = "interleaved4"
@@ -66,11 +67,11 @@ class Role(Enum):
     UNROLL = auto()
     """unrolled steps of a reduction"""
     PREFETCH = auto()
-    """distance at which a constant is prefetched, in bytes or NEXT_CHUNK"""
+    """distance at which a constant is prefetched, in bytes or NEXT_PANEL"""
     PREFETCH_CONSUMER = auto()
     """whether what the consumer reads and writes is prefetched"""
     PREFETCH_NEXT_TILE = auto()
-    """whether activations of the next tile are prefetched (NEXT_CHUNK)"""
+    """whether activations of the next tile are prefetched (NEXT_PANEL)"""
 
 
 @dataclass(frozen=True, slots=True)

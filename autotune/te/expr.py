@@ -150,7 +150,7 @@ class Reduce:
 
 Expr: TypeAlias = Const | Var | Binary | Compare | Call | Select | Cast | Load | Reduce
 
-DTYPES = ("float32", "float64", "int64", "int32", "int8", "uint8", "bool")
+DTYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 """Element types that a program can compute with."""
 _DTYPE_BYTES = {
     "float32": 4,
@@ -158,6 +158,7 @@ _DTYPE_BYTES = {
     "float16": 2,
     "int64": 8,
     "int32": 4,
+    "int16": 2,
     "int8": 1,
     "uint8": 1,
     "bool": 1,
@@ -165,6 +166,7 @@ _DTYPE_BYTES = {
 _INTEGERS: dict[str, tuple[int, int]] = {
     "int64": (-(1 << 63), (1 << 63) - 1),
     "int32": (-(1 << 31), (1 << 31) - 1),
+    "int16": (-(1 << 15), (1 << 15) - 1),
     "int8": (-128, 127),
     "uint8": (0, 255),
     "bool": (False, True),

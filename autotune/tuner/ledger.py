@@ -22,7 +22,7 @@ class Seconds:
     run: float = 0.0
 
     def split(self, model_s: float) -> dict[str, float]:
-        """By name; of `search`, the `model_s` seconds of training that it holds are told apart."""
+        """By name; seconds of training (`model_s`) are subtracted from `search`."""
         return asdict(self) | {"search": max(0.0, self.search - model_s), "model": model_s}
 
 

@@ -1,4 +1,4 @@
-"""⑨ What a session needs of search and measurement: the only place where the two meet."""
+"""⑨ Interfaces of search, measurement, model and log, as a session uses them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from autotune.records.record import Entry
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
-from autotune.search.policy import Candidate, Tried
+from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.te.dag import ComputeDAG
 
 
@@ -19,7 +19,7 @@ class Policy(Protocol):
         """Up to `n` unmeasured candidates, the most promising first; none: space exhausted."""
         ...
 
-    def observe(self, results: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def observe(self, results: Sequence[tuple[MeasuredSchedule, MeasureResult]]) -> None:
         """Learn from measurements; a resumed session replays the log through this."""
         ...
 
@@ -41,7 +41,7 @@ class Measurer(Protocol):
     ) -> Iterable[MeasureResult]:
         """One result per candidate, in order, each as soon as it is there.
 
-        `best_s`: the best latency so far, so that hopeless candidates can be given up early.
+        `best_s`: the best latency so far; candidates that are far slower are stopped early.
         `meanwhile`: what to do while nothing can be run yet; called once.
         """
         ...
@@ -54,7 +54,7 @@ class Measurer(Protocol):
 
 
 class Model(Protocol):
-    """The model that the policies of a session share, as far as the session cares."""
+    """The learned model that the policies of a session share."""
 
     @property
     def train_s(self) -> float:

@@ -1,4 +1,4 @@
-"""⑨ A measurer that has seen it all: results out of a log, for tests without a clock or a CPU."""
+"""⑨ A measurer that answers from a log, for tests that neither compile nor time."""
 
 from __future__ import annotations
 

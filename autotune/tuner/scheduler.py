@@ -21,11 +21,11 @@ from autotune.tuner.task import TuningTask
 
 _PAST_SHARE = 0.2  # Ansor's alpha: how much the past slope counts against the optimistic guess
 _AT_BOUND = 1.03  # within 3 % of the bound there is nothing left to find
-_BROKEN = 0.95  # who is so much below its bound shows that the peaks were measured too low
+_BROKEN = 0.95  # a latency this far below its bound shows that the peaks were measured too low
 _WORTH_IT = 0.5  # of the gain of the task at hand: then another may be prepared meanwhile
 _LITTLE = 0.02  # factor on the gain of a task that seems finished
 _WINDOW = 3  # batches over which the past slope is taken
-_HOPELESS = 4  # batches without any valid program after which a task is given up
+_INVALID_BATCHES = 4  # batches without any valid program after which a task is given up
 _CONVERGED = 4  # times the patience without gain: the task is finished for good
 _BEATEN = 1.1  # an alternative so many times slower than the other is given up …
 _BEATEN_BATCHES = 3  # … after so many batches of every task of both
@@ -105,7 +105,7 @@ class Scheduler:
         return self._best_of([s for s in self.states.values() if self.stopped(s) is None])
 
     def after(self, state: TaskState) -> TaskState | None:
-        """The task to work on after a batch of `state` that is being measured; None: no telling.
+        """The task to work on after a batch of `state` that is being measured; None: undecided.
 
         Another one that promises much less is not worth a batch: `state` may well come again.
         """
@@ -133,8 +133,8 @@ class Scheduler:
     def stopped(self, state: TaskState) -> TaskStop | None:
         """Why a task gets no more trials, or None: what was measured decides, nothing else."""
         if state.best_s is None:
-            hopeless = state.exhausted or state.n_trials >= _HOPELESS * self._batch
-            return TaskStop.INVALID if hopeless else None
+            gives_up = state.exhausted or state.n_trials >= _INVALID_BATCHES * self._batch
+            return TaskStop.INVALID if gives_up else None
         if state.exhausted:
             return TaskStop.EXHAUSTED
         if state.at_bound and self._bounds_hold():
@@ -175,7 +175,7 @@ class Scheduler:
         return weight
 
     def _chance(self, ours: list[TaskState], others: list[TaskState]) -> float:
-        """Which share of what is left to gain on `ours` would still gain once they are level."""
+        """Share of the remaining gain on `ours` that counts after it has caught up."""
         behind = _best_s(ours) - _best_s(others)
         if not 0 < behind < math.inf:
             return 1.0
@@ -187,14 +187,14 @@ class Scheduler:
         if state.task.parts:
             return self._is_clear(*self._alternatives(state))
         wholes = self._wholes.get(state.task.key, [])
-        everywhere = sum(w.task.weight for w in wholes) == state.task.weight
+        everywhere = math.isclose(sum(w.task.weight for w in wholes), state.task.weight)
         return everywhere and all(
             self._is_clear(ours, others) for others, ours in map(self._alternatives, wholes)
         )
 
     def _is_clear(self, ours: list[TaskState], others: list[TaskState]) -> bool:
-        tried = min(s.n_trials for s in (*ours, *others)) >= _BEATEN_BATCHES * self._batch
-        return tried and _best_s(ours) > _BEATEN * _best_s(others)
+        measured = min(s.n_trials for s in (*ours, *others)) >= _BEATEN_BATCHES * self._batch
+        return measured and _best_s(ours) > _BEATEN * _best_s(others)
 
     def _bounds_hold(self) -> bool:
         """Whether no program was found that is faster than possible."""

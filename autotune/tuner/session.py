@@ -2,8 +2,8 @@
 
     propose -> measure -> journal -> observe
 
-While the candidates of one task are built, those of the next are proposed: a processor core that
-would wait searches, and a search that would wait is done when the last measurement is.
+While the candidates of one task are built, those of the next are proposed, so that search uses
+cores that would be idle.
 
 A resumed session replays the records of its log through the same `observe`, and so continues in
 the state in which it was killed: nothing is measured twice, and the budget goes on.
@@ -22,7 +22,7 @@ from typing import TypeAlias
 from autotune.errors import AutotuneError
 from autotune.records.record import End, Log, MeasureRecord
 from autotune.result import MeasureResult
-from autotune.search.policy import Candidate, Tried
+from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.tuner.budget import Budget, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
@@ -45,7 +45,7 @@ _MAX_ASKS = 3  # proposals of nothing new after which a task's space counts as e
 _FINAL_TIME = 0.06  # share of the time budget kept for measuring the finalists again
 _FINALISTS = 4
 _FINAL_ROUNDS = 10  # repeats of each
-_FINAL_MARGIN = 1.15  # who is within this factor of the best is a finalist: noise comes in spells
+_FINAL_MARGIN = 1.15  # finalists are within this factor of the best: noise comes in bursts
 _DEFAULT_MARGIN = 1.3  # the default program may be further away: nothing slower may be chosen
 
 
@@ -54,7 +54,7 @@ _Choice: TypeAlias = tuple[TaskState | None, list[Candidate]]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What every record of this run says about itself."""
+    """Fields that all records of a run share."""
 
     run_id: str
     target_key: str
@@ -106,7 +106,7 @@ class Session:
         for batch in batches:
             state = self.scheduler.states[batch[0].workload]
             if batch is batches[-1]:
-                self._look_ahead(state, 0)  # chosen before its results were known
+                self._look_ahead(state, 0)  # proposed before the last results were known
             self._learn(state, [(r, r.result) for r in batch])
 
     def _batches(self, records: Iterable[MeasureRecord]) -> Iterator[list[MeasureRecord]]:
@@ -261,7 +261,7 @@ class Session:
             yield TaskImproved(state.task.key, before, state.best_s)
 
     def _measure(self, state: TaskState, candidates: Sequence[Candidate]) -> list[MeasureResult]:
-        """Measure; every result is in the log before anybody knows of it."""
+        """Measure; every result is appended to the log before it is observed or shown."""
         begin, waited_s = self.clock(), self.measurer.waited_s
         steps = [c.steps for c in candidates]
         results: list[MeasureResult] = []
@@ -298,7 +298,9 @@ class Session:
         self.sink.append([record])
         self.ledger.add([record], live=True)
 
-    def _learn(self, state: TaskState, pairs: Sequence[tuple[Tried, MeasureResult]]) -> None:
+    def _learn(
+        self, state: TaskState, pairs: Sequence[tuple[MeasuredSchedule, MeasureResult]]
+    ) -> None:
         self.scheduler.observe(state.task.key, [result for _, result in pairs])
         begin = self.clock()
         self._policy(state.task).observe(pairs)

@@ -1,8 +1,8 @@
-"""⑨ Warm start: what earlier logs of this CPU teach before the first batch.
+"""⑨ Warm start: train the ranker on earlier logs of this CPU before the first batch.
 
-Logs carry everything, so there is no file of a trained model that could go stale: the ranker is
-trained on their measurements, with the features of today. What was best for the very same task is
-measured first, again and here; it is never taken as it is.
+There is no file of a trained model that could become stale: the ranker is trained on the recorded
+measurements with the present features. The best schedules of an equal task are measured again
+first; a recorded latency is never reused.
 """
 
 from __future__ import annotations

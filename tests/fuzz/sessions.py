@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.measure.measurer import local_measurer
+from autotune.measure.local import local_measurer
 from autotune.result import MeasureStatus
 from benchmarks.outcomes import Kind, Outcome
 

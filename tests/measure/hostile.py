@@ -13,8 +13,8 @@ from dataclasses import replace
 import measure_fakes as fakes
 from measure_fakes import ELEMENT, ENDLESS, KERNEL, PLAIN
 
+from autotune.codegen.compile import assemble
 from autotune.measure.build import BuiltProgram
-from autotune.measure.driver import assemble
 from autotune.result import MeasureStatus
 from autotune.schedule.steps import ComputeInline, Steps
 from autotune.target import Target

@@ -9,11 +9,11 @@ import signal
 import time
 from collections.abc import Callable
 
+from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.errors import CodegenError, ScheduleError
 from autotune.loopir.nodes import Buffer, Kernel, Program
 from autotune.measure.build import BuiltProgram
-from autotune.measure.driver import assemble
 from autotune.measure.options import MeasureOptions
 from autotune.schedule.steps import ComputeInline, Steps
 from autotune.target import Target, host_target

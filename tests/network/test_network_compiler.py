@@ -106,7 +106,7 @@ def test_a_task_without_a_schedule_is_named() -> None:
 
 def test_a_window_that_the_task_cannot_express_is_an_internal_error() -> None:
     network = branches()
-    # rows of 7 elements in a pitch of 16 cannot be seen as the 36 × 8 that the sum reads
+    # rows of 7 elements with a row stride of 16 cannot be seen as the 36 × 8 that the sum reads
     broken = window("a", (1, 6, 6, 8), (576, 96, 15, 1), "join", 0)
     with pytest.raises(CodegenError, match="internal"):
         compile_network(

@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from autotune.errors import UnsupportedOperator, UsageError
 from autotune.graph.network import build_network
-from autotune.measure.measurer import local_measurer
+from autotune.measure.local import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs

@@ -76,7 +76,7 @@ def test_inputs_need_not_be_contiguous() -> None:
 
 
 def test_windows_of_the_arena_are_copied_in_and_out() -> None:
-    # x lies in the arena with a row pitch of N, y is every second element of what is written there
+    # x lies in the arena with a row stride of N, y is every second element of what is written there
     spread = ((2, N // 2), (N, 1))
     x = Endpoint("x", (2, N // 2), "float32", ARENA, 8, spread)
     y = Endpoint("y", (N // 2,), "float32", ARENA, 4096, ((N // 2,), (2,)))

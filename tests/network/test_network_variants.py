@@ -20,6 +20,7 @@ from autotune.errors import ArtifactError, UsageError
 from autotune.network.artifact import Artifact
 from autotune.network.entry import FIRST_BOUND
 from autotune.network.runtime import Model
+from autotune.network.sharing import Option, SharedWeights, prefer_shared
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import N, reversing
 
@@ -147,6 +148,33 @@ def test_threads_with_different_shapes_do_not_disturb_each_other(folder: Path) -
     assert not wrong
 
 
+def test_variants_share_their_weights_and_code(folder: Path) -> None:
+    one, both = Artifact.load(folder / "one.atn"), Artifact.load(folder / "all.atn")
+    assert both.constants.nbytes <= 1.02 * one.constants.nbytes
+    assert (folder / "all.atn").stat().st_size <= 1.15 * (folder / "one.atn").stat().st_size
+
+
+def test_a_weight_has_one_form_where_that_costs_little() -> None:
+    def option(name: str, latency_s: float, form: str) -> Option:
+        return Option((), latency_s, {"w": form, "id": name})
+
+    tasks = {
+        "short": [option("fast", 1.0, "a"), option("near", 1.02, "b"), option("slow", 1.1, "c")],
+        "long": [option("fast", 2.0, "b"), option("near", 2.01, "c")],
+        "longer": [option("fast", 3.0, "c"), option("slow", 3.2, "b")],
+        "longest": [option("fast", 4.0, "b")],
+    }
+    users = frozenset((key, "w") for key in tasks)
+    picked = prefer_shared([SharedWeights(1 << 20, users)], tasks)
+    # b for three of four: it is more than 3 % slower for the other
+    assert {key: o.forms["w"] for key, o in picked.items()} == {
+        "short": "b",
+        "long": "b",
+        "longer": "c",
+        "longest": "b",
+    }
+
+
 # --- the file ---------------------------------------------------------------------------------
 
 
@@ -198,3 +226,31 @@ def test_variants_that_were_tampered_with_are_refused(tmp_path: Path, change: An
     write_parts(path, parts, manifest)
     with pytest.raises(ArtifactError, match="damaged"):
         Artifact.load(path)
+
+
+# --- tuning -----------------------------------------------------------------------------------
+
+
+def test_tuning_weighs_shapes_by_their_shares(folder: Path) -> None:
+    """Σ share·latency: a task of the rare shape counts less; the log knows all shapes."""
+    log, dims = folder / "log.jsonl", {"batch": 1, "sequence": {16: 0.75, 48: 0.25}}
+    options: dict[str, Any] = {"trials": 8, "threads": 1, "dims": dims, "preset": "ci"}
+    for _ in autotune.tune(folder / "encoder.onnx", log, **options):
+        pass
+    header = autotune.read_log(log).header
+    assert [(v.shapes["ids"], v.share) for v in header.variants] == [
+        ((1, 16), 0.75),
+        ((1, 48), 0.25),
+    ]
+    counts = [dict(v.tasks) for v in header.variants]
+    for key, weight in header.weights.items():
+        assert weight == pytest.approx(0.75 * counts[0].get(key, 0) + 0.25 * counts[1].get(key, 0))
+    for _ in autotune.resume(log, trials=1):
+        pass
+    assert autotune.read_log(log).headers[-1].variants == header.variants
+    done = autotune.compile(log=log, threads=1)
+    assert len(done.artifact.variants) == 2
+    assert done.report is not None
+    one = autotune.compile(log=log, threads=1, dims={"batch": 1, "sequence": 48}, check=False)
+    assert [end.shape for end in one.artifact.inputs] == [(1, 48), (1, 48)]
+    assert not one.artifact.others

@@ -11,7 +11,7 @@ from autotune.loopir.nodes import Program
 from autotune.schedule.replay import apply, replay
 from autotune.schedule.state import State
 from autotune.schedule.steps import (
-    NEXT_CHUNK,
+    NEXT_PANEL,
     Annotate,
     CacheRead,
     CacheWrite,
@@ -167,7 +167,7 @@ class _Draw:
                 if source is not None and source.constant and self.chance(0.6):
                     self.add(Pack(tensor, op.name))
                     if self.chance(0.4):
-                        distance = self.rng.choice([0, 64, 256, NEXT_CHUNK])
+                        distance = self.rng.choice([0, 64, 256, NEXT_PANEL])
                         self.add(Prefetch(tensor, op.name, distance))
 
 

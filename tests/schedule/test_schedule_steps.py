@@ -13,7 +13,7 @@ from autotune.loopir.printer import print_program
 from autotune.loopir.python_text import print_python
 from autotune.schedule.replay import bind, replay
 from autotune.schedule.steps import (
-    NEXT_CHUNK,
+    NEXT_PANEL,
     Annotate,
     CacheRead,
     CacheWrite,
@@ -63,7 +63,7 @@ SHARED_CHUNK: Steps = (
     Annotate("c", "i", "unroll"),
     Annotate("c", "j", "vectorize"),
     Pack("b", "c"),
-    Prefetch("b", "c", NEXT_CHUNK),
+    Prefetch("b", "c", NEXT_PANEL),
 )
 EXAMPLES: dict[str, Steps] = {
     "nothing": (),

@@ -11,7 +11,7 @@ from autotune.loopir.lower import lower
 from autotune.loopir.nodes import PrefetchLine
 from autotune.loopir.visitor import statements
 from autotune.schedule.replay import bind, replay
-from autotune.schedule.steps import NEXT_CHUNK
+from autotune.schedule.steps import NEXT_PANEL
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.sketch import generate_sketches
@@ -90,7 +90,7 @@ def test_the_next_columns_are_fetched_while_the_first_product_runs() -> None:
     for sketch in generate_sketches(dag, AVX2):
         values = {p.name: p.domain[len(p.domain) // 2] for p in sketch.parameters}
         for early in (False, True):
-            chosen = values | {"scores.tile.ahead": NEXT_CHUNK if early else 0}
+            chosen = values | {"scores.tile.ahead": NEXT_PANEL if early else 0}
             program = lower(dag, bind(sketch.steps, chosen))
             stmts = [s for kernel in program.kernels for s in statements(kernel.body)]
             fetched = {s.tensor.name for s in stmts if isinstance(s, PrefetchLine)}

@@ -26,6 +26,7 @@ from autotune.graph.operators.definition import (
     Scope,
     biased,
     optional,
+    product_of,
     repeats_along,
     shape_text,
     tensor,
@@ -46,7 +47,7 @@ def _matmul(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
     batch = axes[: len(axes) - n_rows - n_cols]
     left = (k, *rows) if trans_a else (*rows, k)
     right = (*cols, k) if trans_b else (k, *cols)
-    product = mul(_batched(a, batch, left), _batched(b, batch, right))
+    product = product_of(_batched(a, batch, left), _batched(b, batch, right))
     result = scope.compute("matmul", axes or POINT, Reduce("sum", product, (k,)))
     return biased(scope, result, bias)
 
@@ -235,10 +236,10 @@ OPERATORS: Mapping[str, Operator] = {
         roles=("x", "weight", "bias"),
         weight_input=1,
         channel_axis=-1,
+        any_type=True,
         n_terms=_length,
     ),
-    "MatMulInteger": Operator(n_terms=_length),
-    "Gemm": Operator(canonical=_gemm, check=_check_addend, n_terms=_length),
+    "Gemm": Operator(canonical=_gemm, weight_input=1, check=_check_addend, n_terms=_length),
     "Einsum": Operator(
         define=_einsum,
         canonical=_pairwise,

@@ -27,11 +27,12 @@ from autotune.graph.operators.definition import (
     Scope,
     biased,
     optional,
+    product_of,
     shape_text,
     tensor,
 )
 from autotune.graph.operators.windows import Window, check_window, space_axes
-from autotune.te.expr import Axis, Reduce, Tensor, mul
+from autotune.te.expr import Axis, Reduce, Tensor
 
 
 def _conv(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -40,22 +41,22 @@ def _conv(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     kind = node.attrs["kind"]
     n_spatial = len(shape) - 2
     window = Window(node, weight.shape[:n_spatial], x.shape[1 : 1 + n_spatial], shape[1:-1])
-    source = window.pad(scope, x, 0.0)
+    source = window.pad(scope, x, node.attrs.get("pad_value", 0))
     n, outs = Axis("n", x.shape[0]), space_axes(shape[1:-1])
     taps = window.taps
     at = (n.var, *window.at(outs, taps))
     if kind == "depthwise":
         c = Axis("c", shape[-1])
         axes, reduced = (n, *outs, c), taps
-        product = mul(source[(*at, c)], weight[(*taps, c)])
+        product = product_of(source[(*at, c)], weight[(*taps, c)])
     elif kind == "dense":
         i, o = Axis("i", weight.shape[-2]), Axis("o", weight.shape[-1])
         axes, reduced = (n, *outs, o), (*taps, i)
-        product = mul(source[(*at, i)], weight[(*taps, i, o)])
+        product = product_of(source[(*at, i)], weight[(*taps, i, o)])
     else:
         g, i, o = (Axis(a, e) for a, e in zip("gio", weight.shape[-3:], strict=True))
         axes, reduced = (n, *outs, g, o), (*taps, i)
-        product = mul(source[(*at, g, i)], weight[(*taps, g, i, o)])
+        product = product_of(source[(*at, g, i)], weight[(*taps, g, i, o)])
     result = scope.compute("conv", axes, Reduce("sum", product, reduced))
     return biased(scope, result, bias)
 
@@ -258,6 +259,7 @@ OPERATORS: Mapping[str, Operator] = {
         weight_input=1,
         channel_axis=1,
         layout=Layout.SPATIAL,
+        any_type=True,
         canonical=_live_taps,
         precondition=_check_weights,
         check=_check_bias,

@@ -1,9 +1,8 @@
 """① CumSum, and long dimensions cut into blocks.
 
-    CumSum(x)  ->  CumSum of every block + CumSum of the sums of all blocks in front
+    CumSum(x)  ->  CumSum within blocks + CumSum of the sums of preceding blocks, recursively
 
-and so on with what is left: n elements take about n log n steps instead of n². `top_k` uses blocks
-as well.
+n elements take about n log n additions instead of n². `top_k` uses blocks as well.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ class Blocks:
         return self.editor.constant(f"{self.node.name}.value", value)
 
     def reshape(self, x: str, *extents: int, n_axes: int = 1) -> str:
-        """x with dimensions of `extents` in the place of `n_axes` dimensions from the axis on."""
+        """x with `n_axes` dimensions from the axis on replaced by `extents`."""
         kind = self.editor.types[x]
         shape = (*kind.shape[: self.axis], *extents, *kind.shape[self.axis + n_axes :])
         return self.emit("Reshape", (x,), shape, kind.dtype)
 
     def split(self, x: str, size: int, fill: float) -> str:
-        """x (…, n, …) as (…, ⌈n / size⌉, size, …); what is missing at the end is `fill`."""
+        """x (…, n, …) as (…, ⌈n / size⌉, size, …), padded with `fill` at the end."""
         kind, axis = self.editor.types[x], self.axis
         n_blocks, n_more = -(-kind.shape[axis] // size), -kind.shape[axis] % size
         if n_more:

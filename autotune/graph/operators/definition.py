@@ -19,13 +19,27 @@ import numpy as np
 
 from autotune.graph.ir import Array, Editor, Node, Shape
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
-from autotune.te.expr import Axis, Const, Expr, Tensor, add, f32, idx, maximum, minimum
+from autotune.te.expr import (
+    Axis,
+    Const,
+    Expr,
+    Tensor,
+    add,
+    cast,
+    dtype_of,
+    f32,
+    idx,
+    maximum,
+    minimum,
+    mul,
+)
 
 Operand: TypeAlias = Tensor | Const
 """What an operator reads: a tensor, or a literal for a constant of one element."""
 Operands: TypeAlias = Sequence[Operand | None]
 """Absent optional operands are None."""
 
+_NARROW = ("int8", "uint8", "int16")
 POINT = (Axis("n", 1),)
 """The axes of a scalar: a computation has at least one."""
 _AXIS_NAMES = {1: "c", 2: "nc", 3: "nwc", 4: "nhwc", 5: "nhwgc"}
@@ -109,6 +123,13 @@ def biased(scope: Scope, x: Tensor, bias: Tensor | None) -> Tensor:
         return x
     axes = axes_of(x.shape)
     return scope.compute("add", axes, add(read(x, axes), read(bias, axes)))
+
+
+def product_of(a: Expr, b: Expr) -> Expr:
+    """a · b; integers narrower than int32 are widened to it."""
+    if dtype_of(a) in _NARROW or dtype_of(b) in _NARROW:
+        a, b = cast("int32", a), cast("int32", b)
+    return mul(a, b)
 
 
 def inside(index: Expr, extent: int) -> Expr:
@@ -205,6 +226,8 @@ class Operator:
     """Whether it may be recomputed inside the tiles of an anchor that reads it."""
     takes_prologue: bool = False
     """Whether the anchor computes cheap operators on its first operand while it reads it."""
+    widens: bool = False
+    """Whether its first operand takes fewer bytes than its result and costs little to convert."""
     is_commutative: bool = False
     any_type: bool = False
     """Whether it is defined for all of `DTYPES`; otherwise for float32 alone."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ def _is_infinite(attrs: Attrs, x: Expr) -> Expr:
 
 
 def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
-    """Integers: the sign of b, which is not 0. Floats: the sign of a."""
+    """Integers: the result has the sign of b, which is not 0. Floats: the sign of a."""
     if dtype_of(a) not in FLOAT_DTYPES:
         is_turned = compare("lt", b, Const(0, dtype_of(b)))
         rest = mod(select(is_turned, call("neg", a), a), call("abs", b))
@@ -211,9 +212,13 @@ def _commute(editor: Editor, node: Node) -> None:
 
 
 def _inverse(editor: Editor, node: Node) -> None:
-    """x - c -> x + (-c);  x / c -> x · (1/c), unless 1/c is a denormal number."""
+    """x - c -> x + (-c);  x / c -> x · (1/c), unless 1/c is a denormal number.
+
+    One number is divided: it costs nothing, and what a scale of many is rounded to matters.
+    """
     a, b = node.inputs
-    if b not in editor.constants or editor.types[b].dtype != "float32":
+    is_one = node.op == "Div" and prod(editor.types[node.output].shape) == 1
+    if b not in editor.constants or editor.types[b].dtype != "float32" or is_one:
         editor.emit(node)
         return
     value = editor.constants[b]
@@ -254,7 +259,7 @@ def _define(formula: Formula, scope: Scope, node: Node, operands: Operands, shap
     return scope.compute(node.op.lower(), axes, formula(node.attrs, *elements))
 
 
-def _of(formula: Formula, **fields: Any) -> Operator:
+def of_formula(formula: Formula, **fields: Any) -> Operator:
     """The record of an elementwise operator."""
     return Operator(
         define=partial(_define, formula),
@@ -281,11 +286,11 @@ _COMPARISONS = {
 }
 
 OPERATORS: Mapping[str, Operator] = {
-    **{op: _of(_unary(op.lower())) for op in _FLOAT_FUNCTIONS},
-    **{op: _of(_unary(op.lower()), any_type=True) for op in ("Abs", "Neg", "Not")},
-    **{op: _of(_comparison(test), any_type=True) for op, test in _COMPARISONS.items()},
-    **{op: _of(_binary(op.lower()), any_type=True) for op in ("And", "Or")},
-    "Add": _of(
+    **{op: of_formula(_unary(op.lower())) for op in _FLOAT_FUNCTIONS},
+    **{op: of_formula(_unary(op.lower()), any_type=True) for op in ("Abs", "Neg", "Not")},
+    **{op: of_formula(_comparison(test), any_type=True) for op, test in _COMPARISONS.items()},
+    **{op: of_formula(_binary(op.lower()), any_type=True) for op in ("And", "Or")},
+    "Add": of_formula(
         _binary("add"),
         any_type=True,
         is_cheap=True,
@@ -294,7 +299,7 @@ OPERATORS: Mapping[str, Operator] = {
         keeps_range=True,
         canonical=_commute,
     ),
-    "Mul": _of(
+    "Mul": of_formula(
         _binary("mul"),
         any_type=True,
         is_cheap=True,
@@ -302,11 +307,13 @@ OPERATORS: Mapping[str, Operator] = {
         constant_role="scale",
         canonical=_commute,
     ),
-    "Sub": _of(_binary("sub"), any_type=True, is_cheap=True, keeps_range=True, canonical=_inverse),
-    "Div": _of(_binary("div"), canonical=_inverse),
-    "Pow": _of(_binary("pow"), canonical=_float_power),
+    "Sub": of_formula(
+        _binary("sub"), any_type=True, is_cheap=True, keeps_range=True, canonical=_inverse
+    ),
+    "Div": of_formula(_binary("div"), canonical=_inverse),
+    "Pow": of_formula(_binary("pow"), canonical=_float_power),
     **{
-        op: _of(
+        op: of_formula(
             _binary(op.lower()),
             any_type=True,
             is_commutative=True,
@@ -318,24 +325,24 @@ OPERATORS: Mapping[str, Operator] = {
     },
     "Sum": Operator(canonical=_folded_left, is_identity=_is_single),
     "Mean": Operator(canonical=_folded_left, is_identity=_is_single),
-    "Mod": _of(_remainder, any_type=True, resolve=_check_remainder),
-    "Relu": _of(lambda attrs, x: maximum(ZERO, x), is_cheap=True),
-    "Clip": _of(_clip, any_type=True, is_cheap=True, keeps_range=True),
-    "Reciprocal": _of(lambda attrs, x: div(ONE, x)),
-    "LeakyRelu": _of(_leaky, is_cheap=True),
-    "PRelu": _of(_prelu, check=_check_slope),
-    "ThresholdedRelu": _of(_thresholded),
-    "Elu": _of(_elu),
-    "Celu": _of(_celu),
-    "Selu": _of(_selu),
-    "Softplus": _of(_softplus),
-    "Softsign": _of(lambda attrs, x: div(x, add(ONE, call("abs", x)))),
-    "HardSigmoid": _of(_hard_sigmoid),
-    "HardSwish": _of(lambda attrs, x: mul(x, _linear_clip(1 / 6, 0.5, x))),
-    "Gelu": _of(_gelu),
-    "Mish": _of(lambda attrs, x: mul(x, call("tanh", _softplus(attrs, x)))),
-    "Sign": _of(_sign),
-    "Identity": _of(
+    "Mod": of_formula(_remainder, any_type=True, resolve=_check_remainder),
+    "Relu": of_formula(lambda attrs, x: maximum(ZERO, x), is_cheap=True),
+    "Clip": of_formula(_clip, any_type=True, is_cheap=True, keeps_range=True),
+    "Reciprocal": of_formula(lambda attrs, x: div(ONE, x)),
+    "LeakyRelu": of_formula(_leaky, is_cheap=True),
+    "PRelu": of_formula(_prelu, check=_check_slope),
+    "ThresholdedRelu": of_formula(_thresholded),
+    "Elu": of_formula(_elu),
+    "Celu": of_formula(_celu),
+    "Selu": of_formula(_selu),
+    "Softplus": of_formula(_softplus),
+    "Softsign": of_formula(lambda attrs, x: div(x, add(ONE, call("abs", x)))),
+    "HardSigmoid": of_formula(_hard_sigmoid),
+    "HardSwish": of_formula(lambda attrs, x: mul(x, _linear_clip(1 / 6, 0.5, x))),
+    "Gelu": of_formula(_gelu),
+    "Mish": of_formula(lambda attrs, x: mul(x, call("tanh", _softplus(attrs, x)))),
+    "Sign": of_formula(_sign),
+    "Identity": of_formula(
         lambda attrs, x: x,
         any_type=True,
         keeps_range=True,
@@ -343,14 +350,16 @@ OPERATORS: Mapping[str, Operator] = {
         fold=_known,
     ),
     "Dropout": Operator(is_identity=_is_inference),
-    "Cast": _of(
+    "Cast": of_formula(
         lambda attrs, x: cast(attrs["to"], x),
         any_type=True,
         keeps_range=True,
         canonical=_cast,
         is_identity=_is_same_type,
     ),
-    "Where": _of(lambda attrs, cond, a, b: select(cond, a, b), any_type=True, keeps_range=True),
-    "IsNaN": _of(lambda attrs, x: compare("ne", x, x), any_type=True),
-    "IsInf": _of(_is_infinite, any_type=True),
+    "Where": of_formula(
+        lambda attrs, cond, a, b: select(cond, a, b), any_type=True, keeps_range=True
+    ),
+    "IsNaN": of_formula(lambda attrs, x: compare("ne", x, x), any_type=True),
+    "IsInf": of_formula(_is_infinite, any_type=True),
 }

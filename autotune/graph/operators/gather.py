@@ -100,7 +100,7 @@ def _to_slices(editor: Editor, node: Node) -> None:
 def _scatter(editor: Editor, node: Node) -> None:
     """ScatterND and ScatterElements at constant indices -> Where(hit, Gather(updates, rows), x).
 
-    Of several updates of one place the last one stays.
+    Of several updates of one element the last one wins.
     """
     x, index, updates = node.inputs
     if index not in editor.constants or node.attrs.get("reduction", "none") != "none":
@@ -124,7 +124,7 @@ def _scatter(editor: Editor, node: Node) -> None:
 
 
 def _scattered(node: Node, index: Array) -> Array:
-    """Where every update goes, one row each: its place in the leading dimensions."""
+    """The target of every update, one row each: an index of the leading dimensions."""
     if node.op == "ScatterND":
         return index.reshape(-1, index.shape[-1])
     at = np.indices(index.shape)
@@ -133,7 +133,7 @@ def _scattered(node: Node, index: Array) -> Array:
 
 
 def _runs(values: list[int]) -> list[range]:
-    """The values as arithmetic progressions, longest first where they begin."""
+    """The values as arithmetic progressions, greedily from the first value on."""
     runs: list[range] = []
     while values:
         step = values[1] - values[0] if len(values) > 1 else 1

@@ -1,16 +1,16 @@
-"""① An image read between its pixels, at places that data decide or that are known.
+"""① Interpolation of an image at coordinates: GridSample from data, Interpolate from constants.
 
 GridSample:
 
-    place[n, i…] = where along one dimension, in pixels, moved inside unless the padding is zeros
-    cell[n, i…]  = the pixel there or before
+    place[n, i…] = coordinate along one dimension in pixels, clamped unless the padding is zeros
+    cell[n, i…]  = its floor, the pixel at or before it
     y[n, i…, c]  = Σ over the corners of a cell of their weights · x[n, corner…, c]
 
-Interpolate, what `resizing` makes of Resize:
+Interpolate, which `resize` emits:
 
     y[…, i, …]   = Σ weight[i, t] · x[…, first[i] + t, …] over the taps t of every axis that changes
 
-Formulas: ONNX operator reference. Runs on the layout that is stored.
+Formulas: ONNX operator reference. Both are defined on the stored layout.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _interpolate(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
 def _interpolated(
     x: Tensor, axes: Sequence[Axis], tables: Sequence[Table], pixels: Mapping[int, Expr]
 ) -> Expr:
-    """The sum over the taps of all `tables`, where those of other axes have chosen `pixels`."""
+    """The sum over the taps of `tables`; `pixels` are the positions along the other axes."""
     if not tables:
         return x[tuple(pixels.get(n, a.var) for n, a in enumerate(axes))]
     (n, first, weight), *rest = tables
@@ -110,7 +110,7 @@ def _interpolated(
 
 
 def _place(node: Node, named: Expr, size: int) -> Expr:
-    """A place from -1 to 1 along a dimension, in pixels: at most one outside of the image."""
+    """A coordinate in [-1, 1] in pixels, at most one outside of the image."""
     is_aligned = bool(node.attrs.get("align_corners", 0))
     scaled = mul(add(named, _ONE), literal((size - 1) / 2 if is_aligned else size / 2))
     place = scaled if is_aligned else sub(scaled, _HALF)
@@ -123,7 +123,7 @@ def _place(node: Node, named: Expr, size: int) -> Expr:
 
 
 def _reflected(place: Expr, low: float, span: float) -> Expr:
-    """`place` folded into the `span` from `low` on."""
+    """`place` reflected into the interval [low, low + span]."""
     if not span:
         return _ZERO
     there_and_back = literal(2 * span)
@@ -134,7 +134,7 @@ def _reflected(place: Expr, low: float, span: float) -> Expr:
 
 
 def _clamped(place: Expr, low: int, high: int) -> Expr:
-    """A place that is NaN becomes `low`: it is the source of an index."""
+    """`place` clamped to [low, high]; NaN becomes `low`, because an index is computed from it."""
     above = select(compare("gt", place, literal(low)), place, literal(low))
     return minimum(above, literal(high))
 

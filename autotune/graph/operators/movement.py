@@ -48,7 +48,7 @@ def _transpose(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Te
 def _pad(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """Constant, edge, reflect or wrap padding by `node.attrs["amounts"]`.
 
-    Negative amounts crop, before anything is padded: what is repeated is what they leave.
+    Negative amounts crop first; the modes repeat elements that are left.
     """
     x = tensor(operands, 0)
     amounts = node.attrs["amounts"]
@@ -61,7 +61,7 @@ def _pad(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     for a, b, e, n in zip(axes, begin, end, x.shape, strict=True):
         first, last = max(0, -b), n - 1 - max(0, -e)
         size = last - first + 1
-        place = sub(a.var, idx(b + first))  # among what is left
+        place = sub(a.var, idx(b + first))  # relative to the cropped operand
         if max(b, e) > 0:
             place = _REPEATED[mode](place, size, max(b, e))
         index.append(add(place, idx(first)))
@@ -69,15 +69,15 @@ def _pad(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
 
 
 def _edge(place: Expr, size: int, most: int) -> Expr:
-    """A place outside of `size` elements -> the one at that end."""
+    """An index outside of `size` elements -> the nearest end."""
     return inside(place, size)
 
 
 def _reflect(place: Expr, size: int, most: int) -> Expr:
-    """A place outside of `size` elements, by at most `most`, mirrored at the ends."""
+    """An index outside of `size` elements, by at most `most`, mirrored at the ends."""
     if size == 1:
         return idx(0)
-    if most >= size:  # more than once
+    if most >= size:  # reflected more than once
         place = mod(place, idx(2 * size - 2))
         return minimum(place, sub(idx(2 * size - 2), place))
     place = select(compare("lt", place, idx(0)), sub(idx(0), place), place)
@@ -86,7 +86,7 @@ def _reflect(place: Expr, size: int, most: int) -> Expr:
 
 
 def _wrap(place: Expr, size: int, most: int) -> Expr:
-    """A place outside of `size` elements counted on from the other end."""
+    """An index outside of `size` elements, modulo `size`."""
     return inside(mod(place, idx(size)), size)
 
 
@@ -302,6 +302,7 @@ OPERATORS: Mapping[str, Operator] = {
         canonical=_without_transposing,
     ),
     "Pad": Operator(
+        any_type=True,
         define=_pad,
         fusion=Fusion.INJECTIVE,
         is_cheap=True,

@@ -1,4 +1,4 @@
-"""① Normalisations: softmax, of batches, layers, instances, groups, of neighbouring channels."""
+"""① Softmax and normalisations: batch, layer, instance, group, local response, Lp."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def _normalise(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Te
 def _normalise_groups(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """(x - mean) / sqrt(variance + ε) · scale + bias over space and the channels of each group.
 
-    Sums are made channel by channel, then over the channels of its group for each of them, so that
-    only these small sums know of groups.
+    Sums run over each channel first, then over the channels of a group, so that only these small
+    second sums depend on groups.
     """
     x, axes = tensor(operands, 0), axes_of(shape)
     size = shape[-1] // node.attrs["num_groups"]
@@ -94,7 +94,7 @@ def _normalise_groups(scope: Scope, node: Node, operands: Operands, shape: Shape
 
 
 def _group_sum(scope: Scope, x: Tensor, size: int, before: Callable[[Expr], Expr]) -> Tensor:
-    """Σ over space and the `size` channels of a group; 1 in space, for every channel or for all."""
+    """Σ over space and the `size` channels of a group, (n, 1…, c), or (n, 1…, 1) for one group."""
     channels = fold(scope, "sum", x, tuple(range(1, len(x.shape) - 1)), before)
     if size == x.shape[-1]:
         return fold(scope, "sum", channels, (len(x.shape) - 1,), lambda e: e)
@@ -107,7 +107,7 @@ def _group_sum(scope: Scope, x: Tensor, size: int, before: Callable[[Expr], Expr
 def _scaled(
     scope: Scope, node: Node, operands: Operands, centred: Tensor, squares: Tensor, share: float
 ) -> Tensor:
-    """centred / sqrt(squares·share + ε) · scale + bias, the operands behind the first."""
+    """centred / sqrt(squares·share + ε) · scale + bias; scale and bias are operands 1 and 2."""
     axes = axes_of(centred.shape)
     variance = mul(read(squares, axes), literal(share))
     epsilon = literal(node.attrs.get("epsilon", 1e-5))

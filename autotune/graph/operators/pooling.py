@@ -27,7 +27,7 @@ from autotune.te.expr import Axis, Expr, Reduce, Tensor, binary, call, f32, mul
 
 
 def _max_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Maximum over the window; what lies outside counts as -inf."""
+    """Maximum over the window; padding is -inf."""
     return _pool(scope, node, operands, shape, "max")
 
 
@@ -47,7 +47,7 @@ def _lp_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tens
 
 
 def _root(e: Expr, p: float) -> Expr:
-    """The p-th root of what is not negative; a power of any number costs ten times as much."""
+    """The p-th root of a nonnegative number; a general power costs ten times as much."""
     if p in (1, 2):
         return e if p == 1 else call("sqrt", e)
     return call("exp", mul(call("log", e), literal(1 / p)))

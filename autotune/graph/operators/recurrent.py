@@ -1,4 +1,4 @@
-"""① Recurrent operators, step by step in terms of others.
+"""① RNN, GRU and LSTM, unrolled into matrix products and elementwise cells.
 
     xw = MatMul(x, W) + b                             all steps of a direction at once
     h₁ = cell(xw₁, h₀);  h₂ = cell(xw₂, h₁);  …       one after the other
@@ -8,9 +8,9 @@
     GRU   z, r = f(xw + h·R);  n = g(xw + r ⊙ (h·R + b) or (r ⊙ h)·R);  h' = n + z ⊙ (h - n)
     LSTM  i, o, f, c̃ = xw + h·R;  c' = f(f) ⊙ c + f(i) ⊙ g(c̃);  h' = f(o) ⊙ h(c')
 
-A step reads its rows of the first product where they lie, writes its part of the result in place
-(see `storage`), and is a call of the same tasks as all others. W and R are (directions, gates ·
-hidden, in), as ONNX has them; what a step computes is (1, 1, batch, hidden).
+A step reads its rows of the first product as a view and writes its part of the result in place (see
+`storage`); all steps call the same tasks. W and R are (directions, gates · hidden, in), as in ONNX;
+the results of a step are (1, 1, batch, hidden).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from autotune.te.expr import Expr, Tensor, add, idx, mul
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 _KNOWN = {name.lower(): name for name in ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")}
-"""Activations without parameters, by their names in whatever case."""
+"""Activations without parameters, by lower-case name."""
 
 
 def _recurrent(editor: Editor, node: Node) -> None:
-    """RNN, GRU and LSTM -> MatMul, Add and what their cells are made of."""
+    """RNN, GRU and LSTM -> MatMul, Add and the operators of their cells."""
     names = (*node.inputs, *("",) * (8 - len(node.inputs)))
     x, initial = names[0], names[5:7]
     steps, batch, _ = editor.types[x].shape
@@ -101,7 +101,7 @@ def _weights(editor: Editor, node: Node, names: Sequence[str]) -> tuple[Array, A
 def _require_shapes(
     editor: Editor, node: Node, names: Sequence[str], w: Array, r: Array, b: Array
 ) -> None:
-    """Raises ModelError where an input does not fit to x, or to the others."""
+    """Raises ModelError where the shapes of inputs do not fit together."""
     _, batch, n_in = editor.types[names[0]].shape
     hidden = r.shape[-1]
     directions = _directions(node)
@@ -136,7 +136,7 @@ def _unfitting(node: Node, reason: str) -> ModelError:
 
 
 def _refuse_variants(editor: Editor, node: Node, names: Sequence[str], steps: int) -> None:
-    """Raises UnsupportedOperator for what no exporter is known to ask for."""
+    """Raises UnsupportedOperator for variants that no known exporter writes."""
     lengths = editor.constants.get(names[4])
     if names[4] and (lengths is None or np.any(lengths != steps)):
         raise unsupported(node, editor.graph, "its sequences end at different steps")
@@ -160,7 +160,7 @@ def _activations(editor: Editor, node: Node, direction: int) -> list[str]:
 
 
 def _input_bias(node: Node, b: Array) -> Array:
-    """What is added to the product of the input: but for a bias that the reset gate scales."""
+    """The bias that is added to the product of the input: all but the one the reset gate scales."""
     of_input, of_state = np.split(b, 2)
     if node.op == "GRU" and node.attrs.get("linear_before_reset", 0):
         kept = len(of_state) // 3 * 2
@@ -173,7 +173,7 @@ def _input_bias(node: Node, b: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Emits what the steps of one direction are made of; `shape`: of a state."""
+    """Emits the nodes of the steps of one direction; `shape`: of a state."""
 
     editor: Editor
     node: Node
@@ -203,7 +203,7 @@ class _Steps:
         return self.editor.constant(f"{self.node.name}.weight", np.ascontiguousarray(value))
 
     def split(self, name: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """Parts of a tensor along `axis`, read where they lie."""
+        """Parts of a tensor along `axis`, as views."""
         shape = list(self.editor.types[name].shape)
         parts = []
         for size in sizes:
@@ -252,7 +252,7 @@ class _Steps:
 
 
 _Cell = Callable[[str, list[str]], list[str]]
-"""From the row of a step and the states before it to the states behind it."""
+"""The row of a step and the states before it -> the states after it."""
 
 
 def _rnn(made: _Steps, r: Array, _: Array) -> _Cell:

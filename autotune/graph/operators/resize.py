@@ -1,12 +1,12 @@
-"""① Resize: nearest neighbours by whole factors stay, all else is known weights for every axis.
+"""① Resize: weighted sums along each axis with constant weights; nearest by integer factors stays.
 
-    Resize(x) -> Interpolate(x, first, weight, …)   where few neighbours make a result
+    Resize(x) -> Interpolate(x, first, weight, …)   along axes with few taps per result
                | MatMul(W, x)                       along other axes;  W[out, in]
 
-A result lies at some coordinate of the source and takes the sources around it, weighed by a kernel:
-a triangle ('linear') or Keys' cubic. Antialiasing widens the kernel when an axis shrinks. What lies
-outside of a cropped source ('tf_crop_and_resize') is a constant. Formulas: ONNX operator reference,
-and its reference implementation for `align_corners`. Runs on the layout that is stored.
+Every result has a coordinate in the source; its neighbours there are weighted by a kernel: a
+triangle ('linear') or Keys' cubic. Antialiasing widens the kernel when an axis shrinks. Results
+outside of a cropped source ('tf_crop_and_resize') are a constant. Formulas: ONNX operator
+reference, and its reference implementation for `align_corners`. Runs on the stored layout.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from autotune.te.expr import Tensor, binary, idx
 
 _RADIUS = {"linear": 1, "cubic": 2}
 _MOST_TAPS = 64
-"""Neighbours of all axes together that are written out one by one."""
+"""Most taps of all axes together, which are written out one by one."""
 _DENSE = 80
-"""How many times more multiplications a matrix product may do, if rows are single elements: it
-does them in vectors, while neighbours are then found element by element."""
+"""Multiplications of a matrix product per tap below which it is preferred, if rows are single
+elements: the product is vectorised, while taps are gathered element by element."""
 _LARGE_MATRIX = 1 << 22
-"""Elements from which on a matrix is avoided."""
+"""Elements of a matrix above which taps are preferred."""
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """What makes every result along an axis: weights[out, n] of the sources from first[out] on.
+    """Results along an axis: weights[out, n] of the n sources from first[out] on.
 
-    Those outside of the source stand for the one at its end and are worth nothing.
+    Positions outside of the source are clamped and have weight 0.
     """
 
     size: int
@@ -55,7 +55,7 @@ class _Axis:
 
     @property
     def n_taps(self) -> int:
-        """Neighbours that make a result."""
+        """Taps per result."""
         return int(self.weights.shape[1])
 
     @property
@@ -65,7 +65,7 @@ class _Axis:
 
     @property
     def is_repetition(self) -> bool:
-        """Whether every element is taken equally often, one after the other."""
+        """Whether every element is repeated the same number of times."""
         factor = self.out // self.size
         in_turn = factor * self.size == self.out and self.n_taps == 1 and self.inside.all()
         return bool(in_turn and np.array_equal(self.first, np.arange(self.out) // factor))
@@ -97,7 +97,7 @@ def _resize(editor: Editor, node: Node) -> None:
 
 
 def _changes(editor: Editor, node: Node, axis: int) -> bool:
-    """Whether an axis may be more than copied: a factor of 1.1 keeps its extent of 4."""
+    """Whether an axis may be resampled; a factor of 1.1 does so and keeps an extent of 4."""
     shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
     return shape[axis] != out[axis] or _scale(editor, node, axis) != 1
 
@@ -139,9 +139,9 @@ def _fill_outside(editor: Editor, node: Node, axes: Mapping[int, _Axis], source:
 
 
 def _sparse_axes(axes: Mapping[int, _Axis], out: Shape, dtype: str) -> list[int]:
-    """The axes along which a few neighbours are added up faster than a whole matrix multiplies.
+    """The axes along which summing a few taps is faster than a product with a whole matrix.
 
-    Where no sum is needed, every type of elements will do.
+    Types other than float32 need a single tap.
     """
     found: list[int] = []
     left = _MOST_TAPS
@@ -156,8 +156,8 @@ def _sparse_axes(axes: Mapping[int, _Axis], out: Shape, dtype: str) -> list[int]
 
 
 def _tables(editor: Editor, node: Node, axis: _Axis) -> tuple[str, str]:
-    """Names of two constants: the first source of every result, and what it and those behind it
-    are worth; none where that is always one source.
+    """Names of two constants: the first source of every result, and the weights of its taps; the
+    latter is "" where there is a single tap.
     """
     begin = editor.constant(f"{node.output}.first", axis.first)
     if axis.n_taps == 1:
@@ -166,7 +166,7 @@ def _tables(editor: Editor, node: Node, axis: _Axis) -> tuple[str, str]:
 
 
 def _interpolation(editor: Editor, node: Node, axis: int) -> _Axis:
-    """What every element of the source along `axis` is worth for every result."""
+    """The taps of every result along `axis`."""
     size, out = editor.types[node.inputs[0]].shape[axis], editor.types[node.output].shape[axis]
     check_constant(node, 8 * out)
     scale = _scale(editor, node, axis)
@@ -189,8 +189,8 @@ def _interpolation(editor: Editor, node: Node, axis: int) -> _Axis:
 
 
 def _shares(node: Node, at: Array, size: int, reach: int, narrow: float) -> tuple[Array, Array]:
-    """The first of the sources within reach of every result, and what each is worth; their sum
-    is 1. What lies outside is taken for the source at the end, or left out.
+    """The first source within reach of every result, and the weights of its taps, whose sum is 1.
+    Sources outside are clamped, or excluded (`exclude_outside`).
     """
     mode, out = node.attrs["mode"], len(at)
     takes_part = mode == "cubic" or node.attrs.get("antialias", 0)
@@ -210,10 +210,10 @@ def _shares(node: Node, at: Array, size: int, reach: int, narrow: float) -> tupl
 
 
 def _trimmed(begin: Array, weights: Array, size: int) -> tuple[Array, Array]:
-    """The same without what is worth nothing on both sides of all results.
+    """The same without taps of weight 0 on both sides of all results.
 
-    A result at an end of the source that needs fewer than others has the rest outside, where none
-    is read for it: a NaN beside the last element is no part of it.
+    Results at the ends need fewer taps; theirs of weight 0 lie outside of the source, so that a NaN
+    inside of the source is not multiplied by 0.
     """
     used = weights != 0
     first, last = used.argmax(1), weights.shape[1] - 1 - used[:, ::-1].argmax(1)
@@ -224,7 +224,7 @@ def _trimmed(begin: Array, weights: Array, size: int) -> tuple[Array, Array]:
 
 
 def _kernel(node: Node, distance: Array) -> Array:
-    """What a source at some distance is worth, before the sum is brought to 1."""
+    """The weight of a source at some distance, before the weights are normalised to 1."""
     if node.attrs["mode"] == "linear":
         return (1.0 - distance).clip(min=0.0)
     a = node.attrs.get("cubic_coeff_a", -0.75)
@@ -235,7 +235,7 @@ def _kernel(node: Node, distance: Array) -> Array:
 
 
 def _scale(editor: Editor, node: Node, axis: int) -> np.float32:
-    """The factor of an axis: given, or that of the sizes, for all axes alike where asked for."""
+    """The scale of an axis: given, or from the sizes, common to all axes by the aspect policy."""
     shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
     rank, axis = len(shape), to_last(len(shape))[axis]
     names = (*node.inputs, "", "", "")
@@ -252,13 +252,13 @@ def _scale(editor: Editor, node: Node, axis: int) -> np.float32:
 
 
 def _coordinates(editor: Editor, node: Node, axis: int, scale: np.float32) -> Array:
-    """Where every result lies in the source, in elements; in float32, as ties depend on that."""
+    """The source coordinate of every result, in elements; in float32, on which ties depend."""
     size, out = editor.types[node.inputs[0]].shape[axis], editor.types[node.output].shape[axis]
     at: Array = np.arange(out, dtype=np.float32)
     half = np.float32(0.5)
     match node.attrs.get("coordinate_transformation_mode", "half_pixel"):
         case "align_corners":
-            last = scale * np.float32(size) - np.float32(1)  # of a length that need not be whole
+            last = scale * np.float32(size) - np.float32(1)  # of a length that may be fractional
             return at * np.float32((size - 1) / last) if last else at * np.float32(0)
         case "asymmetric":
             return at / scale
@@ -282,7 +282,7 @@ def _coordinates(editor: Editor, node: Node, axis: int, scale: np.float32) -> Ar
 
 
 def _crop(editor: Editor, node: Node, axis: int) -> tuple[np.float32, np.float32]:
-    """The part of an axis that is looked at, from 0 to 1."""
+    """The region of interest along an axis, in [0, 1]."""
     rank = len(editor.types[node.output].shape)
     roi = editor.constants.get(node.inputs[1])
     if roi is None:

@@ -11,9 +11,11 @@ from autotune.graph.operators import (
     folded,
     gather,
     grid_sample,
+    integer_products,
     movement,
     normalisation,
     pooling,
+    quantisation,
     recurrent,
     reductions,
     resize,
@@ -25,6 +27,7 @@ from autotune.graph.operators.definition import Operator
 FAMILIES = (
     *(elementwise, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, gather),
+    *(quantisation, integer_products),
     *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
 
@@ -35,7 +38,7 @@ OPERATORS: dict[str, Operator] = {
 NATIVE = frozenset(name for name, operator in OPERATORS.items() if operator.is_native)
 """ONNX operators with a definition here or a pass that rewrites or folds them."""
 
-DTYPES = ("float32", "int64", "int32", "bool", "uint8", "int8", "float64")
+DTYPES = ("float32", "int64", "int32", "bool", "uint8", "int8", "int16", "float64")
 """Types of elements: the first for every operator, all of them for those of `any_type`."""
 
 _UNKNOWN = Operator()

@@ -1,14 +1,14 @@
-"""① The largest elements, in order: every pair is compared, nothing is moved.
+"""① TopK: the largest elements in order, by ranks from comparing every pair.
 
     TopK(x, k)  ->  rank[i] = Σ_j [x[j] comes before x[i]]        j, i < n
                     y[k] = Σ_i [rank[i] = k] · x[i]               and likewise where it is
 
-These are n² comparisons in vectors. A few of many are first looked for in blocks of 4k:
+These are n² vectorised comparisons. Where k is small, blocks of 4k are reduced first:
 
     TopK(x, k)  ->  TopK(TopK(block, k) of every block, k)
     TopK(x, 1)  ->  ReduceMax(x), ArgMax(x)
 
-A NaN is larger than any number, as where NumPy sorts; so the smallest element is no ReduceMin.
+NaN is the largest element, as when NumPy sorts; so the smallest of floats is not ReduceMin.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _MOST_RANKED = 16_384
 _LEAST_BLOCK = 32
 """Fewest elements of a block."""
 _FEWER = 4
-"""A block has so many times as many as are looked for."""
+"""Elements of a block per element of the result."""
 
 
 def _top_k(editor: Editor, node: Node) -> None:
-    """TopK -> the simplest of the above."""
+    """TopK -> the cheapest of the above."""
     shape = editor.types[node.inputs[0]].shape
     axis = node.attrs.get("axis", -1) % len(shape)
     k = next(editor.types[name].shape[axis] for name in node.outputs if name)
@@ -74,7 +74,7 @@ def _extremum(editor: Editor, node: Node, axis: int) -> None:
 
 
 def _best_of_blocks(editor: Editor, node: Node, axis: int, k: int, size: int) -> None:
-    """TopK of every block, then of what that leaves; equal elements stay in order."""
+    """TopK of every block, then of the results; equal elements stay in order."""
     to, attrs = Blocks(editor, node, axis), node.attrs
     blocks = to.split(node.inputs[0], size, _last(editor, node))
     shape, dtype = editor.types[blocks].shape, editor.types[blocks].dtype
@@ -95,7 +95,7 @@ def _best_of_blocks(editor: Editor, node: Node, axis: int, k: int, size: int) ->
 
 
 def _last(editor: Editor, node: Node) -> float:
-    """What comes before nothing else."""
+    """The element that is ordered last, to pad blocks with."""
     dtype, largest = editor.types[node.inputs[0]].dtype, node.attrs.get("largest", 1)
     if _is_float(editor, node):
         return -np.inf if largest else np.nan
@@ -133,7 +133,10 @@ def _rank(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
 
 
 def _comes_before(other: Expr, own: Expr, in_front: Expr, largest: int) -> Expr:
-    """Nothing but `ne` holds of NaN: `not other < own` holds of the numbers and NaN in `other`."""
+    """Whether `other` is ordered before `own`.
+
+    Comparisons with NaN are false except `ne`: `not other < own` is true for a NaN in `other`.
+    """
     if largest:
         wins = call("not", select(in_front, compare("lt", other, own), compare("le", other, own)))
     else:

@@ -1,4 +1,4 @@
-"""① Operators from outside: ONNX nodes whose meaning a user's function gives.
+"""① Custom operators: ONNX nodes that a user's function defines.
 
     def my_gelu(x: te.Tensor, *, approximate: str = "none") -> te.Tensor: …
 
@@ -30,13 +30,13 @@ UserOperators: TypeAlias = Mapping[str, UserOperator]
 """By operator name, with its domain in front where that is not the standard one."""
 
 DEFINED = "Defined"
-"""The operator of the nodes that stand for outputs of a user's operator."""
+"""The operator of the nodes that compute one output of a user's operator each."""
 
 
 def define(editor: Editor, node: Node, function: UserOperator) -> list[Array] | Iterator[Node]:
-    """The nodes that stand for a node of a user's operator, or its results where all are known.
+    """The nodes that replace a node of a user's operator, or its results if operands are constant.
 
-    Notes the types of the results. Raises UsageError for a function that does not fit the node.
+    Sets the types of the results. Raises UsageError for a function that does not fit the node.
     """
     kinds = [editor.types[n] if n else None for n in node.inputs]
     dag = _dag(node, function, kinds)
@@ -120,7 +120,7 @@ def _dag(node: Node, function: UserOperator, kinds: Sequence[TensorType | None])
 
 
 def _where(node: Node) -> str:
-    return f"operator '{node.op}' (node '{node.name}') of yours"
+    return f"custom operator '{node.op}' (node '{node.name}')"
 
 
 OPERATORS: Mapping[str, Operator] = {DEFINED: Operator(define=_defined, any_type=True)}

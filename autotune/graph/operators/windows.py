@@ -1,4 +1,4 @@
-"""① Windows that slide over the spatial dimensions, and their padding.
+"""① Sliding windows over the spatial dimensions, and their padding.
 
 Padding is a computation of its own, so that the scheduler may inline it, compute it per tile, or
 once.
@@ -12,9 +12,10 @@ from functools import reduce
 import numpy as np
 
 from autotune.graph.ir import Editor, Node, Shape
-from autotune.graph.operators.definition import Scope, axes_of, literal
+from autotune.graph.operators.definition import Scope, axes_of
 from autotune.te.expr import (
     Axis,
+    Const,
     Expr,
     Tensor,
     add,
@@ -31,7 +32,7 @@ from autotune.te.expr import (
 class Window:
     """A sliding window over the spatial dimensions: kernel, strides, dilations, padding.
 
-    `begin` is the padding before each dimension; what lies behind follows from the output's extent.
+    `begin` is the padding before each dimension; that after it follows from the output's extent.
     """
 
     def __init__(self, node: Node, kernel: Shape, size: Shape, out: Shape) -> None:
@@ -57,9 +58,10 @@ class Window:
         )
 
     def live(self) -> tuple[tuple[range, ...], dict[str, object]]:
-        """The taps of every dimension that meet more than padding, and a window's attributes so.
+        """The taps of every dimension that read the input at all, and the window's attributes then.
 
-        All taps of a dimension where none does, or where what is left would begin inside the input.
+        All taps of a dimension where none reads it, or where the first one left would begin inside
+        the input.
         """
         kept, pads = [], []
         window = zip(self.out, self.strides, self.kernel, self.dilations, strict=True)
@@ -124,12 +126,14 @@ def padded(scope: Scope, x: Tensor, begin: Shape, end: Shape, value: float) -> T
         tests += [compare("lt", a.var, idx(b + n))] if e > 0 else []
     body = _through(scope, x, [sub(a.var, idx(b)) for a, b in zip(axes, begin, strict=True)])
     if tests:
-        body = select(reduce(both, tests), body, literal(value))
+        is_float = x.dtype.startswith("float")
+        outside = Const(float(value) if is_float else int(value), x.dtype)
+        body = select(reduce(both, tests), body, outside)
     return scope.compute("pad", axes, body)
 
 
 def _through(scope: Scope, x: Tensor, index: Sequence[Expr]) -> Expr:
-    """x[index]; where x only rearranges another tensor, that tensor is read directly."""
+    """x[index]; where x is a Transpose of another tensor, that tensor is read directly."""
     copied = scope.take_copy(x)
     if copied is None:
         return x[tuple(index)]

@@ -15,6 +15,11 @@ from autotune.graph.passes.hoisting import hoist_elementwise
 from autotune.graph.passes.layout import channels_last, merge_transposes
 from autotune.graph.passes.normalisations import group_normalisations
 from autotune.graph.passes.parallel_convolutions import fold_linear
+from autotune.graph.passes.quantised import (
+    dequantise_constants,
+    fold_requantisation,
+    integer_products,
+)
 from autotune.graph.passes.rewrites import canonical_operators, resolve_operands
 from autotune.graph.passes.simplify import (
     drop_empty_outputs,
@@ -53,7 +58,11 @@ PASSES: tuple[Pass, ...] = (
     Pass("drop-empty-outputs", drop_empty_outputs),
     Pass("remove-dead", remove_dead),
     Pass("remove-identities", remove_identities),
+    Pass("dequantise-constants", dequantise_constants),
     Pass("canonical", canonical_operators),
+    Pass("integer-products", integer_products),
+    Pass("fold-requantisation", fold_requantisation),
+    Pass("remove-dequantised", remove_dead),
     Pass("merge-reshapes", merge_reshapes),
     Pass("group-norms", group_normalisations),
     Pass("hoist-elementwise", hoist_elementwise),

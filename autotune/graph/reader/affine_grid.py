@@ -1,9 +1,9 @@
-"""① AffineGrid: the places of a grid, moved by an affine map.
+"""① AffineGrid: the coordinates of a grid under an affine map.
 
     AffineGrid(theta, size)  ->  Reshape(MatMul(places, Transpose(theta)))      places[d·h·w, n + 1]
 
-The body that the standard gives for it squeezes a batch of one away, and ranges over what is no
-scalar; this is what its text says. Formulas: ONNX operator reference.
+The function body of the standard drops a batch of one and calls Range with tensors that are not
+scalars, so this follows its text instead. Formulas: ONNX operator reference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autotune.graph.ir import Array, Editor, Node, unsupported
 
 
 def affine_grid(editor: Editor, node: Node) -> list[Node]:
-    """The nodes that stand for an AffineGrid: theta (n, k, k + 1) -> (n, …size…, k)."""
+    """The nodes that replace an AffineGrid: theta (n, k, k + 1) -> (n, …size…, k)."""
     size, kind = editor.constants.get(node.inputs[1]), editor.types.get(node.inputs[0])
     if size is None or kind is None or -1 in kind.shape:
         raise unsupported(node, editor.graph, "its size is computed at run time")
@@ -38,14 +38,14 @@ def affine_grid(editor: Editor, node: Node) -> list[Node]:
 
 
 def _places(space: Sequence[int], align_corners: bool) -> Array:
-    """x, y (, z) and 1 for every place of a grid, x of its last dimension; from -1 to 1."""
+    """x, y (, z) in [-1, 1] and 1 for every point of a grid; x belongs to the last dimension."""
     sides = [_side(n, align_corners) for n in space]
     at = np.meshgrid(*sides, indexing="ij")
     return np.stack([*(a.reshape(-1) for a in reversed(at)), np.ones(at[0].size)], axis=-1)
 
 
 def _side(n: int, align_corners: bool) -> Array:
-    """Coordinates along a dimension: those of its ends, or of the centres of its pixels."""
+    """Coordinates along a dimension, from end to end or at pixel centres."""
     if align_corners:
         return -1 + np.arange(n) * (2 / (n - 1) if n > 1 else 0.0)
     side: Array = (2 * np.arange(n) + 1) / n - 1

@@ -1,4 +1,4 @@
-"""① What is known before anything runs: nodes of one opset, values of constant operators, types.
+"""① Import of nodes: one opset, folded constants, inferred types.
 
 nodes of any opset, functions, branches, loops ─unfold─► nodes of opset 22
     ─evaluate─► constants    ─infer─► types of all results
@@ -20,6 +20,7 @@ from autotune.graph.limits import MOST_WORK, Budget, check_declared
 from autotune.graph.operators.definition import Folding
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.user_operators import UserOperator, UserOperators, define
+from autotune.graph.reader.compositions import COMPOSITIONS
 from autotune.graph.reader.functions import has_body
 from autotune.graph.reader.inference import Inference
 from autotune.graph.reader.onnx_nodes import proto_of, value_info
@@ -31,11 +32,11 @@ from autotune.graph.refusals import Refusals
 def fold_constants(graph: Graph, operators: UserOperators | None = None) -> Graph:
     """op(constants) -> constant; Shape and Size of static tensors -> constant.
 
-    What has no elements is a constant; functions, branches, loops and sequences are unfolded, and
-    what is older or newer is brought to opset 22 (see `unfolding`).
+    Tensors without elements are constants. Functions, branches, loops and sequences are unfolded,
+    and nodes of other opsets are converted to opset 22 (see `unfolding`).
 
-    Raises UnsupportedOperator that names all operators without a meaning here on which an output
-    depends, ModelError where types do not fit together or more is asked for than is possible.
+    Raises UnsupportedOperator that names all unsupported operators on which an output depends,
+    ModelError where types do not fit together or a limit is exceeded.
     """
     return _Folder(graph, operators or {}).run()
 
@@ -64,7 +65,7 @@ class _Folder:
         return self.editor.build()
 
     def _visit(self, node: Node) -> list[Node]:
-        """Emit a node, or make its results constants, or return the nodes that stand for it."""
+        """Emit a node, make its results constants, or return the nodes that replace it."""
         function = self.operators.get(node.op)
         if function is not None:
             self._define(node, function)
@@ -96,7 +97,7 @@ class _Folder:
         return []
 
     def _define(self, node: Node, function: UserOperator) -> None:
-        """Emit what a user's function makes of a node, or its results where they are known."""
+        """Emit the nodes of a user's operator, or fold it."""
         found = define(self.editor, node, function)
         if isinstance(found, list):
             for name, value in zip(node.outputs, found, strict=False):
@@ -106,7 +107,7 @@ class _Folder:
             self.editor.emit(part)
 
     def _check_broadcast(self, node: Node) -> None:
-        """Whether the constants that are only declared, one number for all, may take memory."""
+        """Raises ModelError where an operand is a broadcast constant that is too large."""
         for value in (self.editor.constants.get(name) for name in node.inputs):
             if value is not None:
                 check_declared(node, value)
@@ -121,7 +122,7 @@ class _Folder:
         return all(n in self.editor.constants for n in node.inputs if n)
 
     def _refuse_inside(self, node: Node) -> None:
-        """Note the operators inside of branches and loops that nothing here knows."""
+        """Record the unsupported operators inside of branches and loops."""
         for body in (v for v in node.attrs.values() if isinstance(v, Graph)):
             for inner in body.nodes:
                 self._refuse_inside(inner)
@@ -130,7 +131,9 @@ class _Folder:
                     self.refusals.found.append((made, unsupported(inner, self.editor.graph)))
 
     def _is_known(self, node: Node) -> bool:
-        if node.op in self.editor.graph.functions or operator_of(node.op).is_native:
+        if node.op in self.editor.graph.functions or node.op in COMPOSITIONS:
+            return True
+        if operator_of(node.op).is_native:
             return True
         schema = schema_of(node.op, node.opset)
         return schema is not None and (is_unfolded(node.op) or has_body(schema))
@@ -159,7 +162,7 @@ class _Folder:
 
 
 def _undecided(error: UnsupportedOperator) -> UnsupportedOperator:
-    """With the hint that an input may decide a condition, as a sampling rate does."""
+    """The error with the hint that an input may decide the condition, as a sampling rate does."""
     hint = "if an input that decides it is always the same, bind it: --const NAME=VALUE"
     return UnsupportedOperator(error.message, hint, error.reason)
 
@@ -170,7 +173,7 @@ def _is_finite(node: Node, editor: Editor) -> bool:
 
 
 def _without_empty_parts(node: Node, editor: Editor) -> Node:
-    """A Concat without the parts that have no elements."""
+    """A Concat without the operands that have no elements."""
     if node.op != "Concat":
         return node
     parts = tuple(n for n in node.inputs if n not in editor.types or 0 not in editor.types[n].shape)
@@ -178,7 +181,7 @@ def _without_empty_parts(node: Node, editor: Editor) -> Node:
 
 
 def _has_no_terms(node: Node, editor: Editor) -> bool:
-    """Whether a Gemm with a bias adds up nothing: its other operands have no elements."""
+    """Whether a Gemm with a bias has an empty sum: its matrices have no elements."""
     if node.op != "Gemm" or len(node.inputs) < 3 or not node.inputs[2]:
         return False
     out = editor.types.get(node.output)
@@ -199,7 +202,7 @@ def _bias_alone(node: Node, editor: Editor) -> list[Node]:
 
 
 def _empty_results(node: Node, editor: Editor) -> list[Array] | None:
-    """The results of a node of which none has an element."""
+    """The results of a node where all of them have no elements."""
     kinds = [editor.types.get(n) for n in node.outputs if n]
     if any(k is None or 0 not in k.shape or -1 in k.shape for k in kinds):
         return None
@@ -213,7 +216,7 @@ def _evaluate(node: Node, inputs: dict[str, Array]) -> list[Array] | None:
     graph = helper.make_graph([proto_of(node)], "constant", types, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
     try:
-        with np.errstate(all="ignore"):  # a value may be one that nobody takes
+        with np.errstate(all="ignore"):  # the value may be unused
             return [np.asarray(v) for v in ReferenceEvaluator(model).run(None, inputs)]
-    except Exception:  # it has faults of its own: what it cannot compute stays an operator
+    except Exception:  # a fault of the reference implementation: the node stays
         return None

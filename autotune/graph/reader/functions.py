@@ -1,4 +1,4 @@
-"""① Operators that a model or the standard defines by others -> those others.
+"""① Functions of a model or of the standard -> the nodes of their bodies.
 
 my.Norm(a) -> b,  Norm(x) = Softmax(x) -> y     ->     Softmax(a) -> y[b],  Identity(y[b]) -> b
 """
@@ -23,7 +23,7 @@ from autotune.graph.reader.opsets import NEWEST, defaults_of, schema_of
 def inlined(node: Node, function: Function, suffix: str) -> list[Node]:
     """The nodes of a function with the attributes, inputs and outputs of its call.
 
-    `suffix`: what makes the names of its tensors other than those of any other call.
+    `suffix` makes the names of its tensors unique to this call.
     """
     attrs = {**function.defaults, **node.attrs}
     given = (*node.inputs, *("" for _ in function.inputs))
@@ -36,7 +36,7 @@ def inlined(node: Node, function: Function, suffix: str) -> list[Node]:
 
 
 def _bound(nodes: tuple[Node, ...], attrs: Mapping[str, Any]) -> tuple[Node, ...]:
-    """`nodes` with values in the place of references; what the call leaves open is left out."""
+    """`nodes` with the values of references; attributes that the call does not set are left out."""
     return tuple(replace(n, attrs=dict(_values(n.attrs, attrs))) for n in nodes)
 
 
@@ -53,7 +53,7 @@ def _values(own: Mapping[str, Any], attrs: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def renamed(graph: Graph, names: Mapping[str, str], suffix: str) -> Graph:
-    """A body with other names: those of `names`, and all else that it defines with a suffix."""
+    """A body whose tensors are renamed by `names`, and its other own tensors by a suffix."""
     own = {*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs if o)}
     table = {n: n + suffix for n in own} | dict(names)
 
@@ -82,7 +82,7 @@ def renamed(graph: Graph, names: Mapping[str, str], suffix: str) -> Graph:
 
 
 def standard_body(node: Node, types: Mapping[str, TensorType]) -> Function | None:
-    """What the standard says that an operator of its opset is made of; None if it is not."""
+    """The function body of a standard operator of its opset; None if it has none."""
     schema: Any = schema_of(node.op, node.opset)
     if schema is None:
         return None
@@ -103,7 +103,7 @@ def standard_body(node: Node, types: Mapping[str, TensorType]) -> Function | Non
 
 
 def has_body(schema: Any) -> bool:
-    """Whether the standard defines an operator by others."""
+    """Whether a standard operator has a function body."""
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
@@ -120,7 +120,7 @@ def _version(versions: list[int], opset: int) -> int:
 
 
 def _type_bytes(name: str, types: Mapping[str, TensorType]) -> bytes | None:
-    """The type of an operand; of one that is left out nothing is known, of others it has to be."""
+    """The serialised type of an operand, empty if it is absent; None if its type is not known."""
     if not name:
         return bytes(onnx.TypeProto().SerializeToString())
     if name not in types or min(types[name].shape, default=0) < 0:
@@ -129,7 +129,7 @@ def _type_bytes(name: str, types: Mapping[str, TensorType]) -> bytes | None:
 
 
 def check_calls(functions: Mapping[str, Function]) -> None:
-    """Raises ModelError for functions that call themselves or lie too deep inside of others."""
+    """Raises ModelError for functions that are recursive or nested too deeply."""
     depth: dict[str, int] = {}
     for start in functions:
         todo = [start]
@@ -156,7 +156,7 @@ def check_calls(functions: Mapping[str, Function]) -> None:
 
 
 def _called(nodes: tuple[Node, ...], functions: Mapping[str, Function]) -> set[str]:
-    """The functions that some nodes call, and those in the graphs inside of them."""
+    """The functions that some nodes and their subgraphs call."""
     found = {n.op for n in nodes if n.op in functions}
     for node in nodes:
         for value in node.attrs.values():

@@ -28,7 +28,7 @@ def import_graph(model: Model, operators: UserOperators | None = None) -> Graph:
 
 
 def separate_outputs(graph: Graph) -> Graph:
-    """An output that is an input is a copy of it, with a name of its own; each output is one once.
+    """Copy outputs that are inputs to tensors of their own, and list each output once.
 
     outputs (x, y, y) of input x  ->  Identity(x) -> x.output;  outputs (x.output, y)
     """

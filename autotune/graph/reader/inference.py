@@ -23,14 +23,14 @@ _IMPORTS = [helper.make_opsetid("", OPSET)]
 
 
 class Inference:
-    """Types of results in one graph; equal nodes are asked for once."""
+    """Infers the types of results in one graph; equal nodes are inferred once."""
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
         self._known: dict[object, list[TensorType | None]] = {}
 
     def __call__(self, node: Node) -> None:
-        """Note the types of all outputs, as far as they can be told.
+        """Set the types of all outputs, as far as they can be inferred.
 
         Raises ModelError where types do not fit together or are larger than a tensor may be.
         """
@@ -44,7 +44,7 @@ class Inference:
         _check_operands(self.editor, node)
 
     def types_of(self, node: Node) -> dict[str, TensorType]:
-        """The types of the outputs of a node of opset 22, as far as they can be told."""
+        """The types of the outputs of a node of opset 22, as far as they can be inferred."""
         key = self._key(node)
         kinds = None if key is None else self._known.get(key)
         if kinds is None:
@@ -56,7 +56,7 @@ class Inference:
         return {name: kind for name, kind in pairs if name and kind is not None}
 
     def _key(self, node: Node) -> object | None:
-        """What the types of the outputs depend on; None if that is long to say."""
+        """The key of everything that the output types depend on; None if it would be large."""
         values = [v for v in node.attrs.values() if not isinstance(v, _PLAIN)]
         data = [self._data(name) for name in node.inputs]
         if values:

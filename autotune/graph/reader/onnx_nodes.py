@@ -32,7 +32,7 @@ def graph_of(
     weights: Mapping[str, Array] | None = None,
     functions: Functions | None = None,
 ) -> Graph:
-    """A graph with the types of what it is given; results have none yet."""
+    """A graph with the types of its inputs and constants; results have none yet."""
     constants = dict(weights or {})
     constants |= {t.name: array_of(t, "initialiser") for t in proto.initializer}
     types = {n: TensorType(a.shape, str(a.dtype)) for n, a in constants.items()}
@@ -90,7 +90,7 @@ def operator_name(owner: NodeProto | FunctionProto, name: str) -> str:
 
 
 def node_of(node: NodeProto, opset: int) -> Node:
-    """One node, known by its first output where it has no name."""
+    """One node; without a name it is called after its first output."""
     name = node.name or next((o for o in node.output if o), node.op_type)
     attrs = {a.name: attribute_of(a, opset) for a in node.attribute}
     op = operator_name(node, node.op_type)
@@ -100,7 +100,7 @@ def node_of(node: NodeProto, opset: int) -> Node:
 def attribute_of(attribute: AttributeProto, opset: int) -> Any:
     """The value of an attribute: numbers, strings, tuples of them, arrays, graphs.
 
-    What a computation of tensors never needs (sparse tensors, types) stays as it is.
+    Sparse tensors and types stay as they are: no operator here uses them.
     """
     if attribute.ref_attr_name:
         return Reference(attribute.ref_attr_name)
@@ -127,7 +127,7 @@ def type_of(kind: onnx.TypeProto) -> TensorType:
 
 
 def shape_of(tensor: onnx.TypeProto.Tensor) -> Shape:
-    """The shape in a type; -1 for what is unknown, be it the number of dimensions."""
+    """The shape in a type; -1 for unknown extents, (-1,) for an unknown rank."""
     if not tensor.HasField("shape"):
         return (-1,)
     return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
@@ -140,7 +140,7 @@ def value_info(name: str, kind: TensorType) -> ValueInfoProto:
 
 
 def proto_of(node: Node) -> NodeProto:
-    """A node without graphs inside as ONNX has it."""
+    """The ONNX form of a node without subgraphs."""
     attrs = {k: _proto_value(v) for k, v in node.attrs.items()}
     return helper.make_node(node.op, node.inputs, node.outputs, **attrs)
 

@@ -49,13 +49,13 @@ _LARGE = 1024
 _IR_VERSION_WITH_OPSETS = 3
 """The first version of the file format that states opsets; before, all was opset 1."""
 _MOST_BYTES = (2 << 30) - 1
-"""What a protocol buffer can hold."""
+"""Most bytes of a protocol buffer."""
 
 _IR_VERSION = 10
 """The version of the file format that is written: its inputs need not list all initialisers."""
 
 _CONTEXT = re.compile(r"Bad node spec for node\. Name: (.*?) OpType: (\S+)")
-"""Where the checker says which node is wrong."""
+"""The part of the checker's message that names the node."""
 
 _ALL_KINDS = TensorProto.DataType.values()
 
@@ -90,9 +90,9 @@ class Model:
 
 
 def _use_older_opset(model: ModelProto) -> None:
-    """Call the opset of a model 22 where that has all its operators: others know it better.
+    """Declare opset 22 where it has all operators of the model: more runtimes support it.
 
-    What has changed in them since is types, not meaning.
+    Later versions of these operators changed in types, not in semantics.
     """
     known = all(
         n.domain in ("", "ai.onnx") and schema_of(n.op_type, OPSET) for n in model.graph.node
@@ -104,7 +104,7 @@ def _use_older_opset(model: ModelProto) -> None:
 
 
 def _names_read(graph: GraphProto) -> Iterator[str]:
-    """What the nodes of a graph read, and those of the graphs inside of it."""
+    """The names that the nodes of a graph and of its subgraphs read."""
     for node in graph.node:
         yield from node.input
         for attribute in node.attribute:
@@ -248,7 +248,7 @@ def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
 
 
 def _forget_shapes(model: ModelProto) -> None:
-    """Remove what the model says of results: for other inputs it may be wrong."""
+    """Remove the declared shapes of results: they may be wrong for other input shapes."""
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -279,7 +279,7 @@ def _require_tensor(value: ValueInfoProto) -> None:
 
 
 def _require_dtype(value: ValueInfoProto) -> None:
-    """Whether what runs a network can be given such elements, even if nobody reads them."""
+    """Raises ModelError for an input dtype that the runtime does not support, even if unused."""
     kind = value.type.tensor_type.elem_type
     names = {helper.np_dtype_to_tensor_dtype(np.dtype(d)): d for d in DTYPES}
     if kind not in names:
@@ -307,14 +307,14 @@ def _take_large(model: ModelProto) -> dict[str, Array]:
 
 
 def _declare(model: ModelProto, weights: dict[str, Array]) -> None:
-    """Typed inputs stand in for the weights that were moved out."""
+    """Declare typed inputs in place of the weights that were moved out."""
     for name, array in weights.items():
         dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
         model.graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
 
 
 def _make_outputs(node: NodeProto) -> None:
-    """Outputs of branches that come from outside of them become copies, which the checker wants."""
+    """Copy outputs of branches that are outer tensors: the checker does not accept those."""
     for body in (a.g for a in node.attribute if a.HasField("g")):
         for inner in body.node:
             _make_outputs(inner)
@@ -327,9 +327,9 @@ def _make_outputs(node: NodeProto) -> None:
 
 
 def _check(model: ModelProto) -> None:
-    """Whether the model is well formed; the shapes of its outputs need not be stated.
+    """Raises ModelError where the model is not valid; output shapes need not be declared.
 
-    Its functions may be in other opsets, which the checker does not take.
+    Functions are left out: the checker does not accept those of other opsets.
     """
     stated = ModelProto()
     stated.CopyFrom(model)
@@ -344,7 +344,7 @@ def _check(model: ModelProto) -> None:
     except onnx.checker.ValidationError as error:
         reason, _, context = " ".join(str(error).split()).partition("==> Context:")
         if reason.startswith("No Op registered"):
-            return  # import names all operators without a meaning
+            return  # the import names all unsupported operators
         where = _CONTEXT.search(context)
         if where:
             reason = f"operator '{where[2]}' (node '{where[1]}'): {reason}"

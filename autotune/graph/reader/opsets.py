@@ -1,4 +1,4 @@
-"""① What the standard says of an operator in an opset: whether it exists, and what is new in it."""
+"""① Schemas of the standard: which operators and attributes an opset has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.graph.ir import OPSET, Node
 from autotune.graph.reader.upgrades import default_of
 
 NEWEST = onnx.defs.onnx_opset_version()
-"""The newest opset of the installed `onnx` package; what is newer is taken for it."""
+"""The newest opset of the installed `onnx` package; newer ones are read as this one."""
 
 
 def opset_of(imports: Iterable[OperatorSetIdProto]) -> int:
@@ -31,11 +31,11 @@ def schema_of(op: str, opset: int) -> onnx.defs.OpSchema | None:
 
 
 def opset_in_model(node: Node, opset: int) -> int:
-    """The opset that decides what a node of a function means in a model of `opset`.
+    """The opset that defines a node of a function in a model of `opset`.
 
-    It is the function's own. But the standard wants an operator to mean the same in both, and where
-    it does not while both write it alike (Softmax before and after 13), ONNX Runtime and the
-    reference implementation take the model's.
+    It is that of the function. But the standard requires an operator to have the same semantics in
+    both opsets; where that is violated and both have the same form (Softmax before and after 13),
+    ONNX Runtime and the reference implementation use the opset of the model.
     """
     own, outer = schema_of(node.op, node.opset), schema_of(node.op, opset)
     if own is None or outer is None or outer.deprecated:
@@ -44,7 +44,7 @@ def opset_in_model(node: Node, opset: int) -> int:
 
 
 def _form(schema: onnx.defs.OpSchema) -> tuple[list[str], set[str]]:
-    """How an operator is written: its inputs and attributes."""
+    """The names of the inputs and attributes of an operator."""
     return [i.name for i in schema.inputs], set(schema.attributes)
 
 
@@ -57,6 +57,6 @@ def newer_attribute(node: Node) -> str | None:
 
 
 def defaults_of(schema: Any) -> dict[str, Any]:
-    """The attributes of an operator that are something when they are left out."""
+    """The attributes of an operator that have a default."""
     found = {name: default_of(a) for name, a in schema.attributes.items()}
     return {name: value for name, value in found.items() if value is not None}

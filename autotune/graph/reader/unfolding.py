@@ -1,4 +1,4 @@
-"""① What stands for others, and what shapes decide: the branch of an If, the parts of a sequence.
+"""① Unfolding of functions, control flow and sequences whose structure is known at import.
 
 my.Function(x), Celu(x)                       ->  the nodes that define it
 Softmax(x) of opset 11                        ->  nodes of opset 22 (see `upgrades`)
@@ -18,6 +18,7 @@ import numpy as np
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
 from autotune.graph.limits import MOST_ITERATIONS, Budget, refused
 from autotune.graph.reader.affine_grid import affine_grid
+from autotune.graph.reader.compositions import composed
 from autotune.graph.reader.functions import inlined, renamed, standard_body
 from autotune.graph.reader.opsets import newer_attribute, schema_of
 from autotune.graph.reader.upgrades import upgraded
@@ -25,14 +26,14 @@ from autotune.graph.reader.upgrades import upgraded
 Names = tuple[str, ...]
 
 _LONG_NAME = 40
-"""Characters of a tensor's name that the names of others may end in."""
+"""Characters of a tensor's name beyond which a suffix cuts it."""
 
 CONTROL = ("If", "Loop", "Scan")
 """Operators with graphs inside that may be unfolded."""
 
 
 class Unfolding:
-    """Keeps the sequences of one graph while its nodes are visited in order."""
+    """Unfolds nodes in order, and keeps the sequences of the graph."""
 
     def __init__(self, editor: Editor, budget: Budget) -> None:
         self.editor, self.budget = editor, budget
@@ -40,13 +41,16 @@ class Unfolding:
         self._n_suffixes = 0
 
     def __call__(self, node: Node) -> list[Node] | None:
-        """The nodes that stand for `node`; None if it is an ordinary one, or not known enough.
+        """The nodes that replace `node`; None for an ordinary operator, or if operands are unknown.
 
-        Raises UnsupportedOperator for what has no meaning in opset 22.
+        Raises UnsupportedOperator where opset 22 has no equivalent.
         """
         function = self.editor.graph.functions.get(node.op)
         if function is not None:
             return self._counted(node, inlined(node, function, self._suffix(node)))
+        nodes = composed(node, self.editor.types)
+        if nodes is not None:
+            return self._counted(node, nodes)
         if node.opset != OPSET:
             return self._in_opset(node)
         handler = _HANDLERS.get(node.op)
@@ -58,9 +62,9 @@ class Unfolding:
         return nodes
 
     def _suffix(self, node: Node, number: str = "") -> str:
-        """What the names of tensors that stand for `node` end in.
+        """The suffix of the names of tensors that replace `node`.
 
-        A name gets one for every level that it lies in: long ones would double with each of them.
+        Every level of nesting adds one; long names are cut, for they would double with each level.
         """
         made = next(filter(None, node.outputs), node.name)
         if len(made) <= _LONG_NAME:
@@ -69,7 +73,7 @@ class Unfolding:
         return f"[{made[:_LONG_NAME]}~{self._n_suffixes}]"
 
     def _in_opset(self, node: Node) -> list[Node]:
-        """What `node` means in the opset that all are brought to."""
+        """The nodes of opset 22 that replace `node`."""
         if schema_of(node.op, node.opset) is None:
             raise unsupported(node, self.editor.graph)
         if node.opset < OPSET:
@@ -107,10 +111,10 @@ class Unfolding:
         return [*taken.nodes, *(_identity(node, a, b) for a, b in results)]
 
     def loop(self, node: Node) -> list[Node] | None:
-        """One iteration, and the Loop that is left; in the end, its results.
+        """One iteration and the remaining Loop; in the end, its results.
 
-        The latter carries two attributes of ours: the number of iterations so far, and for every
-        result that collects rows their names.
+        The remaining Loop has two internal attributes: `n_done`, the number of iterations so far,
+        and `rows`, the names of the rows that each scan output has collected.
         """
         names = (*node.inputs, "", "")
         limit, condition = (self._known_or(names[n], d) for n, d in enumerate((0, True)))
@@ -136,7 +140,7 @@ class Unfolding:
         return [*body.nodes, replace(node, inputs=rest, attrs=attrs)]
 
     def _taken(self, node: Node, which: str, number: str, carried: Names = ()) -> Graph:
-        """A body of `node` with names of its own, `carried` in the place of its last inputs."""
+        """A body of `node` with unique names, and `carried` for its last inputs."""
         body: Graph = node.attrs[which]
         inputs = body.inputs[len(body.inputs) - len(carried) :]
         names = dict(zip(inputs, carried, strict=True))
@@ -153,7 +157,7 @@ class Unfolding:
         return None if value is None else value.item()
 
     def scan(self, node: Node) -> list[Node] | None:
-        """The body once for every row of what is scanned, and what collects its rows."""
+        """The body once per row of the scanned inputs, and the Concat of its rows."""
         n_scanned = node.attrs["num_scan_inputs"]
         n_carried = len(node.inputs) - n_scanned
         scanned, carried = node.inputs[n_carried:], node.inputs[:n_carried]
@@ -190,7 +194,7 @@ class Unfolding:
     def _directions(
         self, node: Node, which: str, n: int
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Axes and directions of what is scanned or collected."""
+        """Axes and directions of scan inputs or outputs."""
         axes, turned = (node.attrs.get(f"{which}_{a}", (0,) * n) for a in ("axes", "directions"))
         return axes, turned
 
@@ -200,7 +204,7 @@ class Unfolding:
             raise refused(node, reason, "MOST_ITERATIONS")
 
     def grid(self, node: Node) -> list[Node]:
-        """A product of known places; see `grids`."""
+        """A matrix product; see `affine_grid`."""
         return affine_grid(self.editor, node)
 
     def construct(self, node: Node) -> list[Node]:
@@ -250,7 +254,7 @@ class Unfolding:
         return []
 
     def concat(self, node: Node) -> list[Node] | None:
-        """All tensors of a sequence, one behind the other or, in a new dimension, side by side."""
+        """All tensors of a sequence, concatenated or stacked along a new dimension."""
         names = self.sequences.get(node.inputs[0])
         if not names:
             return None
@@ -259,7 +263,7 @@ class Unfolding:
         return [Node(node.name, "Concat", names, node.outputs, {"axis": node.attrs["axis"]})]
 
     def _stacked(self, names: Names, node: Node, axis: int) -> list[Node]:
-        """Tensors side by side in a new dimension, as the result of `node`."""
+        """Tensors stacked along a new dimension, as the result of `node`."""
         if not names:
             raise unsupported(node, self.editor.graph, "it collects no rows")
         nodes, names = self._each("Unsqueeze", names, node, axis)
@@ -293,7 +297,7 @@ class Unfolding:
 
 
 def _lengths(extent: int, sizes: Array) -> Array:
-    """The lengths of all parts; one number is that of all but the last."""
+    """The lengths of all parts; a scalar is the length of all but the last."""
     if sizes.ndim == 0:
         bounds = np.append(np.arange(0, extent, int(sizes)), extent)
         sizes = np.diff(bounds)
@@ -322,5 +326,5 @@ _HANDLERS: dict[str, Callable[[Unfolding, Node], list[Node] | None]] = {
 
 
 def is_unfolded(op: str) -> bool:
-    """Whether an operator is never computed itself, but unfolded."""
+    """Whether an operator exists only until it is unfolded."""
     return op in _HANDLERS and op != "Identity"

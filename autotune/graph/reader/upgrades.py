@@ -1,4 +1,4 @@
-"""① From older opsets to opset 22, node by node, wherever a node is.
+"""① Conversion of nodes of older opsets to opset 22.
 
     Softmax(x), opset 11             ->  Reshape, Softmax, Reshape
     Squeeze(x; axes), opset 11       ->  Squeeze(x, axes)
@@ -28,9 +28,9 @@ Rule: TypeAlias = Callable[[Editor, Node], list[Node]]
 
 
 def upgraded(editor: Editor, node: Node) -> list[Node]:
-    """The nodes that stand for one of an older opset, at least one step nearer to opset 22.
+    """The nodes that replace one of an older opset, at least one step nearer to opset 22.
 
-    Raises UnsupportedOperator for a meaning that opset 22 lacks.
+    Raises UnsupportedOperator where opset 22 has no equivalent.
     """
     node = replace(node, attrs={**_lost_defaults(node.op, node.opset), **node.attrs})
     for below, rule in _RULES.get(node.op, ()):
@@ -43,7 +43,7 @@ def upgraded(editor: Editor, node: Node) -> list[Node]:
 
 @cache
 def _lost_defaults(op: str, opset: int) -> Mapping[str, Any]:
-    """Attributes that mean, when left out, something else than they do in opset 22."""
+    """Attributes whose default differs from the one in opset 22."""
     before, now = onnx.defs.get_schema(op, opset), _known_attributes(op) or {}
     return {
         name: value
@@ -63,7 +63,7 @@ def _known_attributes(op: str) -> Mapping[str, Any] | None:
 
 
 def default_of(attribute: onnx.defs.OpSchema.Attribute) -> Any:
-    """What an attribute is when it is left out, as `Node.attrs` has it; None if that is nothing."""
+    """The default of an attribute as in `Node.attrs`; None if it has none."""
     if not attribute.default_value.type:
         return None
     value = helper.get_attribute_value(attribute.default_value)
@@ -86,7 +86,7 @@ def _integers(editor: Editor, stem: str, values: Any) -> str:
 
 
 def _with_input(editor: Editor, node: Node, slot: int, name: str, value: Array | None) -> Node:
-    """An attribute becomes input `slot`; left out where there is no value or an input already."""
+    """Turn an attribute into input `slot`, unless it has no value or the input is given."""
     inputs = list(node.inputs)
     if value is not None and (len(inputs) <= slot or not inputs[slot]):
         inputs += [""] * (slot + 1 - len(inputs))
@@ -167,7 +167,7 @@ def _per_channel(editor: Editor, node: Node) -> list[Node]:
 
 
 def _first_output(editor: Editor, node: Node) -> list[Node]:
-    """Outputs for training are left out; a Dropout in inference has no ratio."""
+    """Drop the outputs for training, and the ratio of a Dropout in inference."""
     return [replace(_without(node, "ratio"), outputs=node.outputs[:1])]
 
 
@@ -220,7 +220,7 @@ def _slice(editor: Editor, node: Node) -> list[Node]:
 
 
 def _equal_split(editor: Editor, node: Node) -> list[Node]:
-    """Split into as many equal parts as there are outputs -> with their number."""
+    """Split into equal parts -> with attribute `num_outputs`."""
     if len(node.inputs) > 1 and node.inputs[1]:
         return [node]
     return [_without(node, num_outputs=len(node.outputs))]
@@ -242,7 +242,7 @@ def _to_resize(editor: Editor, node: Node) -> list[Node]:
 
 
 def _asymmetric(editor: Editor, node: Node) -> list[Node]:
-    """Resize(x, scales) -> with what went without saying; 'simple' is a nearest mode of ours."""
+    """Resize(x, scales) -> with the implicit modes; nearest mode 'simple' is internal."""
     modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"}
     inputs = (node.inputs[0], "", *node.inputs[1:])
     return [replace(_without(node, **modes), inputs=inputs)]
@@ -343,4 +343,4 @@ _RULES: dict[str, tuple[tuple[int, Rule], ...]] = {
     "TopK": ((10, _attribute_to_input("k", 1)),),
     "Upsample": ((7, _factors), (9, _scales), (10, _to_resize)),
 }
-"""Operator -> opsets in ascending order, each with what brings a node from below to it."""
+"""Operator -> opsets in ascending order, each with the rule that converts older nodes to it."""

@@ -1,8 +1,8 @@
 """① Half precision (float16, bfloat16) -> float32: constants, types, and what operators convert to.
 
-Such numbers are taken for a way to store weights: all code here computes in float32. The network is
-at least as exact as it was meant to be. Its inputs and outputs keep the types that the model states
-(`half_ports`): whoever runs it converts at the edge.
+Half precision is treated as a storage format: everything is computed in float32, so results are at
+least as exact as the model specifies. Inputs and outputs keep the declared types (`half_ports`),
+and the runtime converts them.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""⑥ What a candidate is expected to cost: facts of its loops, an analytic model, the ranker."""
+"""⑥ Cost of a candidate: static analysis, the analytical cost model, the learned ranker."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""⑥ What can be told of a whole population from the loop structure that its candidates share.
+"""⑥ Static analysis of a population: facts per statement for all candidates of a sketch at once.
 
 `analyse(dag, sketch, rows)` replays the sketch once with arrays in its holes, so every extent is an
 array of shape [n]; one walk over the loops then gives, per statement, counts of instructions,
@@ -48,7 +48,7 @@ class Statement:
     miss L1, L2 and L3; `local_bytes`: size of its local buffer; `reloads`: 1 where the reduction
     runs in blocks and tiles are loaded again;
     `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
-    copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_CHUNK or 0;
+    copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_PANEL or 0;
     `early`: whether activations are fetched before they are needed.
     """
 
@@ -108,9 +108,9 @@ def _identity(state: State, n: int) -> NDArray[np.int64]:
 
 
 MAX_EXPANDED = 192
-"""Most vector instructions in the expanded bodies of all versions: more only costs compile time."""
+"""Limit on vector instructions in the unrolled bodies of all versions, to bound compile time."""
 MAX_EXPANDED_POINTWISE = 1024
-"""The same where nothing is accumulated: a transform of a whole tile is one straight piece."""
+"""The same limit for stages without a sum: a transform of a tile is straight-line code."""
 _LEAST_EXPANDED = 8
 """Points of an expensive body that may be expanded: a power takes 130 instructions, and a structure
 whose smallest tile unrolls eight terms must not lose all of its candidates."""
@@ -118,7 +118,7 @@ _BUSY = 8.0
 """Independent multiply-adds in flight that keep two ports busy: a latency of four cycles each.
 Half as many where a vector takes its port for two."""
 _ESTIMATED_LOCAL_BYTES = 0.89 * MAX_LOCAL_BYTES
-"""Most bytes of local buffers by estimate, which leaves out the padding of their rows."""
+"""Limit on the estimated bytes of local buffers; the estimate ignores row-stride padding."""
 
 
 def _valid(
@@ -167,7 +167,7 @@ class _Walk:
         self.loops, self.reads = self.nest.loops, self.nest.reads
 
     def statement(self) -> Statement:
-        """Everything about this stage."""
+        """The facts about this stage."""
         expanded = [x for x in self.loops if x.own and x.annotation == "unroll"]
         lanes = product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n)
         spatial = [x for x in expanded if x.kind == "spatial"]
@@ -228,7 +228,7 @@ class _Walk:
         total = sum(counts, np.zeros(self.n))
         expanded = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
         held = np.minimum(vectors, 4.0) if expanded else vectors
-        if splats.any():  # the fewer of both, and one of the others at a time
+        if splats.any():  # the smaller operand set stays in registers
             held = np.minimum(held, splats) + 1.0
         return np.maximum(total, 1.0), held
 
@@ -242,7 +242,7 @@ class _Walk:
         return reduce(np.add, counts) if counts else np.zeros(self.n)
 
     def _needed(self) -> Array:
-        """Share of the steps that are run: those that add nothing are left out."""
+        """Share of the steps that execute: predicate hoisting removes those that add zero."""
         inner = self._register_extents()
         share = np.ones(self.n)
         for axes, part in needed_shares(self.op):
@@ -261,7 +261,7 @@ class _Walk:
         return {k: full(v, self.n) for k, v in inner.items()}
 
     def _uses_lanes(self, load: Load) -> bool:
-        """Whether the lanes differ in more than what repeats after a few of them."""
+        """Whether lanes read different elements, not a short pattern that repeats."""
         axis = self._lane_axis()
         return axis is not None and any(axis in _outside_mod(i) for i in load.indices)
 
@@ -294,7 +294,7 @@ class _Walk:
         return total
 
     def _useful(self, accumulators: Array, lanes: Array) -> Array:
-        """Share of the tile grid that takes time: split tails do not compute the rest.
+        """Share of the tile grid that is computed; split tails skip the rest.
 
         A tail of few accumulators waits for each of them, so it is no cheaper than `_BUSY` are.
         """
@@ -320,7 +320,7 @@ class _Walk:
         return copies
 
     def _waste(self) -> Array:
-        """Points computed over points needed: tiles shifted inwards compute some twice."""
+        """Points computed over points needed; tiles that are shifted inwards recompute some."""
         waste = np.ones(self.n)
         for stage, rel in self.nest.splits_around():
             count = self.nest.extent_of(stage, rel.parent)
@@ -338,7 +338,7 @@ class _Walk:
         return full(found[0], self.n) if found else np.zeros(self.n)
 
     def _early(self) -> NDArray[np.bool_]:
-        """Whether the activations that it reads or writes are prefetched."""
+        """Whether activations that the stage reads or writes are prefetched."""
         found = [d for name, d in self.stage.prefetches if name not in self.stage.packs]
         return full(found[0], self.n) != 0 if found else np.zeros(self.n, bool)
 
@@ -352,7 +352,7 @@ class _Walk:
 
     def _constant_bytes(self) -> int:
         constants = {p.name for p in self.state.dag.placeholders if p.constant}
-        most = _points(self.op)  # of a table of embeddings it reads a few rows
+        most = _points(self.op)  # a gather reads few rows of a large constant (embeddings)
         return sum(
             min(x.tensor.size, most) * dtype_bytes(x.tensor.dtype)
             for x in self.op.reads
@@ -361,7 +361,7 @@ class _Walk:
 
 
 def vector_passes(lanes: Array, target: Target) -> Array:
-    """For how many cycles one vector of so many floats takes a port."""
+    """Cycles for which a vector of `lanes` floats occupies a port."""
     passes: Array = np.maximum(32.0 * lanes / target.port_bits, 1.0)
     return passes
 

@@ -1,4 +1,4 @@
-"""⑥ What a stage touches at every loop level, and what the caches must fetch for it."""
+"""⑥ Cache model: footprint of a stage at every loop level, and bytes that miss each cache."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from autotune.te.expr import Var, dtype_bytes
 from autotune.te.strides import CACHE_LINE, SET_BYTES, padded_strides
 
 RUN_START_BYTES = 96
-"""Bytes that could come from beyond L2 while the prefetcher finds out that a run has begun."""
+"""Penalty in bytes per contiguous run: the hardware prefetcher needs a few lines to start."""
 
 USABLE = (0.8, 0.5, 0.8)
-"""Shares of L1, L2 and L3 that keep what a loop touches. Pages lie anywhere in memory: sets of L2
-fill unevenly, and 1.2 MB in 2 MiB came from L3 again and again."""
+"""Usable shares of L1, L2 and L3. Physical pages are scattered, so sets of L2 fill unevenly: a
+footprint of 1.2 MB was evicted from an L2 of 2 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Bytes that are touched of a tensor, in how many contiguous runs, and what holds them.
+    """Footprint of one tensor: bytes, contiguous runs, and the buffer that holds them.
 
     Arrays have shape [depths, n], or [n] where all depths are alike.
 
@@ -50,7 +50,7 @@ class Caches:
     def __init__(self, nest: Nest, target: Target) -> None:
         self.nest, self.target, self.n = nest, target, nest.n
         rolled = {k for k, x in enumerate(nest.loops) if not (x.own and x.annotation)}
-        inside = max(rolled) + 1 if rolled else 0  # one step of everything that is expanded
+        inside = max(rolled) + 1 if rolled else 0  # one execution of the unrolled body
         self._depths = sorted({0, *rolled, inside})
         self._parts = self._touched(self._depths)
 
@@ -75,7 +75,7 @@ class Caches:
             for k in range(len(self._depths) - 2, -1, -1):
                 moved = np.where(fits[k + 1], n_bytes[k], moved)
                 pieces = np.where(fits[k + 1], n_runs[k + 1], pieces)
-            if level:  # L2 is near enough not to mind where a run begins
+            if level:  # the penalty per run does not apply to hits in L2
                 moved = moved + RUN_START_BYTES * np.minimum(pieces, moved / CACHE_LINE)
             result.append(moved)
         return result[0], result[1], result[2]
@@ -89,7 +89,7 @@ class Caches:
         return np.broadcast_to(reduce(np.add, parts), (len(self._depths), self.n))
 
     def _touched(self, depths: Sequence[int]) -> list[_Part]:
-        """What the loops from each of `depths` inwards touch of each tensor, shape [depths, n]."""
+        """Footprint per tensor of the loops from each of `depths` inwards, shape [depths, n]."""
         each = [self.nest.inner_extents(d) for d in depths]
         inner = {name: np.stack([extents[name] for extents in each]) for name in each[0]}
         parts = [self._part(x, inner) for x in self.nest.reads]
@@ -103,14 +103,14 @@ class Caches:
         extents = [
             self.nest.distinct(i, size, spread, inner) for size, i, spread in access.dimensions
         ]
-        if tensor.name in self.nest.stage.packs:  # stored in the order in which it is read
+        if tensor.name in self.nest.stage.packs:  # packed constants are read contiguously
             n_bytes = product(extents, self.n) * dtype_bytes(tensor.dtype)
             return _Part(n_bytes, np.ones(self.n), np.full(self.n, np.inf), n_bytes)
         part = self._contiguous(tensor.name, tensor.dtype, extents, tensor.shape, CACHE_LINE)
         return replace(part, crowded=np.maximum(part.n_bytes, self._crowded(access, inner)))
 
     def _crowded(self, access: Access, inner: dict[str, Array]) -> Array:
-        """Bytes of L1 that are taken by lines of few sets: a way of all sets for each of a set."""
+        """Bytes of L1 occupied if lines map to few sets: a way of all sets per line of a set."""
         tensor = access.load.tensor
         strides = padded_strides(tensor.shape, tensor.dtype)
         lines, sets = np.ones(self.n), np.ones(self.n)

@@ -1,6 +1,6 @@
 """⑥ Features of a population for the ranker: one NumPy array from one walk of the structure.
 
-`FEATURES` is the whole truth about the columns.
+`MAIN` and `OTHER` document the columns.
 Magnitudes are log2(1 + x). "Main" is the statement with the most arithmetic; "rest" all others.
 """
 
@@ -25,7 +25,7 @@ from autotune.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A column: name, unit, what it tells, and how it is read off the main statement."""
+    """A column: name, unit, meaning, and its value for the main statement."""
 
     name: str
     unit: str
@@ -91,9 +91,9 @@ OTHER = (
     ("rest_local", "log2 B", "local buffers of all other statements"),
     ("statements", "count", "stages that are not inlined"),
     ("prefetch", "log2 B", "largest prefetch distance"),
-    ("prefetch_next", "bool", "constants are prefetched a chunk ahead"),
-    ("touch", "bool", "what the consumer needs is fetched while the reduction runs"),
-    ("ahead", "bool", "and what the next tile reads of activations"),
+    ("prefetch_next", "bool", "constants are prefetched one weight panel ahead"),
+    ("prefetch_consumer", "bool", "operands of the consumer are prefetched in the reduction"),
+    ("prefetch_tile", "bool", "activations of the next tile are prefetched in the reduction"),
 )
 NAMES: tuple[str, ...] = (
     *(f.name for f in MAIN),

@@ -1,4 +1,4 @@
-"""⑥ What one point of a stage costs in vector instructions, addresses and loads apart."""
+"""⑥ Vector instructions per point of a stage, without address arithmetic and loads."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _CALLS |= {"sin": 20, "cos": 22, "tan": 35, "asin": 58, "acos": 56, "atan": 37}
 _CALLS |= {"sinh": 40, "cosh": 30, "asinh": 62, "acosh": 54, "atanh": 49}
 """Instructions of `codegen`, within a fifth for every ISA on average (pinned by a test)."""
 _EXTREMUM = 3
-"""Of two operands that may both be NaN."""
+"""Instructions of a minimum or maximum whose operands may both be NaN."""
 _BINARIES = {"div": 8, "pow": 130, "fmod": 160}
-"""Ports are busy for as long as with this many additions."""
+"""Cost of operations in additions, by how long they occupy the ports."""
 
 
 @lru_cache(maxsize=256)
 def operations(op: Compute) -> int:
-    """Vector instructions per point: a multiply-add is one; what is written twice counts once."""
+    """Vector instructions per point: a multiply-add is one; a common subexpression counts once."""
     body = op.body.body if isinstance(op.body, Reduce) else op.body
     total = _work(body, set()) + (_combining(op.body) if isinstance(op.body, Reduce) else 0)
     fused = op.reduce_axes and isinstance(body, Binary) and body.op == "mul"

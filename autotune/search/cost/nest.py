@@ -1,4 +1,4 @@
-"""⑥ The loops around one stage, as all candidates of a sketch see them, and what it reads there."""
+"""⑥ The loop nest around one stage for all candidates of a sketch, and the accesses in it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Loads of one tensor that differ by constants only: the lowest, and how far the others go."""
+    """Loads of one tensor whose indices differ by constants: the lowest, and the largest offset."""
 
     load: Load
     spreads: tuple[int, ...]
@@ -71,7 +71,7 @@ def accesses(op: Compute) -> tuple[Access, ...]:
 
 @lru_cache(maxsize=256)
 def guarded(op: Compute) -> tuple[tuple[Load, frozenset[str]], ...]:
-    """The loads that a condition by loop indices chooses, and the indices that it is made of."""
+    """Loads under a condition on loop indices, and the indices of that condition."""
     return tuple(
         (x, frozenset(variables(e.cond)))
         for e in _guards(op)
@@ -96,7 +96,7 @@ def _guards(op: Compute) -> list[Select]:
 
 
 def _share(cond: Expr, op: Compute) -> float:
-    """How often `cond` holds; 1 where its axes have more points than are worth counting."""
+    """Share of points for which `cond` holds; 1 when there are too many points to count."""
     extents = {a.name: a.extent for a in op.axes + op.reduce_axes if a.name in variables(cond)}
     n = prod(extents.values())
     return n_points(cond, extents) / n if n <= _MAX_COUNTED else 1.0
@@ -196,7 +196,7 @@ def local_bytes(stage: Stage, n: int) -> Array:
 
 
 def full(x: Extent, n: int) -> Array:
-    """One number per candidate, shape [n]."""
+    """A size broadcast to all candidates, shape [n]."""
     return x.astype(np.float64) if isinstance(x, np.ndarray) else np.full(n, x, np.float64)
 
 

@@ -35,7 +35,7 @@ PARAMETERS = {
     "verbose": -1,
     "deterministic": True,
     "force_row_wise": True,
-    "num_threads": 1,  # more wait for one another where the builders want the cores too
+    "num_threads": 1,  # more threads contend with the builders for cores
 }
 
 

@@ -10,9 +10,9 @@ from autotune.target.isa.record import Core, Isa, MultiplyAdd
 _FLUSH_TO_ZERO, _DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
 """Bits of MXCSR: for results, for operands."""
 
-# One denormal number costs an Intel core a hundred cycles, and networks make many: the weights that
-# a masked softmax gives to what it hides are about e^-100. So they count as zero while kernels run:
-# every thread sets its own control register before its first kernel and restores it after the last.
+# A denormal operand costs an Intel core a hundred cycles, and networks have many: a masked softmax
+# gives masked elements weights of about e^-100. So denormals are flushed to zero while kernels run:
+# every thread sets its control register before its first kernel and restores it after the last.
 _DENORMALS_IR = f"""
 declare void @llvm.x86.sse.stmxcsr(ptr)
 declare void @llvm.x86.sse.ldmxcsr(ptr)
@@ -97,8 +97,8 @@ AVX512 = Isa(
     estimate_lanes=(4, 8, 16),
 )
 
-# Few cores share an L3 of AMD's and no mesh lies between: alone a core streams 23 bytes per cycle
-# there, three times what Intel's do; 12 is what it may count on.
+# Few cores share an L3 of AMD's, without a mesh between: alone a core streams 23 bytes per cycle
+# from it, three times as many as an Intel core; 12 are left when all cores stream.
 _ZEN5 = Core(l3_bytes_per_cycle=12.0)
 _ZEN = Core(l3_bytes_per_cycle=12.0, l2_bytes_per_cycle=32.0)
 _ZEN4 = Core(l3_bytes_per_cycle=12.0, l2_bytes_per_cycle=32.0, port_bits=256)

@@ -16,7 +16,8 @@ import hostile
 import measure_fakes as fakes
 import pytest
 
-from autotune.measure.measurer import Measurer, local_measurer
+from autotune.measure.local import local_measurer
+from autotune.measure.measurer import Measurer
 from autotune.result import MeasureStatus
 
 OPTIONS = dataclasses.replace(
@@ -85,7 +86,7 @@ import sys
 sys.path[:0] = {path!r}
 import dataclasses
 import hostile, measure_fakes as fakes
-from autotune.measure.measurer import local_measurer
+from autotune.measure.local import local_measurer
 options = dataclasses.replace(fakes.QUICK, run_timeout_s=600)
 m = local_measurer(fakes.TARGET, 1, options, hostile.build)
 m.measure(fakes.double_dag(), [fakes.does("good")])

@@ -5,10 +5,11 @@ import os
 import numpy as np
 import pytest
 
+from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.errors import CodegenError
-from autotune.measure.driver import MAX_BUFFERS, Driver, Launch, assemble
+from autotune.measure.driver import MAX_BUFFERS, Driver, Launch
 from autotune.measure.peak import MultiplyAddPeak, fma_peak, measure_peaks, stay_cached
 from autotune.target import host_target
 
@@ -196,7 +197,7 @@ def test_bandwidths_are_plausible() -> None:
 
 
 @pytest.mark.timing
-def test_constants_from_further_away_cost_more() -> None:
+def test_constants_from_slower_caches_take_longer() -> None:
     driver = Driver(TARGET, 1)
     library = Library([assemble(CHASE, TARGET)])
     n_lines = TARGET.l2_bytes // 4 // 64
@@ -227,5 +228,5 @@ def test_near_spans_are_read_only(driver: Driver) -> None:
     np.testing.assert_array_equal(near, np.arange(1000))
 
 
-def test_little_stays_cached() -> None:
+def test_small_data_stay_cached() -> None:
     assert stay_cached(TARGET, 1, TARGET.l2_bytes, 10**9)

@@ -1,19 +1,31 @@
-"""A measurer needs a builder and a runner and nothing else: here of another transport, made up."""
+"""A session needs a device, its builder and its runner, and nothing else: here ones made up."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 
 import measure_fakes as fakes
 import pytest
 
+import autotune
+from autotune import te
+from autotune.api.session import create, prepare_network
+from autotune.config import TuneConfig
+from autotune.loopir.nodes import Program
+from autotune.measure.build import Build, BuiltProgram
 from autotune.measure.measurer import Measurer
 from autotune.measure.messages import BuildResult, Time
+from autotune.measure.options import MeasureOptions
+from autotune.measure.peak import Peaks
 from autotune.measure.protocols import Abandoned
+from autotune.records import read_log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
+from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import ComputeDAG
+from autotune.tuner import SessionFinished
 
 S = MeasureStatus
 
@@ -59,7 +71,7 @@ class FarRunner:
         self.asked.append(time)
         for n, each in enumerate(built):
             self.events.append(f"ran {n}")
-            yield MeasureResult(S.OK, (float(n),)) if each.program else each.failure()
+            yield MeasureResult(S.OK, (1.0 + n,)) if each.program else each.failure()
 
     def close(self) -> None:
         self.events.append("runner closed")
@@ -78,9 +90,9 @@ def test_results_come_one_by_one_from_whatever_builds_and_runs(events: list[str]
     runner = FarRunner(events)
     with Measurer(FarBuilder(events), runner) as measurer:
         results = stream(measurer, "good", "bad", "good", then=lambda: events.append("meanwhile"))
-        assert next(results).times_s == (0.0,)
+        assert next(results).times_s == (1.0,)
         assert events == ["runner started", "meanwhile", "ran 0"]
-        assert [(r.status, r.times_s) for r in results] == [(S.BUILD_ERROR, ()), (S.OK, (2.0,))]
+        assert [(r.status, r.times_s) for r in results] == [(S.BUILD_ERROR, ()), (S.OK, (3.0,))]
         finals = measurer.measure_interleaved(fakes.double_dag(), [fakes.does("good")], 7)
         assert [r.ok for r in finals] == [True]
     assert runner.asked == [Time(best_s=3.0), Time(rounds=7)]
@@ -97,3 +109,45 @@ def test_an_interrupt_abandons_the_build(events: list[str]) -> None:
             next(stream(measurer, "hang", then=interrupt))
         assert builder.abandoned.is_set()
     assert not any(e.startswith("ran") for e in events)
+
+
+class FarDevice:
+    """A machine that no process of this one is."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events, self.target, self.n_threads = events, fakes.TARGET, 3
+
+    def peaks(self, evict: bool, dots: Collection[MultiplyAdd] = ()) -> Peaks:
+        self.events.append("peaks")
+        return Peaks(1e11, 1e11, 1e10, 1 << 15)
+
+    def stays_cached(self, n_bytes: int, flops: int) -> bool:
+        return True
+
+    def builder(self, options: MeasureOptions, build: Build) -> AnyBuilder:
+        return AnyBuilder(self.events)
+
+    def runner(self, options: MeasureOptions) -> FarRunner:
+        return FarRunner(self.events)
+
+
+class AnyBuilder(FarBuilder):
+    def _one(self, dag: ComputeDAG, steps: Steps) -> BuildResult:
+        return BuildResult(S.OK, BuiltProgram(b"", Program((), (), ())), 0.25)
+
+
+def test_a_session_is_tuned_on_a_device_that_is_not_this_machine(
+    events: list[str], tmp_path: Path
+) -> None:
+    def double() -> te.Tensor:
+        x = te.placeholder((64,), "x")
+        return te.compute((64,), lambda i: x[i] * 2, "y")
+
+    network, log = autotune.Task(double, ()).network(), tmp_path / "far.jsonl"
+    prepared = prepare_network(network, TuneConfig(trials=4, threads=1, batch=2), log)
+    with create(prepared, log) as session:
+        finished = list(session.start(device=FarDevice(events)).events())[-1]
+    assert isinstance(finished, SessionFinished)
+    assert events[:2] == ["peaks", "runner started"]
+    assert sorted(events[-2:]) == ["builder closed", "runner closed"]
+    assert [r.result.status for r in read_log(log).records][:4] == [S.OK] * 4

@@ -1,0 +1,182 @@
+"""① Products of integers: MatMulInteger and ConvInteger as products of bytes, summed in int32.
+
+    Σ (a - za)·(b - zb)  ->  Σ a·w - za·Σ w     a: uint8, w = b - zb: constant
+
+Where `w` is not constant, both operands are widened first. A convolution reads 0 where
+its window leaves the picture, not za: there the sum over w is that of the taps inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from math import prod
+
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.operators.definition import Operator
+from autotune.graph.operators.windows import Window
+
+MAX_TERMS = (2**31 - 1) // (255 * 255)
+"""Products of bytes less their zero points whose sum is an int32 for certain."""
+
+
+def signed_weights(value: Array, zero: Array | None) -> Array:
+    """`value - zero` of bytes as int8, or int16 where that is too large for it."""
+    wide = value.astype(np.int16) - (np.int16(0) if zero is None else zero.astype(np.int16))
+    fits = not wide.size or (wide.min() >= -128 and wide.max() <= 127)
+    return np.ascontiguousarray(wide.astype(np.int8 if fits else np.int16))
+
+
+def unsigned(editor: Editor, node: Node, name: str) -> str:
+    """An int8 tensor plus 128, as uint8."""
+    shape = editor.types[name].shape
+    wide, moved, out = (
+        editor.new(f"{name}.{stem}", shape, dtype)
+        for stem, dtype in (("wide", "int32"), ("moved", "int32"), ("unsigned", "uint8"))
+    )
+    offset = editor.constant(f"{name}.offset", np.full(1, 128, np.int32))
+    editor.emit(Node(node.name, "Cast", (name,), (wide,), {"to": "int32"}))
+    editor.emit(Node(node.name, "Add", (wide, offset), (moved,)))
+    editor.emit(Node(node.name, "Cast", (moved,), (out,), {"to": "uint8"}))
+    return out
+
+
+def _integer_product(editor: Editor, node: Node) -> None:
+    """MatMulInteger, ConvInteger -> MatMul, Conv; see the module."""
+    a, b, *zeros = (*node.inputs, "", "")
+    za, zb = zeros[:2]
+    op = node.op.removesuffix("Integer")
+    weights = _constant_weights(editor, op, b, zb)
+    if weights is None or prod(weights.shape[1:]) > MAX_TERMS:
+        _widened_product(editor, node, op, za, zb)
+        return
+    offset = np.int32(0)
+    if editor.types[a].dtype == "int8":
+        a, offset = unsigned(editor, node, a), np.int32(128)
+    w = editor.constant(f"{b}.signed", weights)
+    known = editor.constants.get(za) if za else np.zeros(1, np.int32)
+    sums = _sums_of_weights(
+        node, op, weights, editor.types[a].shape, editor.types[node.output].shape
+    )
+    if known is not None and known.size == 1:
+        total = int(known.reshape(-1)[0]) + int(offset)
+        if not total:
+            editor.emit(Node(node.name, op, (a, w), node.outputs, node.attrs))
+            return
+        rest = editor.constant(f"{node.output}.rest", (sums * np.int32(-total)).astype(np.int32))
+        _sum_with(editor, node, op, (a, w), rest, "Add")
+        return
+    rest = _times_zero(editor, node, za, offset, sums, op)
+    _sum_with(editor, node, op, (a, w), rest, "Sub")
+
+
+def _constant_weights(editor: Editor, op: str, b: str, zb: str) -> Array | None:
+    value, zero = editor.constants.get(b), editor.constants.get(zb) if zb else None
+    if value is None or (zb and zero is None):
+        return None
+    if zero is not None and zero.size > 1 and op == "Conv":
+        zero = zero.reshape(-1, *(1,) * (value.ndim - 1))
+    return signed_weights(value, zero)
+
+
+def _sums_of_weights(node: Node, op: str, w: Array, data: Shape, out: Shape) -> Array:
+    """Σ w for each element of the result, as an int32 that repeats along it."""
+    if op == "MatMul":
+        columns: Array = w.sum(axis=-2 if w.ndim > 1 else 0, keepdims=w.ndim > 1, dtype=np.int32)
+        return columns
+    taps = w.sum(axis=1, dtype=np.int32)  # (out channels, …kernel…)
+    window = Window(node, w.shape[2:], data[2:], out[2:])
+    if not any((*window.begin, *window.end)):
+        total: Array = taps.reshape(len(taps), -1).sum(1, dtype=np.int32)
+        return total.reshape(-1, *(1,) * len(out[2:]))
+    inside = np.zeros(out[1:], np.int32)
+    for tap in np.ndindex(*w.shape[2:]):
+        places = []
+        for n, (k, s, d, b) in enumerate(
+            zip(tap, window.strides, window.dilations, window.begin, strict=True)
+        ):
+            at = np.arange(out[2 + n]) * s + k * d - b
+            places.append((at >= 0) & (at < data[2 + n]))
+        grid = reduce(np.multiply.outer, (p.astype(np.int32) for p in places))
+        inside += taps[(slice(None), *tap)].reshape(-1, *(1,) * grid.ndim) * grid
+    return inside
+
+
+def _times_zero(editor: Editor, node: Node, za: str, offset: np.int32, sums: Array, op: str) -> str:
+    """za · Σ w where za is computed at run time; for a matrix, one for each of its rows."""
+    shape = editor.types[za].shape
+    wide = editor.new(f"{za}.wide", shape, "int32")
+    editor.emit(Node(node.name, "Cast", (za,), (wide,), {"to": "int32"}))
+    if offset:
+        moved = editor.new(f"{za}.moved", shape, "int32")
+        by = editor.constant(f"{za}.offset", np.array(offset, np.int32))
+        editor.emit(Node(node.name, "Add", (wide, by), (moved,)))
+        wide = moved
+    if shape not in ((), (1,)):
+        if op != "MatMul":
+            raise unsupported(node, editor.graph, "its zero points vary along the data")
+        column = (*shape, 1)
+        stood = editor.new(f"{za}.column", column, "int32")
+        editor.emit(Node(node.name, "Reshape", (wide,), (stood,)))
+        wide, shape = stood, column
+    known = editor.constant(f"{node.output}.sums", sums)
+    both = np.broadcast_shapes(shape, sums.shape)
+    out = editor.new(f"{node.output}.rest", both, "int32")
+    editor.emit(Node(node.name, "Mul", (wide, known), (out,)))
+    return out
+
+
+def _sum_with(
+    editor: Editor, node: Node, op: str, operands: Sequence[str], rest: str, how: str
+) -> None:
+    product = editor.new(f"{node.output}.product", editor.types[node.output].shape, "int32")
+    editor.emit(Node(node.name, op, tuple(operands), (product,), node.attrs))
+    editor.emit(Node(node.name, how, (product, rest), node.outputs))
+
+
+def _widened_product(editor: Editor, node: Node, op: str, za: str, zb: str) -> None:
+    """The product of both operands less their zero points, in int32."""
+    operands = []
+    for position, (name, zero) in enumerate(zip(node.inputs[:2], (za, zb), strict=True)):
+        kind = editor.types[name]
+        wide = editor.new(f"{name}.wide", kind.shape, "int32")
+        editor.emit(Node(node.name, "Cast", (name,), (wide,), {"to": "int32"}))
+        if zero:
+            along = _zero_along(editor, node, zero, position, op, len(kind.shape))
+            moved = editor.new(f"{name}.moved", kind.shape, "int32")
+            editor.emit(Node(node.name, "Sub", (wide, along), (moved,)))
+            wide = moved
+        operands.append(wide)
+    editor.emit(Node(node.name, op, tuple(operands), node.outputs, node.attrs))
+
+
+def _zero_along(editor: Editor, node: Node, zero: str, position: int, op: str, rank: int) -> str:
+    """Zero points as int32 in a shape that repeats along operand `position`."""
+    shape = editor.types[zero].shape
+    wide = editor.new(f"{zero}.wide", shape, "int32")
+    editor.emit(Node(node.name, "Cast", (zero,), (wide,), {"to": "int32"}))
+    if len(shape) != 1 or shape == (1,):
+        return wide
+    behind = rank - 1 if op == "Conv" else 1 - position
+    target = (*shape, *(1,) * behind)
+    along = editor.new(f"{zero}.along", target, "int32")
+    editor.emit(Node(node.name, "Reshape", (wide,), (along,)))
+    return along
+
+
+def _length(given: Sequence[Array]) -> int:
+    """Elements of a row of the first matrix."""
+    return int(given[0].shape[-1]) if given[0].ndim else 1
+
+
+def _window_size(given: Sequence[Array]) -> int:
+    """Elements of the weights of one output channel."""
+    return max(1, int(given[1].size) // max(1, int(given[1].shape[0])))
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "MatMulInteger": Operator(canonical=_integer_product, n_terms=_length),
+    "ConvInteger": Operator(canonical=_integer_product, n_terms=_window_size),
+}

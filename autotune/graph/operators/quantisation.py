@@ -1,0 +1,129 @@
+"""① Quantised tensors: integers q that stand for the real numbers (q - zero point) · scale.
+
+    QuantizeLinear(x, s, z)    -> Quantize(x, s, z)     q = saturated(round(x / s) + z)
+    DequantizeLinear(q, s, z)  -> Dequantize(q, s, z)   x = (q - z) · s
+
+Scale and zero point are one number, or vary along one dimension, or from block to block of one;
+they are brought into a shape that repeats along the tensor. `passes.quantised` makes integer
+products of what is dequantised, multiplied and quantised again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from autotune.errors import ModelError
+from autotune.graph.ir import Array, Editor, Node, unsupported
+from autotune.graph.operators.definition import Attrs, Folding, Operator
+from autotune.graph.operators.elementwise import of_formula
+from autotune.te.expr import (
+    Const,
+    Expr,
+    add,
+    call,
+    cast,
+    div,
+    dtype_of,
+    f32,
+    maximum,
+    minimum,
+    mul,
+    sub,
+)
+
+
+def _quantize(attrs: Attrs, x: Expr, scale: Expr | None = None, zero: Expr | None = None) -> Expr:
+    """saturated(round(x / scale) + zero), halves to even."""
+    to = attrs["to"]
+    info = np.iinfo(to)
+    real = cast("float32", x)
+    steps = call("round", real if scale is None else div(real, scale))
+    if zero is not None:
+        steps = add(steps, cast("float32", zero))
+    return cast(to, minimum(f32(float(info.max)), maximum(f32(float(info.min)), steps)))
+
+
+def _dequantize(attrs: Attrs, q: Expr, scale: Expr, zero: Expr | None = None) -> Expr:
+    """(q - zero) · scale."""
+    if zero is None:
+        return mul(cast("float32", q), scale)
+    if isinstance(zero, Const) and dtype_of(q) != "int32":
+        return mul(sub(cast("float32", q), f32(float(zero.value))), scale)
+    return mul(cast("float32", sub(cast("int32", q), cast("int32", zero))), scale)
+
+
+def _aligned(editor: Editor, node: Node) -> None:
+    """Scale and zero point in shapes that repeat along the tensor; a zero point of 0 is none."""
+    name, scale, *rest = node.inputs
+    zero = rest[0] if rest else ""
+    check_scale(editor, node, scale)
+    if zero and zero in editor.constants and not editor.constants[zero].any():
+        zero = ""
+    names = [_along(editor, node, n) for n in (scale, zero) if n]
+    op = "Quantize" if node.op == "QuantizeLinear" else "Dequantize"
+    attrs = {"to": editor.types[node.output].dtype} if op == "Quantize" else {}
+    editor.emit(Node(node.name, op, (name, *names), node.outputs, attrs))
+
+
+def check_scale(editor: Editor, node: Node, name: str) -> None:
+    """Raises ModelError for scales that are 0, negative, infinite or NaN."""
+    value = editor.constants.get(name)
+    if value is None:
+        return
+    wrong = value[~(np.isfinite(value) & (value > 0))]
+    if wrong.size:
+        raise ModelError(
+            f"operator '{node.op}' (node '{node.name}') has a scale of {wrong.flat[0]:g}",
+            "scales are positive numbers: quantise the model again",
+        )
+
+
+def _along(editor: Editor, node: Node, name: str) -> str:
+    """Scale or zero point `name` as it repeats along the tensor of `node`."""
+    shape, kind = editor.types[node.inputs[0]].shape, editor.types[name]
+    if kind.shape in ((), (1,)):
+        return name
+    axis = node.attrs.get("axis", 1) % max(1, len(shape))
+    block = node.attrs.get("block_size", 0)
+    if not block and len(kind.shape) == 1 and kind.shape[0] == shape[axis]:
+        target = (1,) * axis + kind.shape + (1,) * (len(shape) - axis - 1)
+        return _reshaped(editor, node, name, target)
+    blocks = -(-shape[axis] // block) if block else -1
+    if kind.shape != (*shape[:axis], blocks, *shape[axis + 1 :]):
+        raise ModelError(
+            f"operator '{node.op}' (node '{node.name}') has {kind.shape} scales or zero points for "
+            f"a tensor of {shape}",
+            "they are one, or one for each index of attribute `axis`, or for each of its blocks",
+        )
+    value = editor.constants.get(name)
+    if value is None:
+        raise unsupported(node, editor.graph, "its scales of blocks are computed at run time")
+    wide = np.repeat(value, block, axis)
+    within = tuple(slice(0, n) for n in shape)
+    return editor.constant(f"{name}.wide", np.ascontiguousarray(wide[within]))
+
+
+def _reshaped(editor: Editor, node: Node, name: str, shape: tuple[int, ...]) -> str:
+    value = editor.constants.get(name)
+    if value is not None:
+        return editor.constant(f"{name}.along", value.reshape(shape))
+    out = editor.new(f"{name}.along", shape, editor.types[name].dtype)
+    editor.emit(Node(node.name, "Reshape", (name,), (out,)))
+    return out
+
+
+def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:
+    """(q - zero) · scale in float32, as `Dequantize` computes it."""
+    whole = q.astype(np.int32) if zero is None else q.astype(np.int32) - zero.astype(np.int32)
+    real: Array = whole.astype(np.float32) * scale
+    return real
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "QuantizeLinear": Operator(canonical=_aligned),
+    "DequantizeLinear": Operator(canonical=_aligned, folding=Folding.NEVER),
+    "Quantize": of_formula(_quantize, any_type=True),
+    "Dequantize": of_formula(_dequantize, any_type=True, is_cheap=True, widens=True),
+}

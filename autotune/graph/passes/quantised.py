@@ -1,0 +1,325 @@
+"""① Products of dequantised tensors become products of integers.
+
+    MatMul((q - z)·s, (w - v)·r)  ->  float(Σ q·w + rest) · (s·r)      w - v: constant
+    Quantize(f·m + b, t, z)       ->  Quantize(f·(m/t) + b/t, 1, z)
+
+The sums are exact, so the result is that of the definition but for its last rounding. What goes
+with them (bias, activation, quantising again) is fused behind the product as for any other. Where a
+product has no such form, its operands are dequantised while it reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Graph, Node
+from autotune.graph.operators.integer_products import MAX_TERMS, signed_weights, unsigned
+from autotune.graph.operators.quantisation import check_scale, dequantised
+from autotune.graph.operators.table import operator_of
+
+_TERMS = 4
+"""Products of bytes that one instruction adds up: the channels are padded to a multiple of it."""
+
+
+def dequantise_constants(graph: Graph) -> Graph:
+    """DequantizeLinear(constants) -> constant, except for the weights of products."""
+    readers, editor = graph.consumers(), Editor(graph)
+    for original in graph.nodes:
+        node = editor.updated(original)
+        users = readers.get(node.output, [])
+        is_weight = bool(users) and all(
+            operator_of(u.op).weight_input == list(u.inputs).index(node.output) for u in users
+        )
+        is_kept = node.op != "DequantizeLinear" or is_weight
+        value = None if is_kept else _real_constant(editor, node)
+        if value is None:
+            editor.emit(node)
+        else:
+            editor.set_constant(node.output, value)
+    return editor.build()
+
+
+def _real_constant(editor: Editor, node: Node) -> Array | None:
+    """The result of DequantizeLinear where its operands are constant."""
+    given = [editor.constants.get(n) for n in node.inputs if n]
+    known = [a for a in given if a is not None]
+    if len(known) < len(given):
+        return None
+    check_scale(editor, node, node.inputs[1])
+    axis, block = node.attrs.get("axis", 1), node.attrs.get("block_size", 0)
+    q, *rest = known
+    return dequantised(q, *(_spread(q, a, axis, block) for a in rest))
+
+
+def _spread(q: Array, value: Array, axis: int, block: int) -> Array:
+    """Scales or zero points as they repeat along `q`."""
+    if value.size == 1:
+        return value.reshape(())
+    axis %= q.ndim
+    if block:
+        wide: Array = np.repeat(value, block, axis)[tuple(slice(0, n) for n in q.shape)]
+        return wide
+    return value.reshape(-1, *(1,) * (q.ndim - axis - 1))
+
+
+def integer_products(graph: Graph) -> Graph:
+    """Conv and MatMul of dequantised operands -> of integers; what is left constant is one."""
+    return _Products(_unsigned_activations(graph)).run()
+
+
+def _unsigned_activations(graph: Graph) -> Graph:
+    """int8 tensors that are only quantised and dequantised -> uint8, zero points 128 higher."""
+    readers, editor = graph.consumers(), Editor(graph)
+    moved: set[str] = set()
+    for original in graph.nodes:
+        node = editor.updated(original)
+        name = node.output
+        if node.op == "Quantize" and node.attrs["to"] == "int8" and _has_known_zero(editor, node):
+            users = [u for u in readers.get(name, []) if _dequantises(editor, u, name)]
+            if name not in graph.outputs and len(users) == len(readers.get(name, [])):
+                moved.add(name)
+                editor.types[name] = replace(editor.types[name], dtype="uint8")
+                node = _raised(editor, replace(node, attrs={"to": "uint8"}))
+        elif node.op == "Dequantize" and node.inputs[0] in moved:
+            node = _raised(editor, node)
+        editor.emit(node)
+    return editor.build()
+
+
+def _dequantises(editor: Editor, node: Node, name: str) -> bool:
+    return node.op == "Dequantize" and node.inputs[0] == name and _has_known_zero(editor, node)
+
+
+def _has_known_zero(editor: Editor, node: Node) -> bool:
+    return len(node.inputs) < 3 or node.inputs[2] in editor.constants
+
+
+def _raised(editor: Editor, node: Node) -> Node:
+    """Quantize or Dequantize with its zero point 128 higher."""
+    old = editor.constants[node.inputs[2]] if len(node.inputs) > 2 else np.zeros((1,), np.int8)
+    name = editor.constant(f"{node.output}.zero", (old.astype(np.int32) + 128).astype(np.uint8))
+    return replace(node, inputs=(*node.inputs[:2], name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantised:
+    """A dequantised operand: the integers, their scale and their zero point."""
+
+    name: str
+    scale: Array
+    zero: Array | None
+
+
+class _Products:
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.editor = graph, Editor(graph)
+        self.made: dict[str, Node] = {}
+        self.padded: dict[tuple[str, int], str] = {}
+
+    def run(self) -> Graph:
+        for original in self.graph.nodes:
+            node = self.editor.updated(original)
+            self.made[node.output] = node
+            if not self._is_constant(node) and not self._rewritten(node):
+                for name in node.inputs:
+                    self._set_constant(name)
+                self.editor.emit(node)
+        for name in self.graph.outputs:
+            self._set_constant(name)
+        return self.editor.build()
+
+    def _is_constant(self, node: Node) -> bool:
+        """Whether it dequantises a constant."""
+        return node.op == "Dequantize" and all(n in self.editor.constants for n in node.inputs)
+
+    def _set_constant(self, name: str) -> None:
+        """Compute tensor `name`, which somebody reads, if it is a dequantised constant."""
+        maker = self.made.get(name)
+        if maker is not None and self._is_constant(maker) and name not in self.editor.constants:
+            self.editor.set_constant(
+                name, dequantised(*(self.editor.constants[n] for n in maker.inputs))
+            )
+
+    def _quantised(self, name: str) -> _Quantised | None:
+        """What a tensor was dequantised from, by a known scale and zero point."""
+        maker = self.made.get(name)
+        if maker is None or maker.op != "Dequantize":
+            return None
+        scale, *zero = (self.editor.constants.get(n) for n in maker.inputs[1:])
+        is_byte = self.editor.types[maker.inputs[0]].dtype in ("int8", "uint8")
+        if scale is None or None in [a if a is None else 0 for a in zero] or not is_byte:
+            return None
+        return _Quantised(maker.inputs[0], scale, zero[0] if zero else None)
+
+    def _rewritten(self, node: Node) -> bool:
+        """Emit the integer form of a product, if it has one."""
+        if node.op not in ("Conv", "MatMul"):
+            return False
+        x, w = (self._quantised(name) for name in node.inputs[:2])
+        value = self.editor.constants.get(w.name) if w is not None else None
+        if x is None or w is None or value is None or not _is_one(x):
+            return False
+        weights = signed_weights(value, w.zero)
+        axis = _channel_axis(node, weights.ndim)
+        scales = _per_channel(w.scale, weights.ndim, axis)
+        terms = prod(weights.shape) // weights.shape[axis]
+        is_batched = node.op == "MatMul" and weights.ndim != 2
+        is_other = node.attrs.get("group", 1) != 1 or node.attrs.get("trans_a", 0) or is_batched
+        if scales is None or is_other or terms > MAX_TERMS:
+            return False
+        self._emit(node, x, weights, scales)
+        return True
+
+    def _emit(self, node: Node, x: _Quantised, weights: Array, scales: Array) -> None:
+        """float(sum of integers + rest) · scale + bias."""
+        editor, name = self.editor, x.name
+        zero = 0 if x.zero is None else int(x.zero.reshape(-1)[0])
+        if editor.types[name].dtype == "int8":
+            name, zero = unsigned(editor, node, name), zero + 128
+        trailing = (1,) * (len(editor.types[node.output].shape) - 2) if node.op == "Conv" else ()
+        total = self._sum(node, name, weights, zero, trailing)
+        real = editor.new(f"{node.output}.real", editor.types[node.output].shape)
+        editor.emit(Node(node.name, "Cast", (total,), (real,), {"to": "float32"}))
+        factor = (x.scale.reshape(-1)[0].astype(np.float64) * scales).astype(np.float32)
+        shaped = factor.reshape(-1, *trailing) if factor.size > 1 else factor
+        scale = editor.constant(f"{node.output}.scale", shaped)
+        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        if not bias:
+            editor.emit(Node(node.name, "Mul", (real, scale), (node.output,)))
+            return
+        self._set_constant(bias)
+        scaled = editor.new(f"{node.output}.scaled", editor.types[node.output].shape)
+        editor.emit(Node(node.name, "Mul", (real, scale), (scaled,)))
+        shift = editor.constants.get(bias)
+        if shift is not None and trailing:
+            bias = editor.constant(f"{bias}.along", shift.reshape(-1, *trailing))
+        editor.emit(Node(node.name, "Add", (scaled, bias), (node.output,)))
+
+    def _sum(
+        self, node: Node, name: str, weights: Array, zero: int, trailing: tuple[int, ...]
+    ) -> str:
+        """Σ (q - zero)·w in int32; `trailing`: the dimensions behind the channels."""
+        editor, out = self.editor, self.editor.types[node.output].shape
+        axis = _channel_axis(node, weights.ndim)
+        others = tuple(n for n in range(weights.ndim) if n != axis)
+        rest = (-zero * weights.sum(axis=others, dtype=np.int64)).astype(np.int32)
+        name, weights = self._whole_terms(node, name, weights)
+        w = editor.constant(f"{node.inputs[1]}.signed", weights)
+        attrs = {**node.attrs, "pad_value": zero} if node.op == "Conv" else node.attrs
+        total = editor.new(f"{node.output}.sum", out, "int32")
+        editor.emit(Node(node.name, node.op, (name, w), (total,), attrs))
+        if not rest.any():
+            return total
+        less = editor.new(f"{node.output}.total", out, "int32")
+        known = editor.constant(f"{node.output}.rest", rest.reshape(-1, *trailing))
+        editor.emit(Node(node.name, "Add", (total, known), (less,)))
+        return less
+
+    def _whole_terms(self, node: Node, name: str, weights: Array) -> tuple[str, Array]:
+        """Data and weights with zeros behind their channels, where these are no multiple of 4."""
+        axis = 1 if node.op == "Conv" or node.attrs.get("trans_b", 0) else weights.ndim - 2
+        missing = -weights.shape[axis] % _TERMS
+        if not missing:
+            return name, weights
+        weights = np.pad(weights, [(0, missing * (n == axis)) for n in range(weights.ndim)])
+        kind = self.editor.types[name]
+        at = 1 if node.op == "Conv" else len(kind.shape) - 1
+        if (name, at) not in self.padded:
+            wide = tuple(n + missing * (d == at) for d, n in enumerate(kind.shape))
+            out = self.editor.new(f"{name}.whole", wide, kind.dtype)
+            pads = np.zeros(2 * len(wide), np.int64)
+            pads[len(wide) + at] = missing
+            given = (
+                self.editor.constant(f"{name}.pads", pads),
+                self.editor.constant(f"{name}.fill", np.zeros((), kind.dtype)),
+            )
+            self.editor.emit(Node(node.name, "Pad", (name, *given), (out,)))
+            self.padded[name, at] = out
+        return self.padded[name, at], weights
+
+
+def _is_one(x: _Quantised) -> bool:
+    """Whether a tensor has one scale and one zero point."""
+    return x.scale.size == 1 and (x.zero is None or x.zero.size == 1)
+
+
+def _channel_axis(node: Node, rank: int) -> int:
+    """The dimension of the weights that counts output channels."""
+    return 0 if node.op == "Conv" or node.attrs.get("trans_b", 0) else rank - 1
+
+
+def _per_channel(scale: Array, rank: int, axis: int) -> Array | None:
+    """The scales of output channels in float64; None where they vary along another dimension."""
+    if scale.size == 1:
+        return scale.reshape(-1).astype(np.float64)
+    shape = (1,) * (rank - scale.ndim) + scale.shape
+    varies = [n for n, extent in enumerate(shape) if extent > 1]
+    return scale.reshape(-1).astype(np.float64) if varies == [axis] else None
+
+
+# --- quantising again ---------------------------------------------------------------------------
+
+_HOMOGENEOUS = ("Relu", "LeakyRelu")
+"""f(a·x) = a·f(x) for a > 0."""
+
+
+def fold_requantisation(graph: Graph) -> Graph:
+    """Quantize(Relu(f·m + b), t, z) -> Quantize(Relu(f·(m/t) + b/t), -, z) where only it reads."""
+    makers = {n.output: n for n in graph.nodes}
+    readers, editor = graph.consumers(), Editor(graph)
+    replaced: dict[str, Node] = {}
+    for node in graph.nodes:
+        scale = _single(editor, node.inputs[1]) if node.op == "Quantize" else None
+        chain = _chain(node, makers, readers, graph) if scale is not None else []
+        if scale is None or not chain:
+            continue
+        for link in chain:
+            replaced[link.output] = _divided(editor, link, scale)
+        replaced[node.output] = replace(node, inputs=(node.inputs[0], "", *node.inputs[2:]))
+    for node in graph.nodes:
+        editor.emit(replaced.get(node.output, node))
+    return editor.build()
+
+
+def _single(editor: Editor, name: str) -> float | None:
+    value = editor.constants.get(name) if name else None
+    return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+
+
+def _chain(
+    node: Node, makers: dict[str, Node], readers: dict[str, list[Node]], graph: Graph
+) -> list[Node]:
+    """The nodes between the scaled sum of integers and what quantises it again, both ends read by
+    one node only; none where there is something else in between."""
+    found: list[Node] = []
+    name = node.inputs[0]
+    while True:
+        maker = makers.get(name)
+        if maker is None or len(readers.get(name, ())) != 1 or name in graph.outputs:
+            return []
+        found.append(maker)
+        operands = maker.inputs[1:]
+        known = all(n in graph.constants for n in operands if n)
+        if maker.op == "Mul" and known:
+            return found
+        if not (maker.op in _HOMOGENEOUS or (maker.op in ("Add", "Clip") and known)):
+            return []
+        name = maker.inputs[0]
+
+
+def _divided(editor: Editor, node: Node, scale: float) -> Node:
+    """The node with its constant operands divided by `scale`."""
+    if node.op in _HOMOGENEOUS:
+        return node
+    names = [
+        editor.constant(
+            f"{n}.divided", (editor.constants[n].astype(np.float64) / scale).astype(np.float32)
+        )
+        if n
+        else ""
+        for n in node.inputs[1:]
+    ]
+    return replace(node, inputs=(node.inputs[0], *names))

@@ -1,0 +1,377 @@
+"""① Operators that are short for others: of ONNX Runtime's own domain, and quantised ones.
+
+    com.microsoft.QLinearAdd(a, sa, za, b, sb, zb, s, z)
+    ->  QuantizeLinear(DequantizeLinear(a, sa, za) + DequantizeLinear(b, sb, zb), s, z)
+
+Each is written in operators of opset 22; what they come to together (integer products, fused
+activations) is found by the passes, as for models that spell them out.
+Meanings: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from autotune.errors import UnsupportedOperator
+from autotune.graph.ir import Node, TensorType
+
+_FLOAT = 1
+"""ONNX's number of float32."""
+
+
+class Composer:
+    """Writes the nodes that stand for one node."""
+
+    def __init__(self, node: Node, types: Mapping[str, TensorType]) -> None:
+        self.node, self.types = node, types
+        self.nodes: list[Node] = []
+
+    def __call__(self, op: str, *inputs: str, **attrs: Any) -> str:
+        """Append an operator and return the name of its result."""
+        return self.several(op, 1, *inputs, **attrs)[0]
+
+    def several(self, op: str, n: int, *inputs: str, **attrs: Any) -> tuple[str, ...]:
+        """The same for an operator of `n` results."""
+        stem = f"{self.node.output}[{op}{len(self.nodes)}"
+        names = tuple(f"{stem}.{k}]" if k else f"{stem}]" for k in range(n))
+        self._append(op, inputs, names, attrs)
+        return names
+
+    def result(self, op: str, *inputs: str, **attrs: Any) -> None:
+        """Append the operator whose result is the first one of the node."""
+        self._append(op, inputs, (self.node.output,), attrs)
+
+    def bind(self, n: int, name: str) -> None:
+        """Let result `n` of the node, where it is asked for, be a tensor."""
+        if self.wants(n):
+            self._append("Identity", (name,), (self.node.outputs[n],), {})
+
+    def wants(self, n: int) -> bool:
+        """Whether anybody asks for result `n`."""
+        return n < len(self.node.outputs) and bool(self.node.outputs[n])
+
+    def refuse_results(self, *numbers: int) -> None:
+        """Raise the error for results that have no composition here."""
+        if any(map(self.wants, numbers)):
+            raise self.refuse("a further output is used")
+
+    def float(self, value: float) -> str:
+        """A number as a tensor."""
+        return self("Constant", value_float=value)
+
+    def integers(self, *values: int) -> str:
+        """Whole numbers as a tensor."""
+        return self("Constant", value_ints=values)
+
+    def rank(self, n: int) -> int:
+        """Dimensions of input `n`; it is refused where they are not known."""
+        kind = self.types.get(self.input(n))
+        if kind is None:
+            raise self.refuse("the shape of an operand is not known")
+        return len(kind.shape)
+
+    def _append(
+        self, op: str, inputs: tuple[str, ...], outputs: tuple[str, ...], attrs: dict[str, Any]
+    ) -> None:
+        while inputs and not inputs[-1]:
+            inputs = inputs[:-1]
+        name = f"{self.node.name}/{op}"
+        self.nodes.append(Node(name, op, inputs, outputs, attrs))
+
+    def input(self, n: int) -> str:
+        """Name of an input; "" where it is left out."""
+        return self.node.inputs[n] if n < len(self.node.inputs) else ""
+
+    def attr(self, name: str, default: Any) -> Any:
+        """An attribute of the node."""
+        return self.node.attrs.get(name, default)
+
+    def refuse(self, reason: str) -> UnsupportedOperator:
+        """The error for a form that has no composition here."""
+        return UnsupportedOperator(
+            f"operator '{self.node.op}' (node '{self.node.name}') is not supported: {reason}",
+            "change the model or export it with other options",
+            reason,
+        )
+
+    def dequantised(self, first: int, **attrs: Any) -> str:
+        """Inputs `first` (integers), `first + 1` (scale) and `first + 2` (zero point) as floats."""
+        q, scale, zero = (self.input(first + k) for k in range(3))
+        return self("DequantizeLinear", q, scale, zero, **attrs)
+
+    def quantised(self, x: str, scale: int) -> None:
+        """`x` quantised by inputs `scale` and `scale + 1` as the result."""
+        self.result("QuantizeLinear", x, self.input(scale), self.input(scale + 1))
+
+
+Composition: TypeAlias = Callable[[Composer], None]
+
+
+def composed(node: Node, types: Mapping[str, TensorType]) -> list[Node] | None:
+    """The nodes that stand for `node`; None where it is not short for others.
+
+    `types`: those of tensors, as far as they are known.
+    """
+    composition = COMPOSITIONS.get(node.op)
+    if composition is None:
+        return None
+    composer = Composer(node, types)
+    composition(composer)
+    return composer.nodes
+
+
+# --- quantised ----------------------------------------------------------------------------------
+
+
+def _conv(c: Composer) -> None:
+    """x, sx, zx, w, sw, zw, sy, zy, bias in steps of sx·sw."""
+    bias = ""
+    if c.input(8):
+        bias = c("DequantizeLinear", c.input(8), c("Mul", c.input(1), c.input(4)), axis=0)
+    x, w = c.dequantised(0), c.dequantised(3, axis=0)
+    c.quantised(c("Conv", x, w, bias, **c.node.attrs), 6)
+
+
+def _matmul(c: Composer) -> None:
+    """a, sa, za, b, sb, zb, sy, zy."""
+    c.quantised(c("MatMul", c.dequantised(0, axis=-2), c.dequantised(3, axis=-1)), 6)
+
+
+def _gemm(c: Composer) -> None:
+    """a, sa, za, b, sb, zb, c in steps of alpha·sa·sb, sy, zy; a float where sy is left out."""
+    attrs = {"transA": c.attr("transA", 0), "transB": c.attr("transB", 0)}
+    alpha = c.attr("alpha", 1.0)
+    addend = ""
+    if c.input(6):
+        step = c("Mul", c.input(1), c.input(4))
+        if alpha != 1.0:
+            step = c("Mul", step, c("Constant", value_float=alpha))
+        addend = c("DequantizeLinear", c.input(6), step, axis=0)
+    axis = 0 if attrs["transB"] else 1
+    operands = (c.dequantised(0), c.dequantised(3, axis=axis), addend)
+    if c.input(7):
+        c.quantised(c("Gemm", *operands, alpha=alpha, **attrs), 7)
+    else:
+        c.result("Gemm", *operands, alpha=alpha, **attrs)
+
+
+def _binary(op: str) -> Composition:
+    """a, sa, za, b, sb, zb, sy, zy."""
+    return lambda c: c.quantised(c(op, c.dequantised(0), c.dequantised(3)), 6)
+
+
+def _unary(op: str, *names: str) -> Composition:
+    """x, sx, zx, sy, zy; attributes `names`."""
+
+    def compose(c: Composer) -> None:
+        if c.attr("channels_last", 0):
+            raise c.refuse("its data are channels last")
+        attrs = {n: c.node.attrs[n] for n in names if n in c.node.attrs}
+        c.quantised(c(op, c.dequantised(0), **attrs), 3)
+
+    return compose
+
+
+_POOLING = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+
+
+def _concat(c: Composer) -> None:
+    """sy, zy, then x, s, z of every part."""
+    parts = [c.dequantised(n) for n in range(2, len(c.node.inputs), 3)]
+    joined = c("Concat", *parts, axis=c.attr("axis", 0))
+    c.result("QuantizeLinear", joined, c.input(0), c.input(1))
+
+
+def _where(c: Composer) -> None:
+    """condition, x, sx, zx, y, sy, zy, s, z."""
+    c.quantised(c("Where", c.input(0), c.dequantised(1), c.dequantised(4)), 7)
+
+
+def _dynamic_matmul(c: Composer) -> None:
+    """a in float32, b, sb, zb, bias."""
+    q, scale, zero = c.several("DynamicQuantizeLinear", 3, c.input(0))
+    _float_product(c, (q, c.input(1), zero, c.input(3)), (scale, c.input(2)), c.input(4))
+
+
+def _integer_to_float(c: Composer) -> None:
+    """a, b, sa, sb, za, zb, bias."""
+    operands = c.input(0), c.input(1), c.input(4), c.input(5)
+    _float_product(c, operands, (c.input(2), c.input(3)), c.input(6))
+
+
+def _float_product(
+    c: Composer, operands: tuple[str, ...], scales: tuple[str, str], bias: str
+) -> None:
+    total = c("Cast", c("MatMulInteger", *operands), to=_FLOAT)
+    factor = c("Mul", *scales)
+    if bias:
+        c.result("Add", c("Mul", total, factor), bias)
+    else:
+        c.result("Mul", total, factor)
+
+
+# --- activations and normalisations -------------------------------------------------------------
+
+
+def _bias_gelu(c: Composer) -> None:
+    """Gelu(a + b)."""
+    c.result("Gelu", c("Add", c.input(0), c.input(1)))
+
+
+def _fast_gelu(c: Composer) -> None:
+    """Gelu by tanh of x + bias."""
+    x = c("Add", c.input(0), c.input(1)) if c.input(1) else c.input(0)
+    c.result("Gelu", x, approximate="tanh")
+
+
+def _quick_gelu(c: Composer) -> None:
+    """x · sigmoid(alpha · x)."""
+    scaled = c("Mul", c.input(0), c.float(c.attr("alpha", 1.702)))
+    c.result("Mul", c.input(0), c("Sigmoid", scaled))
+
+
+def _layer_norm(c: Composer) -> None:
+    """x, scale, shift."""
+    c.refuse_results(1, 2)
+    c.result("LayerNormalization", *c.node.inputs, **c.node.attrs)
+
+
+def _rms_norm(c: Composer) -> None:
+    """x, scale: x / sqrt(mean(x²) + epsilon) · scale."""
+    c.refuse_results(1, 2)
+    _divided_by_rms(c, c.input(0), c.input(1), c.attr("axis", -1))
+
+
+def _divided_by_rms(c: Composer, x: str, scale: str, axis: int = -1) -> None:
+    axes = c.integers(*range(axis, 0)) if axis < 0 else c.integers(*range(axis, c.rank(0)))
+    mean = c("ReduceMean", c("Mul", x, x), axes, keepdims=1)
+    root = c("Sqrt", c("Add", mean, c.float(c.attr("epsilon", 1e-5))))
+    c.result("Mul", c("Div", x, root), scale)
+
+
+def _skip_layer_norm(c: Composer) -> None:
+    """x, skip, scale, shift, bias; the fourth result is what is normalised."""
+    c.refuse_results(1, 2)
+    total = _with_skip(c, 4)
+    epsilon = c.attr("epsilon", 1e-12)
+    c.result("LayerNormalization", total, c.input(2), c.input(3), axis=-1, epsilon=epsilon)
+
+
+def _skip_rms_norm(c: Composer) -> None:
+    """x, skip, scale, bias; the fourth result is what is normalised."""
+    c.refuse_results(1, 2)
+    _divided_by_rms(c, _with_skip(c, 3), c.input(2))
+
+
+def _with_skip(c: Composer, bias: int) -> str:
+    total = c("Add", c.input(0), c.input(1))
+    if c.input(bias):
+        total = c("Add", total, c.input(bias))
+    c.bind(3, total)
+    return total
+
+
+def _embedding(c: Composer) -> None:
+    """ids, segments, words, positions, segments' rows, scale, shift, mask, places of ids.
+
+    The second result, which counts the mask, has no composition; hardly anything reads it.
+    """
+    words = c("Gather", c.input(2), c.input(0))
+    kind = c.types.get(c.input(0))
+    if kind is None:
+        raise c.refuse("the shape of an operand is not known")
+    places = c.input(8) or c.integers(*range(kind.shape[-1]))
+    total = c("Add", words, c("Gather", c.input(3), places))
+    if c.input(1):
+        total = c("Add", total, c("Gather", c.input(4), c.input(1)))
+    c.bind(2, total)
+    epsilon = c.attr("epsilon", 1e-12)
+    c.result("LayerNormalization", total, c.input(5), c.input(6), axis=-1, epsilon=epsilon)
+
+
+# --- fused products -----------------------------------------------------------------------------
+
+
+def _fused_matmul(c: Composer) -> None:
+    """alpha · a · b, each transposed or not."""
+    if c.attr("transBatchA", 0) or c.attr("transBatchB", 0):
+        raise c.refuse("it transposes batches")
+    operands = [
+        c("Transpose", c.input(n), perm=_swapped(c.rank(n))) if c.attr(f, 0) else c.input(n)
+        for n, f in enumerate(("transA", "transB"))
+    ]
+    alpha = c.attr("alpha", 1.0)
+    if alpha == 1.0:
+        c.result("MatMul", *operands)
+    else:
+        c.result("Mul", c("MatMul", *operands), c.float(alpha))
+
+
+def _swapped(rank: int) -> tuple[int, ...]:
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _fused_conv(c: Composer) -> None:
+    """x, weights, bias, what is added before the activation."""
+    attrs = {k: v for k, v in c.node.attrs.items() if not k.startswith("activation")}
+    y = c("Conv", c.input(0), c.input(1), c.input(2), **attrs)
+    _activated(c, c("Add", y, c.input(3)) if c.input(3) else y)
+
+
+def _fused_gemm(c: Composer) -> None:
+    """a, b, c."""
+    attrs = {k: v for k, v in c.node.attrs.items() if not k.startswith("activation")}
+    _activated(c, c("Gemm", *c.node.inputs, **attrs))
+
+
+def _activated(c: Composer, x: str) -> None:
+    """Attributes `activation` and `activation_params` of `x`."""
+    op, values = c.attr("activation", ""), c.attr("activation_params", ())
+    if op == "Clip":
+        c.result("Clip", x, *(c.float(v) for v in values))
+    elif op in ("", "Relu", "Sigmoid", "Tanh"):
+        c.result(op or "Identity", x)
+    elif op in ("LeakyRelu", "HardSigmoid"):
+        names = ("alpha", "beta")[: len(values)]
+        c.result(op, x, **dict(zip(names, values, strict=True)))
+    else:
+        raise c.refuse(f"activation {op}")
+
+
+COMPOSITIONS: dict[str, Composition] = {
+    "QLinearConv": _conv,
+    "QLinearMatMul": _matmul,
+    "com.microsoft.QGemm": _gemm,
+    "com.microsoft.QLinearAdd": _binary("Add"),
+    "com.microsoft.QLinearMul": _binary("Mul"),
+    "com.microsoft.QLinearSigmoid": _unary("Sigmoid"),
+    "com.microsoft.QLinearLeakyRelu": _unary("LeakyRelu", "alpha"),
+    "com.microsoft.QLinearSoftmax": _unary("Softmax", "axis"),
+    "com.microsoft.QLinearReduceMean": _unary("ReduceMean", "keepdims"),
+    "com.microsoft.QLinearAveragePool": _unary("AveragePool", *_POOLING),
+    "com.microsoft.QLinearGlobalAveragePool": _unary("GlobalAveragePool"),
+    "com.microsoft.QLinearConcat": _concat,
+    "com.microsoft.QLinearWhere": _where,
+    "com.microsoft.QuantizeLinear": lambda c: c.result(
+        "QuantizeLinear", *c.node.inputs, **c.node.attrs
+    ),
+    "com.microsoft.DequantizeLinear": lambda c: c.result(
+        "DequantizeLinear", *c.node.inputs, **c.node.attrs
+    ),
+    "com.microsoft.Gelu": lambda c: c.result("Gelu", c.input(0)),
+    "com.microsoft.BiasGelu": _bias_gelu,
+    "com.microsoft.FastGelu": _fast_gelu,
+    "com.microsoft.QuickGelu": _quick_gelu,
+    "com.microsoft.LayerNormalization": _layer_norm,
+    "SimplifiedLayerNormalization": _rms_norm,
+    "com.microsoft.SimplifiedLayerNormalization": _rms_norm,
+    "com.microsoft.SkipLayerNormalization": _skip_layer_norm,
+    "com.microsoft.SkipSimplifiedLayerNormalization": _skip_rms_norm,
+    "com.microsoft.EmbedLayerNormalization": _embedding,
+    "com.microsoft.FusedMatMul": _fused_matmul,
+    "com.microsoft.FusedConv": _fused_conv,
+    "com.microsoft.FusedGemm": _fused_gemm,
+    "com.microsoft.DynamicQuantizeMatMul": _dynamic_matmul,
+    "com.microsoft.MatMulIntegerToFloat": _integer_to_float,
+}

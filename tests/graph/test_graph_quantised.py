@@ -1,0 +1,284 @@
+"""Quantised models in every form that quantisers write: the numbers of the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper, save
+
+from autotune.errors import AutotuneError
+from autotune.graph.network import build_network
+from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
+
+quantization = pytest.importorskip("onnxruntime.quantization")
+FORMATS, TYPES = quantization.QuantFormat, quantization.QuantType
+MICROSOFT = helper.make_opsetid("com.microsoft", 1)
+BYTES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "float32": TensorProto.FLOAT}
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def small_network() -> ModelProto:
+    """Convolutions with padding, a stride and three channels, a residual sum, a dense layer."""
+    constants = {
+        "w1": 0.2 * normal(16, 3, 3, 3),
+        "w2": 0.1 * normal(16, 16, 3, 3),
+        "w3": normal(16, 10),
+        "b": normal(16),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b"], ["c1"], pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2", "b"], ["c2"], pads=[1] * 4),
+        helper.make_node("Add", ["c2", "r1"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["r2"]),
+        helper.make_node("GlobalAveragePool", ["r2"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w3"], ["y"]),
+    ]
+    return model_of(nodes, {"x": normal(1, 3, 16, 16)}, {"y": "float32"}, constants, {"y": [1, 10]})
+
+
+def model_of(
+    nodes: list[Any],
+    inputs: Mapping[str, Array],
+    outputs: Mapping[str, str],
+    constants: Mapping[str, Array],
+    shapes: Mapping[str, Any] | None = None,
+) -> ModelProto:
+    kinds = {n: helper.np_dtype_to_tensor_dtype(a.dtype) for n, a in inputs.items()}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, kinds[n], a.shape) for n, a in inputs.items()],
+        [
+            helper.make_tensor_value_info(n, _number(d), (shapes or {}).get(n))
+            for n, d in outputs.items()
+        ],
+        [numpy_helper.from_array(a, n) for n, a in constants.items()],
+    )
+    imports = [helper.make_opsetid("", 21), MICROSOFT]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def _number(dtype: str) -> int:
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.left = iter([{"x": normal(1, 3, 16, 16)} for _ in range(4)])
+
+    def get_next(self) -> dict[str, Array] | None:
+        return next(self.left, None)
+
+
+def assert_same(proto: ModelProto, feeds: Mapping[str, Array], folder: Path) -> None:
+    """The outputs are those of ONNX Runtime, integers and what is rounded to few steps exactly."""
+    path = folder / "model.onnx"
+    save(proto, path)
+    found = execute(build_network(path), feeds)
+    for name, want in onnxruntime_outputs(proto, feeds).items():
+        assert found[name].dtype == want.dtype
+        np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+STATIC = [
+    (form, activations, weights, per_channel)
+    for form in ("QDQ", "QOperator")
+    for activations, weights in (("QUInt8", "QInt8"), ("QUInt8", "QUInt8"), ("QInt8", "QInt8"))
+    for per_channel in (True, False)
+]
+
+
+@pytest.mark.parametrize(("form", "activations", "weights", "per_channel"), STATIC)
+def test_what_the_quantiser_of_onnxruntime_writes(
+    form: str, activations: str, weights: str, per_channel: bool, tmp_path: Path
+) -> None:
+    save(small_network(), tmp_path / "float.onnx")
+    quantization.quantize_static(
+        tmp_path / "float.onnx",
+        tmp_path / "static.onnx",
+        Samples(),
+        quant_format=FORMATS[form],
+        activation_type=TYPES[activations],
+        weight_type=TYPES[weights],
+        per_channel=per_channel,
+    )
+    network = build_network(tmp_path / "static.onnx")
+    products = [c.label for c in network.calls if "Conv" in c.label or "MatMul" in c.label]
+    dtypes = {p.tensor.dtype for dag in network.tasks.values() for p in dag.placeholders}
+    assert len(products) == 3
+    assert dtypes & {"int8", "int16"}, "no product of integers"
+    import onnx
+
+    assert_same(onnx.load(tmp_path / "static.onnx"), {"x": normal(1, 3, 16, 16)}, tmp_path)
+
+
+@pytest.mark.parametrize("weights", ["QInt8", "QUInt8"])
+def test_dynamic_quantisation(weights: str, tmp_path: Path) -> None:
+    import onnx
+
+    save(small_network(), tmp_path / "float.onnx")
+    quantization.quantize_dynamic(
+        tmp_path / "float.onnx", tmp_path / "dynamic.onnx", weight_type=TYPES[weights]
+    )
+    assert_same(onnx.load(tmp_path / "dynamic.onnx"), {"x": normal(1, 3, 16, 16)}, tmp_path)
+
+
+def integers(dtype: str, *shape: int) -> Array:
+    info = np.iinfo(dtype)
+    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def positive(*shape: int) -> Array:
+    return (0.01 + RNG.random(shape) / 50).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+def test_quantising_along_every_axis(dtype: str, axis: int | None, tmp_path: Path) -> None:
+    x = 2 * normal(4, 6, 5)
+    n = () if axis is None else (x.shape[axis],)
+    attrs = {} if axis is None else {"axis": axis}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], **attrs),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], **attrs),
+    ]
+    constants = {"s": positive(*n), "z": integers(dtype, *n)}
+    proto = model_of(nodes, {"x": x}, {"q": dtype, "y": "float32"}, constants)
+    assert_same(proto, {"x": x}, tmp_path)
+
+
+def test_quantising_ties_and_what_is_out_of_range(tmp_path: Path) -> None:
+    x = np.array([-1e9, -3.5, -2.5, -0.5, 0.5, 1.5, 2.5, 127.5, 1e9, np.inf, -np.inf], "f")
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
+    for dtype in ("uint8", "int8"):
+        constants = {"s": np.float32(1), "z": np.zeros((), dtype)}
+        assert_same(model_of(nodes, {"x": x}, {"q": dtype}, constants), {"x": x}, tmp_path)
+
+
+def test_scales_of_blocks(tmp_path: Path) -> None:
+    x = normal(3, 10)
+    weights = {"w": integers("int8", 10, 6), "s": positive(3, 6), "z": integers("int8", 3, 6)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["real"], axis=0, block_size=4),
+        helper.make_node("MatMul", ["x", "real"], ["y"]),
+    ]
+    proto = model_of(nodes, {"x": x}, {"y": "float32"}, weights)
+    assert_same(proto, {"x": x}, tmp_path)
+
+
+PRODUCTS = [
+    (a, b, za, zb)
+    for a in ("uint8", "int8")
+    for b in ("uint8", "int8")
+    for za in ("none", "known", "computed", "rows")
+    for zb in ("none", "known", "columns")
+]
+
+
+@pytest.mark.parametrize(("a", "b", "za", "zb"), PRODUCTS)
+def test_products_of_integers(a: str, b: str, za: str, zb: str, tmp_path: Path) -> None:
+    inputs = {"a": integers(a, 5, 12)}
+    constants = {"b": integers(b, 12, 7)}
+    names = ["a", "b"]
+    if za != "none":
+        value = integers(a, 5) if za == "rows" else integers(a).reshape(())
+        (constants if za == "known" else inputs)["za"] = value
+        names.append("za")
+    if zb != "none":
+        names += [""] * (za == "none") + ["zb"]
+        constants["zb"] = integers(b, 7) if zb == "columns" else integers(b).reshape(())
+    nodes = [helper.make_node("MatMulInteger", names, ["y"])]
+    proto = model_of(nodes, inputs, {"y": "int32"}, constants)
+    path = tmp_path / "model.onnx"
+    save(proto, path)
+    zero_a = {**inputs, **constants}.get("za", np.zeros((), np.int64)).astype(np.int64)
+    zero_b = constants.get("zb", np.zeros((), np.int64)).astype(np.int64)
+    left = inputs["a"].astype(np.int64) - (zero_a[:, None] if zero_a.ndim else zero_a)
+    want = left @ (constants["b"].astype(np.int64) - zero_b)
+    found = execute(build_network(path), inputs)["y"]
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("zero", ["known", "computed"])
+@pytest.mark.parametrize("pads", [0, 1])
+def test_convolutions_of_integers(zero: str, pads: int, tmp_path: Path) -> None:
+    inputs = {"x": integers("uint8", 1, 3, 6, 7)}
+    constants = {"w": integers("int8", 5, 3, 3, 3)}
+    (constants if zero == "known" else inputs)["z"] = integers("uint8").reshape(())
+    nodes = [helper.make_node("ConvInteger", ["x", "w", "z"], ["y"], pads=[pads] * 4)]
+    proto = model_of(nodes, inputs, {"y": "int32"}, constants)
+    assert_same(proto, inputs, tmp_path)
+
+
+def _microsoft() -> Iterator[tuple[str, list[Any], dict[str, Array], dict[str, Array]]]:
+    byte = {"a": integers("uint8", 1, 4, 6, 6), "b": integers("uint8", 1, 4, 6, 6)}
+    one = {"s": np.float32(0.02), "z": np.uint8(120), "t": np.float32(0.03), "u": np.uint8(7)}
+    both, single = ["a", "s", "z", "b", "t", "u", "t", "z"], ["a", "s", "z", "t", "u"]
+    for op in ("QLinearAdd", "QLinearMul"):
+        yield op, [_node(op, both)], byte, one
+    for op, attrs in {
+        "QLinearSigmoid": {},
+        "QLinearLeakyRelu": {"alpha": 0.1},
+        "QLinearGlobalAveragePool": {},
+        "QLinearAveragePool": {"kernel_shape": [3, 3], "pads": [1] * 4},
+    }.items():
+        yield op, [_node(op, single, **attrs)], {"a": byte["a"]}, one
+    parts = ["t", "u", "a", "s", "z", "b", "t", "u"]
+    yield "QLinearConcat", [_node("QLinearConcat", parts, axis=1)], byte, one
+    rows = {"x": normal(5, 12)}
+    known = {"w": integers("int8", 12, 7), "s": np.float32(0.02), "bias": normal(7)}
+    names = ["x", "w", "s", "", "bias"]
+    yield "DynamicQuantizeMatMul", [_node("DynamicQuantizeMatMul", names)], rows, known
+
+
+def _node(op: str, names: list[str], **attrs: Any) -> Any:
+    return helper.make_node(op, names, ["y"], domain="com.microsoft", **attrs)
+
+
+@pytest.mark.parametrize(
+    ("op", "nodes", "inputs", "constants"), [pytest.param(*c, id=c[0]) for c in _microsoft()]
+)
+def test_operators_of_onnxruntime(
+    op: str,
+    nodes: list[Any],
+    inputs: Mapping[str, Array],
+    constants: Mapping[str, Array],
+    tmp_path: Path,
+) -> None:
+    dtype = "float32" if op == "DynamicQuantizeMatMul" else "uint8"
+    arrays = {n: np.asarray(a) for n, a in constants.items()}
+    proto = model_of(nodes, inputs, {"y": dtype}, arrays)
+    path = tmp_path / "model.onnx"
+    save(proto, path)
+    found = execute(build_network(path), inputs)["y"].astype(np.float64)
+    want = onnxruntime_outputs(proto, inputs)["y"].astype(np.float64)
+    assert np.abs(found - want).max() <= (1e-5 if dtype == "float32" else 1)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf])
+def test_a_scale_that_is_none_is_refused(scale: float, tmp_path: Path) -> None:
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s"], ["q"])]
+    constants = {"s": np.array(scale, np.float32)}
+    proto = model_of(nodes, {"x": normal(3)}, {"q": "uint8"}, constants)
+    save(proto, tmp_path / "model.onnx")
+    with pytest.raises(AutotuneError, match="scale of"):
+        build_network(tmp_path / "model.onnx")
+
+
+def test_scales_of_another_length_are_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s"], ["q"], axis=0)]
+    proto = model_of(nodes, {"x": normal(3, 4)}, {"q": "uint8"}, {"s": positive(5)})
+    save(proto, tmp_path / "model.onnx")
+    with pytest.raises(AutotuneError, match="scales"):
+        build_network(tmp_path / "model.onnx")
