@@ -18,9 +18,9 @@ import numpy as np
 from autotune.graph.ir import Array, Editor, Graph, Node
 from autotune.graph.operators.integer_products import MAX_TERMS, signed_weights, unsigned
 from autotune.graph.operators.quantisation import check_scale, dequantised
+from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.weight_only import SmallWeights, weight_only_product
 
-_PRODUCTS = ("Conv", "MatMul", "Gemm")
 _NIBBLE, _LEAST_BLOCK = 16, 8
 _TERMS = 4
 """Products of bytes that one instruction adds up: the channels are padded to a multiple of it."""
@@ -33,7 +33,7 @@ def dequantise_constants(graph: Graph) -> Graph:
         node = editor.updated(original)
         users = readers.get(node.output, [])
         is_weight = bool(users) and all(
-            u.op in _PRODUCTS and list(u.inputs).index(node.output) == 1 for u in users
+            operator_of(u.op).weight_input == list(u.inputs).index(node.output) for u in users
         )
         is_kept = node.op != "DequantizeLinear" or is_weight
         value = None if is_kept else _real_constant(editor, node)
