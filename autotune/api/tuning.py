@@ -40,6 +40,7 @@ from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks
 from autotune.measure.protocols import Device
 from autotune.network.aliasing import overwritable
+from autotune.network.row_strides import dense_operands
 from autotune.records import Header, HeaderVariant, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker
 from autotune.search.elite_pool import ElitePool
@@ -107,7 +108,7 @@ class Tuning:
     def events(self) -> Generator[Event, None, None]:
         """Tune; the last event is SessionFinished. To stop early, close the iterator."""
         header = self._header
-        build = partial(build_program, overwritten=header.overwritten)
+        build = partial(build_program, overwritten=header.overwritten, dense=header.dense)
         with measurer_of(self._device, self._options, build) as measurer:
             session = make_session(
                 self._journal,
@@ -162,6 +163,7 @@ def new_header(
         tasks=tuple(_counted(networks).items()),
         parts={key: parts for network in networks for key, parts in network.parts.items()},
         overwritten=_overwritten(networks),
+        dense=dense_operands(networks),
         random_weights=first.random_weights,
         constant_inputs=constants_to_json(first.constant_inputs),
         variants=several if len(several) > 1 else (),

@@ -30,6 +30,7 @@ class Tag(StrEnum):
     WINDOW_UNROLLED = "window-unrolled"
     INLINED = "inlined"
     COPIED = "copied"
+    COPIED_PANELS = "panels-copied"
     PER_K = "per-k"
     INTERLEAVED2 = "interleaved2"
     INTERLEAVED4 = "interleaved4"

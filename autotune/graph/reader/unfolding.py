@@ -48,7 +48,7 @@ class Unfolding:
         function = self.editor.graph.functions.get(node.op)
         if function is not None:
             return self._counted(node, inlined(node, function, self._suffix(node)))
-        nodes = composed(node)
+        nodes = composed(node, self.editor.types)
         if nodes is not None:
             return self._counted(node, nodes)
         if node.opset != OPSET:
