@@ -397,43 +397,6 @@ class _Function:
             self.at.keep_load(e.tensor.name, key, value)
         return value
 
-<<<<<<< HEAD
-=======
-    def _repeated(
-        self, e: Load, form: Linear, kind: Type, period: int, guard: Guard | None
-    ) -> Value:
-        """A few contiguous elements, repeated over the lanes."""
-        lanes = self.at.lanes
-        assert lanes is not None
-        first = self.at.without_lane(form)
-        few = self.plain_load(e, first, kind, min(period, lanes[1]), guard)
-        return repeated(self.b, few, lanes[1])
-
-    def _picked(self, e: Load, form: Linear, kind: Type, stride: int, width: int) -> Value:
-        """Every `stride`-th element, out of the vectors of `width` lanes that hold them all."""
-        lanes = self.at.lanes
-        assert lanes is not None
-        first = self.at.expanded(self.at.without_lane(form))
-        phase = first.const % stride
-        starts = range(first.const - phase, first.const - phase + stride * lanes[1], width)
-        whole = [self.plain_load(e, Linear(first.terms, n), kind, width, None) for n in starts]
-        return picked(self.b, whole, stride, phase)
-
-    def _strided(
-        self, e: Load, form: Linear, kind: Type, stride: int, guard: Guard | None
-    ) -> Value:
-        """Every `stride`-th element, out of the vectors around them."""
-        assert self.at.lanes is not None
-        count, first = self.at.lanes[1], self.at.without_lane(form)
-        mask = guard.holds if guard is not None and guard.holds.type.is_vector else None
-
-        def part(start: int, mask: Value | None) -> Value:
-            held = Guard(mask, guard.loops) if guard is not None and mask is not None else guard
-            return self.plain_load(e, Linear(first.terms, first.const + start), kind, count, held)
-
-        return strided(self.b, count, stride, mask, part)
-
->>>>>>> main
     def _chosen(self, tensor: Tensor, form: Linear, kind: Type, count: int, guard: Guard) -> Value:
         """The address of a load where `guard` holds, else of zeros.
 

@@ -1,4 +1,4 @@
-"""⑤ Loads whose lanes are no neighbours, made of loads of neighbours."""
+"""⑤ Loads whose lanes are not contiguous, composed of contiguous loads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.te.expr import Load
 def load_repeated(
     emitter: Emitter, e: Load, form: Linear, kind: Type, period: int, guard: Guard | None
 ) -> Value:
-    """A few elements in a row, again and again over the lanes."""
+    """A few contiguous elements, repeated over the lanes."""
     count, first = _lanes(emitter), emitter.at.without_lane(form)
     few = emitter.plain_load(e, first, kind, min(period, count), guard)
     return repeated(emitter.b, few, count)
