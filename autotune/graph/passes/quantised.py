@@ -18,8 +18,8 @@ import numpy as np
 from autotune.graph.ir import Array, Editor, Graph, Node
 from autotune.graph.operators.integer_products import MAX_TERMS, signed_weights, unsigned
 from autotune.graph.operators.quantisation import check_scale, dequantised
+from autotune.graph.operators.table import operator_of
 
-_PRODUCTS = ("Conv", "MatMul", "Gemm")
 _TERMS = 4
 """Products of bytes that one instruction adds up: the channels are padded to a multiple of it."""
 
@@ -31,7 +31,7 @@ def dequantise_constants(graph: Graph) -> Graph:
         node = editor.updated(original)
         users = readers.get(node.output, [])
         is_weight = bool(users) and all(
-            u.op in _PRODUCTS and list(u.inputs).index(node.output) == 1 for u in users
+            operator_of(u.op).weight_input == list(u.inputs).index(node.output) for u in users
         )
         is_kept = node.op != "DequantizeLinear" or is_weight
         value = None if is_kept else _real_constant(editor, node)
