@@ -88,7 +88,7 @@ def test_reductions_indices_and_several_outputs() -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    x = te.placeholder(np.arange(4)[3:].tolist() + [np.int64(2)], "x")
+    x = te.placeholder((3, np.int64(2)), "x")
     y = te.compute(np.int64(2), lambda i: np.float32(2) * x[np.int8(1), i] + np.float64(0.5), "y")
     values = np.ones((3, 2), np.float32)
     np.testing.assert_array_equal(evaluate(te.dag_of(y), {"x": values})["y"], [2.5, 2.5])
