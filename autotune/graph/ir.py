@@ -161,6 +161,11 @@ class Editor:
         """Let every later reader of `name` read `target`."""
         self._alias[name] = self.resolve(target)
 
+    def forget(self, name: str) -> None:
+        """Make a tensor one of which nothing is known."""
+        for known in (self._alias, self.constants, self.types):
+            known.pop(name, None)
+
     def new(self, stem: str, shape: Iterable[int], dtype: str = "float32") -> str:
         """Declare a tensor with an unused name that begins with `stem`."""
         name, n = stem, self._used.get(stem, 0)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from autotune.graph.passes.pipeline import Pass, prepare, prepared
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
-from autotune.graph.reader.onnx_reader import load_model, model_hash
+from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
 from autotune.graph.refusals import require_supported
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
@@ -38,7 +39,9 @@ from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
 from autotune.te.dag import ComputeDAG
 from autotune.te.strides import dense
 
-_FLAGS = 2
+A = TypeVar("A")
+
+FLAGS = 2
 """Random integers that are not indices are flags, as in a mask: 0 and 1."""
 
 
@@ -54,7 +57,7 @@ class Port:
     shape: Shape
     dtype: str
     value: str
-    limit: int = _FLAGS
+    limit: int = FLAGS
 
 
 @dataclass(frozen=True)
@@ -249,9 +252,27 @@ def build_network(
     names the operator, its node and the model's opset. Whatever else goes wrong is a ModelError
     too: a file may be damaged in any way.
     """
+    model = _named(lambda: load_model(path, shapes, random_weights, constants))
+    network = network_of(model, Path(path).stem, model_hash(path), operators)
+    return replace(network, random_weights=random_weights, constant_inputs=dict(constants or {}))
+
+
+def network_of(
+    model: Model, name: str, digest: str, operators: UserOperators | None = None
+) -> Network:
+    """Split a model that was read into fused subgraphs: see `build_network`."""
+    network = _named(lambda: graph_network(import_graph(model, operators), name, digest))
+    return replace(
+        network,
+        inputs=_as_stated(network.inputs, model.halves),
+        outputs=_as_stated(network.outputs, model.halves),
+    )
+
+
+def _named(make: Callable[[], A]) -> A:
+    """What `make` gives; whatever it raises is an AutotuneError."""
     try:
-        model = load_model(path, shapes, random_weights, constants)
-        network = graph_network(import_graph(model, operators), Path(path).stem, model_hash(path))
+        return make()
     except (AutotuneError, MemoryError):
         raise
     except UnicodeDecodeError as error:  # ONNX's own checker, where it tells of a name
@@ -260,13 +281,6 @@ def build_network(
         ) from error
     except Exception as error:
         raise _not_compiled(error) from error
-    return replace(
-        network,
-        inputs=_as_stated(network.inputs, model.halves),
-        outputs=_as_stated(network.outputs, model.halves),
-        random_weights=random_weights,
-        constant_inputs=dict(constants or {}),
-    )
 
 
 def prepared_graphs(
@@ -363,5 +377,5 @@ def _ports(graph: Graph, names: tuple[str, ...], limits: Mapping[str, int]) -> t
     types = ((n, graph.types[n]) for n in names)
     stated = graph.output_names
     return tuple(
-        Port(stated.get(n, n), t.shape, t.dtype, n, limits.get(n, _FLAGS)) for n, t in types
+        Port(stated.get(n, n), t.shape, t.dtype, n, limits.get(n, FLAGS)) for n, t in types
     )

@@ -39,12 +39,14 @@ from autotune.network.container import (
     require,
 )
 from autotune.network.entry import SEAL_MAGIC, UNSEALED
+from autotune.network.hybrid_manifest import require_hybrid
 from autotune.network.manifest import Json, joined, require_manifest, separated
 from autotune.target import Target, missing_features
 
 FORMAT = "autotune-artifact"
-VERSION, VARIANTS_VERSION = 2, 3
-"""Of a file with one shape, and of one with several: whoever reads only the first says so."""
+VERSION, VARIANTS_VERSION, HYBRID_VERSION = 2, 3, 4
+"""Of a file with one shape, of one with several, and of one with parts for ONNX Runtime (`hybrid`):
+whoever reads only the first says so."""
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes")
@@ -88,6 +90,8 @@ def stored_dtype(dtype: str) -> str:
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """NumPy's dtype of that name. Raises MissingDependency for bfloat16 without ml_dtypes."""
+    if name in ("string", ""):  # of a hybrid artifact: Python's objects
+        return np.dtype(object)
     if name != "bfloat16":
         return np.dtype(name)
     try:
@@ -189,10 +193,10 @@ class Artifact:
             self._write(file)
 
     def _write(self, out: BinaryIO) -> None:
-        constants = _described(self.constants)
+        constants = described(self.constants)
         sealed = [variant.sealed_objects(constants) for variant in self.variants]
         objects = tuple(dict.fromkeys(data for each in sealed for data in each))
-        manifest = self.manifest() | {"parts": _parts(objects, constants)}
+        manifest = self.manifest() | {"parts": described_parts(objects, constants)}
         if self.others:
             ids = {data: n for n, data in enumerate(objects)}
             used = [[ids[data] for data in each] for each in sealed]
@@ -213,7 +217,7 @@ class Artifact:
         manifest = self.manifest()
         facts = {name: manifest[name] for name in _BOUND}
         facts["kernels"] = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
-        facts["parts"] = _parts(self.objects, constants)
+        facts["parts"] = described_parts(self.objects, constants)
         text = json.dumps(facts, sort_keys=True).encode()
         seal = SEAL_MAGIC + bytes.fromhex(digest(bytes_of(text)))
         return (*self.objects[:-1], seal.join(_around_seal(self.objects[-1])))
@@ -244,12 +248,14 @@ class Artifact:
             ) from error
 
 
-def _described(data: Bytes) -> Json:
+def described(data: Bytes) -> Json:
+    """A part as a manifest describes it."""
     return {"bytes": data.nbytes, "sha256": digest(data)}
 
 
-def _parts(objects: tuple[bytes, ...], constants: Json) -> dict[str, Json]:
-    named = {object_name(n): _described(bytes_of(data)) for n, data in enumerate(objects)}
+def described_parts(objects: tuple[bytes, ...], constants: Json) -> dict[str, Json]:
+    """The parts of an artifact by name; `constants`: as `described`."""
+    named = {object_name(n): described(bytes_of(data)) for n, data in enumerate(objects)}
     return {**named, CONSTANTS: constants}
 
 
@@ -269,20 +275,27 @@ def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
 
 def _read(parts: Container, source: Path) -> Artifact:
     manifest = _read_manifest(parts, source)
+    if manifest["version"] == HYBRID_VERSION:
+        from autotune.network.hybrid import read_hybrid  # which imports this module
+
+        require_hybrid(manifest)
+        return read_hybrid(manifest, *_read_parts(parts, manifest, source))
     several = separated(manifest) if manifest["version"] == VARIANTS_VERSION else [_plain(manifest)]
     for one in several:
         require_manifest(one)
-    require_features(Target.from_json(manifest["target"]), f"'{source}'")
-    described = manifest["parts"]
-    require(parts.names() == {*described, MANIFEST, SEAL}, "it has parts that are not its own")
-    constants = parts.part(CONSTANTS, described[CONSTANTS])
-    objects = {
-        name: parts.part(name, part).tobytes()
-        for name, part in described.items()
-        if name != CONSTANTS
-    }
-    first, *others = (_unsealed(one, objects, constants) for one in several)
+    objects, constants = _read_parts(parts, manifest, source)
+    first, *others = (unsealed(one, objects, constants) for one in several)
     return replace(first, others=tuple(others))
+
+
+def _read_parts(parts: Container, manifest: Json, source: Path) -> tuple[dict[str, bytes], Bytes]:
+    """All parts of a file by name, without the constants; and these."""
+    require_features(Target.from_json(manifest["target"]), f"'{source}'")
+    known = manifest["parts"]
+    require(parts.names() == {*known, MANIFEST, SEAL}, "it has parts that are not its own")
+    constants = parts.part(CONSTANTS, known[CONSTANTS])
+    names = (name for name in known if name != CONSTANTS)
+    return {name: parts.part(name, known[name]).tobytes() for name in names}, constants
 
 
 def _plain(manifest: Json) -> Json:
@@ -290,14 +303,13 @@ def _plain(manifest: Json) -> Json:
     return {name: value for name, value in manifest.items() if name != "objects"}
 
 
-def _unsealed(manifest: Json, parts: Mapping[str, bytes], constants: Bytes) -> Artifact:
+def unsealed(manifest: Json, parts: Mapping[str, bytes], constants: Bytes) -> Artifact:
     """The artifact of one shape, if its code was compiled for just this manifest."""
-    described = manifest["parts"]
     names = manifest.get("objects") or [object_name(n) for n in range(manifest["n_objects"])]
     objects = tuple(parts[name] for name in names)
     bare = (*objects[:-1], UNSEALED.join(_around_seal(objects[-1])))
     artifact = _artifact(manifest, bare, constants)
-    sealed = artifact.sealed_objects(described[CONSTANTS])
+    sealed = artifact.sealed_objects(manifest["parts"][CONSTANTS])
     require(sealed == objects, "its code was compiled for another manifest")
     return artifact
 
@@ -313,20 +325,27 @@ def require_features(target: Target, what: str) -> None:
 
 
 def _artifact(manifest: Json, objects: tuple[bytes, ...], constants: Bytes) -> Artifact:
-    plain = ("name", "model_hash", "n_threads", "arena_bytes", "n_bases", "max_error")
-    more = ("autotune_version", "model_path", "random_weights")
+    own = ("arena_bytes", "n_bases", "max_error")
     return Artifact(
-        **{field: manifest[field] for field in (*plain, *more)},
-        target=Target.from_json(manifest["target"]),
+        **common_fields(manifest),
+        **{field: manifest[field] for field in own},
         inputs=tuple(map(_endpoint, manifest["inputs"])),
         outputs=tuple(map(_endpoint, manifest["outputs"])),
         kernels=tuple(KernelInfo(**x) for x in manifest["kernels"]),
         objects=objects,
         constants=constants,
-        tuned={key: Tuned(**x) for key, x in manifest["tuned"].items()},
-        tasks=tuple(manifest["tasks"]),
-        constant_inputs=constants_from_json(manifest.get("constant_inputs", {})),
     )
+
+
+def common_fields(manifest: Json) -> dict[str, Any]:
+    """Fields of an artifact that are the same for all networks of a file."""
+    plain = ("name", "model_hash", "n_threads", "autotune_version", "model_path", "random_weights")
+    return {field: manifest[field] for field in plain} | {
+        "target": Target.from_json(manifest["target"]),
+        "tuned": {key: Tuned(**x) for key, x in manifest["tuned"].items()},
+        "tasks": tuple(manifest["tasks"]),
+        "constant_inputs": constants_from_json(manifest.get("constant_inputs", {})),
+    }
 
 
 def _read_manifest(parts: Container, source: Path) -> Json:
@@ -342,10 +361,10 @@ def _read_manifest(parts: Container, source: Path) -> Json:
         require(not is_sealed, "its manifest cannot be read")
         raise _foreign(source)
     version, writer = manifest.get("version"), manifest.get("autotune_version")
-    if version not in (VERSION, VARIANTS_VERSION):
+    if version not in (VERSION, VARIANTS_VERSION, HYBRID_VERSION):
         raise ArtifactError(
             f"'{source}' has format version {version!r:.20}, this autotune reads "
-            f"{VERSION} and {VARIANTS_VERSION}",
+            f"{VERSION} to {HYBRID_VERSION}",
             f"compile it anew, or use autotune {writer!s:.20}, which wrote it",
         )
     require(is_sealed, "its manifest has no seal")

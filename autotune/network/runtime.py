@@ -53,7 +53,21 @@ def load(path: str | Path, n_threads: int | None = None) -> Model:
     Raises as `Artifact.load` does, and UsageError for a number of threads that is out of range.
     """
     require_cores(n_threads or 1)
-    return Model(Artifact.load(path), n_threads)
+    return model_of(Artifact.load(path), n_threads)
+
+
+def model_of(artifact: Artifact, n_threads: int | None = None) -> Model:
+    """The model of an artifact, ready to run: see `Model`.
+
+    Raises MissingDependency for one of which a part runs in ONNX Runtime, where that is missing.
+    """
+    from autotune.network.hybrid import HybridArtifact  # which imports this module
+
+    if isinstance(artifact, HybridArtifact):
+        from autotune.network.hybrid_runtime import HybridModel
+
+        return HybridModel(artifact, n_threads)
+    return Model(artifact, n_threads)
 
 
 class Model:
@@ -93,7 +107,7 @@ class Model:
         self._table_address = self._table.ctypes.data
         self._team.join(self._memory)
         self._others = tuple(Model(other, n_threads, self._memory) for other in artifact.others)
-        self._telling, self._by_shape = _by_shape(artifact)
+        self._telling, self._by_shape = telling_shapes(artifact)
 
     @property
     def variants(self) -> tuple[Model, ...]:
@@ -172,7 +186,7 @@ class Model:
                 window = _window(arrays.get(end.base, self._arena), end)
                 outputs[end.name][...] = window.reshape(end.shape)
         if self._halves:
-            outputs |= _rounded(outputs, self._halves)
+            outputs |= rounded(outputs, self._halves)
         return outputs
 
     def _check(self, inputs: Mapping[str, Array]) -> list[Array]:
@@ -196,7 +210,7 @@ class Memory:
 _Telling = Callable[[Mapping[str, Array]], object]
 
 
-def _by_shape(artifact: Artifact) -> tuple[_Telling | None, dict[object, int]]:
+def telling_shapes(artifact: Artifact) -> tuple[_Telling | None, dict[object, int]]:
     """What of the inputs tells variants apart, as a function, and their numbers by it.
 
     One input where that is enough, else all whose shapes differ. None for a single variant.
@@ -266,10 +280,10 @@ def _all_checked(
 ) -> list[Array]:
     if inputs.keys() != expected.keys():
         require_names([end for end, _ in expected.values()], inputs)
-    return [_checked(*known, inputs[name]) for name, known in expected.items()]
+    return [require_input(*known, inputs[name]) for name, known in expected.items()]
 
 
-def _rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
+def rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
     """Outputs in half precision: what is too large becomes infinite, as rounding has it."""
     with np.errstate(over="ignore", invalid="ignore"):
         return {name: outputs[name].astype(dtype) for name, dtype in dtypes.items()}
@@ -281,13 +295,18 @@ def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array
     return {p.name: _random(rng, p) for p in ports}
 
 
+_WORDS = ("a", "b", "c", "cat", "dog", "0", "1", "")
+
+
 def _random(rng: np.random.Generator, port: Endpoint) -> Array:
+    if port.dtype == "string":
+        return np.array(_WORDS, object)[rng.integers(0, len(_WORDS), port.shape)]
     if port.stored.startswith("float"):
         return rng.standard_normal(port.shape).astype(port.numpy_dtype)
     return rng.integers(0, port.limit, port.shape).astype(port.dtype)
 
 
-def _checked(end: Endpoint, dtype: np.dtype[Any], array: Array) -> Array:
+def require_input(end: Endpoint, dtype: np.dtype[Any], array: Array) -> Array:
     """`array` contiguous and as it is stored, if it has the shape and dtype of `end`."""
     if not isinstance(array, np.ndarray):
         raise UsageError(
