@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from autotune.api.bindings import Variant
 from autotune.api.session import local_target
 from autotune.api.tuning import measure_options, network_workloads, new_header
 from autotune.config import TuneConfig
@@ -108,8 +109,9 @@ def uniform_session(
 def record(model: Path, path: Path, n_trials: int, config: TuneConfig) -> None:
     """Measure `n_trials` candidates of every task of a model; the log must not exist."""
     network = read(model)
-    workloads = network_workloads(network)
-    header = new_header(network, str(model.resolve()), {}, local_target(config.target), config)
+    workloads = network_workloads([network])
+    target, variant = local_target(config.target), Variant({})
+    header = new_header([network], str(model.resolve()), [variant], target, config)
     log = Log(headers=(header,), workloads={w.key: w for w in workloads})
     tasks = [TuningTask(w.key, w.dag, network.weights[w.key], w.label) for w in workloads]
     labels = {task.key: task.label for task in tasks}

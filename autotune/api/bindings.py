@@ -17,9 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import UsageError
+from autotune.graph.network import Network, build_network
+from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import Constants, bind_constants, require_constant
 from autotune.graph.reader.dimensions import Shapes, shapes_at
 from autotune.graph.reader.onnx_reader import read_outline
+from autotune.network.variants import unified
 from autotune.records import Header
 
 Values: TypeAlias = int | Sequence[int] | Mapping[int, float]
@@ -76,14 +79,24 @@ def variants(
     )
 
 
-def only(found: Sequence[Variant], what: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of the only variant; raises UsageError where there are several."""
-    if len(found) > 1:
-        raise UsageError(
-            f"{what} is for one shape, found {len(found)} combinations of dimensions",
-            "give each dimension one value",
-        )
-    return found[0].shapes
+def networks_of(
+    model: Path,
+    variants: Sequence[Variant],
+    random_weights: bool = False,
+    operators: UserOperators | None = None,
+    constants: Constants | None = None,
+) -> tuple[Network, ...]:
+    """The model at the shapes of every variant: see `network.variants.unified`, `build_network`."""
+    networks = (
+        build_network(model, variant.shapes, random_weights, operators, constants)
+        for variant in variants
+    )
+    return unified(networks) if len(variants) > 1 else tuple(networks)
+
+
+def variant_text(shapes: Shapes) -> str:
+    """`ids 1x16, mask 1x16`."""
+    return ", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in shapes.items())
 
 
 def _shares(name: str, values: Values) -> list[tuple[int, float]]:

@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from autotune.api.bindings import Variant
+from autotune.api.bindings import Variant, networks_of
 from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
 from autotune.errors import LogMismatch, ScheduleError
-from autotune.graph.network import Network, build_network, chosen
+from autotune.graph.network import Network, chosen
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.network.artifact import Tuned
 from autotune.network.sharing import (
@@ -30,8 +30,8 @@ from autotune.network.sharing import (
     prefer_shared,
     shared_weights,
 )
-from autotune.network.variants import tasks_of, unified
-from autotune.records import Log, MeasureRecord, best_for
+from autotune.network.variants import tasks_of
+from autotune.records import Log, MeasureRecord, best_for, ranked_records
 from autotune.schedule.steps import Steps
 from autotune.search.policy import default_alternatives, default_candidate
 from autotune.target import Target
@@ -69,9 +69,8 @@ class Plan:
     def networks(self) -> tuple[Network, ...]:
         """The model at the shapes of every variant: see `variants.unified`."""
         operators = operators_of(self.operators)
-        return unified(
-            build_network(self.model, v.shapes, self.random_weights, operators, self.constants)
-            for v in self.variants
+        return networks_of(
+            self.model, self.variants, self.random_weights, operators, self.constants
         )
 
 
@@ -158,7 +157,7 @@ def _shared(
     weights = shared_weights(networks)
     keys = sorted({key for weight in weights for key, _ in weight.users})
     tasks = tasks_of(networks)
-    known = _measured_programs(plan, measured & set(keys))
+    known = _measured_programs(plan, {key: first[key] for key in keys if key in measured})
     items = [(tasks[key], first[key], known.get(key)) for key in keys]
     find = partial(_options, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error)
     with progress("sharing weights among variants") as tell:
@@ -197,21 +196,19 @@ def _options(
     return list(options.values())
 
 
-def _measured_programs(plan: Plan, keys: set[str]) -> dict[str, list[Timed]]:
-    """What the log has of tasks, fast enough to be taken instead of the best."""
-    found: dict[str, list[Timed]] = {key: [] for key in keys}
-    records = plan.log.records if plan.log else ()
-    for record in records:
-        latency_s = record.result.latency_s
-        same = (record.target_key, record.n_threads) == (plan.target.key, plan.n_threads)
-        if record.workload in keys and same and latency_s is not None:
-            found[record.workload].append(Timed(record.steps, latency_s))
-    return {key: _near(timed) for key, timed in found.items()}
-
-
-def _near(timed: Sequence[Timed]) -> list[Timed]:
-    limit = SHARING_COSTS * min((t.latency_s for t in timed), default=0.0)
-    return [t for t in timed if t.latency_s <= limit]
+def _measured_programs(plan: Plan, first: Mapping[str, Timed]) -> dict[str, list[Timed]]:
+    """Programs of tasks that the log knows to be right, and nearly as fast as `first`."""
+    found: dict[str, list[Timed]] = {key: [] for key in first}
+    ranked = ranked_records(plan.log.records) if plan.log else {}
+    for (key, target, n_threads), records in ranked.items():
+        if key not in first or (target, n_threads) != (plan.target.key, plan.n_threads):
+            continue
+        timed = ((record, record.result.latency_s or math.inf) for record in records)
+        for record, latency_s in timed:
+            if latency_s <= SHARING_COSTS * first[key].latency_s:
+                with suppress(LogMismatch):  # steps of another version
+                    found[key].append(Timed(record.steps, latency_s))
+    return found
 
 
 def _open_alternatives(network: Network, best: Mapping[str, MeasureRecord]) -> set[str]:

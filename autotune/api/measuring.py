@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from autotune.api.schedule import Schedule
 from autotune.api.user_code import named, reported
 from autotune.errors import NoValidSchedule
+from autotune.measure.build import build_program
 from autotune.measure.local import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.result import MeasureResult
@@ -36,14 +39,18 @@ def measure_in_turns(
     target: Target,
     n_threads: int,
     max_error: float,
+    dense: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> list[MeasureResult]:
     """Build, check and time schedules against each other, 30 repeats each.
 
-    Raises NoValidSchedule, with the reason, for one that does not build, run or compute the right
+    `dense`: of the header of the log, the operands whose long rows are not padded. Raises
+    NoValidSchedule, with the reason, for a schedule that does not build, run or compute the right
     numbers.
     """
     options = MeasureOptions(max_error=max_error)
-    with local_measurer(target, n_threads, options) as measurer:
+    with local_measurer(
+        target, n_threads, options, partial(build_program, dense=dense)
+    ) as measurer:
         results = measurer.measure_interleaved(dag, schedules, _ROUNDS)
     for n, result in enumerate(results):
         if not result.ok:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.api.bindings import Dims, arrays_of, only, variants
+from autotune.api.bindings import Dims, Variant, arrays_of, networks_of, variants
 from autotune.api.operators import operators_of
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note
@@ -30,7 +30,7 @@ from autotune.api.tuning import (
 from autotune.api.warm import Note
 from autotune.config import TuneConfig
 from autotune.errors import UsageError
-from autotune.graph.network import Network, build_network
+from autotune.graph.network import Network
 from autotune.machine import read_limits
 from autotune.measure.memory_plan import private_bytes, require_memory
 from autotune.measure.protocols import Device
@@ -44,17 +44,21 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A network with settings, checked and ready for a log.
+    """A model with settings, checked and ready for a log: `networks`, one for each of `variants`.
 
-    `source`: what the header of the log names, "" for a network that was made in memory. `shapes`:
-    those that were bound to dynamic inputs, by name.
+    `source`: what the header of the log names, "" for a network that was made in memory.
     """
 
-    network: Network
+    networks: tuple[Network, ...]
     config: TuneConfig
     target: Target
     source: str = ""
-    shapes: Shapes = field(default_factory=dict)
+    variants: tuple[Variant, ...] = (Variant({}),)
+
+    @property
+    def network(self) -> Network:
+        """The first network."""
+        return self.networks[0]
 
 
 def prepare(
@@ -76,9 +80,9 @@ def prepare(
     path, target = model_path(model), local_target(config.target)
     require_room(path, log)
     fixed, known = arrays_of(constants), operators_of(config.operators)
-    bound = only(variants(path, shapes, dims, fixed), "tuning")
-    network = build_network(path, bound, random_weights or model is None, known, fixed)
-    return Prepared(network, config, target, str(path.resolve()), bound)
+    bound = variants(path, shapes, dims, fixed)
+    networks = networks_of(path, bound, random_weights or model is None, known, fixed)
+    return Prepared(networks, config, target, str(path.resolve()), bound)
 
 
 def prepare_network(
@@ -93,7 +97,7 @@ def prepare_network(
     require_cores(config.threads)
     target = local_target(config.target)
     require_room(Path(source), log)
-    return Prepared(network, config, target, source, shapes or {})
+    return Prepared((network,), config, target, source, (Variant(shapes or {}),))
 
 
 def require_room(model: Path, log: Path | None) -> None:
@@ -143,9 +147,9 @@ class OpenSession:
 @contextmanager
 def create(prepared: Prepared, log: Path) -> Iterator[OpenSession]:
     """A session with a new log, which is open inside the block. Raises OutputError."""
-    network, config = prepared.network, prepared.config
-    header = new_header(network, prepared.source, prepared.shapes, prepared.target, config)
-    workloads = network_workloads(network)
+    networks, config = prepared.networks, prepared.config
+    header = new_header(networks, prepared.source, prepared.variants, prepared.target, config)
+    workloads = network_workloads(networks)
     with Journal.create(log, header, workloads) as journal:
         seen = Log(headers=(header,), workloads={w.key: w for w in workloads})
         yield OpenSession(journal, seen, header, Budget(config.trials, config.time_s))

@@ -29,7 +29,7 @@ from autotune.api.model import resume, tune_network
 from autotune.api.schedule import Schedule
 from autotune.api.showing import Show, showing
 from autotune.config import resolve
-from autotune.errors import LogMismatch, UsageError
+from autotune.errors import DefinitionError, LogMismatch, UsageError
 from autotune.graph.network import Call, Network, Port
 from autotune.graph.storage import Value
 from autotune.measure.peak import fma_peak, form_peaks
@@ -81,6 +81,9 @@ class Task:
         name: str = "",
         source: str = "",
     ) -> None:
+        given: Any = threads
+        if given is not None and (not isinstance(given, int) or given < 1):
+            raise UsageError(f"threads is {threads!r}", "it is a whole number above 0")
         require_cores(threads or 1)
         self.dag = _dag(workload, args)
         self.name = name or str(getattr(workload, "__name__", "task"))
@@ -296,8 +299,18 @@ def _dag(
         return workload
     if isinstance(workload, Tensor | Sequence):
         return dag_of(workload)
+    if not callable(workload):
+        raise DefinitionError(
+            f"{workload!r} is no computation", "give a function of te expressions, or its tensors"
+        )
     with numbered():
-        return dag_of(workload(*args))
+        outputs = workload(*args)
+        if not isinstance(outputs, Tensor | Sequence):
+            raise DefinitionError(
+                f"{getattr(workload, '__name__', 'the function')} returns {outputs!r}, no tensor",
+                "return the tensor of a te.compute, or several",
+            )
+        return dag_of(outputs)
 
 
 class Function:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
+from autotune.api.bindings import Variant
 from autotune.api.rules import rules_of
 from autotune.api.warm import Note, warm_start
 from autotune.config import TuneConfig
@@ -40,7 +41,8 @@ from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks
 from autotune.measure.protocols import Device
 from autotune.network.aliasing import overwritable
-from autotune.records import Header, Journal, Log, Workload
+from autotune.network.row_strides import dense_operands
+from autotune.records import Header, HeaderVariant, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker
 from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
@@ -106,7 +108,7 @@ class Tuning:
     def events(self) -> Generator[Event, None, None]:
         """Tune; the last event is SessionFinished. To stop early, close the iterator."""
         header = self._header
-        build = partial(build_program, overwritten=header.overwritten)
+        build = partial(build_program, overwritten=header.overwritten, dense=header.dense)
         with measurer_of(self._device, self._options, build) as measurer:
             session = make_session(
                 self._journal,
@@ -132,30 +134,60 @@ class Tuning:
 
 
 def new_header(
-    network: Network,
+    networks: Sequence[Network],
     model_path: str,
-    shapes: dict[str, tuple[int, ...]],
+    variants: Sequence[Variant],
     target: Target,
     config: TuneConfig,
 ) -> Header:
-    """The header of the first run over a network; `model_path`: what it came from, or ""."""
+    """The header of the first run over a model; `model_path`: what it came from, or "".
+
+    `networks`: one for each of `variants`, see `network.variants.unified`.
+    """
+    first = networks[0]
+    several = tuple(
+        HeaderVariant(v.shapes, v.share, tuple(network.weights.items()))
+        for v, network in zip(variants, networks, strict=True)
+    )
     return Header(
         run_id=secrets.token_hex(6),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model_path=model_path,
-        model_hash=network.model_hash,
-        shapes=shapes,
+        model_hash=first.model_hash,
+        shapes=variants[0].shapes,
         target=target,
         n_threads=config.threads or read_limits().n_busy,
         seed=config.seed,
         config=config.to_json(),
         versions=versions(),
-        tasks=tuple(network.weights.items()),
-        parts=network.parts,
-        overwritten=overwritable(network),
-        random_weights=network.random_weights,
-        constant_inputs=constants_to_json(network.constant_inputs),
+        tasks=tuple(_counted(networks).items()),
+        parts={key: parts for network in networks for key, parts in network.parts.items()},
+        overwritten=_overwritten(networks),
+        dense=dense_operands(networks),
+        random_weights=first.random_weights,
+        constant_inputs=constants_to_json(first.constant_inputs),
+        variants=several if len(several) > 1 else (),
     )
+
+
+def _counted(networks: Sequence[Network]) -> dict[str, int]:
+    """How often all networks together call each task, in order of first call."""
+    counts: dict[str, int] = {}
+    for network in networks:
+        for key, n in network.weights.items():
+            counts[key] = counts.get(key, 0) + n
+    return counts
+
+
+def _overwritten(networks: Sequence[Network]) -> dict[str, tuple[str, ...]]:
+    """Inputs of tasks that no network needs after any of the calls; see `overwritable`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for network in networks:
+        here = overwritable(network)
+        for key in network.weights:
+            names = here.get(key, ())
+            found[key] = tuple(n for n in found.get(key, names) if n in names)
+    return {key: names for key, names in found.items() if names}
 
 
 def next_header(log: Log, options: Mapping[str, Any]) -> Header:
@@ -267,32 +299,43 @@ def _is_key(text: str) -> bool:
     return bool(text) and all(c in "0123456789abcdef" for c in text)
 
 
-def network_workloads(network: Network) -> list[Workload]:
-    """The tasks of a network as log entries, in model order."""
-    return [Workload(key, network.tasks[key], network.labels[key]) for key in network.weights]
+def network_workloads(networks: Sequence[Network]) -> list[Workload]:
+    """The tasks of networks as log entries, each once, in model order."""
+    labels = {key: label for n in reversed(networks) for key, label in n.labels.items()}
+    return [Workload(key, dag, labels[key]) for key, dag in _ordered_tasks(networks).items()]
+
+
+def _ordered_tasks(networks: Sequence[Network]) -> dict[str, ComputeDAG]:
+    ordered: dict[str, ComputeDAG] = {}
+    for network in networks:
+        for key in network.weights:
+            ordered.setdefault(key, network.tasks[key])
+    return ordered
 
 
 def tuning_tasks(log: Log, peaks: Peaks, rules: Sequence[Rule] = ()) -> list[TuningTask]:
     """The tasks of a log with their weights and bounds, in model order."""
     tasks = []
-    for key, weight in log.header.tasks:
+    weights = log.header.weights
+    for key, _ in log.header.tasks:
         workload = log.workloads[key]
         bound = bound_s(
             workload.dag, peaks, generate_sketches(workload.dag, log.header.target, extra=rules)
         )
         parts = log.header.parts.get(key, ())
-        tasks.append(TuningTask(key, workload.dag, weight, workload.label, bound, parts))
+        tasks.append(TuningTask(key, workload.dag, weights[key], workload.label, bound, parts))
     return tasks
 
 
 def constant_bytes(log: Log) -> int:
     """Bytes of weights that the model streams per inference."""
-    return sum(
+    read = (
         weight * bytes_read(dag, p)
         for dag, weight in _called(log)
         for p in dag.placeholders
         if p.constant
     )
+    return round(sum(read))
 
 
 def largest_bytes(log: Log) -> int:
@@ -310,10 +353,10 @@ def _array_bytes(dag: ComputeDAG) -> int:
 
 def total_flops(log: Log) -> int:
     """Floating-point operations of an inference."""
-    return sum(weight * dag.flops for dag, weight in _called(log))
+    return round(sum(weight * dag.flops for dag, weight in _called(log)))
 
 
-def _called(log: Log) -> list[tuple[ComputeDAG, int]]:
+def _called(log: Log) -> list[tuple[ComputeDAG, float]]:
     """The tasks of a model without those that may replace others, and how often each is called."""
-    tasks = (task for task in log.header.tasks if task[0] not in log.header.parts)
+    tasks = (task for task in log.header.weights.items() if task[0] not in log.header.parts)
     return [(log.workloads[key].dag, weight) for key, weight in tasks]

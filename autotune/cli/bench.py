@@ -55,6 +55,8 @@ def command(
 
     With --per-task, every kernel of the running network is timed, and each task is put beside the
     latency that tuning measured of it alone.
+
+    A model that was compiled for several shapes is measured at each of them.
     """
     from autotune.api.benching import bench
     from autotune.network.runtime import load
@@ -67,19 +69,42 @@ def command(
     compiled = load(artifact, threads)
     if compiled.artifact.random_weights:
         say_random_weights(compiled.artifact.name)
-    if per_task:
-        _put_profile(_profile(compiled, log_path, time_s), style)
-    else:
-        _put_result(bench(compiled, names, model, time_s), style)
-
-
-def _put_result(result: BenchResult, style: str) -> None:
-    if result.noise is not None:
-        say_note(str(result.noise))
+    results: list[BenchResult | NetworkProfile] = []
+    for variant in compiled.variants:
+        if len(compiled.variants) > 1 and style == "text":
+            put(f"{_shapes_text(variant)}:")
+        if per_task:
+            results.append(_profile(variant, log_path, time_s))
+        else:
+            results.append(bench(variant, names, model, time_s))
+        _put_text(results[-1], style)
     if style == "json":
-        put_json(result.to_json())
+        found = [result.to_json() for result in results]
+        several = [
+            {"inputs": {end.name: list(end.shape) for end in v.input_info}} | data
+            for v, data in zip(compiled.variants, found, strict=True)
+        ]
+        put_json(found[0] if len(found) == 1 else {"variants": several})
+
+
+def _shapes_text(model: Model) -> str:
+    """`ids 1x16, mask 1x16`."""
+    shapes = ((end.name, "x".join(map(str, end.shape)) or "scalar") for end in model.input_info)
+    return ", ".join(f"{name} {shape}" for name, shape in shapes)
+
+
+def _put_text(result: BenchResult | NetworkProfile, style: str) -> None:
+    """Say what disturbed the measurement, and print it unless JSON is wanted."""
+    from autotune.network.bench import BenchResult
+
+    if isinstance(result, BenchResult):
+        if result.noise is not None:
+            say_note(str(result.noise))
+        text = result_text(result)
     else:
-        put(result_text(result))
+        text = profile_text(result)
+    if style == "text":
+        put(text)
 
 
 def result_text(result: BenchResult) -> str:
@@ -119,13 +144,6 @@ def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkPr
         counts = ", ".join(map(str, sorted({t.n_threads for t in tuned.values()})))
         say_note(f"latencies alone are left out: they are for another number of threads ({counts})")
     return profile
-
-
-def _put_profile(profile: NetworkProfile, style: str) -> None:
-    if style == "json":
-        put_json(profile.to_json())
-    else:
-        put(profile_text(profile))
 
 
 def profile_text(profile: NetworkProfile) -> str:

@@ -43,7 +43,7 @@ def command(schedule: str, log_path: Path, task: str, style: str) -> None:
     best = best_for(log.within(log.max_error), target.key, n_threads).get(key)
     steps = [theirs.steps, *([best.steps] if best else [])]
     limit = log.max_error or TuneConfig().max_error
-    results = measure_in_turns(dag, steps, target, n_threads, limit)
+    results = measure_in_turns(dag, steps, target, n_threads, limit, log.header.dense)
     names = ("yours", "best of the log")[: len(results)]
     if style == "json":
         put_json({n: {"latency_s": r.latency_s} for n, r in zip(names, results, strict=True)})

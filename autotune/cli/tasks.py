@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import click
 
 from autotune.api.sources import model_path
 from autotune.cli.console import columns, debug_option, put, put_json
-from autotune.cli.models import read_network, read_workload, shape_text
+from autotune.cli.models import read_workload, say_random_weights, shape_text
 from autotune.cli.options import (
     FILE,
     args_option,
@@ -29,6 +29,7 @@ from autotune.errors import UsageError
 from autotune.units import format_duration, format_flops
 
 if TYPE_CHECKING:
+    from autotune.api.bindings import Variant
     from autotune.config import Resolved
     from autotune.graph.network import Network
     from autotune.graph.sparse import Zeros
@@ -68,77 +69,101 @@ def command(
     A subgraph "for 3, 4" can replace those two tasks, which compile decides by what they take; one
     "in 4x16 blocks" runs over the blocks of a pruned weight that are not zero.
     """
-    from autotune.api.bindings import only, variants
+    from autotune.api.bindings import Variant, networks_of, variants
+    from autotune.api.operators import operators_of
 
     random_weights |= model is None
     task = read_workload(model, arguments)
     if task is not None:
         if passes or after:
             raise UsageError("a computation of `autotune.te` has no passes", "name an ONNX model")
-        network = task.network()
+        networks: tuple[Network, ...] = (task.network(),)
+        found: tuple[Variant, ...] = (Variant({}),)
     else:
         paths = [str(path) for path in operators]
         path = model_path(model)
         fixed = constants_of(constants)
-        bound = only(variants(path, shapes_of(shapes), dims_of(dims), fixed), "a list of tasks")
+        found = variants(path, shapes_of(shapes), dims_of(dims), fixed)
         if passes or after:
-            show_passes(path, bound, random_weights, paths, fixed, after)
+            if len(found) > 1:
+                raise UsageError("passes are shown for one shape", "give each --dim one extent")
+            show_passes(path, found[0].shapes, random_weights, paths, fixed, after)
             return
-        network = read_network(path, bound, random_weights, paths, fixed)
+        networks = networks_of(path, found, random_weights, operators_of(paths), fixed)
+        if random_weights:
+            say_random_weights(path.name)
     if style == "json":
-        put_json([_task_json(network, key, dag) for key in network.weights])
+        put_json(_tasks_json(networks, found, dag))
         return
-    put(task_text(network))
-    for i, key in enumerate(network.weights if dag else ()):
-        put(f"\n# task {i}: {network.labels[key]}, key {key}\n{network.tasks[key]}")
+    put(task_texts(networks, found))
+    ids = _ids(networks)
+    for key, network in {k: n for n in reversed(networks) for k in n.weights}.items():
+        if dag:
+            put(f"\n# task {ids[key]}: {network.labels[key]}, key {key}\n{network.tasks[key]}")
 
 
-def task_text(network: Network) -> str:
+def task_texts(networks: Sequence[Network], variants: Sequence[Variant]) -> str:
+    """The table of every variant, below its shapes where there are several."""
+    from autotune.api.bindings import variant_text
+
+    ids = _ids(networks)
+    tables = [_task_text(network, ids) for network in networks]
+    if len(tables) == 1:
+        return tables[0]
+    heads = (f"{variant_text(v.shapes)}: {100 * v.share:.3g} % of inferences" for v in variants)
+    return "\n\n".join(f"{head}\n{text}" for head, text in zip(heads, tables, strict=True))
+
+
+def _ids(networks: Sequence[Network]) -> dict[str, int]:
+    """The id of every task: its position among those of all networks, as a log has them."""
+    keys = dict.fromkeys(key for network in networks for key in network.weights)
+    return {key: n for n, key in enumerate(keys)}
+
+
+def _task_text(network: Network, ids: Mapping[str, int]) -> str:
     """The table of tasks, and a line of totals."""
     head = ("id", "weight", "FLOPs", "key", "subgraph", "shapes")
     rows = [
         (
-            str(i),
+            str(ids[key]),
             str(weight),
             format_flops(network.tasks[key].flops),
             key,
-            f"{network.labels[key]}{_replaced_text(network, key)}",
+            f"{network.labels[key]}{_replaced_text(network, key, ids)}",
             shape_text(network.tasks[key]),
         )
-        for i, (key, weight) in enumerate(network.weights.items())
+        for key, weight in network.weights.items()
     ]
     totals = f"{len(rows)} tasks, {len(network.calls)} calls, {format_flops(network.flops)}"
-    lines = [columns(head, rows, right=head[:3]), *_zeros_text(network)]
+    lines = [columns(head, rows, right=head[:3]), *_zeros_text(network, ids)]
     return "\n".join([*lines, f"{network.name}: {totals}"])
 
 
-def _zeros_text(network: Network) -> Iterator[str]:
+def _zeros_text(network: Network, ids: Mapping[str, int]) -> Iterator[str]:
     """One line for each task with many zeros in its weights: how many, and in which blocks."""
-    ids = list(network.weights)
     for key, zeros in network.zeros.items():
         least, most = (f"{100 * share:.0f}" for share in (zeros.least, zeros.most))
         share = f"{least} %" if least == most else f"{least} to {most} %"
         if zeros.block is None:
             blocks = "in no blocks that are worth leaving out"
         else:
-            wholes = (ids.index(w) for w, parts in network.parts.items() if parts == (key,))
+            wholes = (ids[w] for w, parts in network.parts.items() if parts == (key,))
             height, width = zeros.block
             blocks = (
                 f"{100 * zeros.blocks_left:.0f} % of the {height}x{width} blocks are left: "
                 f"task {', '.join(map(str, wholes))}"
             )
-        yield f"task {ids.index(key)}: {share} of the weights are zero, {blocks}"
+        yield f"task {ids[key]}: {share} of the weights are zero, {blocks}"
 
 
-def _replaced_text(network: Network, key: str) -> str:
+def _replaced_text(network: Network, key: str, ids: Mapping[str, int]) -> str:
     """` for 3, 4`: ids of the tasks that this one can replace."""
-    ids = ", ".join(map(str, _replaced(network, key)))
-    return f" for {ids}" if ids else ""
+    parts = ", ".join(map(str, _replaced(network, key, ids)))
+    return f" for {parts}" if parts else ""
 
 
-def _replaced(network: Network, key: str) -> list[int]:
-    ids = list(network.weights)
-    return [ids.index(part) for part in network.parts.get(key, ())]
+def _replaced(network: Network, key: str, ids: Mapping[str, int]) -> list[int]:
+    return [ids[part] for part in network.parts.get(key, ())]
 
 
 def _zeros_json(zeros: Zeros | None) -> dict[str, Any] | None:
@@ -170,14 +195,27 @@ def _setting(name: str, value: Any) -> str:
     return format_duration(value) if name.endswith("_s") else str(value)
 
 
-def _task_json(network: Network, key: str, with_dag: bool) -> dict[str, Any]:
+def _tasks_json(
+    networks: Sequence[Network], variants: Sequence[Variant], with_dag: bool
+) -> list[dict[str, Any]]:
+    """An object for every task, for every variant; with its shapes where there are several."""
+    ids, found = _ids(networks), []
+    for network, variant in zip(networks, variants, strict=True):
+        shapes = {name: list(shape) for name, shape in variant.shapes.items()}
+        more = {"shapes": shapes, "share": variant.share} if len(variants) > 1 else {}
+        found += [_task_json(network, key, with_dag, ids) | more for key in network.weights]
+    return found
+
+
+def _task_json(
+    network: Network, key: str, with_dag: bool, ids: Mapping[str, int]
+) -> dict[str, Any]:
     dag = network.tasks[key]
-    ids = list(network.weights)
     data = {
-        "id": ids.index(key),
+        "id": ids[key],
         "weight": network.weights[key],
         "subgraph": network.labels[key],
-        "replaces": _replaced(network, key),
+        "replaces": _replaced(network, key, ids),
         "inputs": [list(p.tensor.shape) for p in dag.placeholders if not p.constant],
         "constants": [list(p.tensor.shape) for p in dag.placeholders if p.constant],
         "outputs": [list(dag[name].tensor.shape) for name in dag.outputs],

@@ -113,9 +113,9 @@ def command(
     if network.random_weights:
         say_random_weights(title)
     if dry_run:
-        from autotune.cli.tasks import settings_text, task_text
+        from autotune.cli.tasks import settings_text, task_texts
 
-        put(task_text(network))
+        put(task_texts(prepared.networks, prepared.variants))
         put("")
         put(settings_text(resolved))
         return 0

@@ -39,7 +39,7 @@ class _Column:
 
 _COLUMNS = (
     _Column("id", lambda row: str(row.id)),
-    _Column("weight", lambda row: str(row.task.weight), 50),
+    _Column("weight", lambda row: f"{row.task.weight:.4g}", 50),
     _Column("best", lambda row: format_seconds(row.best_s)),
     _Column("GFLOPS", lambda row: row.gflops_text, 70),
     _Column("% bound", lambda row: row.bound_text, 60),

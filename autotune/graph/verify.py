@@ -27,6 +27,9 @@ from autotune.graph.reader.opsets import schema_of
 from autotune.graph.refusals import is_refused
 from autotune.graph.subgraph import defined_type
 
+_TYPES = {"float32": "tensor(float)", "float64": "tensor(double)"}
+"""Types whose name in ONNX is another one."""
+
 
 class MalformedGraph(Exception):
     """What is wrong with a graph; a fault of a pass, not of a model."""
@@ -71,7 +74,7 @@ def _expected(
 ) -> Iterator[tuple[str, TensorType]]:
     """Outputs whose type can be told, and that type."""
     operator = operator_of(node.op)
-    if form is Form.ONNX and _is_standard(node):
+    if form is Form.ONNX and _is_standard(graph, node):
         yield from infer.types_of(node).items()
     elif operator.define is None and (operator.is_defined or operator.resolve is not None):
         source, results = graph.types[node.inputs[0]], [graph.types[n] for n in node.outputs]
@@ -82,14 +85,18 @@ def _expected(
         yield node.output, defined_type(graph, Group([node]))
 
 
-def _is_standard(node: Node) -> bool:
-    """Whether a node is written as opset 22 has it."""
+def _is_standard(graph: Graph, node: Node) -> bool:
+    """Whether a node is one of opset 22, in attributes, operands and their types."""
     schema = schema_of(node.op, OPSET)
     if schema is None or not set(node.attrs) <= set(schema.attributes):
         return False
     if not schema.min_input <= len(node.inputs) <= schema.max_input:
         return False
-    return not isinstance(node.attrs.get("to"), str)
+    if isinstance(node.attrs.get("to"), str):
+        return False
+    last = len(schema.inputs) - 1
+    kinds = ((schema.inputs[min(i, last)], graph.types[n]) for i, n in enumerate(node.inputs) if n)
+    return all(_TYPES.get(k.dtype, f"tensor({k.dtype})") in given.types for given, k in kinds)
 
 
 def _is_resolved(graph: Graph, node: Node, form: Form) -> bool:

@@ -34,17 +34,19 @@ def build_program(
     steps: Steps,
     target: Target,
     overwritten: Mapping[str, Collection[str]] = MappingProxyType({}),
+    dense: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> BuiltProgram:
     """Lower and compile one candidate, for inputs and outputs as a network stores them.
 
     `overwritten`: by task, the inputs that nobody needs afterwards. The result lies in the place of
-    the first one where the program can do that.
+    the first one where the program can do that. `dense`: by task, inputs and outputs whose rows are
+    not padded.
     """
     program = lower(dag, steps)
     activations = {
         b.name: padded_strides(b.tensor.shape, b.tensor.dtype)
         for b in program.buffers
-        if b.role in ("input", "output")
+        if b.role in ("input", "output") and b.name not in dense.get(dag.key, ())
     }
     program = with_strides(program, activations)
     names = overwritten.get(dag.key, ())

@@ -106,10 +106,12 @@ def _counting(dag: ComputeDAG, program: Program) -> dict[str, Array]:
 def prefer_shared(
     weights: Sequence[SharedWeights], options: Mapping[str, Sequence[Option]]
 ) -> dict[str, Option]:
-    """The fastest program of every task in `options` among those that share most weights.
+    """The first program of every task in `options` among those that share most weights.
 
-    Largest weights first, each in the form that most of its tasks have an option for that costs no
-    more than `SHARING_COSTS`; the others of its tasks then agree on a second form, and so on.
+    Options are in order of preference: the first is what the task would take by itself, and others
+    may not take longer than `SHARING_COSTS` times as long. Largest weights first, each in the form
+    that most of its tasks have an option for; the others of its tasks then agree on a second form,
+    and so on.
     """
     left = {task: _fast_enough(found) for task, found in options.items()}
     for weight in weights:
@@ -120,11 +122,11 @@ def prefer_shared(
             for task, name in kept:
                 left[task] = [o for o in left[task] if o.forms.get(name, "") == best]
             users = [user for user in users if user not in kept]
-    return {task: min(found, key=lambda o: o.latency_s) for task, found in left.items()}
+    return {task: found[0] for task, found in left.items()}
 
 
 def _fast_enough(options: Sequence[Option]) -> list[Option]:
-    limit = SHARING_COSTS * min(option.latency_s for option in options)
+    limit = SHARING_COSTS * options[0].latency_s
     return [option for option in options if option.latency_s <= limit]
 
 

@@ -49,6 +49,7 @@ class Header:
 
     `parts`: tasks that can replace others, each with the keys of those that it replaces.
     `overwritten`: inputs of tasks in whose place the result may lie, by key.
+    `dense`: inputs and outputs of tasks whose long rows lie without padding, by key.
     `random_weights`: the model's were replaced by random ones; None in logs that do not say.
     `constant_inputs`: inputs of the model that have the same value in every inference, as JSON.
     `variants`: of a model that is tuned for several shapes; `shapes` are then those of the first,
@@ -70,6 +71,7 @@ class Header:
     version: int = VERSION
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     overwritten: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    dense: dict[str, tuple[str, ...]] = field(default_factory=dict)
     random_weights: bool | None = None
     constant_inputs: dict[str, Any] = field(default_factory=dict)
     variants: tuple[HeaderVariant, ...] = ()
@@ -322,6 +324,7 @@ def _decode_header(data: dict[str, Any]) -> Header:
         version=data["version"],
         parts=_names(data.get("parts", {})),
         overwritten=_names(data.get("overwritten", {})),
+        dense=_names(data.get("dense", {})),
         random_weights=data.get("random_weights"),
         constant_inputs=data.get("constant_inputs", {}),
         variants=tuple(map(_variant, data.get("variants", ()))),

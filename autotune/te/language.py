@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from autotune.dtypes import is_float
 from autotune.te.access import first_outside
@@ -112,9 +113,12 @@ def dag_of(outputs: Tensor | Sequence[Tensor]) -> ComputeDAG:
 
     Raises DefinitionError where two tensors have one name or nothing is computed.
     """
-    results = [outputs] if isinstance(outputs, Tensor) else [*outputs]
+    results: list[Any] = [outputs] if isinstance(outputs, Tensor) else [*outputs]
     if not results:
         fail("a task needs its outputs", "return the tensor of a te.compute, or several")
+    wrong = next((t for t in results if not isinstance(t, Tensor)), None)
+    if wrong is not None:
+        fail(f"{wrong!r} is no tensor", "return the tensor of a te.compute, or several")
     order: dict[str, Tensor] = {}
     for tensor in results:
         _collect(tensor, order)

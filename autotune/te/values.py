@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
+import numpy as np
+
 from autotune.dtypes import DTYPES, is_float
 from autotune.errors import DefinitionError
 from autotune.te.dag import Op, print_expr
@@ -57,6 +59,7 @@ class Expression:
     """
 
     __slots__ = ("node", "reads")
+    __array_ufunc__ = None  # np.float32(2) * e is e.__rmul__(np.float32(2))
 
     def __init__(self, node: Expr, reads: tuple[Tensor, ...] = ()) -> None:
         self.node = node
@@ -69,7 +72,7 @@ class Expression:
 
     def astype(self, dtype: str) -> Expression:
         """This value converted to `dtype`; floats are rounded towards zero to integers."""
-        return Expression(cast(require_dtype(dtype), self.node), self.reads)
+        return Expression(cast(require_dtype(dtype), value_of(self)), self.reads)
 
     def __add__(self, other: Operand) -> Expression:
         return arithmetic("add", self, other)
@@ -154,6 +157,9 @@ class Expression:
             "choose with te.where(condition, a, b), join conditions with & and |",
         )
 
+    def __iter__(self) -> NoReturn:
+        fail("an expression is one element, not several", "te.max, te.min and te.sum reduce axes")
+
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
@@ -220,16 +226,35 @@ def as_expression(value: object, dtype: str = "") -> Expression:
         return value
     if isinstance(value, Tensor):
         fail(f"{value.name} is a whole tensor", f"read an element: {value.name}[…]")
+    value = _plain(value)
     if not isinstance(value, bool | int | float):
         fail(f"{value!r} is neither an expression nor a number", "use te.… functions on elements")
     own = BOOL if isinstance(value, bool) else INDEX if isinstance(value, int) else "float32"
     wanted = dtype or ("float32" if own == INDEX else own)
     if is_float(wanted) and not isinstance(value, bool):
-        return Expression(Const(float(value), wanted))
+        return Expression(Const(DTYPES[wanted].literal(_as_float(value)), wanted))
     is_whole = isinstance(value, int) or (math.isfinite(value) and value == int(value))
-    if (wanted == BOOL) != isinstance(value, bool) or not is_whole:
+    if (wanted == BOOL) != isinstance(value, bool) or not is_whole or not _fits(value, wanted):
         fail(f"{value!r} is no {wanted}", "convert the other operand with .astype(dtype)")
     return Expression(Const(bool(value) if wanted == BOOL else int(value), wanted))
+
+
+def _plain(value: object) -> object:
+    """Numbers of NumPy as those of Python."""
+    if isinstance(value, np.integer):
+        return int(value)
+    return float(value) if isinstance(value, np.floating) else value
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        fail("a whole number is too large for a float", "write a float, such as 1e30")
+
+
+def _fits(value: float, dtype: str) -> bool:
+    return DTYPES[dtype].low <= value <= DTYPES[dtype].high
 
 
 def value_of(e: Expression) -> Expr:
@@ -325,6 +350,7 @@ def _index(part: object, tensor: Tensor, dim: int) -> Expression:
     """One index of `tensor`; one that is itself read from a tensor is kept inside."""
     if isinstance(part, Axis):
         part = Expression(part.var)
+    part = _plain(part)
     if isinstance(part, bool) or not isinstance(part, Expression | int):
         fail(f"{part!r} is no index of {tensor.name}", "an index is a whole number or an axis")
     extent = tensor.shape[dim]
@@ -365,7 +391,7 @@ def numbered() -> Iterator[None]:
 
 def require_shape(shape: object) -> tuple[int, ...]:
     """`shape` as a tuple of extents; raises DefinitionError."""
-    parts = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    parts = tuple(map(_plain, shape if isinstance(shape, Sequence) else (shape,)))
     sizes = [p for p in parts if isinstance(p, int) and not isinstance(p, bool) and p > 0]
     if len(sizes) != len(parts) or math.prod(sizes) > _MAX_ELEMENTS:
         fail(f"{shape!r} is no shape", "extents are whole numbers above 0")

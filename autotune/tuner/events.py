@@ -147,7 +147,7 @@ def _plain(value: Any) -> Any:
         case TaskProgress(task=task):
             return {
                 "key": task.key,
-                "weight": task.weight,
+                "weight": round(task.weight, 6) if task.weight % 1 else int(task.weight),
                 "label": task.label,
                 "flops": task.flops,
                 "bound_s": task.bound_s,

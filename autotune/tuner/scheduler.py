@@ -187,7 +187,7 @@ class Scheduler:
         if state.task.parts:
             return self._is_clear(*self._alternatives(state))
         wholes = self._wholes.get(state.task.key, [])
-        everywhere = sum(w.task.weight for w in wholes) == state.task.weight
+        everywhere = math.isclose(sum(w.task.weight for w in wholes), state.task.weight)
         return everywhere and all(
             self._is_clear(ours, others) for others, ours in map(self._alternatives, wholes)
         )

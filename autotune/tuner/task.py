@@ -12,14 +12,15 @@ from autotune.te.dag import ComputeDAG
 
 @dataclass(frozen=True, slots=True)
 class TuningTask:
-    """What is tuned. `bound_s`: seconds below which no program can come, where that is known.
+    """What is tuned. `weight`: calls per inference, on average where the model has several shapes.
+    `bound_s`: seconds below which no program can come, where that is known.
 
     `parts`: keys of the tasks that it may replace; their weights count as if it never did.
     """
 
     key: str
     dag: ComputeDAG
-    weight: int
+    weight: float
     label: str = ""
     bound_s: float | None = None
     parts: tuple[str, ...] = ()

@@ -8,12 +8,15 @@ comparison when both are measured.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.graph.network import takes_whole
 from autotune.tuner.task import TuningTask
+
+_ROUNDING = 1e-9
+"""Weights are sums of shares, so what is left of one may be a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Totals:
 class _Calls:
     """`weight` calls of a task, or of the parts of a chain, which may be calls of its `whole`."""
 
-    weight: int
+    weight: float
     tasks: tuple[str, ...]
     whole: str | None = None
 
@@ -67,7 +70,7 @@ def totals(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> Total
     untuned = {key: t.untuned_s for key, t in times.items() if t.untuned_s is not None}
     estimated = {key: t.estimate_s for key, t in times.items() if t.estimate_s is not None}
     total_s = before_s = after_s = 0.0
-    work = compared = 0
+    work = compared = 0.0
     for calls in _calls(tasks):
         weighted_flops = calls.weight * sum(flops[key] for key in calls.tasks)
         work += weighted_flops
@@ -85,15 +88,16 @@ def totals(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> Total
 
 def _calls(tasks: Sequence[TuningTask]) -> Iterator[_Calls]:
     """Every call of the network once, those that are chains together."""
-    in_chains = Counter[str]()
+    in_chains: defaultdict[str, float] = defaultdict(float)
     for task in tasks:
         if task.parts:
             for key in task.parts:
                 in_chains[key] += task.weight
             yield _Calls(task.weight, task.parts, task.key)
     for task in tasks:
-        if not task.parts and task.weight > in_chains[task.key]:
-            yield _Calls(task.weight - in_chains[task.key], (task.key,))
+        left = task.weight - in_chains[task.key]
+        if not task.parts and left > _ROUNDING * task.weight:
+            yield _Calls(left, (task.key,))
 
 
 def _seconds(

@@ -119,6 +119,10 @@ def test_what_does_not_fit_is_told(task: autotune.Task) -> None:
         task.best()
     with pytest.raises(DefinitionError, match="needs its outputs"):
         autotune.Task([])
+    with pytest.raises(DefinitionError, match="<lambda> returns None, no tensor"):
+        autotune.Task(lambda: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(UsageError, match="threads is -1"):
+        autotune.Task(matmul_add, (8, 8, 8), threads=-1)
     s = task.schedule()
     s["product"].split("r", 5)
     with pytest.raises(ScheduleError, match="a reduction over r must not overlap"):

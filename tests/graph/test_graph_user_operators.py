@@ -95,7 +95,7 @@ def test_a_function_that_does_not_fit_is_told(case: str, folder: Path) -> None:
     function, message = MISFITS[case]
     with pytest.raises(UsageError, match=message) as error:
         build_network("m.onnx", operators={"com.acme.Swish": function})
-    assert "operator 'com.acme.Swish' (node 's') of yours" in error.value.message
+    assert "custom operator 'com.acme.Swish' (node 's')" in error.value.message
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ OPERATORS: Mapping[str, Operator] = {
         any_type=True,
         n_terms=_length,
     ),
-    "Gemm": Operator(canonical=_gemm, check=_check_addend, n_terms=_length),
+    "Gemm": Operator(canonical=_gemm, weight_input=1, check=_check_addend, n_terms=_length),
     "Einsum": Operator(
         define=_einsum,
         canonical=_pairwise,

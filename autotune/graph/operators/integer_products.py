@@ -111,7 +111,7 @@ def _times_zero(editor: Editor, node: Node, za: str, offset: np.int32, sums: Arr
     editor.emit(Node(node.name, "Cast", (za,), (wide,), {"to": "int32"}))
     if offset:
         moved = editor.new(f"{za}.moved", shape, "int32")
-        by = editor.constant(f"{za}.offset", np.full(1, offset, np.int32))
+        by = editor.constant(f"{za}.offset", np.array(offset, np.int32))
         editor.emit(Node(node.name, "Add", (wide, by), (moved,)))
         wide = moved
     if shape not in ((), (1,)):

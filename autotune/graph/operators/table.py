@@ -22,13 +22,14 @@ from autotune.graph.operators import (
     resize,
     top_k,
     user_operators,
+    weight_only,
 )
 from autotune.graph.operators.definition import Operator
 
 FAMILIES = (
     *(elementwise, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, gather),
-    *(quantisation, integer_products),
+    *(quantisation, integer_products, weight_only),
     *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
 

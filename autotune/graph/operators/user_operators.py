@@ -120,7 +120,7 @@ def _dag(node: Node, function: UserOperator, kinds: Sequence[TensorType | None])
 
 
 def _where(node: Node) -> str:
-    return f"operator '{node.op}' (node '{node.name}') of yours"
+    return f"custom operator '{node.op}' (node '{node.name}')"
 
 
 OPERATORS: Mapping[str, Operator] = {DEFINED: Operator(define=_defined, any_type=True)}

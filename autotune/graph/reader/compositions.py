@@ -10,11 +10,11 @@ Meanings: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperato
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Node
+from autotune.graph.ir import Node, TensorType
 
 _FLOAT = 1
 """ONNX's number of float32."""
@@ -23,8 +23,8 @@ _FLOAT = 1
 class Composer:
     """Writes the nodes that stand for one node."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, node: Node, types: Mapping[str, TensorType]) -> None:
+        self.node, self.types = node, types
         self.nodes: list[Node] = []
 
     def __call__(self, op: str, *inputs: str, **attrs: Any) -> str:
@@ -39,8 +39,37 @@ class Composer:
         return names
 
     def result(self, op: str, *inputs: str, **attrs: Any) -> None:
-        """Append the operator whose result is that of the node."""
+        """Append the operator whose result is the first one of the node."""
         self._append(op, inputs, (self.node.output,), attrs)
+
+    def bind(self, n: int, name: str) -> None:
+        """Let result `n` of the node, where it is asked for, be a tensor."""
+        if self.wants(n):
+            self._append("Identity", (name,), (self.node.outputs[n],), {})
+
+    def wants(self, n: int) -> bool:
+        """Whether anybody asks for result `n`."""
+        return n < len(self.node.outputs) and bool(self.node.outputs[n])
+
+    def refuse_results(self, *numbers: int) -> None:
+        """Raise the error for results that have no composition here."""
+        if any(map(self.wants, numbers)):
+            raise self.refuse("a further output is used")
+
+    def float(self, value: float) -> str:
+        """A number as a tensor."""
+        return self("Constant", value_float=value)
+
+    def integers(self, *values: int) -> str:
+        """Whole numbers as a tensor."""
+        return self("Constant", value_ints=values)
+
+    def rank(self, n: int) -> int:
+        """Dimensions of input `n`; it is refused where they are not known."""
+        kind = self.types.get(self.input(n))
+        if kind is None:
+            raise self.refuse("the shape of an operand is not known")
+        return len(kind.shape)
 
     def _append(
         self, op: str, inputs: tuple[str, ...], outputs: tuple[str, ...], attrs: dict[str, Any]
@@ -79,12 +108,15 @@ class Composer:
 Composition: TypeAlias = Callable[[Composer], None]
 
 
-def composed(node: Node) -> list[Node] | None:
-    """The nodes that stand for `node`; None where it is not short for others."""
+def composed(node: Node, types: Mapping[str, TensorType]) -> list[Node] | None:
+    """The nodes that stand for `node`; None where it is not short for others.
+
+    `types`: those of tensors, as far as they are known.
+    """
     composition = COMPOSITIONS.get(node.op)
     if composition is None:
         return None
-    composer = Composer(node)
+    composer = Composer(node, types)
     composition(composer)
     return composer.nodes
 
@@ -179,6 +211,134 @@ def _float_product(
         c.result("Mul", total, factor)
 
 
+# --- activations and normalisations -------------------------------------------------------------
+
+
+def _bias_gelu(c: Composer) -> None:
+    """Gelu(a + b)."""
+    c.result("Gelu", c("Add", c.input(0), c.input(1)))
+
+
+def _fast_gelu(c: Composer) -> None:
+    """Gelu by tanh of x + bias."""
+    x = c("Add", c.input(0), c.input(1)) if c.input(1) else c.input(0)
+    c.result("Gelu", x, approximate="tanh")
+
+
+def _quick_gelu(c: Composer) -> None:
+    """x · sigmoid(alpha · x)."""
+    scaled = c("Mul", c.input(0), c.float(c.attr("alpha", 1.702)))
+    c.result("Mul", c.input(0), c("Sigmoid", scaled))
+
+
+def _layer_norm(c: Composer) -> None:
+    """x, scale, shift."""
+    c.refuse_results(1, 2)
+    c.result("LayerNormalization", *c.node.inputs, **c.node.attrs)
+
+
+def _rms_norm(c: Composer) -> None:
+    """x, scale: x / sqrt(mean(x²) + epsilon) · scale."""
+    c.refuse_results(1, 2)
+    _divided_by_rms(c, c.input(0), c.input(1), c.attr("axis", -1))
+
+
+def _divided_by_rms(c: Composer, x: str, scale: str, axis: int = -1) -> None:
+    axes = c.integers(*range(axis, 0)) if axis < 0 else c.integers(*range(axis, c.rank(0)))
+    mean = c("ReduceMean", c("Mul", x, x), axes, keepdims=1)
+    root = c("Sqrt", c("Add", mean, c.float(c.attr("epsilon", 1e-5))))
+    c.result("Mul", c("Div", x, root), scale)
+
+
+def _skip_layer_norm(c: Composer) -> None:
+    """x, skip, scale, shift, bias; the fourth result is what is normalised."""
+    c.refuse_results(1, 2)
+    total = _with_skip(c, 4)
+    epsilon = c.attr("epsilon", 1e-12)
+    c.result("LayerNormalization", total, c.input(2), c.input(3), axis=-1, epsilon=epsilon)
+
+
+def _skip_rms_norm(c: Composer) -> None:
+    """x, skip, scale, bias; the fourth result is what is normalised."""
+    c.refuse_results(1, 2)
+    _divided_by_rms(c, _with_skip(c, 3), c.input(2))
+
+
+def _with_skip(c: Composer, bias: int) -> str:
+    total = c("Add", c.input(0), c.input(1))
+    if c.input(bias):
+        total = c("Add", total, c.input(bias))
+    c.bind(3, total)
+    return total
+
+
+def _embedding(c: Composer) -> None:
+    """ids, segments, words, positions, segments' rows, scale, shift, mask, places of ids.
+
+    The second result, which counts the mask, has no composition; hardly anything reads it.
+    """
+    words = c("Gather", c.input(2), c.input(0))
+    kind = c.types.get(c.input(0))
+    if kind is None:
+        raise c.refuse("the shape of an operand is not known")
+    places = c.input(8) or c.integers(*range(kind.shape[-1]))
+    total = c("Add", words, c("Gather", c.input(3), places))
+    if c.input(1):
+        total = c("Add", total, c("Gather", c.input(4), c.input(1)))
+    c.bind(2, total)
+    epsilon = c.attr("epsilon", 1e-12)
+    c.result("LayerNormalization", total, c.input(5), c.input(6), axis=-1, epsilon=epsilon)
+
+
+# --- fused products -----------------------------------------------------------------------------
+
+
+def _fused_matmul(c: Composer) -> None:
+    """alpha · a · b, each transposed or not."""
+    if c.attr("transBatchA", 0) or c.attr("transBatchB", 0):
+        raise c.refuse("it transposes batches")
+    operands = [
+        c("Transpose", c.input(n), perm=_swapped(c.rank(n))) if c.attr(f, 0) else c.input(n)
+        for n, f in enumerate(("transA", "transB"))
+    ]
+    alpha = c.attr("alpha", 1.0)
+    if alpha == 1.0:
+        c.result("MatMul", *operands)
+    else:
+        c.result("Mul", c("MatMul", *operands), c.float(alpha))
+
+
+def _swapped(rank: int) -> tuple[int, ...]:
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _fused_conv(c: Composer) -> None:
+    """x, weights, bias, what is added before the activation."""
+    attrs = {k: v for k, v in c.node.attrs.items() if not k.startswith("activation")}
+    y = c("Conv", c.input(0), c.input(1), c.input(2), **attrs)
+    _activated(c, c("Add", y, c.input(3)) if c.input(3) else y)
+
+
+def _fused_gemm(c: Composer) -> None:
+    """a, b, c."""
+    attrs = {k: v for k, v in c.node.attrs.items() if not k.startswith("activation")}
+    _activated(c, c("Gemm", *c.node.inputs, **attrs))
+
+
+def _activated(c: Composer, x: str) -> None:
+    """Attributes `activation` and `activation_params` of `x`."""
+    op, values = c.attr("activation", ""), c.attr("activation_params", ())
+    if op == "Clip":
+        c.result("Clip", x, *(c.float(v) for v in values))
+    elif op in ("", "Relu", "Sigmoid", "Tanh"):
+        c.result(op or "Identity", x)
+    elif op in ("LeakyRelu", "HardSigmoid"):
+        names = ("alpha", "beta")[: len(values)]
+        c.result(op, x, **dict(zip(names, values, strict=True)))
+    else:
+        raise c.refuse(f"activation {op}")
+
+
 COMPOSITIONS: dict[str, Composition] = {
     "QLinearConv": _conv,
     "QLinearMatMul": _matmul,
@@ -199,6 +359,19 @@ COMPOSITIONS: dict[str, Composition] = {
     "com.microsoft.DequantizeLinear": lambda c: c.result(
         "DequantizeLinear", *c.node.inputs, **c.node.attrs
     ),
+    "com.microsoft.Gelu": lambda c: c.result("Gelu", c.input(0)),
+    "com.microsoft.BiasGelu": _bias_gelu,
+    "com.microsoft.FastGelu": _fast_gelu,
+    "com.microsoft.QuickGelu": _quick_gelu,
+    "com.microsoft.LayerNormalization": _layer_norm,
+    "SimplifiedLayerNormalization": _rms_norm,
+    "com.microsoft.SimplifiedLayerNormalization": _rms_norm,
+    "com.microsoft.SkipLayerNormalization": _skip_layer_norm,
+    "com.microsoft.SkipSimplifiedLayerNormalization": _skip_rms_norm,
+    "com.microsoft.EmbedLayerNormalization": _embedding,
+    "com.microsoft.FusedMatMul": _fused_matmul,
+    "com.microsoft.FusedConv": _fused_conv,
+    "com.microsoft.FusedGemm": _fused_gemm,
     "com.microsoft.DynamicQuantizeMatMul": _dynamic_matmul,
     "com.microsoft.MatMulIntegerToFloat": _integer_to_float,
 }

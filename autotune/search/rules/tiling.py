@@ -105,6 +105,8 @@ class Variant:
     `channels_outside`: blocks of channels are outside blocks of pixels. `panels_outside`: within a
     block, panels of channels are outside tiles of pixels. `k_blocked`: the reduction runs in blocks
     outside the tiles. `producers_per_k`: producers are computed for each of these blocks.
+    `copy_inputs`: what the reduction reads is copied for each block; `copy_panels`: only what
+    varies along the channels, so that the rows of a panel are neighbours.
     `interleave`: partial results of a channel in neighbouring lanes. `dot_terms`: terms that one
     multiply-add adds up.
     """
@@ -115,6 +117,7 @@ class Variant:
     unroll_window: bool = False
     inline_producers: bool = False
     copy_inputs: bool = False
+    copy_panels: bool = False
     producers_per_k: bool = False
     interleave: int = 1
     dot_terms: int = 1
@@ -131,6 +134,7 @@ class Variant:
             Tag.WINDOW_UNROLLED: self.unroll_window,
             Tag.INLINED: self.inline_producers,
             Tag.COPIED: self.copy_inputs,
+            Tag.COPIED_PANELS: self.copy_panels,
             Tag.PER_K: self.producers_per_k,
         }
         dots = {2: (Tag.DOT2,), 4: (Tag.DOT4,)}.get(self.dot_terms, ())
@@ -160,6 +164,7 @@ def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> l
     plain = [Variant(channels_outside=o, panels_outside=m) for o in orders for m in orders]
     panels = [v for v in plain if v.panels_outside]
     copied = [replace(v, copy_inputs=True) for v in panels]
+    copied += [replace(v, copy_panels=True) for v in panels]
     blocked = [replace(v, k_blocked=True) for v in panels]
     per_k = [replace(v, copy_inputs=c, producers_per_k=True) for v in blocked for c in orders]
     skipping = [replace(v, inline_producers=True) for v in plain + blocked]
@@ -189,8 +194,8 @@ def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) 
     """Tile consumer `op`, put `anchor` inside, then its producers."""
     state = p.state
     producers = _producers(state, anchor)
-    copied = [] if producers or not v.copy_inputs else _activations(state, anchor)
-    if v.copy_inputs and not copied:
+    copied = [] if producers else _copied(state, anchor, v)
+    if (v.copy_inputs or v.copy_panels) and not copied:
         return []
     if (v.inline_producers or v.producers_per_k) and not (producers or copied):
         return []
@@ -236,6 +241,17 @@ def _producers(state: State, anchor: Compute) -> list[str]:
         and state.dag.consumers(r.name) == (anchor,)
         and r.name not in state.dag.outputs
     ]
+
+
+def _copied(state: State, anchor: Compute, v: Variant) -> list[str]:
+    """Inputs that the structure copies for each block; none where that would be all of them."""
+    names = _activations(state, anchor)
+    if not v.copy_panels:
+        return names if v.copy_inputs else []
+    channel = anchor.axes[-1].name
+    moved = {x.tensor.name for x in anchor.reads for i in x.indices if channel in variables(i)}
+    panels = [n for n in names if n in moved]
+    return panels if len(panels) < len(names) else []
 
 
 def finish_tiling(p: Partial, op: Compute, anchor: Compute, v: Variant) -> Partial:

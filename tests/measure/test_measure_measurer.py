@@ -123,7 +123,7 @@ def test_what_rounds_too_much_is_timed_but_not_ok(measurer: Measurer) -> None:
     assert (len(found.times_s) >= 3, len(again.times_s)) == (True, 2)
 
 
-def test_a_limit_on_errors_judges_what_ran_and_nothing_else() -> None:
+def test_max_error_applies_to_programs_that_ran() -> None:
     result = MeasureResult(S.OK, (1.0,), max_error=1e-5)
     assert result.within(1e-5) is not None
     assert result.within(1e-5) == result
@@ -187,7 +187,9 @@ def test_interleaved_crash_is_a_status_of_who_crashed(measurer: Measurer) -> Non
 
 
 @pytest.mark.parametrize("rounds", [None, 3])
-def test_who_crashes_later_is_told_from_the_others(measurer: Measurer, rounds: int | None) -> None:
+def test_a_crash_while_timing_is_attributed_to_its_candidate(
+    measurer: Measurer, rounds: int | None
+) -> None:
     dag, steps = fakes.double_dag(), [fakes.does(w) for w in ("good", "crash_later", "good")]
     if rounds is None:
         results = measurer.measure(dag, steps)
@@ -196,7 +198,7 @@ def test_who_crashes_later_is_told_from_the_others(measurer: Measurer, rounds: i
     assert [r.status for r in results] == [S.OK, S.RUN_CRASH, S.OK]
 
 
-def test_what_does_not_fit_memory_together_is_timed_apart(
+def test_programs_that_exceed_memory_together_are_timed_in_groups(
     measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []

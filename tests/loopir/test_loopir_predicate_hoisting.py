@@ -1,4 +1,4 @@
-"""Taps that meet only padding are not run, and what else is read of padding is zero."""
+"""Iterations of a reduction whose terms are all padding are skipped; other padding is zero."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def selects(program: Program) -> int:
     return sum(isinstance(e, Select) for s in stores for x in expressions(s) for e in walk(x))
 
 
-def test_a_condition_moves_as_far_out_as_it_can() -> None:
+def test_condition_is_hoisted_out_of_all_loops_it_does_not_depend_on() -> None:
     """One pixel: its row decides before the columns of the window, its column before channels."""
     program = program_of(conv(oc=8), rows_of(1, 1))
     assert conditions(program) == [{"0", "kh"}, {"0", "kw"}]
     assert selects(program) == 0
 
 
-def test_what_differs_within_the_tile_stays() -> None:
+def test_condition_that_differs_within_the_register_tile_is_not_hoisted() -> None:
     """A row of pixels leaves out rows of the window; each pixel has its own columns."""
     assert conditions(program_of(conv(oc=8), rows_of(1, 7))) == [{"0", "kh"}]
     assert selects(program_of(conv(oc=8), rows_of(1, 7))) == 1
@@ -81,7 +81,7 @@ def test_what_differs_within_the_tile_stays() -> None:
 @on_each_target
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (2, 3), (1, 4), (4, 7)])
 @pytest.mark.parametrize(("stride", "size"), [(1, 3), (2, 3), (1, 5), (3, 3)])
-def test_left_out_steps_change_nothing(
+def test_skipped_iterations_change_no_result(
     shape: tuple[int, int], stride: int, size: int, target: Target
 ) -> None:
     dag = conv(7, 9, 5, 8, size, stride)
@@ -92,7 +92,7 @@ def test_left_out_steps_change_nothing(
     assert_close(run_compiled(program, inputs, target, 2), expected, 3e-6)
 
 
-def test_padding_times_infinity_is_left_out() -> None:
+def test_padding_times_infinite_weight_is_skipped() -> None:
     """By the definition it is not a number; no step that would find that out is run."""
     dag = conv(7, 7, 3, 8)
     inputs = {n: np.abs(x) for n, x in random_inputs(dag).items()}
@@ -102,7 +102,7 @@ def test_padding_times_infinity_is_left_out() -> None:
     assert np.isinf(interpret(program_of(dag, rows_of(1, 1)), inputs)["relu"]).all()
 
 
-def test_a_maximum_leaves_out_what_is_minus_infinity() -> None:
+def test_padding_of_a_maximum_is_skipped() -> None:
     dag = max_pool()
     steps: Steps = (ComputeInline("scaled"),)
     program = program_of(dag, steps)
@@ -112,7 +112,9 @@ def test_a_maximum_leaves_out_what_is_minus_infinity() -> None:
 
 @on_each_target
 @pytest.mark.parametrize("channels", [128, 5000])
-def test_zeros_for_all_channels_behind_one_choice(channels: int, target: Target) -> None:
+def test_one_selected_address_serves_all_channels_of_masked_loads(
+    channels: int, target: Target
+) -> None:
     """As many as are read in a row, up to a limit; beyond, each read chooses for itself."""
     dag = conv(3, 7, channels, 8)
     program = program_of(dag, rows_of(1, 7))
@@ -123,7 +125,7 @@ def test_zeros_for_all_channels_behind_one_choice(channels: int, target: Target)
     assert_close(run_compiled(program, inputs, target, 1), evaluate(dag, inputs), 3e-5)
 
 
-def test_the_cost_model_knows_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_model_counts_skipped_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     """7 rows and 3 taps: 19 of 21 pairs are inside, by two conditions of 20 each."""
     dag = conv(7, 9, 16, 16)
     (sketch, *_) = [s for s in generate_sketches(dag, AVX2) if s.name.endswith("inlined")]

@@ -44,7 +44,7 @@ def test_nothing_to_do() -> None:
     assert parallel_map(squared, []) == []
 
 
-def test_other_processes_help() -> None:
+def test_calls_run_in_several_processes() -> None:
     n_each = Counter(parallel_map(who, list(range(1000)), n_processes=2))
     assert os.getpid() in n_each
     assert len(n_each) == 2
@@ -54,7 +54,7 @@ def test_few_arguments_start_no_process() -> None:
     assert set(parallel_map(who, list(range(2 * MIN_SHARE - 1)), n_processes=2)) == {os.getpid()}
 
 
-def test_what_a_dying_process_leaves_is_done_here() -> None:
+def test_calls_of_a_process_that_died_are_repeated_here() -> None:
     assert parallel_map(dies_elsewhere, [os.getpid()] * 200, n_processes=3) == [True] * 200
 
 
@@ -65,7 +65,7 @@ def test_an_error_is_that_of_the_function(n_processes: int) -> None:
     assert caught.value.hint == "a hint"
 
 
-def test_every_result_is_told() -> None:
+def test_progress_is_reported_for_every_result() -> None:
     told: list[tuple[int, int]] = []
     parallel_map(squared, MANY, lambda n, total: told.append((n, total)), n_processes=1)
     assert told == [(n + 1, len(MANY)) for n in range(len(MANY))]

@@ -52,7 +52,7 @@ def test_candidate_near_the_best_is_measured_in_full() -> None:
     assert len(repeat(constant(1.1e-3), 1.1e-3, OPTIONS, best_s=1e-3, clock=stopped)) == full
 
 
-def test_candidate_out_of_the_running_gets_five_repeats() -> None:
+def test_candidate_beyond_contend_ratio_gets_five_repeats() -> None:
     assert len(repeat(constant(1.2e-3), 1.2e-3, OPTIONS, best_s=1e-3, clock=stopped)) == 5
     times = iter([1.3e-3] * 4 + [1.1e-3] * 30)  # one good repeat keeps it in
     found = repeat(lambda: next(times), 1.3e-3, OPTIONS, best_s=1e-3, clock=stopped)
@@ -90,7 +90,7 @@ def test_programs_take_turns_until_each_has_enough() -> None:
     assert order[17:] == ["a", "b"] * (full - 5)
 
 
-def test_programs_are_compared_with_what_is_known_too() -> None:
+def test_programs_are_compared_with_the_best_known_latency() -> None:
     both = [constant(4e-3), constant(1.1e-3)]
     times = repeat_in_turns(both, [4e-3, 1.1e-3], OPTIONS, best_s=0.9e-3, clock=stopped)
     assert [len(t) for t in times] == [2, 5]

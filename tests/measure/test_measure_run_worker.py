@@ -30,7 +30,9 @@ def test_runs_on_one_core(handler: RunHandler) -> None:
     assert len(os.sched_getaffinity(0)) == 1
 
 
-def test_old_tasks_make_room(handler: RunHandler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_of_old_tasks_are_evicted(
+    handler: RunHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dag = fakes.double_dag()
     for task in (1, 2):
         reply = handler(Prepare(task, dag, None))
@@ -61,7 +63,7 @@ def tiled(tail: str) -> Steps:
     return (Split("y", "i", (32,), tail), Annotate("y", "i.1", "vectorize"))
 
 
-def test_a_result_is_measured_in_the_place_of_an_operand_that_nobody_needs() -> None:
+def test_a_result_that_aliases_a_dead_operand_is_measured_in_place() -> None:
     dag = sum_dag()
     for operands in (["b"], ["b", "a"]):
         built = build_program(dag, tiled("split"), fakes.TARGET, {dag.key: operands})
@@ -97,7 +99,7 @@ def test_a_failure_while_timing_is_a_status(
     assert (result.status, result.error[:13]) == (MeasureStatus.RUN_ERROR, "out of memory")
 
 
-def test_what_reads_after_it_wrote_there_is_a_wrong_answer(handler: RunHandler) -> None:
+def test_reading_an_overwritten_operand_is_a_wrong_answer(handler: RunHandler) -> None:
     i = Axis("i", 1000)
     x = placeholder("x", (1000,))
     last = sub(idx(999), i.var)
@@ -111,7 +113,7 @@ def test_what_reads_after_it_wrote_there_is_a_wrong_answer(handler: RunHandler) 
     assert str(handler(Hold(1, forced, first=True)).status) == "wrong_answer"
 
 
-def test_a_shared_place_has_guards_of_its_own() -> None:
+def test_aliased_buffers_have_guard_zones() -> None:
     program = build_program(sum_dag(), (), fakes.TARGET).program
     arena = Arena(program.buffers, ("b", "y"))
     assert arena.address("y") == arena.address("b") != arena.address("a")

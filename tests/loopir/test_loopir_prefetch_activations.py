@@ -1,4 +1,4 @@
-"""What a consumer needs is fetched while the reduction in front runs, a share in each step."""
+"""Operands of a consumer are prefetched while its reduction runs, a share in each iteration."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def fetched(body: Body, env: dict[str, Expr]) -> Counter[tuple[str, tuple[Expr, 
     tile=st.tuples(st.integers(1, 5), st.integers(1, 4)),
     steps=st.lists(st.integers(1, 6), min_size=1, max_size=3),
 )
-def test_every_vector_is_asked_for_once(tile: tuple[int, int], steps: list[int]) -> None:
+def test_every_vector_of_the_consumer_is_prefetched_once(
+    tile: tuple[int, int], steps: list[int]
+) -> None:
     """The last step that asks may repeat one, where steps have more than one to ask for."""
     _, loops = reduction(*steps)
     found = fetched(prefetch_consumer(loops, reader(*tile), {"x", "y"}), {})
@@ -70,7 +72,7 @@ def test_every_vector_is_asked_for_once(tile: tuple[int, int], steps: list[int])
     assert sum(found.values()) < 2 * (len(points) + per_step)
 
 
-def test_a_step_asks_for_its_share_only() -> None:
+def test_an_iteration_prefetches_its_share_only() -> None:
     """Six vectors over four steps are two in each of three."""
     inside, loops = reduction(4)
     (loop,) = prefetch_consumer(loops, reader(3, 2), {"y"})
@@ -81,19 +83,19 @@ def test_a_step_asks_for_its_share_only() -> None:
     assert counts == [2, 2, 2, 0]
 
 
-def test_without_a_loop_everything_is_asked_for_in_front() -> None:
+def test_without_a_serial_loop_all_prefetches_precede_the_reduction() -> None:
     inside = Store(ACC, (ZERO, ZERO, ZERO), Const(0.0, "float32"))
     *early, last = prefetch_consumer((inside,), reader(2, 2), {"x"})
     assert last == inside
     assert [type(s) for s in early] == [PrefetchLine] * 4
 
 
-def test_nothing_is_asked_for_that_nobody_names() -> None:
+def test_tensors_without_a_prefetch_step_are_not_prefetched() -> None:
     _, loops = reduction(4)
     assert prefetch_consumer(loops, reader(3, 2), {"z"}) == loops
 
 
-def test_both_versions_of_a_reduction_ask() -> None:
+def test_both_versions_of_a_reduction_prefetch() -> None:
     """A tile and its remainder: whichever runs."""
     _, loops = reduction(4)
     (stmt,) = prefetch_consumer((If(Const(True, "bool"), loops, loops),), reader(3, 2), {"y"})
@@ -102,7 +104,7 @@ def test_both_versions_of_a_reduction_ask() -> None:
         assert sum(fetched(body, {}).values()) == 6
 
 
-def test_what_is_asked_for_depends_on_the_loops_around() -> None:
+def test_prefetched_lines_depend_on_the_loops_around() -> None:
     at = (add(mul(K, idx(2)), P), W, C)
     store = For("c", 16, "vectorize", (Store(Y, at, Load(ACC, (P, W, C))),))
     body = (For("p", 2, "unroll", (For("w", 1, "unroll", (store,)),)),)
@@ -136,7 +138,7 @@ def fetched_by_sharers(body: Body, i: int) -> Counter[tuple[str, tuple[Expr, ...
 
 
 @given(n_rows=st.integers(1, 9), n_steps=st.integers(1, 12), unroll=st.sampled_from((1, 2, 4)))
-def test_the_next_tile_is_asked_for_once(n_rows: int, n_steps: int, unroll: int) -> None:
+def test_the_next_tile_is_prefetched_once(n_rows: int, n_steps: int, unroll: int) -> None:
     """By all tiles in a row that read the same, together; each line counts 16 elements."""
     body = prefetch_next_tile(
         tile(mul(TILE, idx(n_rows)), n_rows, n_steps, unroll), ["rows"], AROUND
@@ -150,7 +152,7 @@ def test_the_next_tile_is_asked_for_once(n_rows: int, n_steps: int, unroll: int)
     assert sum(found.values()) < len(lines) + per_step
 
 
-def test_the_loop_nearest_to_the_tile_leads_to_the_next_one() -> None:
+def test_the_next_tile_is_that_of_the_innermost_loop_it_depends_on() -> None:
     """Where rows depend on both loops around, the inner one."""
     first = add(mul(TILE, idx(18)), mul(PANEL, idx(6)))
     (loop,) = prefetch_next_tile(tile(first), ["rows"], AROUND)
@@ -158,20 +160,20 @@ def test_the_loop_nearest_to_the_tile_leads_to_the_next_one() -> None:
     assert {at[0] for _, at in found} == {idx(r) for r in range(30, 36)}
 
 
-def test_tiles_that_do_not_move_ask_for_nothing() -> None:
+def test_tiles_that_do_not_depend_on_a_loop_are_not_prefetched() -> None:
     assert prefetch_next_tile(tile(idx(5)), ["rows"], AROUND) == tile(idx(5))
     assert prefetch_next_tile(tile(mul(TILE, idx(6))), ["others"], AROUND) == tile(
         mul(TILE, idx(6))
     )
 
 
-def test_behind_the_last_tile_nothing_else_is_asked_for() -> None:
+def test_prefetches_of_the_last_tile_stay_inside_the_tensor() -> None:
     body = prefetch_next_tile(tile(mul(TILE, idx(9))), ["rows"], AROUND)
     found = fetched_by_sharers(body, 7)  # the next one would begin at row 72
     assert {at[0] for _, at in found} == {idx(r) for r in range(58, 64)}
 
 
-def test_small_tiles_come_into_l1_large_ones_into_l2() -> None:
+def test_small_tiles_are_prefetched_into_l1_large_ones_into_l2() -> None:
     levels = set()
     for n_rows in (6, 60):
         body = prefetch_next_tile(tile(mul(TILE, idx(n_rows)), n_rows), ["rows"], AROUND)
@@ -179,7 +181,7 @@ def test_small_tiles_come_into_l1_large_ones_into_l2() -> None:
     assert levels == {(6, 1), (60, 2)}
 
 
-def test_a_step_does_not_ask_for_more_than_a_register_tile_has() -> None:
+def test_an_iteration_prefetches_at_most_32_lines() -> None:
     """Rows of 48 elements are three lines; one step for all of them, or one of three tiles."""
     for n_rows, n_lines in ((32, 96), (33, 0)):
         body = prefetch_next_tile(tile(mul(TILE, idx(n_rows)), n_rows, 1, 48), ["rows"], AROUND)

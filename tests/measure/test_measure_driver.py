@@ -197,7 +197,7 @@ def test_bandwidths_are_plausible() -> None:
 
 
 @pytest.mark.timing
-def test_constants_from_further_away_cost_more() -> None:
+def test_constants_from_slower_caches_take_longer() -> None:
     driver = Driver(TARGET, 1)
     library = Library([assemble(CHASE, TARGET)])
     n_lines = TARGET.l2_bytes // 4 // 64
@@ -228,5 +228,5 @@ def test_near_spans_are_read_only(driver: Driver) -> None:
     np.testing.assert_array_equal(near, np.arange(1000))
 
 
-def test_little_stays_cached() -> None:
+def test_small_data_stay_cached() -> None:
     assert stay_cached(TARGET, 1, TARGET.l2_bytes, 10**9)

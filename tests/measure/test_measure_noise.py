@@ -54,7 +54,7 @@ def test_a_quiet_machine_is_no_noise(after: Usage) -> None:
         (later(), (3e-7, 1e-5, 2e-5), "threads wait 33 times as long as at best;"),
     ],
 )
-def test_what_disturbs_is_named_with_advice(
+def test_noise_names_its_cause_with_advice(
     after: Usage, trips_s: tuple[float, ...], text: str
 ) -> None:
     noise = judge(START, after, trips_s)
@@ -64,7 +64,7 @@ def test_what_disturbs_is_named_with_advice(
     assert "\n" not in str(noise)
 
 
-def test_round_trips_that_vary_as_they_do_are_no_noise() -> None:
+def test_usual_variation_of_round_trips_is_no_noise() -> None:
     assert judge(START, later(), (3e-7, 4e-7, 9e-7)) is None
     assert judge(START, later(), (1e-7, 9e-7, 1.5e-6)) is None
     assert judge(START, later(), (3e-5, 3e-5, 4e-5)) is None
@@ -82,7 +82,7 @@ def watch_of(usages: list[Usage]) -> NoiseWatch:
     return NoiseWatch(lambda: next(left))
 
 
-def test_noise_is_told_once_and_the_end_knows_its_share() -> None:
+def test_noise_is_reported_once_and_its_share_at_the_end() -> None:
     busy = [0.0, 2.0, 2.0, 4.0, 6.0, 6.0]
     watch = watch_of([later(2.0 * n, b) for n, b in enumerate(busy)])
     told = [watch.look() for _ in busy[1:]]
@@ -91,7 +91,7 @@ def test_noise_is_told_once_and_the_end_knows_its_share() -> None:
     assert watch.to_json()["other_cpus"] == 1.0
 
 
-def test_one_noisy_stretch_is_an_accident() -> None:
+def test_one_noisy_interval_is_not_reported() -> None:
     watch = watch_of([later(2.0 * n, b) for n, b in enumerate([0.0, 2.0, 2.0, 2.0])])
     assert [watch.look() for _ in range(3)] == [None] * 3
     assert watch.to_json() == {}
@@ -136,7 +136,7 @@ def test_processes_are_ours_or_of_another_session(tmp_path: Path) -> None:
     assert usage.steal_s == pytest.approx(10 * tick_s * usage.n_cores)
 
 
-def test_a_system_that_tells_nothing_is_quiet(tmp_path: Path) -> None:
+def test_a_system_without_proc_reports_no_noise(tmp_path: Path) -> None:
     before, after = read_usage(tmp_path), read_usage(tmp_path)
     assert (before.busy_s, before.own_s, before.sessions) == (0.0, 0.0, ())
     assert judge(before, after) is None

@@ -155,7 +155,7 @@ def test_programs_as_a_whole() -> None:
         verify(Program(buffers, (), (Kernel("k", 0, "t", ("x", "y"), body),)))
 
 
-def test_what_is_too_large_to_look_at_is_trusted() -> None:
+def test_accesses_with_too_many_points_are_trusted() -> None:
     small, large = idx(7), idx(MAX_POINTS)
     for extent, sound in ((small, False), (large, True)):
         at = mod(mul(T, I), idx(9))

@@ -1,4 +1,4 @@
-"""The last step of a reduction stands apart where it alone needs a condition."""
+"""The last iteration of a reduction is peeled where it alone needs a condition."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def guarded_stores(program: Program, inside: str) -> list[bool]:
 
 
 @pytest.mark.parametrize("n", [9, 21, 31, 40])
-def test_a_remainder_is_one_step(n: int) -> None:
+def test_remainder_of_a_reduction_is_peeled(n: int) -> None:
     dag, inputs = row_sums(n), random_inputs(row_sums(n))
     program = lower(dag, side_by_side(8))
     verify(program)

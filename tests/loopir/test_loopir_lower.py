@@ -64,7 +64,7 @@ def test_register_tiles(lanes: int, tail: str) -> None:
 
 
 @pytest.mark.parametrize(("rows", "vectors"), [(2, 5), (5, 2), (3, 3)])
-def test_the_shorter_side_of_a_register_tile_is_inside(rows: int, vectors: int) -> None:
+def test_register_tile_keeps_the_operands_of_its_shorter_side_live(rows: int, vectors: int) -> None:
     """What belongs to it is held while the longer side passes."""
     program = proven(gemm(rows, 8 * vectors, 5), register_tile(rows, vectors, 8, "shift", 1))
     serial = next(s for s in statements(program.kernels[0].body) if _is_serial(s))
@@ -83,7 +83,7 @@ def window_tile(rows: int, columns: int) -> Steps:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 1), (1, 5), (4, 3), (3, 4), (3, 3)])
-def test_terms_of_a_window_run_along_its_tile(rows: int, columns: int) -> None:
+def test_unrolled_window_runs_along_the_longest_axis_of_the_tile(rows: int, columns: int) -> None:
     """Also in remainders, whose sums have to be equal where tiles overlap."""
     h, w, k, u, v = (Axis(n, e) for n, e in zip("hwkuv", (7, 7, 8, 3, 3), strict=True))
     x, y = placeholder("x", (9, 9, 8)), placeholder("y", (3, 3, 8))
@@ -116,7 +116,7 @@ def test_remainder_has_its_own_producer(blocks: int) -> None:
 
 @pytest.mark.parametrize("panels", [1, 2, 4])
 @pytest.mark.parametrize("channels", [56, 53])
-def test_the_last_panel_has_the_vectors_that_are_left(channels: int, panels: int) -> None:
+def test_last_panel_is_the_remainder_of_the_vectors(channels: int, panels: int) -> None:
     """Seven vectors are four and three, or three, three and one: none is computed twice."""
     for vectors, widths in ((4, {32, 24}), (3, {24, 8})):
         steps: list[Step] = [
@@ -172,7 +172,7 @@ def test_remainder_inside_the_tile() -> None:
     assert any(isinstance(s, If) for s in statements(program.kernels[0].body))
 
 
-def test_reduction_outside_of_everything() -> None:
+def test_outermost_reduction_loop() -> None:
     proven(gemm(3, 4, 5), (Reorder("c", ("k", "i", "j")),))
 
 
@@ -211,7 +211,7 @@ def test_guarded_region_stays_in_the_tensor() -> None:
     assert next(s.buffer.tensor.shape for s in _allocs(program)) == (3, 5, 3)
 
 
-def test_rows_do_not_share_one_cache_set() -> None:
+def test_local_rows_are_padded_against_cache_set_conflicts() -> None:
     n, c = 4, 256
     i, k = Axis("i", n), Axis("k", c)
     x = placeholder("x", (n, c))
@@ -250,7 +250,7 @@ def test_vector_loop_must_be_innermost() -> None:
         lower(gemm(), steps)
 
 
-def test_reader_outside_of_the_place_of_computation() -> None:
+def test_consumer_outside_of_compute_at_is_refused() -> None:
     """A stage placed in one reader, and inlining then makes another."""
     n = 4
     i = Axis("i", n)

@@ -62,7 +62,7 @@ def test_outside(at: Expr, extent: int) -> None:
         interpret(program(store(T, X[at]), extent=extent), GIVEN)
 
 
-def test_load_that_is_not_chosen_is_not_made() -> None:
+def test_masked_load_is_not_made() -> None:
     value = Select(compare("lt", T, idx(3)), X[add(T, idx(1))], f32(7))
     np.testing.assert_array_equal(interpret(program(store(T, value)), GIVEN)["y"], [1, 2, 3, 7])
 
@@ -111,7 +111,7 @@ def test_packing_outside_the_source_is_zero() -> None:
     assert (interpret(done, {"w": np.ones(3)})["y"] == 0).all()
 
 
-def test_maximum_passes_nan_on_like_the_machine() -> None:
+def test_maximum_propagates_nan_like_machine_code() -> None:
     value = maximum(f32(0), X[T])
     nan = np.array([1, np.nan, -1, 2], np.float32)
     found = interpret(program(store(T, value)), {"x": nan})["y"]

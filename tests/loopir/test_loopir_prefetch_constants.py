@@ -1,4 +1,4 @@
-"""The beginning of the weights is asked for before the first multiply-add waits for it."""
+"""The beginning of the first weight panel is prefetched before the first iteration."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ def first_lines(kernel: Kernel, begin: int) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("distance", [512, NEXT_PANEL])
 @pytest.mark.parametrize("begin", [0, 4])
-def test_all_of_a_small_chunk(distance: int, begin: int) -> None:
+def test_head_prefetches_all_of_a_small_panel(distance: int, begin: int) -> None:
     """20 terms of 8 columns are 640 bytes, which begin where the first iteration begins."""
     expected = [(begin, 0, 0, LINE * n) for n in range(10)]
     assert first_lines(product(20, distance), begin) == expected
 
 
-def test_the_beginning_of_a_large_chunk() -> None:
+def test_head_prefetches_the_beginning_of_a_large_panel() -> None:
     """What would take memory longer arrives while the kernel runs."""
     lines = first_lines(product(4096, 512), 1)
     assert lines == [(1, 0, 0, LINE * n) for n in range(128)]
 
 
-def test_nothing_where_nothing_is_prefetched() -> None:
+def test_kernel_without_prefetch_steps_has_no_head() -> None:
     assert product(20, 0).head == ()

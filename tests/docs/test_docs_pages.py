@@ -1,0 +1,31 @@
+"""Pages that people write are readable in an editor; code blocks and generated pages are exempt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WIDTH = 120
+GENERATED = {"conformance.md"}  # and docs/results: written by benchmarks/
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *(
+        page
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if page.name not in GENERATED and page.parent.name != "results"
+    ),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_a_page_fit_an_editor(page: Path) -> None:
+    is_code = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        is_code ^= line.lstrip().startswith("```")
+        if not is_code and not line.startswith("    "):
+            assert len(line) <= WIDTH, f"line {number} has {len(line)} characters"
+        assert not line.startswith(("<<<<<<< ", ">>>>>>> ")), f"line {number}: a conflict"

@@ -1,0 +1,124 @@
+"""Operators of ONNX Runtime's own domain: the same numbers as it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from autotune.errors import UnsupportedOperator
+from autotune.graph.network import build_network
+from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+X, ROW = normal(2, 5, 8), normal(8)
+IDS, SEGMENTS = np.array([[1, 3, 0]], np.int32), np.array([[0, 1, 1]], np.int32)
+CASES: dict[str, tuple[str, dict[str, Array], dict[str, Any], int]] = {
+    "Gelu": ("Gelu", {"x": X}, {}, 1),
+    "BiasGelu": ("BiasGelu", {"x": X, "b": ROW}, {}, 1),
+    "FastGelu": ("FastGelu", {"x": X}, {}, 1),
+    "FastGelu of a sum": ("FastGelu", {"x": X, "b": ROW}, {}, 1),
+    "QuickGelu": ("QuickGelu", {"x": X}, {"alpha": 1.5}, 1),
+    "SkipLayerNormalization": (
+        "SkipLayerNormalization",
+        {"x": X, "skip": normal(2, 5, 8), "scale": ROW, "shift": normal(8), "bias": normal(8)},
+        {"epsilon": 1e-5},
+        4,
+    ),
+    "SkipSimplifiedLayerNormalization": (
+        "SkipSimplifiedLayerNormalization",
+        {"x": X, "skip": normal(2, 5, 8), "scale": ROW},
+        {"epsilon": 1e-5},
+        4,
+    ),
+    "EmbedLayerNormalization": (
+        "EmbedLayerNormalization",
+        {
+            "ids": IDS,
+            "segments": SEGMENTS,
+            "words": normal(6, 8),
+            "positions": normal(4, 8),
+            "rows": normal(2, 8),
+            "scale": ROW,
+            "shift": normal(8),
+        },
+        {"epsilon": 1e-5},
+        1,
+    ),
+    "FusedMatMul": (
+        "FusedMatMul",
+        {"a": normal(2, 8, 5), "b": normal(2, 3, 8)},
+        {"transA": 1, "transB": 1, "alpha": 0.5},
+        1,
+    ),
+    "FusedConv": (
+        "FusedConv",
+        {"x": normal(1, 3, 6, 6), "w": normal(4, 3, 3, 3), "b": normal(4)},
+        {"activation": "LeakyRelu", "activation_params": [0.2], "pads": [1] * 4},
+        1,
+    ),
+    "FusedGemm": (
+        "FusedGemm",
+        {"a": normal(3, 4), "b": normal(4, 5), "c": normal(5)},
+        {"activation": "Relu"},
+        1,
+    ),
+}
+CONSTANT = {"w", "b", "scale", "shift", "words", "positions", "rows", "bias", "c"}
+
+
+def model_of(op: str, arrays: Mapping[str, Array], attrs: Mapping[str, Any], n: int) -> Any:
+    outputs = ["y", "", "", "sum"][:n]
+    outputs += ["unused"] * (op == "EmbedLayerNormalization")
+    known = [a for a in arrays if a in CONSTANT and op != "FusedMatMul"]
+    nodes = [helper.make_node(op, list(arrays), outputs, domain="com.microsoft", **attrs)]
+    kinds = {k: helper.np_dtype_to_tensor_dtype(a.dtype) for k, a in arrays.items()}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info(k, kinds[k], a.shape)
+            for k, a in arrays.items()
+            if k not in known
+        ],
+        [
+            helper.make_tensor_value_info(o, TensorProto.FLOAT, None)
+            for o in outputs
+            if o not in ("", "unused")
+        ],
+        [numpy_helper.from_array(arrays[k], k) for k in known],
+    )
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator_of_onnxruntime(name: str, tmp_path: Path) -> None:
+    op, arrays, attrs, n = CASES[name]
+    proto = model_of(op, arrays, attrs, n)
+    onnx.save(proto, tmp_path / "model.onnx")
+    feeds = {i.name: arrays[i.name] for i in proto.graph.input}
+    found = execute(build_network(tmp_path / "model.onnx"), feeds)
+    for output, want in onnxruntime_outputs(proto, feeds).items():
+        np.testing.assert_allclose(found[output], want, rtol=2e-5, atol=2e-5, err_msg=output)
+
+
+def test_a_result_that_has_no_composition_is_refused(tmp_path: Path) -> None:
+    op, arrays, attrs, _ = CASES["SkipLayerNormalization"]
+    proto = model_of(op, arrays, attrs, 1)
+    proto.graph.node[0].output.append("mean")
+    proto.graph.output.append(helper.make_tensor_value_info("mean", TensorProto.FLOAT, [2, 5, 1]))
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedOperator, match="further output"):
+        build_network(tmp_path / "model.onnx")
