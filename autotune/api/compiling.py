@@ -20,6 +20,7 @@ from autotune.api.choosing import (
     no_progress,
     tuned_latencies,
 )
+from autotune.api.cutting import Sources, share_text
 from autotune.api.warm import Note
 from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, UsageError
@@ -27,13 +28,13 @@ from autotune.graph.network import Network, under_names_of
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
-from autotune.network.artifact import Artifact
+from autotune.network.artifact import Artifact, Tuned
 from autotune.network.check import Report, check_model, joint_report
 from autotune.network.compiler import compile_variants
+from autotune.network.hybrid import hybrid_artifact
 from autotune.network.oracles import Original
-from autotune.network.runtime import Model
+from autotune.network.runtime import model_of
 from autotune.records import Header, Log, read_log
-from autotune.schedule.steps import Steps
 from autotune.target import parse_target, require_cores, runs_here, usable_cores
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
@@ -97,19 +98,22 @@ def compile(
     operators: Sequence[str | Path] = (),
     check: bool = True,
     check_inputs: Arrays | None = None,
+    fallback: bool = True,
     note: Note = lambda text: None,
 ) -> Compiled:
     """Compile `model` from the best records of `log`; the words are those of the command line.
 
     Tasks without a record take the program that the analytic cost model chooses, so a log is not
     needed. `dims`: extents of dimensions by name, see `bindings`; `constants`: inputs that are the
-    same in every inference. `note` is told, in a line each, what a user should know. See
+    same in every inference. `fallback`: what cannot be compiled runs in ONNX Runtime, and the
+    artifact is a `HybridArtifact`. `note` is told, in a line each, what a user should know. See
     `compile_plan` for errors.
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
     chosen_plan = plan(
         path, log_path, shapes, target, threads, max_error, random_weights, dims, constants
     )
+    chosen_plan = replace(chosen_plan, fallback=fallback)
     if operators:
         chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
     return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
@@ -125,7 +129,7 @@ class Compiled:
 
 def compile_plan(
     plan: Plan,
-    networks: Sequence[Network] | None = None,
+    sources: Sources | None = None,
     check: bool = True,
     given: Arrays | None = None,
     note: Note = lambda text: None,
@@ -133,11 +137,33 @@ def compile_plan(
 ) -> Compiled:
     """Compile what `plan` says and compare its outputs with an oracle.
 
-    `networks`: those of the plan, where they were read already. `given`: inputs of the user's for
+    `sources`: those of the plan, where they were read already. `given`: inputs of the user's for
     the check of the variant of their shapes, by name. Raises WrongNumbers where the outputs are
     wrong, LogMismatch for a log of another model or CPU.
     """
-    networks = plan.networks() if networks is None else networks
+    sources = plan.sources() if sources is None else sources
+    for text in sources.notes:
+        note(text)
+    artifact, networks = _programs(sources, plan, note, progress)
+    if not runs_here(plan.target):
+        if check:
+            note("not checked: this CPU cannot run the code")
+        return Compiled(artifact, None)
+    if sources.cuts:
+        note(share_text(model_of(artifact)))
+    if not check:
+        return Compiled(artifact, None)
+    return _checked(artifact, networks, plan, given, note)
+
+
+def _programs(
+    sources: Sources, plan: Plan, note: Note, progress: Progress
+) -> tuple[Artifact, Sequence[Network]]:
+    """The artifact, and what each of its variants was compiled from."""
+    networks: Sequence[Network] = sources.networks
+    if not networks:
+        artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)
+        return _named(artifact, plan, {}, ()), sources.wholes
     best = best_records(networks, plan, note)
     for key in best:
         if plan.log and key in plan.log.workloads:
@@ -145,16 +171,25 @@ def compile_plan(
             networks = [under_names_of(n, dag) if key in n.tasks else n for n in networks]
     tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
     networks, steps = choose(networks, plan, best, note, progress)
-    artifact = _compile(networks, steps, plan, progress)
-    tuned = tuned_latencies(best)
-    others = tuple(replace(other, tuned=tuned, tasks=tasks) for other in artifact.others)
-    artifact = replace(artifact, tuned=tuned, tasks=tasks, others=others)
-    if not check:
-        return Compiled(artifact, None)
-    if not runs_here(plan.target):
-        note("not checked: this CPU cannot run the code")
-        return Compiled(artifact, None)
-    return _checked(artifact, networks, plan, given, note)
+    with progress("compiling programs") as tell:
+        artifact = compile_variants(networks, steps, plan.target, plan.n_threads, tell, plan.verify)
+    if sources.cuts:
+        parts = artifact.variants
+        artifact = hybrid_artifact(parts, sources.cuts, plan.target, plan.n_threads)
+        networks = sources.wholes
+    return _named(artifact, plan, tuned_latencies(best), tasks), networks
+
+
+def _named(
+    artifact: Artifact, plan: Plan, tuned: Mapping[str, Tuned], tasks: tuple[str, ...]
+) -> Artifact:
+    """`artifact` with where it comes from and what is known of its tasks."""
+    path = str(plan.model.resolve())
+
+    def named(one: Artifact) -> Artifact:
+        return replace(one, tuned=tuned, tasks=tasks, model_path=path)
+
+    return replace(named(artifact), others=tuple(map(named, artifact.others)))
 
 
 def _has_random_weights(model: Path, header: Header) -> bool:
@@ -179,16 +214,6 @@ def _model_of(log: Log) -> Path:
     return path
 
 
-def _compile(
-    networks: Sequence[Network], steps: dict[str, Steps], plan: Plan, progress: Progress
-) -> Artifact:
-    with progress("compiling programs") as tell:
-        artifact = compile_variants(networks, steps, plan.target, plan.n_threads, tell, plan.verify)
-    path = str(plan.model.resolve())
-    others = tuple(replace(other, model_path=path) for other in artifact.others)
-    return replace(artifact, model_path=path, others=others)
-
-
 def _checked(
     artifact: Artifact, networks: Sequence[Network], plan: Plan, given: Arrays | None, note: Note
 ) -> Compiled:
@@ -197,7 +222,7 @@ def _checked(
     for one, network, variant in zip(artifact.variants, networks, plan.variants, strict=True):
         original = Original(plan.model, variant.shapes, plan.random_weights, plan.constants)
         fitting = given if given is not None and _fits(one, given) else None
-        reports.append(check_model(Model(one), network, original, fitting))
+        reports.append(check_model(model_of(one), network, original, fitting))
     report = joint_report(reports)
     for line in report.notes:
         note(line)

@@ -265,6 +265,12 @@ class StageSchedule:
             raise ScheduleError(
                 f"prefetch of {tensor} by {distance!r}", 'a distance is in bytes, or "next"'
             )
+        dag = self._schedule.state.dag
+        known = [p.name for p in dag.placeholders] + list(self._schedule.stages)
+        if tensor not in known:
+            raise ScheduleError(
+                f"prefetch of {tensor}: there is no such tensor", f"there are {', '.join(known)}"
+            )
         far = NEXT_PANEL if isinstance(distance, str) else distance
         return self._take(Prefetch(tensor, self.name, far))
 
@@ -277,9 +283,12 @@ class StageSchedule:
         return self
 
     def _require_sizes(self, loop: str, factors: Sequence[int]) -> None:
-        if not factors or min(factors) < 1:
+        given: Sequence[object] = factors
+        whole = all(isinstance(f, int) and not isinstance(f, bool) for f in given)
+        if not factors or not whole or min(factors) < 1:
             raise ScheduleError(
-                f"split of {self.name}'s loop '{loop}' by {factors}: factors are numbers above 0",
+                f"split of {self.name}'s loop '{loop}' by {factors}: "
+                "factors are whole numbers above 0",
                 "the extents of the inner loops, as in split('i', 4, 16)",
             )
 

@@ -29,7 +29,7 @@ from autotune.api.model import resume, tune_network
 from autotune.api.schedule import Schedule
 from autotune.api.showing import Show, showing
 from autotune.config import resolve
-from autotune.errors import LogMismatch, UsageError
+from autotune.errors import DefinitionError, LogMismatch, UsageError
 from autotune.graph.network import Call, Network, Port
 from autotune.graph.storage import Value
 from autotune.measure.peak import fma_peak, form_peaks
@@ -81,6 +81,9 @@ class Task:
         name: str = "",
         source: str = "",
     ) -> None:
+        given: Any = threads
+        if given is not None and (not isinstance(given, int) or given < 1):
+            raise UsageError(f"threads is {threads!r}", "it is a whole number above 0")
         require_cores(threads or 1)
         self.dag = _dag(workload, args)
         self.name = name or str(getattr(workload, "__name__", "task"))
@@ -296,8 +299,18 @@ def _dag(
         return workload
     if isinstance(workload, Tensor | Sequence):
         return dag_of(workload)
+    if not callable(workload):
+        raise DefinitionError(
+            f"{workload!r} is no computation", "give a function of te expressions, or its tensors"
+        )
     with numbered():
-        return dag_of(workload(*args))
+        outputs = workload(*args)
+        if not isinstance(outputs, Tensor | Sequence):
+            raise DefinitionError(
+                f"{getattr(workload, '__name__', 'the function')} returns {outputs!r}, no tensor",
+                "return the tensor of a te.compute, or several",
+            )
+        return dag_of(outputs)
 
 
 class Function:
@@ -310,7 +323,6 @@ class Function:
         self.artifact = artifact
         self.model = Model(artifact, threads)
         self._names = [p.name for p in dag.placeholders if not p.constant]
-        self._outputs = dag.outputs
 
     def __call__(
         self, *inputs: Array, out: Array | Sequence[Array] | None = None
@@ -324,26 +336,11 @@ class Function:
                 f"{len(inputs)} arrays are given, the function takes {len(self._names)}",
                 f"its inputs are {', '.join(self._names)}",
             )
-        found = self.model.run(dict(zip(self._names, inputs, strict=True)))
-        results = tuple(found[name] for name in self._outputs)
-        if out is not None:
-            results = _written(results, [out] if isinstance(out, np.ndarray) else [*out])
-        return results[0] if len(results) == 1 else results
+        return self.model(*inputs, out=out)
 
     def save(self, path: str | Path) -> None:
         """Write the compiled function to a file: `autotune.load(path).run({name: array})`."""
         self.artifact.save(Path(path))
-
-
-def _written(results: tuple[Array, ...], out: Sequence[Array]) -> tuple[Array, ...]:
-    if len(out) != len(results) or any(
-        a.shape != b.shape or a.dtype != b.dtype for a, b in zip(results, out, strict=True)
-    ):
-        wanted = ", ".join(f"{a.dtype}{list(a.shape)}" for a in results)
-        raise UsageError("the arrays of `out` do not fit the outputs", f"they are {wanted}")
-    for array, place in zip(results, out, strict=True):
-        place[...] = array
-    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True)

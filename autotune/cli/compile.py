@@ -27,6 +27,7 @@ from autotune.cli.options import (
     constants_of,
     dim_option,
     dims_of,
+    fallback_option,
     max_error_option,
     operators_option,
     random_weights_option,
@@ -60,6 +61,7 @@ Arrays = dict[str, NDArray[Any]]
 @check_input_option
 @args_option
 @operators_option
+@fallback_option
 @click.option(
     "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."
 )
@@ -81,6 +83,7 @@ def command(
     arguments: str | None,
     weights: Path | None,
     operators: tuple[Path, ...],
+    fallback: bool,
     verify: bool,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
@@ -89,6 +92,8 @@ def command(
     that an analytic model of this CPU chooses. Records with a larger error than --max-error (the
     limit that the log was tuned with, by default) are left out. The outputs are compared with those
     of ONNX Runtime, where it is installed, on the model file itself.
+
+    What cannot be compiled (NonMaxSuppression, tree ensembles, strings, …) runs in ONNX Runtime.
 
     MODEL may be FILE.py:FUNCTION as well, a computation of `autotune.te`, which NumPy checks.
     """
@@ -109,18 +114,20 @@ def command(
     fixed = constants_of(constants)
     plan = plan_of(source, log_path, bound, target, threads, max_error, is_random, extents, fixed)
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
+    plan = replace(plan, fallback=fallback)
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
     inputs += [file for _, file in check_files]
     require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
-    networks = plan.networks()
+    sources = plan.sources()
+    networks = sources.wholes
     if plan.random_weights:
         say_random_weights(plan.model.name)
     given = _given(networks, check_files)
     n_denormal = networks[0].n_denormal
     if n_denormal:
         say_note(f"weights below 1.2e-38 count as zero ({n_denormal} here): docs/numbers.md")
-    done = compile_plan(plan, networks, check, given, say_note, counting)
+    done = compile_plan(plan, sources, check, given, say_note, counting)
     if done.report is not None:
         say(str(done.report))
     done.artifact.save(path)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from autotune.api.sources import random_weights_note
 from autotune.cli.console import say_note
@@ -15,7 +13,6 @@ from autotune.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from autotune.api.task import Task
-    from autotune.graph.network import Network
     from autotune.records import Log
     from autotune.te.dag import ComputeDAG
 
@@ -27,26 +24,6 @@ def model_files(path: Path) -> Iterator[Path]:
     yield path
     with suppress(ModelError, UsageError):
         yield from external_files(path)
-
-
-def read_network(
-    path: Path,
-    shapes: dict[str, tuple[int, ...]],
-    random_weights: bool = False,
-    operators: Iterable[str] = (),
-    constants: Mapping[str, NDArray[Any]] | None = None,
-) -> Network:
-    """Split a model into tasks, and say so where its weights are random.
-
-    `operators`: paths of files with operators of the user's.
-    """
-    from autotune.api.operators import operators_of
-    from autotune.graph.network import build_network
-
-    network = build_network(path, shapes, random_weights, operators_of(operators), constants)
-    if random_weights:
-        say_random_weights(path.name)
-    return network
 
 
 def read_workload(model: Path | None, arguments: str | None, threads: int = 0) -> Task | None:

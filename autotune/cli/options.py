@@ -244,6 +244,11 @@ operators_option = click.option(
     metavar="FILE.py",
     help="ONNX operators of your own: a Python file that defines OPERATORS. Repeatable.",
 )
+fallback_option = click.option(
+    "--fallback/--no-fallback",
+    default=True,
+    help="Run in ONNX Runtime what cannot be compiled, or refuse and name all of it.  [fallback]",
+)
 events_option = click.option(
     "--events",
     type=click.Choice(["jsonl"]),

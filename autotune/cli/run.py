@@ -74,11 +74,16 @@ def command(
 
 def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
     if files:
-        return read_inputs(model.input_info, files)
+        ports = (variant.input_info for variant in model.variants)
+        return read_inputs(max(ports, key=_n_elements), files)
     from autotune.network.runtime import random_inputs
 
     say_note("no --input: running on random numbers")
     return random_inputs(model.input_info)
+
+
+def _n_elements(ports: tuple[Endpoint, ...]) -> int:
+    return sum(math.prod(end.shape) for end in ports)
 
 
 def read_inputs(
@@ -87,7 +92,7 @@ def read_inputs(
     """Arrays from files by name, cast to no other dtype: `runtime.require_inputs` checks them."""
     arrays: Arrays = {}
     names = [end.name for end in ports]
-    elements = sum(math.prod(end.shape) for end in ports)
+    elements = _n_elements(ports)
     for name, path in files:
         loaded = read_array(path, _WIDEST_BYTES * elements + _SLACK_BYTES)
         if isinstance(loaded, dict):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.api.sources import model_path
-from autotune.cli.console import columns, debug_option, put, put_json
+from autotune.cli.console import columns, debug_option, put, put_json, say_note
 from autotune.cli.models import read_workload, say_random_weights, shape_text
 from autotune.cli.options import (
     FILE,
@@ -69,7 +69,8 @@ def command(
     A subgraph "for 3, 4" can replace those two tasks, which compile decides by what they take; one
     "in 4x16 blocks" runs over the blocks of a pruned weight that are not zero.
     """
-    from autotune.api.bindings import Variant, networks_of, variants
+    from autotune.api.bindings import Variant, variants
+    from autotune.api.cutting import sources_of
     from autotune.api.operators import operators_of
 
     random_weights |= model is None
@@ -89,7 +90,10 @@ def command(
                 raise UsageError("passes are shown for one shape", "give each --dim one extent")
             show_passes(path, found[0].shapes, random_weights, paths, fixed, after)
             return
-        networks = networks_of(path, found, random_weights, operators_of(paths), fixed)
+        sources = sources_of(path, found, random_weights, operators_of(paths), fixed)
+        for text in sources.notes:
+            say_note(text)
+        networks = sources.wholes
         if random_weights:
             say_random_weights(path.name)
     if style == "json":

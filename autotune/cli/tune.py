@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from autotune.cli.console import debug_option, put, say
+from autotune.cli.console import debug_option, put, say, say_note
 from autotune.cli.options import (
     FILE,
     SEED,
@@ -20,6 +20,7 @@ from autotune.cli.options import (
     dim_option,
     dims_of,
     events_option,
+    fallback_option,
     max_error_option,
     operators_option,
     random_weights_option,
@@ -50,6 +51,7 @@ from autotune.cli.options import (
 @warm_start_option
 @rules_option
 @operators_option
+@fallback_option
 @click.option("--dry-run", is_flag=True, help="Show tasks and settings; measure nothing.")
 @events_option
 @debug_option
@@ -65,6 +67,7 @@ def command(
     warm_start: tuple[Path, ...],
     rules: tuple[Path, ...],
     operators: tuple[Path, ...],
+    fallback: bool,
     dry_run: bool,
     events: str | None,
     **options: Any,
@@ -107,7 +110,10 @@ def command(
             dims=dims_of(dims),
             constants=constants_of(constants),
             random_weights=random_weights,
+            fallback=fallback,
         )
+        for text in prepared.notes:
+            say_note(text)
     network = prepared.network
     title = network.name if task else Path(prepared.source).name
     if network.random_weights:

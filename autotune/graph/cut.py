@@ -19,7 +19,15 @@ from onnx import ValueInfoProto
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.cut_cost import SMALL, is_worth_a_cut
 from autotune.graph.ir import Array
-from autotune.graph.network import FLAGS, Network, Port, network_of
+from autotune.graph.network import (
+    FLAGS,
+    Call,
+    Chain,
+    Network,
+    Port,
+    network_of,
+    under_names_of,
+)
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
@@ -76,6 +84,54 @@ class Cut:
     def networks(self) -> tuple[Network, ...]:
         """The networks of the compiled segments."""
         return tuple(s.network for s in self.segments if s.network is not None)
+
+    @cached_property
+    def tunable(self) -> Network:
+        """The compiled segments as one network, for what only counts tasks: it cannot be run."""
+        first = Network(
+            self.name,
+            self.inputs,
+            self.outputs,
+            {},
+            (),
+            {},
+            self.model_hash,
+            random_weights=self.random_weights,
+            constant_inputs=self.constant_inputs,
+        )
+        for n, network in enumerate(self.networks):
+            first = _appended(first, network, f"{n}:")
+        return first
+
+    @cached_property
+    def n_nodes(self) -> int:
+        """Nodes of the model in all segments."""
+        return sum(sum(s.operators.values()) for s in self.segments)
+
+
+def _appended(whole: Network, part: Network, prefix: str) -> Network:
+    """`whole` with the calls of `part`, whose values get a prefix; names of equal tasks are those
+    of `whole`."""
+    for key in part.tasks.keys() & whole.tasks.keys():
+        part = under_names_of(part, whole.tasks[key])
+
+    def renamed(call: Call) -> Call:
+        ends = [{n: prefix + v for n, v in x.items()} for x in (call.inputs, call.outputs)]
+        return replace(call, inputs=ends[0], outputs=ends[1])
+
+    values = {
+        prefix + n: replace(v, name=prefix + v.name, parent=v.parent and prefix + v.parent)
+        for n, v in part.values.items()
+    }
+    n_calls = len(whole.calls)
+    chains = (Chain(renamed(c.whole), tuple(n + n_calls for n in c.parts)) for c in part.chains)
+    return replace(
+        whole,
+        values=whole.values | values,
+        calls=(*whole.calls, *map(renamed, part.calls)),
+        tasks={**part.tasks, **whole.tasks},
+        chains=(*whole.chains, *chains),
+    )
 
 
 def cut_model(

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
+from autotune.dtypes import dtype_bytes
 from autotune.graph.network import Network, Port
-from autotune.te.expr import dtype_bytes
 
 SMALL = "beside it, and too small to be worth a cut"
 

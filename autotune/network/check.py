@@ -14,19 +14,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from autotune.dtypes import DTYPES, is_float
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.graph.network import Network, Port
-from autotune.network.artifact import numpy_dtype
 from autotune.network.baselines import baseline
 from autotune.network.check_inputs import check_inputs
-from autotune.network.differences import TOLERANCE, Difference, difference, tolerance
+from autotune.network.differences import TOLERANCE, Difference, difference, flat_outputs, tolerance
+from autotune.network.hybrid import HybridArtifact
 from autotune.network.memory import Place, place_of
 from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
 from autotune.network.runtime import Model, random_inputs
@@ -83,7 +84,7 @@ def check_model(
     `network`: what it was compiled from, for where no other oracle can run the file. `given`:
     inputs of the user, in addition. Raises WrongNumbers.
     """
-    oracles = Oracles(original, model.n_threads, lambda x: evaluate_network(network, x))
+    oracles = Oracles(original, model.n_threads, partial(_evaluated, model, network))
     kinds = dict(check_inputs(model.input_info, original.proto.graph, seed))
     if given is not None:
         kinds = {"given": dict(given)} | kinds
@@ -93,6 +94,15 @@ def check_model(
     used = dict.fromkeys(check.oracle.name for check in checks)
     notes = (*oracles.problems, *(v.note for v in verdicts if v.note), *_unseen(checks))
     return Report(tuple(used), tuple(kinds), worst.error, worst.allowed, notes)
+
+
+def _evaluated(model: Model, network: Network, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """`evaluate_network`; raises ModelError where a part of the model is not in the network."""
+    if isinstance(model.artifact, HybridArtifact):
+        raise ModelError(
+            "no oracle can run the model", "give inputs that it can run on: --check-input x.npz"
+        )
+    return evaluate_network(network, inputs)
 
 
 def joint_report(reports: Sequence[Report]) -> Report:
@@ -127,11 +137,12 @@ class _Check:
 
     @cached_property
     def actual(self) -> Mapping[str, Array]:
-        return self.model.run(self.inputs)
+        return flat_outputs(self.model.run(self.inputs))
 
     @cached_property
     def _answer(self) -> tuple[Oracle, Mapping[str, Array]]:
-        return self.oracles.ask(self.inputs)
+        oracle, outputs = self.oracles.ask(self.inputs)
+        return oracle, flat_outputs(outputs)
 
     @property
     def oracle(self) -> Oracle:
@@ -163,7 +174,7 @@ class _Check:
     def _spread(self, scale: float) -> dict[str, _Spread]:
         if scale not in self._asked:
             rounded = self.oracle.rounded(self.inputs, range(1, _SAMPLES + 1), scale)
-            self._asked[scale] = _spreads(self.expected, rounded)
+            self._asked[scale] = _spreads(self.expected, map(flat_outputs, rounded))
         return self._asked[scale]
 
     def _is_standard(self, name: str, floor: float) -> bool:
@@ -171,7 +182,7 @@ class _Check:
         if self.oracle.name != ONNXRUNTIME or self.network.flops > _MOST_FLOPS:
             return False
         try:
-            expected = self.oracles.reference.run(self.inputs)
+            expected = flat_outputs(self.oracles.reference.run(self.inputs))
         except (MissingDependency, ModelError):
             return False
         return difference(self.actual[name], expected[name]).within(floor)
@@ -282,7 +293,7 @@ def _view(storages: dict[str, Array], network: Network, place: Place) -> Array:
     if place.root not in storages:
         root = network.values[place.root]
         # NaN marks storage that no kernel wrote
-        unset = np.nan if root.dtype.startswith("float") else 0
+        unset = np.nan if is_float(root.dtype) else 0
         storages[place.root] = np.full(spanned(root.shape, root.strides), unset, root.dtype)
     flat = storages[place.root]
     strides = [s * flat.itemsize for s in place.strides]
@@ -291,7 +302,7 @@ def _view(storages: dict[str, Array], network: Network, place: Place) -> Array:
 
 def _user(array: Array, port: Port) -> Array:
     with np.errstate(over="ignore"):
-        return np.array(array).reshape(port.shape).astype(numpy_dtype(port.dtype))
+        return np.array(array).reshape(port.shape).astype(DTYPES[port.dtype].numpy)
 
 
 def _require(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> float:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, BinaryIO
 
+from autotune import __version__
 from autotune.codegen.memory import aligned
 from autotune.graph.cut import Cut, Segment
 from autotune.graph.network import Port
@@ -139,6 +140,7 @@ def hybrid_artifact(
         "n_threads": n_threads,
         "random_weights": first.random_weights,
         "constant_inputs": first.constant_inputs,
+        "autotune_version": __version__,
     }
     return _joined(plans, constants, common)
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import UsageError
+from autotune.network.arguments import Inputs, Outputs, in_order, outputs_given
 from autotune.network.artifact import Endpoint
 from autotune.network.hybrid import HybridArtifact, HybridSegment
 from autotune.network.onnx_session import OnnxSession, as_array
@@ -56,6 +57,7 @@ class HybridModel(Model):
         static = _static_types(artifact)
         is_alone = all(segment.network is None for segment in self.segments)
         self._steps = [self._step(s, static, is_alone) for s in self.segments]
+        self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         variants: Sequence[Any] = artifact.others
@@ -72,13 +74,21 @@ class HybridModel(Model):
             return Model(segment.network, self.n_threads, self._memory)
         return OnnxSession(segment.onnx, segment.outputs, static, self.n_threads, is_alone)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs of one inference by name; raises UsageError when `inputs` does not fit.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HybridModel, (self.artifact, self.n_threads)
+
+    def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
+        """Outputs of one inference by name: see `Model.run`. `out`: for outputs of static shape.
 
         Raises ModelError where ONNX Runtime fails.
         """
-        variant: Any = self.variant(inputs)
-        return variant._inference(inputs, None)  # type: ignore[no-any-return]
+        named = inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
+        variant: Any = self.variant(named)
+        given = {} if out is None else outputs_given(variant._results, out)
+        found: dict[str, Array] = variant._inference(named, None)
+        for name, array in given.items():
+            array[...] = found[name]
+        return found | given
 
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         """Time every kernel of one inference, and every segment of ONNX Runtime's."""
@@ -133,12 +143,10 @@ def _is_text(end: Endpoint) -> bool:
 
 def _texts(array: Any) -> Any:
     """Strings as Python has them, whatever way NumPy keeps them."""
-    is_text = isinstance(array, np.ndarray) and array.dtype.kind in "UST"
-    return (
-        np.char.decode(array).astype(object)
-        if is_text and array.dtype.kind == "S"
-        else (array.astype(object) if is_text else array)
-    )
+    kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
+    if kind == "S":
+        return np.char.decode(array).astype(object)
+    return array.astype(object) if kind in ("U", "T") else array
 
 
 def _static_types(artifact: HybridArtifact) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -20,7 +20,7 @@ Rows = NDArray[np.int64]
 
 
 class Tag(StrEnum):
-    """What a rule tells about the structure that it made. Names of sketches consist of tags."""
+    """Properties of a loop structure; their values make up the names of sketches in logs."""
 
     CHANNELS_OUTSIDE = "channels>pixels"
     PIXELS_OUTSIDE = "pixels>channels"
@@ -39,9 +39,9 @@ class Tag(StrEnum):
     WINOGRAD4 = "winograd4"
     WHOLE = "whole"
     BLOCKED = "blocked"
-    PARTS = "parts"
-    CHAINED = "chained"
-    ATTENDED = "attended"
+    SPLIT_K = "parts"
+    FUSED_WINDOW = "chained"
+    ATTENTION = "attended"
     ROWS = "rows"
     LANES = "lanes"
     GATHERED = "gathered"

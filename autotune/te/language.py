@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from autotune.dtypes import is_float
 from autotune.te.access import first_outside
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.dag import compute as compute_op
-from autotune.te.expr import BOOL, FLOAT_DTYPES, INDEX, Axis, Expr, Reduce, sub, variables
+from autotune.te.expr import BOOL, INDEX, Axis, Expr, Reduce, sub, variables
 from autotune.te.expr import Tensor as TensorNode
 from autotune.te.values import (
     MAX_RAGGED,
@@ -74,7 +76,7 @@ def reduce_axis(extent: int | tuple[Operand, Operand], name: str = "") -> Reduce
 
 def _ragged_axis(begin: Operand, end: Operand, name: str) -> ReduceAxis:
     first, last = (as_expression(x, INDEX) for x in (begin, end))
-    if any(x.dtype in FLOAT_DTYPES or x.dtype == BOOL for x in (first, last)):
+    if any(is_float(x.dtype) or x.dtype == BOOL for x in (first, last)):
         fail(f"a reduction axis from {first!r} to {last!r}", "it begins and ends at whole numbers")
     first, last = first.astype(INDEX), last.astype(INDEX)
     axis = Axis(name, MAX_RAGGED, sub(value_of(last), value_of(first)))
@@ -111,9 +113,12 @@ def dag_of(outputs: Tensor | Sequence[Tensor]) -> ComputeDAG:
 
     Raises DefinitionError where two tensors have one name or nothing is computed.
     """
-    results = [outputs] if isinstance(outputs, Tensor) else [*outputs]
+    results: list[Any] = [outputs] if isinstance(outputs, Tensor) else [*outputs]
     if not results:
         fail("a task needs its outputs", "return the tensor of a te.compute, or several")
+    wrong = next((t for t in results if not isinstance(t, Tensor)), None)
+    if wrong is not None:
+        fail(f"{wrong!r} is no tensor", "return the tensor of a te.compute, or several")
     order: dict[str, Tensor] = {}
     for tensor in results:
         _collect(tensor, order)

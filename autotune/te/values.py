@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
+import numpy as np
+
+from autotune.dtypes import DTYPES, is_float
 from autotune.errors import DefinitionError
 from autotune.te.dag import Op, print_expr
 from autotune.te.expr import (
     BOOL,
-    DTYPES,
-    FLOAT_DTYPES,
     INDEX,
     Axis,
     Const,
@@ -58,6 +59,7 @@ class Expression:
     """
 
     __slots__ = ("node", "reads")
+    __array_ufunc__ = None  # np.float32(2) * e is e.__rmul__(np.float32(2))
 
     def __init__(self, node: Expr, reads: tuple[Tensor, ...] = ()) -> None:
         self.node = node
@@ -70,7 +72,7 @@ class Expression:
 
     def astype(self, dtype: str) -> Expression:
         """This value converted to `dtype`; floats are rounded towards zero to integers."""
-        return Expression(cast(require_dtype(dtype), self.node), self.reads)
+        return Expression(cast(require_dtype(dtype), value_of(self)), self.reads)
 
     def __add__(self, other: Operand) -> Expression:
         return arithmetic("add", self, other)
@@ -115,7 +117,7 @@ class Expression:
         return arithmetic("pow", other, self)
 
     def __neg__(self) -> Expression:
-        if self.dtype in FLOAT_DTYPES:
+        if is_float(self.dtype):
             return Expression(call("neg", value_of(self)), self.reads)
         return arithmetic("sub", 0, self)
 
@@ -154,6 +156,9 @@ class Expression:
             "an expression has no truth value while the computation is defined",
             "choose with te.where(condition, a, b), join conditions with & and |",
         )
+
+    def __iter__(self) -> NoReturn:
+        fail("an expression is one element, not several", "te.max, te.min and te.sum reduce axes")
 
     __hash__ = object.__hash__
 
@@ -221,16 +226,35 @@ def as_expression(value: object, dtype: str = "") -> Expression:
         return value
     if isinstance(value, Tensor):
         fail(f"{value.name} is a whole tensor", f"read an element: {value.name}[…]")
+    value = _plain(value)
     if not isinstance(value, bool | int | float):
         fail(f"{value!r} is neither an expression nor a number", "use te.… functions on elements")
     own = BOOL if isinstance(value, bool) else INDEX if isinstance(value, int) else "float32"
     wanted = dtype or ("float32" if own == INDEX else own)
-    if wanted in FLOAT_DTYPES and not isinstance(value, bool):
-        return Expression(Const(float(value), wanted))
+    if is_float(wanted) and not isinstance(value, bool):
+        return Expression(Const(DTYPES[wanted].literal(_as_float(value)), wanted))
     is_whole = isinstance(value, int) or (math.isfinite(value) and value == int(value))
-    if (wanted == BOOL) != isinstance(value, bool) or not is_whole:
+    if (wanted == BOOL) != isinstance(value, bool) or not is_whole or not _fits(value, wanted):
         fail(f"{value!r} is no {wanted}", "convert the other operand with .astype(dtype)")
     return Expression(Const(bool(value) if wanted == BOOL else int(value), wanted))
+
+
+def _plain(value: object) -> object:
+    """Numbers of NumPy as those of Python."""
+    if isinstance(value, np.integer):
+        return int(value)
+    return float(value) if isinstance(value, np.floating) else value
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        fail("a whole number is too large for a float", "write a float, such as 1e30")
+
+
+def _fits(value: float, dtype: str) -> bool:
+    return DTYPES[dtype].low <= value <= DTYPES[dtype].high
 
 
 def value_of(e: Expression) -> Expr:
@@ -261,12 +285,12 @@ def aligned(a: object, b: object) -> tuple[Expression, Expression]:
 def arithmetic(op: str, a: object, b: object) -> Expression:
     """`a op b` of two numbers of one dtype."""
     x, y = aligned(a, b)
-    is_float = x.dtype in FLOAT_DTYPES
+    of_floats = is_float(x.dtype)
     if x.dtype == BOOL:
         fail(f"'{op}' is no operation on conditions", "join them with & and |")
-    if op in ("div", "pow") and not is_float:
+    if op in ("div", "pow") and not of_floats:
         fail(f"'{op}' is for floats, these are {x.dtype}", "use //, or .astype('float32')")
-    if op in ("floordiv", "mod") and is_float:
+    if op in ("floordiv", "mod") and of_floats:
         fail(f"'{op}' is for whole numbers, these are {x.dtype}", "use te.floor(a / b)")
     if op in ("floordiv", "mod") and not (isinstance(y.node, Const) and y.node.value > 0):
         fail(f"'{op}' takes a positive number on its right, not {y!r}", "divide by a constant")
@@ -293,7 +317,7 @@ def function_of(name: str, x: object) -> Expression:
     if name == "not":
         if value.dtype != BOOL:
             fail(f"~ is for conditions, not for {value.dtype}", "compare first: ~(i > 0)")
-    elif value.dtype not in FLOAT_DTYPES:
+    elif not is_float(value.dtype):
         fail(f"{name} is for floats, not for {value.dtype}", "convert: .astype('float32')")
     return Expression(call(name, value_of(value)), value.reads)
 
@@ -326,6 +350,7 @@ def _index(part: object, tensor: Tensor, dim: int) -> Expression:
     """One index of `tensor`; one that is itself read from a tensor is kept inside."""
     if isinstance(part, Axis):
         part = Expression(part.var)
+    part = _plain(part)
     if isinstance(part, bool) or not isinstance(part, Expression | int):
         fail(f"{part!r} is no index of {tensor.name}", "an index is a whole number or an axis")
     extent = tensor.shape[dim]
@@ -337,7 +362,7 @@ def _index(part: object, tensor: Tensor, dim: int) -> Expression:
                 "indices count from 0, not from the end",
             )
         return Expression(idx(part))
-    if part.dtype in FLOAT_DTYPES or part.dtype == BOOL:
+    if is_float(part.dtype) or part.dtype == BOOL:
         fail(f"{part!r} is a {part.dtype}, no index", "convert: .astype('int64')")
     node = cast(INDEX, value_of(part))
     if loads(node):
@@ -366,7 +391,7 @@ def numbered() -> Iterator[None]:
 
 def require_shape(shape: object) -> tuple[int, ...]:
     """`shape` as a tuple of extents; raises DefinitionError."""
-    parts = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    parts = tuple(map(_plain, shape if isinstance(shape, Sequence) else (shape,)))
     sizes = [p for p in parts if isinstance(p, int) and not isinstance(p, bool) and p > 0]
     if len(sizes) != len(parts) or math.prod(sizes) > _MAX_ELEMENTS:
         fail(f"{shape!r} is no shape", "extents are whole numbers above 0")

@@ -80,11 +80,15 @@ def test_a_refused_step_names_step_loop_and_reason_and_changes_nothing() -> None
     with pytest.raises(ScheduleError, match="there is no stage 'x'") as e:
         s["x"].inline()
     assert e.value.hint == "the stages are c, d, e"
-    with pytest.raises(ScheduleError, match="factors are numbers above 0"):
+    with pytest.raises(ScheduleError, match="factors are whole numbers above 0"):
         s["e"].split("j")
+    with pytest.raises(ScheduleError, match="factors are whole numbers above 0"):
+        s["e"].split("j", "2")  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="prefetch of q: there is no such tensor"):
+        s["e"].prefetch("q", 64)
     with pytest.raises(ScheduleError, match=r"not directly in i.0"):
         s["e"].fuse("i.0", "j")
-    with pytest.raises(ScheduleError, match="factors are numbers above 0"):
+    with pytest.raises(ScheduleError, match="factors are whole numbers above 0"):
         s["e"].tile("j", "i.1", 4, 0)
     assert (s.steps, str(s)) == before
     assert s.undo().steps == ()

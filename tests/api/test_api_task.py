@@ -113,12 +113,16 @@ def test_what_does_not_fit_is_told(task: autotune.Task) -> None:
     built = task.build(constants={"b": b})
     with pytest.raises(UsageError, match="1 arrays are given, the function takes 2"):
         built(a)
-    with pytest.raises(UsageError, match="do not fit the outputs"):
+    with pytest.raises(UsageError, match=r"`out` of 'out' is float64"):
         built(a, c, out=c.astype(np.float64))
     with pytest.raises(UsageError, match="this task was not tuned"):
         task.best()
     with pytest.raises(DefinitionError, match="needs its outputs"):
         autotune.Task([])
+    with pytest.raises(DefinitionError, match="<lambda> returns None, no tensor"):
+        autotune.Task(lambda: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(UsageError, match="threads is -1"):
+        autotune.Task(matmul_add, (8, 8, 8), threads=-1)
     s = task.schedule()
     s["product"].split("r", 5)
     with pytest.raises(ScheduleError, match="a reduction over r must not overlap"):

@@ -91,8 +91,7 @@ def writers(
         pytest.fail("worked before it tried the place")
 
     for name in (
-        "autotune.cli.compile.read_network",
-        "autotune.cli.models.read_network",
+        "autotune.api.bindings.build_network",
         "autotune.network.runtime.load",
         "autotune.records.distill",
     ):

@@ -282,3 +282,56 @@ def test_scales_of_another_length_are_refused(tmp_path: Path) -> None:
     save(proto, tmp_path / "model.onnx")
     with pytest.raises(AutotuneError, match="scales"):
         build_network(tmp_path / "model.onnx")
+
+
+def _packed(q: Array, bits: int) -> Array:
+    """Whole numbers along the last dimension as ONNX Runtime packs them, lowest bits first."""
+    parts = q.reshape(*q.shape[:-1], -1, 8 // bits).astype(np.uint8)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return np.bitwise_or.reduce(parts << shifts, axis=-1)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("zeros", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_of_few_bits(bits: int, zeros: bool, rows: int, tmp_path: Path) -> None:
+    n, k, block = 24, 96, 32
+    q = RNG.integers(0, 1 << bits, (n, k // block, block))
+    constants = {"b": _packed(q, bits), "s": positive(n, k // block).reshape(-1)}
+    names = ["x", "b", "s"]
+    if zeros:
+        z = RNG.integers(0, 1 << bits, (n, 4 if bits == 4 else 3))
+        constants["z"] = _packed(z, bits).reshape(-1)
+        names.append("z")
+    attrs = {"K": k, "N": n, "bits": bits, "block_size": block}
+    x = normal(1, rows, k)
+    proto = model_of([_node("MatMulNBits", names, **attrs)], {"x": x}, {"y": "float32"}, constants)
+    save(proto, tmp_path / "model.onnx")
+    network = build_network(tmp_path / "model.onnx")
+    found = execute(network, {"x": x})["y"]
+    want = onnxruntime_outputs(proto, {"x": x})["y"]
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+    weights = sum(a.nbytes for c in network.calls for a in c.constants.values() if a.ndim == 2)
+    assert weights <= n * k * bits // 8 + 2 * 4 * n * k // block
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8])
+def test_dequantised_weights_of_floats_stay_small(dtype: int, tmp_path: Path) -> None:
+    low, high = {TensorProto.INT4: (-8, 8), TensorProto.UINT4: (0, 16)}.get(dtype, (-128, 128))
+    q = RNG.integers(low, high, (64, 24))
+    x, scale = normal(3, 64), positive(4, 24)
+    weights = helper.make_tensor("w", dtype, q.shape, q.reshape(-1).tolist())
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["real"], axis=0, block_size=16),
+        helper.make_node("MatMul", ["x", "real"], ["y"]),
+    ]
+    proto = model_of(nodes, {"x": x}, {"y": "float32"}, {"s": scale})
+    proto.graph.initializer.append(weights)
+    save(proto, tmp_path / "model.onnx")
+    network = build_network(tmp_path / "model.onnx")
+    found = execute(network, {"x": x})["y"]
+    want = x.astype(np.float64) @ (q * np.repeat(scale, 16, axis=0).astype(np.float64))
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+    (call,) = network.calls
+    stored = [a for a in call.constants.values() if a.dtype.kind in "iu"]
+    assert sum(a.nbytes for a in stored) == q.size // (1 if dtype == TensorProto.INT8 else 2)

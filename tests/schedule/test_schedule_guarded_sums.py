@@ -179,7 +179,7 @@ def test_a_schedule_that_decides_too_late_has_no_program() -> None:
     dag = DAGS["bias_relu"]
     inner = (ComputeAt(f"conv.{name}", "conv", "o") for name in ("y1", "products", "x2"))
     steps = (Winograd("conv", ("kh", "kw"), 2), ComputeAt("conv", "biased", "o"), *inner)
-    with pytest.raises(ScheduleError, match="conv is done before it is known"):
+    with pytest.raises(ScheduleError, match="conv is computed before it is known"):
         lower(dag, steps)
 
 

@@ -87,6 +87,13 @@ def test_reductions_indices_and_several_outputs() -> None:
     np.testing.assert_allclose(found["sums"], values[::-1].sum(1), rtol=1e-5, atol=1e-6)
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    x = te.placeholder((3, np.int64(2)), "x")
+    y = te.compute(np.int64(2), lambda i: np.float32(2) * x[np.int8(1), i] + np.float64(0.5), "y")
+    values = np.ones((3, 2), np.float32)
+    np.testing.assert_array_equal(evaluate(te.dag_of(y), {"x": values})["y"], [2.5, 2.5])
+
+
 def test_padding_is_a_guard_and_gathers_stay_inside() -> None:
     x, at = te.placeholder(8, "x"), te.placeholder(5, "at", dtype="int32")
     padded = te.compute(10, lambda i: te.where((i > 0) & (i < 9), x[i - 1], 0), "padded")
@@ -144,6 +151,11 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: te.placeholder(8, "a b"), "'a b' is no name"),
     (lambda: te.placeholder(8, dtype="complex64"), "'complex64' is no dtype"),
     (lambda: te.reduce_axis((1, 4)), "cannot begin at 1"),
+    (lambda: N[0] + (1 << 40), "1099511627776 is no int32"),
+    (lambda: X[0] * 10**400, "too large for a float"),
+    (lambda: [*X[0]], "one element, not several"),
+    (lambda: te.sum(X[K], K).astype("float64"), "a reduction is used inside"),
+    (lambda: te.dag_of([3]), "3 is no tensor"),
     (lambda: te.dag_of([]), "needs its outputs"),
     (lambda: te.dag_of(X), "output x is an input"),
     (

@@ -19,7 +19,9 @@ from autotune.graph.ir import Array, Editor, Graph, Node
 from autotune.graph.operators.integer_products import MAX_TERMS, signed_weights, unsigned
 from autotune.graph.operators.quantisation import check_scale, dequantised
 from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.weight_only import SmallWeights, weight_only_product
 
+_NIBBLE, _LEAST_BLOCK = 16, 8
 _TERMS = 4
 """Products of bytes that one instruction adds up: the channels are padded to a multiple of it."""
 
@@ -161,7 +163,7 @@ class _Products:
         x, w = (self._quantised(name) for name in node.inputs[:2])
         value = self.editor.constants.get(w.name) if w is not None else None
         if x is None or w is None or value is None or not _is_one(x):
-            return False
+            return w is not None and value is not None and self._is_weight_only(node, w, value)
         weights = signed_weights(value, w.zero)
         axis = _channel_axis(node, weights.ndim)
         scales = _per_channel(w.scale, weights.ndim, axis)
@@ -171,6 +173,29 @@ class _Products:
         if scales is None or is_other or terms > MAX_TERMS:
             return False
         self._emit(node, x, weights, scales)
+        return True
+
+    def _is_weight_only(self, node: Node, w: _Quantised, value: Array) -> bool:
+        """Emit the product of floats and integers that are widened while they are read."""
+        if node.op != "MatMul" or value.ndim != 2 or node.attrs.get("trans_a", 0):
+            return False
+        scale, zero = w.scale, np.zeros((), np.int32) if w.zero is None else w.zero.astype(np.int32)
+        if node.attrs.get("trans_b", 0):
+            value, scale, zero = value.T, scale.T, zero.T
+        k, n = value.shape
+        block = _block(k, scale, zero)
+        if not block:
+            return False
+        q, low = value.astype(np.int32), int(value.min(initial=0))
+        bits = 4 if int(value.max(initial=0)) - low < _NIBBLE and block % 2 == 0 else 8
+        if bits == 4:
+            q, zero = (q - low).astype(np.uint8), zero - low
+        else:
+            q = value
+        rows = [np.broadcast_to(a, (k, n))[::block].astype(np.float64) for a in (scale, zero)]
+        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        weights = SmallWeights(q, rows[0], rows[1], block, bits)
+        weight_only_product(self.editor, node, weights, bias)
         return True
 
     def _emit(self, node: Node, x: _Quantised, weights: Array, scales: Array) -> None:
@@ -244,6 +269,16 @@ class _Products:
 def _is_one(x: _Quantised) -> bool:
     """Whether a tensor has one scale and one zero point."""
     return x.scale.size == 1 and (x.zero is None or x.zero.size == 1)
+
+
+def _block(k: int, scale: Array, zero: Array) -> int:
+    """Rows of weights that share scale and zero point; 0 where that is no regular number."""
+    found = k
+    for a in (scale, zero):
+        if a.ndim == 2 and a.shape[0] == k and k > 1:
+            changes = np.flatnonzero((a[1:] != a[:-1]).any(axis=1)) + 1
+            found = int(np.gcd.reduce([found, *changes]))
+    return found if found >= _LEAST_BLOCK or found == k else 0
 
 
 def _channel_axis(node: Node, rank: int) -> int:

@@ -36,7 +36,7 @@ class Inference:
         """
         if any(n and not is_static(n, self.editor) for n in node.inputs):
             return
-        if schema_of(node.op, OPSET) is None:
+        if schema_of(node.op, OPSET) is None and operator_of(node.op).shape is None:
             return
         for name, kind in self.types_of(node).items():
             check_type(node, name, kind.shape)
@@ -49,11 +49,18 @@ class Inference:
         kinds = None if key is None else self._known.get(key)
         if kinds is None:
             schema = schema_of(node.op, OPSET)
-            kinds = [] if schema is None else self._inferred(schema, node)
+            kinds = self._own(node) if schema is None else self._inferred(schema, node)
             if key is not None:
                 self._known[key] = kinds
         pairs = zip(node.outputs, kinds, strict=True)
         return {name: kind for name, kind in pairs if name and kind is not None}
+
+    def _own(self, node: Node) -> list[TensorType | None]:
+        """The types of an operator that is not of the standard."""
+        shape = operator_of(node.op).shape
+        found = shape(self.editor, node) if shape else None
+        dtype = self.editor.types[node.inputs[0]].dtype
+        return [None if found is None else TensorType(found, dtype) for _ in node.outputs]
 
     def _key(self, node: Node) -> object | None:
         """The key of everything that the output types depend on; None if it would be large."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
 from autotune.graph.limits import MOST_ITERATIONS, Budget, refused
+from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.affine_grid import affine_grid
 from autotune.graph.reader.compositions import composed
 from autotune.graph.reader.functions import inlined, renamed, standard_body
@@ -51,6 +52,9 @@ class Unfolding:
         nodes = composed(node, self.editor.types)
         if nodes is not None:
             return self._counted(node, nodes)
+        is_foreign = schema_of(node.op, OPSET) is None and operator_of(node.op).is_native
+        if node.opset != OPSET and is_foreign:
+            return [replace(node, opset=OPSET)]
         if node.opset != OPSET:
             return self._in_opset(node)
         handler = _HANDLERS.get(node.op)

@@ -40,7 +40,7 @@ def _in_order_or_parts(dag: ComputeDAG, target: Target) -> list[Partial]:
     if not long:
         return [begin(dag)]
     steps = (Parts(op.name, n, f"{op.name}.parts") for op, n in long.items())
-    in_parts = begin(dag).add(*steps, tags=(Tag.PARTS,))
+    in_parts = begin(dag).add(*steps, tags=(Tag.SPLIT_K,))
     return [in_parts] if any(_rounds(op, target) for op in long) else [begin(dag), in_parts]
 
 

@@ -90,7 +90,7 @@ def _tile(
     out = pack_constants(out, first)
     out = prefetch_next_tile(out, c.scores, first, "scores.")
     order = Tag.PANELS_OUTSIDE if inner.panels_outside else Tag.TILES_OUTSIDE
-    out = out.add(done=(c.scores.name, first.name), tags=(Tag.ATTENDED, order))
+    out = out.add(done=(c.scores.name, first.name), tags=(Tag.ATTENTION, order))
     return finish_tiling(out, op, c.last, outer)
 
 

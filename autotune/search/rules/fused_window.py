@@ -128,7 +128,7 @@ def _tile(p: Partial, op: Compute, c: _Chain, v: Variant, target: Target) -> Par
         else:
             out = place_producer(out, stage.name, host, block, target)
     out = out.add(*(Pack(n, window.name) for n in constants_of(out.state, window)))
-    out = out.add(done=(c.middle.name, window.name), tags=(Tag.CHAINED,))
+    out = out.add(done=(c.middle.name, window.name), tags=(Tag.FUSED_WINDOW,))
     return finish_tiling(out, op, anchor, v)
 
 

@@ -268,7 +268,7 @@ def test_a_child_that_is_killed_while_it_starts_is_started_again(
     tmp_path: Path, deaths: int, starts: bool
 ) -> None:
     arguments = {"count": str(tmp_path / "count"), "deaths": deaths}
-    child = Child(Setup("test_frames:serve_echo", arguments), 60.0)
+    child = Child(Setup("test_measure_frames:serve_echo", arguments), 60.0)
     try:
         if not starts:
             with pytest.raises(WorkerError, match="did not start: killed by SIGKILL"):

@@ -23,7 +23,7 @@ from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG
-from tests.loopir.test_predicate_hoisting import rows_of
+from tests.loopir.test_loopir_predicate_hoisting import rows_of
 from tests.schedule.random_schedules import random_steps
 from tests.schedule.running import random_inputs
 from tests.schedule.small_dags import ALL, conv, gemm

@@ -1,0 +1,140 @@
+"""⑪ The networks of a model, or of the parts of it that can be compiled beside ONNX Runtime.
+
+sources_of(path, variants) ─► Sources: networks ; cuts, where something runs in ONNX Runtime
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.api.bindings import Variant, networks_of
+from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
+from autotune.graph.cut import Cut, Outside, cut_model
+from autotune.graph.network import Network
+from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.reader.constant_inputs import Constants
+from autotune.network.hybrid import HybridArtifact
+from autotune.network.onnx_session import (
+    FALLBACK_HINT,
+    OnnxSession,
+    declared_types,
+    require_onnxruntime,
+)
+from autotune.network.profile import fallback_share
+from autotune.network.runtime import Model
+from autotune.network.variants import unified
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What of a model is compiled: `networks`, one for every variant if there are no `cuts`.
+
+    `cuts`: of every variant, where ONNX Runtime computes a part; then `networks` has the compiled
+    segments of all of them in order.
+    """
+
+    networks: tuple[Network, ...]
+    cuts: tuple[Cut, ...] = ()
+
+    @property
+    def wholes(self) -> tuple[Network, ...]:
+        """A network for every variant; of a cut model one that can be tuned, not run."""
+        return tuple(cut.tunable for cut in self.cuts) or self.networks
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of nodes that are not compiled, a line each."""
+        return tuple(dict.fromkeys(text for cut in self.cuts for text in outside_texts(cut)))
+
+
+def sources_of(
+    model: Path,
+    variants: Sequence[Variant],
+    random_weights: bool = False,
+    operators: UserOperators | None = None,
+    constants: Constants | None = None,
+    fallback: bool = True,
+) -> Sources:
+    """Read a model at the shapes of every variant.
+
+    `fallback`: cut it where it cannot be compiled. Raises NotCompilable (UnsupportedOperator names
+    all operators) without it, and where ONNX Runtime cannot run the rest either; MissingDependency
+    where that is not installed. Else see `bindings.networks_of`.
+    """
+    try:
+        return Sources(networks_of(model, variants, random_weights, operators, constants))
+    except NotCompilable as error:
+        if not fallback:
+            raise
+        refusal = error
+    try:
+        require_onnxruntime("")
+    except MissingDependency as error:
+        raise MissingDependency(
+            f"{refusal.message}; onnxruntime, which could run it, is not installed", FALLBACK_HINT
+        ) from error
+    try:
+        cuts = tuple(
+            cut_model(model, declared_types, v.shapes, random_weights, operators, constants)
+            for v in variants
+        )
+        for segment in (s for cut in cuts for s in cut.segments if s.network is None):
+            OnnxSession(segment.onnx, segment.outputs, {}, 1)
+    except UsageError:
+        raise
+    except ModelError as error:
+        if isinstance(error, NotCompilable):
+            raise
+        raise refusal from error
+    networks = tuple(network for cut in cuts for network in cut.networks)
+    return Sources(unified(networks) if len(networks) > 1 else networks, cuts)
+
+
+def require_tunable(sources: Sources, name: str) -> None:
+    """Raise NotCompilable where ONNX Runtime would run all of a model."""
+    if not any(network.tasks for network in sources.wholes):
+        raise NotCompilable(
+            f"there is nothing to tune in {name}: all of it runs in ONNX Runtime",
+            "see why with --no-fallback; autotune compile takes it as it is",
+        )
+
+
+def outside_texts(cut: Cut) -> Iterator[str]:
+    """`3 of 10 nodes run in ONNX Runtime`, and the operators with the reason."""
+    if all(s.network is not None for s in cut.segments):
+        return
+    n_outside = sum(sum(s.operators.values()) for s in cut.segments if s.network is None)
+    yield f"{n_outside} of {cut.n_nodes} nodes run in ONNX Runtime (docs/fallback.md):"
+    kinds: dict[str, list[Outside]] = {}
+    for node in cut.outside:
+        kinds.setdefault(_kind(node), []).append(node)
+    for reason, nodes in kinds.items():
+        ops = ", ".join(dict.fromkeys(n.op for n in nodes))
+        count = f"{len(nodes)} nodes, first" if len(nodes) > 1 else "node"
+        yield f"  {ops} ({count} '{nodes[0].name}'): {reason}"
+
+
+def share_text(model: Model) -> str:
+    """What ONNX Runtime takes of the time, measured on random inputs at the largest shape."""
+    largest = max(model.variants, key=lambda m: sum(math.prod(e.shape) for e in m.input_info))
+    segments = largest.artifact.segments if isinstance(largest.artifact, HybridArtifact) else ()
+    if all(segment.network is None for segment in segments):
+        return "nothing is compiled: all of the model runs in ONNX Runtime"
+    try:
+        share = fallback_share(largest)
+    except AutotuneError as error:
+        return f"the share of ONNX Runtime cannot be measured on random inputs: {error.message}"
+    return f"ONNX Runtime takes {100 * share:.0f} % of the time, measured on random inputs"
+
+
+_DEPENDS = "depends on the data"
+
+
+def _kind(node: Outside) -> str:
+    """The reason of a node, without what is of this node alone."""
+    if node.reason.startswith("the shape of") and node.reason.endswith(_DEPENDS):
+        return f"a shape {_DEPENDS}"
+    return node.reason
