@@ -13,7 +13,7 @@ from pathlib import Path
 from autotune.api.bindings import Variant, networks_of
 from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
 from autotune.graph.cut import Cut, Outside, cut_model
-from autotune.graph.network import Network
+from autotune.graph.network import Network, Port
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.network.hybrid import HybridArtifact
@@ -43,6 +43,11 @@ class Sources:
     def wholes(self) -> tuple[Network, ...]:
         """A network for every variant; of a cut model one that can be tuned, not run."""
         return tuple(cut.tunable for cut in self.cuts) or self.networks
+
+    @property
+    def inputs(self) -> tuple[tuple[Port, ...], ...]:
+        """The inputs of the model at the shapes of every variant."""
+        return tuple(source.inputs for source in self.cuts or self.networks)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -137,4 +142,6 @@ def _kind(node: Outside) -> str:
     """The reason of a node, without what is of this node alone."""
     if node.reason.startswith("the shape of") and node.reason.endswith(_DEPENDS):
         return f"a shape {_DEPENDS}"
+    if node.reason.endswith(f"its condition {_DEPENDS}"):
+        return f"{node.reason} (an input that decides it can be bound: --const NAME=VALUE)"
     return node.reason

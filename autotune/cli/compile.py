@@ -40,7 +40,7 @@ from autotune.units import format_bytes
 
 if TYPE_CHECKING:
     from autotune.api.task import Task
-    from autotune.graph.network import Network
+    from autotune.graph.network import Port
 
 Shapes = dict[str, tuple[int, ...]]
 Arrays = dict[str, NDArray[Any]]
@@ -123,7 +123,7 @@ def command(
     networks = sources.wholes
     if plan.random_weights:
         say_random_weights(plan.model.name)
-    given = _given(networks, check_files)
+    given = _given(sources.inputs, check_files)
     n_denormal = networks[0].n_denormal
     if n_denormal:
         say_note(f"weights below 1.2e-38 count as zero ({n_denormal} here): docs/numbers.md")
@@ -177,7 +177,9 @@ def _compile_workload(
     put_path(path)
 
 
-def _given(networks: Sequence[Network], files: tuple[tuple[str, Path], ...]) -> Arrays | None:
+def _given(
+    inputs: Sequence[tuple[Port, ...]], files: tuple[tuple[str, Path], ...]
+) -> Arrays | None:
     """The user's own inputs for the check; looked at before minutes are spent."""
     from autotune.cli.run import read_inputs
     from autotune.network.artifact import Endpoint
@@ -185,7 +187,7 @@ def _given(networks: Sequence[Network], files: tuple[tuple[str, Path], ...]) -> 
 
     if not files:
         return None
-    known = [tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in n.inputs) for n in networks]
+    known = [tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in ports) for ports in inputs]
     largest = max(known, key=lambda ports: sum(math.prod(p.shape) for p in ports))
     arrays = read_inputs(largest, files, "--check-input")
     shapes = {name: array.shape for name, array in arrays.items()}

@@ -18,6 +18,7 @@ from autotune.cli.options import (
     constants_of,
     dim_option,
     dims_of,
+    fallback_option,
     format_option,
     operators_option,
     random_weights_option,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 @random_weights_option
 @args_option
 @operators_option
+@fallback_option
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
 @click.option("--passes", is_flag=True, help="Print what every pass over the graph does, instead.")
 @click.option("--after", metavar="PASS", help="Print the graph behind this pass, instead.")
@@ -56,6 +58,7 @@ def command(
     random_weights: bool,
     arguments: str | None,
     operators: tuple[Path, ...],
+    fallback: bool,
     dag: bool,
     passes: bool,
     after: str | None,
@@ -90,7 +93,7 @@ def command(
                 raise UsageError("passes are shown for one shape", "give each --dim one extent")
             show_passes(path, found[0].shapes, random_weights, paths, fixed, after)
             return
-        sources = sources_of(path, found, random_weights, operators_of(paths), fixed)
+        sources = sources_of(path, found, random_weights, operators_of(paths), fixed, fallback)
         for text in sources.notes:
             say_note(text)
         networks = sources.wholes

@@ -90,12 +90,12 @@ class Cut:
         """The compiled segments as one network, for what only counts tasks: it cannot be run."""
         first = Network(
             self.name,
-            self.inputs,
-            self.outputs,
-            {},
-            (),
-            {},
-            self.model_hash,
+            inputs=(),
+            outputs=(),
+            values={},
+            calls=(),
+            tasks={},
+            model_hash=self.model_hash,
             random_weights=self.random_weights,
             constant_inputs=self.constant_inputs,
         )
@@ -119,6 +119,9 @@ def _appended(whole: Network, part: Network, prefix: str) -> Network:
         ends = [{n: prefix + v for n, v in x.items()} for x in (call.inputs, call.outputs)]
         return replace(call, inputs=ends[0], outputs=ends[1])
 
+    def ports(found: tuple[Port, ...]) -> tuple[Port, ...]:
+        return tuple(replace(p, value=prefix + p.value) for p in found)
+
     values = {
         prefix + n: replace(v, name=prefix + v.name, parent=v.parent and prefix + v.parent)
         for n, v in part.values.items()
@@ -127,6 +130,8 @@ def _appended(whole: Network, part: Network, prefix: str) -> Network:
     chains = (Chain(renamed(c.whole), tuple(n + n_calls for n in c.parts)) for c in part.chains)
     return replace(
         whole,
+        inputs=(*whole.inputs, *ports(part.inputs)),
+        outputs=(*whole.outputs, *ports(part.outputs)),
         values=whole.values | values,
         calls=(*whole.calls, *map(renamed, part.calls)),
         tasks={**part.tasks, **whole.tasks},

@@ -14,7 +14,7 @@ that somebody else has written: an artifact is native code.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codegen.memory import aligned
 from autotune.dtypes import DTYPES
 from autotune.errors import ArtifactError, UsageError
 from autotune.files import open_input, replacing
@@ -77,6 +78,11 @@ class Endpoint:
     def stored(self) -> str:
         """Dtype of the elements in memory."""
         return stored_dtype(self.dtype)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements have fractions."""
+        return self.dtype in DTYPES and DTYPES[self.dtype].is_float
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -148,6 +154,18 @@ class Artifact:
     def variants(self) -> tuple[Artifact, ...]:
         """The model at each of its shapes: this artifact, without `others`, and these."""
         return (replace(self, others=()), *self.others)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Restore from a pickle, which loses the alignment of the constants."""
+        self.__dict__.update(state)
+        constants: Bytes = aligned((self.constants.nbytes,), "uint8")
+        constants[:] = self.constants
+        for one in self.over_the_constants():
+            one.__dict__["constants"] = constants
+
+    def over_the_constants(self) -> Iterator[Artifact]:
+        """All artifacts that share `constants`, this one included."""
+        yield from (self, *self.others)
 
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""

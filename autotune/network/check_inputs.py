@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from autotune.dtypes import is_float
 from autotune.network.artifact import Endpoint
 from autotune.network.runtime import random_array, random_inputs
 
@@ -38,7 +37,7 @@ def check_inputs(
     if ports:
         rng = np.random.default_rng([seed, 1])
         yield "uniform", _without_zeros({p.name: _uniform(rng, p) for p in ports}, nonzero)
-    pixels = set(_pixels(graph)) & {p.name for p in ports if is_float(p.stored)}
+    pixels = set(_pixels(graph)) & {p.name for p in ports if p.is_float}
     if pixels:
         rng = np.random.default_rng([seed, 2])
         arrays = {p.name: _uniform(rng, p) for p in ports}
@@ -51,7 +50,7 @@ def _uniform(rng: np.random.Generator, port: Endpoint) -> Array:
     dtype = port.numpy_dtype
     if port.dtype == "string":
         return random_array(rng, port)
-    if is_float(port.stored):
+    if port.is_float:
         return rng.random(port.shape).astype(dtype)
     if port.limit > _FLAGS:
         return (rng.integers(0, 2, port.shape) * (port.limit - 1)).astype(dtype)

@@ -10,7 +10,7 @@ Compiled segments are sealed as whole networks are (`artifact`); they share cons
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -67,6 +67,13 @@ class HybridArtifact(Artifact):
     """
 
     segments: tuple[HybridSegment, ...] = field(default=())
+
+    def over_the_constants(self) -> Iterator[Artifact]:
+        """This artifact and its networks, at each of its shapes."""
+        yield self
+        yield from (s.network for s in self.segments if s.network is not None)
+        for other in self.others:
+            yield from other.over_the_constants()
 
     def _write(self, out: BinaryIO) -> None:
         variants: list[Any] = list(self.variants)

@@ -236,11 +236,17 @@ def _constants(value: Any) -> bool:
 
 
 def _target(value: Any) -> bool:
-    """Whether all fields are there, with their types."""
+    """Whether all fields are there, with their types, and name a CPU that there is code for."""
     types: dict[str, Any] = {f.name: str(f.type) for f in fields(Target)}
-    return isinstance(value, dict) and all(
+    if not isinstance(value, dict) or not all(
         type(value.get(name)).__name__ == kind for name, kind in types.items()
-    )
+    ):
+        return False
+    try:
+        Target.from_json(value)
+    except ValueError:
+        return False
+    return True
 
 
 _port = is_record(

@@ -47,15 +47,16 @@ def require_onnxruntime(what: str) -> Any:
 
 
 def declared_types(model: ModelProto, names: Sequence[str]) -> Mapping[str, TypeProto]:
-    """What ONNX Runtime infers of the types of tensors of `model`.
-
-    Raises ModelError where it cannot load the model.
-    """
+    """What ONNX Runtime infers of the types of tensors of `model`; nothing if it cannot load it."""
     package = require_onnxruntime("types of operators that ONNX does not know")
     outputs = {o.name for o in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=n) for n in names if n not in outputs)
-    with blamed(ONNXRUNTIME, "load", ""):
+    try:
         session = _session(package, model.SerializeToString(), 1, False, False)
+    except (
+        Exception
+    ):  # its own, and protobuf's for what is too large: segments may load all the same
+        return {}
     found = {o.name: _type(o.type, o.shape) for o in session.get_outputs()}
     return {name: kind for name, kind in found.items() if kind is not None}
 

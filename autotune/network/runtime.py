@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import load_libgomp, team
-from autotune.dtypes import dtype_bytes, is_float
+from autotune.dtypes import dtype_bytes
 from autotune.errors import ArtifactError, UsageError
 from autotune.network.arguments import (
     Inputs,
@@ -352,7 +352,7 @@ def random_array(rng: np.random.Generator, port: Endpoint) -> Array:
     """Numbers for one input, or short words where it takes strings: see `random_inputs`."""
     if port.dtype == "string":
         return np.array(_WORDS, object)[rng.integers(0, len(_WORDS), port.shape)]
-    if is_float(port.stored):
+    if port.is_float:
         return rng.standard_normal(port.shape).astype(port.numpy_dtype)
     return rng.integers(0, port.limit, port.shape).astype(port.dtype)
 
