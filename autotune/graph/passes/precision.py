@@ -1,0 +1,125 @@
+"""① Products of float32 in a narrower type: bfloat16 or float16 factors, sums in float32.
+
+    Conv(x, w, b)          ->  Conv(n, w', b)     n = Cast(x): narrow, w': narrow weights
+    Add(x, y)              ->  Add(Cast(n), y)    all else reads n widened, where x is not an output
+    Reshape(x), Conv of it ->  Reshape(n)         what moves elements moves narrow ones
+
+A tensor that a product or a window reads is stored narrow, once: its producer rounds it as the last
+thing that it does, and readers that compute in float32 widen it in registers. Normalisations,
+softmax and everything else that is not linear are computed in float32, and what only they read is
+stored so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autotune.dtypes import DTYPES
+from autotune.graph.ir import Editor, Graph, Node
+from autotune.graph.operators.table import operator_of
+
+PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+"""What `--precision` names, and the dtype of the factors of products."""
+_MOVES = ("Reshape", "Transpose", "Slice", "Split", "Concat", "Expand")
+"""Operators whose results consist of elements of their first operand, or of all for Concat."""
+_WINDOWS = ("MaxPool", "AveragePool", "GlobalAveragePool", "LpPool", "GlobalMaxPool")
+
+
+def narrow_products(graph: Graph, dtype: str) -> Graph:
+    """Factors of Conv and MatMul in `dtype`; see the module."""
+    return _Narrower(graph, dtype).run()
+
+
+class _Narrower:
+    def __init__(self, graph: Graph, dtype: str) -> None:
+        self.graph, self.dtype = graph, dtype
+        self.editor = Editor(graph)
+        self.makers = {o: n for n in graph.nodes for o in n.outputs}
+        self.wanted = self._wanted()
+        """Tensors that are stored narrow."""
+        self.narrow: dict[str, str] = {}
+        """A tensor -> its narrow form."""
+        self.wide: dict[str, str] = {}
+        """A tensor with a narrow form -> that form widened."""
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            self._visit(self.editor.updated(node))
+        return self.editor.build()
+
+    def _wanted(self) -> set[str]:
+        """What products and windows read, before its elements are moved."""
+        found: set[str] = set()
+        todo = [n for node in self.graph.nodes for n in self._factors(node)]
+        while todo:
+            name = todo.pop()
+            if name in found or not self._is_float(name):
+                continue
+            found.add(name)
+            maker = self.makers.get(name)
+            if maker is not None and maker.op in _MOVES:
+                todo += maker.inputs if maker.op == "Concat" else maker.inputs[:1]
+        return found
+
+    def _factors(self, node: Node) -> tuple[str, ...]:
+        if node.op in _WINDOWS:
+            return node.inputs[:1]
+        return node.inputs[:2] if node.op in ("Conv", "MatMul") else ()
+
+    def _is_float(self, name: str) -> bool:
+        return bool(name) and self.editor.types[name].dtype == "float32"
+
+    def _visit(self, node: Node) -> None:
+        is_dense = node.op == "MatMul" or (node.op == "Conv" and node.attrs.get("group", 1) == 1)
+        data = node.inputs if node.op == "Concat" else node.inputs[:1]
+        if is_dense and all(map(self._is_float, node.inputs[:2])):
+            factors = [self._narrowed(node, name) for name in node.inputs[:2]]
+            rest = (self._widened(node, name) for name in node.inputs[2:])
+            self.editor.emit(replace(node, inputs=(*factors, *rest)))
+        elif node.op in _MOVES and all(n in self.narrow for n in data):
+            self._move(node, len(data))
+            return
+        else:
+            inputs = tuple(self._widened(node, name) for name in node.inputs)
+            self.editor.emit(replace(node, inputs=inputs))
+        for name in node.outputs:
+            if name in self.wanted and name not in self.graph.outputs:
+                self._narrowed(node, name)
+
+    def _move(self, node: Node, n_data: int) -> None:
+        """Move narrow elements; the results keep no wide form but where they are outputs."""
+        moved = tuple(self._new(name) for name in node.outputs)
+        data = tuple(self.narrow[name] for name in node.inputs[:n_data])
+        self.editor.emit(replace(node, inputs=(*data, *node.inputs[n_data:]), outputs=moved))
+        for name, narrow in zip(node.outputs, moved, strict=True):
+            self.narrow[name] = narrow
+            if name in self.graph.outputs:
+                self.editor.emit(Node(node.name, "Cast", (narrow,), (name,), {"to": "float32"}))
+
+    def _new(self, name: str) -> str:
+        return self.editor.new(f"{name}.narrow", self.editor.types[name].shape, self.dtype)
+
+    def _narrowed(self, node: Node, name: str) -> str:
+        """The narrow form of a tensor; constants are rounded here."""
+        if name not in self.narrow:
+            value = self.editor.constants.get(name)
+            if value is not None:
+                rounded = value.astype(DTYPES[self.dtype].numpy)
+                self.narrow[name] = self.editor.constant(f"{name}.narrow", rounded)
+            else:
+                self.narrow[name] = self._new(name)
+                made = (self.narrow[name],)
+                self.editor.emit(Node(node.name, "Cast", (name,), made, {"to": self.dtype}))
+        return self.narrow[name]
+
+    def _widened(self, node: Node, name: str) -> str:
+        """A tensor as float32: out of its narrow form, where that is the one that is stored."""
+        is_kept = name in self.graph.outputs or name in self.graph.inputs
+        if name not in self.narrow or is_kept or name in self.editor.constants:
+            return name
+        if name not in self.wide:
+            shape = self.editor.types[name].shape
+            self.wide[name] = self.editor.new(f"{name}.wide", shape)
+            made = (self.wide[name],)
+            self.editor.emit(Node(node.name, "Cast", (self.narrow[name],), made, {"to": "float32"}))
+        return self.wide[name]
