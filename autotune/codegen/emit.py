@@ -15,7 +15,8 @@ from math import gcd
 from autotune.codegen.arithmetic import TYPES, Arithmetic
 from autotune.codegen.dots import emit_dot, find_dot
 from autotune.codegen.frame import Frame, Guard, reads_memory
-from autotune.codegen.lanes import NEAR_STRIDES, picked, repeated, strided
+from autotune.codegen.lanes import NEAR_STRIDES
+from autotune.codegen.loads import load_picked, load_repeated, load_strided
 from autotune.codegen.powers import fixed_power
 from autotune.codegen.text import (
     I1,
@@ -34,6 +35,7 @@ from autotune.codegen.text import (
     undefined,
     vector,
 )
+from autotune.codegen.transposing import load_transposed, neighbours
 from autotune.errors import CodegenError
 from autotune.loopir.nodes import (
     Alloc,
@@ -128,10 +130,11 @@ class _Function:
         elif loop.kind == "dot" and (dot := find_dot(loop, self.at, self.module.isa)):
             self._store_value(dot.store, emit_dot(dot, self))
         elif loop.kind in ("unroll", "dot"):
+            self.at.extents[loop.var] = loop.extent
             for value in range(loop.extent):
                 self.at.env[loop.var] = value
                 self.body(loop.body)
-            del self.at.env[loop.var]
+            del self.at.env[loop.var], self.at.extents[loop.var]
         else:
             self.at.ranges[loop.var] = (0, loop.extent - 1)
             self._serial_loop(loop)
@@ -178,7 +181,8 @@ class _Function:
     def _if(self, stmt: If) -> None:
         choice = self.at.known(stmt.cond)
         if isinstance(choice, Const):
-            self.body(stmt.then if choice.value else stmt.orelse)
+            with self.at.under(stmt.cond):
+                self.body(stmt.then if choice.value else stmt.orelse)
             return
         cond = self.value(choice)
         if not stmt.orelse:
@@ -194,7 +198,10 @@ class _Function:
         self.b.label(after)
 
     def _let(self, stmt: Let) -> None:
+        if stmt.var in self.at.depends:  # of an earlier iteration of an unrolled loop
+            self.at.forget_all()
         self.at.env[stmt.var] = self.value(stmt.value)
+        self.at.depends[stmt.var] = self.at.depending(stmt.value)
         with suppress(KeyError):
             self.at.ranges[stmt.var] = bounds(stmt.value, self.at.ranges)
 
@@ -325,7 +332,8 @@ class _Function:
     def _select(self, e: Select, guard: Guard | None) -> Value:
         choice = self.at.known(e.cond)
         if isinstance(choice, Const):
-            return self.value(e.a if choice.value else e.b, guard)
+            with self.at.under(e.cond):
+                return self.value(e.a if choice.value else e.b, guard)
         cond = self.value(choice, guard)
         if is_guard(e):
             names = frozenset(variables(e.cond))
@@ -358,11 +366,13 @@ class _Function:
             assert self.at.lanes is not None
             value = self.plain_load(e, form, kind, self.at.lanes[1], guard)
         elif lane is None and not masked and (period := self.at.lane_period(form)):
-            value = self._repeated(e, form, kind, period, guard)
+            value = load_repeated(self, e, form, kind, period, guard)
         elif lane and guard is None and (width := self.at.stored_width(e.tensor, form, lane)):
-            value = self._picked(e, form, kind, lane, width)
+            value = load_picked(self, e, form, kind, lane, width)
         elif lane in NEAR_STRIDES:
-            value = self._strided(e, form, kind, lane, guard)
+            value = load_strided(self, e, form, kind, lane, guard)
+        elif lane and guard is None and (name := neighbours(self.at, form)):
+            value = load_transposed(self, e, form, kind, name)
         else:
             value = self._gather(e, guard)
         return self.b.cast("trunc", value, value.type.of(I1)) if e.tensor.dtype == "bool" else value
@@ -386,40 +396,6 @@ class _Function:
         if not reads_memory(form.terms):
             self.at.keep_load(e.tensor.name, key, value)
         return value
-
-    def _repeated(
-        self, e: Load, form: Linear, kind: Type, period: int, guard: Guard | None
-    ) -> Value:
-        """A few contiguous elements, repeated over the lanes."""
-        lanes = self.at.lanes
-        assert lanes is not None
-        first = self.at.without_lane(form)
-        few = self.plain_load(e, first, kind, min(period, lanes[1]), guard)
-        return repeated(self.b, few, lanes[1])
-
-    def _picked(self, e: Load, form: Linear, kind: Type, stride: int, width: int) -> Value:
-        """Every `stride`-th element, out of the vectors of `width` lanes that hold them all."""
-        lanes = self.at.lanes
-        assert lanes is not None
-        first = self.at.expanded(self.at.without_lane(form))
-        phase = first.const % stride
-        starts = range(first.const - phase, first.const - phase + stride * lanes[1], width)
-        whole = [self.plain_load(e, Linear(first.terms, n), kind, width, None) for n in starts]
-        return picked(self.b, whole, stride, phase)
-
-    def _strided(
-        self, e: Load, form: Linear, kind: Type, stride: int, guard: Guard | None
-    ) -> Value:
-        """Every `stride`-th element, out of the vectors around them."""
-        assert self.at.lanes is not None
-        count, first = self.at.lanes[1], self.at.without_lane(form)
-        mask = guard.holds if guard is not None and guard.holds.type.is_vector else None
-
-        def part(start: int, mask: Value | None) -> Value:
-            held = Guard(mask, guard.loops) if guard is not None and mask is not None else guard
-            return self.plain_load(e, Linear(first.terms, first.const + start), kind, count, held)
-
-        return strided(self.b, count, stride, mask, part)
 
     def _chosen(self, tensor: Tensor, form: Linear, kind: Type, count: int, guard: Guard) -> Value:
         """The address of a load where `guard` holds, else of zeros.

@@ -47,7 +47,8 @@ class Frame:
     `ranges`: lowest and highest value of those that are not.
 
     `lanes`: the vectorised loop around, and how many iterations it has; `widths`: of the vectors
-    that were last stored to a tensor.
+    that were last stored to a tensor. `extents`: iterations of the unrolled loops of this scope;
+    `conditions`: what the conditions around depend on; `depends`: what lets depend on.
     """
 
     buffers: dict[str, Buffer]
@@ -56,6 +57,9 @@ class Frame:
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     lanes: tuple[str, int] | None = None
     widths: dict[str, int] = field(default_factory=dict)
+    extents: dict[str, int] = field(default_factory=dict)
+    conditions: frozenset[str] = frozenset()
+    depends: dict[str, frozenset[str]] = field(default_factory=dict)
     _scope: Scope = field(default_factory=lambda: Scope(None, frozenset()))
     _forms: dict[int, tuple[object, Linear]] = field(default_factory=dict)
 
@@ -167,14 +171,27 @@ class Frame:
         yield lanes
         self.lanes = lanes
 
+    @contextmanager
+    def under(self, cond: Expr) -> Iterator[None]:
+        """What is emitted inside is for iterations where `cond` holds, or does not."""
+        outer, self.conditions = self.conditions, self.conditions | self.depending(cond)
+        yield
+        self.conditions = outer
+
+    def depending(self, e: Expr) -> frozenset[str]:
+        """The loops and lets that `e` depends on, also by way of lets."""
+        names = frozenset(variables(e))
+        return names.union(*(self.depends.get(name, ()) for name in names))
+
     # --- values to share ----------------------------------------------------------------------
 
     @contextmanager
     def scope(self, stored: frozenset[str]) -> Iterator[None]:
         """What is computed inside is valid to its end; it stores to tensors `stored`."""
         outer, self._scope = self._scope, Scope(self._scope, stored)
+        extents, self.extents = self.extents, {}
         yield
-        self._scope = outer
+        self._scope, self.extents = outer, extents
         for tensor in stored:
             self.forget(tensor)
 
@@ -205,6 +222,11 @@ class Frame:
     def keep_load(self, tensor: str, key: object, value: Value) -> None:
         """Let what follows in this region use an element until its tensor is stored to."""
         self._scope.loads.setdefault(tensor, {})[key] = value
+
+    def forget_all(self) -> None:
+        """A let has another value, on which addresses and elements of this region may depend."""
+        self._scope.values.clear()
+        self._scope.loads.clear()
 
     def forget(self, tensor: str) -> None:
         """Elements of a tensor that was just stored to must be loaded anew."""

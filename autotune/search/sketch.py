@@ -13,7 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from autotune.errors import ScheduleError
-from autotune.schedule.steps import CacheWrite, ComputeInline, Parallel, Reorder
+from autotune.schedule.steps import (
+    Annotate,
+    CacheWrite,
+    ComputeInline,
+    Hole,
+    Parallel,
+    Reorder,
+    Split,
+)
 from autotune.search.partial import Partial, Rule, advances, split_into_vectors
 from autotune.search.rules.algorithms import algorithms
 from autotune.search.rules.attention import tile_products_of_rows
@@ -22,14 +30,16 @@ from autotune.search.rules.ragged import tile_ragged_reduction
 from autotune.search.rules.rows import rfactor_contiguous_reduction, tile_rows_with_everything
 from autotune.search.rules.tiling import tile_reduction_with_consumer
 from autotune.search.rules.winograd_tiling import tile_transformed_reduction
-from autotune.search.space import Sketch, Tag
+from autotune.search.space import Role, Sketch, Tag
 from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Load, variables, walk
+from autotune.te.expr import Axis, Load, Var, variables, walk
 from autotune.te.ragged import ragged_axes
 
 MAX_REPEATED_NODES = 256
 """Most nodes of an expression that inlining may write where several reads of it were."""
+_LEAST_NEIGHBOURS = 4
+"""Elements in a row that are worth a vector of their own, see `codegen.transposing`."""
 
 
 def generate_sketches(
@@ -151,10 +161,20 @@ def tile_pointwise(p: Partial, name: str, target: Target) -> list[Partial] | Non
 
 def _pointwise_loops(p: Partial, op: Compute, target: Target, gather: bool) -> Iterator[Partial]:
     out = split_into_vectors(p, op, target, op.name, gather)
+    near = _axis_of_neighbours(op) if gather else None
+    if near:
+        hole = f"{op.name}.{near.name}.near"
+        out = out.hole(hole, tuple(u for u in (1, 4, 8, 16) if u <= near.extent), Role.UNROLL)
+        out = out.add(Split(op.name, near.name, (Hole(hole),)))
+        out = out.add(Annotate(op.name, f"{near.name}.1", "unroll"))
     stage, last = out.state[op.name], op.axes[-1].name
-    outer = [i.name for i in stage.iters if stage.axis_of(i.name) != last]
+    unrolled = [f"{near.name}.1"] if near else []
+    outer = [
+        i.name for i in stage.iters if stage.axis_of(i.name) != last and i.name not in unrolled
+    ]
     split, *rest = (i.name for i in stage.iters if stage.axis_of(i.name) == last)
     outer.append(split)
+    rest = [*unrolled, *rest]
     orders: dict[tuple[Tag, ...], list[str]] = {(): outer}
     for axes in _orders_of_reading(op):
         moved = sorted(outer, key=lambda n: axes.index(stage.axis_of(n)))
@@ -164,6 +184,15 @@ def _pointwise_loops(p: Partial, op: Compute, target: Target, gather: bool) -> I
         tags = (*((Tag.GATHERED,) if gather else ()), *as_read)
         loops = (Reorder(op.name, (*order, *rest)), Parallel(op.name, len(order)))
         yield out.add(*loops, done=(op.name,), tags=tags)
+
+
+def _axis_of_neighbours(op: Compute) -> Axis | None:
+    """The axis along which a stage that only moves elements reads neighbours; None: its last."""
+    body = op.body
+    if not isinstance(body, Load) or not isinstance(body.indices[-1], Var):
+        return None
+    found = next((a for a in op.axes[:-1] if a.var == body.indices[-1]), None)
+    return found if found is not None and found.extent >= _LEAST_NEIGHBOURS else None
 
 
 def _orders_of_reading(op: Compute) -> Iterator[list[str]]:

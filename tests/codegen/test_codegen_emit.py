@@ -15,7 +15,18 @@ from autotune.codegen.text import I64, PTR, Builder, Module, Value, vector
 from autotune.errors import CodegenError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
-from autotune.loopir.nodes import Alloc, Buffer, For, If, Kernel, PrefetchLine, Program, Stmt, Store
+from autotune.loopir.nodes import (
+    Alloc,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    PrefetchLine,
+    Program,
+    Stmt,
+    Store,
+)
 from autotune.loopir.verify import verify
 from autotune.schedule.steps import (
     Annotate,
@@ -192,6 +203,52 @@ def test_near_strides_read_nothing_behind_the_last_element(stride: int, count: i
     assert starts[0] == 0
     assert max(starts) + count == (count - 1) * stride + 1
     assert len(starts) <= stride
+
+
+def transposition(n_lanes: int, n_columns: int, dtype: str, cond: Expr | None = None) -> Program:
+    """y[u, t, v] = x[v, t, u] where `cond` holds: lanes along v, unrolled along u."""
+    x = Tensor("x", (n_lanes, 3, n_columns), dtype)
+    out = Tensor("y", (n_columns, 3, n_lanes), dtype)
+    u, v = Var("u"), Var("v")
+    whole, empty = (
+        For("v", n_lanes, "vectorize", (Store(out, (u, T, v), value),))
+        for value in (Load(x, (v, T, u)), Const(0, dtype))
+    )
+    lanes: Stmt = If(cond, (whole,), (empty,)) if cond else whole
+    inputs = {"x": numbers(x.size, dtype).reshape(x.shape)}
+    return program_of(inputs, out, For("u", n_columns, "unroll", (lanes,)), extent=3)
+
+
+@pytest.mark.parametrize("n_lanes", [4, 8, 16])
+@pytest.mark.parametrize("n_columns", [4, 8, 16, 5])
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
+def test_transposed_in_registers(dtype: str, n_columns: int, n_lanes: int) -> None:
+    program = transposition(n_lanes, n_columns, dtype)
+    x = numbers(n_lanes * 3 * n_columns, dtype).reshape(n_lanes, 3, n_columns)
+    found = agree(program, {"x": x})
+    np.testing.assert_array_equal(found["y"], x.transpose(2, 1, 0))
+    n_inserted = emit_program(program, "").count("insertelement")
+    assert (n_inserted > 0) == (n_columns == 5)
+
+
+@pytest.mark.parametrize("bound", [3, 8])
+def test_columns_that_may_not_be_there_are_not_read_together(bound: int) -> None:
+    """Even where all of them are: who says so is not looked at."""
+    program = transposition(8, 8, "float32", compare("lt", Var("u"), idx(bound)))
+    assert "<8 x float>, ptr" not in emit_program(program, "")
+    agree(program, {"x": numbers(8 * 3 * 8).reshape(8, 3, 8)})
+
+
+def test_columns_behind_a_number_that_depends_on_them_are_not_read_together() -> None:
+    """y[u, v] = x[v, u + least], where `least` is another number for every u."""
+    x, out = Tensor("x", (8, 16)), Tensor("y", (4, 8))
+    u, v, least = Var("u"), Var("v"), Var("least")
+    store = Store(out, (u, v), Load(x, (v, add(u, least))))
+    body = (Let("least", mod(mul(u, idx(3)), idx(4))), For("v", 8, "vectorize", (store,)))
+    agree(
+        program_of({"x": numbers(128).reshape(8, 16)}, out, For("u", 4, "unroll", body)),
+        {"x": numbers(128).reshape(8, 16)},
+    )
 
 
 @BOTH

@@ -39,8 +39,8 @@ def separable(*more: NodeProto, outputs: str = "y", **attrs: object) -> ModelPro
 
 
 def tasks(network: Network) -> list[str]:
-    """Tasks of the calls, without the transpose at the end of the model."""
-    return [call.task for call in network.calls[:-1]]
+    """Tasks of the calls, without the transposes at the ends of the model."""
+    return [call.task for call in network.calls[1:-1]]
 
 
 def chains(proto: ModelProto, folder: Path) -> list[tuple[int, ...]]:
@@ -53,9 +53,9 @@ def network(tmp_path: Path) -> Network:
 
 
 def test_a_chain_is_there_beside_its_parts(network: Network) -> None:
-    assert [chain.parts for chain in network.chains] == [(0, 1), (2, 3)]
+    assert [chain.parts for chain in network.chains] == [(1, 2), (3, 4)]
     assert [network.labels[key] for key in network.parts] == [
-        "Transpose+Conv+Relu+Conv+Clip",
+        "Conv+Relu+Conv+Clip",
         "Conv+Relu+Conv",
     ]
     assert list(network.weights) == [*(c.task for c in network.calls), *network.parts]
@@ -97,13 +97,13 @@ def test_what_nothing_is_known_of_is_not_chosen(network: Network) -> None:
 
 
 def test_a_result_that_others_read_ends_a_chain(tmp_path: Path) -> None:
-    assert chains(separable(node("Relu", "b", "z"), outputs="y z"), tmp_path) == [(2, 3)]
-    assert chains(separable(outputs="y g"), tmp_path) == [(0, 1)]
+    assert chains(separable(node("Relu", "b", "z"), outputs="y z"), tmp_path) == [(3, 4)]
+    assert chains(separable(outputs="y g"), tmp_path) == [(1, 2)]
 
 
 def test_a_wider_product_is_not_part_of_a_chain(tmp_path: Path) -> None:
     proto = separable(kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-    assert chains(proto, tmp_path) == [(2, 3)]
+    assert chains(proto, tmp_path) == [(3, 4)]
 
 
 def test_pooling_is_a_window_too(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_pooling_is_a_window_too(tmp_path: Path) -> None:
     ]
     constants = {"w": weight(5, 6, 1, 1), "v": weight(5, 5, 1, 1)}
     proto = model(nodes, {"x": (1, 6, 9, 9)}, constants)
-    assert [c.parts for c in assert_matches(proto, tmp_path, 1e-5).chains] == [(0, 1)]
+    assert [c.parts for c in assert_matches(proto, tmp_path, 1e-5).chains] == [(1, 2)]
 
 
 def test_between_grouped_convolutions_there_is_no_chain(tmp_path: Path) -> None:

@@ -89,9 +89,10 @@ def test_what_rearranges_elements_may_run_in_the_order_of_reading() -> None:
     assert set(sketches) == {"", "as-read", "gathered", "gathered,as-read"}
     state = replay(dag, sketches["as-read"].steps, {"y.w.unroll": 4})
     assert [i.name for i in state["y"].iters] == ["h", "w.0", "c", "w.1"]
-    state = replay(dag, sketches["gathered"].steps, {"y.w.vectors": 2})
+    state = replay(dag, sketches["gathered"].steps, {"y.w.vectors": 2, "y.c.near": 4})
     loops = [(i.name, i.extent, i.annotation) for i in state["y"].iters]
-    assert loops[-2:] == [("w.1", 2, "unroll"), ("w.2", 8, "vectorize")]
+    tile = [("c.1", 4, "unroll"), ("w.1", 2, "unroll"), ("w.2", 8, "vectorize")]
+    assert loops[-3:] == tile
     copied = ComputeDAG((x, compute("y", (h, w, c), x.tensor[h, w, c])), ("y",))
     assert [s.name for s in generate_sketches(copied, AVX2)] == [""]
 
