@@ -65,12 +65,18 @@ class Plan:
     operators: tuple[str, ...] = ()
     constants: Arrays = field(default_factory=dict)
     verify: bool = False
+    precision: str = "f32"
 
     def networks(self) -> tuple[Network, ...]:
         """The model at the shapes of every variant: see `variants.unified`."""
         operators = operators_of(self.operators)
         return networks_of(
-            self.model, self.variants, self.random_weights, operators, self.constants
+            self.model,
+            self.variants,
+            self.random_weights,
+            operators,
+            self.constants,
+            self.precision,
         )
 
 

@@ -81,7 +81,9 @@ def prepare(
     require_room(path, log)
     fixed, known = arrays_of(constants), operators_of(config.operators)
     bound = variants(path, shapes, dims, fixed)
-    networks = networks_of(path, bound, random_weights or model is None, known, fixed)
+    networks = networks_of(
+        path, bound, random_weights or model is None, known, fixed, config.precision
+    )
     return Prepared(networks, config, target, str(path.resolve()), bound)
 
 

@@ -20,6 +20,7 @@ from autotune.cli.options import (
     dims_of,
     format_option,
     operators_option,
+    precision_option,
     random_weights_option,
     shape_option,
     shapes_of,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 @random_weights_option
 @args_option
 @operators_option
+@precision_option
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
 @click.option("--passes", is_flag=True, help="Print what every pass over the graph does, instead.")
 @click.option("--after", metavar="PASS", help="Print the graph behind this pass, instead.")
@@ -56,6 +58,7 @@ def command(
     random_weights: bool,
     arguments: str | None,
     operators: tuple[Path, ...],
+    precision: str | None,
     dag: bool,
     passes: bool,
     after: str | None,
@@ -87,9 +90,11 @@ def command(
         if passes or after:
             if len(found) > 1:
                 raise UsageError("passes are shown for one shape", "give each --dim one extent")
-            show_passes(path, found[0].shapes, random_weights, paths, fixed, after)
+            show_passes(path, found[0].shapes, random_weights, paths, fixed, after, precision or "f32")
             return
-        networks = networks_of(path, found, random_weights, operators_of(paths), fixed)
+        networks = networks_of(
+            path, found, random_weights, operators_of(paths), fixed, precision or "f32"
+        )
         if random_weights:
             say_random_weights(path.name)
     if style == "json":

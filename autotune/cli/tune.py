@@ -21,6 +21,7 @@ from autotune.cli.options import (
     dims_of,
     events_option,
     max_error_option,
+    precision_option,
     operators_option,
     random_weights_option,
     rules_option,
@@ -47,6 +48,7 @@ from autotune.cli.options import (
 @click.option("--seed", type=SEED, help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
 @max_error_option
+@precision_option
 @warm_start_option
 @rules_option
 @operators_option

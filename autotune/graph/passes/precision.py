@@ -18,8 +18,6 @@ from autotune.dtypes import DTYPES
 from autotune.graph.ir import Editor, Graph, Node
 from autotune.graph.operators.table import operator_of
 
-PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-"""What `--precision` names, and the dtype of the factors of products."""
 _MOVES = ("Reshape", "Transpose", "Slice", "Split", "Concat", "Expand")
 """Operators whose results consist of elements of their first operand, or of all for Concat."""
 _WINDOWS = ("MaxPool", "AveragePool", "GlobalAveragePool", "LpPool", "GlobalMaxPool")
