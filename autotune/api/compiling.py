@@ -129,7 +129,16 @@ def compile(
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
     chosen_plan = plan(
-        path, log_path, shapes, target, threads, max_error, random_weights, dims, constants, precision
+        path,
+        log_path,
+        shapes,
+        target,
+        threads,
+        max_error,
+        random_weights,
+        dims,
+        constants,
+        precision,
     )
     if operators:
         chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRESETS
-from autotune.config import PRECISIONS
+from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISIONS, PRESETS
 from autotune.errors import UsageError
 from autotune.units import parse_duration
 

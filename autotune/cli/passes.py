@@ -34,7 +34,9 @@ def show_passes(
     from autotune.graph.network import prepared_graphs
     from autotune.graph.printer import print_graph
 
-    found = prepared_graphs(path, shapes, random_weights, operators_of(operators), constants, precision)
+    found = prepared_graphs(
+        path, shapes, random_weights, operators_of(operators), constants, precision
+    )
     if after is None:
         rows = [_row(step, graph) for step, graph in _verified(found)]
         put(

@@ -90,7 +90,9 @@ def command(
         if passes or after:
             if len(found) > 1:
                 raise UsageError("passes are shown for one shape", "give each --dim one extent")
-            show_passes(path, found[0].shapes, random_weights, paths, fixed, after, precision or "f32")
+            show_passes(
+                path, found[0].shapes, random_weights, paths, fixed, after, precision or "f32"
+            )
             return
         networks = networks_of(
             path, found, random_weights, operators_of(paths), fixed, precision or "f32"

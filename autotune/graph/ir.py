@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import dtype_bytes
 from autotune.errors import ModelError, UnsupportedOperator
-from autotune.te.expr import dtype_bytes
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

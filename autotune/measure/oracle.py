@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import is_float
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.evaluate import derive, evaluate
@@ -131,11 +132,6 @@ def is_stepped(dag: ComputeDAG) -> bool:
                 case Cast(dtype=dtype, a=a) if not is_float(dtype) and is_float(dtype_of(a)):
                     return True
     return False
-
-
-def is_float(dtype: str) -> bool:
-    """Whether a dtype is one of floats."""
-    return dtype.startswith("float")
 
 
 def tolerance(dag: ComputeDAG, expected: Array, relative: float) -> float:

@@ -22,7 +22,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import ArtifactError, MissingDependency, UsageError
+from autotune.dtypes import DTYPES
+from autotune.errors import ArtifactError, UsageError
 from autotune.files import open_input, replacing
 from autotune.graph.reader.constant_inputs import constants_from_json, constants_to_json
 from autotune.network import container
@@ -77,27 +78,13 @@ class Endpoint:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """Dtype of the user's array. Raises MissingDependency for bfloat16 without ml_dtypes."""
-        return numpy_dtype(self.dtype)
+        """Dtype of the user's array."""
+        return DTYPES[self.dtype].numpy
 
 
 def stored_dtype(dtype: str) -> str:
-    """Dtype of the elements of a port in memory: all code here computes halves in float32."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of that name. Raises MissingDependency for bfloat16 without ml_dtypes."""
-    if name != "bfloat16":
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise MissingDependency(
-            "bfloat16 needs the package ml_dtypes", "pip install ml_dtypes"
-        ) from error
-    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return found
+    """Dtype of the elements of a port in memory: halves are converted at the edge of a network."""
+    return DTYPES[dtype].compute
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from autotune.dtypes import DTYPES, is_float
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.graph.network import Network, Port
-from autotune.network.artifact import numpy_dtype
 from autotune.network.baselines import baseline
 from autotune.network.check_inputs import check_inputs
 from autotune.network.differences import TOLERANCE, Difference, difference, tolerance
@@ -282,7 +282,7 @@ def _view(storages: dict[str, Array], network: Network, place: Place) -> Array:
     if place.root not in storages:
         root = network.values[place.root]
         # NaN marks storage that no kernel wrote
-        unset = np.nan if root.dtype.startswith("float") else 0
+        unset = np.nan if is_float(root.dtype) else 0
         storages[place.root] = np.full(spanned(root.shape, root.strides), unset, root.dtype)
     flat = storages[place.root]
     strides = [s * flat.itemsize for s in place.strides]
@@ -291,7 +291,7 @@ def _view(storages: dict[str, Array], network: Network, place: Place) -> Array:
 
 def _user(array: Array, port: Port) -> Array:
     with np.errstate(over="ignore"):
-        return np.array(array).reshape(port.shape).astype(numpy_dtype(port.dtype))
+        return np.array(array).reshape(port.shape).astype(DTYPES[port.dtype].numpy)
 
 
 def _require(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
+from autotune.dtypes import is_float
 from autotune.network.artifact import Endpoint
 from autotune.network.runtime import random_inputs
 
@@ -37,7 +38,7 @@ def check_inputs(
     if ports:
         rng = np.random.default_rng([seed, 1])
         yield "uniform", _without_zeros({p.name: _uniform(rng, p) for p in ports}, nonzero)
-    pixels = set(_pixels(graph)) & {p.name for p in ports if p.stored.startswith("float")}
+    pixels = set(_pixels(graph)) & {p.name for p in ports if is_float(p.stored)}
     if pixels:
         rng = np.random.default_rng([seed, 2])
         arrays = {p.name: _uniform(rng, p) for p in ports}
@@ -48,7 +49,7 @@ def check_inputs(
 
 def _uniform(rng: np.random.Generator, port: Endpoint) -> Array:
     dtype = port.numpy_dtype
-    if port.stored.startswith("float"):
+    if is_float(port.stored):
         return rng.random(port.shape).astype(dtype)
     if port.limit > _FLAGS:
         return (rng.integers(0, 2, port.shape) * (port.limit - 1)).astype(dtype)

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import DTYPES
+
 Array = NDArray[Any]
 
 TOLERANCE = 1e-4
@@ -22,7 +24,7 @@ longest sums of common networks (k ≈ 5,000), and a few times that after a hund
 wrong, missing or doubled term of such a sum is 1e-3 and more.
 """
 
-_TOLERANCES = {"float16": 2.0**-8, "bfloat16": 2.0**-5}
+_TOLERANCES = {d.name: 4 * d.eps for d in DTYPES.values() if d.is_narrow}
 """Eight units of roundoff: an oracle rounds to half precision after every node, we at the end."""
 
 _LEAST_SCALE = 1e-30
@@ -77,7 +79,8 @@ def max_error(actual: Array, expected: Array) -> float:
 
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether it has fractions: NumPy does not know bfloat16 as a float."""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    known = DTYPES.get(dtype.name)
+    return known.is_float if known else dtype.kind == "f"
 
 
 def _of_floats(actual: Array, expected: Array) -> Difference:

@@ -12,19 +12,17 @@ from dataclasses import fields
 from typing import Any
 
 from autotune.config import MOST_THREADS
+from autotune.dtypes import DTYPES, dtype_bytes
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.network.container import CONSTANTS, object_name, require
 from autotune.network.entry import ARENA, FIRST_BOUND
 from autotune.target import Target
-from autotune.te.expr import dtype_bytes
 
 _MOST = 1 << 48
 """Bytes, elements, iterations: more than any memory."""
 _MOST_DIMENSIONS = 64
 _MOST_PARTS = 1 << 20
 _HEX = set("0123456789abcdef")
-_DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
-_STORED = {"float16": "float32", "bfloat16": "float32"}
 
 Json = Mapping[str, Any]
 
@@ -144,7 +142,7 @@ def _require_inside(port: Json, arena_bytes: int, bound: Mapping[int, Json]) -> 
 
 def _element_bytes(port: Json) -> int:
     dtype: str = port["dtype"]
-    return dtype_bytes(_STORED.get(dtype, dtype))
+    return dtype_bytes(DTYPES[dtype].compute)
 
 
 # --- types and ranges -------------------------------------------------------------------------
@@ -226,7 +224,7 @@ def _target(value: Any) -> bool:
 _port = _record(
     name=_text,
     shape=_extents,
-    dtype=lambda x: x in _DTYPES,
+    dtype=lambda x: x in DTYPES,
     base=_number(0),
     offset=_number(0),
     window=_window,

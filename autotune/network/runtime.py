@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import load_libgomp, team
+from autotune.dtypes import dtype_bytes, is_float
 from autotune.errors import ArtifactError, UsageError
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo, require_features
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
 from autotune.target import require_cores, usable_cores
-from autotune.te.expr import dtype_bytes
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -282,7 +282,7 @@ def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array
 
 
 def _random(rng: np.random.Generator, port: Endpoint) -> Array:
-    if port.stored.startswith("float"):
+    if is_float(port.stored):
         return rng.standard_normal(port.shape).astype(port.numpy_dtype)
     return rng.integers(0, port.limit, port.shape).astype(port.dtype)
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from autotune.dtypes import is_float
 from autotune.te.arith import linear, simplify
 from autotune.te.dag import Compute, ComputeDAG, compute
 from autotune.te.expr import (
@@ -118,7 +119,7 @@ def _chooser(op: Compute) -> int | None:
 
 def _reduce(op: Compute, body: Reduce, values: Env) -> Array:
     combine = _BINARY[REDUCE_BINARY[body.op]]
-    dtype = "float64" if op.tensor.dtype.startswith("float") else op.tensor.dtype
+    dtype = "float64" if is_float(op.tensor.dtype) else op.tensor.dtype
     neutral = identity(body.op, op.tensor.dtype).value
     total = np.full(op.tensor.shape, neutral, dtype)
     grid = _grid(op.axes)

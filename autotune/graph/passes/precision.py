@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Editor, Graph, Node
-from autotune.graph.operators.table import operator_of
 
 _MOVES = ("Reshape", "Transpose", "Slice", "Split", "Concat", "Expand")
 """Operators whose results consist of elements of their first operand, or of all for Concat."""

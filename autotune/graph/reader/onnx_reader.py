@@ -31,6 +31,7 @@ from onnx import (
     numpy_helper,
 )
 
+from autotune import dtypes
 from autotune.errors import ModelError, UsageError
 from autotune.files import open_input, require_regular
 from autotune.graph.ir import OPSET
@@ -281,7 +282,7 @@ def _require_tensor(value: ValueInfoProto) -> None:
 def _require_dtype(value: ValueInfoProto) -> None:
     """Raises ModelError for an input dtype that the runtime does not support, even if unused."""
     kind = value.type.tensor_type.elem_type
-    names = {helper.np_dtype_to_tensor_dtype(np.dtype(d)): d for d in DTYPES}
+    names = {dtypes.DTYPES[d].onnx: d for d in DTYPES}
     if kind not in names:
         label = TensorProto.DataType.Name(kind).lower() if kind in _ALL_KINDS else str(kind)
         raise ModelError(
