@@ -17,7 +17,7 @@ from dataclasses import replace
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Editor, Graph, Node
 
-_MOVES = ("Reshape", "Transpose", "Slice", "Split", "Concat", "Expand")
+_MOVES = ("Reshape", "Transpose", "Slice", "Split", "Concat", "Expand", "Pad")
 """Operators whose results consist of elements of their first operand, or of all for Concat."""
 _WINDOWS = ("MaxPool", "AveragePool", "GlobalAveragePool", "LpPool", "GlobalMaxPool")
 
@@ -86,8 +86,11 @@ class _Narrower:
     def _move(self, node: Node, n_data: int) -> None:
         """Move narrow elements; the results keep no wide form but where they are outputs."""
         moved = tuple(self._new(name) for name in node.outputs)
-        data = tuple(self.narrow[name] for name in node.inputs[:n_data])
-        self.editor.emit(replace(node, inputs=(*data, *node.inputs[n_data:]), outputs=moved))
+        data = [self.narrow[name] for name in node.inputs[:n_data]]
+        rest = list(node.inputs[n_data:])
+        if node.op == "Pad" and len(rest) > 1 and rest[1]:
+            rest[1] = self._narrowed(node, rest[1])
+        self.editor.emit(replace(node, inputs=(*data, *rest), outputs=moved))
         for name, narrow in zip(node.outputs, moved, strict=True):
             self.narrow[name] = narrow
             if name in self.graph.outputs:
