@@ -115,6 +115,7 @@ class Artifact:
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
     `random_weights`: the weights are not the model's; None in files that do not say.
+    `precision`: of the factors of products, one of `config.PRECISIONS`.
     `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
     for other shapes of its inputs, over the same `constants` (the same array).
     """
@@ -137,6 +138,7 @@ class Artifact:
     tasks: tuple[str, ...] = ()
     random_weights: bool | None = False
     constant_inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    precision: str = "f32"
     others: tuple[Artifact, ...] = ()
 
     @property
@@ -147,7 +149,8 @@ class Artifact:
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
         bound = constants_to_json(self.constant_inputs)
-        more = {"constant_inputs": bound} if bound else {}
+        more: dict[str, Any] = {"constant_inputs": bound} if bound else {}
+        more |= {"precision": self.precision} if self.precision != "f32" else {}
         return more | {
             "format": FORMAT,
             "version": VERSION,
@@ -313,6 +316,7 @@ def _artifact(manifest: Json, objects: tuple[bytes, ...], constants: Bytes) -> A
         tuned={key: Tuned(**x) for key, x in manifest["tuned"].items()},
         tasks=tuple(manifest["tasks"]),
         constant_inputs=constants_from_json(manifest.get("constant_inputs", {})),
+        precision=manifest.get("precision", "f32"),
     )
 
 

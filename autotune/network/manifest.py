@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from autotune.config import MOST_THREADS
+from autotune.config import MOST_THREADS, PRECISIONS
 from autotune.dtypes import DTYPES, dtype_bytes
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.network.container import CONSTANTS, object_name, require
@@ -34,6 +34,7 @@ def require_manifest(manifest: Json) -> None:
         require(holds(manifest[name]), f"'{name}' in its manifest cannot be")
     _require_parts(manifest)
     require(_constants(manifest.get("constant_inputs", {})), "its constant inputs cannot be")
+    require(manifest.get("precision", "f32") in PRECISIONS, "its precision cannot be")
     bound: dict[int, Json] = {}
     for kind in ("inputs", "outputs"):
         ports = manifest[kind]

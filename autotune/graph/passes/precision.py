@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Editor, Graph, Node
 
@@ -104,7 +106,8 @@ class _Narrower:
         if name not in self.narrow:
             value = self.editor.constants.get(name)
             if value is not None:
-                rounded = value.astype(DTYPES[self.dtype].numpy)
+                with np.errstate(over="ignore"):  # the check of the network tells
+                    rounded = value.astype(DTYPES[self.dtype].numpy)
                 self.narrow[name] = self.editor.constant(f"{name}.narrow", rounded)
             else:
                 self.narrow[name] = self._new(name)
