@@ -1,7 +1,9 @@
 """⑩ Run an artifact on NumPy arrays.
 
     model = load("resnet50.atn")
-    outputs = model.run({"input": array})
+    outputs = model.run({"input": array})         # by name
+    output = model(array)                           # in order
+    model(array, out=output)                        # into arrays of yours
 
 Between input and output there is one call into machine code: no allocation, no Python. C-contiguous
 inputs are read in place. Outputs are arrays that nobody else has, which the last kernels write in
@@ -26,6 +28,14 @@ from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import load_libgomp, team
 from autotune.dtypes import dtype_bytes, is_float
 from autotune.errors import ArtifactError, UsageError
+from autotune.network.arguments import (
+    Inputs,
+    Outputs,
+    as_array,
+    in_order,
+    outputs_given,
+    writable_in_place,
+)
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo, require_features
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
 from autotune.target import require_cores, usable_cores
@@ -83,6 +93,7 @@ class Model:
         self._memory = memory or Memory(artifact)
         self._arena = self._memory.arena
         self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
+        self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
         self._outputs = [Recycled(end.shape, end.stored) for end in artifact.outputs]
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
@@ -110,10 +121,30 @@ class Model:
         """Name, shape and dtype of every output."""
         return self.artifact.outputs
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs of one inference by name; raises UsageError when `inputs` does not fit."""
-        model = self if self._telling is None else self.variant(inputs)
-        return model._call(model._run, inputs)
+    def __repr__(self) -> str:
+        ins, outs = map(_ends_text, (self.artifact.inputs, self.artifact.outputs))
+        shapes = f", {len(self.variants)} variants" if self._others else ""
+        return f"Model({self.artifact.name}: {ins} -> {outs}, {self.n_threads} threads{shapes})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Model, (self.artifact, self.n_threads)
+
+    def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
+        """Outputs of one inference by name.
+
+        `inputs`: NumPy arrays, or what gives one without copying it (`__dlpack__`, `__array__`), by
+        name or in order. `out`: arrays for the outputs, by name or in order, which are returned; a
+        C-contiguous one that shares no memory with an input is written in place. Raises UsageError
+        where names, shapes or dtypes do not fit.
+        """
+        named = inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
+        model = self if self._telling is None else self.variant(named)
+        return model._call(model._run, named, out)
+
+    def __call__(self, *inputs: Any, out: Outputs = None) -> Array | tuple[Array, ...]:
+        """`run` for inputs in order: the output, or a tuple of several."""
+        found = tuple(self.run(inputs, out).values())
+        return found[0] if len(found) == 1 else found
 
     def variant(self, inputs: Mapping[str, Array]) -> Model:
         """The one of `variants` that has the shapes of `inputs`, as far as they differ in shapes.
@@ -136,22 +167,34 @@ class Model:
         pairs = zip(self.artifact.kernels, seconds, strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
 
-    def _call(self, entry: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _call(self, entry: Any, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
         arrays = self._check(inputs)
+        given = {} if out is None else outputs_given(self._results, out)
+        in_place = writable_in_place(given, self._results, arrays) if given else {}
         if self._team.forked_thread:
-            return self._team.call(self._locked, entry, arrays)
-        return self._locked(entry, arrays)
+            found = self._team.call(self._locked, entry, arrays, in_place)
+        else:
+            found = self._locked(entry, arrays, in_place)
+        for name, array in given.items():
+            if found[name] is not array:
+                array[...] = found[name]
+                found[name] = array
+        return found
 
     def _profile_locked(self, inputs: list[Array]) -> list[float]:
         with self._memory.lock:
-            self._call_locked(self._profile, inputs)
+            self._call_locked(self._profile, inputs, {})
             return [float(t) for t in np.diff(self._times) * 1e-9]
 
-    def _locked(self, entry: Any, inputs: list[Array]) -> dict[str, Array]:
+    def _locked(
+        self, entry: Any, inputs: list[Array], given: Mapping[str, Array]
+    ) -> dict[str, Array]:
         with self._memory.lock:
-            return self._call_locked(entry, inputs)
+            return self._call_locked(entry, inputs, given)
 
-    def _call_locked(self, entry: Any, inputs: list[Array]) -> dict[str, Array]:
+    def _call_locked(
+        self, entry: Any, inputs: list[Array], given: Mapping[str, Array]
+    ) -> dict[str, Array]:
         arrays: dict[int, Array] = {}
         for end, array in zip(self.artifact.inputs, inputs, strict=True):
             if end.window is None:
@@ -160,7 +203,10 @@ class Model:
                 window = _window(self._arena, end)
                 window[...] = array.reshape(window.shape)
         ends = zip(self.artifact.outputs, self._outputs, strict=True)
-        outputs = {end.name: memory.take() for end, memory in ends}
+        outputs = {
+            end.name: given[end.name] if end.name in given else memory.take()
+            for end, memory in ends
+        }
         for end in self.artifact.outputs:
             if end.window is None:
                 arrays[end.base] = outputs[end.name]
@@ -230,6 +276,10 @@ def _no_variant(artifact: Artifact, inputs: Mapping[str, Array]) -> UsageError:
     )
 
 
+def _ends_text(ends: Sequence[Endpoint]) -> str:
+    return ", ".join(f"{e.name} {e.dtype}{list(e.shape)}" for e in ends)
+
+
 def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in shapes.items())
 
@@ -287,12 +337,9 @@ def _random(rng: np.random.Generator, port: Endpoint) -> Array:
     return rng.integers(0, port.limit, port.shape).astype(port.dtype)
 
 
-def _checked(end: Endpoint, dtype: np.dtype[Any], array: Array) -> Array:
-    """`array` contiguous and as it is stored, if it has the shape and dtype of `end`."""
-    if not isinstance(array, np.ndarray):
-        raise UsageError(
-            f"input '{end.name}' is a {type(array).__name__}", "give a NumPy array (np.asarray)"
-        )
+def _checked(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
+    """`given` as a contiguous array, as it is stored, if it has the shape and dtype of `end`."""
+    array = given if isinstance(given, np.ndarray) else as_array(end, given)
     if array.dtype != dtype:
         name = "ml_dtypes.bfloat16" if end.dtype == "bfloat16" else f"'{dtype}'"
         raise UsageError(

@@ -232,7 +232,7 @@ def as_expression(value: object, dtype: str = "") -> Expression:
     own = BOOL if isinstance(value, bool) else INDEX if isinstance(value, int) else "float32"
     wanted = dtype or ("float32" if own == INDEX else own)
     if is_float(wanted) and not isinstance(value, bool):
-        return Expression(Const(_as_float(value), wanted))
+        return Expression(Const(DTYPES[wanted].literal(_as_float(value)), wanted))
     is_whole = isinstance(value, int) or (math.isfinite(value) and value == int(value))
     if (wanted == BOOL) != isinstance(value, bool) or not is_whole or not _fits(value, wanted):
         fail(f"{value!r} is no {wanted}", "convert the other operand with .astype(dtype)")
@@ -254,7 +254,7 @@ def _as_float(value: float) -> float:
 
 
 def _fits(value: float, dtype: str) -> bool:
-    return dtype == BOOL or np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+    return DTYPES[dtype].low <= value <= DTYPES[dtype].high
 
 
 def value_of(e: Expression) -> Expr:
