@@ -228,6 +228,10 @@ class Operator:
     """Whether the anchor computes cheap operators on its first operand while it reads it."""
     widens: bool = False
     """Whether readers may compute it themselves where its operand is smaller than its result."""
+    moves: bool = False
+    """Whether its results consist of elements of its first operand (of all operands for Concat)."""
+    n_narrow: int = 0
+    """Leading operands that are stored in half precision where products are computed so."""
     is_commutative: bool = False
     any_type: bool = False
     """Whether it is defined for all of `DTYPES`; otherwise for float32 alone."""

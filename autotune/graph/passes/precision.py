@@ -18,10 +18,7 @@ import numpy as np
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Editor, Graph, Node
-
-_MOVES = ("Reshape", "Transpose", "Slice", "Split", "Concat", "Expand", "Pad")
-"""Operators whose results consist of elements of their first operand, or of all for Concat."""
-_WINDOWS = ("MaxPool", "AveragePool", "GlobalAveragePool", "LpPool", "GlobalMaxPool")
+from autotune.graph.operators.table import operator_of
 
 
 def narrow_products(graph: Graph, dtype: str) -> Graph:
@@ -56,14 +53,12 @@ class _Narrower:
                 continue
             found.add(name)
             maker = self.makers.get(name)
-            if maker is not None and maker.op in _MOVES:
+            if maker is not None and operator_of(maker.op).moves:
                 todo += maker.inputs if maker.op == "Concat" else maker.inputs[:1]
         return found
 
     def _factors(self, node: Node) -> tuple[str, ...]:
-        if node.op in _WINDOWS:
-            return node.inputs[:1]
-        return node.inputs[:2] if node.op in ("Conv", "MatMul") else ()
+        return node.inputs[: operator_of(node.op).n_narrow]
 
     def _is_float(self, name: str) -> bool:
         return bool(name) and self.editor.types[name].dtype == "float32"
@@ -75,7 +70,7 @@ class _Narrower:
             factors = [self._narrowed(node, name) for name in node.inputs[:2]]
             rest = (self._widened(node, name) for name in node.inputs[2:])
             self.editor.emit(replace(node, inputs=(*factors, *rest)))
-        elif node.op in _MOVES and all(n in self.narrow for n in data):
+        elif operator_of(node.op).moves and all(n in self.narrow for n in data):
             self._move(node, len(data))
             return
         else:
