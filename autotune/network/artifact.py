@@ -60,7 +60,7 @@ class Endpoint:
     elements are copied to or from byte `offset` after that address, where they lie as a window:
     an array of some shape with strides in elements. `limit`: see `graph.network.Port`. `dtype` is
     that of the user's array; the elements that kernels read and write are `stored`, which is
-    float32 for half precision (float16, bfloat16).
+    float32 for half precision (float16, bfloat16), unless kernels take it as it `is_native`.
     """
 
     name: str
@@ -70,11 +70,19 @@ class Endpoint:
     offset: int = 0
     window: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     limit: int = 2
+    is_native: bool = False
 
     @property
     def stored(self) -> str:
         """Dtype of the elements in memory."""
-        return stored_dtype(self.dtype)
+        return self.dtype if self.is_native else stored_dtype(self.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """Named fields for the manifest."""
+        data = asdict(self)
+        if not self.is_native:
+            del data["is_native"]
+        return data
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -159,8 +167,8 @@ class Artifact:
             "model_hash": self.model_hash,
             "target": self.target.to_json(),
             "n_threads": self.n_threads,
-            "inputs": [asdict(x) for x in self.inputs],
-            "outputs": [asdict(x) for x in self.outputs],
+            "inputs": [x.to_json() for x in self.inputs],
+            "outputs": [x.to_json() for x in self.outputs],
             "kernels": [asdict(x) for x in self.kernels],
             "arena_bytes": self.arena_bytes,
             "constant_bytes": int(self.constants.nbytes),

@@ -143,7 +143,7 @@ def _require_inside(port: Json, arena_bytes: int, bound: Mapping[int, Json]) -> 
 
 def _element_bytes(port: Json) -> int:
     dtype: str = port["dtype"]
-    return dtype_bytes(DTYPES[dtype].compute)
+    return dtype_bytes(dtype if port.get("is_native") else DTYPES[dtype].compute)
 
 
 # --- types and ranges -------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def _target(value: Any) -> bool:
     )
 
 
-_port = _record(
+_plain_port = _record(
     name=_text,
     shape=_extents,
     dtype=lambda x: x in DTYPES,
@@ -231,6 +231,14 @@ _port = _record(
     window=_window,
     limit=_number(1),
 )
+
+
+def _port(x: Any) -> bool:
+    """A port; `is_native` where half precision is read and written as it is."""
+    if not isinstance(x, dict) or x.get("is_native", True) is not True:
+        return False
+    return _plain_port({name: value for name, value in x.items() if name != "is_native"})
+
 
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "autotune_version": _text,

@@ -10,6 +10,8 @@ import pytest
 from onnx import ModelProto
 
 import autotune
+from autotune import te
+from autotune.dtypes import DTYPES
 from autotune.errors import LogMismatch, WrongNumbers
 from autotune.graph.network import build_network
 from tests.graph.onnx_models import execute, model, node, onnxruntime_outputs, save
@@ -99,3 +101,26 @@ def test_a_log_knows_its_precision(tmp_path: Path) -> None:
     assert done.report.error > 1e-5
     with pytest.raises(LogMismatch, match="precision bf16, not f32"):
         autotune.compile(path, log=log, precision="f32")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_computation_takes_and_gives_half_precision(dtype: str, tmp_path: Path) -> None:
+    def product(n: int) -> te.Tensor:
+        a, b = te.placeholder((n, n), "a", dtype), te.placeholder((n, n), "b", dtype)
+        k = te.reduce_axis(n, "k")
+        s = te.compute(
+            (n, n),
+            lambda i, j: te.sum(a[i, k].astype("float32") * b[k, j].astype("float32"), k),
+            "s",
+        )
+        return te.compute((n, n), lambda i, j: te.maximum(s[i, j], 0.0).astype(dtype), "y")
+
+    function = autotune.Task(product, (32,), threads=1).build()
+    kind = DTYPES[dtype].numpy
+    a, b = (RNG.standard_normal((32, 32)).astype(kind) for _ in range(2))
+    want = np.maximum(a.astype(np.float64) @ b.astype(np.float64), 0)
+    function.save(tmp_path / "task.atn")
+    for run in (function, autotune.load(tmp_path / "task.atn")):
+        found = run(a, b)
+        assert found.dtype == kind
+        assert np.abs(found.astype(np.float64) - want).max() <= DTYPES[dtype].eps * want.max()
