@@ -124,3 +124,28 @@ def test_a_computation_takes_and_gives_half_precision(dtype: str, tmp_path: Path
         found = run(a, b)
         assert found.dtype == kind
         assert np.abs(found.astype(np.float64) - want).max() <= DTYPES[dtype].eps * want.max()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("rows", [1, 64])
+def test_weights_that_half_precision_holds_stay_small(
+    dtype: str, rows: int, tmp_path: Path
+) -> None:
+    """In products with few rows and in tables; the numbers are those of float32."""
+    kind = DTYPES[dtype].numpy
+    table, w = (weights(256, 128).astype(kind).astype(np.float32) for _ in range(2))
+    nodes = [node("Gather", "table i", "x"), node("MatMul", "x w", "m"), node("Relu", "m", "y")]
+    constants = {"table": table, "w": w.reshape(128, 256)}
+    proto = model(nodes, {"i": (rows,)}, constants, types={"i": "int64"})
+    network = build_network(save(proto, tmp_path))
+    stored = {str(a.dtype) for c in network.calls for a in c.constants.values() if a.ndim == 2}
+    assert stored == ({dtype} if rows == 1 else {dtype, "float32"})
+    feeds = {"i": RNG.integers(0, 256, rows)}
+    found, want = execute(network, feeds)["y"], onnxruntime_outputs(proto, feeds)["y"]
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_that_half_precision_does_not_hold_stay_wide(tmp_path: Path) -> None:
+    proto = model([node("MatMul", "x w", "y")], {"x": (1, 128)}, {"w": weights(128, 256)})
+    (call,) = build_network(save(proto, tmp_path)).calls
+    assert {str(a.dtype) for a in call.constants.values()} == {"float32"}

@@ -29,6 +29,7 @@ from autotune.graph.passes.simplify import (
     remove_dead,
     remove_identities,
 )
+from autotune.graph.passes.small_constants import store_small_constants
 
 
 class Form(Enum):
@@ -71,6 +72,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("merge-reshapes-2", merge_reshapes),
     Pass("remove-dead-2", remove_dead),
     Pass("fold-linear", fold_linear),
+    Pass("store-small-constants", store_small_constants),
     Pass("remove-dead-3", remove_dead),
     Pass("channels-last", channels_last, Form.STORED),
     Pass("merge-transposes", merge_transposes, Form.STORED),

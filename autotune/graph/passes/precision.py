@@ -63,15 +63,22 @@ class _Narrower:
     def _is_float(self, name: str) -> bool:
         return bool(name) and self.editor.types[name].dtype == "float32"
 
+    def _is_factor(self, name: str) -> bool:
+        """Whether a tensor is of the type of factors, or can be."""
+        return self._is_float(name) or self.editor.types[name].dtype == self.dtype
+
     def _visit(self, node: Node) -> None:
         is_dense = node.op == "MatMul" or (node.op == "Conv" and node.attrs.get("group", 1) == 1)
         data = node.inputs if node.op == "Concat" else node.inputs[:1]
-        if is_dense and all(map(self._is_float, node.inputs[:2])):
+        if is_dense and all(map(self._is_factor, node.inputs[:2])):
             factors = [self._narrowed(node, name) for name in node.inputs[:2]]
             rest = (self._widened(node, name) for name in node.inputs[2:])
             self.editor.emit(replace(node, inputs=(*factors, *rest)))
         elif operator_of(node.op).moves and all(n in self.narrow for n in data):
             self._move(node, len(data))
+            return
+        elif node.op == "Gather" and self._is_table(node.inputs[0]):
+            self._look_up(node)
             return
         else:
             inputs = tuple(self._widened(node, name) for name in node.inputs)
@@ -93,11 +100,26 @@ class _Narrower:
             if name in self.graph.outputs:
                 self.editor.emit(Node(node.name, "Cast", (narrow,), (name,), {"to": "float32"}))
 
+    def _is_table(self, name: str) -> bool:
+        value = self.editor.constants.get(name)
+        return value is not None and value.dtype == np.float32 and value.ndim > 1
+
+    def _look_up(self, node: Node) -> None:
+        """Rows of a table that is stored narrow."""
+        table = self._narrowed(node, node.inputs[0])
+        found = self._new(node.output)
+        self.editor.emit(replace(node, inputs=(table, *node.inputs[1:]), outputs=(found,)))
+        self.narrow[node.output] = found
+        if node.output in self.graph.outputs:
+            self.editor.emit(Node(node.name, "Cast", (found,), node.outputs, {"to": "float32"}))
+
     def _new(self, name: str) -> str:
         return self.editor.new(f"{name}.narrow", self.editor.types[name].shape, self.dtype)
 
     def _narrowed(self, node: Node, name: str) -> str:
         """The narrow form of a tensor; constants are rounded here."""
+        if self.editor.types[name].dtype == self.dtype:
+            return name
         if name not in self.narrow:
             value = self.editor.constants.get(name)
             if value is not None:
