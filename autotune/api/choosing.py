@@ -68,6 +68,7 @@ class Plan:
     constants: Arrays = field(default_factory=dict)
     verify: bool = False
     fallback: bool = True
+    precision: str = "f32"
 
     def sources(self) -> Sources:
         """The model at the shapes of every variant, cut where not all of it can be compiled."""
@@ -79,6 +80,7 @@ class Plan:
             operators,
             self.constants,
             self.fallback,
+            self.precision,
         )
 
 

@@ -50,11 +50,12 @@ def plan(
     random_weights: bool | None = None,
     dims: Dims | None = None,
     constants: Mapping[str, Any] | None = None,
+    precision: str | None = None,
 ) -> Plan:
     """What to compile: defaults filled from the log, where there is one, else from this machine.
 
     `target`: as `--target`; "log" is the one of the log. `random_weights`: None as the log was made
-    with. Raises UsageError and LogMismatch for what does not go together.
+    with; `precision` likewise. Raises UsageError and LogMismatch for what does not go together.
     """
     if target in (None, "native"):  # another machine may have more cores
         require_cores(n_threads or 1)
@@ -67,7 +68,10 @@ def plan(
         chosen = parse_target(target or "native")
         bound = variants(model, shapes, dims, fixed)
         given = bool(random_weights)
-        return Plan(model, bound, chosen, threads, limit, None, given, constants=fixed)
+        factors = precision or "f32"
+        return Plan(
+            model, bound, chosen, threads, limit, None, given, constants=fixed, precision=factors
+        )
     read = read_log(log)
     limit = read.max_error if max_error is None and read.max_error is not None else limit
     read = read.within(limit)
@@ -78,10 +82,26 @@ def plan(
     path = model or _model_of(read)
     is_random = _has_random_weights(path, header) if random_weights is None else random_weights
     threads = n_threads or header.n_threads
-    operators = TuneConfig.from_json(read.settings).operators
+    config = TuneConfig.from_json(read.settings)
+    if precision not in (None, config.precision):
+        raise LogMismatch(
+            f"the log was made in precision {config.precision}, not {precision}",
+            "leave --precision out, or tune in that precision",
+        )
     fixed = fixed or constants_from_json(header.constant_inputs)
     bound = variants(path, shapes, dims, fixed) if shapes or dims else variants_of(header)
-    return Plan(path, bound, chosen, threads, limit, read, is_random, operators, fixed)
+    return Plan(
+        path,
+        bound,
+        chosen,
+        threads,
+        limit,
+        read,
+        is_random,
+        config.operators,
+        fixed,
+        precision=config.precision,
+    )
 
 
 def compile(
@@ -94,6 +114,7 @@ def compile(
     constants: Mapping[str, Any] | None = None,
     target: str | None = None,
     max_error: float | None = None,
+    precision: str | None = None,
     random_weights: bool | None = None,
     operators: Sequence[str | Path] = (),
     check: bool = True,
@@ -111,7 +132,16 @@ def compile(
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
     chosen_plan = plan(
-        path, log_path, shapes, target, threads, max_error, random_weights, dims, constants
+        path,
+        log_path,
+        shapes,
+        target,
+        threads,
+        max_error,
+        random_weights,
+        dims,
+        constants,
+        precision,
     )
     chosen_plan = replace(chosen_plan, fallback=fallback)
     if operators:

@@ -62,6 +62,7 @@ def sources_of(
     operators: UserOperators | None = None,
     constants: Constants | None = None,
     fallback: bool = True,
+    precision: str = "f32",
 ) -> Sources:
     """Read a model at the shapes of every variant.
 
@@ -70,7 +71,9 @@ def sources_of(
     where that is not installed. Else see `bindings.networks_of`.
     """
     try:
-        return Sources(networks_of(model, variants, random_weights, operators, constants))
+        return Sources(
+            networks_of(model, variants, random_weights, operators, constants, precision)
+        )
     except NotCompilable as error:
         if not fallback:
             raise
@@ -83,8 +86,7 @@ def sources_of(
         ) from error
     try:
         cuts = tuple(
-            cut_model(model, declared_types, v.shapes, random_weights, operators, constants)
-            for v in variants
+            cut_model(model, declared_types, variant.shapes, *bound) for variant in variants
         )
         for segment in (s for cut in cuts for s in cut.segments if s.network is None):
             OnnxSession(segment.onnx, segment.outputs, {}, 1)

@@ -86,7 +86,8 @@ def prepare(
     require_room(path, log)
     fixed, known = arrays_of(constants), operators_of(config.operators)
     bound = variants(path, shapes, dims, fixed)
-    sources = sources_of(path, bound, random_weights or model is None, known, fixed, fallback)
+    is_random = random_weights or model is None
+    sources = sources_of(path, bound, is_random, known, fixed, fallback, config.precision)
     require_tunable(sources, path.name)
     source = str(path.resolve())
     return Prepared(sources.wholes, config, target, source, bound, sources.notes)

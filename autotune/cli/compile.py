@@ -30,6 +30,7 @@ from autotune.cli.options import (
     fallback_option,
     max_error_option,
     operators_option,
+    precision_option,
     random_weights_option,
     shape_option,
     shapes_of,
@@ -57,6 +58,7 @@ Arrays = dict[str, NDArray[Any]]
 @random_weights_option
 @click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
 @max_error_option
+@precision_option
 @click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
 @check_input_option
 @args_option
@@ -78,6 +80,7 @@ def command(
     random_weights: bool,
     target: str | None,
     max_error: float | None,
+    precision: str | None,
     check: bool,
     check_files: tuple[tuple[str, Path], ...],
     arguments: str | None,
@@ -112,7 +115,9 @@ def command(
     is_random = True if random_weights or (model is None and log_path is None) else None
     bound, extents = shapes_of(shapes), dims_of(dims)
     fixed = constants_of(constants)
-    plan = plan_of(source, log_path, bound, target, threads, max_error, is_random, extents, fixed)
+    plan = plan_of(
+        source, log_path, bound, target, threads, max_error, is_random, extents, fixed, precision
+    )
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
     plan = replace(plan, fallback=fallback)
     path = output or Path(f"{plan.model.stem}.atn")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRESETS
+from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISIONS, PRESETS
 from autotune.errors import UsageError
 from autotune.units import parse_duration
 
@@ -219,6 +219,11 @@ max_error_option = click.option(
     "--max-error",
     type=click.FloatRange(min=0, min_open=True),
     help="Largest error of a candidate, as a share of its largest output.  [5e-5]",
+)
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(tuple(PRECISIONS)),
+    help="Type of the factors of products; sums are in float32.  [f32, or as tuned]",
 )
 warm_start_option = click.option(
     "--warm-start",

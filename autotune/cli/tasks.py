@@ -21,6 +21,7 @@ from autotune.cli.options import (
     fallback_option,
     format_option,
     operators_option,
+    precision_option,
     random_weights_option,
     shape_option,
     shapes_of,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 @args_option
 @operators_option
 @fallback_option
+@precision_option
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
 @click.option("--passes", is_flag=True, help="Print what every pass over the graph does, instead.")
 @click.option("--after", metavar="PASS", help="Print the graph behind this pass, instead.")
@@ -59,6 +61,7 @@ def command(
     arguments: str | None,
     operators: tuple[Path, ...],
     fallback: bool,
+    precision: str | None,
     dag: bool,
     passes: bool,
     after: str | None,
@@ -91,9 +94,14 @@ def command(
         if passes or after:
             if len(found) > 1:
                 raise UsageError("passes are shown for one shape", "give each --dim one extent")
-            show_passes(path, found[0].shapes, random_weights, paths, fixed, after)
+            show_passes(
+                path, found[0].shapes, random_weights, paths, fixed, after, precision or "f32"
+            )
             return
-        sources = sources_of(path, found, random_weights, operators_of(paths), fixed, fallback)
+        known = operators_of(paths)
+        sources = sources_of(
+            path, found, random_weights, known, fixed, fallback, precision or "f32"
+        )
         for text in sources.notes:
             say_note(text)
         networks = sources.wholes

@@ -23,6 +23,7 @@ from autotune.cli.options import (
     fallback_option,
     max_error_option,
     operators_option,
+    precision_option,
     random_weights_option,
     rules_option,
     shape_option,
@@ -48,6 +49,7 @@ from autotune.cli.options import (
 @click.option("--seed", type=SEED, help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
 @max_error_option
+@precision_option
 @warm_start_option
 @rules_option
 @operators_option

@@ -79,6 +79,7 @@ class Cut:
     outside: tuple[Outside, ...]
     random_weights: bool = False
     constant_inputs: Mapping[str, Array] = field(default_factory=dict)
+    precision: str = "f32"
 
     @cached_property
     def networks(self) -> tuple[Network, ...]:
@@ -98,6 +99,7 @@ class Cut:
             model_hash=self.model_hash,
             random_weights=self.random_weights,
             constant_inputs=self.constant_inputs,
+            precision=self.precision,
         )
         for n, network in enumerate(self.networks):
             first = _appended(first, network, f"{n}:")
@@ -146,6 +148,7 @@ def cut_model(
     random_weights: bool = False,
     operators: UserOperators | None = None,
     constants: Constants | None = None,
+    precision: str = "f32",
 ) -> Cut:
     """Cut a model of which not everything can be compiled.
 
@@ -153,21 +156,34 @@ def cut_model(
     see `network.build_network`.
     """
     model = load_model(path, shapes, random_weights, constants, compilable=False)
-    cut = _Cutter(model, path.stem, model_hash(path), operators or {}, ask).cut()
+    name, digest = path.stem, model_hash(path)
+    cut = _Cutter(model, name, digest, operators or {}, ask, precision).cut()
     fixed = dict(constants or {})
     segments = tuple(
         replace(s, network=replace(s.network, random_weights=random_weights)) if s.network else s
         for s in cut.segments
     )
-    return replace(cut, segments=segments, random_weights=random_weights, constant_inputs=fixed)
+    return replace(
+        cut,
+        segments=segments,
+        random_weights=random_weights,
+        constant_inputs=fixed,
+        precision=precision,
+    )
 
 
 class _Cutter:
     def __init__(
-        self, model: Model, name: str, digest: str, operators: UserOperators, ask: Ask
+        self,
+        model: Model,
+        name: str,
+        digest: str,
+        operators: UserOperators,
+        ask: Ask,
+        precision: str,
     ) -> None:
         self.model, self.name, self.digest = model, name, digest
-        self.operators = operators
+        self.operators, self.precision = operators, precision
         self.declared = DeclaredTypes(model, ask)
         self.nodes = model.proto.graph.node
         self.forced: dict[int, str] = {}
@@ -196,7 +212,7 @@ class _Cutter:
 
     def _network(self, found: Survey, span: Span) -> Network:
         model = segment_model(self.model, found, span)
-        return network_of(model, self.name, self.digest, self.operators)
+        return network_of(model, self.name, self.digest, self.operators, self.precision)
 
     def _blamed(self, found: Survey, span: Span, error: AutotuneError) -> dict[int, str]:
         """The nodes that a failure names; else the one behind the longest prefix that compiles."""

@@ -63,7 +63,7 @@ class Endpoint:
     elements are copied to or from byte `offset` after that address, where they lie as a window:
     an array of some shape with strides in elements. `limit`: see `graph.network.Port`. `dtype` is
     that of the user's array; the elements that kernels read and write are `stored`, which is
-    float32 for half precision (float16, bfloat16).
+    float32 for half precision (float16, bfloat16), unless kernels take it as it `is_native`.
     """
 
     name: str
@@ -73,11 +73,19 @@ class Endpoint:
     offset: int = 0
     window: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     limit: int = 2
+    is_native: bool = False
 
     @property
     def stored(self) -> str:
         """Dtype of the elements in memory."""
-        return stored_dtype(self.dtype)
+        return self.dtype if self.is_native else stored_dtype(self.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """Named fields for the manifest."""
+        data = asdict(self)
+        if not self.is_native:
+            del data["is_native"]
+        return data
 
     @property
     def is_float(self) -> bool:
@@ -126,6 +134,7 @@ class Artifact:
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
     `random_weights`: the weights are not the model's; None in files that do not say.
+    `precision`: of the factors of products, one of `config.PRECISIONS`.
     `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
     for other shapes of its inputs, over the same `constants` (the same array).
     """
@@ -148,6 +157,7 @@ class Artifact:
     tasks: tuple[str, ...] = ()
     random_weights: bool | None = False
     constant_inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    precision: str = "f32"
     others: tuple[Artifact, ...] = ()
 
     @property
@@ -170,7 +180,8 @@ class Artifact:
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
         bound = constants_to_json(self.constant_inputs)
-        more = {"constant_inputs": bound} if bound else {}
+        more: dict[str, Any] = {"constant_inputs": bound} if bound else {}
+        more |= {"precision": self.precision} if self.precision != "f32" else {}
         return more | {
             "format": FORMAT,
             "version": VERSION,
@@ -179,8 +190,8 @@ class Artifact:
             "model_hash": self.model_hash,
             "target": self.target.to_json(),
             "n_threads": self.n_threads,
-            "inputs": [asdict(x) for x in self.inputs],
-            "outputs": [asdict(x) for x in self.outputs],
+            "inputs": [x.to_json() for x in self.inputs],
+            "outputs": [x.to_json() for x in self.outputs],
             "kernels": [asdict(x) for x in self.kernels],
             "arena_bytes": self.arena_bytes,
             "constant_bytes": int(self.constants.nbytes),
@@ -351,6 +362,7 @@ def common_fields(manifest: Json) -> dict[str, Any]:
         "tuned": {key: Tuned(**x) for key, x in manifest["tuned"].items()},
         "tasks": tuple(manifest["tasks"]),
         "constant_inputs": constants_from_json(manifest.get("constant_inputs", {})),
+        "precision": manifest.get("precision", "f32"),
     }
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from autotune.config import PRECISIONS
 from autotune.dtypes import DTYPES, is_float
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.graph.network import Network, Port
@@ -39,6 +40,11 @@ ROUNDING_FACTOR = 8.0
 
 A sum of K terms rounds K times where the experiment rounds once; eight is above what was found."""
 
+_NARROW_FACTOR = 3.0
+"""The same for products in half precision, of which a network has fewer than it has operators."""
+
+_EPS = DTYPES["float32"].eps
+_FEW_ROUNDINGS = 4.0
 _SAMPLES = 3
 _INEXACT = 2.0**8
 """Roundings that a program may differ by: 3·10⁻⁵, where those of the tuner may by 5·10⁻⁵."""
@@ -154,15 +160,19 @@ class _Check:
 
     def verdict(self, name: str) -> _Verdict:
         """On one output. Raises WrongNumbers."""
-        floor = tolerance(self.expected[name].dtype)
+        unit = _unit(self.network)
+        floor = max(tolerance(self.expected[name].dtype), _FEW_ROUNDINGS * _EPS * (unit - 1.0))
         found = difference(self.actual[name], self.expected[name])
         if found.within(floor):
             return _Verdict(found.error, floor)
-        spread = self._spread(1.0)[name]
-        allowed = max(floor, ROUNDING_FACTOR * spread.error)
+        spread = self._spread(unit)[name]
+        allowed = max(floor, (ROUNDING_FACTOR if unit == 1.0 else _NARROW_FACTOR) * spread.error)
         # values near a threshold of the model may fall on either side of it
-        n_moved = max(spread.n_moved, self._spread(_INEXACT)[name].n_moved if found.n_moved else 0)
+        inexact = self._spread(_INEXACT * unit)[name].n_moved if found.n_moved else 0
+        n_moved = max(spread.n_moved, inexact)
         if found.within(allowed, math.ceil(ROUNDING_FACTOR * n_moved)):
+            if unit > 1.0:
+                return _Verdict(found.error, allowed)
             return _Verdict(
                 found.error, allowed, self._ill_conditioned(name, found, spread, n_moved)
             )
@@ -199,11 +209,17 @@ class _Check:
         )
 
     def _wrong(self, name: str, found: Difference, allowed: float) -> WrongNumbers:
+        precision = self.network.precision
         inexact = ROUNDING_FACTOR * self._spread(_INEXACT)[name].error
         message = (
             f"output '{name}' differs from the oracle ({self.oracle.name}, {self.kind} inputs) "
             f"by {found.error:.2g} of its largest value, {allowed:.2g} is allowed; {found.what}"
         )
+        if precision != "f32":
+            return WrongNumbers(
+                f"precision {precision} is too narrow for this model: {message}",
+                "compile it with --precision f32",
+            )
         if found.within(inexact) and math.isfinite(found.error):
             return WrongNumbers(
                 f"ill-conditioned here: {message}",
@@ -216,6 +232,11 @@ _REPORT = (
     "this is a bug: please report the model and the log it was compiled from; "
     "--no-check compiles it as it is"
 )
+
+
+def _unit(network: Network) -> float:
+    """A rounding of the products of a network, in roundings of float32."""
+    return DTYPES[PRECISIONS[network.precision]].eps / _EPS
 
 
 @dataclass(frozen=True, slots=True)

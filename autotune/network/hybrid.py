@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from autotune import __version__
@@ -106,8 +106,8 @@ class HybridArtifact(Artifact):
 
 def _plan(variant: HybridArtifact, models: tuple[bytes, ...], numbers: Any) -> dict[str, Any]:
     return {
-        "inputs": [asdict(x) for x in variant.inputs],
-        "outputs": [asdict(x) for x in variant.outputs],
+        "inputs": [x.to_json() for x in variant.inputs],
+        "outputs": [x.to_json() for x in variant.outputs],
         "max_error": variant.max_error,
         "segments": [
             {
@@ -148,6 +148,7 @@ def hybrid_artifact(
         "random_weights": first.random_weights,
         "constant_inputs": first.constant_inputs,
         "autotune_version": __version__,
+        "precision": first.precision,
     }
     return _joined(plans, constants, common)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from autotune.config import MOST_THREADS
+from autotune.config import MOST_THREADS, PRECISIONS
 from autotune.dtypes import DTYPES, dtype_bytes
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.network.container import CONSTANTS, object_name, require
@@ -61,6 +61,7 @@ def _require_fields(manifest: Json, fields: Mapping[str, Callable[[Any], bool]])
         require(name in manifest, f"its manifest has no '{name}'")
         require(holds(manifest[name]), f"'{name}' in its manifest cannot be")
     require(_constants(manifest.get("constant_inputs", {})), "its constant inputs cannot be")
+    require(manifest.get("precision", "f32") in PRECISIONS, "its precision cannot be")
 
 
 OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error")
@@ -160,7 +161,7 @@ def _require_inside(port: Json, arena_bytes: int, bound: Mapping[int, Json]) -> 
 
 def _element_bytes(port: Json) -> int:
     dtype: str = port["dtype"]
-    return dtype_bytes(DTYPES[dtype].compute)
+    return dtype_bytes(dtype if port.get("is_native") else DTYPES[dtype].compute)
 
 
 # --- types and ranges -------------------------------------------------------------------------
@@ -249,7 +250,7 @@ def _target(value: Any) -> bool:
     return True
 
 
-_port = is_record(
+_plain_port = is_record(
     name=is_text,
     shape=_extents,
     dtype=lambda x: x in DTYPES,
@@ -261,6 +262,14 @@ _port = is_record(
 
 _kernel = is_record(task=is_text, label=is_text, symbol=is_text, extent=is_number(0))
 
+
+def _port(x: Any) -> bool:
+    """A port; `is_native` where half precision is read and written as it is."""
+    if not isinstance(x, dict) or x.get("is_native", True) is not True:
+        return False
+    return _plain_port({name: value for name, value in x.items() if name != "is_native"})
+
+
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "autotune_version": is_text,
     "name": _path_text,
@@ -270,9 +279,7 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "n_threads": is_number(1, MOST_THREADS),
     "inputs": is_list_of(_port),
     "outputs": is_list_of(_port),
-    "kernels": is_list_of(
-        is_record(task=is_text, label=is_text, symbol=is_text, extent=is_number(0))
-    ),
+    "kernels": is_list_of(_kernel),
     "arena_bytes": is_number(0),
     "constant_bytes": is_number(0),
     "n_bases": is_number(FIRST_BOUND, MOST_PARTS),

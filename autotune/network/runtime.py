@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import load_libgomp, team
-from autotune.dtypes import dtype_bytes
+from autotune.dtypes import DTYPES
 from autotune.errors import ArtifactError, UsageError
 from autotune.network.arguments import (
     Inputs,
@@ -108,7 +108,7 @@ class Model:
         self._arena = self._memory.arena
         self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
         self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
-        self._outputs = [Recycled(end.shape, end.stored) for end in artifact.outputs]
+        self._outputs = [Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs]
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         self._times = np.zeros(len(artifact.kernels) + 1, np.int64)
@@ -385,5 +385,6 @@ def _window(storage: Array, end: Endpoint) -> Array:
     assert end.window is not None
     shape, strides = end.window
     start = storage.reshape(-1).view(np.uint8)[end.offset :]
-    size = dtype_bytes(end.stored)
-    return as_strided(start[:size].view(end.stored), shape, [s * size for s in strides])
+    kind = DTYPES[end.stored].numpy
+    first = start[: kind.itemsize].view(kind)
+    return as_strided(first, shape, [s * kind.itemsize for s in strides])

@@ -354,6 +354,7 @@ OPERATORS: Mapping[str, Operator] = {
         lambda attrs, x: cast(attrs["to"], x),
         any_type=True,
         keeps_range=True,
+        widens=True,
         canonical=_cast,
         is_identity=_is_same_type,
     ),

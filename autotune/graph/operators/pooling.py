@@ -119,6 +119,7 @@ def _n_counted(window: Window, n: int, node: Node) -> Array:
 
 OPERATORS: Mapping[str, Operator] = {
     "MaxPool": Operator(
+        n_narrow=1,
         define=_max_pool,
         takes_prologue=True,
         layout=Layout.SPATIAL,
@@ -127,6 +128,7 @@ OPERATORS: Mapping[str, Operator] = {
         folding=Folding.FINITE,
     ),
     "AveragePool": Operator(
+        n_narrow=1,
         define=_average_pool,
         takes_prologue=True,
         constant_role="scale",
@@ -137,6 +139,7 @@ OPERATORS: Mapping[str, Operator] = {
         folding=Folding.FINITE,
     ),
     "LpPool": Operator(
+        n_narrow=1,
         define=_lp_pool,
         layout=Layout.SPATIAL,
         resolve=_live_pool,

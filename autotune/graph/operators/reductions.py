@@ -217,10 +217,13 @@ OPERATORS: Mapping[str, Operator] = {
         resolve=partial(_resolve, Reduction("sum")),
     ),
     "GlobalAveragePool": Operator(
-        define=partial(_global_pool, MEAN), takes_prologue=True, layout=Layout.SPATIAL
+        n_narrow=1, define=partial(_global_pool, MEAN), takes_prologue=True, layout=Layout.SPATIAL
     ),
     "GlobalMaxPool": Operator(
-        define=partial(_global_pool, MAXIMUM), takes_prologue=True, layout=Layout.SPATIAL
+        n_narrow=1,
+        define=partial(_global_pool, MAXIMUM),
+        takes_prologue=True,
+        layout=Layout.SPATIAL,
     ),
     "GlobalLpPool": Operator(canonical=_global_lp_pool),
     "ArgMax": Operator(define=_arg_extremum, any_type=True),

@@ -40,7 +40,7 @@ OPERATORS: dict[str, Operator] = {
 NATIVE = frozenset(name for name, operator in OPERATORS.items() if operator.is_native)
 """ONNX operators with a definition here or a pass that rewrites or folds them."""
 
-DTYPES = tuple(d.name for d in dtypes.DTYPES.values() if not d.is_narrow)
+DTYPES = tuple(dtypes.DTYPES)
 """Types of elements: the first for every operator, all of them for those of `any_type`."""
 
 _UNKNOWN = Operator()
