@@ -70,10 +70,9 @@ def sources_of(
     all operators) without it, and where ONNX Runtime cannot run the rest either; MissingDependency
     where that is not installed. Else see `bindings.networks_of`.
     """
+    bound = random_weights, operators, constants, precision
     try:
-        return Sources(
-            networks_of(model, variants, random_weights, operators, constants, precision)
-        )
+        return Sources(networks_of(model, variants, *bound))
     except NotCompilable as error:
         if not fallback:
             raise
