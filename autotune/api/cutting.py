@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autotune.api.bindings import Variant, networks_of
 from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
-from autotune.graph.cut import Cut, Outside, Segment, cut_model, relaxed
+from autotune.graph.cut import Cut, Outside, Segment, cut_model, loadable_forms
 from autotune.graph.network import Network, Port
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import Constants
@@ -102,12 +102,13 @@ def _loadable(segment: Segment) -> Segment:
     """A segment that ONNX Runtime can load, if it is one of its. Raises ModelError."""
     if segment.network is not None:
         return segment
-    for form in (segment, relaxed(segment)):
+    failure = ModelError("")
+    for form in loadable_forms(segment):
         try:
             OnnxSession(form.onnx, form.outputs, {}, 1)
             return form
         except ModelError as error:
-            failure = error
+            failure = error if not failure.message else failure
     raise failure
 
 
