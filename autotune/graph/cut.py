@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from onnx import ValueInfoProto
+from onnx import ModelProto, ValueInfoProto
 
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.cut_cost import SMALL, is_worth_a_cut
@@ -32,7 +32,7 @@ from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.onnx_nodes import type_of
-from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
+from autotune.graph.reader.onnx_reader import Model, forget_shape, load_model, model_hash
 from autotune.graph.reader.survey import Ask, DeclaredTypes, Survey, survey
 from autotune.graph.segments import Span, leaks, onnx_model, segment_model, spans
 
@@ -52,6 +52,17 @@ class Segment:
     operators: Mapping[str, int]
     network: Network | None = None
     onnx: bytes = b""
+
+
+def relaxed(segment: Segment) -> Segment:
+    """An ONNX segment whose inputs have no stated shapes.
+
+    A branch that is never taken may have no meaning at the shapes that were bound.
+    """
+    proto = ModelProto.FromString(segment.onnx)
+    for value in proto.graph.input:
+        forget_shape(value)
+    return replace(segment, onnx=proto.SerializeToString())
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def _type(text: str, shape: Sequence[Any]) -> TypeProto | None:
     if match := _TENSOR.fullmatch(text):
         kind = _KINDS.get(match[1])
         dims = [d if isinstance(d, int) else None for d in shape]
-        return None if kind is None else helper.make_tensor_type_proto(kind, dims)
+        # it says [] for scalars and for unknown ranks
+        return None if kind is None else helper.make_tensor_type_proto(kind, dims or None)
     if match := re.fullmatch(r"seq\(tensor\((\w+)\)\)", text):
         kind = _KINDS.get(match[1])
         inner = None if kind is None else helper.make_tensor_type_proto(kind, None)
