@@ -80,6 +80,16 @@ encoded (float[4] x) => (int64[2,n] places, seq(float[k]) parts) {
   parts = SplitToSequence (x, lengths)
 }"""
 
+SCALED = f"""
+scaled (float[64,256] x) => (seq(map(int64, float[])) y) {{
+  a = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (x)
+  b = MatMul (a, w1)
+  c = Relu (b)
+  d = MatMul (c, w2)
+  e = Softmax (d)
+  y = ai.onnx.ml.ZipMap <classlabels_int64s = {list(range(256))}> (e)
+}}"""
+
 _SHAPES = {
     "detector": {
         "w0": (32, 3, 3, 3),
@@ -89,6 +99,7 @@ _SHAPES = {
     },
     "branch": {"w1": (256, 256), "w2": (256, 256), "w3": (256, 256)},
     "trees": {"w1": (256, 256), "w2": (256, 256)},
+    "scaled": {"w1": (256, 256), "w2": (256, 256)},
     "words": {"table": (3, 256), "w1": (256, 256), "w2": (256, 256)},
 }
 _CONSTANTS: Mapping[str, Any] = {

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.api.bindings import Variant, networks_of
 from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
-from autotune.graph.cut import Cut, Outside, cut_model
+from autotune.graph.cut import Cut, Outside, Segment, cut_model, loadable_forms
 from autotune.graph.network import Network, Port
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import Constants
@@ -87,8 +87,7 @@ def sources_of(
         cuts = tuple(
             cut_model(model, declared_types, variant.shapes, *bound) for variant in variants
         )
-        for segment in (s for cut in cuts for s in cut.segments if s.network is None):
-            OnnxSession(segment.onnx, segment.outputs, {}, 1)
+        cuts = tuple(replace(cut, segments=tuple(map(_loadable, cut.segments))) for cut in cuts)
     except UsageError:
         raise
     except ModelError as error:
@@ -97,6 +96,20 @@ def sources_of(
         raise refusal from error
     networks = tuple(network for cut in cuts for network in cut.networks)
     return Sources(unified(networks) if len(networks) > 1 else networks, cuts)
+
+
+def _loadable(segment: Segment) -> Segment:
+    """A segment that ONNX Runtime can load, if it is one of its. Raises ModelError."""
+    if segment.network is not None:
+        return segment
+    failure = ModelError("")
+    for form in loadable_forms(segment):
+        try:
+            OnnxSession(form.onnx, form.outputs, {}, 1)
+            return form
+        except ModelError as error:
+            failure = error if not failure.message else failure
+    raise failure
 
 
 def require_tunable(sources: Sources, name: str) -> None:
@@ -118,7 +131,9 @@ def outside_texts(cut: Cut) -> Iterator[str]:
     for node in cut.outside:
         kinds.setdefault(_kind(node), []).append(node)
     for reason, nodes in kinds.items():
-        ops = ", ".join(dict.fromkeys(n.op for n in nodes))
+        names = list(dict.fromkeys(n.op for n in nodes))
+        more = ", …" if len(names) > _MOST_NAMES else ""
+        ops = ", ".join(names[:_MOST_NAMES]) + more
         count = f"{len(nodes)} nodes, first" if len(nodes) > 1 else "node"
         yield f"  {ops} ({count} '{nodes[0].name}'): {reason}"
 
@@ -136,13 +151,14 @@ def share_text(model: Model) -> str:
     return f"ONNX Runtime takes {100 * share:.0f} % of the time, measured on random inputs"
 
 
-_DEPENDS = "depends on the data"
+_MOST_NAMES = 6
+"""Operators that a line names."""
 
 
 def _kind(node: Outside) -> str:
     """The reason of a node, without what is of this node alone."""
-    if node.reason.startswith("the shape of") and node.reason.endswith(_DEPENDS):
-        return f"a shape {_DEPENDS}"
-    if node.reason.endswith(f"its condition {_DEPENDS}"):
+    if node.reason.startswith("the shape of"):
+        return "a shape is known only at run time"
+    if node.reason.endswith("its condition depends on the data"):
         return f"{node.reason} (an input that decides it can be bound: --const NAME=VALUE)"
     return node.reason

@@ -9,12 +9,12 @@ Nodes are never split, and no node is compiled twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from onnx import ValueInfoProto
+from onnx import ModelProto, ValueInfoProto
 
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.cut_cost import SMALL, is_worth_a_cut
@@ -32,7 +32,13 @@ from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.onnx_nodes import type_of
-from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
+from autotune.graph.reader.onnx_reader import (
+    Model,
+    forget_shape,
+    load_model,
+    model_hash,
+    use_older_opset,
+)
 from autotune.graph.reader.survey import Ask, DeclaredTypes, Survey, survey
 from autotune.graph.segments import Span, leaks, onnx_model, segment_model, spans
 
@@ -52,6 +58,22 @@ class Segment:
     operators: Mapping[str, int]
     network: Network | None = None
     onnx: bytes = b""
+
+
+def loadable_forms(segment: Segment) -> Iterator[Segment]:
+    """An ONNX segment as it is, and what runtimes may load that do not load this.
+
+    Without the shapes of its inputs, for a branch that is never taken may have no meaning at those
+    that were bound; in an older opset.
+    """
+    yield segment
+    for has_shapes, is_older in ((False, False), (True, True), (False, True)):
+        proto = ModelProto.FromString(segment.onnx)
+        for value in proto.graph.input if not has_shapes else ():
+            forget_shape(value)
+        if is_older:
+            use_older_opset(proto)
+        yield replace(segment, onnx=proto.SerializeToString())
 
 
 @dataclass(frozen=True)

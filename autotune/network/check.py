@@ -95,18 +95,42 @@ def check_model(
     if given is not None:
         kinds = {"given": dict(given)} | kinds
     checks = [_Check(model, network, oracles, kind, x) for kind, x in kinds.items()]
-    verdicts = [check.verdict(name) for check in checks for name in check.expected]
+    asked, unasked = _asked(checks)
+    verdicts = [check.verdict(name) for check in asked for name in check.expected]
     worst = max(verdicts, key=lambda v: v.error, default=_Verdict(0.0, TOLERANCE))
-    used = dict.fromkeys(check.oracle.name for check in checks)
-    notes = (*oracles.problems, *(v.note for v in verdicts if v.note), *_unseen(checks))
-    return Report(tuple(used), tuple(kinds), worst.error, worst.allowed, notes)
+    used = dict.fromkeys(check.oracle.name for check in asked)
+    notes = (*oracles.problems, *(v.note for v in verdicts if v.note), *_unseen(asked), *unasked)
+    checked = tuple(check.kind for check in asked)
+    return Report(tuple(used), checked, worst.error, worst.allowed, notes)
+
+
+def _asked(checks: Sequence[_Check]) -> tuple[list[_Check], list[str]]:
+    """The checks that an oracle has an answer to, and a note for each of the others.
+
+    Raises ModelError where there is none.
+    """
+    asked: list[_Check] = []
+    notes: list[str] = []
+    for check in checks:
+        try:
+            check.expected  # noqa: B018  asks
+        except ModelError as error:
+            notes.append(f"not checked on {check.kind} inputs: {error.message}")
+            failure = error
+        else:
+            asked.append(check)
+    if not asked and checks:
+        raise failure
+    return asked, notes
 
 
 def _evaluated(model: Model, network: Network, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """`evaluate_network`; raises ModelError where a part of the model is not in the network."""
     if isinstance(model.artifact, HybridArtifact):
         raise ModelError(
-            "no oracle can run the model", "give inputs that it can run on: --check-input x.npz"
+            "no oracle can run the model on such inputs",
+            "give inputs that it can run on (--check-input x.npz), or bind those that are always "
+            "the same (--const NAME=VALUE)",
         )
     return evaluate_network(network, inputs)
 

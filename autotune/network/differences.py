@@ -57,13 +57,20 @@ def tolerance(dtype: np.dtype[Any]) -> float:
 
 
 def flat_outputs(outputs: Mapping[str, Any]) -> dict[str, Array]:
-    """Outputs with an array for every item of a list or map, named by its place: `scores[0]`."""
+    """Outputs as arrays: `parts[0]` of a list; maps as their values, and `scores.keys`.
+
+    A list of maps with the same keys, as classifiers give one for every row, is a matrix of values.
+    """
     flat: dict[str, Array] = {}
     for name, value in outputs.items():
-        if isinstance(value, list):
+        maps = value if isinstance(value, list) else [value]
+        if all(isinstance(m, dict) and m and m.keys() == maps[0].keys() for m in maps) and maps:
+            keys = list(maps[0])
+            rows = [[m[key] for key in keys] for m in maps]
+            flat[name] = np.array(rows if isinstance(value, list) else rows[0])
+            flat[f"{name}.keys"] = np.array(keys, object if isinstance(keys[0], str) else None)
+        elif isinstance(value, list):
             flat |= flat_outputs({f"{name}[{n}]": item for n, item in enumerate(value)})
-        elif isinstance(value, dict):
-            flat |= flat_outputs({f"{name}[{key!r}]": item for key, item in value.items()})
         elif isinstance(value, np.ndarray):
             flat[name] = value
         else:

@@ -150,7 +150,9 @@ def _texts(array: Any) -> Any:
 
 
 def _static_types(artifact: HybridArtifact) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of the tensors of which all is known: they may be written into arrays."""
-    ends = [e for s in artifact.segments if s.network for e in s.network.inputs]
-    ends += [e for e in artifact.outputs if e.dtype not in ("", "string")]
-    return {e.name: (e.shape, e.stored) for e in ends if min(e.shape, default=0) >= 0}
+    """Shape and dtype of the tensors that compiled segments read: they are made in arrays.
+
+    Stated shapes of outputs of the model may be wrong, and nothing depends on them.
+    """
+    ends = (e for s in artifact.segments if s.network for e in s.network.inputs)
+    return {e.name: (e.shape, e.stored) for e in ends}

@@ -124,7 +124,7 @@ def test_a_dynamic_shape_needs_a_value(here: Cli, model: Path, tmp_path: Path) -
     onnx.save(proto, tmp_path / "dynamic.onnx")
     path = tmp_path / "dynamic.onnx"
     refused(here("tasks", path), 2, "batch (x.0)", f"autotune tasks {path} --dim batch=1")
-    refused(here("tasks", path, "--dim", "batch=1..9"), 2, "9 combinations")
+    refused(here("tasks", path, "--dim", "batch=1..99"), 2, "99 combinations")
     refused(here("tasks", path, "--dim", "batch=1:0"), 2, "positive")
     refused(here("tasks", path, "--dim", "bat=1"), 2, "no dimension 'bat'", "batch (x.0)")
     refused(here("tasks", path, "--dim", "batch=-1"), 2, "no extents", "--dim batch=4")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import autotune
@@ -22,12 +23,17 @@ INPUTS: dict[str, dict[str, Any]] = {
     models.DETECTOR: {"image": RNG.standard_normal((1, 3, 64, 64)).astype(np.float32)},
     models.BRANCH: {"x": RNG.standard_normal((32, 256)).astype(np.float32)},
     models.TREES: {"x": RNG.standard_normal((64, 256)).astype(np.float32)},
+    models.SCALED: {"x": RNG.standard_normal((64, 256)).astype(np.float32)},
     models.WORDS: {"word": RNG.choice(["cat", "dog", "else"], 32).astype(object)},
     models.ENCODED: {"x": np.array([0, 1, 0, 2], np.float32)},
 }
 
 
 def same(found: Any, wanted: Any) -> None:
+    if isinstance(wanted, dict):
+        found, wanted = list(found.items()), list(wanted.items())
+        np.testing.assert_allclose(found, wanted, 1e-4, 1e-5)
+        return
     if isinstance(wanted, list):
         assert len(found) == len(wanted)
         for one, other in zip(found, wanted, strict=True):
@@ -79,6 +85,46 @@ def test_all_of_the_command_line_takes_a_cut_model(cli: Cli, tmp_path: Path) -> 
         "bench", "m.atn", "--against", "onnxruntime", "--time", "10ms", "--format", "json"
     )
     assert json.loads(against.out)["onnxruntime"]["max_error"] < 1e-4
+
+
+def test_lists_of_maps_are_printed_and_written_as_a_matrix(cli: Cli, tmp_path: Path) -> None:
+    path = models.saved(models.SCALED, tmp_path)
+    assert cli("compile", path, "-o", "m.atn", cwd=tmp_path).code == 0
+    np.save(tmp_path / "x.npy", INPUTS[models.SCALED]["x"])
+    done = cli("run", "m.atn", "--input", "x.npy", "-o", "y.npz", cwd=tmp_path)
+    assert done.code == 0, done.err
+    with np.load(tmp_path / "y.npz") as outputs:
+        wanted = [[*row.values()] for row in models.expected(path, INPUTS[models.SCALED])["y"]]
+        np.testing.assert_allclose(outputs["y"], wanted, 1e-4, 1e-6)
+        assert outputs["y.keys"].tolist() == list(range(256))
+    assert "64x256" in cli("run", "m.atn", cwd=tmp_path).out
+    against = cli("bench", "m.atn", "--against", "onnxruntime", "--time", "10ms", cwd=tmp_path)
+    assert against.code == 0, against.err
+
+
+def test_a_branch_that_is_never_taken_may_not_fit_the_shapes(cli: Cli, tmp_path: Path) -> None:
+    text = """
+    rates (float[a,b] x, bool is_high) => (float[c,d] y) {
+      y = If (is_high) <
+        then_branch = high () => (float[c,d] t) { t = MatMul (x, w1) },
+        else_branch = low () => (float[c,d] e) { e = MatMul (x, square) }
+      >
+    }"""
+    model = models.parsed(text)
+    for name, shape in {"w1": (256, 256), "square": (8, 8)}.items():
+        tensor = onnx.numpy_helper.from_array(np.ones(shape, np.float32), name)
+        model.graph.initializer.append(tensor)
+    onnx.save(model, tmp_path / "rates.onnx")
+    arguments = ("compile", "rates.onnx", "--shape", "x:4x256", "-o", "m.atn")
+    done = cli(*arguments, cwd=tmp_path)
+    assert "--const NAME=VALUE" in done.err
+    np.savez(tmp_path / "high.npz", x=np.ones((4, 256), np.float32), is_high=np.array(True))
+    done = cli(*arguments, "--check-input", "high.npz", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "agree with ONNX Runtime on given" in done.err
+    bound = cli(*arguments, "--const", "is_high=true", cwd=tmp_path)
+    assert bound.code == 0
+    assert "run in ONNX Runtime" not in bound.err
 
 
 def test_no_fallback_names_all_that_is_missing(cli: Cli, tmp_path: Path) -> None:

@@ -257,7 +257,13 @@ def _forget_shapes(model: ModelProto) -> None:
     """Remove the declared shapes of results: they may be wrong for other input shapes."""
     del model.graph.value_info[:]
     for output in model.graph.output:
-        output.type.tensor_type.ClearField("shape")
+        forget_shape(output)
+
+
+def forget_shape(value: ValueInfoProto) -> None:
+    """Remove the shape that is stated of a tensor; others stay as they are."""
+    if value.type.WhichOneof("value") == "tensor_type":
+        value.type.tensor_type.ClearField("shape")
 
 
 def _require_rank(value: ValueInfoProto, shape: tuple[int, ...]) -> None:

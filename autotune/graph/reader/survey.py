@@ -21,8 +21,9 @@ from autotune.graph.operators.table import DTYPES
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constants import Folder
 from autotune.graph.reader.functions import check_calls
+from autotune.graph.reader.ml_shapes import ml_types
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of, type_of
-from autotune.graph.reader.onnx_reader import Model, names_read
+from autotune.graph.reader.onnx_reader import Model, forget_shape, names_read
 
 Ask = Callable[[ModelProto, tuple[str, ...]], Mapping[str, TypeProto]]
 """Types of tensors of a model, by whoever will run it; tensors that are not known are left out."""
@@ -66,11 +67,12 @@ class DeclaredTypes:
     _asked: Mapping[str, TypeProto] | None = None
 
     def __post_init__(self) -> None:
+        proto = _without_shapes(self.model.proto)
         try:
-            proto = onnx.shape_inference.infer_shapes(self.model.proto, data_prop=True)
+            found = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
         except Exception:  # of a model of any kind: there is less to go by
-            proto = self.model.proto
-        for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
+            found = proto.graph
+        for value in (*found.value_info, *found.input, *found.output):
             self._inferred[value.name] = value.type
 
     def of(self, name: str) -> TypeProto | None:
@@ -92,6 +94,16 @@ class DeclaredTypes:
             return None
         found = type_of(kind)
         return found if min(found.shape, default=0) >= 0 else None
+
+
+def _without_shapes(model: ModelProto) -> ModelProto:
+    """`model` without the shapes that it states of results, which may be wrong."""
+    bare = ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:]
+    for output in bare.graph.output:
+        forget_shape(output)
+    return bare
 
 
 def _says_rank(kind: TypeProto | None) -> bool:
@@ -166,7 +178,7 @@ class _Surveyor:
             if source in sequences or name in sequences:
                 continue
             if source not in editor.types or min(editor.types[source].shape, default=0) < 0:
-                return f"the shape of '{name}' depends on the data"
+                return f"the shape of '{name}' is known only at run time"
         return ""
 
     def _undecided(self, name: str) -> str:
@@ -175,7 +187,7 @@ class _Surveyor:
             return ""
         kind = editor.types.get(name)
         is_static = kind is not None and min(kind.shape, default=0) >= 0
-        return "" if is_static else f"the shape of '{name}' depends on the data"
+        return "" if is_static else f"the shape of '{name}' is known only at run time"
 
     def _foreign(self, name: str) -> str:
         kind = self.folder.editor.types.get(name)
@@ -192,6 +204,10 @@ class _Surveyor:
             kind = self.declared.static(name)
             if kind is not None:
                 editor.types[name] = kind
+        first = editor.types.get(editor.resolve(node.inputs[0])) if node.inputs else None
+        if first is not None and min(first.shape, default=0) >= 0:
+            for name, kind in zip(node.outputs, ml_types(node, first), strict=False):
+                editor.types.setdefault(name, kind)
 
 
 def _dtype_text(dtype: str) -> str:
