@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.dtypes import DTYPES, is_float
+from autotune.dtypes import DTYPES, dtype_of_array, is_float
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.evaluate import derive, evaluate
@@ -160,7 +160,8 @@ def tolerance(dag: ComputeDAG, expected: Array, relative: float) -> float:
     rounding (4·10⁻⁶ at K = 25088) and far below what a missing term causes (1/√K ≥ 6·10⁻³). The
     second matters where outputs are small because they cancel. Integers must agree exactly.
     """
-    if expected.dtype.kind != "f":
+    known = dtype_of_array(expected.dtype)
+    if known is None or not known.is_float:
         return 0.0
     longest = max((_reduction_length(op) for op in dag.computes), default=1)
     relative += roundoff(dag)
@@ -215,13 +216,13 @@ def _are_steps(n_wrong: int, n: int, relative: float) -> bool:
 
 
 def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive: bool) -> Array:
-    shape, dtype = p.tensor.shape, np.dtype(p.tensor.dtype)
+    shape, dtype = p.tensor.shape, DTYPES[p.tensor.dtype].numpy
     if p.name in (rows := pointers(dag)):
         return np.linspace(0, rows[p.name], p.tensor.size).astype(dtype).reshape(shape)
     if dtype.kind in "iu" and dtype.itemsize <= 2 and not _chooses(dag, p.name):
         low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.itemsize == 1 else _WORDS
         return rng.integers(low, high + 1, shape).astype(dtype)
-    if dtype.kind != "f":
+    if not is_float(p.tensor.dtype):
         return rng.integers(0, _limit(dag, p.name), shape).astype(dtype)
     if positive:
         values = rng.random(shape, dtype=np.float32) + np.float32(0.5)
