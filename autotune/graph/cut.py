@@ -9,7 +9,7 @@ Nodes are never split, and no node is compiled twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,13 @@ from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.onnx_nodes import type_of
-from autotune.graph.reader.onnx_reader import Model, forget_shape, load_model, model_hash
+from autotune.graph.reader.onnx_reader import (
+    Model,
+    forget_shape,
+    load_model,
+    model_hash,
+    use_older_opset,
+)
 from autotune.graph.reader.survey import Ask, DeclaredTypes, Survey, survey
 from autotune.graph.segments import Span, leaks, onnx_model, segment_model, spans
 
@@ -54,15 +60,20 @@ class Segment:
     onnx: bytes = b""
 
 
-def relaxed(segment: Segment) -> Segment:
-    """An ONNX segment whose inputs have no stated shapes.
+def loadable_forms(segment: Segment) -> Iterator[Segment]:
+    """An ONNX segment as it is, and what runtimes may load that do not load this.
 
-    A branch that is never taken may have no meaning at the shapes that were bound.
+    Without the shapes of its inputs, for a branch that is never taken may have no meaning at those
+    that were bound; in an older opset.
     """
-    proto = ModelProto.FromString(segment.onnx)
-    for value in proto.graph.input:
-        forget_shape(value)
-    return replace(segment, onnx=proto.SerializeToString())
+    yield segment
+    for has_shapes, is_older in ((False, False), (True, True), (False, True)):
+        proto = ModelProto.FromString(segment.onnx)
+        for value in proto.graph.input if not has_shapes else ():
+            forget_shape(value)
+        if is_older:
+            use_older_opset(proto)
+        yield replace(segment, onnx=proto.SerializeToString())
 
 
 @dataclass(frozen=True)

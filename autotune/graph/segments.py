@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, numpy_helper
 
 from autotune.errors import ModelError
 from autotune.graph.reader.onnx_nodes import value_info
-from autotune.graph.reader.onnx_reader import Model, names_read, use_older_opset
+from autotune.graph.reader.onnx_reader import Model, names_read
 from autotune.graph.reader.survey import DeclaredTypes, Survey
 
 
@@ -144,11 +144,10 @@ def onnx_model(model: Model, found: Survey, span: Span, declared: DeclaredTypes)
     for name in _constants(model, found, span):
         tensor = stated.get(name)
         if tensor is None:
-            tensor = numpy_helper.from_array(np.ascontiguousarray(found.constants[name]), name)
+            tensor = numpy_helper.from_array(np.asarray(found.constants[name], order="C"), name)
         proto.graph.initializer.append(tensor)
     for name in span.inputs:
         proto.graph.input.append(_typed(name, found, declared))
-    use_older_opset(proto)
     try:
         data: bytes = proto.SerializeToString()
     except Exception as error:  # protobuf has several

@@ -133,7 +133,7 @@ class OnnxSession:
         binding = self._session.io_binding()
         for name, value in given.items():
             if isinstance(value, np.ndarray):
-                value = self._value.ortvalue_from_numpy(np.ascontiguousarray(value))
+                value = self._value.ortvalue_from_numpy(np.asarray(value, order="C"))
             binding.bind_ortvalue_input(name, value)
         made: dict[str, Any] = {}
         for name in self._outputs:
@@ -155,6 +155,11 @@ def _is_numeric(kind: str) -> bool:
 
 
 def as_array(value: Any) -> Any:
-    """A value of ONNX Runtime's as an array; Python's objects as they are."""
-    is_own = hasattr(value, "numpy") and not isinstance(value, np.ndarray)
-    return value.numpy() if is_own else value
+    """A value of ONNX Runtime's as an array; Python's objects as they are.
+
+    Raises ModelError for elements that NumPy does not have, as those of 8 bits.
+    """
+    if isinstance(value, np.ndarray) or not hasattr(value, "numpy"):
+        return value
+    with blamed(ONNXRUNTIME, "run", "convert such outputs in the model (Cast)"):
+        return value.numpy()

@@ -110,6 +110,41 @@ def test_half_precision_outside_is_float_inside(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.astype(float), wanted.astype(float), atol=2e-2)
 
 
+def test_scalars_stay_scalars(tmp_path: Path) -> None:
+    text = """
+    scalar (float x, float[2,0] nothing) => (float y, float[2,0] none) {
+      a = Add (x, half)
+      y = ai.onnx.ml.LabelEncoder <keys_floats = [1.5], values_floats = [7.0]> (a)
+      none = ai.onnx.ml.LabelEncoder <keys_floats = [1.5], values_floats = [7.0]> (nothing)
+    }"""
+    model = models.parsed(text)
+    half = onnx.numpy_helper.from_array(np.array(0.5, np.float32), "half")
+    model.graph.initializer.append(half)
+    onnx.save(model, tmp_path / "scalar.onnx")
+    done = autotune.compile(tmp_path / "scalar.onnx", threads=1)
+    done.artifact.save(tmp_path / "scalar.atn")
+    nothing = np.zeros((2, 0), np.float32)
+    found = autotune.load(tmp_path / "scalar.atn").run([np.array(1, np.float32), nothing])
+    assert found["y"].shape == ()
+    assert found["y"] == 7
+    assert found["none"].shape == (2, 0)
+
+
+def test_an_operator_newer_than_the_compiler_keeps_its_opset(tmp_path: Path) -> None:
+    text = """
+    mods (float[4] x, float[4] z) => (float[4] y) {
+      y = ai.onnx.ml.LabelEncoder <keys_floats = [1.5], values_floats = [7.0]> (x)
+    }"""
+    model = models.parsed(text)
+    model.opset_import[0].version = 23
+    model.ir_version = 10
+    onnx.save(model, tmp_path / "new.onnx")
+    artifact = autotune.compile(tmp_path / "new.onnx", threads=1, check=False).artifact
+    assert isinstance(artifact, HybridArtifact)
+    inner = onnx.ModelProto.FromString(artifact.segments[0].onnx)
+    assert inner.opset_import[0].version == 23
+
+
 def edited(path: Path, edit: Any) -> None:
     parts = read_parts(path)
     manifest = json.loads(parts["manifest.json"])

@@ -290,9 +290,9 @@ OPERATORS: Mapping[str, Operator] = {
         canonical=_to_reshape,
         check=_check_reshape,
     ),
-    "Flatten": Operator(canonical=_to_reshape, axis_may_be_rank=True),
-    "Squeeze": Operator(canonical=_to_reshape),
-    "Unsqueeze": Operator(canonical=_to_reshape),
+    "Flatten": Operator(moves=True, canonical=_to_reshape, axis_may_be_rank=True),
+    "Squeeze": Operator(moves=True, canonical=_to_reshape),
+    "Unsqueeze": Operator(moves=True, canonical=_to_reshape),
     "Transpose": Operator(
         moves=True,
         define=_transpose,

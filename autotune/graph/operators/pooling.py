@@ -98,6 +98,19 @@ def _counted_pool(editor: Editor, node: Node) -> None:
     _live_pool(editor, replace(node, inputs=(node.inputs[0], name)))
 
 
+def _widened_pool(editor: Editor, node: Node) -> None:
+    """MaxPool of bytes -> of the same numbers in float32."""
+    source = editor.types[node.inputs[0]]
+    if source.dtype not in ("int8", "uint8"):
+        editor.emit(node)
+        return
+    wide = editor.new(f"{node.output}.wide", source.shape)
+    real = editor.new(f"{node.output}.real", editor.types[node.output].shape)
+    editor.emit(Node(node.name, "Cast", node.inputs, (wide,), {"to": "float32"}))
+    editor.emit(replace(node, inputs=(wide,), outputs=(real, *node.outputs[1:])))
+    editor.emit(Node(node.name, "Cast", (real,), (node.output,), {"to": source.dtype}))
+
+
 def _live_pool(editor: Editor, node: Node) -> None:
     """Drop the outer taps that read only padding."""
     size = editor.types[node.inputs[0]].shape[1:-1]
@@ -123,6 +136,7 @@ OPERATORS: Mapping[str, Operator] = {
         define=_max_pool,
         takes_prologue=True,
         layout=Layout.SPATIAL,
+        canonical=_widened_pool,
         resolve=_live_pool,
         precondition=check_window,
         folding=Folding.FINITE,

@@ -12,6 +12,8 @@ from enum import Enum
 from functools import partial
 
 from autotune.graph.ir import Graph
+from autotune.graph.passes.common_nodes import merge_equal_nodes
+from autotune.graph.passes.dequantised_moves import move_dequantise
 from autotune.graph.passes.hoisting import hoist_elementwise
 from autotune.graph.passes.layout import channels_last, merge_transposes
 from autotune.graph.passes.normalisations import group_normalisations
@@ -21,6 +23,7 @@ from autotune.graph.passes.quantised import (
     dequantise_constants,
     fold_requantisation,
     integer_products,
+    unsigned_activations,
 )
 from autotune.graph.passes.rewrites import canonical_operators, resolve_operands
 from autotune.graph.passes.simplify import (
@@ -61,11 +64,15 @@ PASSES: tuple[Pass, ...] = (
     Pass("drop-empty-outputs", drop_empty_outputs),
     Pass("remove-dead", remove_dead),
     Pass("remove-identities", remove_identities),
+    Pass("merge-equal", merge_equal_nodes),
     Pass("dequantise-constants", dequantise_constants),
     Pass("canonical", canonical_operators),
+    Pass("unsigned-activations", unsigned_activations),
+    Pass("move-dequantise", move_dequantise),
     Pass("integer-products", integer_products),
     Pass("fold-requantisation", fold_requantisation),
     Pass("remove-dequantised", remove_dead),
+    Pass("merge-equal-2", merge_equal_nodes),
     Pass("merge-reshapes", merge_reshapes),
     Pass("group-norms", group_normalisations),
     Pass("hoist-elementwise", hoist_elementwise),

@@ -53,7 +53,7 @@ class Folder:
         self.refusals = Refusals()
         for name in graph.inputs:
             kind = self.editor.types.get(name)
-            if kind is not None and 0 in kind.shape:
+            if kind is not None and 0 in kind.shape and kind.dtype != "object":
                 self.editor.set_constant(name, np.zeros(kind.shape, kind.dtype))
 
     def run(self) -> Graph:
