@@ -55,11 +55,8 @@ _IMPORTS = """\
 from math import erf
 from numpy import arccos as acos, arcsin as asin, arctan as atan
 from numpy import arccosh as acosh, arcsinh as asinh, arctanh as atanh
-from ml_dtypes import bfloat16
-from numpy import bool, empty, float16, float32, float64, zeros
-from numpy import int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from numpy import ceil, cos, cosh, divide, exp, float_power as power, floor, fmod, inf, log, log1p
-from numpy import nan
+from numpy import empty, nan, zeros
 from numpy import rint as round, sin, sinh, sqrt, tan, tanh
 
 
@@ -83,12 +80,20 @@ def sigmoid(x):
 def print_python(program: Program) -> str:
     """One function per constant made and per kernel, and `run`, which calls them in order."""
     names = Names()
-    parts = [_IMPORTS]
+    parts = [_dtype_imports() + _IMPORTS]
     parts += [_derived_text(op, names) for op in program.derived]
     parts += [packing_text(p, names) for p in program.packs]
     parts += [kernel_text(k, names) for k in program.kernels]
     parts.append(_run_text(program, names))
     return "\n\n".join(parts)
+
+
+def _dtype_imports() -> str:
+    """Import of the types of all elements, a line for each library."""
+    homes: dict[str, list[str]] = {}
+    for record in DTYPES.values():
+        homes.setdefault(record.numpy.type.__module__, []).append(record.name)
+    return "".join(f"from {home} import {', '.join(sorted(n))}\n" for home, n in homes.items())
 
 
 class Names:
