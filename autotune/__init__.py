@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from autotune.errors import LogMismatch as LogMismatch
     from autotune.errors import MissingDependency as MissingDependency
     from autotune.errors import ModelError as ModelError
+    from autotune.errors import NotCompilable as NotCompilable
     from autotune.errors import NoValidSchedule as NoValidSchedule
     from autotune.errors import OutputError as OutputError
     from autotune.errors import ScheduleError as ScheduleError
@@ -76,6 +77,7 @@ _ERRORS = (
     "MissingDependency",
     "ModelError",
     "NoValidSchedule",
+    "NotCompilable",
     "OutputError",
     "ScheduleError",
     "UnsupportedOperator",
@@ -120,6 +122,7 @@ __all__ = [
     "Model",
     "ModelError",
     "NoValidSchedule",
+    "NotCompilable",
     "OutputError",
     "Schedule",
     "ScheduleError",

@@ -16,6 +16,8 @@ from autotune.errors import UsageError
 from autotune.files import open_input
 from autotune.units import parse_duration
 
+PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+"""What `--precision` names, and the dtype of the factors of products."""
 PRESETS = ("quick", "full", "ci")
 MOST_TRIALS = 1_000_000_000
 MOST_THREADS = 1_000_000
@@ -37,6 +39,8 @@ class TuneConfig:
     `max_error`: a candidate whose largest error exceeds so much of its largest output is inaccurate
     and never chosen. 5e-5 admits direct sums (1e-6…4e-6), Winograd's F(2,3) (as good) and F(4,3)
     (7e-6…2e-5), not F(6,3) (1e-4 and more); whole networks then stay below 1e-4.
+
+    `precision`: of the factors of products, one of `PRECISIONS`; sums are in float32.
     """
 
     trials: int | None = None
@@ -52,6 +56,7 @@ class TuneConfig:
     warm_start: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    precision: str = "f32"
 
     def to_json(self) -> dict[str, Any]:
         """Named fields for the log header."""
@@ -75,6 +80,7 @@ _FILE_KEYS = {
     ("search", "batch"): "batch",
     ("search", "patience"): "patience",
     ("search", "seed"): "seed",
+    ("search", "precision"): "precision",
     ("measure", "threads"): "threads",
     ("measure", "target"): "target",
     ("measure", "build_timeout"): "build_timeout_s",
@@ -167,6 +173,10 @@ def _check(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
                 f"{name} is {value!r} ({sources[name]})",
                 f"it must be a whole number from {low} to {high}",
             )
+    precision = values.get("precision", "f32")
+    if precision not in PRECISIONS:
+        known = ", ".join(PRECISIONS)
+        raise UsageError(f"precision is {precision!r} ({sources['precision']})", f"use {known}")
     target = values.get("target", "native")
     if not isinstance(target, str):
         raise UsageError(f"target is {target!r} ({sources['target']})", "it must be a name")

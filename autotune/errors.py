@@ -45,15 +45,21 @@ class ModelError(AutotuneError):
     """The model cannot be read: truncated, empty, or not ONNX."""
 
 
-class UnsupportedOperator(ModelError):
+class NotCompilable(ModelError):
+    """A valid model that is outside of what is compiled: ONNX Runtime may run it."""
+
+
+class UnsupportedOperator(NotCompilable):
     """The model uses an operator, attribute or type that has no definition here.
 
-    `reason`: what of an operator that is known otherwise.
+    `reason`: what of an operator that is known otherwise. `nodes`: names of the nodes, and of the
+    tensors that they make.
     """
 
     def __init__(self, message: str, hint: str = "", reason: str = "") -> None:
         super().__init__(message, hint)
         self.reason = reason
+        self.nodes: frozenset[str] = frozenset()
 
 
 class DefinitionError(UsageError):

@@ -39,8 +39,8 @@ SIDES = ("autotune", *BASELINES, "torch")
 FIELDS = ["machine", "operator", "shape", "batch", "threads", "trials"]
 FIELDS += [*(f"{name}_us" for name in SIDES), "ratio", "error"]
 
-_LEAST_TUNING_S = 4.0
-"""Even where the budget has less for a case."""
+_LEAST_TUNING_S = 10.0
+"""Even where the budget has less for a case: in less, hardly anything is measured."""
 
 
 @dataclass(frozen=True, slots=True)

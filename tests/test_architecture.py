@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "autotune"
 
 FLOORS = {
+    "dtypes": 0,
     "errors": 0,
     "target": 0,
     "config": 0,
@@ -50,7 +51,16 @@ THIRD_PARTY_HOMES = {
     "openvino": {"network", "cli"},
     "llvmlite": {"codegen", "target", "measure", "network", "cli"},
 }
-RUNTIME_DEPENDENCIES = {"click", "lightgbm", "llvmlite", "numpy", "onnx", "orjson", "rich"}
+RUNTIME_DEPENDENCIES = {
+    "click",
+    "lightgbm",
+    "llvmlite",
+    "ml_dtypes",
+    "numpy",
+    "onnx",
+    "orjson",
+    "rich",
+}
 
 
 def modules() -> list[Path]:

@@ -85,10 +85,11 @@ def networks_of(
     random_weights: bool = False,
     operators: UserOperators | None = None,
     constants: Constants | None = None,
+    precision: str = "f32",
 ) -> tuple[Network, ...]:
     """The model at the shapes of every variant: see `network.variants.unified`, `build_network`."""
     networks = (
-        build_network(model, variant.shapes, random_weights, operators, constants)
+        build_network(model, variant.shapes, random_weights, operators, constants, precision)
         for variant in variants
     )
     return unified(networks) if len(variants) > 1 else tuple(networks)

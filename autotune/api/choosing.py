@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from autotune.api.bindings import Variant, networks_of
+from autotune.api.bindings import Variant
+from autotune.api.cutting import Sources, sources_of
 from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
@@ -52,7 +53,8 @@ def no_progress(what: str) -> Iterator[OnProgress]:
 class Plan:
     """What to compile, for what, from what; an artifact has all `variants`.
 
-    `verify`: check the loop IR of every program after each pass of lowering.
+    `verify`: check the loop IR of every program after each pass of lowering. `fallback`: what
+    cannot be compiled may run in ONNX Runtime.
     """
 
     model: Path
@@ -65,12 +67,20 @@ class Plan:
     operators: tuple[str, ...] = ()
     constants: Arrays = field(default_factory=dict)
     verify: bool = False
+    fallback: bool = True
+    precision: str = "f32"
 
-    def networks(self) -> tuple[Network, ...]:
-        """The model at the shapes of every variant: see `variants.unified`."""
+    def sources(self) -> Sources:
+        """The model at the shapes of every variant, cut where not all of it can be compiled."""
         operators = operators_of(self.operators)
-        return networks_of(
-            self.model, self.variants, self.random_weights, operators, self.constants
+        return sources_of(
+            self.model,
+            self.variants,
+            self.random_weights,
+            operators,
+            self.constants,
+            self.fallback,
+            self.precision,
         )
 
 

@@ -20,6 +20,7 @@ from autotune.api.choosing import (
     no_progress,
     tuned_latencies,
 )
+from autotune.api.cutting import Sources, share_text
 from autotune.api.warm import Note
 from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, UsageError
@@ -27,13 +28,13 @@ from autotune.graph.network import Network, under_names_of
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
-from autotune.network.artifact import Artifact
+from autotune.network.artifact import Artifact, Tuned
 from autotune.network.check import Report, check_model, joint_report
 from autotune.network.compiler import compile_variants
+from autotune.network.hybrid import hybrid_artifact
 from autotune.network.oracles import Original
-from autotune.network.runtime import Model
+from autotune.network.runtime import model_of
 from autotune.records import Header, Log, read_log
-from autotune.schedule.steps import Steps
 from autotune.target import parse_target, require_cores, runs_here, usable_cores
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
@@ -49,11 +50,12 @@ def plan(
     random_weights: bool | None = None,
     dims: Dims | None = None,
     constants: Mapping[str, Any] | None = None,
+    precision: str | None = None,
 ) -> Plan:
     """What to compile: defaults filled from the log, where there is one, else from this machine.
 
     `target`: as `--target`; "log" is the one of the log. `random_weights`: None as the log was made
-    with. Raises UsageError and LogMismatch for what does not go together.
+    with; `precision` likewise. Raises UsageError and LogMismatch for what does not go together.
     """
     if target in (None, "native"):  # another machine may have more cores
         require_cores(n_threads or 1)
@@ -66,7 +68,10 @@ def plan(
         chosen = parse_target(target or "native")
         bound = variants(model, shapes, dims, fixed)
         given = bool(random_weights)
-        return Plan(model, bound, chosen, threads, limit, None, given, constants=fixed)
+        factors = precision or "f32"
+        return Plan(
+            model, bound, chosen, threads, limit, None, given, constants=fixed, precision=factors
+        )
     read = read_log(log)
     limit = read.max_error if max_error is None and read.max_error is not None else limit
     read = read.within(limit)
@@ -77,10 +82,26 @@ def plan(
     path = model or _model_of(read)
     is_random = _has_random_weights(path, header) if random_weights is None else random_weights
     threads = n_threads or header.n_threads
-    operators = TuneConfig.from_json(read.settings).operators
+    config = TuneConfig.from_json(read.settings)
+    if precision not in (None, config.precision):
+        raise LogMismatch(
+            f"the log was made in precision {config.precision}, not {precision}",
+            "leave --precision out, or tune in that precision",
+        )
     fixed = fixed or constants_from_json(header.constant_inputs)
     bound = variants(path, shapes, dims, fixed) if shapes or dims else variants_of(header)
-    return Plan(path, bound, chosen, threads, limit, read, is_random, operators, fixed)
+    return Plan(
+        path,
+        bound,
+        chosen,
+        threads,
+        limit,
+        read,
+        is_random,
+        config.operators,
+        fixed,
+        precision=config.precision,
+    )
 
 
 def compile(
@@ -93,23 +114,36 @@ def compile(
     constants: Mapping[str, Any] | None = None,
     target: str | None = None,
     max_error: float | None = None,
+    precision: str | None = None,
     random_weights: bool | None = None,
     operators: Sequence[str | Path] = (),
     check: bool = True,
     check_inputs: Arrays | None = None,
+    fallback: bool = True,
     note: Note = lambda text: None,
 ) -> Compiled:
     """Compile `model` from the best records of `log`; the words are those of the command line.
 
     Tasks without a record take the program that the analytic cost model chooses, so a log is not
     needed. `dims`: extents of dimensions by name, see `bindings`; `constants`: inputs that are the
-    same in every inference. `note` is told, in a line each, what a user should know. See
+    same in every inference. `fallback`: what cannot be compiled runs in ONNX Runtime, and the
+    artifact is a `HybridArtifact`. `note` is told, in a line each, what a user should know. See
     `compile_plan` for errors.
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
     chosen_plan = plan(
-        path, log_path, shapes, target, threads, max_error, random_weights, dims, constants
+        path,
+        log_path,
+        shapes,
+        target,
+        threads,
+        max_error,
+        random_weights,
+        dims,
+        constants,
+        precision,
     )
+    chosen_plan = replace(chosen_plan, fallback=fallback)
     if operators:
         chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
     return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
@@ -125,7 +159,7 @@ class Compiled:
 
 def compile_plan(
     plan: Plan,
-    networks: Sequence[Network] | None = None,
+    sources: Sources | None = None,
     check: bool = True,
     given: Arrays | None = None,
     note: Note = lambda text: None,
@@ -133,11 +167,33 @@ def compile_plan(
 ) -> Compiled:
     """Compile what `plan` says and compare its outputs with an oracle.
 
-    `networks`: those of the plan, where they were read already. `given`: inputs of the user's for
+    `sources`: those of the plan, where they were read already. `given`: inputs of the user's for
     the check of the variant of their shapes, by name. Raises WrongNumbers where the outputs are
     wrong, LogMismatch for a log of another model or CPU.
     """
-    networks = plan.networks() if networks is None else networks
+    sources = plan.sources() if sources is None else sources
+    for text in sources.notes:
+        note(text)
+    artifact, networks = _programs(sources, plan, note, progress)
+    if not runs_here(plan.target):
+        if check:
+            note("not checked: this CPU cannot run the code")
+        return Compiled(artifact, None)
+    if sources.cuts:
+        note(share_text(model_of(artifact), _originals(plan)))
+    if not check:
+        return Compiled(artifact, None)
+    return _checked(artifact, networks, plan, given, note)
+
+
+def _programs(
+    sources: Sources, plan: Plan, note: Note, progress: Progress
+) -> tuple[Artifact, Sequence[Network]]:
+    """The artifact, and what each of its variants was compiled from."""
+    networks: Sequence[Network] = sources.networks
+    if not networks:
+        artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)
+        return _named(artifact, plan, {}, ()), sources.wholes
     best = best_records(networks, plan, note)
     for key in best:
         if plan.log and key in plan.log.workloads:
@@ -145,16 +201,25 @@ def compile_plan(
             networks = [under_names_of(n, dag) if key in n.tasks else n for n in networks]
     tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
     networks, steps = choose(networks, plan, best, note, progress)
-    artifact = _compile(networks, steps, plan, progress)
-    tuned = tuned_latencies(best)
-    others = tuple(replace(other, tuned=tuned, tasks=tasks) for other in artifact.others)
-    artifact = replace(artifact, tuned=tuned, tasks=tasks, others=others)
-    if not check:
-        return Compiled(artifact, None)
-    if not runs_here(plan.target):
-        note("not checked: this CPU cannot run the code")
-        return Compiled(artifact, None)
-    return _checked(artifact, networks, plan, given, note)
+    with progress("compiling programs") as tell:
+        artifact = compile_variants(networks, steps, plan.target, plan.n_threads, tell, plan.verify)
+    if sources.cuts:
+        parts = artifact.variants
+        artifact = hybrid_artifact(parts, sources.cuts, plan.target, plan.n_threads)
+        networks = sources.wholes
+    return _named(artifact, plan, tuned_latencies(best), tasks), networks
+
+
+def _named(
+    artifact: Artifact, plan: Plan, tuned: Mapping[str, Tuned], tasks: tuple[str, ...]
+) -> Artifact:
+    """`artifact` with where it comes from and what is known of its tasks."""
+    path = str(plan.model.resolve())
+
+    def named(one: Artifact) -> Artifact:
+        return replace(one, tuned=tuned, tasks=tasks, model_path=path)
+
+    return replace(named(artifact), others=tuple(map(named, artifact.others)))
 
 
 def _has_random_weights(model: Path, header: Header) -> bool:
@@ -179,14 +244,12 @@ def _model_of(log: Log) -> Path:
     return path
 
 
-def _compile(
-    networks: Sequence[Network], steps: dict[str, Steps], plan: Plan, progress: Progress
-) -> Artifact:
-    with progress("compiling programs") as tell:
-        artifact = compile_variants(networks, steps, plan.target, plan.n_threads, tell, plan.verify)
-    path = str(plan.model.resolve())
-    others = tuple(replace(other, model_path=path) for other in artifact.others)
-    return replace(artifact, model_path=path, others=others)
+def _originals(plan: Plan) -> list[Original]:
+    """The file at the shapes of every variant."""
+    return [
+        Original(plan.model, variant.shapes, plan.random_weights, plan.constants)
+        for variant in plan.variants
+    ]
 
 
 def _checked(
@@ -194,10 +257,10 @@ def _checked(
 ) -> Compiled:
     """Compare every variant with an oracle. Raises WrongNumbers."""
     reports = []
-    for one, network, variant in zip(artifact.variants, networks, plan.variants, strict=True):
-        original = Original(plan.model, variant.shapes, plan.random_weights, plan.constants)
+    originals = _originals(plan)
+    for one, network, original in zip(artifact.variants, networks, originals, strict=True):
         fitting = given if given is not None and _fits(one, given) else None
-        reports.append(check_model(Model(one), network, original, fitting))
+        reports.append(check_model(model_of(one), network, original, fitting))
     report = joint_report(reports)
     for line in report.notes:
         note(line)

@@ -42,16 +42,19 @@ def tune(
     seed: int | None = None,
     target: str | None = None,
     max_error: float | None = None,
+    precision: str | None = None,
     warm_start: Sequence[str | Path] = (),
     rules: Sequence[str | Path] = (),
     operators: Sequence[str | Path] = (),
+    fallback: bool = True,
     stop: Callable[[], bool] = lambda: False,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Event]:
     """Search for the fastest program of every part of `model`; yields events, see `tuner.events`.
 
     The words are those of the command line; `dims`: extents of dimensions by name, see `bindings`;
-    `constants`: inputs that are the same in every inference, by name.
+    `constants`: inputs that are the same in every inference, by name. `fallback`: what cannot be
+    compiled is left to ONNX Runtime.
     Every measurement is in the new file `log` before its
     event comes; closing the iterator ends the session in an orderly way. `stop` is asked between
     measurements. Raises what the command reports: UsageError, ModelError, OutputError, …
@@ -63,6 +66,7 @@ def tune(
         "seed": seed,
         "target": target,
         "max_error": max_error,
+        "precision": precision,
         "warm_start": logs_to_learn(map(Path, warm_start)),
         "rules": rule_files(map(Path, rules)),
         "operators": tuple(str(Path(p).resolve()) for p in operators) or None,
@@ -75,7 +79,10 @@ def tune(
         dims=dims,
         constants=constants,
         random_weights=random_weights,
+        fallback=fallback,
     )
+    for text in prepared.notes:
+        note(text)
     if random_weights:
         note(random_weights_note(Path(model).name))
     with create(prepared, Path(log)) as session:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.api.bindings import Dims, Variant, arrays_of, networks_of, variants
+from autotune.api.bindings import Dims, Variant, arrays_of, variants
+from autotune.api.cutting import require_tunable, sources_of
 from autotune.api.operators import operators_of
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note
@@ -46,7 +47,8 @@ Shapes = dict[str, tuple[int, ...]]
 class Prepared:
     """A model with settings, checked and ready for a log: `networks`, one for each of `variants`.
 
-    `source`: what the header of the log names, "" for a network that was made in memory.
+    `source`: what the header of the log names, "" for a network that was made in memory. `notes`:
+    what a user should know of nodes that are not compiled.
     """
 
     networks: tuple[Network, ...]
@@ -54,6 +56,7 @@ class Prepared:
     target: Target
     source: str = ""
     variants: tuple[Variant, ...] = (Variant({}),)
+    notes: tuple[str, ...] = ()
 
     @property
     def network(self) -> Network:
@@ -70,19 +73,24 @@ def prepare(
     dims: Dims | None = None,
     constants: Mapping[str, Any] | None = None,
     random_weights: bool = False,
+    fallback: bool = True,
 ) -> Prepared:
     """Read an ONNX model for tuning, by default the ResNet-50 of the `onnx` package.
 
     `log` is where the session will be written: whether that is possible is checked before the model
-    is read; None for a session that will not run. Raises UsageError, ModelError, OutputError.
+    is read; None for a session that will not run. `fallback`: tune what can be compiled of a model
+    of which the rest runs in ONNX Runtime. Raises UsageError, ModelError, OutputError.
     """
     require_cores(config.threads)
     path, target = model_path(model), local_target(config.target)
     require_room(path, log)
     fixed, known = arrays_of(constants), operators_of(config.operators)
     bound = variants(path, shapes, dims, fixed)
-    networks = networks_of(path, bound, random_weights or model is None, known, fixed)
-    return Prepared(networks, config, target, str(path.resolve()), bound)
+    is_random = random_weights or model is None
+    sources = sources_of(path, bound, is_random, known, fixed, fallback, config.precision)
+    require_tunable(sources, path.name)
+    source = str(path.resolve())
+    return Prepared(sources.wholes, config, target, source, bound, sources.notes)
 
 
 def prepare_network(

@@ -323,7 +323,6 @@ class Function:
         self.artifact = artifact
         self.model = Model(artifact, threads)
         self._names = [p.name for p in dag.placeholders if not p.constant]
-        self._outputs = dag.outputs
 
     def __call__(
         self, *inputs: Array, out: Array | Sequence[Array] | None = None
@@ -337,26 +336,11 @@ class Function:
                 f"{len(inputs)} arrays are given, the function takes {len(self._names)}",
                 f"its inputs are {', '.join(self._names)}",
             )
-        found = self.model.run(dict(zip(self._names, inputs, strict=True)))
-        results = tuple(found[name] for name in self._outputs)
-        if out is not None:
-            results = _written(results, [out] if isinstance(out, np.ndarray) else [*out])
-        return results[0] if len(results) == 1 else results
+        return self.model(*inputs, out=out)
 
     def save(self, path: str | Path) -> None:
         """Write the compiled function to a file: `autotune.load(path).run({name: array})`."""
         self.artifact.save(Path(path))
-
-
-def _written(results: tuple[Array, ...], out: Sequence[Array]) -> tuple[Array, ...]:
-    if len(out) != len(results) or any(
-        a.shape != b.shape or a.dtype != b.dtype for a, b in zip(results, out, strict=True)
-    ):
-        wanted = ", ".join(f"{a.dtype}{list(a.shape)}" for a in results)
-        raise UsageError("the arrays of `out` do not fit the outputs", f"they are {wanted}")
-    for array, place in zip(results, out, strict=True):
-        place[...] = array
-    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True)

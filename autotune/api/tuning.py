@@ -27,6 +27,7 @@ from autotune.api.bindings import Variant
 from autotune.api.rules import rules_of
 from autotune.api.warm import Note, warm_start
 from autotune.config import TuneConfig
+from autotune.dtypes import dtype_bytes
 from autotune.errors import LogMismatch, NoValidSchedule
 from autotune.graph.network import Network
 from autotune.graph.reader.constant_inputs import constants_to_json
@@ -49,7 +50,6 @@ from autotune.search.policy import Candidate, SketchPolicy, default_candidate
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, difference
 from autotune.te.dag import ComputeDAG
-from autotune.te.expr import dtype_bytes
 from autotune.tuner import (
     BatchMeasured,
     Budget,

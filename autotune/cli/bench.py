@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autotune.network.profile import NetworkProfile, TaskTime
     from autotune.network.runtime import Model
 
-BASELINES = ("onnxruntime", "openvino")
+BASELINES = ("onnxruntime", "openvino", "openvino:default")
 
 
 @click.command("bench")
@@ -27,7 +27,7 @@ BASELINES = ("onnxruntime", "openvino")
     "--against",
     type=Names(BASELINES),
     multiple=True,
-    help="Measure this as well, in turns: onnxruntime, openvino. Repeatable.",
+    help="Measure these as well, in turns: onnxruntime, openvino, openvino:default. Repeatable.",
 )
 @click.option("--per-task", is_flag=True, help="Show where the time goes, task by task.")
 @click.option(
@@ -69,6 +69,11 @@ def command(
     compiled = load(artifact, threads)
     if compiled.artifact.random_weights:
         say_random_weights(compiled.artifact.name)
+    if names and compiled.artifact.precision != "f32":
+        say_note(
+            f"products in {compiled.artifact.precision} here, in float32 elsewhere"
+            + (", in what it chooses in openvino:default" if "openvino:default" in names else "")
+        )
     results: list[BenchResult | NetworkProfile] = []
     for variant in compiled.variants:
         if len(compiled.variants) > 1 and style == "text":

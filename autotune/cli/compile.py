@@ -27,8 +27,10 @@ from autotune.cli.options import (
     constants_of,
     dim_option,
     dims_of,
+    fallback_option,
     max_error_option,
     operators_option,
+    precision_option,
     random_weights_option,
     shape_option,
     shapes_of,
@@ -39,7 +41,7 @@ from autotune.units import format_bytes
 
 if TYPE_CHECKING:
     from autotune.api.task import Task
-    from autotune.graph.network import Network
+    from autotune.graph.network import Port
 
 Shapes = dict[str, tuple[int, ...]]
 Arrays = dict[str, NDArray[Any]]
@@ -56,10 +58,12 @@ Arrays = dict[str, NDArray[Any]]
 @random_weights_option
 @click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
 @max_error_option
+@precision_option
 @click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
 @check_input_option
 @args_option
 @operators_option
+@fallback_option
 @click.option(
     "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."
 )
@@ -76,11 +80,13 @@ def command(
     random_weights: bool,
     target: str | None,
     max_error: float | None,
+    precision: str | None,
     check: bool,
     check_files: tuple[tuple[str, Path], ...],
     arguments: str | None,
     weights: Path | None,
     operators: tuple[Path, ...],
+    fallback: bool,
     verify: bool,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
@@ -89,6 +95,8 @@ def command(
     that an analytic model of this CPU chooses. Records with a larger error than --max-error (the
     limit that the log was tuned with, by default) are left out. The outputs are compared with those
     of ONNX Runtime, where it is installed, on the model file itself.
+
+    What cannot be compiled (NonMaxSuppression, tree ensembles, strings, …) runs in ONNX Runtime.
 
     MODEL may be FILE.py:FUNCTION as well, a computation of `autotune.te`, which NumPy checks.
     """
@@ -107,20 +115,24 @@ def command(
     is_random = True if random_weights or (model is None and log_path is None) else None
     bound, extents = shapes_of(shapes), dims_of(dims)
     fixed = constants_of(constants)
-    plan = plan_of(source, log_path, bound, target, threads, max_error, is_random, extents, fixed)
+    plan = plan_of(
+        source, log_path, bound, target, threads, max_error, is_random, extents, fixed, precision
+    )
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
+    plan = replace(plan, fallback=fallback)
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
     inputs += [file for _, file in check_files]
     require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
-    networks = plan.networks()
+    sources = plan.sources()
+    networks = sources.wholes
     if plan.random_weights:
         say_random_weights(plan.model.name)
-    given = _given(networks, check_files)
+    given = _given(sources.inputs, check_files)
     n_denormal = networks[0].n_denormal
     if n_denormal:
         say_note(f"weights below 1.2e-38 count as zero ({n_denormal} here): docs/numbers.md")
-    done = compile_plan(plan, networks, check, given, say_note, counting)
+    done = compile_plan(plan, sources, check, given, say_note, counting)
     if done.report is not None:
         say(str(done.report))
     done.artifact.save(path)
@@ -170,7 +182,9 @@ def _compile_workload(
     put_path(path)
 
 
-def _given(networks: Sequence[Network], files: tuple[tuple[str, Path], ...]) -> Arrays | None:
+def _given(
+    inputs: Sequence[tuple[Port, ...]], files: tuple[tuple[str, Path], ...]
+) -> Arrays | None:
     """The user's own inputs for the check; looked at before minutes are spent."""
     from autotune.cli.run import read_inputs
     from autotune.network.artifact import Endpoint
@@ -178,7 +192,7 @@ def _given(networks: Sequence[Network], files: tuple[tuple[str, Path], ...]) -> 
 
     if not files:
         return None
-    known = [tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in n.inputs) for n in networks]
+    known = [tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in ports) for ports in inputs]
     largest = max(known, key=lambda ports: sum(math.prod(p.shape) for p in ports))
     arrays = read_inputs(largest, files, "--check-input")
     shapes = {name: array.shape for name, array in arrays.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRESETS
+from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISIONS, PRESETS
 from autotune.errors import UsageError
 from autotune.units import parse_duration
 
@@ -220,6 +220,11 @@ max_error_option = click.option(
     type=click.FloatRange(min=0, min_open=True),
     help="Largest error of a candidate, as a share of its largest output.  [5e-5]",
 )
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(tuple(PRECISIONS)),
+    help="Type of the factors of products; sums are in float32.  [f32, or as tuned]",
+)
 warm_start_option = click.option(
     "--warm-start",
     "warm_start",
@@ -243,6 +248,11 @@ operators_option = click.option(
     multiple=True,
     metavar="FILE.py",
     help="ONNX operators of your own: a Python file that defines OPERATORS. Repeatable.",
+)
+fallback_option = click.option(
+    "--fallback/--no-fallback",
+    default=True,
+    help="Run in ONNX Runtime what cannot be compiled, or refuse and name all of it.  [fallback]",
 )
 events_option = click.option(
     "--events",

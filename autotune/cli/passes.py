@@ -23,6 +23,7 @@ def show_passes(
     operators: list[str],
     constants: Mapping[str, NDArray[Any]],
     after: str | None,
+    precision: str = "f32",
 ) -> None:
     """Print what every pass leaves, or the graph behind pass `after`; verify all of them.
 
@@ -33,7 +34,9 @@ def show_passes(
     from autotune.graph.network import prepared_graphs
     from autotune.graph.printer import print_graph
 
-    found = prepared_graphs(path, shapes, random_weights, operators_of(operators), constants)
+    found = prepared_graphs(
+        path, shapes, random_weights, operators_of(operators), constants, precision
+    )
     if after is None:
         rows = [_row(step, graph) for step, graph in _verified(found)]
         put(

@@ -52,6 +52,7 @@ def command(
 
     Without --input, runs on random numbers. Without -o, prints what the outputs look like.
     """
+    from autotune.network.differences import flat_outputs
     from autotune.network.runtime import load
 
     if output is not None:
@@ -59,7 +60,7 @@ def command(
     model = load(artifact, threads)
     if model.artifact.random_weights:
         say_random_weights(model.artifact.name)
-    outputs = model.run(_inputs(model, files))
+    outputs = flat_outputs(model.run(_inputs(model, files)))
     if output is not None:
         write_npz(output, outputs)
         say(f"{len(outputs)} outputs")
@@ -161,6 +162,8 @@ def write_npz(path: Path, arrays: Arrays) -> None:
     """Write arrays by name, all or none. Raises as `files.replacing` does."""
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():  # numpy.savez has no room for one called "file"
+            if array.dtype == object:  # strings: as NumPy keeps them without pickle
+                array = array.astype(str)
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
 
@@ -168,6 +171,8 @@ def write_npz(path: Path, arrays: Arrays) -> None:
 def _row(item: tuple[str, NDArray[Any]]) -> tuple[str, ...]:
     name, array = item
     shape = "x".join(map(str, array.shape)) or "scalar"
+    if array.dtype == object:
+        return name, shape, "string", "", "", ""
     wide = array if array.dtype.itemsize > 2 else array.astype(np.float32)
     numbers = (wide.min(), wide.mean(), wide.max()) if array.size else ()
     return name, shape, str(array.dtype), *(f"{float(x):.6g}" for x in numbers or ("nan",) * 3)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.api.sources import model_path
-from autotune.cli.console import columns, debug_option, put, put_json
+from autotune.cli.console import columns, debug_option, put, put_json, say_note
 from autotune.cli.models import read_workload, say_random_weights, shape_text
 from autotune.cli.options import (
     FILE,
@@ -18,8 +18,10 @@ from autotune.cli.options import (
     constants_of,
     dim_option,
     dims_of,
+    fallback_option,
     format_option,
     operators_option,
+    precision_option,
     random_weights_option,
     shape_option,
     shapes_of,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 @random_weights_option
 @args_option
 @operators_option
+@fallback_option
+@precision_option
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
 @click.option("--passes", is_flag=True, help="Print what every pass over the graph does, instead.")
 @click.option("--after", metavar="PASS", help="Print the graph behind this pass, instead.")
@@ -56,6 +60,8 @@ def command(
     random_weights: bool,
     arguments: str | None,
     operators: tuple[Path, ...],
+    fallback: bool,
+    precision: str | None,
     dag: bool,
     passes: bool,
     after: str | None,
@@ -69,7 +75,8 @@ def command(
     A subgraph "for 3, 4" can replace those two tasks, which compile decides by what they take; one
     "in 4x16 blocks" runs over the blocks of a pruned weight that are not zero.
     """
-    from autotune.api.bindings import Variant, networks_of, variants
+    from autotune.api.bindings import Variant, variants
+    from autotune.api.cutting import sources_of
     from autotune.api.operators import operators_of
 
     random_weights |= model is None
@@ -87,9 +94,17 @@ def command(
         if passes or after:
             if len(found) > 1:
                 raise UsageError("passes are shown for one shape", "give each --dim one extent")
-            show_passes(path, found[0].shapes, random_weights, paths, fixed, after)
+            show_passes(
+                path, found[0].shapes, random_weights, paths, fixed, after, precision or "f32"
+            )
             return
-        networks = networks_of(path, found, random_weights, operators_of(paths), fixed)
+        known = operators_of(paths)
+        sources = sources_of(
+            path, found, random_weights, known, fixed, fallback, precision or "f32"
+        )
+        for text in sources.notes:
+            say_note(text)
+        networks = sources.wholes
         if random_weights:
             say_random_weights(path.name)
     if style == "json":

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from autotune.cli.console import debug_option, put, say
+from autotune.cli.console import debug_option, put, say, say_note
 from autotune.cli.options import (
     FILE,
     SEED,
@@ -20,8 +20,10 @@ from autotune.cli.options import (
     dim_option,
     dims_of,
     events_option,
+    fallback_option,
     max_error_option,
     operators_option,
+    precision_option,
     random_weights_option,
     rules_option,
     shape_option,
@@ -47,9 +49,11 @@ from autotune.cli.options import (
 @click.option("--seed", type=SEED, help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
 @max_error_option
+@precision_option
 @warm_start_option
 @rules_option
 @operators_option
+@fallback_option
 @click.option("--dry-run", is_flag=True, help="Show tasks and settings; measure nothing.")
 @events_option
 @debug_option
@@ -65,6 +69,7 @@ def command(
     warm_start: tuple[Path, ...],
     rules: tuple[Path, ...],
     operators: tuple[Path, ...],
+    fallback: bool,
     dry_run: bool,
     events: str | None,
     **options: Any,
@@ -107,7 +112,10 @@ def command(
             dims=dims_of(dims),
             constants=constants_of(constants),
             random_weights=random_weights,
+            fallback=fallback,
         )
+        for text in prepared.notes:
+            say_note(text)
     network = prepared.network
     title = network.name if task else Path(prepared.source).name
     if network.random_weights:

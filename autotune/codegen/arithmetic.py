@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from autotune.codegen.half_precision import HalfPrecision
 from autotune.codegen.math import CALLS, EXACT, Math
 from autotune.codegen.powers import power
 from autotune.codegen.text import (
     F32,
     F64,
     I1,
-    I8,
-    I16,
     I32,
     I64,
+    SCALARS,
     Builder,
     Constant,
     Type,
@@ -26,20 +26,13 @@ from autotune.codegen.text import (
     n_bits,
 )
 from autotune.codegen.trigonometry import TRIGONOMETRY
+from autotune.dtypes import DTYPES
 from autotune.errors import CodegenError
 
-TYPES: dict[str, Type] = {
-    "float32": F32,
-    "float64": F64,
-    "int64": I64,
-    "int32": I32,
-    "int16": I16,
-    "int8": I8,
-    "uint8": I8,
-    "bool": I8,
-}
-"""How elements lie in memory; a bool that was computed or loaded is an `i1`."""
-_UNSIGNED = ("uint8", "bool")
+TYPES: dict[str, Type] = {d.name: SCALARS[d.llvm] for d in DTYPES.values()}
+"""How elements lie in memory."""
+VALUES: dict[str, Type] = {d.name: TYPES[d.compute] for d in DTYPES.values()} | {"bool": I1}
+"""How elements are computed with: half precision as float32."""
 
 
 class Arithmetic:
@@ -48,18 +41,19 @@ class Arithmetic:
     def __init__(self, builder: Builder) -> None:
         self.b = builder
         self.math = Math(builder)
+        self.narrow = HalfPrecision(builder)
 
     def binary(self, op: str, dtype: str, a: Value, b: Value) -> Value:
         """`a op b`; integers divide towards minus infinity by positive numbers."""
         if a.type.is_float:
             return _FLOAT_OPS[op](self, a, b)
-        return (_UNSIGNED_OPS if dtype in _UNSIGNED else _INT_OPS)[op](self, a, b)
+        return (_UNSIGNED_OPS if DTYPES[dtype].is_unsigned else _INT_OPS)[op](self, a, b)
 
     def compare(self, op: str, dtype: str, a: Value, b: Value) -> Value:
         """A bool per lane; nothing but `ne` holds of NaN."""
         if a.type.is_float:
             return self.b.compare(f"fcmp {'u' if op == 'ne' else 'o'}{op}", a, b)
-        sign = "" if op in ("eq", "ne") else "u" if dtype in _UNSIGNED else "s"
+        sign = "" if op in ("eq", "ne") else "u" if DTYPES[dtype].is_unsigned else "s"
         return self.b.compare(f"icmp {sign}{op}", a, b)
 
     def call(self, fn: str, dtype: str, value: Value) -> Value:
@@ -67,7 +61,7 @@ class Arithmetic:
         if fn == "not":
             return self.negation(value)
         if not value.type.is_float:
-            return self._integer_call(fn, value)
+            return self._integer_call(fn, dtype, value)
         if value.type.scalar is not F32 and fn not in EXACT:
             raise CodegenError(f"{fn} has no code for {dtype}")
         return (CALLS.get(fn) or TRIGONOMETRY[fn])(self.math, value)
@@ -76,19 +70,46 @@ class Arithmetic:
         """Where the condition does not hold."""
         return self.b.binary("xor", condition, constant(condition.type, 1))
 
+    def loaded(self, dtype: str, value: Value) -> Value:
+        """An element as it is computed with, out of how it lies in memory."""
+        kind = value.type.of(VALUES[dtype])
+        if kind is value.type:
+            return value
+        if dtype == "bool":
+            return self.b.cast("trunc", value, kind)
+        return self.narrow.widened(value, kind)
+
+    def stored(self, dtype: str, value: Value) -> Value:
+        """The inverse of `loaded`; rounds to the nearest element, halves to even."""
+        kind = value.type.of(TYPES[dtype])
+        if kind is value.type:
+            return value
+        if dtype == "bool":
+            return self.b.cast("zext", value, kind)
+        return self.narrow.narrowed(value, kind)
+
     def cast(self, source: str, goal: str, value: Value) -> Value:
-        """From one element type to another; what is too large wraps, as in NumPy."""
+        """From one element type to another; integers that are too large wrap, as in NumPy."""
         if goal == "bool":
             return self._is_set(value)
-        kind = value.type.of(TYPES[goal])
+        if DTYPES[goal].is_narrow:
+            wide = value if value.type.is_float else self._converted(source, "float32", value)
+            return self.loaded(goal, self.stored(goal, wide))
+        return self._converted(source, goal, value)
+
+    def _converted(self, source: str, goal: str, value: Value) -> Value:
+        kind = value.type.of(VALUES[goal])
         if value.type is kind:
             return value
-        unsigned = source in _UNSIGNED
+        unsigned = DTYPES[source].is_unsigned
         match value.type.is_float, kind.is_float:
             case True, True:
                 return self.b.cast("fpext" if kind.scalar is F64 else "fptrunc", value, kind)
             case True, False:
-                wide = value.type.of(I64 if goal == "int64" else I32)
+                if goal == "uint64":
+                    return self.b.cast("fptoui", value, kind)
+                is_wide = n_bits(kind) + DTYPES[goal].is_unsigned > 32
+                wide = value.type.of(I64 if is_wide else I32)
                 return self._resize(self.b.cast("fptosi", value, wide), kind, unsigned)
             case False, True:
                 return self.b.cast("uitofp" if unsigned else "sitofp", value, kind)
@@ -107,9 +128,11 @@ class Arithmetic:
             return value if want == have else self.b.cast("trunc", value, kind)
         return self.b.cast("zext" if unsigned else "sext", value, kind)
 
-    def _integer_call(self, fn: str, value: Value) -> Value:
+    def _integer_call(self, fn: str, dtype: str, value: Value) -> Value:
         if fn not in ("abs", "neg"):
             raise CodegenError(f"{fn} has no code for integers")
+        if fn == "abs" and DTYPES[dtype].is_unsigned:
+            return value
         negated = self.b.sub(constant(value.type, 0), value)
         if fn == "neg":
             return negated

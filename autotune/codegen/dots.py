@@ -16,7 +16,8 @@ from typing import Protocol
 from autotune.codegen.arithmetic import TYPES, Arithmetic
 from autotune.codegen.frame import Frame, Guard
 from autotune.codegen.lanes import side_by_side
-from autotune.codegen.text import I32, Builder, Type, Value, constant, vector
+from autotune.codegen.text import BF16, I32, Builder, Type, Value, constant, vector
+from autotune.dtypes import DTYPES
 from autotune.loopir.nodes import For, Store
 from autotune.target.isa import Isa, MultiplyAdd
 from autotune.te.arith import Linear
@@ -93,7 +94,11 @@ class _Operand:
 
     def widened(self, value: Value, e: Expr) -> Value:
         """Elements of `e` as those that the instruction takes."""
-        return Arithmetic(self.emitter.b).cast(dtype_of(e), self.dtype, value)
+        do = Arithmetic(self.emitter.b)
+        if not DTYPES[self.dtype].is_narrow:
+            return do.cast(dtype_of(e), self.dtype, value)
+        held = do.stored(self.dtype, value) if value.type.is_float else value
+        return self.emitter.b.bitcast(held, held.type.of(BF16))
 
 
 def _group(e: Expr, to: _Operand, guard: Guard | None = None) -> Value:

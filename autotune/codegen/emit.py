@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import gcd
 
-from autotune.codegen.arithmetic import TYPES, Arithmetic
+from autotune.codegen.arithmetic import TYPES, VALUES, Arithmetic
 from autotune.codegen.dots import emit_dot, find_dot
 from autotune.codegen.frame import Frame, Guard, reads_memory
 from autotune.codegen.lanes import NEAR_STRIDES
@@ -36,6 +36,7 @@ from autotune.codegen.text import (
     vector,
 )
 from autotune.codegen.transposing import load_transposed, neighbours
+from autotune.dtypes import dtype_bytes, is_float
 from autotune.errors import CodegenError
 from autotune.loopir.nodes import (
     Alloc,
@@ -65,7 +66,6 @@ from autotune.te.expr import (
     Select,
     Tensor,
     Var,
-    dtype_bytes,
     dtype_of,
     idx,
     is_guard,
@@ -221,8 +221,7 @@ class _Function:
 
     def _store_value(self, stmt: Store, value: Value) -> None:
         kind = TYPES[stmt.tensor.dtype]
-        if stmt.tensor.dtype == "bool":
-            value = self.b.cast("zext", value, value.type.of(I8))
+        value = self.do.stored(stmt.tensor.dtype, value)
         form = self.at.form(stmt, stmt.tensor, stmt.indices)
         lane = self.at.lane_stride(form)
         if self.at.lanes is None or lane == 1:
@@ -292,8 +291,7 @@ class _Function:
         return _EXPRS[type(e)](self, e, guard)
 
     def _const(self, e: Const, _: Guard | None) -> Value:
-        kind = I1 if e.dtype == "bool" else TYPES[e.dtype]
-        return constant(kind, e.value)
+        return constant(VALUES[e.dtype], e.value)
 
     def _var(self, e: Var, _: Guard | None) -> Value:
         if self.at.lanes and e.name == self.at.lanes[0]:
@@ -375,7 +373,7 @@ class _Function:
             value = load_transposed(self, e, form, kind, name)
         else:
             value = self._gather(e, guard)
-        return self.b.cast("trunc", value, value.type.of(I1)) if e.tensor.dtype == "bool" else value
+        return self.do.loaded(e.tensor.dtype, value)
 
     def plain_load(
         self, e: Load, form: Linear, kind: Type, count: int, guard: Guard | None
@@ -452,7 +450,7 @@ class _Function:
 
 
 def _is_float_product(e: Expr) -> bool:
-    return isinstance(e, Binary) and e.op == "mul" and dtype_of(e).startswith("float")
+    return isinstance(e, Binary) and e.op == "mul" and is_float(dtype_of(e))
 
 
 _STMTS: dict[type[Stmt], Callable[..., None]] = {

@@ -7,20 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from autotune.codegen.text import Value
+from autotune.dtypes import dtype_bytes
 from autotune.loopir.nodes import Buffer
 from autotune.te.arith import Linear, linear, simplify
-from autotune.te.expr import (
-    Binary,
-    Const,
-    Expr,
-    Tensor,
-    Var,
-    dtype_bytes,
-    idx,
-    loads,
-    substitute,
-    variables,
-)
+from autotune.te.expr import Binary, Const, Expr, Tensor, Var, idx, loads, substitute, variables
 
 
 class Scope:

@@ -29,7 +29,7 @@ _RECYCLED_FROM = 32 << 20
 """Bytes from which on malloc takes every array from the system, page by page, and gives it back."""
 
 
-def aligned(shape: tuple[int, ...], dtype: str) -> Array:
+def aligned(shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> Array:
     """Zeroed array whose data start at a multiple of `ALIGNMENT` bytes.
 
     Raises MemoryError when there is no room.
@@ -45,7 +45,7 @@ def aligned(shape: tuple[int, ...], dtype: str) -> Array:
 class Recycled:
     """Allocates arrays of one kind; reuses a large one as soon as it has no other reference."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> None:
         self._shape, self._dtype = shape, dtype
         n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         self._is_large = n_bytes >= _RECYCLED_FROM

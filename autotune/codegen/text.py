@@ -47,12 +47,12 @@ class Type:
     @property
     def is_float(self) -> bool:
         """Whether it holds floating-point numbers."""
-        return self.scalar.text in ("float", "double")
+        return self.scalar.text in _FLOATS
 
     @property
     def suffix(self) -> str:
         """How LLVM names an overload: `f32`, `v16f32`, `i64`…"""
-        name = {"float": "f32", "double": "f64"}.get(self.scalar.text, self.scalar.text)
+        name = _FLOATS.get(self.scalar.text, self.scalar.text)
         return f"v{self.count}{name}" if self.is_vector else name
 
     def of(self, scalar: Type) -> Type:
@@ -69,7 +69,12 @@ def vector(element: Type, count: int) -> Type:
 VOID, PTR = Type("void"), Type("ptr")
 I1, I8, I16 = Type("i1"), Type("i8"), Type("i16")
 I32, I64 = Type("i32"), Type("i64")
+F16, BF16 = Type("half"), Type("bfloat")
 F32, F64 = Type("float"), Type("double")
+SCALARS = {t.text: t for t in (I1, I8, I16, I32, I64, F16, BF16, F32, F64)}
+"""By LLVM's names."""
+_FLOATS = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
+"""How overloads name them."""
 _PLAIN = re.compile(r"[A-Za-z_.][\w.]*", re.ASCII)
 _BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
@@ -117,7 +122,14 @@ def undefined(kind: Type) -> Value:
 
 
 def _float(kind: Type, number: float) -> str:
-    """The bits of a double: how LLVM writes floats exactly, those of single precision as well."""
+    """The bits of a double: how LLVM writes floats exactly, those of single precision as well.
+
+    Half precision is written by its own bits.
+    """
+    if kind is BF16:
+        return f"0xR{struct.unpack('<I', struct.pack('<f', number))[0] >> 16:04X}"
+    if kind is F16:
+        return f"0xH{struct.unpack('<H', struct.pack('<e', number))[0]:04X}"
     if kind is F32 and math.isfinite(number):
         number = struct.unpack("<f", struct.pack("<f", number))[0]
     return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import dtype_bytes
 from autotune.errors import ModelError, UnsupportedOperator
-from autotune.te.expr import dtype_bytes
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -160,6 +160,11 @@ class Editor:
     def alias(self, name: str, target: str) -> None:
         """Let every later reader of `name` read `target`."""
         self._alias[name] = self.resolve(target)
+
+    def forget(self, name: str) -> None:
+        """Make a tensor one of which nothing is known."""
+        for known in (self._alias, self.constants, self.types):
+            known.pop(name, None)
 
     def new(self, stem: str, shape: Iterable[int], dtype: str = "float32") -> str:
         """Declare a tensor with an unused name that begins with `stem`."""

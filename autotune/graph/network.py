@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
+from autotune.config import PRECISIONS
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.channels_first import channels_first_groups
 from autotune.graph.index_limits import index_limits
@@ -30,7 +32,7 @@ from autotune.graph.passes.pipeline import Pass, prepare, prepared
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
-from autotune.graph.reader.onnx_reader import load_model, model_hash
+from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
 from autotune.graph.refusals import require_supported
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
@@ -38,7 +40,9 @@ from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
 from autotune.te.dag import ComputeDAG
 from autotune.te.strides import dense
 
-_FLAGS = 2
+A = TypeVar("A")
+
+FLAGS = 2
 """Random integers that are not indices are flags, as in a mask: 0 and 1."""
 
 
@@ -54,7 +58,7 @@ class Port:
     shape: Shape
     dtype: str
     value: str
-    limit: int = _FLAGS
+    limit: int = FLAGS
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,8 @@ class Network:
 
     `tasks` has the tasks of the calls and of whole chains. `random_weights`: those of the model
     were replaced by random ones, because the user asked for it. `constant_inputs`: inputs of the
-    model that the user bound to these values; they are none of `inputs`.
+    model that the user bound to these values; they are none of `inputs`. `precision`: of the
+    factors of products.
     """
 
     name: str
@@ -101,6 +106,7 @@ class Network:
     chains: tuple[Chain, ...] = ()
     random_weights: bool = False
     constant_inputs: Mapping[str, Array] = field(default_factory=dict)
+    precision: str = "f32"
 
     @cached_property
     def weights(self) -> dict[str, int]:
@@ -240,18 +246,44 @@ def build_network(
     random_weights: bool = False,
     operators: UserOperators | None = None,
     constants: Constants | None = None,
+    precision: str = "f32",
 ) -> Network:
     """Read an ONNX model and split it into fused subgraphs.
 
     `shapes` binds dynamic dimensions of inputs by name, `constants` whole inputs. `random_weights`:
     give a model that comes without weights (each is a ConstantOfShape) random ones. `operators`:
-    those of a user, see `user_operators`. Errors: see `onnx_reader.load_model`; UnsupportedOperator
+    those of a user, see `user_operators`. `precision`: of the factors of products, one of
+    `config.PRECISIONS`. Errors: see `onnx_reader.load_model`; UnsupportedOperator
     names the operator, its node and the model's opset. Whatever else goes wrong is a ModelError
     too: a file may be damaged in any way.
     """
+    model = _named(lambda: load_model(path, shapes, random_weights, constants))
+    network = network_of(model, Path(path).stem, model_hash(path), operators, precision)
+    return replace(network, random_weights=random_weights, constant_inputs=dict(constants or {}))
+
+
+def network_of(
+    model: Model,
+    name: str,
+    digest: str,
+    operators: UserOperators | None = None,
+    precision: str = "f32",
+) -> Network:
+    """Split a model that was read into fused subgraphs: see `build_network`."""
+    kinds = PRECISIONS[precision]
+    network = _named(lambda: graph_network(import_graph(model, operators), name, digest, kinds))
+    return replace(
+        network,
+        inputs=_as_stated(network.inputs, model.halves),
+        outputs=_as_stated(network.outputs, model.halves),
+        precision=precision,
+    )
+
+
+def _named(make: Callable[[], A]) -> A:
+    """What `make` gives; whatever it raises is an AutotuneError."""
     try:
-        model = load_model(path, shapes, random_weights, constants)
-        network = graph_network(import_graph(model, operators), Path(path).stem, model_hash(path))
+        return make()
     except (AutotuneError, MemoryError):
         raise
     except UnicodeDecodeError as error:  # ONNX's own checker, where it tells of a name
@@ -260,13 +292,6 @@ def build_network(
         ) from error
     except Exception as error:
         raise _not_compiled(error) from error
-    return replace(
-        network,
-        inputs=_as_stated(network.inputs, model.halves),
-        outputs=_as_stated(network.outputs, model.halves),
-        random_weights=random_weights,
-        constant_inputs=dict(constants or {}),
-    )
 
 
 def prepared_graphs(
@@ -275,11 +300,12 @@ def prepared_graphs(
     random_weights: bool = False,
     operators: UserOperators | None = None,
     constants: Constants | None = None,
+    precision: str = "f32",
 ) -> Iterator[tuple[Pass, Graph]]:
     """The imported graph of a model, and what every pass leaves of it; see `build_network`."""
     graph = import_graph(load_model(path, shapes, random_weights, constants), operators)
     yield Pass("import", _imported), graph
-    yield from prepared(graph)
+    yield from prepared(graph, PRECISIONS[precision])
 
 
 def _imported(graph: Graph) -> Graph:
@@ -302,13 +328,13 @@ def _as_stated(ports: tuple[Port, ...], halves: Mapping[str, str]) -> tuple[Port
     return tuple(replace(p, dtype=halves.get(p.name, p.dtype)) for p in ports)
 
 
-def graph_network(graph: Graph, name: str, digest: str) -> Network:
+def graph_network(graph: Graph, name: str, digest: str, dtype: str = "float32") -> Network:
     """Compile a graph into a network: run the passes, partition, place, define the subgraphs.
 
     Nothing computes outputs without elements.
     """
     empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
-    stored = prepare(graph)
+    stored = prepare(graph, dtype)
     require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
     values |= {n: Value(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
@@ -363,5 +389,5 @@ def _ports(graph: Graph, names: tuple[str, ...], limits: Mapping[str, int]) -> t
     types = ((n, graph.types[n]) for n in names)
     stated = graph.output_names
     return tuple(
-        Port(stated.get(n, n), t.shape, t.dtype, n, limits.get(n, _FLAGS)) for n, t in types
+        Port(stated.get(n, n), t.shape, t.dtype, n, limits.get(n, FLAGS)) for n, t in types
     )

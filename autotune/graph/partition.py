@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
+from autotune.dtypes import DTYPES
 from autotune.graph.ir import Graph, Node
 from autotune.graph.operators.definition import Fusion, Layout
 from autotune.graph.operators.table import operator_of
@@ -31,7 +32,7 @@ _MOST_FUSED = 32
 saves no time, and compile time grows with its length."""
 
 
-_BYTES = ("uint8", "int8")
+_NARROW = ("uint8", "int8", "bfloat16", "float16")
 
 
 @dataclass
@@ -89,7 +90,7 @@ class _Partition:
         operator = operator_of(node.op)
         if operator.fusion is Fusion.VIEW or node.output in self.placed:
             return
-        if operator.widens and self._is_for_readers(node):
+        if self._widens(node) and self._is_for_readers(node):
             self.computed_by_readers[node.output] = node
             return
         group = self._epilogue_of(node) if operator.is_elementwise else self._prologue_of(node)
@@ -112,6 +113,13 @@ class _Partition:
             group.nodes += [n for n in own if n is not None and n not in group.nodes]
             group.nodes.append(node)
         self.placed |= {n.output for n in nodes}
+
+    def _widens(self, node: Node) -> bool:
+        """Whether a node only converts to a larger type."""
+        if not operator_of(node.op).widens:
+            return False
+        source, result = (DTYPES[self.graph.types[n].dtype] for n in (node.inputs[0], node.output))
+        return source.bits < result.bits
 
     def _is_for_readers(self, node: Node) -> bool:
         """Whether all readers of a tensor can compute it, and it would have to be stored for them:
@@ -168,6 +176,9 @@ class _Partition:
     def _prologue_of(self, node: Node) -> Group | None:
         """The group that can become the prologue of an anchor."""
         name = node.inputs[0]
+        widening = self.computed_by_readers.get(name)
+        if widening is not None and self.n_uses[name] == 1:
+            name = widening.inputs[0]
         if not operator_of(node.op).takes_prologue or not self._is_private(name):
             return None
         group = self.owner[name]
@@ -179,7 +190,8 @@ class _Partition:
         operator = operator_of(node.op)
         if operator.is_elementwise or not operator.is_cheap:
             return operator.is_cheap
-        if self.graph.types[anchor.inputs[0]].dtype in _BYTES and operator.layout is not Layout.PAD:
+        is_narrow = self.graph.types[anchor.inputs[0]].dtype in _NARROW
+        if is_narrow and operator.layout is Layout.TRANSPOSE and _moves_last(node):
             return False  # what one instruction multiplies lies side by side
         if anchor.attrs.get("kind") == "grouped":
             return False  # its channels have two dimensions, which data movement does not know
@@ -203,6 +215,11 @@ class _Partition:
 
     def _activations(self, group: Group) -> Iterable[str]:
         return (n for n in group.external_inputs() if n not in self.graph.constants)
+
+
+def _moves_last(node: Node) -> bool:
+    perm = node.attrs["perm"]
+    return bool(perm[-1] != len(perm) - 1)
 
 
 def _ranks(graph: Graph) -> dict[str, tuple[int, int]]:

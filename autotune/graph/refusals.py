@@ -74,8 +74,12 @@ def _reached(names: Iterable[str], makers: dict[str, Node]) -> set[str]:
 
 def together(found: list[tuple[Node, UnsupportedOperator]]) -> UnsupportedOperator:
     """One error for all refusals."""
-    if len(found) == 1:
-        return found[0][1]
+    error = found[0][1] if len(found) == 1 else _joined(found)
+    error.nodes = frozenset(x for node, _ in found for x in (node.name, *node.outputs) if x)
+    return error
+
+
+def _joined(found: list[tuple[Node, UnsupportedOperator]]) -> UnsupportedOperator:
     kinds: dict[tuple[str, str], list[Node]] = {}
     for node, error in found:
         kinds.setdefault((node.op, error.reason), []).append(node)

@@ -21,22 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import DTYPES, DType
 from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
 from autotune.loopir.python_text import Names, kernel_text, packing_text
 from autotune.te.evaluate import derive
 
 Array = NDArray[Any]
 Scalar = float | int | bool
-_CODES = {
-    "float32": "f",
-    "float64": "d",
-    "int64": "q",
-    "int32": "i",
-    "int16": "h",
-    "int8": "b",
-    "uint8": "B",
-    "bool": "b",
-}
 _NOBODY, _OUTSIDE = -2, -1
 
 
@@ -85,7 +76,9 @@ class _Memory:
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, clock: _Clock) -> None:
         self.name, self.shape, self.dtype, self.clock = name, shape, dtype, clock
         size = math.prod(shape)
-        self.values: array[Any] = array(_CODES[dtype], bytes(size * array(_CODES[dtype]).itemsize))
+        self.code = _code(dtype)
+        self.convert = _CONVERSIONS[dtype]
+        self.values: array[Any] = array(self.code, bytes(size * array(self.code).itemsize))
         self.writers = [_NOBODY] * size
 
     def __getitem__(self, at: int | tuple[int, ...]) -> Scalar:
@@ -101,7 +94,7 @@ class _Memory:
     def __setitem__(self, at: int | tuple[int, ...], value: Scalar) -> None:
         n = self._offset(at)
         before, writer = self.values[n], self.writers[n]
-        self.values[n], self.writers[n] = value, self.clock.now
+        self.values[n], self.writers[n] = self.convert(value), self.clock.now
         foreign = writer not in (_NOBODY, _OUTSIDE, self.clock.now)
         if foreign and not math.isnan(before) and not self._agrees(self.values[n], before):
             raise InvalidAccess(f"{self.name}[{at}] gets two values from two iterations")
@@ -122,10 +115,12 @@ class _Memory:
 
     def fill(self, values: Array) -> None:
         """Set every element from outside."""
-        flat = np.ascontiguousarray(values, self.dtype).reshape(-1)
+        record = DTYPES[self.dtype]
+        held = np.asarray(values, record.numpy).astype(DTYPES[record.compute].numpy)
+        flat = np.ascontiguousarray(held).reshape(-1)
         if flat.size != len(self.values):
             raise InvalidAccess(f"{self.name} has {len(self.values)} elements, got {flat.size}")
-        self.values = array(_CODES[self.dtype], flat.tobytes())
+        self.values = array(self.code, flat.tobytes())
         self.settle(written=True)
 
     def settle(self, written: bool = False) -> None:
@@ -171,7 +166,7 @@ def _result(buffer: Buffer, memory: dict[str, _Memory]) -> Array:
     held = memory[buffer.name]
     if _NOBODY in held.writers:
         raise InvalidAccess(f"{buffer.name} is not written in full")
-    return np.array(held.values, buffer.tensor.dtype).reshape(buffer.tensor.shape)
+    return np.array(held.values, DTYPES[buffer.tensor.dtype].numpy).reshape(buffer.tensor.shape)
 
 
 # --- the functions of the text, with the result of machine code where Python would raise ---------
@@ -187,10 +182,22 @@ def _total(function: Callable[..., Any]) -> Callable[..., float]:
     return value
 
 
-def _rounded(dtype: str) -> Callable[[Scalar], Scalar]:
-    return lambda x: array(_CODES[dtype], [x if dtype.startswith("f") else int(x)])[0]
+def _code(dtype: str) -> str:
+    """The type code of `array` that holds elements as they are computed with."""
+    char = DTYPES[DTYPES[dtype].compute].numpy.char
+    return "b" if char == "?" else char
 
 
+def _conversion(dtype: DType) -> Callable[[Scalar], Scalar]:
+    """What an element of `dtype` holds when a value is stored to it."""
+    if dtype.is_narrow:
+        return dtype.rounded
+    if dtype.is_float:
+        return lambda x: array(dtype.numpy.char, [x])[0]
+    return bool if dtype.kind == "bool" else lambda x: dtype.wrapped(int(x))
+
+
+_CONVERSIONS = {d.name: _conversion(d) for d in DTYPES.values()}
 _divide = _total(np.divide)
 _INVERSE = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
 _NUMPY = ("exp", "log", "log1p", "sqrt", "floor", "ceil", "fmod", *_INVERSE)
@@ -207,6 +214,5 @@ _FUNCTIONS: dict[str, Any] = {
     **{fn: _total(getattr(np, fn)) for fn in _NUMPY},
     **{f"a{fn}": _total(getattr(np, f"arc{fn}")) for fn in _INVERSE},
     "round": _total(np.rint),
-    "bool": bool,
-    **{dtype: _rounded(dtype) for dtype in _CODES if dtype != "bool"},
+    **_CONVERSIONS,
 }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autotune.dtypes import dtype_bytes
 from autotune.errors import ScheduleError
 from autotune.loopir.nodes import Alloc, Body
 from autotune.loopir.visitor import Read, statements
 from autotune.schedule.region import UnboundedIndex, low, lowest, span
 from autotune.schedule.state import MAX_LOCAL_BYTES
 from autotune.te.arith import Ranges, linear, simplify
-from autotune.te.expr import Expr, Tensor, Var, dtype_bytes, idx, maximum, minimum, variables
+from autotune.te.expr import Expr, Tensor, Var, idx, maximum, minimum, variables
 
 _CONFLICT_BYTES, _PADDING = 1024, 16
 

@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from autotune.dtypes import dtype_bytes
 from autotune.te.dag import Compute
-from autotune.te.expr import Axis, Expr, Tensor, dtype_bytes
+from autotune.te.expr import Axis, Expr, Tensor
 from autotune.te.strides import spanned
 
 

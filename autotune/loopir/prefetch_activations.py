@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from autotune.dtypes import dtype_bytes
 from autotune.loopir.local_buffers import local_region
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import Alloc, Body, For, If, PrefetchLine, Program, Stmt, Store
@@ -33,7 +34,6 @@ from autotune.te.expr import (
     Var,
     add,
     compare,
-    dtype_bytes,
     floordiv,
     idx,
     loads,

@@ -16,22 +16,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from autotune.dtypes import dtype_bytes
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Program, Stmt
 from autotune.loopir.visitor import body_loads, loop_extents, statements
 from autotune.schedule.steps import NEXT_PANEL
-from autotune.te.expr import (
-    Expr,
-    Load,
-    Var,
-    add,
-    dtype_bytes,
-    floordiv,
-    idx,
-    mul,
-    substitute,
-    variables,
-)
+from autotune.te.expr import Expr, Load, Var, add, floordiv, idx, mul, substitute, variables
 from autotune.te.strides import CACHE_LINE
 
 Loops = tuple[tuple[str, int], ...]

@@ -15,6 +15,7 @@ import keyword
 from collections.abc import Iterator
 from typing import assert_never
 
+from autotune.dtypes import DTYPES, is_float
 from autotune.loopir.nodes import (
     Alloc,
     Body,
@@ -30,6 +31,7 @@ from autotune.loopir.nodes import (
 )
 from autotune.te.dag import Compute
 from autotune.te.expr import (
+    INDEX,
     Binary,
     Call,
     Cast,
@@ -40,6 +42,7 @@ from autotune.te.expr import (
     Reduce,
     Select,
     Var,
+    dtype_of,
 )
 
 _TAB = "    "
@@ -52,9 +55,8 @@ _IMPORTS = """\
 from math import erf
 from numpy import arccos as acos, arcsin as asin, arctan as atan
 from numpy import arccosh as acosh, arcsinh as asinh, arctanh as atanh
-from numpy import bool, empty, float32, float64, int8, int32, int64, uint8, zeros
 from numpy import ceil, cos, cosh, divide, exp, float_power as power, floor, fmod, inf, log, log1p
-from numpy import nan
+from numpy import empty, nan, zeros
 from numpy import rint as round, sin, sinh, sqrt, tan, tanh
 
 
@@ -78,12 +80,20 @@ def sigmoid(x):
 def print_python(program: Program) -> str:
     """One function per constant made and per kernel, and `run`, which calls them in order."""
     names = Names()
-    parts = [_IMPORTS]
+    parts = [_dtype_imports() + _IMPORTS]
     parts += [_derived_text(op, names) for op in program.derived]
     parts += [packing_text(p, names) for p in program.packs]
     parts += [kernel_text(k, names) for k in program.kernels]
     parts.append(_run_text(program, names))
     return "\n\n".join(parts)
+
+
+def _dtype_imports() -> str:
+    """Import of the types of all elements, a line for each library."""
+    homes: dict[str, list[str]] = {}
+    for record in DTYPES.values():
+        homes.setdefault(record.numpy.type.__module__, []).append(record.name)
+    return "".join(f"from {home} import {', '.join(sorted(n))}\n" for home, n in homes.items())
 
 
 class Names:
@@ -231,28 +241,47 @@ def _expr(e: Expr, names: Names) -> str:
 def _nested(e: Expr, names: Names) -> str:
     match e:
         case Const(value=value, dtype=dtype):
-            text = repr(float(value) if dtype.startswith("float") else value)
+            text = repr(float(value) if is_float(dtype) else value)
             return f"({text})" if text.startswith("-") else text
         case Var(name=name):
             return names.var(name)
         case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-            x, y = _nested(a, names), _nested(b, names)
-            if op == "div" and isinstance(b, Const) and b.value:
-                return f"({x} / {y})"
-            return f"({x} {_INFIX[op]} {y})" if op in _INFIX else f"{_NAMED.get(op, op)}({x}, {y})"
+            text = _binary(op, _nested(a, names), _nested(b, names), b)
+            return _wrapped(dtype_of(e), text)
         case Call(fn=fn, args=args):
-            return _call(fn, _expr(args[0], names))
+            return _wrapped(dtype_of(e), _call(fn, _expr(args[0], names)))
         case Select(cond=cond, a=a, b=b):
             x, c, y = (_nested(p, names) for p in (a, cond, b))
             return f"({x} if {c} else {y})"
         case Cast(dtype=dtype, a=a):
-            return f"{dtype}({_expr(a, names)})"
+            return _widened(dtype, f"{dtype}({_expr(a, names)})")
         case Load(tensor=tensor, indices=indices):
-            return f"{names.tensor(tensor.name)}[{_tuple([_expr(i, names) for i in indices])}]"
+            where = _tuple([_expr(i, names) for i in indices])
+            return _widened(tensor.dtype, f"{names.tensor(tensor.name)}[{where}]")
         case Reduce():
             raise ValueError("a reduction has no loops yet")
         case _:
             assert_never(e)
+
+
+def _binary(op: str, x: str, y: str, b: Expr) -> str:
+    if op == "div" and isinstance(b, Const) and b.value:
+        return f"({x} / {y})"
+    return f"({x} {_INFIX[op]} {y})" if op in _INFIX else f"{_NAMED.get(op, op)}({x}, {y})"
+
+
+def _wrapped(dtype: str, text: str) -> str:
+    """The result of integer arithmetic modulo 2^bits; indices do not overflow."""
+    wraps = DTYPES[dtype].is_integer and dtype != INDEX
+    if not wraps:
+        return text
+    return f"{dtype}{text}" if text.startswith("(") else f"{dtype}({text})"
+
+
+def _widened(dtype: str, text: str) -> str:
+    """An element as it is computed with."""
+    record = DTYPES[dtype]
+    return f"{record.compute}({text})" if record.is_narrow else text
 
 
 def _call(fn: str, argument: str) -> str:
@@ -273,5 +302,4 @@ _RESERVED = {"begin", "end", "run", "range", "abs", "round", "min", "max", "inf"
 _RESERVED |= {"ceil", "erf", "exp", "floor", "log", "sqrt", "tanh", "rsqrt", "sigmoid"}
 _RESERVED |= {"log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh"}
 _RESERVED |= {"asinh", "acosh", "atanh", "divide", "power", "fmod"}
-_RESERVED |= {"bool", "empty", "zeros", "float32", "float64"}
-_RESERVED |= {"int8", "int16", "int32", "int64", "uint8"}
+_RESERVED |= {"empty", "zeros", *DTYPES}

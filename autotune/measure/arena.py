@@ -26,7 +26,8 @@ Array = NDArray[Any]
 GUARD_BYTES = 1024
 """At least this much poison on both sides of every buffer."""
 
-_POISON = np.frombuffer(np.uint32(0x7FC0DEAD).tobytes(), np.uint8)
+_POISON = np.frombuffer(np.uint32(0x7FE57FDE).tobytes(), np.uint8)
+"""A NaN of every type of floats, each half of it too."""
 
 
 class Arena:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import DTYPES, dtype_of_array, is_float
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.evaluate import derive, evaluate
@@ -62,6 +63,8 @@ class Reference:
     is_finite: Mapping[str, bool]
     is_stepped: bool = False
     """Whether values are rounded to whole numbers on the way."""
+    roundoff: float = 0.0
+    """Spacing of the narrowest floats that values are rounded to on the way; 0 for float32."""
     _derived: dict[tuple[Compute, ...], Mapping[str, Array]] = field(default_factory=dict)
 
     def constants(self, derived: tuple[Compute, ...]) -> Mapping[str, Array]:
@@ -79,7 +82,11 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Largest error over the largest expected value, and what is wrong ("" when nothing is)."""
+    """Largest error over the largest expected value, and what is wrong ("" when nothing is).
+
+    The error is that beyond one step of the narrowest floats: on which side of a tie a sum lies is
+    chance.
+    """
 
     max_error: float
     problem: str
@@ -97,7 +104,8 @@ def reference(
     tolerances = {n: tolerance(dag, a, relative_tolerance) for n, a in outputs.items()}
     largest = {n: _largest(a) for n, a in outputs.items()}
     is_finite = {n: bool(np.isfinite(a).all()) for n, a in outputs.items()}
-    return Reference(values, outputs, tolerances, largest, is_finite, is_stepped(dag))
+    narrow = roundoff(dag)
+    return Reference(values, outputs, tolerances, largest, is_finite, is_stepped(dag), narrow)
 
 
 def random_values(dag: ComputeDAG, seed: int) -> dict[str, Array]:
@@ -121,6 +129,13 @@ def needs_positive(dag: ComputeDAG) -> bool:
     return False
 
 
+def roundoff(dag: ComputeDAG) -> float:
+    """Spacing from 1 on of the narrowest floats that something is rounded to; 0 for float32."""
+    casts = (e.dtype for op in dag.computes for e in walk(op.body) if isinstance(e, Cast))
+    records = [DTYPES[name] for name in (*casts, *(op.tensor.dtype for op in dag.computes))]
+    return max((d.eps for d in records if d.is_narrow and d.is_float), default=0.0)
+
+
 def is_stepped(dag: ComputeDAG) -> bool:
     """Whether floats are rounded to whole numbers: the last bit of one may then decide a step."""
     for op in dag.computes:
@@ -131,11 +146,6 @@ def is_stepped(dag: ComputeDAG) -> bool:
                 case Cast(dtype=dtype, a=a) if not is_float(dtype) and is_float(dtype_of(a)):
                     return True
     return False
-
-
-def is_float(dtype: str) -> bool:
-    """Whether a dtype is one of floats."""
-    return dtype.startswith("float")
 
 
 def tolerance(dag: ComputeDAG, expected: Array, relative: float) -> float:
@@ -150,9 +160,10 @@ def tolerance(dag: ComputeDAG, expected: Array, relative: float) -> float:
     rounding (4·10⁻⁶ at K = 25088) and far below what a missing term causes (1/√K ≥ 6·10⁻³). The
     second matters where outputs are small because they cancel. Integers must agree exactly.
     """
-    if expected.dtype.kind != "f":
+    if not _is_float(expected):
         return 0.0
     longest = max((_reduction_length(op) for op in dag.computes), default=1)
+    relative += roundoff(dag)
     return relative * _largest(expected) + _DEVIATIONS * _UNIT_ROUNDOFF * math.sqrt(longest)
 
 
@@ -163,7 +174,7 @@ def check(name: str, found: Array, ref: Reference) -> Verdict:
         error = np.asarray(np.subtract(found, expected, dtype=np.float64))
         worst = float(np.abs(error, out=error).max(initial=0.0))
         if worst <= ref.tolerances[name]:
-            return Verdict(worst / (ref.largest[name] or 1.0), "")
+            return Verdict(_beyond(worst / (ref.largest[name] or 1.0), ref), "")
     finite = np.isfinite(expected)
     differs = ~finite & ~((found == expected) | (np.isnan(found) & np.isnan(expected)))
     broken = finite & ~np.isfinite(found)
@@ -177,17 +188,28 @@ def check(name: str, found: Array, ref: Reference) -> Verdict:
     worst = float(error.max(initial=0.0))
     relative = worst / (ref.largest[name] or 1.0)
     if worst <= ref.tolerances[name]:
-        return Verdict(relative, "")
+        return Verdict(_beyond(relative, ref), "")
     at = np.unravel_index(int(error.argmax()), error.shape)
     where = tuple(int(i) for i in at)
     n_wrong = int(np.count_nonzero(error > ref.tolerances[name]))
     if ref.is_stepped and _are_steps(n_wrong, error.size, relative):
-        return Verdict(relative, "")
+        is_tie = worst <= 1 and not _is_float(expected)  # the next whole number: no inaccuracy
+        return Verdict(0.0 if is_tie else relative, "")
     return Verdict(
         relative,
         f"{n_wrong} of {error.size} elements of {name} are wrong: at {where} expected "
         f"{expected[at]:g}, found {found[at]:g} (tolerance {ref.tolerances[name]:.2g})",
     )
+
+
+def _is_float(values: Array) -> bool:
+    known = dtype_of_array(values.dtype)
+    return known is not None and known.is_float
+
+
+def _beyond(relative: float, ref: Reference) -> float:
+    """An error less one step of the narrowest floats."""
+    return max(0.0, relative - ref.roundoff)
 
 
 def _are_steps(n_wrong: int, n: int, relative: float) -> bool:
@@ -199,13 +221,13 @@ def _are_steps(n_wrong: int, n: int, relative: float) -> bool:
 
 
 def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive: bool) -> Array:
-    shape, dtype = p.tensor.shape, np.dtype(p.tensor.dtype)
+    shape, dtype = p.tensor.shape, DTYPES[p.tensor.dtype].numpy
     if p.name in (rows := pointers(dag)):
         return np.linspace(0, rows[p.name], p.tensor.size).astype(dtype).reshape(shape)
     if dtype.kind in "iu" and dtype.itemsize <= 2 and not _chooses(dag, p.name):
         low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.itemsize == 1 else _WORDS
         return rng.integers(low, high + 1, shape).astype(dtype)
-    if dtype.kind != "f":
+    if not is_float(p.tensor.dtype):
         return rng.integers(0, _limit(dag, p.name), shape).astype(dtype)
     if positive:
         values = rng.random(shape, dtype=np.float32) + np.float32(0.5)

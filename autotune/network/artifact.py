@@ -14,7 +14,7 @@ that somebody else has written: an artifact is native code.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +22,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import ArtifactError, MissingDependency, UsageError
+from autotune.codegen.memory import aligned
+from autotune.dtypes import DTYPES
+from autotune.errors import ArtifactError, UsageError
 from autotune.files import open_input, replacing
 from autotune.graph.reader.constant_inputs import constants_from_json, constants_to_json
 from autotune.network import container
@@ -39,12 +41,14 @@ from autotune.network.container import (
     require,
 )
 from autotune.network.entry import SEAL_MAGIC, UNSEALED
+from autotune.network.hybrid_manifest import require_hybrid
 from autotune.network.manifest import Json, joined, require_manifest, separated
 from autotune.target import Target, missing_features
 
 FORMAT = "autotune-artifact"
-VERSION, VARIANTS_VERSION = 2, 3
-"""Of a file with one shape, and of one with several: whoever reads only the first says so."""
+VERSION, VARIANTS_VERSION, HYBRID_VERSION = 2, 3, 4
+"""Of a file with one shape, of one with several, and of one with parts for ONNX Runtime (`hybrid`):
+whoever reads only the first says so."""
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes")
@@ -59,7 +63,7 @@ class Endpoint:
     elements are copied to or from byte `offset` after that address, where they lie as a window:
     an array of some shape with strides in elements. `limit`: see `graph.network.Port`. `dtype` is
     that of the user's array; the elements that kernels read and write are `stored`, which is
-    float32 for half precision (float16, bfloat16).
+    float32 for half precision (float16, bfloat16), unless kernels take it as it `is_native`.
     """
 
     name: str
@@ -69,35 +73,37 @@ class Endpoint:
     offset: int = 0
     window: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     limit: int = 2
+    is_native: bool = False
 
     @property
     def stored(self) -> str:
         """Dtype of the elements in memory."""
-        return stored_dtype(self.dtype)
+        return self.dtype if self.is_native else stored_dtype(self.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """Named fields for the manifest."""
+        data = asdict(self)
+        if not self.is_native:
+            del data["is_native"]
+        return data
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements have fractions."""
+        return self.dtype in DTYPES and DTYPES[self.dtype].is_float
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """Dtype of the user's array. Raises MissingDependency for bfloat16 without ml_dtypes."""
-        return numpy_dtype(self.dtype)
+        """Dtype of the user's array; Python's objects for strings, sequences and maps."""
+        if self.dtype in ("string", ""):
+            return np.dtype(object)
+        known = DTYPES.get(self.dtype)
+        return np.dtype(self.dtype) if known is None else known.numpy
 
 
 def stored_dtype(dtype: str) -> str:
-    """Dtype of the elements of a port in memory: all code here computes halves in float32."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of that name. Raises MissingDependency for bfloat16 without ml_dtypes."""
-    if name != "bfloat16":
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise MissingDependency(
-            "bfloat16 needs the package ml_dtypes", "pip install ml_dtypes"
-        ) from error
-    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return found
+    """Dtype of the elements of a port in memory: halves are converted at the edge of a network."""
+    return DTYPES[dtype].compute if dtype in DTYPES else dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,7 @@ class Artifact:
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
     `random_weights`: the weights are not the model's; None in files that do not say.
+    `precision`: of the factors of products, one of `config.PRECISIONS`.
     `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
     for other shapes of its inputs, over the same `constants` (the same array).
     """
@@ -150,6 +157,7 @@ class Artifact:
     tasks: tuple[str, ...] = ()
     random_weights: bool | None = False
     constant_inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    precision: str = "f32"
     others: tuple[Artifact, ...] = ()
 
     @property
@@ -157,10 +165,23 @@ class Artifact:
         """The model at each of its shapes: this artifact, without `others`, and these."""
         return (replace(self, others=()), *self.others)
 
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Restore from a pickle, which loses the alignment of the constants."""
+        self.__dict__.update(state)
+        constants: Bytes = aligned((self.constants.nbytes,), "uint8")
+        constants[:] = self.constants
+        for one in self.over_the_constants():
+            one.__dict__["constants"] = constants
+
+    def over_the_constants(self) -> Iterator[Artifact]:
+        """All artifacts that share `constants`, this one included."""
+        yield from (self, *self.others)
+
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
         bound = constants_to_json(self.constant_inputs)
-        more = {"constant_inputs": bound} if bound else {}
+        more: dict[str, Any] = {"constant_inputs": bound} if bound else {}
+        more |= {"precision": self.precision} if self.precision != "f32" else {}
         return more | {
             "format": FORMAT,
             "version": VERSION,
@@ -169,8 +190,8 @@ class Artifact:
             "model_hash": self.model_hash,
             "target": self.target.to_json(),
             "n_threads": self.n_threads,
-            "inputs": [asdict(x) for x in self.inputs],
-            "outputs": [asdict(x) for x in self.outputs],
+            "inputs": [x.to_json() for x in self.inputs],
+            "outputs": [x.to_json() for x in self.outputs],
             "kernels": [asdict(x) for x in self.kernels],
             "arena_bytes": self.arena_bytes,
             "constant_bytes": int(self.constants.nbytes),
@@ -189,10 +210,10 @@ class Artifact:
             self._write(file)
 
     def _write(self, out: BinaryIO) -> None:
-        constants = _described(self.constants)
+        constants = described(self.constants)
         sealed = [variant.sealed_objects(constants) for variant in self.variants]
         objects = tuple(dict.fromkeys(data for each in sealed for data in each))
-        manifest = self.manifest() | {"parts": _parts(objects, constants)}
+        manifest = self.manifest() | {"parts": described_parts(objects, constants)}
         if self.others:
             ids = {data: n for n, data in enumerate(objects)}
             used = [[ids[data] for data in each] for each in sealed]
@@ -213,7 +234,7 @@ class Artifact:
         manifest = self.manifest()
         facts = {name: manifest[name] for name in _BOUND}
         facts["kernels"] = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
-        facts["parts"] = _parts(self.objects, constants)
+        facts["parts"] = described_parts(self.objects, constants)
         text = json.dumps(facts, sort_keys=True).encode()
         seal = SEAL_MAGIC + bytes.fromhex(digest(bytes_of(text)))
         return (*self.objects[:-1], seal.join(_around_seal(self.objects[-1])))
@@ -244,12 +265,14 @@ class Artifact:
             ) from error
 
 
-def _described(data: Bytes) -> Json:
+def described(data: Bytes) -> Json:
+    """A part as a manifest describes it."""
     return {"bytes": data.nbytes, "sha256": digest(data)}
 
 
-def _parts(objects: tuple[bytes, ...], constants: Json) -> dict[str, Json]:
-    named = {object_name(n): _described(bytes_of(data)) for n, data in enumerate(objects)}
+def described_parts(objects: tuple[bytes, ...], constants: Json) -> dict[str, Json]:
+    """The parts of an artifact by name; `constants`: as `described`."""
+    named = {object_name(n): described(bytes_of(data)) for n, data in enumerate(objects)}
     return {**named, CONSTANTS: constants}
 
 
@@ -269,20 +292,27 @@ def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
 
 def _read(parts: Container, source: Path) -> Artifact:
     manifest = _read_manifest(parts, source)
+    if manifest["version"] == HYBRID_VERSION:
+        from autotune.network.hybrid import read_hybrid  # which imports this module
+
+        require_hybrid(manifest)
+        return read_hybrid(manifest, *_read_parts(parts, manifest, source))
     several = separated(manifest) if manifest["version"] == VARIANTS_VERSION else [_plain(manifest)]
     for one in several:
         require_manifest(one)
-    require_features(Target.from_json(manifest["target"]), f"'{source}'")
-    described = manifest["parts"]
-    require(parts.names() == {*described, MANIFEST, SEAL}, "it has parts that are not its own")
-    constants = parts.part(CONSTANTS, described[CONSTANTS])
-    objects = {
-        name: parts.part(name, part).tobytes()
-        for name, part in described.items()
-        if name != CONSTANTS
-    }
-    first, *others = (_unsealed(one, objects, constants) for one in several)
+    objects, constants = _read_parts(parts, manifest, source)
+    first, *others = (unsealed(one, objects, constants) for one in several)
     return replace(first, others=tuple(others))
+
+
+def _read_parts(parts: Container, manifest: Json, source: Path) -> tuple[dict[str, bytes], Bytes]:
+    """All parts of a file by name, without the constants; and these."""
+    require_features(Target.from_json(manifest["target"]), f"'{source}'")
+    known = manifest["parts"]
+    require(parts.names() == {*known, MANIFEST, SEAL}, "it has parts that are not its own")
+    constants = parts.part(CONSTANTS, known[CONSTANTS])
+    names = (name for name in known if name != CONSTANTS)
+    return {name: parts.part(name, known[name]).tobytes() for name in names}, constants
 
 
 def _plain(manifest: Json) -> Json:
@@ -290,14 +320,13 @@ def _plain(manifest: Json) -> Json:
     return {name: value for name, value in manifest.items() if name != "objects"}
 
 
-def _unsealed(manifest: Json, parts: Mapping[str, bytes], constants: Bytes) -> Artifact:
+def unsealed(manifest: Json, parts: Mapping[str, bytes], constants: Bytes) -> Artifact:
     """The artifact of one shape, if its code was compiled for just this manifest."""
-    described = manifest["parts"]
     names = manifest.get("objects") or [object_name(n) for n in range(manifest["n_objects"])]
     objects = tuple(parts[name] for name in names)
     bare = (*objects[:-1], UNSEALED.join(_around_seal(objects[-1])))
     artifact = _artifact(manifest, bare, constants)
-    sealed = artifact.sealed_objects(described[CONSTANTS])
+    sealed = artifact.sealed_objects(manifest["parts"][CONSTANTS])
     require(sealed == objects, "its code was compiled for another manifest")
     return artifact
 
@@ -313,20 +342,28 @@ def require_features(target: Target, what: str) -> None:
 
 
 def _artifact(manifest: Json, objects: tuple[bytes, ...], constants: Bytes) -> Artifact:
-    plain = ("name", "model_hash", "n_threads", "arena_bytes", "n_bases", "max_error")
-    more = ("autotune_version", "model_path", "random_weights")
+    own = ("arena_bytes", "n_bases", "max_error")
     return Artifact(
-        **{field: manifest[field] for field in (*plain, *more)},
-        target=Target.from_json(manifest["target"]),
+        **common_fields(manifest),
+        **{field: manifest[field] for field in own},
         inputs=tuple(map(_endpoint, manifest["inputs"])),
         outputs=tuple(map(_endpoint, manifest["outputs"])),
         kernels=tuple(KernelInfo(**x) for x in manifest["kernels"]),
         objects=objects,
         constants=constants,
-        tuned={key: Tuned(**x) for key, x in manifest["tuned"].items()},
-        tasks=tuple(manifest["tasks"]),
-        constant_inputs=constants_from_json(manifest.get("constant_inputs", {})),
     )
+
+
+def common_fields(manifest: Json) -> dict[str, Any]:
+    """Fields of an artifact that are the same for all networks of a file."""
+    plain = ("name", "model_hash", "n_threads", "autotune_version", "model_path", "random_weights")
+    return {field: manifest[field] for field in plain} | {
+        "target": Target.from_json(manifest["target"]),
+        "tuned": {key: Tuned(**x) for key, x in manifest["tuned"].items()},
+        "tasks": tuple(manifest["tasks"]),
+        "constant_inputs": constants_from_json(manifest.get("constant_inputs", {})),
+        "precision": manifest.get("precision", "f32"),
+    }
 
 
 def _read_manifest(parts: Container, source: Path) -> Json:
@@ -342,10 +379,10 @@ def _read_manifest(parts: Container, source: Path) -> Json:
         require(not is_sealed, "its manifest cannot be read")
         raise _foreign(source)
     version, writer = manifest.get("version"), manifest.get("autotune_version")
-    if version not in (VERSION, VARIANTS_VERSION):
+    if version not in (VERSION, VARIANTS_VERSION, HYBRID_VERSION):
         raise ArtifactError(
             f"'{source}' has format version {version!r:.20}, this autotune reads "
-            f"{VERSION} and {VARIANTS_VERSION}",
+            f"{VERSION} to {HYBRID_VERSION}",
             f"compile it anew, or use autotune {writer!s:.20}, which wrote it",
         )
     require(is_sealed, "its manifest has no seal")

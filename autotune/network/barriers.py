@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.te.expr import dtype_bytes
+from autotune.dtypes import dtype_bytes
 
 
 @dataclass(frozen=True, slots=True)

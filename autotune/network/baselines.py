@@ -74,20 +74,25 @@ def onnxruntime_runner(model: Any, n_threads: int, optimise: bool = True) -> Run
     return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
 
 
-def openvino_runner(model: Any, n_threads: int) -> Runner:
+def openvino_default_runner(model: Any, n_threads: int) -> Runner:
+    """`openvino_runner` in the precision that OpenVINO chooses: bfloat16 where the CPU has it."""
+    return openvino_runner(model, n_threads, precision="")
+
+
+def openvino_runner(model: Any, n_threads: int, precision: str = "f32") -> Runner:
     """A function that runs `model` (path or ModelProto) by OpenVINO, else at its defaults.
 
-    The precision hint keeps OpenVINO from computing in bfloat16 on CPUs that support it. Inputs are
-    read in place.
+    The precision hint keeps OpenVINO from computing in bfloat16 on CPUs that support it; "" leaves
+    that to OpenVINO. Inputs are read in place.
     """
     try:
         import openvino
     except ImportError as error:
         raise _missing("openvino") from error
     core = openvino.Core()
-    settings = {
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": precision} if precision else {}
+    settings |= {
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": n_threads,
         "NUM_STREAMS": 1,
     }
@@ -109,6 +114,7 @@ def openvino_runner(model: Any, n_threads: int) -> Runner:
 BASELINES: dict[str, Callable[[Any, int], Runner]] = {
     "onnxruntime": onnxruntime_runner,
     "openvino": openvino_runner,
+    "openvino:default": openvino_default_runner,
 }
 """Runtimes that `bench --against` accepts, by package name."""
 

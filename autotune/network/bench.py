@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from autotune.measure.noise import Noise, Usage, judge
 from autotune.network.baselines import Runner
 from autotune.network.core_latency import CoreLatency
-from autotune.network.differences import max_error
+from autotune.network.differences import flat_outputs, max_error
 from autotune.network.runtime import Model, random_inputs
 
 BLOCK_S = 0.15
@@ -156,7 +156,10 @@ class _Trips:
 
 
 def _error(theirs: Mapping[str, Array], ours: Mapping[str, Array]) -> float:
-    return max(max_error(array, theirs[name]) for name, array in ours.items())
+    given, found = flat_outputs(theirs), flat_outputs(ours)
+    if given.keys() != found.keys():  # lists of other lengths
+        return math.inf
+    return max(max_error(array, given[name]) for name, array in found.items())
 
 
 def interleave(

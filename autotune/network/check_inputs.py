@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from autotune.network.artifact import Endpoint
-from autotune.network.runtime import random_inputs
+from autotune.network.runtime import random_array, random_inputs
 
 Array = NDArray[Any]
 
@@ -37,7 +37,7 @@ def check_inputs(
     if ports:
         rng = np.random.default_rng([seed, 1])
         yield "uniform", _without_zeros({p.name: _uniform(rng, p) for p in ports}, nonzero)
-    pixels = set(_pixels(graph)) & {p.name for p in ports if p.stored.startswith("float")}
+    pixels = set(_pixels(graph)) & {p.name for p in ports if p.is_float}
     if pixels:
         rng = np.random.default_rng([seed, 2])
         arrays = {p.name: _uniform(rng, p) for p in ports}
@@ -48,7 +48,9 @@ def check_inputs(
 
 def _uniform(rng: np.random.Generator, port: Endpoint) -> Array:
     dtype = port.numpy_dtype
-    if port.stored.startswith("float"):
+    if port.dtype == "string":
+        return random_array(rng, port)
+    if port.is_float:
         return rng.random(port.shape).astype(dtype)
     if port.limit > _FLAGS:
         return (rng.integers(0, 2, port.shape) * (port.limit - 1)).astype(dtype)

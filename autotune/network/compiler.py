@@ -107,6 +107,7 @@ def _artifact(
         autotune_version=__version__,
         random_weights=network.random_weights,
         constant_inputs=network.constant_inputs,
+        precision=network.precision,
     )
 
 

@@ -2,7 +2,7 @@
 
     manifest.json   sizes and digests of all other parts
     seal            digest of the manifest
-    objects/NNN.o · constants.bin
+    objects/NNN.o · constants.bin · onnx/NNN.onnx, in hybrid artifacts
 
 A part is read, its digest compared, and only then does anybody look at it. Digests are SHA-256, of
 parts above 16 MiB over the digests of pieces of 16 MiB, which several threads read and digest at
@@ -70,6 +70,11 @@ def object_name(n: int) -> str:
     return f"objects/{n:03d}.o"
 
 
+def model_name(n: int) -> str:
+    """The part that holds ONNX file `n`, for ONNX Runtime."""
+    return f"onnx/{n:03d}.onnx"
+
+
 def digest(data: Bytes) -> str:
     """The digest of a part, in hexadecimal."""
     if data.nbytes <= _CHUNK:
@@ -84,13 +89,21 @@ def bytes_of(data: bytes) -> Bytes:
     return np.frombuffer(data, np.uint8)
 
 
-def write(out: BinaryIO, manifest: bytes, objects: tuple[bytes, ...], constants: Bytes) -> None:
+def write(
+    out: BinaryIO,
+    manifest: bytes,
+    objects: tuple[bytes, ...],
+    constants: Bytes,
+    models: tuple[bytes, ...] = (),
+) -> None:
     """Write all parts; equal ones give equal files."""
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
         file.writestr(zipfile.ZipInfo(MANIFEST, _EPOCH), manifest)
         file.writestr(zipfile.ZipInfo(SEAL, _EPOCH), digest(bytes_of(manifest)))
         for n, data in enumerate(objects):
             file.writestr(zipfile.ZipInfo(object_name(n), _EPOCH), data)
+        for n, data in enumerate(models):
+            file.writestr(zipfile.ZipInfo(model_name(n), _EPOCH), data)
         is_wide = constants.nbytes > _ZIP32_BYTES
         info = _aligned_entry(file, is_wide)
         with file.open(info, "w", force_zip64=is_wide) as entry:

@@ -6,11 +6,14 @@ have to be equal.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from autotune.dtypes import DTYPES
 
 Array = NDArray[Any]
 
@@ -22,7 +25,7 @@ longest sums of common networks (k ≈ 5,000), and a few times that after a hund
 wrong, missing or doubled term of such a sum is 1e-3 and more.
 """
 
-_TOLERANCES = {"float16": 2.0**-8, "bfloat16": 2.0**-5}
+_TOLERANCES = {d.name: 4 * d.eps for d in DTYPES.values() if d.is_narrow}
 """Eight units of roundoff: an oracle rounds to half precision after every node, we at the end."""
 
 _LEAST_SCALE = 1e-30
@@ -53,6 +56,28 @@ def tolerance(dtype: np.dtype[Any]) -> float:
     return _TOLERANCES.get(dtype.name, TOLERANCE)
 
 
+def flat_outputs(outputs: Mapping[str, Any]) -> dict[str, Array]:
+    """Outputs as arrays: `parts[0]` of a list; maps as their values, and `scores.keys`.
+
+    A list of maps with the same keys, as classifiers give one for every row, is a matrix of values.
+    """
+    flat: dict[str, Array] = {}
+    for name, value in outputs.items():
+        maps = value if isinstance(value, list) else [value]
+        if all(isinstance(m, dict) and m and m.keys() == maps[0].keys() for m in maps) and maps:
+            keys = list(maps[0])
+            rows = [[m[key] for key in keys] for m in maps]
+            flat[name] = np.array(rows if isinstance(value, list) else rows[0])
+            flat[f"{name}.keys"] = np.array(keys, object if isinstance(keys[0], str) else None)
+        elif isinstance(value, list):
+            flat |= flat_outputs({f"{name}[{n}]": item for n, item in enumerate(value)})
+        elif isinstance(value, np.ndarray):
+            flat[name] = value
+        else:
+            flat[name] = np.array(value, object if isinstance(value, str) else None)
+    return flat
+
+
 def difference(actual: Array, expected: Array) -> Difference:
     """Compare two arrays element by element."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
@@ -71,13 +96,16 @@ def max_error(actual: Array, expected: Array) -> float:
     """
     if actual.shape != expected.shape:
         return float("inf")
+    if actual.dtype == object:
+        return 0.0 if np.array_equal(actual, expected) else float("inf")
     found = _of_floats(actual.astype(np.float64), expected.astype(np.float64))
     return float("inf") if found.n_moved else found.error
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether it has fractions: NumPy does not know bfloat16 as a float."""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    known = DTYPES.get(dtype.name)
+    return known.is_float if known else dtype.kind == "f"
 
 
 def _of_floats(actual: Array, expected: Array) -> Difference:

@@ -119,12 +119,16 @@ class Layout:
     def endpoint(self, port: Port) -> Endpoint:
         """The port as an artifact describes it."""
         place = place_of(self.network.values, port.value)
-        if stored_dtype(port.dtype) != place.dtype or place.n_elements != math.prod(port.shape):
+        is_native = port.dtype == place.dtype != stored_dtype(port.dtype)
+        fits = is_native or stored_dtype(port.dtype) == place.dtype
+        if not fits or place.n_elements != math.prod(port.shape):
             raise CodegenError(f"internal: port '{port.name}' does not fit value '{port.value}'")
         at = self._pointer(place)
         window = None if self.owners.get(place.root) == port.name else (place.shape, place.strides)
         shape = tuple(port.shape)
-        return Endpoint(port.name, shape, port.dtype, at.base, at.offset, window, port.limit)
+        return Endpoint(
+            port.name, shape, port.dtype, at.base, at.offset, window, port.limit, is_native
+        )
 
     def _pointer(self, place: Place) -> Pointer:
         if place.root in self.slots:

@@ -11,31 +11,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from autotune.config import MOST_THREADS
+from autotune.config import MOST_THREADS, PRECISIONS
+from autotune.dtypes import DTYPES, dtype_bytes
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.network.container import CONSTANTS, object_name, require
 from autotune.network.entry import ARENA, FIRST_BOUND
 from autotune.target import Target
-from autotune.te.expr import dtype_bytes
 
 _MOST = 1 << 48
 """Bytes, elements, iterations: more than any memory."""
 _MOST_DIMENSIONS = 64
-_MOST_PARTS = 1 << 20
+MOST_PARTS = 1 << 20
 _HEX = set("0123456789abcdef")
-_DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
-_STORED = {"float16": "float32", "bfloat16": "float32"}
 
 Json = Mapping[str, Any]
 
 
 def require_manifest(manifest: Json) -> None:
     """Raise Damaged where a field is missing, or says what cannot be."""
-    for name, holds in _FIELDS.items():
-        require(name in manifest, f"its manifest has no '{name}'")
-        require(holds(manifest[name]), f"'{name}' in its manifest cannot be")
+    _require_fields(manifest, _FIELDS)
     _require_parts(manifest)
-    require(_constants(manifest.get("constant_inputs", {})), "its constant inputs cannot be")
     bound: dict[int, Json] = {}
     for kind in ("inputs", "outputs"):
         ports = manifest[kind]
@@ -53,7 +48,23 @@ def require_manifest(manifest: Json) -> None:
             _require_inside(port, manifest["arena_bytes"], bound)
 
 
-_OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error")
+def require_shared(manifest: Json) -> None:
+    """`require_manifest` for what several networks of one file share."""
+    fields = {name: holds for name, holds in _FIELDS.items() if name not in OF_VARIANT}
+    _require_fields(manifest, fields | {"n_objects": is_number(0, MOST_PARTS)})
+    size = manifest["parts"].get(CONSTANTS, {}).get("bytes")
+    require(size == manifest["constant_bytes"], "its constants have another size")
+
+
+def _require_fields(manifest: Json, fields: Mapping[str, Callable[[Any], bool]]) -> None:
+    for name, holds in fields.items():
+        require(name in manifest, f"its manifest has no '{name}'")
+        require(holds(manifest[name]), f"'{name}' in its manifest cannot be")
+    require(_constants(manifest.get("constant_inputs", {})), "its constant inputs cannot be")
+    require(manifest.get("precision", "f32") in PRECISIONS, "its precision cannot be")
+
+
+OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error")
 """What is another for every shape; all else is the same."""
 MOST_VARIANTS = 64
 
@@ -63,9 +74,9 @@ def joined(manifests: Sequence[Json], objects: Sequence[Sequence[int]]) -> dict[
 
     [{name, inputs, …}, {name, inputs, …}]  ->  {name, variants: [{inputs, …, objects}, …]}
     """
-    shared = {name: value for name, value in manifests[0].items() if name not in _OF_VARIANT}
+    shared = {name: value for name, value in manifests[0].items() if name not in OF_VARIANT}
     variants = [
-        {name: manifest[name] for name in _OF_VARIANT} | {"objects": list(used)}
+        {name: manifest[name] for name in OF_VARIANT} | {"objects": list(used)}
         for manifest, used in zip(manifests, objects, strict=True)
     ]
     return shared | {"variants": variants}
@@ -79,26 +90,32 @@ def separated(manifest: Json) -> list[Json]:
         isinstance(variants, list) and 1 < len(variants) <= MOST_VARIANTS,
         "its variants cannot be",
     )
-    require(_number(1, _MOST_PARTS)(n_objects), "'n_objects' in its manifest cannot be")
+    require(is_number(1, MOST_PARTS)(n_objects), "'n_objects' in its manifest cannot be")
     parts = manifest.get("parts")
     names = [object_name(n) for n in range(n_objects)]
     require(isinstance(parts, dict) and parts.keys() == {CONSTANTS, *names}, "it names other parts")
-    holds = _list_of(_number(0, n_objects - 1))
+    require_objects(variants, n_objects)
+    shared = {name: value for name, value in manifest.items() if name != "variants"}
+    found = [separate(shared, variant) for variant in variants]
+    _require_different(variants)
+    return found
+
+
+def require_objects(variants: Sequence[Json], n_objects: int) -> None:
+    """Whether each of `variants` has the fields of one and objects, and together all objects."""
+    holds = is_list_of(is_number(0, n_objects - 1))
     for variant in variants:
-        fields = {*_OF_VARIANT, "objects"}
+        fields = {*OF_VARIANT, "objects"}
         require(isinstance(variant, dict) and variant.keys() == fields, "a variant cannot be")
         used = variant["objects"]
         require(holds(used) and len(set(used)) == len(used) > 0, "the code of a variant cannot be")
     require(
         {n for v in variants for n in v["objects"]} == set(range(n_objects)), "it has more code"
     )
-    shared = {name: value for name, value in manifest.items() if name != "variants"}
-    found = [_separate(shared, variant) for variant in variants]
-    _require_different(variants)
-    return found
 
 
-def _separate(shared: Json, variant: Json) -> Json:
+def separate(shared: Json, variant: Json) -> Json:
+    """The manifest of one shape, or of one network, of several that share all else."""
     names = [object_name(n) for n in variant["objects"]]
     parts = {name: shared["parts"][name] for name in (*names, CONSTANTS)}
     own = {"objects": names, "n_objects": len(names), "parts": parts}
@@ -108,7 +125,7 @@ def _separate(shared: Json, variant: Json) -> Json:
 def _require_different(variants: Sequence[Json]) -> None:
     """Whether all variants take the same inputs, and no two of them the same shapes."""
     ports = [v["inputs"] for v in variants]
-    require(all(_list_of(_port)(found) for found in ports), "the inputs of a variant cannot be")
+    require(all(is_list_of(_port)(found) for found in ports), "the inputs of a variant cannot be")
     shapes = {tuple((p["name"], p["dtype"], tuple(p["shape"])) for p in found) for found in ports}
     require(len(shapes) == len(variants), "two of its variants are for the same shapes")
     kinds = {tuple((p["name"], p["dtype"]) for p in found) for found in ports}
@@ -144,34 +161,36 @@ def _require_inside(port: Json, arena_bytes: int, bound: Mapping[int, Json]) -> 
 
 def _element_bytes(port: Json) -> int:
     dtype: str = port["dtype"]
-    return dtype_bytes(_STORED.get(dtype, dtype))
+    return dtype_bytes(dtype if port.get("is_native") else DTYPES[dtype].compute)
 
 
 # --- types and ranges -------------------------------------------------------------------------
 
 
-def _number(low: int, high: int = _MOST) -> Callable[[Any], bool]:
+def is_number(low: int, high: int = _MOST) -> Callable[[Any], bool]:
+    """An integer from `low` to `high`."""
     return lambda x: type(x) is int and low <= x <= high
 
 
 _RAW_BYTES = frozenset(map(chr, range(0xDC80, 0xDD00)))
 
 
-def _text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     """A string that can be written, which half a surrogate pair cannot."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def _path_text(value: Any) -> bool:
     """A string that can come from a path, whose bytes need not be UTF-8: see `os.fsdecode`."""
-    return isinstance(value, str) and _text("".join(c for c in value if c not in _RAW_BYTES))
+    return isinstance(value, str) and is_text("".join(c for c in value if c not in _RAW_BYTES))
 
 
-def _list_of(holds: Callable[[Any], bool], most: int = _MOST_PARTS) -> Callable[[Any], bool]:
+def is_list_of(holds: Callable[[Any], bool], most: int = MOST_PARTS) -> Callable[[Any], bool]:
+    """A list of at most so many items, all of which hold."""
     return lambda x: isinstance(x, list) and len(x) <= most and all(map(holds, x))
 
 
-def _record(**holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def is_record(**holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """An object of just these fields."""
     return lambda x: (
         isinstance(x, dict)
@@ -180,11 +199,13 @@ def _record(**holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     )
 
 
-def _map_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def is_map_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """An object whose values all hold."""
     return lambda x: isinstance(x, dict) and all(map(holds, x.values()))
 
 
-def _error(value: Any) -> bool:
+def is_error(value: Any) -> bool:
+    """The error that a check found, or None."""
     is_number = type(value) in (int, float)
     return value is None or (is_number and 0 <= value < math.inf)
 
@@ -197,7 +218,7 @@ def _digest(value: Any) -> bool:
     return isinstance(value, str) and len(value) == 64 and set(value) <= _HEX
 
 
-_extents = _list_of(_number(0), _MOST_DIMENSIONS)
+_extents = is_list_of(is_number(0), _MOST_DIMENSIONS)
 
 
 def _window(value: Any) -> bool:
@@ -212,44 +233,60 @@ def _constants(value: Any) -> bool:
         constants_from_json(value)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
         return False
-    return all(map(_text, value))
+    return all(map(is_text, value))
 
 
 def _target(value: Any) -> bool:
-    """Whether all fields are there, with their types."""
+    """Whether all fields are there, with their types, and name a CPU that there is code for."""
     types: dict[str, Any] = {f.name: str(f.type) for f in fields(Target)}
-    return isinstance(value, dict) and all(
+    if not isinstance(value, dict) or not all(
         type(value.get(name)).__name__ == kind for name, kind in types.items()
-    )
+    ):
+        return False
+    try:
+        Target.from_json(value)
+    except ValueError:
+        return False
+    return True
 
 
-_port = _record(
-    name=_text,
+_plain_port = is_record(
+    name=is_text,
     shape=_extents,
-    dtype=lambda x: x in _DTYPES,
-    base=_number(0),
-    offset=_number(0),
+    dtype=lambda x: x in DTYPES,
+    base=is_number(0),
+    offset=is_number(0),
     window=_window,
-    limit=_number(1),
+    limit=is_number(1),
 )
 
+_kernel = is_record(task=is_text, label=is_text, symbol=is_text, extent=is_number(0))
+
+
+def _port(x: Any) -> bool:
+    """A port; `is_native` where half precision is read and written as it is."""
+    if not isinstance(x, dict) or x.get("is_native", True) is not True:
+        return False
+    return _plain_port({name: value for name, value in x.items() if name != "is_native"})
+
+
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "autotune_version": _text,
+    "autotune_version": is_text,
     "name": _path_text,
-    "model_hash": _text,
+    "model_hash": is_text,
     "model_path": _path_text,
     "target": _target,
-    "n_threads": _number(1, MOST_THREADS),
-    "inputs": _list_of(_port),
-    "outputs": _list_of(_port),
-    "kernels": _list_of(_record(task=_text, label=_text, symbol=_text, extent=_number(0))),
-    "arena_bytes": _number(0),
-    "constant_bytes": _number(0),
-    "n_bases": _number(FIRST_BOUND, _MOST_PARTS),
-    "n_objects": _number(1, _MOST_PARTS),
-    "max_error": _error,
-    "tuned": _map_of(_record(latency_s=_latency, n_threads=_number(1, MOST_THREADS))),
-    "tasks": _list_of(_text),
+    "n_threads": is_number(1, MOST_THREADS),
+    "inputs": is_list_of(_port),
+    "outputs": is_list_of(_port),
+    "kernels": is_list_of(_kernel),
+    "arena_bytes": is_number(0),
+    "constant_bytes": is_number(0),
+    "n_bases": is_number(FIRST_BOUND, MOST_PARTS),
+    "n_objects": is_number(1, MOST_PARTS),
+    "max_error": is_error,
+    "tuned": is_map_of(is_record(latency_s=_latency, n_threads=is_number(1, MOST_THREADS))),
+    "tasks": is_list_of(is_text),
     "random_weights": lambda x: x is None or type(x) is bool,
-    "parts": _map_of(_record(bytes=_number(0), sha256=_digest)),
+    "parts": is_map_of(is_record(bytes=is_number(0), sha256=_digest)),
 }

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from autotune.codegen.memory import ALIGNMENT
+from autotune.dtypes import dtype_bytes
 from autotune.errors import CodegenError
 from autotune.graph.network import Network
 from autotune.graph.storage import Value
-from autotune.te.expr import dtype_bytes
 from autotune.te.strides import dense, spanned
 
 

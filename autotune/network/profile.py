@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.network.artifact import KernelInfo, Tuned
+from autotune.network.hybrid import ONNX_TASK
 from autotune.network.runtime import Model, random_inputs
 
 SLOW_RATIO = 1.15
@@ -126,8 +127,17 @@ def profile_tasks(
         runs.append([kernel.time_s for kernel in model.profile(inputs)])
     alone = model.artifact.tuned if tuned is None else tuned
     known = {key: t.latency_s for key, t in alone.items() if t.n_threads == model.n_threads}
-    tasks = task_times(model.artifact.kernels, np.array(runs), known, model.artifact.tasks)
+    kernels = model.artifact.kernels
+    outside = dict.fromkeys(k.task for k in kernels if k.task.startswith(ONNX_TASK))
+    tasks = task_times(kernels, np.array(runs), known, (*model.artifact.tasks, *outside))
     return NetworkProfile(tasks, statistics.median(whole), len(whole), model.n_threads)
+
+
+def fallback_share(model: Model, min_runs: int = 5) -> float:
+    """Share of the time that segments of ONNX Runtime take of an inference on random inputs."""
+    profile = profile_tasks(model, min_runs=min_runs, min_s=0.0)
+    outside_s = sum(t.time_s for t in profile.tasks if t.key.startswith(ONNX_TASK))
+    return outside_s / profile.tasks_s if profile.tasks_s else 0.0
 
 
 def task_times(

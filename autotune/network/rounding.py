@@ -20,15 +20,15 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from autotune.dtypes import DTYPES
 from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
 from autotune.graph.reader.opsets import opset_of
 from autotune.graph.reader.random_weights import replace_all
 
 _UNITS: dict[int, float] = {
-    TensorProto.FLOAT: 2.0**-23,
-    TensorProto.DOUBLE: 2.0**-23,  # computed in float32 here
-    TensorProto.FLOAT16: 2.0**-10,
-    TensorProto.BFLOAT16: 2.0**-7,
+    d.onnx: max(d.eps, DTYPES["float32"].eps)  # float64 is computed in float32 here
+    for d in DTYPES.values()
+    if d.is_float
 }
 """Spacing of the numbers from 1 on, by type."""
 

@@ -1,7 +1,9 @@
 """⑩ Run an artifact on NumPy arrays.
 
     model = load("resnet50.atn")
-    outputs = model.run({"input": array})
+    outputs = model.run({"input": array})         # by name
+    output = model(array)                           # in order
+    model(array, out=output)                        # into arrays of yours
 
 Between input and output there is one call into machine code: no allocation, no Python. C-contiguous
 inputs are read in place. Outputs are arrays that nobody else has, which the last kernels write in
@@ -24,11 +26,19 @@ from numpy.typing import NDArray
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import load_libgomp, team
+from autotune.dtypes import DTYPES
 from autotune.errors import ArtifactError, UsageError
+from autotune.network.arguments import (
+    Inputs,
+    Outputs,
+    as_array,
+    in_order,
+    outputs_given,
+    writable_in_place,
+)
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo, require_features
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
 from autotune.target import require_cores, usable_cores
-from autotune.te.expr import dtype_bytes
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -53,7 +63,21 @@ def load(path: str | Path, n_threads: int | None = None) -> Model:
     Raises as `Artifact.load` does, and UsageError for a number of threads that is out of range.
     """
     require_cores(n_threads or 1)
-    return Model(Artifact.load(path), n_threads)
+    return model_of(Artifact.load(path), n_threads)
+
+
+def model_of(artifact: Artifact, n_threads: int | None = None) -> Model:
+    """The model of an artifact, ready to run: see `Model`.
+
+    Raises MissingDependency for one of which a part runs in ONNX Runtime, where that is missing.
+    """
+    from autotune.network.hybrid import HybridArtifact  # which imports this module
+
+    if isinstance(artifact, HybridArtifact):
+        from autotune.network.hybrid_runtime import HybridModel
+
+        return HybridModel(artifact, n_threads)
+    return Model(artifact, n_threads)
 
 
 class Model:
@@ -83,7 +107,8 @@ class Model:
         self._memory = memory or Memory(artifact)
         self._arena = self._memory.arena
         self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
-        self._outputs = [Recycled(end.shape, end.stored) for end in artifact.outputs]
+        self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
+        self._outputs = [Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs]
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         self._times = np.zeros(len(artifact.kernels) + 1, np.int64)
@@ -93,7 +118,7 @@ class Model:
         self._table_address = self._table.ctypes.data
         self._team.join(self._memory)
         self._others = tuple(Model(other, n_threads, self._memory) for other in artifact.others)
-        self._telling, self._by_shape = _by_shape(artifact)
+        self._telling, self._by_shape = telling_shapes(artifact)
 
     @property
     def variants(self) -> tuple[Model, ...]:
@@ -110,10 +135,30 @@ class Model:
         """Name, shape and dtype of every output."""
         return self.artifact.outputs
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs of one inference by name; raises UsageError when `inputs` does not fit."""
-        model = self if self._telling is None else self.variant(inputs)
-        return model._call(model._run, inputs)
+    def __repr__(self) -> str:
+        ins, outs = map(_ends_text, (self.artifact.inputs, self.artifact.outputs))
+        shapes = f", {len(self.variants)} variants" if self._others else ""
+        return f"Model({self.artifact.name}: {ins} -> {outs}, {self.n_threads} threads{shapes})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Model, (self.artifact, self.n_threads)
+
+    def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
+        """Outputs of one inference by name.
+
+        `inputs`: NumPy arrays, or what gives one without copying it (`__dlpack__`, `__array__`), by
+        name or in order. `out`: arrays for the outputs, by name or in order, which are returned; a
+        C-contiguous one that shares no memory with an input is written in place. Raises UsageError
+        where names, shapes or dtypes do not fit.
+        """
+        named = inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
+        model = self if self._telling is None else self.variant(named)
+        return model._call(model._run, named, out)
+
+    def __call__(self, *inputs: Any, out: Outputs = None) -> Array | tuple[Array, ...]:
+        """`run` for inputs in order: the output, or a tuple of several."""
+        found = tuple(self.run(inputs, out).values())
+        return found[0] if len(found) == 1 else found
 
     def variant(self, inputs: Mapping[str, Array]) -> Model:
         """The one of `variants` that has the shapes of `inputs`, as far as they differ in shapes.
@@ -136,22 +181,34 @@ class Model:
         pairs = zip(self.artifact.kernels, seconds, strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
 
-    def _call(self, entry: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _call(self, entry: Any, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
         arrays = self._check(inputs)
+        given = {} if out is None else outputs_given(self._results, out)
+        in_place = writable_in_place(given, self._results, arrays) if given else {}
         if self._team.forked_thread:
-            return self._team.call(self._locked, entry, arrays)
-        return self._locked(entry, arrays)
+            found = self._team.call(self._locked, entry, arrays, in_place)
+        else:
+            found = self._locked(entry, arrays, in_place)
+        for name, array in given.items():
+            if found[name] is not array:
+                array[...] = found[name]
+                found[name] = array
+        return found
 
     def _profile_locked(self, inputs: list[Array]) -> list[float]:
         with self._memory.lock:
-            self._call_locked(self._profile, inputs)
+            self._call_locked(self._profile, inputs, {})
             return [float(t) for t in np.diff(self._times) * 1e-9]
 
-    def _locked(self, entry: Any, inputs: list[Array]) -> dict[str, Array]:
+    def _locked(
+        self, entry: Any, inputs: list[Array], given: Mapping[str, Array]
+    ) -> dict[str, Array]:
         with self._memory.lock:
-            return self._call_locked(entry, inputs)
+            return self._call_locked(entry, inputs, given)
 
-    def _call_locked(self, entry: Any, inputs: list[Array]) -> dict[str, Array]:
+    def _call_locked(
+        self, entry: Any, inputs: list[Array], given: Mapping[str, Array]
+    ) -> dict[str, Array]:
         arrays: dict[int, Array] = {}
         for end, array in zip(self.artifact.inputs, inputs, strict=True):
             if end.window is None:
@@ -160,7 +217,10 @@ class Model:
                 window = _window(self._arena, end)
                 window[...] = array.reshape(window.shape)
         ends = zip(self.artifact.outputs, self._outputs, strict=True)
-        outputs = {end.name: memory.take() for end, memory in ends}
+        outputs = {
+            end.name: given[end.name] if end.name in given else memory.take()
+            for end, memory in ends
+        }
         for end in self.artifact.outputs:
             if end.window is None:
                 arrays[end.base] = outputs[end.name]
@@ -172,7 +232,7 @@ class Model:
                 window = _window(arrays.get(end.base, self._arena), end)
                 outputs[end.name][...] = window.reshape(end.shape)
         if self._halves:
-            outputs |= _rounded(outputs, self._halves)
+            outputs |= rounded(outputs, self._halves)
         return outputs
 
     def _check(self, inputs: Mapping[str, Array]) -> list[Array]:
@@ -196,7 +256,7 @@ class Memory:
 _Telling = Callable[[Mapping[str, Array]], object]
 
 
-def _by_shape(artifact: Artifact) -> tuple[_Telling | None, dict[object, int]]:
+def telling_shapes(artifact: Artifact) -> tuple[_Telling | None, dict[object, int]]:
     """What of the inputs tells variants apart, as a function, and their numbers by it.
 
     One input where that is enough, else all whose shapes differ. None for a single variant.
@@ -228,6 +288,10 @@ def _no_variant(artifact: Artifact, inputs: Mapping[str, Array]) -> UsageError:
         f"no variant is for inputs of shape {_shapes_text(given)}",
         f"there are {'; '.join(map(_shapes_text, shapes))}: compile the model for more with --dim",
     )
+
+
+def _ends_text(ends: Sequence[Endpoint]) -> str:
+    return ", ".join(f"{e.name} {e.dtype}{list(e.shape)}" for e in ends)
 
 
 def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -266,10 +330,10 @@ def _all_checked(
 ) -> list[Array]:
     if inputs.keys() != expected.keys():
         require_names([end for end, _ in expected.values()], inputs)
-    return [_checked(*known, inputs[name]) for name, known in expected.items()]
+    return [require_input(*known, inputs[name]) for name, known in expected.items()]
 
 
-def _rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
+def rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
     """Outputs in half precision: what is too large becomes infinite, as rounding has it."""
     with np.errstate(over="ignore", invalid="ignore"):
         return {name: outputs[name].astype(dtype) for name, dtype in dtypes.items()}
@@ -278,21 +342,24 @@ def _rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) 
 def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array]:
     """Standard normal floats, valid indices, and flags, for every input."""
     rng = np.random.default_rng(seed)
-    return {p.name: _random(rng, p) for p in ports}
+    return {p.name: random_array(rng, p) for p in ports}
 
 
-def _random(rng: np.random.Generator, port: Endpoint) -> Array:
-    if port.stored.startswith("float"):
+_WORDS = ("a", "b", "c", "cat", "dog", "0", "1", "")
+
+
+def random_array(rng: np.random.Generator, port: Endpoint) -> Array:
+    """Numbers for one input, or short words where it takes strings: see `random_inputs`."""
+    if port.dtype == "string":
+        return np.array(_WORDS, object)[rng.integers(0, len(_WORDS), port.shape)]
+    if port.is_float:
         return rng.standard_normal(port.shape).astype(port.numpy_dtype)
     return rng.integers(0, port.limit, port.shape).astype(port.dtype)
 
 
-def _checked(end: Endpoint, dtype: np.dtype[Any], array: Array) -> Array:
-    """`array` contiguous and as it is stored, if it has the shape and dtype of `end`."""
-    if not isinstance(array, np.ndarray):
-        raise UsageError(
-            f"input '{end.name}' is a {type(array).__name__}", "give a NumPy array (np.asarray)"
-        )
+def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
+    """`given` as a contiguous array, as it is stored, if it has the shape and dtype of `end`."""
+    array = given if isinstance(given, np.ndarray) else as_array(end, given)
     if array.dtype != dtype:
         name = "ml_dtypes.bfloat16" if end.dtype == "bfloat16" else f"'{dtype}'"
         raise UsageError(
@@ -318,5 +385,6 @@ def _window(storage: Array, end: Endpoint) -> Array:
     assert end.window is not None
     shape, strides = end.window
     start = storage.reshape(-1).view(np.uint8)[end.offset :]
-    size = dtype_bytes(end.stored)
-    return as_strided(start[:size].view(end.stored), shape, [s * size for s in strides])
+    kind = DTYPES[end.stored].numpy
+    first = start[: kind.itemsize].view(kind)
+    return as_strided(first, shape, [s * kind.itemsize for s in strides])

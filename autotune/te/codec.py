@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from autotune.dtypes import is_float
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
 from autotune.te.expr import (
     Axis,
@@ -78,7 +79,7 @@ def expr_from_json(data: list[Any], tensors: dict[str, Tensor]) -> Expr:
 
     match data:
         case ["const", value, dtype]:
-            return Const(float(value) if dtype.startswith("float") else value, dtype)
+            return Const(float(value) if is_float(dtype) else value, dtype)
         case ["var", name]:
             return Var(name)
         case ["call", fn, *args]:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from autotune.dtypes import is_float
 from autotune.te.expr import (
     BOOL,
     INDEX,
@@ -210,7 +211,7 @@ def print_expr(e: Expr) -> str:
     match e:
         case Const(value=value, dtype=dtype):
             digits = 17 if dtype == "float64" else 9  # enough to tell any two values apart
-            return f"{value:.{digits}g}" if dtype.startswith("float") else str(value)
+            return f"{value:.{digits}g}" if is_float(dtype) else str(value)
         case Var(name=name):
             return name
         case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-FLOAT_DTYPES = ("float32", "float64", "float16")
+from autotune.dtypes import DTYPES, dtype_bytes
+
 INDEX = "int64"
 BOOL = "bool"
 
@@ -150,45 +151,16 @@ class Reduce:
 
 Expr: TypeAlias = Const | Var | Binary | Compare | Call | Select | Cast | Load | Reduce
 
-DTYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
-"""Element types that a program can compute with."""
-_DTYPE_BYTES = {
-    "float32": 4,
-    "float64": 8,
-    "float16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-_INTEGERS: dict[str, tuple[int, int]] = {
-    "int64": (-(1 << 63), (1 << 63) - 1),
-    "int32": (-(1 << 31), (1 << 31) - 1),
-    "int16": (-(1 << 15), (1 << 15) - 1),
-    "int8": (-128, 127),
-    "uint8": (0, 255),
-    "bool": (False, True),
-}
 _IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 REDUCE_BINARY = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
-def dtype_bytes(dtype: str) -> int:
-    """Storage size of one element."""
-    return _DTYPE_BYTES[dtype]
-
-
 def identity(reduce_op: str, dtype: str = "float32") -> Const:
     """The neutral element of a reduction; for integers the bounds of `dtype` where it has any."""
-    value = _IDENTITY[reduce_op]
-    if dtype in FLOAT_DTYPES:
-        return Const(value, dtype)
-    if math.isfinite(value):
-        return Const(bool(value) if dtype == BOOL else int(value), dtype)
-    low, high = _INTEGERS[dtype]
-    return Const(low if value < 0 else high, dtype)
+    value, record = _IDENTITY[reduce_op], DTYPES[dtype]
+    if record.is_float or math.isfinite(value):
+        return Const(record.literal(value), dtype)
+    return Const(record.literal(record.low if value < 0 else record.high), dtype)
 
 
 def as_index(x: object) -> Expr:

@@ -19,10 +19,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from autotune.dtypes import is_float
 from autotune.te.access import first_outside
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.dag import compute as compute_op
-from autotune.te.expr import BOOL, FLOAT_DTYPES, INDEX, Axis, Expr, Reduce, sub, variables
+from autotune.te.expr import BOOL, INDEX, Axis, Expr, Reduce, sub, variables
 from autotune.te.expr import Tensor as TensorNode
 from autotune.te.values import (
     MAX_RAGGED,
@@ -75,7 +76,7 @@ def reduce_axis(extent: int | tuple[Operand, Operand], name: str = "") -> Reduce
 
 def _ragged_axis(begin: Operand, end: Operand, name: str) -> ReduceAxis:
     first, last = (as_expression(x, INDEX) for x in (begin, end))
-    if any(x.dtype in FLOAT_DTYPES or x.dtype == BOOL for x in (first, last)):
+    if any(is_float(x.dtype) or x.dtype == BOOL for x in (first, last)):
         fail(f"a reduction axis from {first!r} to {last!r}", "it begins and ends at whole numbers")
     first, last = first.astype(INDEX), last.astype(INDEX)
     axis = Axis(name, MAX_RAGGED, sub(value_of(last), value_of(first)))

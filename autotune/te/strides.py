@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.te.expr import dtype_bytes
+from autotune.dtypes import dtype_bytes
 
 Shape = tuple[int, ...]
 

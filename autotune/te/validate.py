@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from autotune.dtypes import DTYPES
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.evaluate import KNOWN_CALLS
 from autotune.te.expr import (
-    DTYPES,
     INDEX,
     REDUCE_BINARY,
     Axis,

@@ -19,12 +19,11 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
+from autotune.dtypes import DTYPES, is_float
 from autotune.errors import DefinitionError
 from autotune.te.dag import Op, print_expr
 from autotune.te.expr import (
     BOOL,
-    DTYPES,
-    FLOAT_DTYPES,
     INDEX,
     Axis,
     Const,
@@ -118,7 +117,7 @@ class Expression:
         return arithmetic("pow", other, self)
 
     def __neg__(self) -> Expression:
-        if self.dtype in FLOAT_DTYPES:
+        if is_float(self.dtype):
             return Expression(call("neg", value_of(self)), self.reads)
         return arithmetic("sub", 0, self)
 
@@ -232,8 +231,8 @@ def as_expression(value: object, dtype: str = "") -> Expression:
         fail(f"{value!r} is neither an expression nor a number", "use te.… functions on elements")
     own = BOOL if isinstance(value, bool) else INDEX if isinstance(value, int) else "float32"
     wanted = dtype or ("float32" if own == INDEX else own)
-    if wanted in FLOAT_DTYPES and not isinstance(value, bool):
-        return Expression(Const(_as_float(value), wanted))
+    if is_float(wanted) and not isinstance(value, bool):
+        return Expression(Const(DTYPES[wanted].literal(_as_float(value)), wanted))
     is_whole = isinstance(value, int) or (math.isfinite(value) and value == int(value))
     if (wanted == BOOL) != isinstance(value, bool) or not is_whole or not _fits(value, wanted):
         fail(f"{value!r} is no {wanted}", "convert the other operand with .astype(dtype)")
@@ -255,7 +254,7 @@ def _as_float(value: float) -> float:
 
 
 def _fits(value: float, dtype: str) -> bool:
-    return dtype == BOOL or np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+    return DTYPES[dtype].low <= value <= DTYPES[dtype].high
 
 
 def value_of(e: Expression) -> Expr:
@@ -286,12 +285,12 @@ def aligned(a: object, b: object) -> tuple[Expression, Expression]:
 def arithmetic(op: str, a: object, b: object) -> Expression:
     """`a op b` of two numbers of one dtype."""
     x, y = aligned(a, b)
-    is_float = x.dtype in FLOAT_DTYPES
+    of_floats = is_float(x.dtype)
     if x.dtype == BOOL:
         fail(f"'{op}' is no operation on conditions", "join them with & and |")
-    if op in ("div", "pow") and not is_float:
+    if op in ("div", "pow") and not of_floats:
         fail(f"'{op}' is for floats, these are {x.dtype}", "use //, or .astype('float32')")
-    if op in ("floordiv", "mod") and is_float:
+    if op in ("floordiv", "mod") and of_floats:
         fail(f"'{op}' is for whole numbers, these are {x.dtype}", "use te.floor(a / b)")
     if op in ("floordiv", "mod") and not (isinstance(y.node, Const) and y.node.value > 0):
         fail(f"'{op}' takes a positive number on its right, not {y!r}", "divide by a constant")
@@ -318,7 +317,7 @@ def function_of(name: str, x: object) -> Expression:
     if name == "not":
         if value.dtype != BOOL:
             fail(f"~ is for conditions, not for {value.dtype}", "compare first: ~(i > 0)")
-    elif value.dtype not in FLOAT_DTYPES:
+    elif not is_float(value.dtype):
         fail(f"{name} is for floats, not for {value.dtype}", "convert: .astype('float32')")
     return Expression(call(name, value_of(value)), value.reads)
 
@@ -332,6 +331,8 @@ def reduction(op: str, value: object, axis: object) -> Expression:
         fail(f"te.{op} needs the axes to reduce over", "make one: k = te.reduce_axis(extent)")
     if body.dtype == BOOL:
         fail(f"te.{op} of conditions", "convert: te.sum(condition.astype('float32'), k)")
+    if op in ("sum", "prod"):
+        body = body.astype(DTYPES[body.dtype].accumulator)
     node = value_of(body)
     reads = joined(*body.reads, *(t for a in given if isinstance(a, ReduceAxis) for t in a.reads))
     return Expression(Reduce(op, node, tuple(_bounded(a, node) for a in axes)), reads)
@@ -363,7 +364,7 @@ def _index(part: object, tensor: Tensor, dim: int) -> Expression:
                 "indices count from 0, not from the end",
             )
         return Expression(idx(part))
-    if part.dtype in FLOAT_DTYPES or part.dtype == BOOL:
+    if is_float(part.dtype) or part.dtype == BOOL:
         fail(f"{part!r} is a {part.dtype}, no index", "convert: .astype('int64')")
     node = cast(INDEX, value_of(part))
     if loads(node):

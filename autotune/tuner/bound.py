@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from autotune.dtypes import dtype_bytes
 from autotune.measure.peak import Peaks, Rates
 from autotune.search.policy import algorithm
 from autotune.search.space import Sketch
@@ -18,7 +19,7 @@ from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import bounds
 from autotune.te.dag import Compute, ComputeDAG, Placeholder, flops
-from autotune.te.expr import Expr, Load, dtype_bytes, variables, walk
+from autotune.te.expr import Expr, Load, variables, walk
 from autotune.te.products import dot_forms
 
 _WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144

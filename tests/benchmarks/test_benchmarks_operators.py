@@ -49,7 +49,7 @@ def test_a_case_of_the_table_is_not_measured_again(tmp_path: Path) -> None:
 
 def test_a_budget_is_shared_by_what_is_left() -> None:
     assert share_s(300, 10, 1.0) == pytest.approx(22)
-    assert share_s(100, 50, 1.0) == 4.0
+    assert share_s(100, 50, 1.0) == 10.0
     assert share_s(5, 1, 1.0) == 0.0
 
 

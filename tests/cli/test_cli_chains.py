@@ -44,10 +44,10 @@ def separable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tasks_tells_alternatives_apart(cli: Cli, separable: Path) -> None:
     done = cli("tasks", separable)
     assert done.code == 0, done.err
-    assert "Conv for 0, 1" in done.out
+    assert "Conv for 1, 2" in done.out
     rows = json.loads(cli("tasks", separable, "--format", "json").out)
     (whole,) = [row for row in rows if row["replaces"]]
-    assert whole["replaces"] == [0, 1]
+    assert whole["replaces"] == [1, 2]
     assert whole["id"] == len(rows) - 1
 
 

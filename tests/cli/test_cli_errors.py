@@ -114,7 +114,8 @@ def test_an_unsupported_operator_is_named(here: Cli, model: Path, tmp_path: Path
     proto = onnx.load(model)
     proto.graph.node[1].CopyFrom(helper.make_node("RandomNormalLike", ["a"], ["b"], name="noise"))
     onnx.save(proto, tmp_path / "odd.onnx")
-    refused(here("tasks", tmp_path / "odd.onnx"), 1, "RandomNormalLike", "noise", "opset 17")
+    arguments = ("tasks", tmp_path / "odd.onnx", "--no-fallback")
+    refused(here(*arguments), 1, "RandomNormalLike", "noise", "opset 17")
 
 
 def test_a_dynamic_shape_needs_a_value(here: Cli, model: Path, tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_dynamic_shape_needs_a_value(here: Cli, model: Path, tmp_path: Path) -
     onnx.save(proto, tmp_path / "dynamic.onnx")
     path = tmp_path / "dynamic.onnx"
     refused(here("tasks", path), 2, "batch (x.0)", f"autotune tasks {path} --dim batch=1")
-    refused(here("tasks", path, "--dim", "batch=1..9"), 2, "9 combinations")
+    refused(here("tasks", path, "--dim", "batch=1..99"), 2, "99 combinations")
     refused(here("tasks", path, "--dim", "batch=1:0"), 2, "positive")
     refused(here("tasks", path, "--dim", "bat=1"), 2, "no dimension 'bat'", "batch (x.0)")
     refused(here("tasks", path, "--dim", "batch=-1"), 2, "no extents", "--dim batch=4")

@@ -12,9 +12,9 @@ from autotune.graph.verify import verify
 LAST_OF_FORM = {step.form: step.name for step in PASSES}
 
 
-def verified(graph: Graph) -> Graph:
+def verified(graph: Graph, dtype: str = "float32") -> Graph:
     verify(graph, Form.ONNX)
-    for step, result in prepared(graph):
+    for step, result in prepared(graph, dtype):
         graph = result
         if LAST_OF_FORM[step.form] == step.name:
             verify(graph, step.form)

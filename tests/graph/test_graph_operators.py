@@ -598,11 +598,11 @@ def test_residual_sum_joins_the_longer_branch(tmp_path: Path) -> None:
         node("Conv", "t v", "a"),
         node("Relu", "a", "b"),
         node("Conv", "b v", "c"),
-        node("Conv", "t v", "s"),
+        node("Conv", "t u", "s"),
         node("Add", "c s", "d"),
         node("Relu", "d"),
     ]
-    constants = {"w": values(4, 6, 3, 3), "v": values(4, 4, 1, 1)}
+    constants = {"w": values(4, 6, 3, 3), "v": values(4, 4, 1, 1), "u": values(4, 4, 1, 1)}
     network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
     labels = ["Transpose+Conv", "Conv+Relu", "Conv", "Conv+Add+Relu", "Transpose"]
     assert [c.label for c in network.calls] == labels

@@ -75,12 +75,12 @@ def test_alone(model: Model) -> None:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_against_one(model: Model, name: str) -> None:
-    pytest.importorskip(name)
+    pytest.importorskip(name.partition(":")[0])
     runners = {name: baseline(name, onnx_mlp(), model.n_threads)}
     data = bench(model, runners, min_runs=3, min_s=0.0).to_json()
     assert set(data) == {"autotune", "onnxruntime", "ratio", "noise", name}
     assert list(data[name]) == [*FIELDS, "max_error"]
-    assert data[name]["max_error"] < 1e-5
+    assert data[name]["max_error"] < (3e-2 if ":" in name else 1e-5)
     assert data["ratio"] == data["autotune"]["median_s"] / data[name]["median_s"]
 
 
@@ -155,22 +155,23 @@ def test_sides_take_turns_in_blocks_and_first_runs_do_not_count() -> None:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_baselines_are_optional(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = name.partition(":")[0]
     real = builtins.__import__
 
     def without(module: str, *args: Any, **kwargs: Any) -> Any:
-        if module == name:
+        if module == package:
             raise ImportError(module)
         return real(module, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingDependency, match=f"{name} is not installed") as caught:
+    with pytest.raises(MissingDependency, match=f"{package} is not installed") as caught:
         baseline(name, onnx_mlp(), 1)
-    assert f"pip install {name}" in caught.value.hint
+    assert f"pip install {package}" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_model_that_an_baseline_refuses(name: str) -> None:
-    pytest.importorskip(name)
+    pytest.importorskip(name.partition(":")[0])
     port = oh.make_tensor_value_info("x", 1, (2,))
     node = oh.make_node("NoSuchOperator", ["x"], ["y"], domain="nowhere")
     proto = onnx_model([node], [port], [oh.make_tensor_value_info("y", 1, (2,))], [])
@@ -182,7 +183,7 @@ def test_a_model_that_an_baseline_refuses(name: str) -> None:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_inputs_that_an_baseline_refuses(name: str) -> None:
-    pytest.importorskip(name)
+    pytest.importorskip(name.partition(":")[0])
     run = baseline(name, onnx_mlp(), 1)
     with pytest.raises(ModelError, match=f"{name} cannot run the model: ") as caught:
         run({"image": np.ones((1, 3, 5), np.float32)})
@@ -193,7 +194,7 @@ def test_inputs_that_an_baseline_refuses(name: str) -> None:
 @pytest.mark.parametrize("name", BASELINES)
 def test_inputs_that_nobody_reads(name: str) -> None:
     """TensorFlow's exporter leaves such ones, and OpenVINO does not find them by name."""
-    pytest.importorskip(name)
+    pytest.importorskip(name.partition(":")[0])
     port = oh.make_tensor_value_info
     nodes = [oh.make_node("Sub", ["y:0", "x:0"], ["out:0"])]
     inputs = [port("x:0", 1, (2,)), port("idle:0", 1, (3,)), port("y:0", 1, (2,))]
@@ -205,7 +206,7 @@ def test_inputs_that_nobody_reads(name: str) -> None:
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("name", BASELINES)
 def test_baselines_name_their_outputs_and_give_fresh_ones(name: str, n_threads: int) -> None:
-    pytest.importorskip(name)
+    pytest.importorskip(name.partition(":")[0])
     x = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
     nodes = [
         oh.make_node("Relu", ["x"], ["a"]),
@@ -238,7 +239,7 @@ def test_openvino_computes_in_float32() -> None:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_models_may_be_files(name: str, tmp_path: Path) -> None:
-    pytest.importorskip(name)
+    pytest.importorskip(name.partition(":")[0])
     onnx.save(onnx_mlp(), tmp_path / "m.onnx")
     inputs = {"image": np.ones((1, 3, 4), np.float32)}
     a, b = (baseline(name, source, 1)(inputs) for source in (tmp_path / "m.onnx", onnx_mlp()))

@@ -231,6 +231,7 @@ def _emit(editor: Editor, node: Node, names: tuple[str, ...], parts: list[str], 
 
 OPERATORS: Mapping[str, Operator] = {
     "MatMul": Operator(
+        n_narrow=2,
         define=_matmul,
         takes_prologue=True,
         roles=("x", "weight", "bias"),

@@ -253,6 +253,7 @@ def _repeated_bias(editor: Editor, node: Node, groups: int, n_phases: int) -> st
 
 OPERATORS: Mapping[str, Operator] = {
     "Conv": Operator(
+        n_narrow=2,
         define=_conv,
         takes_prologue=True,
         roles=("x", "weight", "bias"),

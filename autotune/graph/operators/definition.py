@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array, Editor, Node, Shape
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
 from autotune.te.expr import (
@@ -39,7 +40,6 @@ Operand: TypeAlias = Tensor | Const
 Operands: TypeAlias = Sequence[Operand | None]
 """Absent optional operands are None."""
 
-_NARROW = ("int8", "uint8", "int16")
 POINT = (Axis("n", 1),)
 """The axes of a scalar: a computation has at least one."""
 _AXIS_NAMES = {1: "c", 2: "nc", 3: "nwc", 4: "nhwc", 5: "nhwgc"}
@@ -126,10 +126,10 @@ def biased(scope: Scope, x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def product_of(a: Expr, b: Expr) -> Expr:
-    """a · b; integers narrower than int32 are widened to it."""
-    if dtype_of(a) in _NARROW or dtype_of(b) in _NARROW:
-        a, b = cast("int32", a), cast("int32", b)
-    return mul(a, b)
+    """a · b in the type of its sums: int32 for narrower integers, float32 for half precision."""
+    x, y = (DTYPES[dtype_of(e)] for e in (a, b))
+    wide = x.accumulator if x.bits <= y.bits else y.accumulator
+    return mul(cast(wide, a), cast(wide, b))
 
 
 def inside(index: Expr, extent: int) -> Expr:
@@ -227,7 +227,11 @@ class Operator:
     takes_prologue: bool = False
     """Whether the anchor computes cheap operators on its first operand while it reads it."""
     widens: bool = False
-    """Whether its first operand takes fewer bytes than its result and costs little to convert."""
+    """Whether readers may compute it themselves where its operand is smaller than its result."""
+    moves: bool = False
+    """Whether its results consist of elements of its first operand (of all operands for Concat)."""
+    n_narrow: int = 0
+    """Leading operands that are stored in half precision where products are computed so."""
     is_commutative: bool = False
     any_type: bool = False
     """Whether it is defined for all of `DTYPES`; otherwise for float32 alone."""

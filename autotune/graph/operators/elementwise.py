@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.dtypes import is_float
 from autotune.graph.ir import Array, Editor, Node, Shape, float_array, is_denormal, unsupported
 from autotune.graph.operators.definition import (
     Attrs,
@@ -33,7 +34,6 @@ from autotune.graph.operators.definition import (
 )
 from autotune.te.expr import (
     BOOL,
-    FLOAT_DTYPES,
     Const,
     Expr,
     Tensor,
@@ -141,7 +141,7 @@ def _is_infinite(attrs: Attrs, x: Expr) -> Expr:
 
 def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
     """Integers: the result has the sign of b, which is not 0. Floats: the sign of a."""
-    if dtype_of(a) not in FLOAT_DTYPES:
+    if not is_float(dtype_of(a)):
         is_turned = compare("lt", b, Const(0, dtype_of(b)))
         rest = mod(select(is_turned, call("neg", a), a), call("abs", b))
         return select(is_turned, call("neg", rest), rest)
@@ -233,10 +233,10 @@ def _inverse(editor: Editor, node: Node) -> None:
 def _check_remainder(editor: Editor, node: Node) -> None:
     """Mod of integers by nonzero constants, or `fmod` of floats; others are refused."""
     divisor = editor.constants.get(node.inputs[1])
-    is_float = editor.types[node.output].dtype.startswith("float")
-    if is_float != bool(node.attrs.get("fmod", 0)):
+    of_floats = is_float(editor.types[node.output].dtype)
+    if of_floats != bool(node.attrs.get("fmod", 0)):
         raise unsupported(node, editor.graph, "floats need fmod = 1, integers fmod = 0")
-    if not is_float and (divisor is None or not divisor.all()):
+    if not of_floats and (divisor is None or not divisor.all()):
         raise unsupported(node, editor.graph, "it divides by zero or by what is not constant")
     editor.emit(node)
 
@@ -354,6 +354,7 @@ OPERATORS: Mapping[str, Operator] = {
         lambda attrs, x: cast(attrs["to"], x),
         any_type=True,
         keeps_range=True,
+        widens=True,
         canonical=_cast,
         is_identity=_is_same_type,
     ),

@@ -15,8 +15,10 @@ from math import prod
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
-from autotune.graph.operators.definition import Operator
+from autotune.graph.operators.definition import Attrs, Operator
+from autotune.graph.operators.elementwise import of_formula
 from autotune.graph.operators.windows import Window
+from autotune.te.expr import Const, Expr, add, cast, mul, sub
 
 MAX_TERMS = (2**31 - 1) // (255 * 255)
 """Products of bytes less their zero points whose sum is an int32 for certain."""
@@ -68,8 +70,7 @@ def _integer_product(editor: Editor, node: Node) -> None:
         rest = editor.constant(f"{node.output}.rest", (sums * np.int32(-total)).astype(np.int32))
         _sum_with(editor, node, op, (a, w), rest, "Add")
         return
-    rest = _times_zero(editor, node, za, offset, sums, op)
-    _sum_with(editor, node, op, (a, w), rest, "Sub")
+    _less_zero(editor, node, op, (a, w), za, offset, sums)
 
 
 def _constant_weights(editor: Editor, op: str, b: str, zb: str) -> Array | None:
@@ -104,28 +105,37 @@ def _sums_of_weights(node: Node, op: str, w: Array, data: Shape, out: Shape) -> 
     return inside
 
 
-def _times_zero(editor: Editor, node: Node, za: str, offset: np.int32, sums: Array, op: str) -> str:
-    """za · Σ w where za is computed at run time; for a matrix, one for each of its rows."""
+def _less_zero(
+    editor: Editor,
+    node: Node,
+    op: str,
+    operands: Sequence[str],
+    za: str,
+    offset: np.int32,
+    sums: Array,
+) -> None:
+    """product - (za + offset)·Σ w where za is computed at run time; of a matrix, one for each row.
+
+    One node, so that it is part of the product's task.
+    """
     shape = editor.types[za].shape
-    wide = editor.new(f"{za}.wide", shape, "int32")
-    editor.emit(Node(node.name, "Cast", (za,), (wide,), {"to": "int32"}))
-    if offset:
-        moved = editor.new(f"{za}.moved", shape, "int32")
-        by = editor.constant(f"{za}.offset", np.array(offset, np.int32))
-        editor.emit(Node(node.name, "Add", (wide, by), (moved,)))
-        wide = moved
     if shape not in ((), (1,)):
         if op != "MatMul":
             raise unsupported(node, editor.graph, "its zero points vary along the data")
-        column = (*shape, 1)
-        stood = editor.new(f"{za}.column", column, "int32")
-        editor.emit(Node(node.name, "Reshape", (wide,), (stood,)))
-        wide, shape = stood, column
+        column = editor.new(f"{za}.column", (*shape, 1), editor.types[za].dtype)
+        editor.emit(Node(node.name, "Reshape", (za,), (column,)))
+        za = column
+    product = editor.new(f"{node.output}.product", editor.types[node.output].shape, "int32")
+    editor.emit(Node(node.name, op, tuple(operands), (product,), node.attrs))
     known = editor.constant(f"{node.output}.sums", sums)
-    both = np.broadcast_shapes(shape, sums.shape)
-    out = editor.new(f"{node.output}.rest", both, "int32")
-    editor.emit(Node(node.name, "Mul", (wide, known), (out,)))
-    return out
+    attrs = {"offset": int(offset)}
+    editor.emit(Node(node.name, "LessZero", (product, za, known), node.outputs, attrs))
+
+
+def _less_zero_formula(attrs: Attrs, product: Expr, zero: Expr, sums: Expr) -> Expr:
+    """product - (zero + offset)·sums in int32."""
+    whole = add(cast("int32", zero), Const(attrs["offset"], "int32"))
+    return sub(product, mul(whole, sums))
 
 
 def _sum_with(
@@ -178,5 +188,6 @@ def _window_size(given: Sequence[Array]) -> int:
 
 OPERATORS: Mapping[str, Operator] = {
     "MatMulInteger": Operator(canonical=_integer_product, n_terms=_length),
+    "LessZero": of_formula(_less_zero_formula, any_type=True),
     "ConvInteger": Operator(canonical=_integer_product, n_terms=_window_size),
 }

@@ -282,6 +282,7 @@ def _check_reshape(editor: Editor, node: Node) -> str:
 
 OPERATORS: Mapping[str, Operator] = {
     "Reshape": Operator(
+        moves=True,
         fusion=Fusion.VIEW,
         any_type=True,
         keeps_range=True,
@@ -289,10 +290,11 @@ OPERATORS: Mapping[str, Operator] = {
         canonical=_to_reshape,
         check=_check_reshape,
     ),
-    "Flatten": Operator(canonical=_to_reshape, axis_may_be_rank=True),
-    "Squeeze": Operator(canonical=_to_reshape),
-    "Unsqueeze": Operator(canonical=_to_reshape),
+    "Flatten": Operator(moves=True, canonical=_to_reshape, axis_may_be_rank=True),
+    "Squeeze": Operator(moves=True, canonical=_to_reshape),
+    "Unsqueeze": Operator(moves=True, canonical=_to_reshape),
     "Transpose": Operator(
+        moves=True,
         define=_transpose,
         fusion=Fusion.INJECTIVE,
         is_cheap=True,
@@ -302,6 +304,7 @@ OPERATORS: Mapping[str, Operator] = {
         canonical=_without_transposing,
     ),
     "Pad": Operator(
+        moves=True,
         any_type=True,
         define=_pad,
         fusion=Fusion.INJECTIVE,
@@ -310,6 +313,7 @@ OPERATORS: Mapping[str, Operator] = {
         resolve=_resolve_pad,
     ),
     "Slice": Operator(
+        moves=True,
         define=_slice,
         fusion=Fusion.VIEW,
         any_type=True,
@@ -318,8 +322,9 @@ OPERATORS: Mapping[str, Operator] = {
         layout=Layout.SLICE,
         resolve=_resolve_slice,
     ),
-    "Split": Operator(selects=True, layout=Layout.AXIS, resolve=_split),
+    "Split": Operator(moves=True, selects=True, layout=Layout.AXIS, resolve=_split),
     "Concat": Operator(
+        moves=True,
         define=_concat,
         fusion=Fusion.VIEW,
         any_type=True,
@@ -329,6 +334,7 @@ OPERATORS: Mapping[str, Operator] = {
         is_identity=lambda editor, node: len(node.inputs) == 1,
     ),
     "Expand": Operator(
+        moves=True,
         define=_expand,
         fusion=Fusion.INJECTIVE,
         any_type=True,

@@ -98,6 +98,19 @@ def _counted_pool(editor: Editor, node: Node) -> None:
     _live_pool(editor, replace(node, inputs=(node.inputs[0], name)))
 
 
+def _widened_pool(editor: Editor, node: Node) -> None:
+    """MaxPool of bytes -> of the same numbers in float32."""
+    source = editor.types[node.inputs[0]]
+    if source.dtype not in ("int8", "uint8"):
+        editor.emit(node)
+        return
+    wide = editor.new(f"{node.output}.wide", source.shape)
+    real = editor.new(f"{node.output}.real", editor.types[node.output].shape)
+    editor.emit(Node(node.name, "Cast", node.inputs, (wide,), {"to": "float32"}))
+    editor.emit(replace(node, inputs=(wide,), outputs=(real, *node.outputs[1:])))
+    editor.emit(Node(node.name, "Cast", (real,), (node.output,), {"to": source.dtype}))
+
+
 def _live_pool(editor: Editor, node: Node) -> None:
     """Drop the outer taps that read only padding."""
     size = editor.types[node.inputs[0]].shape[1:-1]
@@ -119,14 +132,17 @@ def _n_counted(window: Window, n: int, node: Node) -> Array:
 
 OPERATORS: Mapping[str, Operator] = {
     "MaxPool": Operator(
+        n_narrow=1,
         define=_max_pool,
         takes_prologue=True,
         layout=Layout.SPATIAL,
+        canonical=_widened_pool,
         resolve=_live_pool,
         precondition=check_window,
         folding=Folding.FINITE,
     ),
     "AveragePool": Operator(
+        n_narrow=1,
         define=_average_pool,
         takes_prologue=True,
         constant_role="scale",
@@ -137,6 +153,7 @@ OPERATORS: Mapping[str, Operator] = {
         folding=Folding.FINITE,
     ),
     "LpPool": Operator(
+        n_narrow=1,
         define=_lp_pool,
         layout=Layout.SPATIAL,
         resolve=_live_pool,

@@ -11,6 +11,7 @@ products of what is dequantised, multiplied and quantised again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,6 +33,8 @@ from autotune.te.expr import (
     mul,
     sub,
 )
+
+_BYTES = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
 
 
 def _quantize(attrs: Attrs, x: Expr, scale: Expr | None = None, zero: Expr | None = None) -> Expr:
@@ -56,6 +59,7 @@ def _dequantize(attrs: Attrs, q: Expr, scale: Expr, zero: Expr | None = None) ->
 
 def _aligned(editor: Editor, node: Node) -> None:
     """Scale and zero point in shapes that repeat along the tensor; a zero point of 0 is none."""
+    node = replace(node, inputs=tuple(_bytes(editor, n) for n in node.inputs))
     name, scale, *rest = node.inputs
     zero = rest[0] if rest else ""
     check_scale(editor, node, scale)
@@ -65,6 +69,14 @@ def _aligned(editor: Editor, node: Node) -> None:
     op = "Quantize" if node.op == "QuantizeLinear" else "Dequantize"
     attrs = {"to": editor.types[node.output].dtype} if op == "Quantize" else {}
     editor.emit(Node(node.name, op, (name, *names), node.outputs, attrs))
+
+
+def _bytes(editor: Editor, name: str) -> str:
+    """A constant of integers that are shorter than a byte as one of bytes; any other as it is."""
+    value = editor.constants.get(name) if name else None
+    if value is None or value.dtype.name not in _BYTES:
+        return name
+    return editor.constant(f"{name}.bytes", value.astype(_BYTES[value.dtype.name]))
 
 
 def check_scale(editor: Editor, node: Node, name: str) -> None:

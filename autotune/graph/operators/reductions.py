@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from autotune.dtypes import is_float
 from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
 from autotune.graph.operators.definition import (
     POINT,
@@ -20,7 +21,6 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.te.expr import (
-    FLOAT_DTYPES,
     Axis,
     Call,
     Expr,
@@ -146,7 +146,7 @@ def _arg_extremum(scope: Scope, node: Node, operands: Operands, shape: Shape) ->
     extremum = scope.compute(best.op, outer, best)
     is_last = node.attrs.get("select_last_index", 0)
     is_best = compare("eq", element, extremum[outer])
-    if x.dtype in FLOAT_DTYPES:
+    if is_float(x.dtype):
         is_best = either(is_best, compare("ne", element, element))
     at = select(is_best, r.var, idx(-1 if is_last else r.extent))
     found = Reduce("max" if is_last else "min", at, (r,))
@@ -217,10 +217,13 @@ OPERATORS: Mapping[str, Operator] = {
         resolve=partial(_resolve, Reduction("sum")),
     ),
     "GlobalAveragePool": Operator(
-        define=partial(_global_pool, MEAN), takes_prologue=True, layout=Layout.SPATIAL
+        n_narrow=1, define=partial(_global_pool, MEAN), takes_prologue=True, layout=Layout.SPATIAL
     ),
     "GlobalMaxPool": Operator(
-        define=partial(_global_pool, MAXIMUM), takes_prologue=True, layout=Layout.SPATIAL
+        n_narrow=1,
+        define=partial(_global_pool, MAXIMUM),
+        takes_prologue=True,
+        layout=Layout.SPATIAL,
     ),
     "GlobalLpPool": Operator(canonical=_global_lp_pool),
     "ArgMax": Operator(define=_arg_extremum, any_type=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune import dtypes
 from autotune.graph.operators import (
     contraction,
     convolution,
@@ -39,7 +40,7 @@ OPERATORS: dict[str, Operator] = {
 NATIVE = frozenset(name for name, operator in OPERATORS.items() if operator.is_native)
 """ONNX operators with a definition here or a pass that rewrites or folds them."""
 
-DTYPES = ("float32", "int64", "int32", "bool", "uint8", "int8", "int16", "float64")
+DTYPES = tuple(dtypes.DTYPES)
 """Types of elements: the first for every operator, all of them for those of `any_type`."""
 
 _UNKNOWN = Operator()

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from autotune.dtypes import is_float
 from autotune.graph.ir import Editor, Node, Shape, unsupported
 from autotune.graph.operators.cumulative_sum import Blocks
 from autotune.graph.operators.definition import Operands, Operator, Scope, axes_of, tensor
 from autotune.te.expr import (
-    FLOAT_DTYPES,
     Axis,
     Const,
     Expr,
@@ -104,7 +104,7 @@ def _last(editor: Editor, node: Node) -> float:
 
 
 def _is_float(editor: Editor, node: Node) -> bool:
-    return editor.types[node.inputs[0]].dtype in FLOAT_DTYPES
+    return is_float(editor.types[node.inputs[0]].dtype)
 
 
 def _by_rank(editor: Editor, node: Node, axis: int) -> None:
@@ -141,7 +141,7 @@ def _comes_before(other: Expr, own: Expr, in_front: Expr, largest: int) -> Expr:
         wins = call("not", select(in_front, compare("lt", other, own), compare("le", other, own)))
     else:
         wins = select(in_front, compare("le", other, own), compare("lt", other, own))
-    if dtype_of(own) not in FLOAT_DTYPES:
+    if not is_float(dtype_of(own)):
         return wins
     is_nan = compare("ne", other, other)
     of_nan = both(in_front, is_nan) if largest else either(in_front, call("not", is_nan))

@@ -11,6 +11,7 @@ from functools import reduce
 
 import numpy as np
 
+from autotune.dtypes import DTYPES
 from autotune.graph.ir import Editor, Node, Shape
 from autotune.graph.operators.definition import Scope, axes_of
 from autotune.te.expr import (
@@ -126,8 +127,7 @@ def padded(scope: Scope, x: Tensor, begin: Shape, end: Shape, value: float) -> T
         tests += [compare("lt", a.var, idx(b + n))] if e > 0 else []
     body = _through(scope, x, [sub(a.var, idx(b)) for a, b in zip(axes, begin, strict=True)])
     if tests:
-        is_float = x.dtype.startswith("float")
-        outside = Const(float(value) if is_float else int(value), x.dtype)
+        outside = Const(DTYPES[x.dtype].literal(value), x.dtype)
         body = select(reduce(both, tests), body, outside)
     return scope.compute("pad", axes, body)
 

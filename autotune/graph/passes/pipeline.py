@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from autotune.graph.ir import Graph
+from autotune.graph.passes.common_nodes import merge_equal_nodes
+from autotune.graph.passes.dequantised_moves import move_dequantise
 from autotune.graph.passes.hoisting import hoist_elementwise
 from autotune.graph.passes.layout import channels_last, merge_transposes
 from autotune.graph.passes.normalisations import group_normalisations
 from autotune.graph.passes.parallel_convolutions import fold_linear
+from autotune.graph.passes.precision import narrow_products
 from autotune.graph.passes.quantised import (
     dequantise_constants,
     fold_requantisation,
     integer_products,
+    unsigned_activations,
 )
 from autotune.graph.passes.rewrites import canonical_operators, resolve_operands
 from autotune.graph.passes.simplify import (
@@ -27,6 +32,7 @@ from autotune.graph.passes.simplify import (
     remove_dead,
     remove_identities,
 )
+from autotune.graph.passes.small_constants import store_small_constants
 
 
 class Form(Enum):
@@ -58,17 +64,22 @@ PASSES: tuple[Pass, ...] = (
     Pass("drop-empty-outputs", drop_empty_outputs),
     Pass("remove-dead", remove_dead),
     Pass("remove-identities", remove_identities),
+    Pass("merge-equal", merge_equal_nodes),
     Pass("dequantise-constants", dequantise_constants),
     Pass("canonical", canonical_operators),
+    Pass("unsigned-activations", unsigned_activations),
+    Pass("move-dequantise", move_dequantise),
     Pass("integer-products", integer_products),
     Pass("fold-requantisation", fold_requantisation),
     Pass("remove-dequantised", remove_dead),
+    Pass("merge-equal-2", merge_equal_nodes),
     Pass("merge-reshapes", merge_reshapes),
     Pass("group-norms", group_normalisations),
     Pass("hoist-elementwise", hoist_elementwise),
     Pass("merge-reshapes-2", merge_reshapes),
     Pass("remove-dead-2", remove_dead),
     Pass("fold-linear", fold_linear),
+    Pass("store-small-constants", store_small_constants),
     Pass("remove-dead-3", remove_dead),
     Pass("channels-last", channels_last, Form.STORED),
     Pass("merge-transposes", merge_transposes, Form.STORED),
@@ -80,18 +91,29 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def prepared(graph: Graph) -> Iterator[tuple[Pass, Graph]]:
+def passes(dtype: str = "float32") -> tuple[Pass, ...]:
+    """The passes for products whose factors are of `dtype`."""
+    if dtype == "float32":
+        return PASSES
+    at = next(n for n, step in enumerate(PASSES) if step.form is not Form.ONNX)
+    narrow = partial(narrow_products, dtype=dtype)
+    narrow.__doc__ = narrow_products.__doc__
+    return (*PASSES[:at], Pass("narrow-products", narrow), *PASSES[at:])
+
+
+def prepared(graph: Graph, dtype: str = "float32") -> Iterator[tuple[Pass, Graph]]:
     """Run all passes in order: each with its result, to print or to verify it.
 
+    `dtype`: of the factors of products.
     Nodes that a pass refuses stay as `Refused` nodes; `refusals.require_supported` names them all.
     """
-    for step in PASSES:
+    for step in passes(dtype):
         graph = step.run(graph)
         yield step, graph
 
 
-def prepare(graph: Graph) -> Graph:
+def prepare(graph: Graph, dtype: str = "float32") -> Graph:
     """The graph behind the last pass."""
-    for _, result in prepared(graph):
+    for _, result in prepared(graph, dtype):
         graph = result
     return graph

@@ -31,17 +31,24 @@ def dequantise_constants(graph: Graph) -> Graph:
     readers, editor = graph.consumers(), Editor(graph)
     for original in graph.nodes:
         node = editor.updated(original)
-        users = readers.get(node.output, [])
-        is_weight = bool(users) and all(
-            operator_of(u.op).weight_input == list(u.inputs).index(node.output) for u in users
-        )
-        is_kept = node.op != "DequantizeLinear" or is_weight
+        is_kept = node.op != "DequantizeLinear" or _is_weight(readers, node.output)
         value = None if is_kept else _real_constant(editor, node)
         if value is None:
             editor.emit(node)
         else:
             editor.set_constant(node.output, value)
     return editor.build()
+
+
+def _is_weight(readers: dict[str, list[Node]], name: str) -> bool:
+    """Whether only products read a tensor, as their weights, some of them moved."""
+    users = readers.get(name, [])
+    return bool(users) and all(
+        _is_weight(readers, u.output)
+        if operator_of(u.op).moves
+        else operator_of(u.op).weight_input == list(u.inputs).index(name)
+        for u in users
+    )
 
 
 def _real_constant(editor: Editor, node: Node) -> Array | None:
@@ -69,10 +76,10 @@ def _spread(q: Array, value: Array, axis: int, block: int) -> Array:
 
 def integer_products(graph: Graph) -> Graph:
     """Conv and MatMul of dequantised operands -> of integers; what is left constant is one."""
-    return _Products(_unsigned_activations(graph)).run()
+    return _Products(graph).run()
 
 
-def _unsigned_activations(graph: Graph) -> Graph:
+def unsigned_activations(graph: Graph) -> Graph:
     """int8 tensors that are only quantised and dequantised -> uint8, zero points 128 higher."""
     readers, editor = graph.consumers(), Editor(graph)
     moved: set[str] = set()

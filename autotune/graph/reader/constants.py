@@ -38,10 +38,12 @@ def fold_constants(graph: Graph, operators: UserOperators | None = None) -> Grap
     Raises UnsupportedOperator that names all unsupported operators on which an output depends,
     ModelError where types do not fit together or a limit is exceeded.
     """
-    return _Folder(graph, operators or {}).run()
+    return Folder(graph, operators or {}).run()
 
 
-class _Folder:
+class Folder:
+    """Folds the nodes of a graph one by one."""
+
     def __init__(self, graph: Graph, operators: UserOperators) -> None:
         self.operators = operators
         self.editor = Editor(graph)
@@ -49,20 +51,26 @@ class _Folder:
         self.unfold = Unfolding(self.editor, self.budget)
         self.infer = Inference(self.editor)
         self.refusals = Refusals()
+        for name in graph.inputs:
+            kind = self.editor.types.get(name)
+            if kind is not None and 0 in kind.shape and kind.dtype != "object":
+                self.editor.set_constant(name, np.zeros(kind.shape, kind.dtype))
 
     def run(self) -> Graph:
+        """See `fold_constants`."""
         graph = self.editor.graph
-        for name in graph.inputs:
-            if 0 in self.editor.types[name].shape:
-                kind = self.editor.types[name]
-                self.editor.set_constant(name, np.zeros(kind.shape, kind.dtype))
-        waiting = deque(graph.nodes)
-        while waiting:
-            node = self.editor.updated(waiting.popleft())
-            with self.refusals.of(node):
-                waiting.extendleft(reversed(self._visit(node)))
+        for node in graph.nodes:
+            self.fold(node)
         self.refusals.check(graph.outputs, self.editor.nodes)
         return self.editor.build()
+
+    def fold(self, node: Node) -> None:
+        """Unfold, fold and emit one node of the file; what is refused goes to `refusals`."""
+        waiting = deque([node])
+        while waiting:
+            part = self.editor.updated(waiting.popleft())
+            with self.refusals.of(part):
+                waiting.extendleft(reversed(self._visit(part)))
 
     def _visit(self, node: Node) -> list[Node]:
         """Emit a node, make its results constants, or return the nodes that replace it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, NotCompilable
 from autotune.graph.ir import Graph, Node
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constants import fold_constants
@@ -56,11 +56,11 @@ def _require_types(graph: Graph) -> None:
 def _unknown(node: Node, name: str, graph: Graph) -> ModelError:
     for read in filter(None, node.inputs):
         if read not in graph.types:
-            return ModelError(
+            return NotCompilable(
                 f"operator '{node.op}' (node '{node.name}') reads '{read}', which has no type",
                 "tensors must be made before they are read, and be no sequences or optionals",
             )
-    return ModelError(
+    return NotCompilable(
         f"the shape of '{name}' (operator '{node.op}', node '{node.name}') depends on the data",
         "only models whose shapes are all static can be compiled",
     )

@@ -31,7 +31,8 @@ from onnx import (
     numpy_helper,
 )
 
-from autotune.errors import ModelError, UsageError
+from autotune import dtypes
+from autotune.errors import ModelError, NotCompilable, UsageError
 from autotune.files import open_input, require_regular
 from autotune.graph.ir import OPSET
 from autotune.graph.operators.table import DTYPES
@@ -77,7 +78,7 @@ class Model:
         """The model with all weights among its initialisers, for other runtimes."""
         model = ModelProto()
         model.CopyFrom(self.proto)
-        used = set(_names_read(model.graph))
+        used = set(names_read(model.graph))
         inputs = [i for i in model.graph.input if i.name not in self.weights]
         replace_all(model.graph.input, inputs)
         replace_all(model.graph.initializer, [t for t in model.graph.initializer if t.name in used])
@@ -85,11 +86,11 @@ class Model:
             if name in used:
                 tensor = model.graph.initializer.add()
                 tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        _use_older_opset(model)
+        use_older_opset(model)
         return model
 
 
-def _use_older_opset(model: ModelProto) -> None:
+def use_older_opset(model: ModelProto) -> None:
     """Declare opset 22 where it has all operators of the model: more runtimes support it.
 
     Later versions of these operators changed in types, not in semantics.
@@ -103,12 +104,12 @@ def _use_older_opset(model: ModelProto) -> None:
                 entry.version = OPSET
 
 
-def _names_read(graph: GraphProto) -> Iterator[str]:
+def names_read(graph: GraphProto) -> Iterator[str]:
     """The names that the nodes of a graph and of its subgraphs read."""
     for node in graph.node:
         yield from node.input
         for attribute in node.attribute:
-            yield from _names_read(attribute.g)
+            yield from names_read(attribute.g)
 
 
 def load_model(
@@ -116,12 +117,16 @@ def load_model(
     shapes: Shapes | None = None,
     random_weights: bool = False,
     constants: Constants | None = None,
+    compilable: bool = True,
 ) -> Model:
     """Read `path` and give it static shapes.
 
     `shapes` binds the dimensions of inputs by name, `constants` whole inputs; `random_weights`: see
-    `random_weights.take_constant_fills`. Raises UsageError for a missing file or an unknown input,
-    ModelError for a file that is no readable model, DynamicShape for a dimension without a value.
+    `random_weights.take_constant_fills`. `compilable`: refuse types of inputs and outputs that the
+    compiler does not have (NotCompilable), and what ONNX's checker does not know.
+
+    Raises UsageError for a missing file or an unknown input, ModelError for a file that is no
+    readable model, DynamicShape for a dimension without a value.
     """
     model = read_file(Path(path))
     drop_initializers_from_inputs(model)
@@ -129,12 +134,13 @@ def load_model(
     halves = half_ports(model)
     widen(model)
     bind_inputs(model, shapes or {})
-    for value in model.graph.input:
-        _require_dtype(value)
+    if compilable:
+        _require_types(model)
     weights = take_constant_fills(model, random_weights)
     weights |= _take_large(model)
     _declare(model, weights)
-    _check(model)
+    if compilable:
+        _check(model)
     return Model(model, weights, opset_of(model.opset_import), halves)
 
 
@@ -151,7 +157,7 @@ def prepare_model(
     bound = dict(shapes or {})
     if constants:
         bound |= shapes_of(fed(read_outline(Path(path)), constants))
-    return load_model(path, bound, random_weights).complete()
+    return load_model(path, bound, random_weights, compilable=False).complete()
 
 
 def model_hash(path: str | Path) -> str:
@@ -240,7 +246,7 @@ def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
         _require_rank(inputs[name], shape)
     for name, shape in shapes_at(model, {}, shapes).items():
         _bind(inputs[name], shape)
-    for value in (*inputs.values(), *model.graph.output):
+    for value in inputs.values():
         _require_tensor(value)
     require_static(model)
     if shapes:
@@ -251,7 +257,13 @@ def _forget_shapes(model: ModelProto) -> None:
     """Remove the declared shapes of results: they may be wrong for other input shapes."""
     del model.graph.value_info[:]
     for output in model.graph.output:
-        output.type.tensor_type.ClearField("shape")
+        forget_shape(output)
+
+
+def forget_shape(value: ValueInfoProto) -> None:
+    """Remove the shape that is stated of a tensor; others stay as they are."""
+    if value.type.WhichOneof("value") == "tensor_type":
+        value.type.tensor_type.ClearField("shape")
 
 
 def _require_rank(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
@@ -272,19 +284,27 @@ def _bind(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
 def _require_tensor(value: ValueInfoProto) -> None:
     kind = value.type.WhichOneof("value") or "tensor_type"
     if kind != "tensor_type":
-        raise ModelError(
+        raise NotCompilable(
             f"'{value.name}' is of type '{kind.removesuffix('_type')}', not a tensor",
             "only models from tensors to tensors can be compiled",
         )
 
 
+def _require_types(model: ModelProto) -> None:
+    """Raises NotCompilable for an input or output of a type that the compiler does not have."""
+    for value in model.graph.output:
+        _require_tensor(value)
+    for value in model.graph.input:
+        _require_dtype(value)
+
+
 def _require_dtype(value: ValueInfoProto) -> None:
-    """Raises ModelError for an input dtype that the runtime does not support, even if unused."""
+    """Raises NotCompilable for an input dtype that the runtime does not support, even if unused."""
     kind = value.type.tensor_type.elem_type
-    names = {helper.np_dtype_to_tensor_dtype(np.dtype(d)): d for d in DTYPES}
+    names = {dtypes.DTYPES[d].onnx: d for d in DTYPES}
     if kind not in names:
         label = TensorProto.DataType.Name(kind).lower() if kind in _ALL_KINDS else str(kind)
-        raise ModelError(
+        raise NotCompilable(
             f"input '{value.name}' has elements of type '{label}'",
             f"remove it, or convert it outside of the model to one of: {', '.join(DTYPES)}",
         )
@@ -298,7 +318,11 @@ def _example(value: ValueInfoProto) -> str:
 
 def _take_large(model: ModelProto) -> dict[str, Array]:
     """Move large initialisers out of the model."""
-    large = [t for t in model.graph.initializer if math.prod(t.dims) > _LARGE]
+    large = [
+        t
+        for t in model.graph.initializer
+        if math.prod(t.dims) > _LARGE and t.data_type != TensorProto.STRING
+    ]
     arrays = {t.name: array_of(t, "initialiser") for t in large}
     replace_all(
         model.graph.initializer, [t for t in model.graph.initializer if t.name not in arrays]

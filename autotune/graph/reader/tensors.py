@@ -10,8 +10,6 @@ from onnx import TensorProto, numpy_helper
 from autotune.errors import ModelError
 
 Array = NDArray[Any]
-_WIDER = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
-"""Integers of less than a byte as those that hold them."""
 
 
 def array_of(tensor: TensorProto, what: str = "constant") -> Array:
@@ -28,4 +26,4 @@ def array_of(tensor: TensorProto, what: str = "constant") -> Array:
             f"{what} '{tensor.name}' of shape {shape} cannot be read: {reason}",
             "export the model again; external data must lie beside the file",
         ) from error
-    return value.astype(_WIDER[value.dtype.name]) if value.dtype.name in _WIDER else value
+    return value

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
+from autotune.dtypes import DTYPES
 from autotune.graph.reader.tensors import array_of
 
-_NAMES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+_NAMES = {d.onnx: d.name for d in DTYPES.values() if d.is_narrow}
 _HALF = tuple(_NAMES)
 _TYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
 """Attributes whose number names a type."""

@@ -14,6 +14,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import dtype_bytes
 from autotune.errors import ScheduleError
 from autotune.schedule.replay import replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
@@ -33,7 +34,7 @@ from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Binary, Expr, Load, dtype_bytes, variables
+from autotune.te.expr import Binary, Expr, Load, variables
 from autotune.te.ragged import on_average
 
 

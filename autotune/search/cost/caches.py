@@ -10,10 +10,11 @@ from math import gcd
 
 import numpy as np
 
+from autotune.dtypes import dtype_bytes
 from autotune.search.cost.nest import Access, Array, Nest, local_bytes, product
 from autotune.target import Target
 from autotune.te.arith import linear
-from autotune.te.expr import Var, dtype_bytes
+from autotune.te.expr import Var
 from autotune.te.strides import CACHE_LINE, SET_BYTES, padded_strides
 
 RUN_START_BYTES = 96

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from autotune.dtypes import is_float
 from autotune.te.dag import Compute
 from autotune.te.expr import (
     Binary,
@@ -41,8 +42,7 @@ def operations(op: Compute) -> int:
 
 
 def _combining(reduction: Reduce) -> int:
-    is_float = dtype_of(reduction).startswith("float")
-    return _EXTREMUM if is_float and reduction.op in ("min", "max") else 1
+    return _EXTREMUM if reduction.op in ("min", "max") and _is_float(reduction) else 1
 
 
 def _work(e: Expr, seen: set[Expr]) -> int:
@@ -63,7 +63,7 @@ def _work(e: Expr, seen: set[Expr]) -> int:
 
 
 def _is_float(e: Expr) -> bool:
-    return dtype_of(e).startswith("float")
+    return is_float(dtype_of(e))
 
 
 def _cost(e: Expr) -> int:

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import dtype_bytes
 from autotune.loopir.predicate_hoisting import conditions
 from autotune.schedule.region import Extent, UnboundedIndex, span
 from autotune.schedule.required import required_extents
@@ -17,16 +18,7 @@ from autotune.schedule.state import SplitRelation, Stage, State
 from autotune.te.arith import linear
 from autotune.te.dag import Compute
 from autotune.te.evaluate import n_points
-from autotune.te.expr import (
-    Expr,
-    Load,
-    Reduce,
-    Select,
-    dtype_bytes,
-    is_guard,
-    variables,
-    walk,
-)
+from autotune.te.expr import Expr, Load, Reduce, Select, is_guard, variables, walk
 
 Array = NDArray[np.float64]
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
+from autotune.dtypes import is_float
 from autotune.schedule.state import State
 from autotune.schedule.steps import (
     NEXT_PANEL,
@@ -178,7 +179,7 @@ def _with_forms(variants: list[Variant], anchor: Compute, target: Target) -> lis
     the same by every form: that with the most terms is the fastest.
     """
     forms = dot_forms(anchor, target.isa.forms)
-    integers = [f for f in forms if not f.accumulator.startswith("float")]
+    integers = [f for f in forms if not is_float(f.accumulator)]
     forms = (max(integers, key=lambda f: f.terms),) if integers else forms
     dots = [
         replace(v, dot_terms=f.terms)

@@ -59,6 +59,11 @@ class Isa:
     scale: str = ""
     estimate_lanes: tuple[int, ...] = ()
 
+    @property
+    def narrows_to_bfloat16(self) -> bool:
+        """Whether one instruction rounds float32: where bfloat16 is multiplied, it is made."""
+        return any("bfloat16" in f.operands for f in self.forms)
+
 
 @dataclass(frozen=True, slots=True)
 class Core:

@@ -1,0 +1,201 @@
+"""⑪ The networks of a model, or of the parts of it that can be compiled beside ONNX Runtime.
+
+sources_of(path, variants) ─► Sources: networks ; cuts, where something runs in ONNX Runtime
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.api.bindings import Variant, networks_of
+from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
+from autotune.graph.cut import Cut, Outside, Segment, cut_model, loadable_forms
+from autotune.graph.network import Network, Port
+from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.reader.constant_inputs import Constants
+from autotune.measure.noise import judge, read_usage
+from autotune.network.baselines import blamed, onnxruntime_runner
+from autotune.network.bench import interleave
+from autotune.network.hybrid import HybridArtifact
+from autotune.network.onnx_session import (
+    FALLBACK_HINT,
+    OnnxSession,
+    declared_types,
+    require_onnxruntime,
+)
+from autotune.network.oracles import Original
+from autotune.network.profile import fallback_share
+from autotune.network.runtime import Model, random_inputs
+from autotune.network.variants import unified
+from autotune.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What of a model is compiled: `networks`, one for every variant if there are no `cuts`.
+
+    `cuts`: of every variant, where ONNX Runtime computes a part; then `networks` has the compiled
+    segments of all of them in order.
+    """
+
+    networks: tuple[Network, ...]
+    cuts: tuple[Cut, ...] = ()
+
+    @property
+    def wholes(self) -> tuple[Network, ...]:
+        """A network for every variant; of a cut model one that can be tuned, not run."""
+        return tuple(cut.tunable for cut in self.cuts) or self.networks
+
+    @property
+    def inputs(self) -> tuple[tuple[Port, ...], ...]:
+        """The inputs of the model at the shapes of every variant."""
+        return tuple(source.inputs for source in self.cuts or self.networks)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of nodes that are not compiled, a line each."""
+        return tuple(dict.fromkeys(text for cut in self.cuts for text in outside_texts(cut)))
+
+
+def sources_of(
+    model: Path,
+    variants: Sequence[Variant],
+    random_weights: bool = False,
+    operators: UserOperators | None = None,
+    constants: Constants | None = None,
+    fallback: bool = True,
+    precision: str = "f32",
+) -> Sources:
+    """Read a model at the shapes of every variant.
+
+    `fallback`: cut it where it cannot be compiled. Raises NotCompilable (UnsupportedOperator names
+    all operators) without it, and where ONNX Runtime cannot run the rest either; MissingDependency
+    where that is not installed. Else see `bindings.networks_of`.
+    """
+    bound = random_weights, operators, constants, precision
+    try:
+        return Sources(networks_of(model, variants, *bound))
+    except NotCompilable as error:
+        if not fallback:
+            raise
+        refusal = error
+    try:
+        require_onnxruntime("")
+    except MissingDependency as error:
+        raise MissingDependency(
+            f"{refusal.message}; onnxruntime, which could run it, is not installed", FALLBACK_HINT
+        ) from error
+    try:
+        cuts = tuple(
+            cut_model(model, declared_types, variant.shapes, *bound) for variant in variants
+        )
+        cuts = tuple(replace(cut, segments=tuple(map(_loadable, cut.segments))) for cut in cuts)
+    except UsageError:
+        raise
+    except ModelError as error:
+        if isinstance(error, NotCompilable):
+            raise
+        raise refusal from error
+    networks = tuple(network for cut in cuts for network in cut.networks)
+    return Sources(unified(networks) if len(networks) > 1 else networks, cuts)
+
+
+def _loadable(segment: Segment) -> Segment:
+    """A segment that ONNX Runtime can load, if it is one of its. Raises ModelError."""
+    if segment.network is not None:
+        return segment
+    failure = ModelError("")
+    for form in loadable_forms(segment):
+        try:
+            OnnxSession(form.onnx, form.outputs, {}, 1)
+            return form
+        except ModelError as error:
+            failure = error if not failure.message else failure
+    raise failure
+
+
+def require_tunable(sources: Sources, name: str) -> None:
+    """Raise NotCompilable where ONNX Runtime would run all of a model."""
+    if not any(network.tasks for network in sources.wholes):
+        raise NotCompilable(
+            f"there is nothing to tune in {name}: all of it runs in ONNX Runtime",
+            "see why with --no-fallback; autotune compile takes it as it is",
+        )
+
+
+def outside_texts(cut: Cut) -> Iterator[str]:
+    """`3 of 10 nodes run in ONNX Runtime`, and the operators with the reason."""
+    if all(s.network is not None for s in cut.segments):
+        return
+    n_outside = sum(sum(s.operators.values()) for s in cut.segments if s.network is None)
+    yield f"{n_outside} of {cut.n_nodes} nodes run in ONNX Runtime (docs/fallback.md):"
+    kinds: dict[str, list[Outside]] = {}
+    for node in cut.outside:
+        kinds.setdefault(_kind(node), []).append(node)
+    for reason, nodes in kinds.items():
+        names = list(dict.fromkeys(n.op for n in nodes))
+        more = ", …" if len(names) > _MOST_NAMES else ""
+        ops = ", ".join(names[:_MOST_NAMES]) + more
+        count = f"{len(nodes)} nodes, first" if len(nodes) > 1 else "node"
+        yield f"  {ops} ({count} '{nodes[0].name}'): {reason}"
+
+
+def share_text(model: Model, originals: Sequence[Original]) -> str:
+    """What ONNX Runtime takes of the time, and what all of the model would take there.
+
+    Measured on random inputs at the largest shape. `originals`: the file at every shape.
+    """
+    pairs = zip(model.variants, originals, strict=True)
+    largest, original = max(pairs, key=lambda p: sum(math.prod(e.shape) for e in p[0].input_info))
+    segments = largest.artifact.segments if isinstance(largest.artifact, HybridArtifact) else ()
+    if all(segment.network is None for segment in segments):
+        return "nothing is compiled: all of the model runs in ONNX Runtime"
+    try:
+        share = fallback_share(largest)
+        before = read_usage()
+        ours_s, theirs_s = _beside_the_whole(largest, original)
+        is_noisy = judge(before, read_usage(), ()) is not None
+    except AutotuneError as error:
+        return f"the share of ONNX Runtime cannot be measured on random inputs: {error.message}"
+    told = (
+        f"ONNX Runtime takes {100 * share:.0f} % of {format_seconds(ours_s)} (random inputs); "
+        f"all of the model takes {format_seconds(theirs_s)} there"
+    )
+    if is_noisy:
+        return f"{told}; others keep the cores busy, so neither is certain"
+    return told if ours_s <= _SLOWER * theirs_s else f"{told}: the cut saves nothing as it is"
+
+
+_SLOWER = 1.1
+_N_RUNS, _LEAST_S = 10, 0.1
+"""Runs and seconds that each side is measured for, at least."""
+
+
+def _beside_the_whole(model: Model, original: Original) -> tuple[float, float]:
+    """Least latency of a cut model, and of the whole in ONNX Runtime, in turns.
+
+    Co-tenants make medians of so few runs tell nothing.
+    """
+    inputs = random_inputs(model.input_info)
+    whole = onnxruntime_runner(original.source, model.n_threads)
+    fed = {**inputs, **original.fed}
+    with blamed("ONNX Runtime", "run", ""):
+        sides = interleave([lambda: model.run(inputs), lambda: whole(fed)], _N_RUNS, _LEAST_S)
+    ours_s, theirs_s = map(min, sides)
+    return ours_s, theirs_s
+
+
+_MOST_NAMES = 6
+"""Operators that a line names."""
+
+
+def _kind(node: Outside) -> str:
+    """The reason of a node, without what is of this node alone."""
+    if node.reason.startswith("the shape of"):
+        return "a shape is known only at run time"
+    if node.reason.endswith("its condition depends on the data"):
+        return f"{node.reason} (an input that decides it can be bound: --const NAME=VALUE)"
+    return node.reason

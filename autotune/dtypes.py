@@ -1,0 +1,166 @@
+"""Floor 0: element types, as records. A new type is an entry of `DTYPES`.
+
+    dtype     memory   arithmetic   sums of products   range
+    bfloat16  2 bytes  float32      float32            ±3.4e38, 8 bits of precision
+    float16   2 bytes  float32      float32            ±65504, 11 bits
+    int8      1 byte   int8, wraps  int32              -128 … 127
+
+An expression of a type that has no arithmetic of its own is computed in `compute` and rounded to
+the type where it is stored or cast. Integers wrap. Names are those of NumPy and `ml_dtypes`; JSON
+and expressions hold names, code asks the record of a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+Kind: TypeAlias = Literal["float", "int", "uint", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type.
+
+    `bits` in memory; `low`, `high`: the smallest and largest finite value. `numpy`: the dtype of
+    arrays. `llvm`: the LLVM type of an element in memory. `onnx`: number of the type in a
+    `TensorProto`. `compute`: name of the dtype that its arithmetic is done in. `accumulator`: name
+    of the dtype of its sums and products. `eps`: spacing of the numbers from 1 on; 0 for integers.
+    """
+
+    name: str
+    kind: Kind
+    bits: int
+    low: float
+    high: float
+    numpy: np.dtype[Any]
+    llvm: str
+    onnx: int
+    compute: str
+    accumulator: str
+    eps: float = 0.0
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of one element in memory."""
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it has fractions."""
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it holds whole numbers; a bool does not."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether it has no negative numbers."""
+        return self.kind in ("uint", "bool")
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether arithmetic is done in a wider type than elements are stored in."""
+        return self.compute != self.name
+
+    @property
+    def digits(self) -> int:
+        """Decimal digits that tell any two floats apart."""
+        return 17 if self.eps and self.eps < 1e-12 else 9
+
+    def literal(self, value: float) -> float | int | bool:
+        """The element nearest to `value`: what a constant of this type holds.
+
+        Floats are rounded where arithmetic is wider than the type, or else by code generation.
+        """
+        if self.kind == "bool":
+            return bool(value)
+        if not self.is_float:
+            return int(value)
+        return self.rounded(value) if self.is_narrow else float(value)
+
+    def rounded(self, value: float) -> float:
+        """`value` rounded to the nearest element, halves to even; too large a float is infinite."""
+        with np.errstate(all="ignore"):
+            return float(np.asarray(value, np.float64).astype(self.numpy))
+
+    def wrapped(self, value: int) -> int:
+        """The element that is `value` modulo 2^bits."""
+        n = value & ((1 << self.bits) - 1)
+        return n - (1 << self.bits) if self.kind == "int" and n > self.high else n
+
+
+def _float(
+    name: str, llvm: str, onnx: int, compute: str = "", kind: type[Any] | None = None
+) -> DType:
+    numpy: np.dtype[Any] = np.dtype(kind or name)
+    info = ml_dtypes.finfo(numpy)  # type: ignore[no-untyped-call]
+    high = float(info.max)
+    compute = compute or name
+    return DType(
+        name, "float", info.bits, -high, high, numpy, llvm, onnx, compute, compute, float(info.eps)
+    )
+
+
+def _integer(kind: Kind, bits: int, onnx: int) -> DType:
+    name = f"{kind}{bits}"
+    info = np.iinfo(name)
+    sums = "int32" if bits < 32 else name
+    low, high = int(info.min), int(info.max)
+    return DType(name, kind, bits, low, high, np.dtype(name), f"i{bits}", onnx, name, sums)
+
+
+DTYPES: Mapping[str, DType] = {
+    d.name: d
+    for d in (
+        _float("float32", "float", onnx=1),
+        _float("float64", "double", onnx=11),
+        _float("bfloat16", "i16", onnx=16, compute="float32", kind=ml_dtypes.bfloat16),
+        _float("float16", "half", onnx=10, compute="float32"),
+        _integer("int", 64, onnx=7),
+        _integer("int", 32, onnx=6),
+        _integer("int", 16, onnx=5),
+        _integer("int", 8, onnx=3),
+        _integer("uint", 64, onnx=13),
+        _integer("uint", 32, onnx=12),
+        _integer("uint", 16, onnx=4),
+        _integer("uint", 8, onnx=2),
+        DType("bool", "bool", 8, 0, 1, np.dtype(bool), "i8", 9, "bool", "bool"),
+    )
+}
+"""Element types that a program can compute with, by name."""
+
+
+def dtype_bytes(name: str) -> int:
+    """Bytes of one element in memory."""
+    return DTYPES[name].n_bytes
+
+
+def is_float(name: str) -> bool:
+    """Whether elements of dtype `name` have fractions."""
+    return DTYPES[name].is_float
+
+
+def limits_within(name: str, of: str) -> tuple[float, float]:
+    """The smallest and largest value of dtype `name` that dtype `of` has as well.
+
+    The largest int32 is no float32: the largest one below is.
+    """
+    inner, outer = DTYPES[name], DTYPES[of]
+    if not outer.is_float:
+        return int(max(inner.low, outer.low)), int(min(inner.high, outer.high))
+    high = outer.rounded(inner.high)
+    if high > inner.high or not np.isfinite(high):
+        high = float(np.nextafter(outer.numpy.type(high), outer.numpy.type(-np.inf)))
+    return max(float(inner.low), outer.low), high
+
+
+def dtype_of_array(dtype: np.dtype[Any]) -> DType | None:
+    """The record of the dtype of an array; None for one that no program computes with."""
+    return DTYPES.get(dtype.name)

@@ -1,0 +1,145 @@
+"""① Products of float32 in a narrower type: bfloat16 or float16 factors, sums in float32.
+
+    Conv(x, w, b)          ->  Conv(n, w', b)     n = Cast(x): narrow, w': narrow weights
+    Add(x, y)              ->  Add(Cast(n), y)    all else reads n widened, where x is not an output
+    Reshape(x), Conv of it ->  Reshape(n)         what moves elements moves narrow ones
+
+A tensor that a product or a window reads is stored narrow, once: its producer rounds it as the last
+thing that it does, and readers that compute in float32 widen it in registers. Normalisations,
+softmax and everything else that is not linear are computed in float32, and what only they read is
+stored so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.dtypes import DTYPES
+from autotune.graph.ir import Editor, Graph, Node
+from autotune.graph.operators.table import operator_of
+
+
+def narrow_products(graph: Graph, dtype: str) -> Graph:
+    """Factors of Conv and MatMul in `dtype`; see the module."""
+    return _Narrower(graph, dtype).run()
+
+
+class _Narrower:
+    def __init__(self, graph: Graph, dtype: str) -> None:
+        self.graph, self.dtype = graph, dtype
+        self.editor = Editor(graph)
+        self.makers = {o: n for n in graph.nodes for o in n.outputs}
+        self.wanted = self._wanted()
+        """Tensors that are stored narrow."""
+        self.narrow: dict[str, str] = {}
+        """A tensor -> its narrow form."""
+        self.wide: dict[str, str] = {}
+        """A tensor with a narrow form -> that form widened."""
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            self._visit(self.editor.updated(node))
+        return self.editor.build()
+
+    def _wanted(self) -> set[str]:
+        """What products and windows read, before its elements are moved."""
+        found: set[str] = set()
+        todo = [n for node in self.graph.nodes for n in self._factors(node)]
+        while todo:
+            name = todo.pop()
+            if name in found or not self._is_float(name):
+                continue
+            found.add(name)
+            maker = self.makers.get(name)
+            if maker is not None and operator_of(maker.op).moves:
+                todo += maker.inputs if maker.op == "Concat" else maker.inputs[:1]
+        return found
+
+    def _factors(self, node: Node) -> tuple[str, ...]:
+        return node.inputs[: operator_of(node.op).n_narrow]
+
+    def _is_float(self, name: str) -> bool:
+        return bool(name) and self.editor.types[name].dtype == "float32"
+
+    def _is_factor(self, name: str) -> bool:
+        """Whether a tensor is of the type of factors, or can be."""
+        return self._is_float(name) or self.editor.types[name].dtype == self.dtype
+
+    def _visit(self, node: Node) -> None:
+        is_dense = node.op == "MatMul" or (node.op == "Conv" and node.attrs.get("group", 1) == 1)
+        data = node.inputs if node.op == "Concat" else node.inputs[:1]
+        if is_dense and all(map(self._is_factor, node.inputs[:2])):
+            factors = [self._narrowed(node, name) for name in node.inputs[:2]]
+            rest = (self._widened(node, name) for name in node.inputs[2:])
+            self.editor.emit(replace(node, inputs=(*factors, *rest)))
+        elif operator_of(node.op).moves and all(n in self.narrow for n in data):
+            self._move(node, len(data))
+            return
+        elif node.op == "Gather" and self._is_table(node.inputs[0]):
+            self._look_up(node)
+            return
+        else:
+            inputs = tuple(self._widened(node, name) for name in node.inputs)
+            self.editor.emit(replace(node, inputs=inputs))
+        for name in node.outputs:
+            if name in self.wanted and name not in self.graph.outputs:
+                self._narrowed(node, name)
+
+    def _move(self, node: Node, n_data: int) -> None:
+        """Move narrow elements; the results keep no wide form but where they are outputs."""
+        moved = tuple(self._new(name) for name in node.outputs)
+        data = [self.narrow[name] for name in node.inputs[:n_data]]
+        rest = list(node.inputs[n_data:])
+        if node.op == "Pad" and len(rest) > 1 and rest[1]:
+            rest[1] = self._narrowed(node, rest[1])
+        self.editor.emit(replace(node, inputs=(*data, *rest), outputs=moved))
+        for name, narrow in zip(node.outputs, moved, strict=True):
+            self.narrow[name] = narrow
+            if name in self.graph.outputs:
+                self.editor.emit(Node(node.name, "Cast", (narrow,), (name,), {"to": "float32"}))
+
+    def _is_table(self, name: str) -> bool:
+        value = self.editor.constants.get(name)
+        return value is not None and value.dtype == np.float32 and value.ndim > 1
+
+    def _look_up(self, node: Node) -> None:
+        """Rows of a table that is stored narrow."""
+        table = self._narrowed(node, node.inputs[0])
+        found = self._new(node.output)
+        self.editor.emit(replace(node, inputs=(table, *node.inputs[1:]), outputs=(found,)))
+        self.narrow[node.output] = found
+        if node.output in self.graph.outputs:
+            self.editor.emit(Node(node.name, "Cast", (found,), node.outputs, {"to": "float32"}))
+
+    def _new(self, name: str) -> str:
+        return self.editor.new(f"{name}.narrow", self.editor.types[name].shape, self.dtype)
+
+    def _narrowed(self, node: Node, name: str) -> str:
+        """The narrow form of a tensor; constants are rounded here."""
+        if self.editor.types[name].dtype == self.dtype:
+            return name
+        if name not in self.narrow:
+            value = self.editor.constants.get(name)
+            if value is not None:
+                with np.errstate(over="ignore"):  # the check of the network tells
+                    rounded = value.astype(DTYPES[self.dtype].numpy)
+                self.narrow[name] = self.editor.constant(f"{name}.narrow", rounded)
+            else:
+                self.narrow[name] = self._new(name)
+                made = (self.narrow[name],)
+                self.editor.emit(Node(node.name, "Cast", (name,), made, {"to": self.dtype}))
+        return self.narrow[name]
+
+    def _widened(self, node: Node, name: str) -> str:
+        """A tensor as float32: out of its narrow form, where that is the one that is stored."""
+        is_kept = name in self.graph.outputs or name in self.graph.inputs
+        if name not in self.narrow or is_kept or name in self.editor.constants:
+            return name
+        if name not in self.wide:
+            shape = self.editor.types[name].shape
+            self.wide[name] = self.editor.new(f"{name}.wide", shape)
+            made = (self.wide[name],)
+            self.editor.emit(Node(node.name, "Cast", (self.narrow[name],), made, {"to": "float32"}))
+        return self.wide[name]

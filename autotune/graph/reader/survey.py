@@ -1,0 +1,219 @@
+"""① Which nodes of a model can be compiled, and what is known of every tensor.
+
+    survey(model, operators, declared, forced) ─► Survey: refused nodes, constants, types
+
+Every node of the file is folded as the import does it (`constants.Folder`). A node that is refused
+makes tensors that are known by their declared types alone; what reads a tensor whose shape the data
+decide is refused as well, until a shape is static again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import ModelProto, NodeProto, TypeProto
+
+from autotune.errors import AutotuneError
+from autotune.graph.ir import Array, Node, TensorType
+from autotune.graph.operators.table import DTYPES
+from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.reader.constants import Folder
+from autotune.graph.reader.functions import check_calls
+from autotune.graph.reader.ml_shapes import ml_types
+from autotune.graph.reader.onnx_nodes import functions_of, graph_of, type_of
+from autotune.graph.reader.onnx_reader import Model, forget_shape, names_read
+
+Ask = Callable[[ModelProto, tuple[str, ...]], Mapping[str, TypeProto]]
+"""Types of tensors of a model, by whoever will run it; tensors that are not known are left out."""
+
+NOT_SUPPORTED = "not supported"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an import finds out about the nodes of a file, which are named by their positions.
+
+    `refused`: nodes that cannot be compiled, with the reason. `known`: nodes all of whose results
+    are constants. `constants`, `types`: of tensors of the file, as far as they are known; types are
+    static. `makers`: the node of the file behind a node or a tensor of the graph, by name.
+    """
+
+    refused: dict[int, str]
+    known: set[int]
+    constants: dict[str, Array]
+    types: dict[str, TensorType]
+    makers: dict[str, int]
+
+
+def survey(
+    model: Model, operators: UserOperators, declared: DeclaredTypes, forced: Mapping[int, str]
+) -> Survey:
+    """Fold the nodes of `model` one by one, whatever becomes of each.
+
+    `forced`: nodes that are refused for reasons that are known already.
+    """
+    return _Surveyor(model, operators, declared, forced).run()
+
+
+@dataclass
+class DeclaredTypes:
+    """Types of tensors as ONNX infers them, and for what it does not know as `ask` says."""
+
+    model: Model
+    ask: Ask
+    _inferred: dict[str, TypeProto] = field(default_factory=dict)
+    _asked: Mapping[str, TypeProto] | None = None
+
+    def __post_init__(self) -> None:
+        proto = _without_shapes(self.model.proto)
+        try:
+            found = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+        except Exception:  # of a model of any kind: there is less to go by
+            found = proto.graph
+        for value in (*found.value_info, *found.input, *found.output):
+            self._inferred[value.name] = value.type
+
+    def of(self, name: str) -> TypeProto | None:
+        """The type of a tensor, a sequence or a map; None where nobody knows it."""
+        kind = self._inferred.get(name)
+        if kind is not None and _says_rank(kind):
+            return kind
+        if self._asked is None:
+            nodes = self.model.proto.graph.node
+            names = (o for node in nodes for o in node.output if o)
+            unknown = tuple(n for n in names if not _says_rank(self._inferred.get(n)))
+            self._asked = self.ask(self.model.complete(), unknown)
+        return self._asked.get(name, kind)
+
+    def static(self, name: str) -> TensorType | None:
+        """The type of a tensor if all extents are known."""
+        kind = self.of(name)
+        if kind is None or not _says_rank(kind) or kind.WhichOneof("value") != "tensor_type":
+            return None
+        found = type_of(kind)
+        return found if min(found.shape, default=0) >= 0 else None
+
+
+def _without_shapes(model: ModelProto) -> ModelProto:
+    """`model` without the shapes that it states of results, which may be wrong."""
+    bare = ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:]
+    for output in bare.graph.output:
+        forget_shape(output)
+    return bare
+
+
+def _says_rank(kind: TypeProto | None) -> bool:
+    if kind is None or kind.WhichOneof("value") is None:
+        return False
+    tensor = kind.tensor_type
+    is_tensor = kind.WhichOneof("value") == "tensor_type"
+    return not is_tensor or (bool(tensor.elem_type) and tensor.HasField("shape"))
+
+
+class _Surveyor:
+    def __init__(
+        self,
+        model: Model,
+        operators: UserOperators,
+        declared: DeclaredTypes,
+        forced: Mapping[int, str],
+    ) -> None:
+        functions = functions_of(model.proto)
+        check_calls(functions)
+        graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
+        self.protos = model.proto.graph.node
+        self.folder = Folder(graph, operators)
+        self.declared, self.forced = declared, forced
+        self.made = {o for node in graph.nodes for o in node.outputs}
+        self.found = Survey({}, set(), {}, {}, {})
+
+    def run(self) -> Survey:
+        editor = self.folder.editor
+        for n, node in enumerate(editor.graph.nodes):
+            self._look_at(n, node)
+        for name in self.made | set(editor.graph.inputs) | set(editor.graph.constants):
+            source = editor.resolve(name)
+            if source in editor.constants:
+                self.found.constants[name] = editor.constants[source]
+            if source in editor.types and min(editor.types[source].shape, default=0) >= 0:
+                self.found.types[name] = editor.types[source]
+        return self.found
+
+    def _look_at(self, n: int, node: Node) -> None:
+        editor = self.folder.editor
+        n_nodes, n_refusals = len(editor.nodes), len(self.folder.refusals.found)
+        reason = self.forced.get(n) or self._unreadable(self.protos[n])
+        if not reason:
+            try:
+                self.folder.fold(node)
+            except AutotuneError as error:
+                reason = error.message
+        refused = self.folder.refusals.found[n_refusals:]
+        if refused and not reason:
+            reason = _reason(node, *refused[0])
+        results = [editor.resolve(o) for o in node.outputs if o]
+        reason = reason or next(filter(None, map(self._undecided, results)), "")
+        if not reason and results and all(o in editor.constants for o in results):
+            self.found.known.add(n)
+        elif not reason:
+            names = (*map(editor.resolve, node.inputs), *results)
+            reason = next(filter(None, map(self._foreign, names)), "")
+        if reason:
+            self._refuse(n, node, n_nodes, reason)
+        for made in editor.nodes[n_nodes:]:
+            for name in (made.name, *made.outputs):
+                self.found.makers.setdefault(name, n)
+
+    def _unreadable(self, node: NodeProto) -> str:
+        """Why the operands of a node cannot be read by what is compiled."""
+        editor, sequences = self.folder.editor, self.folder.unfold.sequences
+        bodies = (a.g for a in node.attribute if a.HasField("g"))
+        outer = (name for body in bodies for name in names_read(body) if name in self.made)
+        for name in (*filter(None, node.input), *outer):
+            source = editor.resolve(name)
+            if source in sequences or name in sequences:
+                continue
+            if source not in editor.types or min(editor.types[source].shape, default=0) < 0:
+                return f"the shape of '{name}' is known only at run time"
+        return ""
+
+    def _undecided(self, name: str) -> str:
+        editor = self.folder.editor
+        if name in self.folder.unfold.sequences:
+            return ""
+        kind = editor.types.get(name)
+        is_static = kind is not None and min(kind.shape, default=0) >= 0
+        return "" if is_static else f"the shape of '{name}' is known only at run time"
+
+    def _foreign(self, name: str) -> str:
+        kind = self.folder.editor.types.get(name)
+        return f"type {_dtype_text(kind.dtype)}" if kind and kind.dtype not in DTYPES else ""
+
+    def _refuse(self, n: int, node: Node, n_nodes: int, reason: str) -> None:
+        """Forget what was made of a node; its results are known by their declared types."""
+        editor = self.folder.editor
+        self.found.refused[n] = reason
+        del editor.nodes[n_nodes:]
+        for name in filter(None, node.outputs):
+            editor.forget(name)
+            self.folder.unfold.sequences.pop(name, None)
+            kind = self.declared.static(name)
+            if kind is not None:
+                editor.types[name] = kind
+        first = editor.types.get(editor.resolve(node.inputs[0])) if node.inputs else None
+        if first is not None and min(first.shape, default=0) >= 0:
+            for name, kind in zip(node.outputs, ml_types(node, first), strict=False):
+                editor.types.setdefault(name, kind)
+
+
+def _dtype_text(dtype: str) -> str:
+    return "string" if dtype == "object" else dtype
+
+
+def _reason(node: Node, inner: Node, error: AutotuneError) -> str:
+    told = getattr(error, "reason", "") or NOT_SUPPORTED
+    return told if inner.op == node.op else f"{inner.op}: {told}"

@@ -1,0 +1,233 @@
+"""⑩ An artifact of a model of which a part runs in ONNX Runtime: compiled networks and ONNX files.
+
+    manifest.json   networks as in an artifact for several shapes, and for every shape of the model
+                    the segments in the order in which they run
+    objects/NNN.o · onnx/NNN.onnx · constants.bin
+
+Compiled segments are sealed as whole networks are (`artifact`); they share constants and code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
+
+from autotune import __version__
+from autotune.codegen.memory import aligned
+from autotune.graph.cut import Cut, Segment
+from autotune.graph.network import Port
+from autotune.network import container
+from autotune.network.artifact import (
+    HYBRID_VERSION,
+    Artifact,
+    Endpoint,
+    KernelInfo,
+    common_fields,
+    described,
+    described_parts,
+    unsealed,
+)
+from autotune.network.container import Bytes, bytes_of, model_name, require
+from autotune.network.entry import FIRST_BOUND
+from autotune.network.hybrid_manifest import networks_of
+from autotune.network.manifest import OF_VARIANT, Json
+from autotune.target import Target
+
+ONNX_TASK = "onnxruntime"
+"""The beginning of the keys that segments of ONNX Runtime have in a profile, beside tasks."""
+
+
+@dataclass(frozen=True)
+class HybridSegment:
+    """One segment: a compiled network, or an ONNX file.
+
+    `operators`: what it runs, by name, with the number of nodes.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    operators: Mapping[str, int]
+    network: Artifact | None = None
+    onnx: bytes = b""
+
+    def label(self) -> str:
+        """`ONNX Runtime: NonMaxSuppression, 3 Gather`."""
+        counted = (f"{n} {op}" if n > 1 else op for op, n in self.operators.items())
+        return f"ONNX Runtime: {', '.join(counted)}"
+
+
+@dataclass(frozen=True)
+class HybridArtifact(Artifact):
+    """A model as `segments`; `kernels` has those of all of them, and a row for each ONNX file.
+
+    Of `inputs` and `outputs`, extents that the data decide are -1; `dtype` is "string" for strings
+    and "" for sequences and maps.
+    """
+
+    segments: tuple[HybridSegment, ...] = field(default=())
+
+    def over_the_constants(self) -> Iterator[Artifact]:
+        """This artifact and its networks, at each of its shapes."""
+        yield self
+        yield from (s.network for s in self.segments if s.network is not None)
+        for other in self.others:
+            yield from other.over_the_constants()
+
+    def _write(self, out: BinaryIO) -> None:
+        variants: list[Any] = list(self.variants)
+        segments = [s for v in variants for s in v.segments]
+        networks = [s.network for s in segments if s.network is not None]
+        models = tuple(dict.fromkeys(s.onnx for s in segments if s.network is None))
+        constants = described(self.constants)
+        sealed = [network.sealed_objects(constants) for network in networks]
+        objects = tuple(dict.fromkeys(data for each in sealed for data in each))
+        ids = {data: n for n, data in enumerate(objects)}
+        whole = self.manifest()
+        shared = {name: value for name, value in whole.items() if name not in OF_VARIANT}
+        parts = described_parts(objects, constants)
+        parts |= {model_name(n): described(bytes_of(data)) for n, data in enumerate(models)}
+        numbers = iter(range(len(networks)))
+        manifest = shared | {
+            "version": HYBRID_VERSION,
+            "networks": [
+                {name: network.manifest()[name] for name in OF_VARIANT}
+                | {"objects": [ids[data] for data in each]}
+                for network, each in zip(networks, sealed, strict=True)
+            ],
+            "plans": [_plan(variant, models, numbers) for variant in variants],
+            "n_objects": len(objects),
+            "parts": parts,
+        }
+        text = json.dumps(manifest, indent=1, sort_keys=True).encode()
+        container.write(out, text, objects, self.constants, models)
+
+
+def _plan(variant: HybridArtifact, models: tuple[bytes, ...], numbers: Any) -> dict[str, Any]:
+    return {
+        "inputs": [x.to_json() for x in variant.inputs],
+        "outputs": [x.to_json() for x in variant.outputs],
+        "max_error": variant.max_error,
+        "segments": [
+            {
+                "inputs": list(s.inputs),
+                "outputs": list(s.outputs),
+                "operators": dict(s.operators),
+                "network": None if s.network is None else next(numbers),
+                "model": models.index(s.onnx) if s.network is None else None,
+            }
+            for s in variant.segments
+        ],
+    }
+
+
+def hybrid_artifact(
+    compiled: Sequence[Artifact], cuts: Sequence[Cut], target: Target, n_threads: int
+) -> HybridArtifact:
+    """The artifact of a model that was cut, at each of its shapes.
+
+    `compiled`: the networks of all cuts, in their order, over the same constants.
+    """
+    networks = iter(compiled)
+    constants = compiled[0].constants if compiled else aligned((0,), "uint8")
+    plans = [
+        (
+            tuple(map(_endpoint, cut.inputs)),
+            tuple(map(_endpoint, cut.outputs)),
+            tuple(_segment(s, next(networks) if s.network else None) for s in cut.segments),
+        )
+        for cut in cuts
+    ]
+    first = cuts[0]
+    common: dict[str, Any] = {
+        "name": first.name,
+        "model_hash": first.model_hash,
+        "target": target,
+        "n_threads": n_threads,
+        "random_weights": first.random_weights,
+        "constant_inputs": first.constant_inputs,
+        "autotune_version": __version__,
+        "precision": first.precision,
+    }
+    return _joined(plans, constants, common)
+
+
+def _endpoint(port: Port) -> Endpoint:
+    return Endpoint(port.name, port.shape, port.dtype, 0, limit=port.limit)
+
+
+def _segment(segment: Segment, network: Artifact | None) -> HybridSegment:
+    return HybridSegment(segment.inputs, segment.outputs, segment.operators, network, segment.onnx)
+
+
+_Plan = tuple[tuple[Endpoint, ...], tuple[Endpoint, ...], tuple[HybridSegment, ...]]
+
+
+def _joined(plans: Sequence[_Plan], constants: Bytes, common: Mapping[str, Any]) -> HybridArtifact:
+    first, *others = (_whole(*plan, constants, common) for plan in plans)
+    return replace(first, others=tuple(others))
+
+
+def _whole(
+    inputs: tuple[Endpoint, ...],
+    outputs: tuple[Endpoint, ...],
+    segments: tuple[HybridSegment, ...],
+    constants: Bytes,
+    common: Mapping[str, Any],
+) -> HybridArtifact:
+    return HybridArtifact(
+        **common,
+        inputs=inputs,
+        outputs=outputs,
+        kernels=tuple(_kernels(segments)),
+        arena_bytes=max((s.network.arena_bytes for s in segments if s.network), default=0),
+        n_bases=FIRST_BOUND,
+        objects=(),
+        constants=constants,
+        segments=segments,
+    )
+
+
+def _kernels(segments: Sequence[HybridSegment]) -> list[KernelInfo]:
+    rows: list[KernelInfo] = []
+    for n, segment in enumerate(segments):
+        if segment.network is not None:
+            rows += segment.network.kernels
+        else:
+            rows.append(KernelInfo(f"{ONNX_TASK}.{n}", segment.label(), ONNX_TASK, 1))
+    return rows
+
+
+def read_hybrid(manifest: Json, parts: Mapping[str, bytes], constants: Bytes) -> HybridArtifact:
+    """The artifact that `manifest` describes, which is as `require_hybrid` says.
+
+    Raises Damaged for networks that cannot be.
+    """
+    networks = [unsealed(one, parts, constants) for one in networks_of(manifest)]
+    plans: list[_Plan] = []
+    for plan in manifest["plans"]:
+        segments = tuple(_read_segment(s, networks, parts) for s in plan["segments"])
+        ends = [tuple(map(_read_endpoint, plan[kind])) for kind in ("inputs", "outputs")]
+        plans.append((ends[0], ends[1], segments))
+    common = common_fields(manifest)
+    made = _joined(plans, constants, common)
+    errors = [plan["max_error"] for plan in manifest["plans"]]
+    others = (replace(o, max_error=e) for o, e in zip(made.others, errors[1:], strict=True))
+    return replace(made, max_error=errors[0], others=tuple(others))
+
+
+def _read_segment(
+    data: Json, networks: Sequence[Artifact], parts: Mapping[str, bytes]
+) -> HybridSegment:
+    inputs, outputs = tuple(data["inputs"]), tuple(data["outputs"])
+    if data["network"] is not None:
+        network = networks[data["network"]]
+        ports = [{e.name for e in ends} for ends in (network.inputs, network.outputs)]
+        require(ports == [set(inputs), set(outputs)], "a segment has other inputs and outputs")
+        return HybridSegment(inputs, outputs, data["operators"], network)
+    return HybridSegment(inputs, outputs, data["operators"], onnx=parts[model_name(data["model"])])
+
+
+def _read_endpoint(data: Json) -> Endpoint:
+    return Endpoint(**{**data, "shape": tuple(data["shape"])})

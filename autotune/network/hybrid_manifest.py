@@ -1,0 +1,93 @@
+"""⑩ What the manifest of a hybrid artifact says, looked at before anybody believes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from autotune.network.container import CONSTANTS, model_name, object_name, require
+from autotune.network.manifest import (
+    MOST_PARTS,
+    MOST_VARIANTS,
+    Json,
+    is_error,
+    is_list_of,
+    is_map_of,
+    is_number,
+    is_record,
+    is_text,
+    require_manifest,
+    require_objects,
+    require_shared,
+    separate,
+)
+
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "bool", "string", "")
+_INTEGERS = tuple(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))
+_MOST_DIMENSIONS = 64
+
+_port = is_record(
+    name=is_text,
+    shape=is_list_of(is_number(-1), _MOST_DIMENSIONS),
+    dtype=lambda x: x in (*_DTYPES, *_INTEGERS),
+    base=lambda x: x == 0,
+    offset=lambda x: x == 0,
+    window=lambda x: x is None,
+    limit=is_number(1),
+)
+
+
+def _maybe(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda x: x is None or holds(x)
+
+
+def require_hybrid(manifest: Json) -> None:
+    """Raise Damaged where a field is missing, or says what cannot be."""
+    require_shared(manifest)
+    networks: Any = manifest.get("networks")
+    require(isinstance(networks, list) and len(networks) <= MOST_PARTS, "its networks cannot be")
+    models = [name for name in manifest["parts"] if name.startswith("onnx/")]
+    n_models = len(models)
+    require(set(models) == set(map(model_name, range(n_models))), "it names other ONNX files")
+    objects = {object_name(n) for n in range(manifest["n_objects"])}
+    require(
+        set(manifest["parts"]) == {CONSTANTS, *objects, *models}, "its manifest names other parts"
+    )
+    require_objects(networks, manifest["n_objects"])
+    segment = is_record(
+        inputs=is_list_of(is_text),
+        outputs=is_list_of(is_text),
+        operators=is_map_of(is_number(1)),
+        network=_maybe(is_number(0, len(networks) - 1)),
+        model=_maybe(is_number(0, n_models - 1)),
+    )
+    plan = is_record(
+        inputs=is_list_of(_port),
+        outputs=is_list_of(_port),
+        max_error=is_error,
+        segments=is_list_of(segment),
+    )
+    plans: Any = manifest.get("plans")
+    require(is_list_of(plan, MOST_VARIANTS)(plans) and plans, "its plans cannot be")
+    for one in plans:
+        _require_order(one)
+
+
+def _require_order(plan: Json) -> None:
+    """Whether every segment reads what is there, and every output is made."""
+    there = {port["name"] for port in plan["inputs"]}
+    for segment in plan["segments"]:
+        kinds = [segment["network"] is None, segment["model"] is None]
+        require(sorted(kinds) == [False, True], "a segment is of no kind")
+        require(there.issuperset(segment["inputs"]), "a segment reads what is not there")
+        there.update(segment["outputs"])
+    require(there.issuperset(p["name"] for p in plan["outputs"]), "an output is made by nobody")
+
+
+def networks_of(manifest: Json) -> list[Mapping[str, Any]]:
+    """A manifest for every compiled network. Raises Damaged where one cannot be."""
+    shared = {n: value for n, value in manifest.items() if n not in ("networks", "plans")}
+    found = [separate(shared, network) for network in manifest["networks"]]
+    for one in found:
+        require_manifest(one)
+    return found

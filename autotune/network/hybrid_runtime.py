@@ -1,0 +1,158 @@
+"""⑩ Run an artifact of which a part is ONNX Runtime's: segment by segment, over named tensors.
+
+    model = HybridModel(artifact)
+    outputs = model.run({"image": array})
+
+Tensors go from one segment to the next without a copy where their shape is static; see
+`onnx_session` for what else there is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import UsageError
+from autotune.network.arguments import Inputs, Outputs, in_order, outputs_given
+from autotune.network.artifact import Endpoint
+from autotune.network.hybrid import HybridArtifact, HybridSegment
+from autotune.network.onnx_session import OnnxSession, as_array
+from autotune.network.runtime import (
+    KernelTime,
+    Memory,
+    Model,
+    require_input,
+    require_names,
+    rounded,
+    telling_shapes,
+)
+from autotune.target import usable_cores
+
+Array = NDArray[Any]
+
+
+class HybridModel(Model):
+    """`Model` for a hybrid artifact: the same methods; outputs may be lists where ONNX has them.
+
+    One inference runs at a time. Unlike other models, one that was loaded before a fork does not
+    work in the child: ONNX Runtime's threads do not live there.
+    """
+
+    def __init__(
+        self, artifact: HybridArtifact, n_threads: int | None = None, memory: Memory | None = None
+    ) -> None:
+        if n_threads is not None and n_threads < 1:
+            raise UsageError(f"cannot run on {n_threads} threads", "give 1 or more")
+        self.n_threads = n_threads or min(artifact.n_threads, usable_cores())
+        self.artifact = artifact
+        self.segments = artifact.segments
+        self._memory = memory or Memory(artifact)
+        self._lock = threading.Lock()
+        self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
+        static = _static_types(artifact)
+        is_alone = all(segment.network is None for segment in self.segments)
+        self._steps = [self._step(s, static, is_alone) for s in self.segments]
+        self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
+        halves = [end for end in artifact.outputs if end.stored != end.dtype]
+        self._halves = {end.name: end.numpy_dtype for end in halves}
+        variants: Sequence[Any] = artifact.others
+        self._others = tuple(HybridModel(v, n_threads, self._memory) for v in variants)
+        self._telling, self._by_shape = telling_shapes(artifact)
+
+    def _step(
+        self,
+        segment: HybridSegment,
+        static: Mapping[str, tuple[tuple[int, ...], str]],
+        is_alone: bool,
+    ) -> Model | OnnxSession:
+        if segment.network is not None:
+            return Model(segment.network, self.n_threads, self._memory)
+        return OnnxSession(segment.onnx, segment.outputs, static, self.n_threads, is_alone)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HybridModel, (self.artifact, self.n_threads)
+
+    def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
+        """Outputs of one inference by name: see `Model.run`. `out`: for outputs of static shape.
+
+        Raises ModelError where ONNX Runtime fails.
+        """
+        named = inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
+        variant: Any = self.variant(named)
+        given = {} if out is None else outputs_given(variant._results, out)
+        found: dict[str, Array] = variant._inference(named, None)
+        for name, array in given.items():
+            array[...] = found[name]
+        return found | given
+
+    def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
+        """Time every kernel of one inference, and every segment of ONNX Runtime's."""
+        variant: Any = self.variant(inputs)
+        seconds: list[float] = []
+        variant._inference(inputs, seconds)
+        pairs = zip(variant.artifact.kernels, seconds, strict=True)
+        return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
+
+    def _inference(
+        self, inputs: Mapping[str, Array], seconds: list[float] | None
+    ) -> dict[str, Array]:
+        """One inference; to `seconds` it adds the time of every kernel."""
+        tensors: dict[str, Any] = self._taken(inputs)
+        with self._lock:
+            for segment, step in zip(self.segments, self._steps, strict=True):
+                if isinstance(step, Model):
+                    given = {name: as_array(tensors[name]) for name in segment.inputs}
+                    tensors |= step.run(given)
+                    if seconds is not None:
+                        seconds += [kernel.time_s for kernel in step.profile(given)]
+                    continue
+                start = time.perf_counter()
+                tensors |= step.run(tensors)
+                if seconds is not None:
+                    seconds.append(time.perf_counter() - start)
+        outputs = {e.name: self._output(e.name, tensors[e.name]) for e in self.artifact.outputs}
+        if self._halves:
+            outputs |= rounded(outputs, self._halves)
+        return outputs
+
+    def _taken(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Inputs as segments read them. Raises UsageError."""
+        if inputs.keys() != self._expected.keys():
+            require_names(self.artifact.inputs, inputs)
+        texts = {e.name: _texts(inputs[e.name]) for e in self.artifact.inputs if _is_text(e)}
+        given = {**inputs, **texts}
+        return {
+            name: require_input(end, dtype, given[name])
+            for name, (end, dtype) in self._expected.items()
+        }
+
+    def _output(self, name: str, value: Any) -> Any:
+        """An array that nobody else has, if it is one."""
+        found = as_array(value)
+        return found.copy() if name in self._expected else found
+
+
+def _is_text(end: Endpoint) -> bool:
+    return end.dtype == "string"
+
+
+def _texts(array: Any) -> Any:
+    """Strings as Python has them, whatever way NumPy keeps them."""
+    kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
+    if kind == "S":
+        return np.char.decode(array).astype(object)
+    return array.astype(object) if kind in ("U", "T") else array
+
+
+def _static_types(artifact: HybridArtifact) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of the tensors that compiled segments read: they are made in arrays.
+
+    Stated shapes of outputs of the model may be wrong, and nothing depends on them.
+    """
+    ends = (e for s in artifact.segments if s.network for e in s.network.inputs)
+    return {e.name: (e.shape, e.stored) for e in ends}

@@ -1,0 +1,183 @@
+"""Artifacts of which a part runs in ONNX Runtime: what is read back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import autotune
+from autotune.errors import ArtifactError, UsageError
+from autotune.network.artifact import Artifact
+from autotune.network.hybrid import HybridArtifact
+from tests import hybrid_models as models
+from tests.network.artifact_mutations import read_parts, write_parts
+
+pytest.importorskip("onnxruntime")
+
+X = np.random.default_rng(0).standard_normal((32, 256)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.saved(models.BRANCH, tmp_path_factory.mktemp("hybrid"))
+
+
+@pytest.fixture(scope="module")
+def artifact(source: Path) -> Artifact:
+    return autotune.compile(source, threads=1).artifact
+
+
+def test_saved_and_loaded_it_is_the_same(artifact: Artifact, tmp_path: Path) -> None:
+    artifact.save(tmp_path / "a.atn")
+    loaded = Artifact.load(tmp_path / "a.atn")
+    assert isinstance(loaded, HybridArtifact)
+    assert [s.network is None for s in loaded.segments] == [False, True, False]
+    assert loaded.kernels == artifact.kernels
+    loaded.save(tmp_path / "b.atn")
+    assert (tmp_path / "a.atn").read_bytes() == (tmp_path / "b.atn").read_bytes()
+
+
+def test_segments_share_the_constants_and_the_arena(artifact: Artifact, tmp_path: Path) -> None:
+    artifact.save(tmp_path / "a.atn")
+    model = autotune.load(tmp_path / "a.atn")
+    assert isinstance(model.artifact, HybridArtifact)
+    networks = [s.network for s in model.artifact.segments if s.network is not None]
+    assert len({id(network.constants) for network in networks}) == 1
+    assert model.artifact.constants.nbytes < 1.1 * 3 * 256 * 256 * 4
+
+
+def test_the_branch_is_taken_that_the_data_decide(artifact: Artifact, source: Path) -> None:
+    from autotune.network.runtime import model_of
+
+    model = model_of(artifact)
+    for x in (X, -X, 0 * X):
+        out = np.empty_like(x)
+        found = model.run({"x": x}, out={"y": out})
+        assert found["y"] is out
+        np.testing.assert_allclose(out, models.expected(source, {"x": x})["y"], 1e-4, 1e-5)
+    again = pickle.loads(pickle.dumps(model))
+    assert again.artifact.constants.ctypes.data % 64 == 0
+    np.testing.assert_array_equal(again.run([X])["y"], model(X))
+    with pytest.raises(UsageError, match="shape"):
+        model.run({"x": X[:1]})
+    with pytest.raises(UsageError, match="inputs are"):
+        model.run({"z": X})
+
+
+def test_a_model_has_several_shapes(tmp_path: Path) -> None:
+    path = models.saved(models.TREES, tmp_path)
+    proto = onnx.load(path)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(proto, path)
+    done = autotune.compile(path, threads=1, dims={"batch": [32, 64]})
+    done.artifact.save(tmp_path / "two.atn")
+    model = autotune.load(tmp_path / "two.atn")
+    assert len(model.variants) == 2
+    for x in (X, np.concatenate([X, -X])):
+        wanted = models.expected(path, {"x": x})["y"]
+        np.testing.assert_allclose(model.run({"x": x})["y"], wanted, 1e-4, 1e-5)
+    with pytest.raises(UsageError, match="no variant"):
+        model.run({"x": X[:8]})
+    shared = autotune.compile(path, threads=1, dims={"batch": 32}).artifact
+    assert done.artifact.constants.nbytes < 1.5 * shared.constants.nbytes
+
+
+def test_half_precision_outside_is_float_inside(tmp_path: Path) -> None:
+    text = models.BRANCH.replace("float[", "float16[")
+    model = models.parsed(text)
+    for tensor in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        if array.dtype == np.float32:
+            half = onnx.numpy_helper.from_array(array.astype(np.float16), tensor.name)
+            tensor.CopyFrom(half)
+    path = tmp_path / "half.onnx"
+    onnx.save(model, path)
+    compiled = autotune.compile(path, threads=1)
+    from autotune.network.runtime import model_of
+
+    found = model_of(compiled.artifact).run({"x": X.astype(np.float16)})["y"]
+    assert found.dtype == np.float16
+    wanted = models.expected(path, {"x": X.astype(np.float16)})["y"]
+    np.testing.assert_allclose(found.astype(float), wanted.astype(float), atol=2e-2)
+
+
+def test_scalars_stay_scalars(tmp_path: Path) -> None:
+    text = """
+    scalar (float x, float[2,0] nothing) => (float y, float[2,0] none) {
+      a = Add (x, half)
+      y = ai.onnx.ml.LabelEncoder <keys_floats = [1.5], values_floats = [7.0]> (a)
+      none = ai.onnx.ml.LabelEncoder <keys_floats = [1.5], values_floats = [7.0]> (nothing)
+    }"""
+    model = models.parsed(text)
+    half = onnx.numpy_helper.from_array(np.array(0.5, np.float32), "half")
+    model.graph.initializer.append(half)
+    onnx.save(model, tmp_path / "scalar.onnx")
+    done = autotune.compile(tmp_path / "scalar.onnx", threads=1)
+    done.artifact.save(tmp_path / "scalar.atn")
+    nothing = np.zeros((2, 0), np.float32)
+    found = autotune.load(tmp_path / "scalar.atn").run([np.array(1, np.float32), nothing])
+    assert found["y"].shape == ()
+    assert found["y"] == 7
+    assert found["none"].shape == (2, 0)
+
+
+def test_an_operator_newer_than_the_compiler_keeps_its_opset(tmp_path: Path) -> None:
+    text = """
+    mods (float[4] x, float[4] z) => (float[4] y) {
+      y = ai.onnx.ml.LabelEncoder <keys_floats = [1.5], values_floats = [7.0]> (x)
+    }"""
+    model = models.parsed(text)
+    model.opset_import[0].version = 23
+    model.ir_version = 10
+    onnx.save(model, tmp_path / "new.onnx")
+    artifact = autotune.compile(tmp_path / "new.onnx", threads=1, check=False).artifact
+    assert isinstance(artifact, HybridArtifact)
+    inner = onnx.ModelProto.FromString(artifact.segments[0].onnx)
+    assert inner.opset_import[0].version == 23
+
+
+def edited(path: Path, edit: Any) -> None:
+    parts = read_parts(path)
+    manifest = json.loads(parts["manifest.json"])
+    edit(manifest)
+    write_parts(path, parts, manifest)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda m: m["plans"][0]["segments"].reverse(),
+        lambda m: m["plans"][0]["segments"][0].update(network=1),
+        lambda m: m["plans"][0]["segments"][1].update(model=7),
+        lambda m: m["plans"][0]["segments"][1].update(network=0),
+        lambda m: m["plans"][0]["segments"].pop(),
+        lambda m: m["plans"].clear(),
+        lambda m: m["plans"][0]["outputs"][0].update(dtype="complex64"),
+        lambda m: m["networks"].pop(),
+        lambda m: m["networks"][0].update(arena_bytes=0),
+        lambda m: m.update(n_objects=1),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(artifact: Artifact, edit: Any, tmp_path: Path) -> None:
+    artifact.save(tmp_path / "a.atn")
+    edited(tmp_path / "a.atn", edit)
+    with pytest.raises(ArtifactError, match="damaged"):
+        Artifact.load(tmp_path / "a.atn")
+
+
+def test_damage_never_ends_the_process(artifact: Artifact, tmp_path: Path) -> None:
+    artifact.save(tmp_path / "a.atn")
+    command = [sys.executable, "-m", "tests.network.artifact_mutations", tmp_path / "a.atn"]
+    done = subprocess.run(
+        [*map(str, command), "5", "60"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
