@@ -10,9 +10,10 @@ Meanings: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperato
 
 from __future__ import annotations
 
-from autotune.graph.ir import Editor, Node
-from autotune.graph.reader import attention
+from autotune.graph.ir import OPSET, Editor, Node
+from autotune.graph.reader import attention, standard_forms
 from autotune.graph.reader.composer import Composer, Composition
+from autotune.graph.reader.opsets import schema_of
 
 _FLOAT = 1
 """ONNX's number of float32."""
@@ -24,11 +25,12 @@ def composed(node: Node, editor: Editor) -> list[Node] | None:
     `editor` has the types and values of tensors, as far as they are known.
     """
     composition = COMPOSITIONS.get(node.op)
-    if composition is None:
+    is_old = node.opset != OPSET and schema_of(node.op, OPSET) is not None
+    if composition is None or (is_old and node.op in standard_forms.COMPOSITIONS):
         return None
     composer = Composer(node, editor)
     composition(composer)
-    return composer.nodes
+    return composer.nodes or None
 
 
 # --- quantised ----------------------------------------------------------------------------------
@@ -283,6 +285,7 @@ COMPOSITIONS: dict[str, Composition] = {
     "com.microsoft.FusedConv": _fused_conv,
     "com.microsoft.FusedGemm": _fused_gemm,
     **attention.COMPOSITIONS,
+    **standard_forms.COMPOSITIONS,
     "com.microsoft.DynamicQuantizeMatMul": _dynamic_matmul,
     "com.microsoft.MatMulIntegerToFloat": _integer_to_float,
 }
