@@ -147,6 +147,20 @@ def is_float(name: str) -> bool:
     return DTYPES[name].is_float
 
 
+def limits_within(name: str, of: str) -> tuple[float, float]:
+    """The smallest and largest value of dtype `name` that dtype `of` has as well.
+
+    The largest int32 is no float32: the largest one below is.
+    """
+    inner, outer = DTYPES[name], DTYPES[of]
+    if not outer.is_float:
+        return int(max(inner.low, outer.low)), int(min(inner.high, outer.high))
+    high = outer.rounded(inner.high)
+    if high > inner.high or not np.isfinite(high):
+        high = float(np.nextafter(outer.numpy.type(high), outer.numpy.type(-np.inf)))
+    return max(float(inner.low), outer.low), high
+
+
 def dtype_of_array(dtype: np.dtype[Any]) -> DType | None:
     """The record of the dtype of an array; None for one that no program computes with."""
     return DTYPES.get(dtype.name)

@@ -180,7 +180,7 @@ def compile_plan(
             note("not checked: this CPU cannot run the code")
         return Compiled(artifact, None)
     if sources.cuts:
-        note(share_text(model_of(artifact)))
+        note(share_text(model_of(artifact), _originals(plan)))
     if not check:
         return Compiled(artifact, None)
     return _checked(artifact, networks, plan, given, note)
@@ -244,13 +244,21 @@ def _model_of(log: Log) -> Path:
     return path
 
 
+def _originals(plan: Plan) -> list[Original]:
+    """The file at the shapes of every variant."""
+    return [
+        Original(plan.model, variant.shapes, plan.random_weights, plan.constants)
+        for variant in plan.variants
+    ]
+
+
 def _checked(
     artifact: Artifact, networks: Sequence[Network], plan: Plan, given: Arrays | None, note: Note
 ) -> Compiled:
     """Compare every variant with an oracle. Raises WrongNumbers."""
     reports = []
-    for one, network, variant in zip(artifact.variants, networks, plan.variants, strict=True):
-        original = Original(plan.model, variant.shapes, plan.random_weights, plan.constants)
+    originals = _originals(plan)
+    for one, network, original in zip(artifact.variants, networks, originals, strict=True):
         fitting = given if given is not None and _fits(one, given) else None
         reports.append(check_model(model_of(one), network, original, fitting))
     report = joint_report(reports)

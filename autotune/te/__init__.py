@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autotune.te.functions import abs as abs
 from autotune.te.functions import ceil as ceil
+from autotune.te.functions import clip as clip
 from autotune.te.functions import erf as erf
 from autotune.te.functions import exp as exp
 from autotune.te.functions import floor as floor
@@ -16,6 +17,7 @@ from autotune.te.functions import power as power
 from autotune.te.functions import prod as prod
 from autotune.te.functions import round as round
 from autotune.te.functions import rsqrt as rsqrt
+from autotune.te.functions import saturate as saturate
 from autotune.te.functions import sigmoid as sigmoid
 from autotune.te.functions import sqrt as sqrt
 from autotune.te.functions import sum as sum

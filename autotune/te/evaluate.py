@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from autotune.dtypes import is_float
+from autotune.dtypes import DTYPES, dtype_of_array
 from autotune.te.arith import linear, simplify
 from autotune.te.dag import Compute, ComputeDAG, compute
 from autotune.te.expr import (
@@ -31,6 +31,7 @@ from autotune.te.expr import (
     Load,
     Reduce,
     Select,
+    Tensor,
     Var,
     f32,
     identity,
@@ -38,6 +39,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.te.intrinsics import INTRINSICS
 
 Array = NDArray[Any]
 Env = dict[str, Array]
@@ -55,7 +57,7 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array]) -> dict[str, Array]:
     with np.errstate(all="ignore"):  # NaN and infinities are results like others
         for op in dag.computes:
             values[op.name] = _compute(op, values)
-        return {name: values[name].astype(dag[name].tensor.dtype) for name in dag.outputs}
+        return {name: values[name].astype(_held(dag[name].tensor)) for name in dag.outputs}
 
 
 def n_points(cond: Expr, extents: Mapping[str, int]) -> int:
@@ -79,12 +81,24 @@ def derive(ops: Sequence[Compute], values: Mapping[str, Array]) -> dict[str, Arr
             if name not in wide:
                 wide[name] = _widen(np.asarray(values[name]).reshape(load.tensor.shape))
         wide[op.name] = _compute(op, wide)
-    made = {op.name: wide[op.name].astype(op.tensor.dtype) for op in ops}
+    made = {op.name: wide[op.name].astype(_held(op.tensor)) for op in ops}
     return {**values, **made}
 
 
+def _held(tensor: Tensor) -> np.dtype[Any]:
+    """The dtype of the array of a tensor."""
+    return DTYPES[tensor.dtype].numpy
+
+
+def _computed(dtype: str) -> np.dtype[Any]:
+    """What elements are computed with here."""
+    record = DTYPES[dtype]
+    return np.dtype(np.float64) if record.is_float else record.numpy
+
+
 def _widen(a: Array) -> Array:
-    return a.astype(np.float64) if a.dtype.kind == "f" else a
+    known = dtype_of_array(a.dtype)
+    return a.astype(np.float64) if known is not None and known.is_float else a
 
 
 def _compute(op: Compute, values: Env) -> Array:
@@ -99,7 +113,7 @@ def _pointwise(op: Compute, values: Env) -> Array:
     axis = _chooser(op)
     if axis is None:
         return np.array(np.broadcast_to(_point(op.body, _grid(op.axes), values), op.tensor.shape))
-    out = np.empty(op.tensor.shape)
+    out = np.empty(op.tensor.shape, _computed(op.tensor.dtype))
     name = op.axes[axis].name
     for value in range(op.axes[axis].extent):
         body = simplify(substitute(op.body, {name: idx(value)}))
@@ -119,9 +133,8 @@ def _chooser(op: Compute) -> int | None:
 
 def _reduce(op: Compute, body: Reduce, values: Env) -> Array:
     combine = _BINARY[REDUCE_BINARY[body.op]]
-    dtype = "float64" if is_float(op.tensor.dtype) else op.tensor.dtype
     neutral = identity(body.op, op.tensor.dtype).value
-    total = np.full(op.tensor.shape, neutral, dtype)
+    total = np.full(op.tensor.shape, neutral, _computed(op.tensor.dtype))
     grid = _grid(op.axes)
     limits = {a.name: _point(a.limit, grid, values) for a in body.axes if a.limit is not None}
     for point in itertools.product(*(range(_most(a, limits)) for a in body.axes)):
@@ -159,7 +172,7 @@ def _contraction(op: Compute, body: Reduce, values: Env) -> Array | None:
     names = [a.name for a in axes]
     operands: list[object] = []
     for e in (body.body.a, body.body.b):
-        view = _strided(e, axes, values) if isinstance(e, Load) else None
+        view = _factor(e, axes, values)
         if view is None:
             return None
         array, used = view
@@ -169,6 +182,17 @@ def _contraction(op: Compute, body: Reduce, values: Env) -> Array | None:
     if present != set(range(len(names))):
         return None
     return cast("Array", np.einsum(*operands, out, optimize=True))  # type: ignore[call-overload]
+
+
+def _factor(e: Expr, axes: tuple[Axis, ...], values: Env) -> tuple[Array, list[str]] | None:
+    """View of a loaded tensor, converted where the factor is: see `_strided`."""
+    if isinstance(e, Load):
+        return _strided(e, axes, values)
+    if not isinstance(e, Cast) or not isinstance(e.a, Load):
+        return None
+    name = e.a.tensor.name
+    converted = _widen(values[name].astype(DTYPES[e.dtype].numpy))
+    return _strided(e.a, axes, {name: converted})
 
 
 def _strided(load: Load, axes: tuple[Axis, ...], values: Env) -> tuple[Array, list[str]] | None:
@@ -191,8 +215,8 @@ def _strided(load: Load, axes: tuple[Axis, ...], values: Env) -> tuple[Array, li
 
 def _point(e: Expr, env: Env, values: Env) -> Array:
     match e:
-        case Const(value=value):
-            return np.asarray(value)
+        case Const(value=value, dtype=dtype):
+            return np.asarray(value, _computed(dtype))
         case Var(name=name):
             return env[name]
         case Binary(op=op, a=a, b=b):
@@ -200,12 +224,12 @@ def _point(e: Expr, env: Env, values: Env) -> Array:
         case Compare(op=op, a=a, b=b):
             return _COMPARE[op](_point(a, env, values), _point(b, env, values))
         case Call(fn=fn, args=args):
-            return _CALLS[fn](_point(args[0], env, values))
+            return INTRINSICS[fn].oracle(_point(args[0], env, values))
         case Select(cond=cond, a=a, b=b):
             c = _point(cond, env, values)
             return np.where(c, _point(a, env, values), _point(b, env, values))
         case Cast(dtype=dtype, a=a):
-            return _widen(_point(a, env, values).astype(dtype))
+            return _widen(_point(a, env, values).astype(DTYPES[dtype].numpy))
         case Load(tensor=tensor, indices=indices):
             array = values[tensor.name]
             at = [_point(i, env, values) for i in indices]
@@ -214,10 +238,6 @@ def _point(e: Expr, env: Env, values: Env) -> Array:
             return cast("Array", array[tuple(clipped)])
         case Reduce():
             raise ValueError("a reduction may only be the whole body of a computation")
-
-
-def _erf(x: Array) -> Array:
-    return cast("Array", np.vectorize(math.erf, otypes=[np.float64])(x))
 
 
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
@@ -242,22 +262,3 @@ _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
     "ne": np.not_equal,
 }
-_CALLS: dict[str, Callable[[Array], Array]] = {
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "tanh": np.tanh,
-    **{fn: getattr(np, fn) for fn in ("log1p", "sin", "cos", "tan", "sinh", "cosh")},
-    **{fn: getattr(np, f"arc{fn[1:]}") for fn in ("asin", "acos", "atan")},
-    **{fn: getattr(np, f"arc{fn[1:]}") for fn in ("asinh", "acosh", "atanh")},
-    "erf": _erf,
-    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
-    "abs": np.abs,
-    "neg": np.negative,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.round,
-    "not": np.logical_not,
-}
-KNOWN_CALLS = frozenset(_CALLS)

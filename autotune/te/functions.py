@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autotune.dtypes import limits_within
 from autotune.te.expr import BOOL, select
 from autotune.te.values import (
     Expression,
@@ -22,17 +23,23 @@ from autotune.te.values import (
     function_of,
     joined,
     reduction,
+    require_dtype,
     value_of,
 )
 
 
 def sum(value: Operand, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expression:
-    """Σ of `value` over the reduction axes; the whole value of a `compute`."""
+    """Σ of `value` over the reduction axes; the whole value of a `compute`.
+
+    In float32 for values in half precision, in int32 for integers of 8 or 16 bits: that is the
+    dtype of the result. Factors are widened by `.astype` before they are multiplied, for products
+    of integers wrap as well.
+    """
     return reduction("sum", value, axis)
 
 
 def prod(value: Operand, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expression:
-    """The product of `value` over the reduction axes."""
+    """The product of `value` over the reduction axes, in the dtype that `sum` has."""
     return reduction("prod", value, axis)
 
 
@@ -54,6 +61,23 @@ def maximum(a: Operand, b: Operand) -> Expression:
 def minimum(a: Operand, b: Operand) -> Expression:
     """The smaller of two values."""
     return arithmetic("min", a, b)
+
+
+def clip(x: Operand, low: Operand, high: Operand) -> Expression:
+    """`x`, but not below `low` and not above `high`; NaN stays NaN."""
+    return minimum(maximum(x, low), high)
+
+
+def saturate(x: Operand, dtype: str) -> Expression:
+    """`x` as a `dtype`; what is outside of its range becomes its smallest or largest value.
+
+    Floats are rounded towards zero, so a quantised value is `te.saturate(te.round(x / s), "int8")`.
+    """
+    value = as_expression(x)
+    if value.dtype == BOOL or require_dtype(dtype) == BOOL:
+        fail("a condition does not saturate", "use .astype(dtype)")
+    low, high = limits_within(dtype, value.dtype)
+    return clip(value, low, high).astype(dtype)
 
 
 def power(a: Operand, b: Operand) -> Expression:

@@ -331,6 +331,8 @@ def reduction(op: str, value: object, axis: object) -> Expression:
         fail(f"te.{op} needs the axes to reduce over", "make one: k = te.reduce_axis(extent)")
     if body.dtype == BOOL:
         fail(f"te.{op} of conditions", "convert: te.sum(condition.astype('float32'), k)")
+    if op in ("sum", "prod"):
+        body = body.astype(DTYPES[body.dtype].accumulator)
     node = value_of(body)
     reads = joined(*body.reads, *(t for a in given if isinstance(a, ReduceAxis) for t in a.reads))
     return Expression(Reduce(op, node, tuple(_bounded(a, node) for a in axes)), reads)

@@ -50,6 +50,12 @@ def test_few_may_be_one_step_away(n_off: int, step: int, right: bool) -> None:
     assert (check("y", found, REFERENCE).problem == "") is right
 
 
+def test_a_tie_of_whole_numbers_is_no_inaccuracy() -> None:
+    found = REFERENCE.expected["y"].copy()
+    found.reshape(-1)[np.flatnonzero((found > 10) & (found < 240))[0]] += np.uint8(1)
+    assert check("y", found, REFERENCE).max_error == 0.0
+
+
 def test_not_even_one_may_be_far_away() -> None:
     found = REFERENCE.expected["y"].copy()
     found.reshape(-1)[np.flatnonzero(found < 100)[0]] += np.uint8(100)

@@ -10,113 +10,23 @@ Meanings: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperato
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
-
-from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Node, TensorType
+from autotune.graph.ir import Editor, Node
+from autotune.graph.reader import attention
+from autotune.graph.reader.composer import Composer, Composition
 
 _FLOAT = 1
 """ONNX's number of float32."""
 
 
-class Composer:
-    """Writes the nodes that stand for one node."""
-
-    def __init__(self, node: Node, types: Mapping[str, TensorType]) -> None:
-        self.node, self.types = node, types
-        self.nodes: list[Node] = []
-
-    def __call__(self, op: str, *inputs: str, **attrs: Any) -> str:
-        """Append an operator and return the name of its result."""
-        return self.several(op, 1, *inputs, **attrs)[0]
-
-    def several(self, op: str, n: int, *inputs: str, **attrs: Any) -> tuple[str, ...]:
-        """The same for an operator of `n` results."""
-        stem = f"{self.node.output}[{op}{len(self.nodes)}"
-        names = tuple(f"{stem}.{k}]" if k else f"{stem}]" for k in range(n))
-        self._append(op, inputs, names, attrs)
-        return names
-
-    def result(self, op: str, *inputs: str, **attrs: Any) -> None:
-        """Append the operator whose result is the first one of the node."""
-        self._append(op, inputs, (self.node.output,), attrs)
-
-    def bind(self, n: int, name: str) -> None:
-        """Let result `n` of the node, where it is asked for, be a tensor."""
-        if self.wants(n):
-            self._append("Identity", (name,), (self.node.outputs[n],), {})
-
-    def wants(self, n: int) -> bool:
-        """Whether anybody asks for result `n`."""
-        return n < len(self.node.outputs) and bool(self.node.outputs[n])
-
-    def refuse_results(self, *numbers: int) -> None:
-        """Raise the error for results that have no composition here."""
-        if any(map(self.wants, numbers)):
-            raise self.refuse("a further output is used")
-
-    def float(self, value: float) -> str:
-        """A number as a tensor."""
-        return self("Constant", value_float=value)
-
-    def integers(self, *values: int) -> str:
-        """Whole numbers as a tensor."""
-        return self("Constant", value_ints=values)
-
-    def rank(self, n: int) -> int:
-        """Dimensions of input `n`; it is refused where they are not known."""
-        kind = self.types.get(self.input(n))
-        if kind is None:
-            raise self.refuse("the shape of an operand is not known")
-        return len(kind.shape)
-
-    def _append(
-        self, op: str, inputs: tuple[str, ...], outputs: tuple[str, ...], attrs: dict[str, Any]
-    ) -> None:
-        while inputs and not inputs[-1]:
-            inputs = inputs[:-1]
-        name = f"{self.node.name}/{op}"
-        self.nodes.append(Node(name, op, inputs, outputs, attrs))
-
-    def input(self, n: int) -> str:
-        """Name of an input; "" where it is left out."""
-        return self.node.inputs[n] if n < len(self.node.inputs) else ""
-
-    def attr(self, name: str, default: Any) -> Any:
-        """An attribute of the node."""
-        return self.node.attrs.get(name, default)
-
-    def refuse(self, reason: str) -> UnsupportedOperator:
-        """The error for a form that has no composition here."""
-        return UnsupportedOperator(
-            f"operator '{self.node.op}' (node '{self.node.name}') is not supported: {reason}",
-            "change the model or export it with other options",
-            reason,
-        )
-
-    def dequantised(self, first: int, **attrs: Any) -> str:
-        """Inputs `first` (integers), `first + 1` (scale) and `first + 2` (zero point) as floats."""
-        q, scale, zero = (self.input(first + k) for k in range(3))
-        return self("DequantizeLinear", q, scale, zero, **attrs)
-
-    def quantised(self, x: str, scale: int) -> None:
-        """`x` quantised by inputs `scale` and `scale + 1` as the result."""
-        self.result("QuantizeLinear", x, self.input(scale), self.input(scale + 1))
-
-
-Composition: TypeAlias = Callable[[Composer], None]
-
-
-def composed(node: Node, types: Mapping[str, TensorType]) -> list[Node] | None:
+def composed(node: Node, editor: Editor) -> list[Node] | None:
     """The nodes that stand for `node`; None where it is not short for others.
 
-    `types`: those of tensors, as far as they are known.
+    `editor` has the types and values of tensors, as far as they are known.
     """
     composition = COMPOSITIONS.get(node.op)
     if composition is None:
         return None
-    composer = Composer(node, types)
+    composer = Composer(node, editor)
     composition(composer)
     return composer.nodes
 
@@ -372,6 +282,7 @@ COMPOSITIONS: dict[str, Composition] = {
     "com.microsoft.FusedMatMul": _fused_matmul,
     "com.microsoft.FusedConv": _fused_conv,
     "com.microsoft.FusedGemm": _fused_gemm,
+    **attention.COMPOSITIONS,
     "com.microsoft.DynamicQuantizeMatMul": _dynamic_matmul,
     "com.microsoft.MatMulIntegerToFloat": _integer_to_float,
 }

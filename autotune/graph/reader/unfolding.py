@@ -49,7 +49,7 @@ class Unfolding:
         function = self.editor.graph.functions.get(node.op)
         if function is not None:
             return self._counted(node, inlined(node, function, self._suffix(node)))
-        nodes = composed(node, self.editor.types)
+        nodes = composed(node, self.editor)
         if nodes is not None:
             return self._counted(node, nodes)
         is_foreign = schema_of(node.op, OPSET) is None and operator_of(node.op).is_native
