@@ -40,9 +40,8 @@ def main(check: bool) -> None:
 
 def pages(folder: Path) -> dict[str, str]:
     """Text of every page by its file name, from the CSV files in `folder`."""
-    machines, kernels, networks, untuned, operators, sparse = (
-        read_rows(folder / f"{name}.csv")
-        for name in ("machines", "kernels", "networks", "untuned_networks", "operators", "sparse")
+    machines, kernels, networks, untuned, operators, sparse, low = (
+        read_rows(folder / f"{name}.csv") for name in _TABLES
     )
     return {
         "index.md": _page("Results", _INDEX, _index(machines, kernels, networks, untuned)),
@@ -51,6 +50,7 @@ def pages(folder: Path) -> dict[str, str]:
         "untuned.md": _page("Networks without tuning", _UNTUNED, _untuned(untuned)),
         "operators.md": _page("Operators", _OPERATORS, _operators(operators)),
         "sparse.md": _page("Sparse weights", _SPARSE, _sparse(sparse)),
+        "low_precision.md": _page("Low precision", _LOW_PRECISION, _low_precision(low)),
         "../conformance.md": _conformance(folder),
     }
 
@@ -184,6 +184,11 @@ def _sparse(rows: list[Row]) -> Iterator[str]:
     yield from _by_machine(rows, [*keys, "dense_min_us", "sparse_min_us", "times_faster"])
 
 
+def _low_precision(rows: list[Row]) -> Iterator[str]:
+    keys = ["kind", "case", "form", "threads", "trials", "autotune_us", "share_pct"]
+    yield from _by_machine(rows, [*keys, "onnxruntime_us", "openvino_us", "ratio"])
+
+
 def _by_machine(rows: list[Row], keys: Sequence[str]) -> Iterator[str]:
     for (machine,), group in _grouped(rows, "machine"):
         yield f"## Machine {machine}"
@@ -203,6 +208,9 @@ def _grouped(rows: Iterable[Row], *keys: str) -> list[tuple[tuple[str, ...], lis
     return list(groups.items())
 
 
+_TABLES = (
+    "machines", "kernels", "networks", "untuned_networks", "operators", "sparse", "low_precision"
+)  # fmt: skip
 _ISA = {"avx512": "AVX-512", "avx2": "AVX2"}
 
 _HEADS = {
@@ -224,6 +232,7 @@ _HEADS = {
     "sparse_min_us": "sparse, fastest run",
     "times_faster": "times faster",
     "torch_us": "torch µs",
+    "share_pct": "% of the peak",
     "ratio": "ratio to the best",
     "untuned_ms": "untuned ms",
     "untuned_ratio": "untuned / onnxruntime",
@@ -240,6 +249,7 @@ below 1 we are faster.
 * [Networks without tuning](untuned.md), most of them never used in development
 * [Operators](operators.md) of Ansor's evaluation, one by one
 * [Sparse weights](sparse.md) beside dense ones
+* [Low precision](low_precision.md): products of narrow types, quantised networks
 * [Search](search.md): how soon the search finds good programs
 """
 
@@ -258,6 +268,15 @@ lower ratio of the two.
 [Sparse weights](../tutorials/sparse.md) explains blocks.
 
     python -m benchmarks.sparse --machine NAME
+"""
+
+_LOW_PRECISION = """
+Products of narrow types as a share of the peak of their form of multiply-add, measured before and
+after each; a product of one row with weights of 4 bits as a share of the rate at which they can be
+read; networks that ONNX Runtime quantised, beside ONNX Runtime and OpenVINO in turns.
+[Precision](../precision.md) explains the forms.
+
+    python -m benchmarks.low_precision --machine NAME --budget 40m
 """
 
 _KERNELS = """

@@ -25,6 +25,7 @@ from autotune.dtypes import DTYPES, DType
 from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
 from autotune.loopir.python_text import Names, kernel_text, packing_text
 from autotune.te.evaluate import derive
+from autotune.te.intrinsics import INTRINSICS
 
 Array = NDArray[Any]
 Scalar = float | int | bool
@@ -199,20 +200,14 @@ def _conversion(dtype: DType) -> Callable[[Scalar], Scalar]:
 
 _CONVERSIONS = {d.name: _conversion(d) for d in DTYPES.values()}
 _divide = _total(np.divide)
-_INVERSE = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
-_NUMPY = ("exp", "log", "log1p", "sqrt", "floor", "ceil", "fmod", *_INVERSE)
 _FUNCTIONS: dict[str, Any] = {
     "inf": math.inf,
     "nan": math.nan,
     "max": lambda a, b: a if a > b or a != a else b,
     "min": lambda a, b: a if a < b or a != a else b,
-    "rsqrt": lambda x: _divide(1, _FUNCTIONS["sqrt"](x)),
-    "erf": math.erf,
-    "sigmoid": lambda x: 1 / (1 + _FUNCTIONS["exp"](-x)),
     "divide": _divide,
     "power": _total(np.float_power),
-    **{fn: _total(getattr(np, fn)) for fn in _NUMPY},
-    **{f"a{fn}": _total(getattr(np, f"arc{fn}")) for fn in _INVERSE},
-    "round": _total(np.rint),
+    "fmod": _total(np.fmod),
+    **{f.name: _total(f.oracle) for f in INTRINSICS.values() if f.numpy or f.python},
     **_CONVERSIONS,
 }

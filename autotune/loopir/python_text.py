@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import assert_never
 
 from autotune.dtypes import DTYPES, is_float
@@ -44,6 +45,7 @@ from autotune.te.expr import (
     Var,
     dtype_of,
 )
+from autotune.te.intrinsics import INTRINSICS
 
 _TAB = "    "
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
@@ -51,13 +53,8 @@ _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _INFIX |= {"and": "and", "or": "or"}
 _NAMED = {"div": "divide", "pow": "power"}
 """NumPy's, where Python's would raise for zeros."""
-_IMPORTS = """\
-from math import erf
-from numpy import arccos as acos, arcsin as asin, arctan as atan
-from numpy import arccosh as acosh, arcsinh as asinh, arctanh as atanh
-from numpy import ceil, cos, cosh, divide, exp, float_power as power, floor, fmod, inf, log, log1p
-from numpy import empty, nan, zeros
-from numpy import rint as round, sin, sinh, sqrt, tan, tanh
+_PRELUDE = """\
+from numpy import divide, empty, float_power as power, fmod, inf, nan, zeros
 
 
 def max(a, b):
@@ -66,21 +63,14 @@ def max(a, b):
 
 def min(a, b):
     return a if a < b or a != a else b
-
-
-def rsqrt(x):
-    return 1 / sqrt(x)
-
-
-def sigmoid(x):
-    return 1 / (1 + exp(-x))
 """
 
 
 def print_python(program: Program) -> str:
     """One function per constant made and per kernel, and `run`, which calls them in order."""
     names = Names()
-    parts = [_dtype_imports() + _IMPORTS]
+    definitions = [f.python for f in INTRINSICS.values() if f.python.startswith("def")]
+    parts = [_imports() + _PRELUDE, *definitions]
     parts += [_derived_text(op, names) for op in program.derived]
     parts += [packing_text(p, names) for p in program.packs]
     parts += [kernel_text(k, names) for k in program.kernels]
@@ -88,12 +78,20 @@ def print_python(program: Program) -> str:
     return "\n\n".join(parts)
 
 
-def _dtype_imports() -> str:
-    """Import of the types of all elements, a line for each library."""
+def _imports() -> str:
+    """Import of element types and of functions, from the library that has each."""
     homes: dict[str, list[str]] = {}
     for record in DTYPES.values():
         homes.setdefault(record.numpy.type.__module__, []).append(record.name)
-    return "".join(f"from {home} import {', '.join(sorted(n))}\n" for home, n in homes.items())
+    functions = (f for f in INTRINSICS.values() if f.numpy)
+    homes["numpy"] += [
+        f.name if f.numpy == f.name else f"{f.numpy}\u00a0as\u00a0{f.name}" for f in functions
+    ]
+    lines = [f.python for f in INTRINSICS.values() if f.python.startswith("from")]
+    for home, names in homes.items():
+        rows = wrap(", ".join(sorted(names)), 80, break_on_hyphens=False)
+        lines += [f"from {home} import {row.removesuffix(',')}\n" for row in rows]
+    return "".join(lines).replace("\u00a0", " ")  # which lines are not broken at
 
 
 class Names:
@@ -298,8 +296,5 @@ def _tuple(parts: list[str]) -> str:
     return ", ".join(parts) or "()"
 
 
-_RESERVED = {"begin", "end", "run", "range", "abs", "round", "min", "max", "inf", "nan"}
-_RESERVED |= {"ceil", "erf", "exp", "floor", "log", "sqrt", "tanh", "rsqrt", "sigmoid"}
-_RESERVED |= {"log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh"}
-_RESERVED |= {"asinh", "acosh", "atanh", "divide", "power", "fmod"}
-_RESERVED |= {"empty", "zeros", *DTYPES}
+_RESERVED = {"begin", "end", "run", "range", "min", "max", "inf", "nan", "empty", "zeros"}
+_RESERVED |= {"divide", "power", "fmod", *INTRINSICS, *DTYPES}

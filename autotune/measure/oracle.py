@@ -35,6 +35,7 @@ from autotune.te.expr import (
     loads,
     walk,
 )
+from autotune.te.intrinsics import INTRINSICS
 from autotune.te.ragged import pointers
 
 Array = NDArray[Any]
@@ -46,7 +47,6 @@ _WORDS = (-255, 255)
 """What bytes less their zero points may be."""
 _BYTE, _SIGNED_BYTE, _STEPS = 147.0, 74.0, 50.0
 """Root mean squares of uniform bytes, and of their sum when it is scaled."""
-_NEEDS_POSITIVE = {"log", "sqrt", "rsqrt", "asin", "acos", "acosh", "atanh"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def needs_positive(dag: ComputeDAG) -> bool:
     for op in dag.computes:
         for e in walk(op.body):
             match e:
-                case Call(fn=fn) if fn in _NEEDS_POSITIVE:
+                case Call(fn=fn) if INTRINSICS[fn].needs_positive:
                     return True
                 case Binary(op="pow" | "fmod"):
                     return True

@@ -39,6 +39,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.te.intrinsics import INTRINSICS
 
 Array = NDArray[Any]
 Env = dict[str, Array]
@@ -223,7 +224,7 @@ def _point(e: Expr, env: Env, values: Env) -> Array:
         case Compare(op=op, a=a, b=b):
             return _COMPARE[op](_point(a, env, values), _point(b, env, values))
         case Call(fn=fn, args=args):
-            return _CALLS[fn](_point(args[0], env, values))
+            return INTRINSICS[fn].oracle(_point(args[0], env, values))
         case Select(cond=cond, a=a, b=b):
             c = _point(cond, env, values)
             return np.where(c, _point(a, env, values), _point(b, env, values))
@@ -237,10 +238,6 @@ def _point(e: Expr, env: Env, values: Env) -> Array:
             return cast("Array", array[tuple(clipped)])
         case Reduce():
             raise ValueError("a reduction may only be the whole body of a computation")
-
-
-def _erf(x: Array) -> Array:
-    return cast("Array", np.vectorize(math.erf, otypes=[np.float64])(x))
 
 
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
@@ -265,22 +262,3 @@ _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
     "ne": np.not_equal,
 }
-_CALLS: dict[str, Callable[[Array], Array]] = {
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "tanh": np.tanh,
-    **{fn: getattr(np, fn) for fn in ("log1p", "sin", "cos", "tan", "sinh", "cosh")},
-    **{fn: getattr(np, f"arc{fn[1:]}") for fn in ("asin", "acos", "atan")},
-    **{fn: getattr(np, f"arc{fn[1:]}") for fn in ("asinh", "acosh", "atanh")},
-    "erf": _erf,
-    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
-    "abs": np.abs,
-    "neg": np.negative,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.round,
-    "not": np.logical_not,
-}
-KNOWN_CALLS = frozenset(_CALLS)

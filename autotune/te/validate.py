@@ -11,7 +11,6 @@ from typing import Any
 
 from autotune.dtypes import DTYPES
 from autotune.te.dag import Compute, ComputeDAG, Op
-from autotune.te.evaluate import KNOWN_CALLS
 from autotune.te.expr import (
     INDEX,
     REDUCE_BINARY,
@@ -27,6 +26,7 @@ from autotune.te.expr import (
     distinct,
     dtype_of,
 )
+from autotune.te.intrinsics import INTRINSICS
 
 _MOST_ELEMENTS = 1 << 48
 
@@ -80,7 +80,7 @@ def _require_expr(e: Expr, scope: set[str], is_body: bool) -> None:
         case Var(name=name):
             right = _is_name(name) and name in scope
         case Call(fn=fn, args=args):
-            right = _is_name(fn) and fn in KNOWN_CALLS and len(args) == 1
+            right = _is_name(fn) and fn in INTRINSICS and len(args) == 1
         case Cast(dtype=dtype):
             right = dtype in DTYPES
         case Load(tensor=tensor, indices=indices):

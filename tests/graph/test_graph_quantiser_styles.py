@@ -289,3 +289,30 @@ def test_equal_nodes_are_computed_once(tmp_path: Path) -> None:
     found = execute(network, {"x": x})["y"]
     want = onnxruntime_outputs(proto, {"x": x})["y"]
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+def test_a_table_of_embeddings_stays_bytes(per_row: bool, tmp_path: Path) -> None:
+    rows = 200
+    nodes = [
+        _node("DequantizeLinear", "w ws", "w.d", axis=0),
+        _node("Gather", "w.d i", "e"),
+        _node("Relu", "e", "y"),
+    ]
+    scales = _scales(rows) if per_row else np.array(0.01, np.float32)
+    constants = {"w": _weights(rows, 16), "ws": scales}
+    indices = _rng().integers(0, rows, (3, 5))
+    graph = helper.make_graph(
+        nodes,
+        "table",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, indices.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    save(proto, tmp_path / "model.onnx")
+    network = build_network(tmp_path / "model.onnx")
+    want = onnxruntime_outputs(proto, {"i": indices})["y"]
+    np.testing.assert_allclose(execute(network, {"i": indices})["y"], want, rtol=1e-6)
+    n_bytes = sum(a.nbytes for call in network.calls for a in call.constants.values())
+    assert per_row or n_bytes < 2 * rows * 16

@@ -1,8 +1,10 @@
-"""① Reshape and Transpose of a dequantised tensor move to its integers.
+"""① Reshape, Transpose and Gather of a dequantised tensor move to its integers.
 
     Transpose(Dequantize(q, s, z))  ->  Dequantize(Transpose(q), Transpose(s), Transpose(z))
+    Gather(Dequantize(q, s, z), i)  ->  Dequantize(Gather(q, i), s, z)      one s, one z
 
-So a product behind them still has a dequantised operand, and constants are moved once, here.
+So a product behind them still has a dequantised operand, constants are moved once, here, and
+tables of embeddings stay bytes.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from math import prod
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape
+from autotune.graph.operators.table import operator_of
 
 _BYTES = ("int8", "uint8")
+_MOVES = ("Reshape", "Transpose")
 
 
 def move_dequantise(graph: Graph) -> Graph:
-    """Reshape, Transpose (Dequantize(q, s, z)) -> Dequantize(moved q, moved s, moved z).
+    """Reshape, Transpose, Gather of Dequantize(q, s, z) -> Dequantize(moved q, moved s, moved z).
 
     Left where scales vary along a dimension of `q` that a Reshape splits or merges and `q` is
     computed; a constant `q` gets a scale for each of its elements there.
@@ -27,7 +31,8 @@ def move_dequantise(graph: Graph) -> Graph:
     made: dict[str, Node] = {}
     for original in graph.nodes:
         node = editor.updated(original)
-        source = made.get(node.inputs[0]) if node.op in ("Reshape", "Transpose") else None
+        can_move = node.op in _MOVES or operator_of(node.op).indexed is not None
+        source = made.get(node.inputs[0]) if can_move else None
         moved = None if source is None else _moved(editor, node, source)
         if moved is not None:
             node = moved
@@ -49,7 +54,7 @@ def _moved(editor: Editor, node: Node, source: Node) -> Node | None:
     parts = [_moved_factor(node, v, shape, target, data is not None) for v in known]
     if any(part is None for part in parts):
         return None
-    if data is not None:
+    if data is not None and node.op in _MOVES:
         name = editor.constant(f"{q}.moved", np.ascontiguousarray(_applied(node, data, target)))
     else:
         name = editor.new(f"{q}.moved", target, editor.types[q].dtype)
@@ -72,9 +77,11 @@ def _applied(node: Node, value: Array, target: Shape) -> Array:
 def _moved_factor(
     node: Node, value: Array, shape: Shape, target: Shape, is_constant: bool
 ) -> Array | None:
-    """Scales or zero points of `shape` as they repeat along `target`."""
+    """Scales or zero points of `shape` as they repeat along `target`; None where they do not."""
     if value.size == 1:
         return value
+    if node.op not in _MOVES:
+        return None
     value = value.reshape((1,) * (len(shape) - value.ndim) + value.shape)
     if node.op == "Transpose" or value.shape == shape:
         return np.ascontiguousarray(_applied(node, value, target))

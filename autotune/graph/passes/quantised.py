@@ -27,11 +27,11 @@ _TERMS = 4
 
 
 def dequantise_constants(graph: Graph) -> Graph:
-    """DequantizeLinear(constants) -> constant, except for the weights of products."""
+    """DequantizeLinear(constants) -> constant, except for weights of products and for tables."""
     readers, editor = graph.consumers(), Editor(graph)
     for original in graph.nodes:
         node = editor.updated(original)
-        is_kept = node.op != "DequantizeLinear" or _is_weight(readers, node.output)
+        is_kept = node.op != "DequantizeLinear" or _stays_small(readers, node.output)
         value = None if is_kept else _real_constant(editor, node)
         if value is None:
             editor.emit(node)
@@ -40,15 +40,19 @@ def dequantise_constants(graph: Graph) -> Graph:
     return editor.build()
 
 
-def _is_weight(readers: dict[str, list[Node]], name: str) -> bool:
-    """Whether only products read a tensor, as their weights, some of them moved."""
-    users = readers.get(name, [])
-    return bool(users) and all(
-        _is_weight(readers, u.output)
-        if operator_of(u.op).moves
-        else operator_of(u.op).weight_input == list(u.inputs).index(name)
-        for u in users
-    )
+def _stays_small(readers: dict[str, list[Node]], name: str) -> bool:
+    """Whether only products read a tensor, as their weights, some of them moved, and look-ups."""
+    return bool(readers.get(name)) and all(_keeps(readers, u, name) for u in readers[name])
+
+
+def _keeps(readers: dict[str, list[Node]], user: Node, name: str) -> bool:
+    """Whether `user` reads tensor `name` as its weight, or as the table of a look-up."""
+    operator, position = operator_of(user.op), list(user.inputs).index(name)
+    if operator.indexed is not None:
+        return position == 0
+    if operator.moves:
+        return _stays_small(readers, user.output)
+    return operator.weight_input == position
 
 
 def _real_constant(editor: Editor, node: Node) -> Array | None:

@@ -21,11 +21,8 @@ from autotune.te.expr import (
     is_guard,
     quarters_of,
 )
+from autotune.te.intrinsics import INTRINSICS
 
-_CALLS = {"exp": 21, "log": 29, "log1p": 36, "tanh": 34, "sigmoid": 27, "erf": 24}
-_CALLS |= {"sin": 20, "cos": 22, "tan": 35, "asin": 58, "acos": 56, "atan": 37}
-_CALLS |= {"sinh": 40, "cosh": 30, "asinh": 62, "acosh": 54, "atanh": 49}
-"""Instructions of `codegen`, within a fifth for every ISA on average (pinned by a test)."""
 _EXTREMUM = 3
 """Instructions of a minimum or maximum whose operands may both be NaN."""
 _BINARIES = {"div": 8, "pow": 130, "fmod": 160}
@@ -76,7 +73,7 @@ def _cost(e: Expr) -> int:
         case Binary(op=op):
             return _BINARIES.get(op, 1) if _is_float(e) else 0
         case Call(fn=fn):
-            return _CALLS.get(fn, 1)
+            return INTRINSICS[fn].cost
         case Select():
             return 1
         case _:

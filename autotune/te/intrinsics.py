@@ -1,0 +1,97 @@
+"""② Functions of one argument, as records. A new one is an entry here and an emitter in `codegen`.
+
+    Call("tanh", (x,))    oracle np.tanh · 34 instructions · 2 ULP · all x
+
+Emitters are `CALLS` in `codegen/math.py` and `TRIGONOMETRY` in `codegen/trigonometry.py`; a test
+holds costs and errors against what they emit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """A function of one argument.
+
+    `oracle`: its values by NumPy. `takes`: floats, numbers of any type, or conditions. `cost`:
+    vector instructions that it compiles to, an addition being one, on average over instruction
+    sets. `error_ulp`: largest error in units in the last place of a float32. `low`, `high`: where
+    it is defined. `numpy`: name of its function in NumPy, in printed Python; `python`: its
+    definition there where NumPy has none. Both are empty for what Python has itself.
+    """
+
+    name: str
+    oracle: Callable[[Array], Array]
+    takes: Literal["floats", "numbers", "conditions"] = "floats"
+    cost: int = 1
+    error_ulp: float = 0.5
+    low: float = -math.inf
+    high: float = math.inf
+    numpy: str = ""
+    python: str = ""
+
+    @property
+    def needs_positive(self) -> bool:
+        """Whether it is undefined for some values around zero, or beyond a bound."""
+        return self.low >= 0 or self.high < math.inf
+
+
+def _of_numpy(name: str, numpy: str = "", **fields: Any) -> Intrinsic:
+    numpy = numpy or name
+    return Intrinsic(name, getattr(np, numpy), numpy=numpy, **fields)
+
+
+def _erf(x: Array) -> Array:
+    return cast("Array", np.vectorize(math.erf, otypes=[np.float64])(x))
+
+
+_RSQRT = "def rsqrt(x):\n    return 1 / sqrt(x)\n"
+_SIGMOID = "def sigmoid(x):\n    return 1 / (1 + exp(-x))\n"
+
+INTRINSICS: Mapping[str, Intrinsic] = {
+    f.name: f
+    for f in (
+        Intrinsic("abs", np.abs, "numbers"),
+        Intrinsic("neg", np.negative, "numbers"),
+        Intrinsic("not", np.logical_not, "conditions"),
+        _of_numpy("floor"),
+        _of_numpy("ceil"),
+        _of_numpy("round", "rint"),
+        _of_numpy("sqrt", low=0.0),
+        Intrinsic("rsqrt", lambda x: 1.0 / np.sqrt(x), error_ulp=1.5, low=0.0, python=_RSQRT),
+        Intrinsic("erf", _erf, cost=24, error_ulp=5.0, python="from math import erf\n"),
+        Intrinsic(
+            "sigmoid",
+            lambda x: 1.0 / (1.0 + np.exp(-x)),
+            cost=27,
+            error_ulp=2.5,
+            python=_SIGMOID,
+        ),
+        _of_numpy("exp", cost=21, error_ulp=1.0),
+        _of_numpy("log", cost=29, error_ulp=1.0, low=0.0),
+        _of_numpy("log1p", cost=36, error_ulp=1.5, low=-1.0),
+        _of_numpy("sin", cost=20, error_ulp=2.5),
+        _of_numpy("cos", cost=22, error_ulp=2.5),
+        _of_numpy("tan", cost=35, error_ulp=3.5),
+        _of_numpy("asin", "arcsin", cost=58, error_ulp=3.5, low=-1.0, high=1.0),
+        _of_numpy("acos", "arccos", cost=56, error_ulp=3.5, low=-1.0, high=1.0),
+        _of_numpy("atan", "arctan", cost=37, error_ulp=3.5),
+        _of_numpy("sinh", cost=40, error_ulp=2.5),
+        _of_numpy("cosh", cost=30, error_ulp=2.5),
+        _of_numpy("tanh", cost=34, error_ulp=2.0),
+        _of_numpy("asinh", "arcsinh", cost=62, error_ulp=3.5),
+        _of_numpy("acosh", "arccosh", cost=54, error_ulp=3.5, low=1.0),
+        _of_numpy("atanh", "arctanh", cost=49, error_ulp=3.5, low=-1.0, high=1.0),
+    )
+}
+"""All functions of one argument that a program can call, by name."""

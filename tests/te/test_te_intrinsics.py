@@ -1,0 +1,35 @@
+"""A function of one argument is complete: an emitter, an oracle, and a name in printed Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.codegen.math import CALLS
+from autotune.codegen.trigonometry import TRIGONOMETRY
+from autotune.loopir.lower import lower
+from autotune.loopir.python_text import print_python
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.expr import Axis, call
+from autotune.te.intrinsics import INTRINSICS
+
+
+def test_every_function_has_an_emitter() -> None:
+    assert CALLS.keys() | TRIGONOMETRY.keys() | {"not"} == INTRINSICS.keys()
+
+
+@pytest.mark.parametrize("name", INTRINSICS)
+def test_printed_python_computes_the_function(name: str) -> None:
+    record, i = INTRINSICS[name], Axis("i", 4)
+    dtype = "bool" if record.takes == "conditions" else "float64"
+    values = np.array([0.25, 1.0, 0.5, 0.75]) + (1 if record.low == 1 else 0)
+    x = placeholder("x", (4,), dtype)
+    dag = ComputeDAG((x, compute("y", (i,), call(name, x.tensor[i]))), ("y",))
+    scope: dict[str, Any] = {}
+    exec(print_python(lower(dag, ())), scope)
+    given = (values > 0.5) if dtype == "bool" else values
+    with np.errstate(all="ignore"):
+        found, expected = scope["run"](given), record.oracle(given)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
