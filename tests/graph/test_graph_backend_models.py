@@ -28,8 +28,8 @@ STORED = [
     for path in sorted((LIGHT.parent / kind).iterdir())
     if (path / "model.onnx").exists() and not path.name.startswith(REFUSED)
 ]
-NOT_ASKED = {"GlobalLpPool", "LayerNormalization"}
-"""Operators of which ONNX has no case, or only with what nobody infers: deviations, float64."""
+NOT_ASKED = {"GlobalLpPool"}
+"""Operators of which ONNX has no case."""
 
 
 @dataclass(frozen=True)
