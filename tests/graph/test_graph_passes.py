@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import autotune.graph
 from autotune.errors import AutotuneError
@@ -124,6 +126,22 @@ def test_the_verifier_finds_wrong_shapes_and_dtypes(stored: Graph) -> None:
         for broken in (wrong, other) if made.op != "Slice" else (other,):
             with pytest.raises(MalformedGraph):
                 verify(with_type(stored, made.output, broken), Form.RESOLVED)
+
+
+def test_computed_weights_of_integers_keep_their_type(tmp_path: Path) -> None:
+    node = helper.make_node("ConvInteger", ["x", "w"], ["y"])
+    kinds = ((1, 2, 5, 5), (3, 2, 3, 3))
+    inputs = [
+        helper.make_tensor_value_info(n, TensorProto.UINT8, s)
+        for n, s in zip("xw", kinds, strict=True)
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.INT32, None)]
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path
+    )
+    assert_consistent(path)
 
 
 def test_the_verifier_finds_wrong_order_and_missing_tensors(stored: Graph) -> None:

@@ -190,18 +190,19 @@ class _Layout:
         if name in self.editor.constants:
             value = self.editor.constants[name].reshape(view).transpose(perm)
             return self.editor.constant(f"{name}.last", np.ascontiguousarray(value))
-        out = self.editor.new(f"{name}.last", tuple(view[p] for p in perm))
+        dtype = self.editor.types[name].dtype
+        out = self.editor.new(f"{name}.last", tuple(view[p] for p in perm), dtype)
         row = self._row_of_product(name)
         if row is not None:
             matrix = self.editor.constants[row.inputs[1]]
             columns = matrix.reshape(-1, *view).transpose(0, *(p + 1 for p in perm))
             weights = self.editor.constant(f"{row.inputs[1]}.last", columns.reshape(matrix.shape))
-            product = self.editor.new(f"{name}.row", (1, matrix.shape[1]))
+            product = self.editor.new(f"{name}.row", (1, matrix.shape[1]), dtype)
             inputs = (self.as_first(row.inputs[0]), weights)
             self.editor.emit(replace(row, inputs=inputs, outputs=(product,)))
             self.editor.emit(Node(name, "Reshape", (product,), (out,)))
             return out
-        source = self.editor.new(f"{name}.view", view)
+        source = self.editor.new(f"{name}.view", view, dtype)
         self.editor.emit(Node(name, "Reshape", (name,), (source,)))
         self.editor.emit(Node(name, "Transpose", (source,), (out,), {"perm": perm}))
         return out
