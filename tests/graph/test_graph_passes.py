@@ -174,7 +174,10 @@ def test_passes_do_not_change_their_argument(tmp_path: Path) -> None:
 
 
 FAMILIES = Path(table.__file__).parent
-READING = ("upgrades.py", "unfolding.py", "compositions.py", "random_weights.py")
+READING = (
+    *("upgrades.py", "unfolding.py", "compositions.py", "standard_forms.py"),
+    "random_weights.py",
+)
 """What changed between opsets, what is unfolded or composed of others while reading, and how
 made-up weights are scaled."""
 
