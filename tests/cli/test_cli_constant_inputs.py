@@ -69,7 +69,7 @@ def test_the_command_line_binds_inputs_up_to_the_bench(cli: Any, model: Path) ->
 
     pytest.importorskip("onnxruntime")
     np.save(model.parent / "n.npy", np.array([6, 2]))
-    open_ = here("compile", model, "--dim", "batch=3")
+    open_ = here("compile", model, "--dim", "batch=3", "--no-fallback")
     assert open_.code == 1
     assert "(node 'choice'" in open_.err
     assert "--const NAME=VALUE" in open_.err

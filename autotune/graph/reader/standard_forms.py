@@ -13,6 +13,7 @@ import math
 import numpy as np
 from onnx import helper
 
+from autotune.graph.ir import malformed
 from autotune.graph.reader.composer import Composer, Composition
 
 _INT64 = 7
@@ -84,7 +85,10 @@ def _dropout(c: Composer) -> None:
 def _hardmax(c: Composer) -> None:
     """1 at the first largest element along an axis, else 0."""
     shape = c.shape(0)
-    axis = c.attr("axis", -1) % len(shape)
+    axis = c.attr("axis", -1)
+    if not -len(shape) <= axis < len(shape):
+        raise malformed(c.node, f"axis {axis} of {len(shape)} dimensions")
+    axis %= len(shape)
     best = c("ArgMax", c.input(0), axis=axis, keepdims=1)
     places = np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))])
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(_dtype(c)))
