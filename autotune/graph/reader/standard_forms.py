@@ -14,6 +14,7 @@ import numpy as np
 from onnx import helper
 
 from autotune.graph.ir import malformed
+from autotune.graph.limits import check_constant
 from autotune.graph.reader.composer import Composer, Composition
 
 _INT64 = 7
@@ -99,6 +100,7 @@ def _eye_like(c: Composer) -> None:
     """Ones on a diagonal: only the shape of the operand matters."""
     kind = c.attr("dtype", 0) or helper.np_dtype_to_tensor_dtype(np.dtype(_dtype(c)))
     rows, columns = c.shape(0)
+    check_constant(c.node, rows * columns)
     ones = np.eye(rows, columns, c.attr("k", 0), dtype=bool)
     c.result("Cast", c.array(ones), to=kind)
 
