@@ -303,7 +303,8 @@ def prepared_graphs(
     precision: str = "f32",
 ) -> Iterator[tuple[Pass, Graph]]:
     """The imported graph of a model, and what every pass leaves of it; see `build_network`."""
-    graph = import_graph(load_model(path, shapes, random_weights, constants), operators)
+    model = _named(lambda: load_model(path, shapes, random_weights, constants))
+    graph = _named(lambda: import_graph(model, operators))
     yield Pass("import", _imported), graph
     yield from prepared(graph, PRECISIONS[precision])
 

@@ -6,6 +6,7 @@ s = sum(cast(float32, x[m, k]) * cast(float32, w[k, n]), k)  bfloat16 · bfloat1
 
 from __future__ import annotations
 
+from autotune.dtypes import DTYPES
 from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import Compute
 from autotune.te.expr import Binary, Cast, Expr, Reduce, dtype_of, variables
@@ -31,7 +32,11 @@ def in_order(form: MultiplyAdd, a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
 
 
 def _holds(operand: str, dtype: str) -> bool:
-    return operand == dtype or (operand == "int16" and dtype in ("int8", "uint8"))
+    """Whether every value of `dtype` is one of `operand`: the same type, or narrower integers."""
+    wide, narrow = DTYPES[operand], DTYPES[dtype]
+    if not (wide.is_integer and narrow.is_integer):
+        return operand == dtype
+    return wide.low <= narrow.low and narrow.high <= wide.high
 
 
 def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:

@@ -12,6 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, save
 
 from autotune.errors import AutotuneError
 from autotune.graph.network import build_network
+from autotune.graph.operators.integer_products import MAX_TERMS
 from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
 
 quantization = pytest.importorskip("onnxruntime.quantization")
@@ -282,6 +283,33 @@ def test_scales_of_another_length_are_refused(tmp_path: Path) -> None:
     save(proto, tmp_path / "model.onnx")
     with pytest.raises(AutotuneError, match="scales"):
         build_network(tmp_path / "model.onnx")
+
+
+def test_scales_of_a_constant_that_do_not_fit_are_refused_alike(tmp_path: Path) -> None:
+    """A constant is dequantised while the model is prepared, by the same rules."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["real"], axis=0),
+        helper.make_node("Add", ["x", "real"], ["y"]),
+    ]
+    constants = {"w": integers("int8", 3, 4), "s": positive(5)}
+    proto = model_of(nodes, {"x": normal(3, 4)}, {"y": "float32"}, constants)
+    save(proto, tmp_path / "model.onnx")
+    with pytest.raises(AutotuneError, match=r"'DequantizeLinear' \(node 'real'\) has .* scales"):
+        build_network(tmp_path / "model.onnx")
+
+
+def test_many_columns_are_no_long_sum(tmp_path: Path) -> None:
+    """What an int32 holds depends on the terms of a sum, not on how many sums there are."""
+    inputs, constants = {"a": integers("uint8", 1, 4)}, {"b": integers("int8", 4, MAX_TERMS + 1)}
+    proto = model_of(
+        [helper.make_node("MatMulInteger", ["a", "b"], ["y"])], inputs, {"y": "int32"}, constants
+    )
+    save(proto, tmp_path / "model.onnx")
+    network = build_network(tmp_path / "model.onnx")
+    (call,) = network.calls
+    assert [a.dtype for a in call.constants.values()] == [np.int8]
+    want = inputs["a"].astype(np.int64) @ constants["b"].astype(np.int64)
+    np.testing.assert_array_equal(execute(network, inputs)["y"], want)
 
 
 def _packed(q: Array, bits: int) -> Array:

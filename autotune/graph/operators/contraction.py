@@ -109,7 +109,7 @@ def _check_addend(editor: Editor, node: Node) -> str:
     return f"an operand of {shape_text(addend)} for a result of {shape_text(out)}"
 
 
-def _length(given: Sequence[Array]) -> int:
+def row_length(given: Sequence[Array]) -> int:
     """Elements of a row of the first matrix."""
     return int(given[0].shape[-1]) if given[0].ndim else 1
 
@@ -238,9 +238,9 @@ OPERATORS: Mapping[str, Operator] = {
         weight_input=1,
         channel_axis=-1,
         any_type=True,
-        n_terms=_length,
+        n_terms=row_length,
     ),
-    "Gemm": Operator(canonical=_gemm, weight_input=1, check=_check_addend, n_terms=_length),
+    "Gemm": Operator(canonical=_gemm, weight_input=1, check=_check_addend, n_terms=row_length),
     "Einsum": Operator(
         define=_einsum,
         canonical=_pairwise,

@@ -124,7 +124,7 @@ def _transposed_shape(editor: Editor, node: Node) -> Shape | None:
     return (shape[0], weight[1] * node.attrs.get("group", 1), *size)
 
 
-def _n_terms(given: Sequence[Array]) -> int:
+def window_size(given: Sequence[Array]) -> int:
     """Elements of the weights of one output channel."""
     return max(1, int(given[1].size) // max(1, int(given[1].shape[0])))
 
@@ -264,14 +264,14 @@ OPERATORS: Mapping[str, Operator] = {
         canonical=_live_taps,
         precondition=_check_weights,
         check=_check_bias,
-        n_terms=_n_terms,
+        n_terms=window_size,
     ),
     "ConvTranspose": Operator(
         canonical=_transposed_convolution,
         precondition=_check_transposed,
         shape=_transposed_shape,
         check=_check_bias,
-        n_terms=_n_terms,
+        n_terms=window_size,
     ),
     "Col2Im": Operator(canonical=_columns_to_image),
 }

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from math import prod
 
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.operators.contraction import row_length
+from autotune.graph.operators.convolution import window_size
 from autotune.graph.operators.definition import Attrs, Operator
 from autotune.graph.operators.elementwise import of_formula
 from autotune.graph.operators.windows import Window
@@ -51,7 +52,7 @@ def _integer_product(editor: Editor, node: Node) -> None:
     za, zb = zeros[:2]
     op = node.op.removesuffix("Integer")
     weights = _constant_weights(editor, op, b, zb)
-    if weights is None or prod(weights.shape[1:]) > MAX_TERMS:
+    if weights is None or _n_terms(op, weights) > MAX_TERMS:
         _widened_product(editor, node, op, za, zb)
         return
     offset = np.int32(0)
@@ -68,7 +69,9 @@ def _integer_product(editor: Editor, node: Node) -> None:
             editor.emit(Node(node.name, op, (a, w), node.outputs, node.attrs))
             return
         rest = editor.constant(f"{node.output}.rest", (sums * np.int32(-total)).astype(np.int32))
-        _sum_with(editor, node, op, (a, w), rest, "Add")
+        product = editor.new(f"{node.output}.product", editor.types[node.output].shape, "int32")
+        editor.emit(Node(node.name, op, (a, w), (product,), node.attrs))
+        editor.emit(Node(node.name, "Add", (product, rest), node.outputs))
         return
     _less_zero(editor, node, op, (a, w), za, offset, sums)
 
@@ -80,6 +83,13 @@ def _constant_weights(editor: Editor, op: str, b: str, zb: str) -> Array | None:
     if zero is not None and zero.size > 1 and op == "Conv":
         zero = zero.reshape(-1, *(1,) * (value.ndim - 1))
     return signed_weights(value, zero)
+
+
+def _n_terms(op: str, weights: Array) -> int:
+    """Products that are summed for one element of the result."""
+    if op == "Conv":
+        return window_size((weights, weights))
+    return int(weights.shape[max(0, weights.ndim - 2)])
 
 
 def _sums_of_weights(node: Node, op: str, w: Array, data: Shape, out: Shape) -> Array:
@@ -138,14 +148,6 @@ def _less_zero_formula(attrs: Attrs, product: Expr, zero: Expr, sums: Expr) -> E
     return sub(product, mul(whole, sums))
 
 
-def _sum_with(
-    editor: Editor, node: Node, op: str, operands: Sequence[str], rest: str, how: str
-) -> None:
-    product = editor.new(f"{node.output}.product", editor.types[node.output].shape, "int32")
-    editor.emit(Node(node.name, op, tuple(operands), (product,), node.attrs))
-    editor.emit(Node(node.name, how, (product, rest), node.outputs))
-
-
 def _widened_product(editor: Editor, node: Node, op: str, za: str, zb: str) -> None:
     """The product of both operands less their zero points, in int32."""
     operands = []
@@ -176,18 +178,8 @@ def _zero_along(editor: Editor, node: Node, zero: str, position: int, op: str, r
     return along
 
 
-def _length(given: Sequence[Array]) -> int:
-    """Elements of a row of the first matrix."""
-    return int(given[0].shape[-1]) if given[0].ndim else 1
-
-
-def _window_size(given: Sequence[Array]) -> int:
-    """Elements of the weights of one output channel."""
-    return max(1, int(given[1].size) // max(1, int(given[1].shape[0])))
-
-
 OPERATORS: Mapping[str, Operator] = {
-    "MatMulInteger": Operator(canonical=_integer_product, n_terms=_length),
+    "MatMulInteger": Operator(canonical=_integer_product, n_terms=row_length),
     "LessZero": of_formula(_less_zero_formula, any_type=True),
-    "ConvInteger": Operator(canonical=_integer_product, n_terms=_window_size),
+    "ConvInteger": Operator(canonical=_integer_product, n_terms=window_size),
 }

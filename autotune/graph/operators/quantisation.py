@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.errors import ModelError
-from autotune.graph.ir import Array, Editor, Node, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
 from autotune.graph.operators.definition import Attrs, Folding, Operator
 from autotune.graph.operators.elementwise import of_formula
 from autotune.te.expr import (
@@ -34,6 +34,8 @@ from autotune.te.expr import (
     sub,
 )
 
+_SINGLE = ((), (1,))
+"""Shapes of one scale for all of a tensor."""
 _BYTES = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
 
 
@@ -95,35 +97,47 @@ def check_scale(editor: Editor, node: Node, name: str) -> None:
 def _along(editor: Editor, node: Node, name: str) -> str:
     """Scale or zero point `name` as it repeats along the tensor of `node`."""
     shape, kind = editor.types[node.inputs[0]].shape, editor.types[name]
-    if kind.shape in ((), (1,)):
+    if kind.shape in _SINGLE:
         return name
-    axis = node.attrs.get("axis", 1) % max(1, len(shape))
+    value = editor.constants.get(name)
+    if value is not None:
+        return editor.constant(f"{name}.along", spread(node, value, shape))
+    target = _repeated_shape(node, kind.shape, shape)
+    if node.attrs.get("block_size", 0):
+        raise unsupported(node, editor.graph, "its scales of blocks are computed at run time")
+    out = editor.new(f"{name}.along", target, kind.dtype)
+    editor.emit(Node(node.name, "Reshape", (name,), (out,)))
+    return out
+
+
+def spread(node: Node, value: Array, shape: Shape) -> Array:
+    """Constant scales or zero points of `node` as they repeat along a tensor of `shape`.
+
+    Raises ModelError where they do not fit to it.
+    """
+    if value.shape in _SINGLE:
+        return value.reshape(())
+    aligned = value.reshape(_repeated_shape(node, value.shape, shape))
     block = node.attrs.get("block_size", 0)
-    if not block and len(kind.shape) == 1 and kind.shape[0] == shape[axis]:
-        target = (1,) * axis + kind.shape + (1,) * (len(shape) - axis - 1)
-        return _reshaped(editor, node, name, target)
-    blocks = -(-shape[axis] // block) if block else -1
-    if kind.shape != (*shape[:axis], blocks, *shape[axis + 1 :]):
+    if not block:
+        return aligned
+    wide: Array = np.repeat(aligned, block, node.attrs.get("axis", 1) % len(shape))
+    return np.ascontiguousarray(wide[tuple(slice(0, n) for n in shape)])
+
+
+def _repeated_shape(node: Node, given: Shape, shape: Shape) -> Shape:
+    """The shape of scales or zero points of shape `given` with a dimension for each of `shape`."""
+    axis: int = node.attrs.get("axis", 1) % max(1, len(shape))
+    block: int = node.attrs.get("block_size", 0)
+    if not block and given == shape[axis : axis + 1]:
+        return (1,) * axis + given + (1,) * (len(shape) - axis - 1)
+    if not block or given != (*shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :]):
         raise ModelError(
-            f"operator '{node.op}' (node '{node.name}') has {kind.shape} scales or zero points for "
+            f"operator '{node.op}' (node '{node.name}') has {given} scales or zero points for "
             f"a tensor of {shape}",
             "they are one, or one for each index of attribute `axis`, or for each of its blocks",
         )
-    value = editor.constants.get(name)
-    if value is None:
-        raise unsupported(node, editor.graph, "its scales of blocks are computed at run time")
-    wide = np.repeat(value, block, axis)
-    within = tuple(slice(0, n) for n in shape)
-    return editor.constant(f"{name}.wide", np.ascontiguousarray(wide[within]))
-
-
-def _reshaped(editor: Editor, node: Node, name: str, shape: tuple[int, ...]) -> str:
-    value = editor.constants.get(name)
-    if value is not None:
-        return editor.constant(f"{name}.along", value.reshape(shape))
-    out = editor.new(f"{name}.along", shape, editor.types[name].dtype)
-    editor.emit(Node(node.name, "Reshape", (name,), (out,)))
-    return out
+    return given
 
 
 def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:

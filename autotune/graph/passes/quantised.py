@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node
 from autotune.graph.operators.integer_products import MAX_TERMS, signed_weights, unsigned
-from autotune.graph.operators.quantisation import check_scale, dequantised
+from autotune.graph.operators.quantisation import check_scale, dequantised, spread
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.weight_only import SmallWeights, weight_only_product
 
@@ -62,20 +62,8 @@ def _real_constant(editor: Editor, node: Node) -> Array | None:
     if len(known) < len(given):
         return None
     check_scale(editor, node, node.inputs[1])
-    axis, block = node.attrs.get("axis", 1), node.attrs.get("block_size", 0)
     q, *rest = known
-    return dequantised(q, *(_spread(q, a, axis, block) for a in rest))
-
-
-def _spread(q: Array, value: Array, axis: int, block: int) -> Array:
-    """Scales or zero points as they repeat along `q`."""
-    if value.size == 1:
-        return value.reshape(())
-    axis %= q.ndim
-    if block:
-        wide: Array = np.repeat(value, block, axis)[tuple(slice(0, n) for n in q.shape)]
-        return wide
-    return value.reshape(-1, *(1,) * (q.ndim - axis - 1))
+    return dequantised(q, *(spread(node, a, q.shape) for a in rest))
 
 
 def integer_products(graph: Graph) -> Graph:
@@ -123,7 +111,7 @@ class _Quantised:
 
     name: str
     scale: Array
-    zero: Array | None
+    zero: Array | None = None
 
 
 class _Products:
@@ -161,11 +149,11 @@ class _Products:
         maker = self.made.get(name)
         if maker is None or maker.op != "Dequantize":
             return None
-        scale, *zero = (self.editor.constants.get(n) for n in maker.inputs[1:])
-        is_byte = self.editor.types[maker.inputs[0]].dtype in ("int8", "uint8")
-        if scale is None or None in [a if a is None else 0 for a in zero] or not is_byte:
+        name, *names = maker.inputs
+        known = [self.editor.constants[n] for n in names if n in self.editor.constants]
+        if len(known) < len(names) or self.editor.types[name].dtype not in ("int8", "uint8"):
             return None
-        return _Quantised(maker.inputs[0], scale, zero[0] if zero else None)
+        return _Quantised(name, *known)
 
     def _rewritten(self, node: Node) -> bool:
         """Emit the integer form of a product, if it has one."""
