@@ -15,10 +15,8 @@ again; what is left of the budget is shared by what is left to measure.
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,10 +38,10 @@ from autotune.network.bench import BenchResult, bench
 from autotune.records import read_log
 from autotune.target import Target, host_target
 from autotune.target.isa import MultiplyAdd
+from benchmarks.budget import within
 from benchmarks.models import model_file
-from benchmarks.operators import share_s
 from benchmarks.quantised_models import quantised
-from benchmarks.results import FOLDER, read_rows
+from benchmarks.results import FOLDER, append_row, read_rows
 from benchmarks.sparse import DENSE, encoder
 from benchmarks.tables import BASELINES
 
@@ -111,16 +109,10 @@ def main(
     whole = [
         Case({"machine": machine, "threads": str(threads), **c.head}, c.measure) for c in named
     ]
-    left = deque(case for case in whole if case.identity not in done)
-    end_s = None if budget_s is None else time.monotonic() + budget_s
-    while left:
-        tune_s = None if end_s is None else share_s(end_s - time.monotonic(), len(left), time_s)
-        if tune_s is not None and tune_s <= 0:
-            click.echo(f"{len(left)} cases are left: run the same command again")
-            return
-        case = left.popleft()
+    left = (case for case in whole if case.identity not in done)
+    for case, tune_s in within(budget_s, left, time_s):
         row = {**case.head, **case.measure(Plan(target, threads, trials, tune_s, time_s))}
-        append(out, row)
+        append_row(out, FIELDS, row)
         click.echo(", ".join(row.get(key, "") for key in FIELDS[1:]))
 
 
@@ -288,16 +280,6 @@ def _cells(result: BenchResult) -> dict[str, str]:
     times = {"autotune": result.autotune, **result.baselines}
     cells = {f"{name}_us": f"{t.median_s * 1e6:.1f}" for name, t in times.items()}
     return cells if result.ratio is None else {**cells, "ratio": f"{result.ratio:.3f}"}
-
-
-def append(file: Path, row: Mapping[str, str]) -> None:
-    """Add a row, below a head if the table is new."""
-    is_new = not file.exists()
-    with file.open("a", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, FIELDS, restval="", lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,11 @@ shapes come first.
 
 from __future__ import annotations
 
-import csv
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import onnx
@@ -29,8 +26,9 @@ from autotune.network.baselines import Runner, baseline
 from autotune.network.bench import BenchResult, bench
 from autotune.network.runtime import Model as Compiled
 from autotune.records import read_log
+from benchmarks.budget import within
 from benchmarks.operator_cases import CASES, Model
-from benchmarks.results import FOLDER, read_rows
+from benchmarks.results import FOLDER, append_row, read_rows
 from benchmarks.tables import BASELINES
 from benchmarks.torch_baseline import is_installed, torch_runner
 
@@ -38,9 +36,6 @@ FILE = FOLDER / "operators.csv"
 SIDES = ("autotune", *BASELINES, "torch")
 FIELDS = ["machine", "operator", "shape", "batch", "threads", "trials"]
 FIELDS += [*(f"{name}_us" for name in SIDES), "ratio", "error"]
-
-_LEAST_TUNING_S = 10.0
-"""Even where the budget has less for a case: in less, hardly anything is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +90,10 @@ def main(
     """Measure what is not in the table yet."""
     done = {identity(row) for row in read_rows(out)} if out.exists() else set()
     cases = cases_of(machine, only or tuple(CASES), batch, threads, shapes)
-    left = deque(case for case in cases if case.identity not in done)
-    end_s = None if budget_s is None else time.monotonic() + budget_s
-    while left:
-        tune_s = None if end_s is None else share_s(end_s - time.monotonic(), len(left), time_s)
-        if tune_s is not None and tune_s <= 0:
-            click.echo(f"{len(left)} cases are left: run the same command again")
-            return
-        case = left.popleft()
+    left = (case for case in cases if case.identity not in done)
+    for case, tune_s in within(budget_s, left, time_s):
         row = case.key | measure(case.model, Plan(threads, trials, tune_s, time_s))
-        append(out, row)
+        append_row(out, FIELDS, row)
         click.echo(", ".join(row[key] for key in FIELDS[1:]))
 
 
@@ -119,13 +108,6 @@ def cases_of(
                     shape = text.replace(", ", " ").strip("()")
                     key = {"machine": machine, "operator": operator, "shape": shape}
                     yield Case(key | {"batch": str(n), "threads": str(threads)}, make)
-
-
-def share_s(left_s: float, n_cases: int, time_s: float) -> float:
-    """Seconds to tune the next of `n_cases` for, when `left_s` are left; 0 where none are."""
-    measuring_s = len(SIDES) * (time_s + 1.0)
-    share = left_s / n_cases - measuring_s
-    return max(share, _LEAST_TUNING_S) if left_s > measuring_s + _LEAST_TUNING_S else 0.0
 
 
 def identity(row: Mapping[str, str]) -> tuple[str, ...]:
@@ -175,16 +157,6 @@ def cells(result: BenchResult, error: float | None) -> dict[str, str]:
         for name in SIDES
     }
     return found | {"ratio": f"{data['ratio']:.3f}", "error": f"{error:.1e}"}
-
-
-def append(file: Path, row: Mapping[str, Any]) -> None:
-    """Add a row, below a head if the table is new."""
-    is_new = not file.exists()
-    with file.open("a", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -69,6 +69,16 @@ def read_rows(path: Path) -> list[Row]:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def append_row(path: Path, fields: Sequence[str], row: Mapping[str, str]) -> None:
+    """Add a row to a CSV file, below a head if it is new; what `row` lacks is empty."""
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fields, restval="", lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 def _same(path: Path, text: str) -> bool:

@@ -10,7 +10,6 @@ are added to `docs/results/sparse.csv`; a case that is there already is not meas
 
 from __future__ import annotations
 
-import csv
 import tempfile
 from collections import deque
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ import autotune
 from autotune.cli.options import COUNT, Duration
 from autotune.network.bench import interleave
 from autotune.network.runtime import random_inputs
-from benchmarks.results import FOLDER, read_rows
+from benchmarks.results import FOLDER, append_row, read_rows
 
 FILE = FOLDER / "sparse.csv"
 HEAD = ["machine", "model", "zeros", "block", "threads", "trials"]
@@ -186,7 +185,7 @@ def main(machine: str, threads: int, trials: int, time_s: float, encoder_layers:
         with tempfile.TemporaryDirectory() as folder:
             measure = _layer if name == "layer" else partial(_encoder, n_layers=encoder_layers)
             row = head | measure(pruning, Path(folder), plan)
-        _append(row)
+        append_row(FILE, FIELDS, row)
         click.echo(", ".join(row[key] for key in FIELDS[1:]))
 
 
@@ -230,15 +229,6 @@ def _cells(
 
 def _identity(row: dict[str, str]) -> tuple[str, ...]:
     return tuple(row[key] for key in HEAD)
-
-
-def _append(row: dict[str, str]) -> None:
-    is_new = not FILE.exists()
-    with FILE.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from onnx.reference import ReferenceEvaluator
 
 import autotune
 from autotune.network.runtime import random_inputs
+from benchmarks.budget import share_s
 from benchmarks.operator_cases import CASES, capsule, convolution, transposed
-from benchmarks.operators import append, cases_of, main, share_s
+from benchmarks.operators import FIELDS, cases_of, main
+from benchmarks.results import append_row
 from benchmarks.torch_baseline import torch_runner
 
 
@@ -37,7 +39,7 @@ def test_every_operator_has_four_shapes_and_both_batches_come_first() -> None:
 def test_a_case_of_the_table_is_not_measured_again(tmp_path: Path) -> None:
     out = tmp_path / "operators.csv"
     for case in cases_of("M", ("NRM",), (1,), 1, 4):
-        append(out, case.key)
+        append_row(out, FIELDS, case.key)
     before = out.read_text(encoding="utf-8")
     arguments = ["--machine", "M", "--only", "NRM", "--batch", "1", "--out", str(out)]
     result = CliRunner().invoke(main, arguments)
