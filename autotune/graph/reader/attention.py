@@ -16,8 +16,6 @@ import numpy as np
 from autotune.graph.ir import Array
 from autotune.graph.reader.composer import Composer, Composition
 
-_INT64 = 7
-"""ONNX's number of int64."""
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -61,7 +59,7 @@ def _mask(c: Composer, slot: int, batch: int, n_keys: int) -> str:
     name, shape = c.input(slot), c.shape(slot)
     filler = c.float(c.attr("mask_filter_value", -10000.0))
     if len(shape) == 1 and shape[0] in (batch, 2 * batch):
-        bounds = c("Cast", name, to=_INT64)
+        bounds = c.cast(name, "int64")
         at = _positions(c, n_keys, 1, 1, 1, n_keys)
         ends, starts = bounds, []
         if shape[0] == 2 * batch and shape[0] != batch:
@@ -72,7 +70,7 @@ def _mask(c: Composer, slot: int, batch: int, n_keys: int) -> str:
             kept = c("And", kept, c("GreaterOrEqual", at, c.reshaped(start, batch, 1, 1, 1)))
     elif len(shape) in (2, 3) and shape[-1] == n_keys:
         wide = c.reshaped(name, shape[0], 1, *(shape[1:] if len(shape) == 3 else (1, n_keys)))
-        kept = c("Cast", wide, to=9)
+        kept = c.cast(wide, "bool")
     else:
         raise c.refuse("a mask of that form")
     return c("Where", kept, c.float(0.0), filler)
@@ -307,7 +305,7 @@ def _filled(c: Composer, batch: int, length: int) -> str:
     """How many keys the past of every sequence has, (batch): all before a first prompt is none."""
     if int(_total(c)[0]) == length:
         return c.array(np.zeros(batch, np.int64))
-    last = c.reshaped(c("Cast", c.input(5), to=_INT64), batch)
+    last = c.reshaped(c.cast(c.input(5), "int64"), batch)
     return c("Add", last, c.array(np.array([1 - length])))
 
 

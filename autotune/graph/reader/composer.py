@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from autotune.dtypes import DTYPES
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Array, Editor, Node, Shape
 
@@ -74,6 +75,10 @@ class Composer:
     def array(self, value: Array) -> str:
         """An array as a tensor."""
         return self("Constant", value=value)
+
+    def cast(self, x: str, dtype: str) -> str:
+        """`x` as elements of `dtype`."""
+        return self("Cast", x, to=DTYPES[dtype].onnx)
 
     def reshaped(self, x: str, *shape: int) -> str:
         """`x` in another shape."""

@@ -15,9 +15,6 @@ from autotune.graph.reader import attention, standard_forms
 from autotune.graph.reader.composer import Composer, Composition
 from autotune.graph.reader.opsets import schema_of
 
-_FLOAT = 1
-"""ONNX's number of float32."""
-
 
 def composed(node: Node, editor: Editor) -> list[Node] | None:
     """The nodes that stand for `node`; None where it is not short for others.
@@ -115,7 +112,7 @@ def _integer_to_float(c: Composer) -> None:
 def _float_product(
     c: Composer, operands: tuple[str, ...], scales: tuple[str, str], bias: str
 ) -> None:
-    total = c("Cast", c("MatMulInteger", *operands), to=_FLOAT)
+    total = c.cast(c("MatMulInteger", *operands), "float32")
     factor = c("Mul", *scales)
     if bias:
         c.result("Add", c("Mul", total, factor), bias)

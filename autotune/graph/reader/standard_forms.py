@@ -11,14 +11,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from onnx import helper
 
+from autotune.dtypes import DTYPES
 from autotune.graph.ir import malformed
 from autotune.graph.limits import check_constant
 from autotune.graph.reader.composer import Composer, Composition
-
-_INT64 = 7
-"""ONNX's number of int64."""
 
 
 def _dtype(c: Composer, n: int = 0) -> str:
@@ -89,17 +86,15 @@ def _hardmax(c: Composer) -> None:
     axis = c.attr("axis", -1)
     if not -len(shape) <= axis < len(shape):
         raise malformed(c.node, f"axis {axis} of {len(shape)} dimensions")
-    axis %= len(shape)
     best = c("ArgMax", c.input(0), axis=axis, keepdims=1)
-    places = np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))])
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(_dtype(c)))
-    c.result("Cast", c("Equal", c.array(places), best), to=kind)
+    places = _places(c, axis % len(shape))
+    c.result("Cast", c("Equal", places, best), to=DTYPES[_dtype(c)].onnx)
 
 
 def _eye_like(c: Composer) -> None:
     """Ones on a diagonal: only the shape of the operand matters."""
-    kind = c.attr("dtype", 0) or helper.np_dtype_to_tensor_dtype(np.dtype(_dtype(c)))
     rows, columns = c.shape(0)
+    kind = c.attr("dtype", 0) or DTYPES[_dtype(c)].onnx
     check_constant(c.node, rows * columns)
     ones = np.eye(rows, columns, c.attr("k", 0), dtype=bool)
     c.result("Cast", c.array(ones), to=kind)
@@ -118,12 +113,18 @@ def _along(axis: int, rank: int) -> list[int]:
     return [-1 if a == axis else 1 for a in range(rank)]
 
 
+def _places(c: Composer, axis: int) -> str:
+    """0, 1, … along a dimension of the first input."""
+    shape = c.shape(0)
+    return c.array(np.arange(shape[axis]).reshape(_along(axis, len(shape))))
+
+
 def _reverse_sequence(c: Composer) -> None:
     """x[…] from the place length - 1 - t where t is below the length of the batch."""
     shape = c.shape(0)
     time, batch = c.attr("time_axis", 0), c.attr("batch_axis", 1)
-    at = c.array(np.arange(shape[time]).reshape(_along(time, len(shape))))
-    lengths = c.reshaped(c("Cast", c.input(1), to=_INT64), *_along(batch, len(shape)))
+    at = _places(c, time)
+    lengths = c.reshaped(c.cast(c.input(1), "int64"), *_along(batch, len(shape)))
     turned = c("Sub", c("Sub", lengths, c.array(np.array([1]))), at)
     rows = c("Expand", c("Where", c("Less", at, lengths), turned, at), c.integers(*shape))
     c.result("GatherElements", c.input(0), rows, axis=time)
@@ -133,10 +134,9 @@ def _tensor_scatter(c: Composer) -> None:
     """A cache with the update at the place that every batch has, or around its end."""
     shape, extent = c.shape(0), c.shape(1)
     axis = c.attr("axis", -2) % len(shape)
-    at = c.array(np.arange(shape[axis]).reshape(_along(axis, len(shape))))
-    own = at
+    own = _places(c, axis)
     if c.input(2):
-        own = c("Sub", at, c.reshaped(c("Cast", c.input(2), to=_INT64), *_along(0, len(shape))))
+        own = c("Sub", own, c.reshaped(c.cast(c.input(2), "int64"), *_along(0, len(shape))))
     if c.attr("mode", "linear") == "circular":
         own = c("Mod", own, c.array(np.array([shape[axis]])))
     zero, last = c.array(np.array([0])), c.array(np.array([extent[axis] - 1]))
