@@ -195,11 +195,9 @@ class _Check:
         inexact = self._spread(_INEXACT * unit)[name].n_moved if found.n_moved else 0
         n_moved = max(spread.n_moved, inexact)
         if found.within(allowed, math.ceil(ROUNDING_FACTOR * n_moved)):
-            if unit > 1.0:
-                return _Verdict(found.error, allowed)
-            return _Verdict(
-                found.error, allowed, self._ill_conditioned(name, found, spread, n_moved)
-            )
+            is_expected = unit > 1.0 and allowed < _TELLING
+            note = "" if is_expected else self._ill_conditioned(name, found, spread, n_moved)
+            return _Verdict(found.error, allowed, note)
         if self._is_standard(name, floor):
             note = f"output '{name}': {self.oracle.name} differs from the standard's own evaluator"
             return _Verdict(0.0, floor, note + f", which agrees with the network: {found.what}")
@@ -234,7 +232,6 @@ class _Check:
 
     def _wrong(self, name: str, found: Difference, allowed: float) -> WrongNumbers:
         precision = self.network.precision
-        inexact = ROUNDING_FACTOR * self._spread(_INEXACT)[name].error
         message = (
             f"output '{name}' differs from the oracle ({self.oracle.name}, {self.kind} inputs) "
             f"by {found.error:.2g} of its largest value, {allowed:.2g} is allowed; {found.what}"
@@ -244,6 +241,7 @@ class _Check:
                 f"precision {precision} is too narrow for this model: {message}",
                 "compile it with --precision f32",
             )
+        inexact = ROUNDING_FACTOR * self._spread(_INEXACT)[name].error
         if found.within(inexact) and math.isfinite(found.error):
             return WrongNumbers(
                 f"ill-conditioned here: {message}",

@@ -53,9 +53,7 @@ def declared_types(model: ModelProto, names: Sequence[str]) -> Mapping[str, Type
     model.graph.output.extend(ValueInfoProto(name=n) for n in names if n not in outputs)
     try:
         session = _session(package, model.SerializeToString(), 1, False, False)
-    except (
-        Exception
-    ):  # its own, and protobuf's for what is too large: segments may load all the same
+    except Exception:  # of its own, or of protobuf's: segments may load all the same
         return {}
     found = {o.name: _type(o.type, o.shape) for o in session.get_outputs()}
     return {name: kind for name, kind in found.items() if kind is not None}
