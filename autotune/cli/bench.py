@@ -70,10 +70,10 @@ def command(
     if compiled.artifact.random_weights:
         say_random_weights(compiled.artifact.name)
     if names and compiled.artifact.precision != "f32":
-        say_note(
-            f"products in {compiled.artifact.precision} here, in float32 elsewhere"
-            + (", in what it chooses in openvino:default" if "openvino:default" in names else "")
-        )
+        others = "others compute in float32"
+        if "openvino:default" in names:
+            others += ", openvino:default in what it chooses"
+        say_note(f"products in {compiled.artifact.precision} here; {others}")
     results: list[BenchResult | NetworkProfile] = []
     for variant in compiled.variants:
         if len(compiled.variants) > 1 and style == "text":
