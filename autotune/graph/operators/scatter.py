@@ -48,6 +48,7 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 _PLACE = "int32"
 """The number of an update; there are fewer than 2³¹ elements."""
 
+ALWAYS: Expr = Const(True, "bool")
 _Read = Callable[[Expr], Expr]
 """The number of an update -> what it adds to an element, or whether it is one of that element."""
 
@@ -84,7 +85,7 @@ def _scatter_along(scope: Scope, node: Node, operands: Operands, shape: Shape) -
         for d, (a, n) in enumerate(zip(axes, index.shape, strict=True))
         if d != axis and n < a.extent
     )
-    inside = reduce(both, sides, Const(True, "bool"))
+    inside = reduce(both, sides, ALWAYS)
     k = Axis("k", index.shape[axis])
     return _scattered(scope, node, x, k, hits, lambda k: updates[at(k)], axes, inside)
 
@@ -97,7 +98,7 @@ def _scattered(
     hits: _Read,
     update: _Read,
     placed: tuple[Axis, ...],
-    inside: Expr = Const(True, "bool"),  # noqa: B008
+    inside: Expr = ALWAYS,
 ) -> Tensor:
     """x with update k where it `hits`; `placed`: the axes that this depends on.
 
