@@ -146,9 +146,16 @@ def test_a_cpu_without_tiles_expands_the_loops() -> None:
 
 def test_sums_stay_in_registers_over_the_whole_reduction() -> None:
     found = tile_instructions(GEMM, tiled((32, 32), 16, 16, 2))
-    step = (
-        "tileloadd tileloadd tdpbf16ps tileloadd tdpbf16ps tileloadd tdpbf16ps tdpbf16ps"
-    ).split()
+    step = [
+        "tileloadd",
+        "tileloadd",
+        "tdpbf16ps",
+        "tileloadd",
+        "tdpbf16ps",
+        "tileloadd",
+        "tdpbf16ps",
+        "tdpbf16ps",
+    ]
     ends = ["ldtilecfg", *["tilezero"] * 4], [*["tilestored"] * 4, "tilerelease"]
     assert found == [*ends[0], *step, *ends[1]]
 
