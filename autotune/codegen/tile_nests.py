@@ -136,7 +136,8 @@ def _plan(alloc: Alloc, buffers: Buffers, isa: Isa) -> Plan | None:
     (first, loops), shape = products[0], alloc.buffer.tensor.shape
     same = all((n.rows, n.columns) == shape[-2:] for n in nests)
     alike = {(id(n.form), n.groups) for n, _ in products}
-    assert first.form and first.form.unit and first.a and first.b
+    if not first.form or not first.form.unit or not first.a or not first.b:
+        return None
     n_sums, n_left = prod(shape[:-2]), first.form.unit.n_registers - prod(shape[:-2])
     if not same or len(alike) > 1 or n_left < _LEAST_OPERANDS:
         return None

@@ -1,7 +1,7 @@
 """Floor 0: AMX: registers of 16 rows of 64 bytes, and products of the matrices in them.
 
-c[16, 16] += a[16, 16, terms] · b[16, 16, terms]: rows of `a` are 64 bytes of the reduction; row g of
-`b` holds, for each of 16 columns, the `terms` neighbours of group g of the reduction.
+c[16, 16] += a[16, 16, terms] · b[16, 16, terms]: rows of `a` are 64 bytes of the reduction; row g
+of `b` holds, for each of 16 columns, the `terms` neighbours of group g of the reduction.
 """
 
 from __future__ import annotations
