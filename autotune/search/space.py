@@ -49,6 +49,7 @@ class Tag(StrEnum):
     RAGGED = "ragged"
     DOT2 = "dot2"
     DOT4 = "dot4"
+    MATRICES = "matrices"
 
 
 class Role(Enum):

@@ -20,7 +20,7 @@ from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import bounds
 from autotune.te.dag import Compute, ComputeDAG, Placeholder, flops
 from autotune.te.expr import Expr, Load, variables, walk
-from autotune.te.products import dot_forms
+from autotune.te.products import as_matrices, dot_forms
 
 _WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144
 
@@ -41,15 +41,21 @@ def arithmetic_s(dag: ComputeDAG, flops_per_s: float, dots: Rates) -> float:
     """Seconds of all computations, each by the fastest multiply-add that fits it."""
     rates = dict(dots)
     return sum(
-        flops(op) / max([flops_per_s, *(rates[f] for f in dot_forms(op, tuple(rates)))])
+        flops(op) / max([flops_per_s, *(rates[f] for f in _forms_of(op, tuple(rates)))])
         for op in dag.computes
     )
 
 
 def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ...]:
     """The forms of multiply-add with several terms that some computation can use."""
-    found = (f for dag in dags for op in dag.computes for f in dot_forms(op, target.isa.forms))
+    found = (f for dag in dags for op in dag.computes for f in _forms_of(op, target.isa.forms))
     return tuple(dict.fromkeys(found))
+
+
+def _forms_of(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:
+    """The forms, on vectors and on matrices, that add up several terms of `op` at once."""
+    matrices = as_matrices(op, forms)
+    return (*dot_forms(op, forms), *([matrices.form] if matrices else []))
 
 
 def saving(sketches: Iterable[Sketch]) -> float:

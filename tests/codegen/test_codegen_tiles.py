@@ -11,8 +11,10 @@ import pytest
 
 from autotune import te
 from autotune.codegen.compile import assembly
+from autotune.codegen.emit import emit_program
 from autotune.errors import ScheduleError
 from autotune.loopir.lower import lower
+from autotune.measure.peak import form_peaks
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import (
     Annotate,
@@ -24,12 +26,16 @@ from autotune.schedule.steps import (
     Step,
     Steps,
 )
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.analytic import analytic_seconds
+from autotune.search.sketch import generate_sketches
 from autotune.target import Target, host_target, runs_here
 from autotune.target.isa import EMULATION
 from autotune.target.tiles import Permission, request_tiles, tile_permission
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
 from autotune.te.language import dag_of
+from autotune.tuner import dots_of
 from tests.schedule.running import Array, assert_close, assert_computes, run_compiled
 
 HOST = host_target()
@@ -122,6 +128,76 @@ def test_every_shape_of_accumulators_computes_the_sum(
     program = lower(GEMM, tiled(block, rows, 16, 2), verify=True)
     found = run_compiled(program, inputs, target, 2)
     assert_close(found, evaluate(GEMM, inputs), 3e-6)
+
+
+def convolution(stride: int, kernel: int, a: str, b: str) -> ComputeDAG:
+    """Kernel x kernel on 8 x 9 pixels of 64 channels, with padding around them."""
+    pad, total = kernel // 2, "float32" if a == "bfloat16" else "int32"
+    x = te.placeholder((8, 9, 64), "x", a)
+    w = te.placeholder((kernel, kernel, 64, 32), "w", b, constant=True)
+    u, v, c = te.reduce_axis(kernel, "u"), te.reduce_axis(kernel, "v"), te.reduce_axis(64, "c")
+
+    def inside(i: te.Expression, j: te.Expression, k: te.Expression) -> te.Expression:
+        is_pixel = (i >= pad) & (i < 8 + pad) & (j >= pad) & (j < 9 + pad)
+        return te.where(is_pixel, x[i - pad, j - pad, k], 0)
+
+    p = te.compute((8 + 2 * pad, 9 + 2 * pad, 64), inside, "p") if pad else x
+
+    def term(i: te.Expression, j: te.Expression, o: te.Expression) -> te.Expression:
+        product = p[i * stride + u, j * stride + v, c].astype(total) * w[u, v, c, o].astype(total)
+        return te.sum(product, [u, v, c])
+
+    shape = (-(-8 // stride), -(-9 // stride), 32)
+    s = te.compute(shape, term, "s")
+    return dag_of(te.compute(shape, lambda i, j, o: s[i, j, o] + 1, "y"))
+
+
+SEARCHED = {
+    "product": matmul(37, 48, 96),
+    "product of bytes": matmul(37, 48, 128, "uint8", "int8"),
+    "convolution": convolution(1, 3, "bfloat16", "bfloat16"),
+    "strided": convolution(2, 3, "bfloat16", "bfloat16"),
+    "pixel by pixel": convolution(1, 1, "int8", "int8"),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_the_space_has_tiles_for_every_sum_of_products(name: str) -> None:
+    dag, rng = SEARCHED[name], np.random.default_rng(0)
+    inputs = random_operands(dag)
+    wanted = evaluate(dag, inputs)
+    sketches = [s for s in generate_sketches(dag, EMULATED) if "matrices" in s.tags]
+    for n in rng.permutation(len(sketches))[:4]:
+        rows = sketches[n].sample(64, rng)
+        rows = rows[analyse(dag, sketches[n], rows, EMULATED).valid]
+        program = lower(dag, sketches[n].bind(rows[0]), verify=True)
+        assert "call void @emulated.tdp" in emit_program(program, "", isa=EMULATED.isa)
+        assert_close(run_compiled(program, inputs, EMULATED, 2), wanted, 3e-6)
+
+
+def test_the_first_draft_is_of_tiles() -> None:
+    dag, rng = matmul(128, 512, 512), np.random.default_rng(0)
+    best: dict[bool, float] = {}
+    for sketch in generate_sketches(dag, WITH_AMX):
+        rows = sketch.sample(64, rng)
+        seconds = analytic_seconds(analyse(dag, sketch, rows, WITH_AMX), WITH_AMX, 1)
+        tiles = "matrices" in sketch.tags
+        best[tiles] = min(best.get(tiles, np.inf), seconds.min())
+    assert best[True] < 0.5 * best[False]
+
+
+def test_a_cpu_without_tiles_never_sees_them() -> None:
+    target = replace(HOST, features=",".join(f for f in HOST.features.split(",") if "amx" not in f))
+    assert not any("matrices" in s.tags for s in generate_sketches(GEMM, target))
+    names = [f.name for f in dots_of([GEMM], target)]
+    assert not any(name.startswith("tdp") for name in names)
+
+
+def test_the_peak_of_tiles_bounds_a_task() -> None:
+    (form,) = (f for f in dots_of([GEMM], EMULATED) if f.unit)
+    ((same, rate),) = form_peaks(EMULATED, 1, [form])
+    assert same is form
+    assert rate > 0
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=["emulated", "amx"][: len(TARGETS)])
