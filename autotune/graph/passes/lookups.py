@@ -88,8 +88,8 @@ class _Tables:
                 continue
             value = self._value(name)
             values[str(slot)] = value
-            dtype = self.editor.types[name].dtype
-            operands.append(Tensor(str(slot), (N_BYTES,), dtype)[idx(0)])
+            kind = self.editor.types[name].dtype
+            operands.append(Tensor(str(slot), (N_BYTES,), kind)[idx(0)])
         result = tabulate(formula(node.attrs, *operands), values)
         dtype = DTYPES[self.editor.types[node.output].dtype].numpy
         return np.ascontiguousarray(np.broadcast_to(result, (N_BYTES,)).astype(dtype))
