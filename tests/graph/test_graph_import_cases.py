@@ -363,7 +363,7 @@ def test_all_that_several_passes_refuse_is_named_at_once(tmp_path: Path) -> None
         node("Mod", "b b", "c", fmod=0),
         node("MaxPool", "c", "d e", kernel_shape=[1, 1]),
         node("Cast", "e", "f", to=TensorProto.FLOAT),
-        node("ScatterND", "f i d", "y"),
+        node("ScatterND", "f i d", "y", reduction="median"),
     ]
     shapes = {"x": (1, 2, 3, 3), "w": (2, 2, 1, 1), "i": (1, 2, 3, 3, 4)}
     proto = model(nodes, shapes, types={"i": "int64"})

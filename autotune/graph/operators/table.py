@@ -20,6 +20,7 @@ from autotune.graph.operators import (
     recurrent,
     reductions,
     resize,
+    scatter,
     top_k,
     user_operators,
     weight_only,
@@ -28,7 +29,7 @@ from autotune.graph.operators.definition import Operator
 
 FAMILIES = (
     *(elementwise, contraction, convolution, pooling, reductions, normalisation),
-    *(movement, depth_to_space, resize, grid_sample, gather),
+    *(movement, depth_to_space, resize, grid_sample, gather, scatter),
     *(quantisation, integer_products, weight_only),
     *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
