@@ -53,7 +53,7 @@ MAX_INACCURATE = 3
 
 WINOGRAD_ERROR, NARROW_ERROR = 2e-5, 2e-5
 """Largest observed errors of minimal filtering with six points, such as F(4,3), and of three
-products of bfloat16 in place of one of float32 (6e-6 for many terms), relative to the largest output."""
+products of bfloat16 for one of float32 (6e-6 for many terms), relative to the largest output."""
 
 
 class MeasuredSchedule(Protocol):
