@@ -13,7 +13,9 @@ from autotune.target.isa import x86
 from autotune.target.isa.record import Core as Core
 from autotune.target.isa.record import Isa as Isa
 from autotune.target.isa.record import MultiplyAdd as MultiplyAdd
+from autotune.target.isa.record import TileUnit as TileUnit
 from autotune.target.isa.x86 import core_named as core_named
+from autotune.target.isa.x86_tiles import EMULATION as EMULATION
 
 ISAS: tuple[Isa, ...] = (x86.AVX512, x86.AVX2)
 """Widest vectors first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from autotune.target.isa import x86_tiles
 from autotune.target.isa.record import Core, Isa, MultiplyAdd
 
 _FLUSH_TO_ZERO, _DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
@@ -88,7 +89,7 @@ AVX512 = Isa(
     requires=("avx512f", "avx512vl"),
     vector_bits=512,
     n_registers=32,
-    forms=(_FMA, _DOT_BF16, _DOT_INT8, _DOT_INT16_512),
+    forms=(_FMA, _DOT_BF16, _DOT_INT8, _DOT_INT16_512, *x86_tiles.FORMS, *x86_tiles.EMULATED),
     pause="llvm.x86.sse2.pause",
     line_flushes=_LINE_FLUSHES,
     denormals_ir=_DENORMALS_IR,
@@ -112,6 +113,7 @@ NAMES: Mapping[str, Isa] = {
     "skylake-avx512": AVX512,
     "cascadelake": AVX512,
     "icelake-server": AVX512,
+    "sapphirerapids": AVX512,
     "znver4": AVX512,
 }
 """CPUs that `--target` takes, by LLVM's names."""
@@ -124,6 +126,7 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "skylake-avx512": _WORDS,
     "cascadelake": _VNNI,
     "icelake-server": _VNNI,
+    "sapphirerapids": _BF16 | {"amx-tile", "amx-bf16", "amx-int8"},
     "znver4": _BF16,
 }
 """Features of CPUs in `NAMES` that forms of multiply-add ask for."""
