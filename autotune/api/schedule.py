@@ -223,6 +223,15 @@ class StageSchedule:
         """
         return self._take(Annotate(self.name, loop, "dot"))
 
+    def matrix(self, rows: str, groups: str, columns: str, terms: str) -> StageSchedule:
+        """Multiply matrices in registers (AMX): the four innermost loops are one instruction.
+
+        For sums of products of bytes or bfloat16: `rows` of the result, up to 16 `groups` of
+        `terms` of the sum, `columns`. A CPU without such an instruction runs the loops one by one.
+        """
+        kinds = {rows: "tile", groups: "tile", columns: "vectorize", terms: "dot"}
+        return self._take(*(Annotate(self.name, loop, kind) for loop, kind in kinds.items()))
+
     def unroll(self, *loops: str) -> StageSchedule:
         """Expand these loops in full."""
         return self._take(*(Annotate(self.name, loop, "unroll") for loop in loops))

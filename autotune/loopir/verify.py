@@ -161,7 +161,7 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
 
 
 def _check_loop(loop: For, scope: _Scope) -> None:
-    if loop.extent < 1 or loop.kind not in ("serial", "unroll", "vectorize", "dot"):
+    if loop.extent < 1 or loop.kind not in ("serial", "unroll", "vectorize", "dot", "tile"):
         raise MalformedProgram(f"loop {loop.var} cannot be {loop.kind} in {loop.extent}")
     if loop.limit is not None:
         _value(loop.limit, scope)

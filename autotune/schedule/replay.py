@@ -187,10 +187,12 @@ def _parallel(state: State, step: Parallel, _: Holes) -> State:
 def _annotate(state: State, step: Annotate, _: Holes) -> State:
     stage = state[step.stage]
     at = stage.position(step.iter)
-    if step.kind not in ("unroll", "vectorize", "dot"):
+    if step.kind not in ("unroll", "vectorize", "dot", "tile"):
         raise ScheduleError(f"unknown annotation '{step.kind}'")
     if step.kind == "dot":
         _check_dot(stage, at)
+    if step.kind == "tile":
+        _check_tile(stage, at)
     _refuse_ragged(stage, step.iter, "annotated")
     if step.kind == "vectorize" and any(f.loop == step.iter for f in stage.fuses):
         raise ScheduleError(f"{step.iter} is fused: neighbours in it are none in memory")
@@ -201,13 +203,33 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
 
 
 def _check_dot(stage: Stage, at: int) -> None:
-    it, body = stage.iters[at], stage.op.body
-    if not isinstance(body, Reduce) or body.op != "sum" or factors(body.body) is None:
-        raise ScheduleError(f"{stage.name} is no sum of products of narrower factors")
+    it = stage.iters[at]
+    _check_products(stage)
     if it.kind != "reduce" or at + 1 != len(stage.iters):
         raise ScheduleError(f"{it.name} is not the innermost loop, or not one of the reduction")
     if not stage.axis_of(it.name) == stage.op.reduce_axes[-1].name:
         raise ScheduleError(f"{it.name} is no part of the last axis of the reduction")
+
+
+def _check_tile(stage: Stage, at: int) -> None:
+    """Rows of the result and groups of terms, outside of columns and the terms of a group."""
+    it = stage.iters[at]
+    _check_products(stage)
+    kinds = [i.kind for i in stage.iters[-4:]]
+    if kinds != ["spatial", "reduce", "spatial", "reduce"] or at + 1 not in (
+        len(stage.iters) - 3,
+        len(stage.iters) - 2,
+    ):
+        raise ScheduleError(
+            f"{it.name} is no loop over rows, or over groups of terms, of a tile of {stage.name}",
+            "the innermost loops must be rows, groups, columns, terms",
+        )
+
+
+def _check_products(stage: Stage) -> None:
+    body = stage.op.body
+    if not isinstance(body, Reduce) or body.op != "sum" or factors(body.body) is None:
+        raise ScheduleError(f"{stage.name} is no sum of products of narrower factors")
 
 
 # --- location ---------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ MAX_LOCAL_BYTES = 3 << 19
 
 @dataclass(frozen=True, slots=True)
 class Iterator:
-    """One loop of a stage. `kind`: spatial or reduce; `annotation`: "", unroll, vectorize, dot."""
+    """One loop of a stage. `kind`: spatial or reduce; `annotation`: "", unroll, vectorize,
+    dot, tile."""
 
     name: str
     extent: Extent
@@ -142,6 +143,11 @@ class Stage:
             if n >= first and it.kind == "spatial" and not it.annotation
         )
         return max((n + 1 for n in rolled), default=first)
+
+    @property
+    def has_tile(self) -> bool:
+        """Whether the innermost loops are one instruction on matrices."""
+        return any(it.annotation == "tile" for it in self.iters)
 
     def axis_of(self, loop: str) -> str:
         """The axis of the operation that a loop runs over, through all splits."""

@@ -88,10 +88,15 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Mark a loop `unroll` (expanded in full), `vectorize` (one vector; extent = lanes) or `dot`.
+    """Mark a loop `unroll` (expanded in full), `vectorize` (one vector; extent = lanes), `dot` or
+    `tile`.
 
     `dot` marks the innermost loop of a sum of products: its terms are added up by one instruction
     of the CPU, whose form of multiply-add has so many (`autotune.target.isa.MultiplyAdd`).
+
+    `tile` marks two of the four innermost loops of such a sum: rows (tile), groups of terms (tile),
+    columns (vectorize), terms of a group (dot). Together they are one instruction on matrices in
+    registers; where the CPU has none, the loops are expanded.
     """
 
     stage: str

@@ -40,7 +40,7 @@ def _holds(operand: str, dtype: str) -> bool:
 
 
 def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:
-    """The forms that add up several terms of the last reduction axis of `op` at once.
+    """The forms on vectors that add up several terms of the last reduction axis of `op` at once.
 
     The terms are of one length, and they move a factor or the other.
     """
@@ -53,6 +53,7 @@ def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd,
         f
         for f in forms
         if f.terms > 1
+        and f.unit is None
         and last.extent % f.terms == 0
         and dtype_of(op.body) == f.accumulator
         and in_order(f, *pair)
