@@ -83,9 +83,10 @@ class Isa:
     `requires`: LLVM's names of the features that its code may use. `vector_bits`, `n_registers`:
     of the widest float vectors. `forms`: multiply-adds, float32 first. `reciprocal`, `scale`:
     LLVM's intrinsics for 1/x to 14 bits and x·2^n, "" where there is none; they take vectors of
-    `estimate_lanes` floats. `pause`: the intrinsic that eases a core that spins. `line_flushes`:
-    intrinsics that drop a cache line, by the feature they need, fastest first. `denormals_ir`:
-    `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM assembly.
+    `estimate_lanes` floats. `byte_lookup`: that of bytes chosen from two vectors of 64, "" where a
+    CPU has not `byte_lookup_feature`. `pause`: the intrinsic that eases a core that spins.
+    `line_flushes`: intrinsics that drop a cache line, by the feature they need, fastest first.
+    `denormals_ir`: `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM assembly.
     """
 
     name: str
@@ -98,6 +99,8 @@ class Isa:
     denormals_ir: str
     reciprocal: str = ""
     scale: str = ""
+    byte_lookup: str = ""
+    byte_lookup_feature: str = ""
     estimate_lanes: tuple[int, ...] = ()
 
     @property
