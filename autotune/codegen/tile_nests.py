@@ -15,8 +15,9 @@ and their nests are expanded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from typing import TypeAlias
 
@@ -26,7 +27,7 @@ from autotune.loopir.visitor import expressions
 from autotune.target.isa import Isa, MultiplyAdd, TileUnit
 from autotune.te.arith import linear
 from autotune.te.expr import Binary, Const, Expr, Load, Tensor, Var, idx, loads, variables
-from autotune.te.products import factors
+from autotune.te.products import products
 
 _LEAST_OPERANDS = 2
 
@@ -43,8 +44,8 @@ class Operand:
 class Nest:
     """A loop nest that is one instruction on matrix `at` of accumulators `total`.
 
-    `memory`: what is loaded or stored; None where the matrix is cleared. `a`, `b`: the operands of
-    a product by `form`. `loops`: variables of the nest itself, rows first.
+    `memory`: what is loaded or stored; None where the matrix is cleared. `factors`: the operands of
+    each product by `form` that is added. `loops`: variables of the nest itself, rows first.
     """
 
     total: Tensor
@@ -56,8 +57,7 @@ class Nest:
     stores: bool = False
     form: MultiplyAdd | None = None
     groups: int = 0
-    a: Operand | None = None
-    b: Operand | None = None
+    factors: tuple[tuple[Operand, Operand], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,32 +130,49 @@ def _plan(alloc: Alloc, buffers: Buffers, isa: Isa) -> Plan | None:
     """The plan for the buffer of `alloc`; None where it cannot be registers."""
     found = list(_accesses(alloc.body, alloc.buffer.name, buffers, isa, {}))
     nests = [nest for nest, _ in found if nest is not None]
-    products = [(nest, loops) for nest, loops in found if nest is not None and nest.form]
-    if len(nests) < len(found) or not products:
+    sums = [(nest, loops) for nest, loops in found if nest is not None and nest.form]
+    if len(nests) < len(found) or not sums:
         return None
-    (first, loops), shape = products[0], alloc.buffer.tensor.shape
+    (first, loops), shape = sums[0], alloc.buffer.tensor.shape
     same = all((n.rows, n.columns) == shape[-2:] for n in nests)
-    alike = {(id(n.form), n.groups) for n, _ in products}
-    if not first.form or not first.form.unit or not first.a or not first.b:
+    alike = {(id(n.form), n.groups) for n, _ in sums}
+    if not first.form or not first.form.unit:
         return None
-    n_sums, n_left = prod(shape[:-2]), first.form.unit.n_registers - prod(shape[:-2])
+    n_sums = prod(shape[:-2])
+    n_left = first.form.unit.n_registers - n_sums
     if not same or len(alike) > 1 or n_left < _LEAST_OPERANDS:
         return None
-    n_a, n_b = (_n_matrices(o, first, loops) for o in (first.a, first.b))
-    if n_a > n_b:  # the loops over the fewer ones are inside: these stay, the others pass
-        n_b = min(n_b, n_left - 1)
-        n_a = min(n_a, n_left - n_b)
-    else:
-        n_a = min(n_a, n_left - 1)
-        n_b = min(n_b, n_left - n_a)
-    return Plan(first.form, first.rows, first.columns, first.groups, n_sums, n_a, n_b)
+    n_a = _share(n_left, first, loops)
+    return Plan(first.form, first.rows, first.columns, first.groups, n_sums, n_a, n_left - n_a)
 
 
-def _n_matrices(operand: Operand, nest: Nest, loops: Mapping[str, int]) -> int:
-    """How many matrices of an operand one set of accumulators takes."""
+def _share(n_left: int, nest: Nest, loops: Mapping[str, int]) -> int:
+    """How many of the registers that are left hold first operands: so that few loads are needed."""
     used = frozenset[str]().union(*map(variables, nest.at)) - set(nest.loops)
-    moved = used.intersection(*[frozenset[str]().union(*map(variables, operand.load.indices))])
-    return prod(loops[name] for name in moved)
+    own = {name: n for name, n in loops.items() if name in used}
+    points = [dict(zip(own, at, strict=True)) for at in product(*map(range, own.values()))]
+    orders = [[_matrix(f[k], at) for at in points for f in nest.factors] for k in (0, 1)]
+
+    def n_loads(n_a: int) -> int:
+        return _n_loads(orders[0], n_a) + _n_loads(orders[1], n_left - n_a)
+
+    return min(range(1, n_left), key=n_loads)
+
+
+def _matrix(operand: Operand, at: Mapping[str, int]) -> object:
+    """What tells an operand at a point of the unrolled loops from others."""
+    names = frozenset[str]().union(*map(variables, operand.load.indices))
+    return operand.load, tuple(n for name, n in at.items() if name in names)
+
+
+def _n_loads(order: Sequence[object], n_registers: int) -> int:
+    """Loads of operands that are used in an order, where the last used ones stay in registers."""
+    held: list[object] = []
+    n_loads = 0
+    for matrix in order:
+        n_loads += matrix not in held
+        held = [*(h for h in held if h != matrix), matrix][-n_registers:]
+    return n_loads
 
 
 def _accesses(
@@ -237,33 +254,32 @@ def _product(rows: For, groups: For, buffers: Buffers, isa: Isa) -> Nest | None:
     names = (rows.var, lanes.var)
     match terms.body:
         case (Store(tensor=total, indices=at, value=Binary(op="add", a=old, b=term)),):
-            pair = factors(term)
-            if old != Load(total, at) or not _is_matrix(old, names) or pair is None:
+            pairs = products(term)
+            if old != Load(total, at) or not _is_matrix(old, names) or not pairs:
                 return None
             nest = Nest(total, at, rows.extent, lanes.extent, (*names, groups.var, terms.var))
+            nest = replace(nest, groups=groups.extent)
             for form in (f for f in isa.forms if f.unit and f.terms == terms.extent):
-                for a, b in (pair, pair[::-1]):
-                    if form.accumulator == total.dtype and _dtypes(a, b) == form.operands:
-                        found = _operands(nest, a, b, groups, terms, buffers)
-                        if found is not None and _fits(found, form):
-                            return replace(found, form=form, groups=groups.extent)
+                for ordered in (pairs, tuple((b, a) for a, b in pairs)):
+                    if form.accumulator == total.dtype and _fits(nest, form):
+                        found = [_operands(nest, form, *pair, buffers) for pair in ordered]
+                        factors = tuple(pair for pair in found if pair)
+                        if len(factors) == len(pairs):
+                            return replace(nest, form=form, factors=factors)
     return None
 
 
-def _dtypes(a: Expr, b: Expr) -> tuple[str, str] | None:
-    both = isinstance(a, Load) and isinstance(b, Load)
-    return (a.tensor.dtype, b.tensor.dtype) if both else None  # type: ignore[union-attr]
-
-
 def _operands(
-    nest: Nest, a: Expr, b: Expr, groups: For, terms: For, buffers: Buffers
-) -> Nest | None:
-    """`nest` with its operands: rows of neighbouring terms, and rows of terms by columns."""
-    rows, lanes = nest.loops[:2]
-    n = terms.extent
-    x = _operand(a, buffers, rows, {groups.var: n, terms.var: 1, lanes: 0})
-    y = _operand(b, buffers, groups.var, {lanes: n, terms.var: 1, rows: 0})
-    return replace(nest, a=x, b=y, groups=groups.extent) if x and y else None
+    nest: Nest, form: MultiplyAdd, a: Expr, b: Expr, buffers: Buffers
+) -> tuple[Operand, Operand] | None:
+    """The operands of a product: rows of neighbouring terms, and rows of terms by columns."""
+    rows, lanes, groups, terms = nest.loops
+    n = form.terms
+    x = _operand(a, buffers, rows, {groups: n, terms: 1, lanes: 0})
+    y = _operand(b, buffers, groups, {lanes: n, terms: 1, rows: 0})
+    if not x or not y or (x.load.tensor.dtype, y.load.tensor.dtype) != form.operands:
+        return None
+    return x, y
 
 
 def _fits(nest: Nest, form: MultiplyAdd) -> bool:

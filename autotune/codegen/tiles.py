@@ -165,12 +165,13 @@ class Tiles:
         if nest is None or self._plan is None or self._code is None:
             return False
         register = self._register(nest, self._plan)
-        if nest.form and nest.a and nest.b:
+        if nest.form:
             first = self._plan.n_sums
             end = first + self._plan.n_a
-            a = self._operand(nest, nest.a, range(first, end))
-            b = self._operand(nest, nest.b, range(end, end + self._plan.n_b))
-            self._code.multiply_add(nest.form, register, a, b)
+            for x, y in nest.factors:
+                a = self._operand(nest, x, range(first, end))
+                b = self._operand(nest, y, range(end, end + self._plan.n_b))
+                self._code.multiply_add(nest.form, register, a, b)
         elif nest.memory is None:
             self._code.zero(register)
         elif nest.stores:
@@ -180,6 +181,14 @@ class Tiles:
         else:
             self._code.load(register, self._where(nest, nest.memory)[0], row_bytes(nest.memory))
         return True
+
+    def _multiply_add(self, nest: Nest, form: MultiplyAdd, register: int, plan: Plan) -> None:
+        assert self._code is not None
+        end = plan.n_sums + plan.n_a
+        for first, second in nest.factors:
+            a = self._operand(nest, first, range(plan.n_sums, end))
+            b = self._operand(nest, second, range(end, end + plan.n_b))
+            self._code.multiply_add(form, register, a, b)
 
     def _register(self, nest: Nest, plan: Plan) -> int:
         """The register of an accumulator, by the values of the unrolled loops."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from autotune.errors import NoValidSchedule, ScheduleError
 from autotune.loopir.lower import lower
 from autotune.result import MeasureResult, MeasureStatus
-from autotune.schedule.steps import Steps, Winograd, steps_text
+from autotune.schedule.steps import Algorithm, NarrowProducts, Steps, Winograd, steps_text
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.features import features
 from autotune.search.cost.ranker import Array, Ranker
@@ -51,8 +51,9 @@ MAX_INACCURATE = 3
 """An algorithm with so many inaccurate candidates and no valid one is not proposed again."""
 
 
-WINOGRAD_ERROR = 2e-5
-"""Largest observed error of minimal filtering with six points, such as F(4,3)."""
+WINOGRAD_ERROR, NARROW_ERROR = 2e-5, 2e-5
+"""Largest observed errors of minimal filtering with six points, such as F(4,3), and of three
+products of bfloat16 for one of float32 (6e-6 for many terms), relative to the largest output."""
 
 
 class MeasuredSchedule(Protocol):
@@ -319,7 +320,7 @@ def default_steps(
 ) -> Steps:
     """The schedule that the analytical cost model likes best; no measurement.
 
-    Its error is not measured: if `max_error` is smaller than errors of Winograd, sums are direct.
+    Its error is not measured: where errors of an algorithm exceed `max_error`, sums are direct.
     Raises NoValidSchedule when no sketch of the task has a valid row.
     """
     return default_candidate(dag, target, n_threads, max_error).steps
@@ -344,8 +345,7 @@ def _default_policy(
 ) -> SketchPolicy:
     policy = SketchPolicy(dag, target, n_threads, Ranker(0), np.random.default_rng(0))
     policy.generations, policy.prune_log2 = _DEFAULT_GENERATIONS, _DEFAULT_PRUNE_LOG2
-    if max_error < WINOGRAD_ERROR:
-        policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
+    policy.sketches = {n: s for n, s in policy.sketches.items() if _error(s) <= max_error}
     return policy
 
 
@@ -359,6 +359,12 @@ def default_alternatives(
     return _default_policy(dag, target, n_threads, max_error).near_best(n, factor)
 
 
-def algorithm(sketch: Sketch) -> Steps:
+def algorithm(sketch: Sketch) -> tuple[Algorithm, ...]:
     """The steps of a sketch that change what is summed up; none: sums as they are defined."""
-    return tuple(step for step in sketch.steps if isinstance(step, Winograd))
+    return tuple(step for step in sketch.steps if isinstance(step, Algorithm))
+
+
+def _error(sketch: Sketch) -> float:
+    """The largest error of its algorithms that was ever observed."""
+    errors = {Winograd: WINOGRAD_ERROR, NarrowProducts: NARROW_ERROR}
+    return max((errors[type(step)] for step in algorithm(sketch)), default=0.0)

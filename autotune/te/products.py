@@ -2,11 +2,14 @@
 
 s = sum(cast(int32, x[m, k]) * cast(int32, w[k, n]), k)      uint8 · int8 -> int32
 s = sum(cast(float32, x[m, k]) * cast(float32, w[k, n]), k)  bfloat16 · bfloat16 -> float32
+
+A term may be several such products, which then go to one accumulator one after the other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from autotune.dtypes import DTYPES
 from autotune.target.isa import MultiplyAdd
@@ -17,16 +20,31 @@ from autotune.te.expr import Axis, Binary, Cast, Expr, Load, Reduce, dtype_of, l
 _LEAST_GROUPS = 4
 """Groups of terms in a matrix; with fewer its registers are all but empty."""
 
+Factors: TypeAlias = tuple[Expr, Expr]
+"""The two factors of a product, as they are before they are widened."""
 
-def factors(term: Expr) -> tuple[Expr, Expr] | None:
-    """The two factors of a product as they are before they are widened; None where it is none."""
+
+def products(term: Expr) -> tuple[Factors, ...]:
+    """The products of narrow factors that `term` adds up, in order; none where it is no such sum.
+
+    All are of one pair of types, so that one form of multiply-add takes them all.
+    """
+    found = _products(term)
+    types = {tuple(dtype_of(e) for e in pair) for pair in found}
+    return found if len(types) == 1 else ()
+
+
+def _products(term: Expr) -> tuple[Factors, ...]:
     match term:
         case Binary(op="mul", a=Cast(a=a), b=Cast(a=b)):
-            return a, b
-    return None
+            return ((a, b),)
+        case Binary(op="add", a=a, b=b):
+            left, right = _products(a), _products(b)
+            return (*left, *right) if left and right else ()
+    return ()
 
 
-def in_order(form: MultiplyAdd, a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
+def in_order(form: MultiplyAdd, a: Expr, b: Expr) -> Factors | None:
     """The factors in the order in which `form` takes them; None where it takes no such types.
 
     What is narrower than an operand of the form is widened in registers.
@@ -50,8 +68,8 @@ def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd,
 
     The terms are of one length, and they move a factor or the other.
     """
-    pair = _factors_of(op)
-    if pair is None:
+    pairs = _products_of(op)
+    if not pairs:
         return ()
     last = op.reduce_axes[-1]
     return tuple(
@@ -61,30 +79,30 @@ def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd,
         and f.unit is None
         and last.extent % f.terms == 0
         and dtype_of(op.body) == f.accumulator
-        and in_order(f, *pair)
+        and in_order(f, *pairs[0])
     )
 
 
-def _factors_of(op: Compute) -> tuple[Expr, Expr] | None:
-    """The factors of a sum along whose last axis terms can be added up at once."""
+def _products_of(op: Compute) -> tuple[Factors, ...]:
+    """The products of a sum along whose last axis terms can be added up at once."""
     if not isinstance(op.body, Reduce) or op.body.op != "sum":
-        return None
-    pair, last = factors(op.body.body), op.reduce_axes[-1]
+        return ()
+    last = op.reduce_axes[-1]
     moves = last.limit is None and last.name in variables(op.body.body)
-    return pair if moves else None
+    return products(op.body.body) if moves else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
     """A sum as products of matrices by `form`: c[rows, columns] += a[rows, k] · b[k, columns].
 
-    `rows`: the position of the axis that moves `a` alone; columns are the last axis, k the last one
-    of the reduction, of which an instruction takes `groups` groups of the terms of `form`.
+    `factors`: `a` and `b` of each product. `rows`: the position of the axis that moves `a` alone;
+    columns are the last axis, k the last one of the reduction, of which an instruction takes
+    `groups` groups of the terms of `form`.
     """
 
     form: MultiplyAdd
-    a: Load
-    b: Load
+    factors: tuple[tuple[Load, Load], ...]
     rows: int
     groups: int
 
@@ -95,37 +113,42 @@ def as_matrices(op: Compute, forms: tuple[MultiplyAdd, ...]) -> Matrices | None:
     A row of `a` is contiguous along k; all rows of it are equally far apart. Factors are not
     widened in between: they are of the very types of the form.
     """
-    pair = _factors_of(op)
-    if pair is None or len(op.axes) < 2:
+    pairs = _products_of(op)
+    if not pairs or len(op.axes) < 2:
         return None
-    columns, last = op.axes[-1], op.reduce_axes[-1]
-    for a, b in (pair, pair[::-1]):
-        if not isinstance(a, Load) or not isinstance(b, Load):
-            return None
-        rows = _rows(op, a, b)
-        if rows is None or columns.name in _moving(a) or columns.name not in _moving(b):
+    for ordered in (pairs, tuple((b, a) for a, b in pairs)):
+        loaded = tuple((a, b) for a, b in ordered if isinstance(a, Load) and isinstance(b, Load))
+        rows = _rows(op, loaded) if len(loaded) == len(pairs) else None
+        if rows is None or not all(_fits(op, *pair) for pair in loaded):
             continue
-        types = (a.tensor.dtype, b.tensor.dtype)
+        types = tuple(x.tensor.dtype for x in loaded[0])
         for form in forms:
             fits = form.unit and form.operands == types and form.accumulator == op.tensor.dtype
-            groups = _groups(last.extent, form) if fits and _is_contiguous(a, last) else 0
+            groups = _groups(op.reduce_axes[-1].extent, form) if fits else 0
             if groups >= _LEAST_GROUPS:
-                return Matrices(form, a, b, op.axes.index(rows), groups)
+                return Matrices(form, loaded, op.axes.index(rows), groups)
     return None
+
+
+def _fits(op: Compute, a: Load, b: Load) -> bool:
+    """Whether columns move `b` alone, and rows of `a` are contiguous along the reduction."""
+    columns = op.axes[-1].name
+    is_split = columns not in _moving(a) and columns in _moving(b)
+    return is_split and _is_contiguous(a, op.reduce_axes[-1])
 
 
 def _moving(load: Load) -> frozenset[str]:
     return frozenset[str]().union(*map(variables, load.indices))
 
 
-def _rows(op: Compute, a: Load, b: Load) -> Axis | None:
-    """The axis of most rows, up to those of a register, that moves `a` evenly and not `b`."""
+def _rows(op: Compute, factors: tuple[tuple[Load, Load], ...]) -> Axis | None:
+    """The axis of most rows, up to those of a register, that moves each `a` evenly and no `b`."""
     found = [
         x
         for x in op.axes[:-1]
         if x.extent > 1
-        and x.name in _moving(a) - _moving(b)
-        and not any(linear(i).is_opaque_in(x.name) for i in a.indices)
+        and all(x.name in _moving(a) - _moving(b) for a, b in factors)
+        and not any(linear(i).is_opaque_in(x.name) for a, _ in factors for i in a.indices)
     ]
     return max(reversed(found), key=lambda x: min(x.extent, 16), default=None)
 

@@ -54,8 +54,8 @@ from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import matches
 from autotune.te.dag import Compute, Placeholder
-from autotune.te.expr import Axis, variables
-from autotune.te.products import Matrices, as_matrices, dot_forms
+from autotune.te.expr import Axis, Reduce, variables
+from autotune.te.products import Matrices, as_matrices, dot_forms, products
 from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
 
 
@@ -184,21 +184,23 @@ def _with_forms(
     """The variants with each form of multiply-add that fits the reduction, and with plain ones.
 
     A window that is unrolled as a whole has no terms left to add up at once. Sums of integers are
-    the same by every form: that with the most terms is the fastest. Matrices are read as the unit
-    wants them: the second one is a constant, which is packed so, and no padding is chosen between.
+    the same by every form: that with the most terms is the fastest. Several products in place of
+    one are there for such forms alone. Matrices are read as the unit wants them: the second factor
+    is a constant, which is packed so, and no padding is chosen between.
     """
     forms = dot_forms(anchor, target.isa.forms)
     integers = [f for f in forms if not is_float(f.accumulator)]
     forms = (max(integers, key=lambda f: f.terms),) if integers else forms
     plain = [v for v in variants if v.interleave == 1 and not v.unroll_window]
     dots = [replace(v, dot_terms=f.terms) for f in forms for v in plain]
-    found = dots if dots and integers else variants + dots
+    several = isinstance(anchor.body, Reduce) and len(products(anchor.body.body)) > 1
+    found = dots if several or (dots and integers) else variants + dots
     tiles = as_matrices(anchor, target.isa.forms)
-    if tiles is None or tiles.b.tensor.name not in constants:
-        return found
-    terms = tiles.form.terms
-    kept = (v for v in plain if not v.inline_producers)
-    return found + [replace(v, dot_terms=terms, matrices=tiles) for v in kept]
+    if tiles is not None and all(b.tensor.name in constants for _, b in tiles.factors):
+        kept = (v for v in plain if not v.inline_producers)
+        found += [replace(v, dot_terms=tiles.form.terms, matrices=tiles) for v in kept]
+    # what decides on several products is outside
+    return [v for v in found if not several or not v.producers_per_k]
 
 
 def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) -> list[Partial]:
