@@ -186,6 +186,7 @@ class _Nest:
         if outer and overlap:
             raise ScheduleError(f"{stage.name}: blocked reduction with overlapping tiles")
         direct = inst.local and not outer and not overlap and inst.covers(depth)
+        direct = direct and not stage.has_tile  # whose accumulators are registers only
         tile = tuple(i for i in stage.iters[depth:] if i.kind == "spatial")
         shape = tuple(sizes[i.name] for i in tile)
         where = Instance.target if direct else partial(_accumulator, tile=tile, shape=shape)
@@ -342,10 +343,10 @@ def _known(ranges: Ranges, e: Expr, limits: tuple[int, int]) -> Ranges:
 
 
 def _loop(stage: Stage, it: Iterator, extent: int, body: Body, limit: Expr | None = None) -> Body:
-    """A loop around `body`, unless it runs once."""
+    """A loop around `body`, unless it runs once; rows of a tile are one of its dimensions still."""
     if limit is not None:
         return (For(loop_var(stage, it), extent, "serial", body, limit),)
-    if extent == 1:
+    if extent == 1 and (it.annotation != "tile" or it.kind == "reduce"):
         return body
     if it.annotation == "vectorize" and not all(map(_is_straight, body)):
         raise ScheduleError(f"{stage.name}: only unrolled loops fit inside vector loop {it.name}")

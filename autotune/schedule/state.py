@@ -24,7 +24,8 @@ MAX_LOCAL_BYTES = 3 << 19
 
 @dataclass(frozen=True, slots=True)
 class Iterator:
-    """One loop of a stage. `kind`: spatial or reduce; `annotation`: "", unroll, vectorize, dot."""
+    """One loop of a stage. `kind`: spatial or reduce; `annotation`: "", unroll, vectorize,
+    dot, tile."""
 
     name: str
     extent: Extent
@@ -143,6 +144,11 @@ class Stage:
         )
         return max((n + 1 for n in rolled), default=first)
 
+    @property
+    def has_tile(self) -> bool:
+        """Whether the innermost loops are one instruction on matrices."""
+        return any(it.annotation == "tile" for it in self.iters)
+
     def axis_of(self, loop: str) -> str:
         """The axis of the operation that a loop runs over, through all splits."""
         parent = next((r.parent for r in self.splits if loop in r.children), None)
@@ -170,7 +176,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """Sum `name` computed by minimal filtering: `data` is the stage of its transformed data.
+    """Sum `name` computed from the transformed data of stage `data`, as by minimal filtering.
 
     `watched`: points that tell whether the data are finite and bounded, by axis of that stage.
     """
@@ -185,7 +191,7 @@ class State:
     """Stages in topological order over the DAG as rewritten by the steps.
 
     `derived`: constants that the steps made out of those of the task, to be evaluated in order.
-    `transformed`: the sums that minimal filtering computes.
+    `transformed`: the sums that are not computed as they are defined.
     """
 
     dag: ComputeDAG

@@ -12,7 +12,7 @@ from autotune.errors import NoValidSchedule, ScheduleError
 from autotune.loopir.lower import lower
 from autotune.schedule.steps import Steps
 from autotune.search.cost.ranker import Ranker
-from autotune.search.policy import WINOGRAD_ERROR, Candidate, SketchPolicy, algorithm
+from autotune.search.policy import Candidate, SketchPolicy, algorithm_error
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
@@ -30,7 +30,7 @@ def default_steps(
 ) -> Steps:
     """The schedule that the analytical cost model likes best; no measurement.
 
-    Its error is not measured: if `max_error` is smaller than errors of Winograd, sums are direct.
+    Its error is not measured: where errors of an algorithm exceed `max_error`, sums are direct.
     Raises NoValidSchedule when no sketch of the task has a valid row.
     """
     return default_candidate(dag, target, n_threads, max_error).steps
@@ -63,6 +63,6 @@ def default_alternatives(
 
 def _policy(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) -> SketchPolicy:
     policy = SketchPolicy(dag, target, n_threads, Ranker(0), np.random.default_rng(0))
-    if max_error < WINOGRAD_ERROR:
-        policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
+    bearable = {n: s for n, s in policy.sketches.items() if algorithm_error(s) <= max_error}
+    policy.sketches = bearable
     return policy

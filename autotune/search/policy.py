@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.result import MeasureResult, MeasureStatus
-from autotune.schedule.steps import Steps, Winograd, steps_text
+from autotune.schedule.steps import Algorithm, NarrowProducts, Steps, Winograd, steps_text
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.features import features
 from autotune.search.cost.ranker import Array, Ranker
@@ -45,8 +45,9 @@ MAX_INACCURATE = 3
 """An algorithm with so many inaccurate candidates and no valid one is not proposed again."""
 
 
-WINOGRAD_ERROR = 2e-5
-"""Largest observed error of minimal filtering with six points, such as F(4,3)."""
+WINOGRAD_ERROR, NARROW_ERROR = 2e-5, 2e-5
+"""Largest observed errors of minimal filtering with six points, such as F(4,3), and of three
+products of bfloat16 for one of float32 (6e-6 for many terms), relative to the largest output."""
 
 
 class MeasuredSchedule(Protocol):
@@ -323,6 +324,12 @@ def _first_of_each(rows: Rows) -> NDArray[np.intp]:
     return first
 
 
-def algorithm(sketch: Sketch) -> Steps:
+def algorithm(sketch: Sketch) -> tuple[Algorithm, ...]:
     """The steps of a sketch that change what is summed up; none: sums as they are defined."""
-    return tuple(step for step in sketch.steps if isinstance(step, Winograd))
+    return tuple(step for step in sketch.steps if isinstance(step, Algorithm))
+
+
+def algorithm_error(sketch: Sketch) -> float:
+    """The largest error of its algorithms that was ever observed."""
+    errors = {Winograd: WINOGRAD_ERROR, NarrowProducts: NARROW_ERROR}
+    return max((errors[type(step)] for step in algorithm(sketch)), default=0.0)
