@@ -269,5 +269,7 @@ def _atom_bounds(atom: Expr, ranges: Ranges) -> tuple[int, int]:
             return min(al, bl), max(ah, bh)
         case Cast(a=a) if (known := DTYPES[dtype_of(a)]).bits <= _SHORT and known.is_integer:
             return int(known.low), int(known.high)
+        case Cast(a=Binary(op="mod" | "floordiv") as a):
+            return bounds(a, ranges)
         case _:
             raise KeyError(f"no bounds for {atom}")

@@ -17,7 +17,7 @@ from autotune.measure.local import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
-from autotune.search.policy import default_steps
+from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from tests.graph.onnx_models import model, node, onnxruntime_outputs, save
 from tests.graph.text_models import text_transformer
