@@ -38,6 +38,7 @@ from autotune.network.oracles import Original
 from autotune.network.runtime import model_of
 from autotune.records import Header, Log, read_log
 from autotune.target import parse_target, require_cores, runs_here, usable_cores
+from autotune.target.tiles import denial
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 Given: TypeAlias = Mapping[str, NDArray[Any]] | Sequence[Mapping[str, NDArray[Any]]] | None
@@ -176,7 +177,7 @@ def compile_plan(
     wrong, LogMismatch for a log of another model or CPU.
     """
     sources = plan.sources() if sources is None else sources
-    for text in sources.notes:
+    for text in (*denial(), *sources.notes):
         note(text)
     artifact, networks = _programs(sources, plan, note, progress)
     if not runs_here(plan.target):

@@ -38,6 +38,7 @@ from autotune.measure.protocols import Device
 from autotune.records import Header, Journal, Log, read_log, require_new_log
 from autotune.search.partial import Rule
 from autotune.target import Target, parse_target, require_cores, runs_here
+from autotune.target.tiles import denial
 from autotune.tuner import Budget, spent
 
 Shapes = dict[str, tuple[int, ...]]
@@ -90,7 +91,7 @@ def prepare(
     sources = sources_of(path, bound, is_random, known, fixed, fallback, config.precision)
     require_tunable(sources, path.name)
     source = str(path.resolve())
-    return Prepared(sources.wholes, config, target, source, bound, sources.notes)
+    return Prepared(sources.wholes, config, target, source, bound, (*denial(), *sources.notes))
 
 
 def prepare_network(
@@ -105,7 +106,8 @@ def prepare_network(
     require_cores(config.threads)
     target = local_target(config.target)
     require_room(Path(source), log)
-    return Prepared((network,), config, target, source, (Variant(shapes or {}),))
+    whole = (Variant(shapes or {}),)
+    return Prepared((network,), config, target, source, whole, denial())
 
 
 def require_room(model: Path, log: Path | None) -> None:
@@ -189,7 +191,7 @@ def reopen(
         budget = Budget(config.trials, config.time_s)
         if trials is not None or time_s is not None:
             budget = spent(log).plus(trials, time_s)
-        notes = tuple(_notes(journal, header))
+        notes = (*denial(), *_notes(journal, header))
         journal.append([header])
         yield OpenSession(journal, log, header, budget, notes)
 
