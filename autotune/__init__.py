@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from autotune.network.runtime import load as load
     from autotune.records import best_for as best_for
     from autotune.records import read_log as read_log
-    from autotune.search.policy import default_steps as default_steps
+    from autotune.search.defaults import default_steps as default_steps
     from autotune.target import host_target as host_target
 
 __version__ = "0.1.0"
@@ -143,7 +143,7 @@ _LAZY |= {
     "build_network": "autotune.graph.network",
     "chosen": "autotune.graph.network",
     "compile_network": "autotune.network.compiler",
-    "default_steps": "autotune.search.policy",
+    "default_steps": "autotune.search.defaults",
     "host_target": "autotune.target",
     "load": "autotune.network.runtime",
     "read_log": "autotune.records",

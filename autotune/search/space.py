@@ -48,6 +48,7 @@ class Tag(StrEnum):
     GATHERED = "gathered"
     AS_READ = "as-read"
     RAGGED = "ragged"
+    SCATTERED = "scattered"
     DOT2 = "dot2"
     DOT4 = "dot4"
 

@@ -24,8 +24,8 @@ from autotune.te.expr import (
 )
 from autotune.te.intrinsics import INTRINSICS
 
-_LOOKUP = 4
-"""Instructions that look bytes up in a table of all bytes."""
+_LOOKUPS = {"uint8": 4, "int32": 2}
+"""Instructions that look up bytes in a table of all bytes, by 4 bits in one of 16 floats."""
 _EXTREMUM = 3
 """Instructions of a minimum or maximum whose operands may both be NaN."""
 _BINARIES = {"div": 8, "pow": 130, "fmod": 160}
@@ -50,8 +50,8 @@ def _work(e: Expr, seen: set[Expr]) -> int:
         return 0
     seen.add(e)
     match e:
-        case Load(indices=(Cast(a=a),)) if dtype_of(a) == "uint8":
-            return _LOOKUP + _work(a, seen)
+        case Load(indices=(Cast(a=a),)) if cost := _LOOKUPS.get(dtype_of(a)):
+            return cost + _work(a, seen)
         case Load():
             return 0
         case Select(cond=Compare(op="eq", a=Var(), b=Const()), a=a, b=b) if dtype_of(e) != "bool":

@@ -96,6 +96,7 @@ AVX512 = Isa(
     reciprocal="llvm.x86.avx512.rcp14.ps",
     scale="llvm.x86.avx512.mask.scalef.ps",
     estimate_lanes=(4, 8, 16),
+    lane_lookup="llvm.x86.avx512.permvar.sf.512",
     byte_lookup="llvm.x86.avx512.vpermi2var.qi.512",
     byte_lookup_feature="avx512vbmi",
 )
