@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from autotune.dtypes import DTYPES
 from autotune.target.isa import MultiplyAdd
-from autotune.te.dag import Compute
+from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Binary, Cast, Expr, Reduce, dtype_of, variables
 
 
@@ -58,3 +58,21 @@ def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd,
         and dtype_of(op.body) == f.accumulator
         and in_order(f, *pair)
     )
+
+
+_PRECISIONS = {"bfloat16": "bf16", "float16": "f16", "uint8": "int8", "int8": "int8"}
+
+
+def precision_of(dag: ComputeDAG) -> str:
+    """What the products of a computation are made of: "f32", "bf16", "f16" or "int8".
+
+    The narrowest where several sums differ; "f32" where a factor is wide or nothing is multiplied.
+    """
+    found = (_narrow_factors(op) for op in dag.computes)
+    return next((name for name in found if name), "f32")
+
+
+def _narrow_factors(op: Compute) -> str:
+    pair = factors(op.body.body) if isinstance(op.body, Reduce) and op.body.op == "sum" else None
+    names = {_PRECISIONS.get(dtype_of(e), "") for e in pair or ()}
+    return names.pop() if len(names) == 1 else ""
