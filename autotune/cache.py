@@ -11,6 +11,7 @@ not kept, what is damaged is not found. Deleting the folder, at any time, emptie
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _DIGEST_BYTES = 32
-_SUFFIX, _PENDING = ".entry", ".tmp"
+_SUFFIX, _PENDING, _LOCK = ".entry", ".tmp", ".lock"
 _KEPT_SHARE = 0.8
 """Of `max_bytes`, after entries were removed: so that not every `put` has to look at all."""
 _STALE_S = 3600.0
@@ -110,11 +111,7 @@ class Store:
 
         Raises OSError where it cannot be written; what was there before is then there still.
         """
-        path = self._path(key)
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_ours(self.folder):
-            raise PermissionError(f"{self.folder} may be written by others")
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path = self._made_path(key)
         pending = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}{_PENDING}")
         try:
             with open(pending, "xb") as file:
@@ -125,6 +122,24 @@ class Store:
             pending.unlink(missing_ok=True)
         self._make_room(n_bytes, path)
 
+    @contextmanager
+    def locked(self, key: str) -> Iterator[None]:
+        """Nobody else, in this process or another, is in such a block of the same key meanwhile.
+
+        Where the folder cannot be used nobody is kept out.
+        """
+        handle = -1
+        with suppress(OSError):
+            path = self._made_path(key).with_suffix(_LOCK)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.utime(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            if handle >= 0:
+                os.close(handle)
+
     def remove(self, key: str) -> None:
         """Forget `key`, if it is there."""
         with suppress(OSError):
@@ -132,6 +147,15 @@ class Store:
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}{_SUFFIX}"
+
+    def _made_path(self, key: str) -> Path:
+        """The file of `key` in a folder that is there. Raises OSError."""
+        path = self._path(key)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_ours(self.folder):
+            raise PermissionError(f"{self.folder} may be written by others")
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        return path
 
     def _make_room(self, n_bytes: int, newest: Path) -> None:
         """Remove what was used least recently, where all is more than `max_bytes`."""
@@ -159,7 +183,7 @@ class Store:
                 info = path.stat()
                 if path.suffix == _SUFFIX:
                     yield info.st_mtime, info.st_size, path
-                elif path.suffix == _PENDING and time.time() - info.st_mtime > _STALE_S:
+                elif time.time() - info.st_mtime > _STALE_S:
                     path.unlink()
 
 

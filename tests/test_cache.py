@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from subprocess import run
 
@@ -127,6 +128,26 @@ def test_many_threads_see_whole_entries_or_none(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_one_at_a_time_is_in_the_block_of_a_key(store: Store) -> None:
+    inside, most = 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        with Store(store.folder, 10_000).locked(KEYS[0]):
+            inside += 1
+            most = max(most, inside)
+            time.sleep(0.01)
+            inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    with store.locked(KEYS[1]):  # another key is another matter
+        for thread in threads:
+            thread.join()
+    assert most == 1
 
 
 def test_the_folder_is_where_the_system_keeps_caches(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from autotune.schedule.steps import (
     ComputeInline,
     Fuse,
     Interleave,
+    NarrowProducts,
     Pack,
     Parallel,
     Parts,
@@ -264,6 +265,10 @@ class StageSchedule:
         """Rewrite a convolution by minimal filtering F(tile, ·) along the reduction axes `taps`."""
         self._take(Winograd(self.name, tuple(taps), tile))
 
+    def narrow_products(self, n_products: int = 3) -> None:
+        """Rewrite a sum of float32 products by 3 or 6 products of bfloat16 parts each."""
+        self._take(NarrowProducts(self.name, n_products))
+
     def pack(self, tensor: str) -> StageSchedule:
         """Store constant `tensor` in the order in which this stage reads it."""
         return self._take(Pack(tensor, self.name))
@@ -348,6 +353,8 @@ def _call_text(step: Step) -> str:
             return f'interleave({factor}, "{name}")'
         case Winograd(taps=taps, tile=tile):
             return f"winograd([{_quoted(*taps)}], {tile})"
+        case NarrowProducts(n_products=n_products):
+            return f"narrow_products({n_products})"
         case Pack(tensor=tensor):
             return f'pack("{tensor}")'
         case Prefetch(tensor=tensor, distance=distance):

@@ -17,6 +17,7 @@ from autotune.codegen.dots import emit_dot, find_dot
 from autotune.codegen.frame import Frame, Guard, reads_memory
 from autotune.codegen.lanes import NEAR_STRIDES
 from autotune.codegen.loads import load_picked, load_repeated, load_strided
+from autotune.codegen.lookups import load_looked_up, table_index
 from autotune.codegen.powers import fixed_power
 from autotune.codegen.text import (
     I1,
@@ -369,6 +370,10 @@ class _Function:
         return Guard(self.b.and_(x, y), a.loops | b.loops)
 
     def _load(self, e: Load, guard: Guard | None) -> Value:
+        if guard is None and self.at.lanes and (index := table_index(e)) is not None:
+            found = load_looked_up(self, e, index)
+            if found is not None:
+                return found
         form = self.at.form(e, e.tensor, e.indices)
         lane = self.at.lane_stride(form)
         kind = TYPES[e.tensor.dtype]

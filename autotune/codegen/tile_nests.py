@@ -15,7 +15,7 @@ and their nests are expanded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
@@ -26,7 +26,7 @@ from autotune.loopir.visitor import expressions
 from autotune.target.isa import Isa, MultiplyAdd, TileUnit
 from autotune.te.arith import linear
 from autotune.te.expr import Binary, Const, Expr, Load, Tensor, Var, idx, loads, variables
-from autotune.te.products import factors
+from autotune.te.products import Factors, products
 
 _LEAST_OPERANDS = 2
 
@@ -43,8 +43,8 @@ class Operand:
 class Nest:
     """A loop nest that is one instruction on matrix `at` of accumulators `total`.
 
-    `memory`: what is loaded or stored; None where the matrix is cleared. `a`, `b`: the operands of
-    a product by `form`. `loops`: variables of the nest itself, rows first.
+    `memory`: what is loaded or stored; None where the matrix is cleared. `factors`: the operands of
+    each product by `form` that is added. `loops`: variables of the nest itself, rows first.
     """
 
     total: Tensor
@@ -56,8 +56,7 @@ class Nest:
     stores: bool = False
     form: MultiplyAdd | None = None
     groups: int = 0
-    a: Operand | None = None
-    b: Operand | None = None
+    factors: tuple[tuple[Operand, Operand], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +129,18 @@ def _plan(alloc: Alloc, buffers: Buffers, isa: Isa) -> Plan | None:
     """The plan for the buffer of `alloc`; None where it cannot be registers."""
     found = list(_accesses(alloc.body, alloc.buffer.name, buffers, isa, {}))
     nests = [nest for nest, _ in found if nest is not None]
-    products = [(nest, loops) for nest, loops in found if nest is not None and nest.form]
-    if len(nests) < len(found) or not products:
+    sums = [(nest, loops) for nest, loops in found if nest is not None and nest.form]
+    if len(nests) < len(found) or not sums:
         return None
-    (first, loops), shape = products[0], alloc.buffer.tensor.shape
+    (first, loops), shape = sums[0], alloc.buffer.tensor.shape
     same = all((n.rows, n.columns) == shape[-2:] for n in nests)
-    alike = {(id(n.form), n.groups) for n, _ in products}
-    if not first.form or not first.form.unit or not first.a or not first.b:
+    alike = {(id(n.form), n.groups) for n, _ in sums}
+    if not first.form or not first.form.unit:
         return None
     n_sums, n_left = prod(shape[:-2]), first.form.unit.n_registers - prod(shape[:-2])
     if not same or len(alike) > 1 or n_left < _LEAST_OPERANDS:
         return None
-    n_a, n_b = (_n_matrices(o, first, loops) for o in (first.a, first.b))
+    n_a, n_b = (_n_matrices(o, first, loops) for o in zip(*first.factors, strict=True))
     if n_a > n_b:  # the loops over the fewer ones are inside: these stay, the others pass
         n_b = min(n_b, n_left - 1)
         n_a = min(n_a, n_left - n_b)
@@ -151,11 +150,14 @@ def _plan(alloc: Alloc, buffers: Buffers, isa: Isa) -> Plan | None:
     return Plan(first.form, first.rows, first.columns, first.groups, n_sums, n_a, n_b)
 
 
-def _n_matrices(operand: Operand, nest: Nest, loops: Mapping[str, int]) -> int:
-    """How many matrices of an operand one set of accumulators takes."""
+def _n_matrices(operands: Iterable[Operand], nest: Nest, loops: Mapping[str, int]) -> int:
+    """How many matrices of some operands one set of accumulators takes."""
     used = frozenset[str]().union(*map(variables, nest.at)) - set(nest.loops)
-    moved = used.intersection(*[frozenset[str]().union(*map(variables, operand.load.indices))])
-    return prod(loops[name] for name in moved)
+    total = 0
+    for load in dict.fromkeys(o.load for o in operands):
+        moved = used.intersection(*[frozenset[str]().union(*map(variables, load.indices))])
+        total += prod(loops[name] for name in moved)
+    return total
 
 
 def _accesses(
@@ -237,14 +239,14 @@ def _product(rows: For, groups: For, buffers: Buffers, isa: Isa) -> Nest | None:
     names = (rows.var, lanes.var)
     match terms.body:
         case (Store(tensor=total, indices=at, value=Binary(op="add", a=old, b=term)),):
-            pair = factors(term)
-            if old != Load(total, at) or not _is_matrix(old, names) or pair is None:
+            pairs = products(term)
+            if old != Load(total, at) or not _is_matrix(old, names) or not pairs:
                 return None
             nest = Nest(total, at, rows.extent, lanes.extent, (*names, groups.var, terms.var))
             for form in (f for f in isa.forms if f.unit and f.terms == terms.extent):
-                for a, b in (pair, pair[::-1]):
-                    if form.accumulator == total.dtype and _dtypes(a, b) == form.operands:
-                        found = _operands(nest, a, b, groups, terms, buffers)
+                for each in (pairs, [pair[::-1] for pair in pairs]):
+                    if form.accumulator == total.dtype and _dtypes(*each[0]) == form.operands:
+                        found = _operands(nest, each, groups, terms, buffers)
                         if found is not None and _fits(found, form):
                             return replace(found, form=form, groups=groups.extent)
     return None
@@ -256,14 +258,17 @@ def _dtypes(a: Expr, b: Expr) -> tuple[str, str] | None:
 
 
 def _operands(
-    nest: Nest, a: Expr, b: Expr, groups: For, terms: For, buffers: Buffers
+    nest: Nest, pairs: Sequence[Factors], groups: For, terms: For, buffers: Buffers
 ) -> Nest | None:
     """`nest` with its operands: rows of neighbouring terms, and rows of terms by columns."""
     rows, lanes = nest.loops[:2]
-    n = terms.extent
-    x = _operand(a, buffers, rows, {groups.var: n, terms.var: 1, lanes: 0})
-    y = _operand(b, buffers, groups.var, {lanes: n, terms.var: 1, rows: 0})
-    return replace(nest, a=x, b=y, groups=groups.extent) if x and y else None
+    n, found = terms.extent, []
+    for a, b in pairs:
+        x = _operand(a, buffers, rows, {groups.var: n, terms.var: 1, lanes: 0})
+        y = _operand(b, buffers, groups.var, {lanes: n, terms.var: 1, rows: 0})
+        found += [(x, y)] if x and y else []
+    complete = len(found) == len(pairs)
+    return replace(nest, factors=tuple(found), groups=groups.extent) if complete else None
 
 
 def _fits(nest: Nest, form: MultiplyAdd) -> bool:

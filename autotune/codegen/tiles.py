@@ -129,12 +129,13 @@ class Tiles:
         if nest is None or self._plan is None or self._code is None:
             return False
         register = self._register(nest, self._plan)
-        if nest.form and nest.a and nest.b:
+        if nest.form:
             first = self._plan.n_sums
             end = first + self._plan.n_a
-            a = self._operand(nest, nest.a, range(first, end))
-            b = self._operand(nest, nest.b, range(end, end + self._plan.n_b))
-            self._code.multiply_add(nest.form, register, a, b)
+            for x, y in nest.factors:
+                a = self._operand(nest, x, range(first, end))
+                b = self._operand(nest, y, range(end, end + self._plan.n_b))
+                self._code.multiply_add(nest.form, register, a, b)
         elif nest.memory is None:
             self._code.zero(register)
         elif nest.stores:

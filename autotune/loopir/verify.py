@@ -55,7 +55,7 @@ from autotune.te.expr import (
     loads,
     variables,
 )
-from autotune.te.products import factors
+from autotune.te.products import products
 
 MAX_POINTS = 1 << 17
 """Accesses that depend on more points than this, and that intervals do not prove, are trusted."""
@@ -184,7 +184,7 @@ def _check_dot(loop: For) -> None:
     match loop.body:
         case (Store(tensor=tensor, indices=at, value=Binary(op="add", a=a, b=term)),):
             same = a == Load(tensor, at) and loop.var not in frozenset().union(*map(variables, at))
-            if same and factors(term) is not None:
+            if same and products(term):
                 return
     raise MalformedProgram(f"loop {loop.var} adds no products up")
 

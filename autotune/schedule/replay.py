@@ -5,7 +5,7 @@ With arrays for the holes of a sketch, the extents of the state are arrays: one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import ScheduleError
+from autotune.schedule import narrow_products, winograd
 from autotune.schedule.region import Extent, plain
 from autotune.schedule.required import required_extents
 from autotune.schedule.rewriting import (
@@ -29,6 +30,7 @@ from autotune.schedule.state import (
     SplitRelation,
     Stage,
     State,
+    Transformed,
     fresh,
     initial,
 )
@@ -41,6 +43,7 @@ from autotune.schedule.steps import (
     Fuse,
     Hole,
     Interleave,
+    NarrowProducts,
     Pack,
     Parallel,
     Parts,
@@ -53,10 +56,9 @@ from autotune.schedule.steps import (
     Steps,
     Winograd,
 )
-from autotune.schedule.winograd import rewrite
-from autotune.te.dag import ComputeDAG
+from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Reduce
-from autotune.te.products import factors
+from autotune.te.products import products
 
 Holes: TypeAlias = Mapping[str, int | NDArray[np.int64]]
 
@@ -228,7 +230,7 @@ def _check_tile(stage: Stage, at: int) -> None:
 
 def _check_products(stage: Stage) -> None:
     body = stage.op.body
-    if not isinstance(body, Reduce) or body.op != "sum" or factors(body.body) is None:
+    if not isinstance(body, Reduce) or body.op != "sum" or not products(body.body):
         raise ScheduleError(f"{stage.name} is no sum of products of narrower factors")
 
 
@@ -276,10 +278,23 @@ def _interleave(state: State, step: Interleave, _: Holes) -> State:
 
 
 def _winograd(state: State, step: Winograd, _: Holes) -> State:
-    new = rewrite(state.dag, step.stage, step.taps, step.tile)
-    transformed = (*state.transformed, new.transformed)
-    derived = (*state.derived, *new.derived)
-    return replace(_with_dag(state, new.dag), derived=derived, transformed=transformed)
+    new = winograd.rewrite(state.dag, step.stage, step.taps, step.tile)
+    return _transformed(state, new.dag, new.derived, (new.transformed,))
+
+
+def _narrow_products(state: State, step: NarrowProducts, _: Holes) -> State:
+    new = narrow_products.rewrite(state.dag, step.stage, step.n_products)
+    return _transformed(state, new.dag, new.derived, new.transformed)
+
+
+def _transformed(
+    state: State, dag: ComputeDAG, derived: Sequence[Compute], new: Sequence[Transformed]
+) -> State:
+    return replace(
+        _with_dag(state, dag),
+        derived=(*state.derived, *derived),
+        transformed=(*state.transformed, *new),
+    )
 
 
 # --- weights ----------------------------------------------------------------------------------
@@ -312,6 +327,7 @@ _APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     Parts: _parts,
     Interleave: _interleave,
     Winograd: _winograd,
+    NarrowProducts: _narrow_products,
     Pack: _pack,
     Prefetch: _prefetch,
 }

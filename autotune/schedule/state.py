@@ -176,7 +176,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """Sum `name` computed by minimal filtering: `data` is the stage of its transformed data.
+    """Sum `name` computed from the transformed data of stage `data`, as by minimal filtering.
 
     `watched`: points that tell whether the data are finite and bounded, by axis of that stage.
     """
@@ -191,7 +191,7 @@ class State:
     """Stages in topological order over the DAG as rewritten by the steps.
 
     `derived`: constants that the steps made out of those of the task, to be evaluated in order.
-    `transformed`: the sums that minimal filtering computes.
+    `transformed`: the sums that are not computed as they are defined.
     """
 
     dag: ComputeDAG

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from autotune.dtypes import DTYPES
 from autotune.te.expr import (
     INDEX,
     Binary,
+    Cast,
     Compare,
     Const,
     Expr,
@@ -22,6 +24,7 @@ from autotune.te.expr import (
     add,
     binary,
     compare,
+    dtype_of,
     idx,
     map_expr,
     mul,
@@ -29,6 +32,8 @@ from autotune.te.expr import (
     variables,
 )
 
+_SHORT = 16
+"""Bits of integers that are indices as they are, whatever their value."""
 Ranges = Mapping[str, tuple[int, int]]
 """Inclusive bounds of variables by name."""
 
@@ -246,5 +251,9 @@ def _atom_bounds(atom: Expr, ranges: Ranges) -> tuple[int, int]:
         case Select(a=a, b=b):
             (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
             return min(al, bl), max(ah, bh)
+        case Cast(a=a) if (known := DTYPES[dtype_of(a)]).bits <= _SHORT and known.is_integer:
+            return int(known.low), int(known.high)
+        case Cast(a=Binary(op="mod" | "floordiv") as a):
+            return bounds(a, ranges)
         case _:
             raise KeyError(f"no bounds for {atom}")

@@ -20,7 +20,7 @@ from autotune.graph.network import build_network
 from autotune.records import MeasureRecord, read_log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_to_json
-from autotune.search.policy import default_candidate
+from autotune.search.defaults import default_candidate
 from tests.graph.onnx_models import execute, model, node, onnxruntime_outputs, save
 from tests.graph.text_models import text_transformer
 from tests.network.test_network_accuracy import cancelling

@@ -17,7 +17,7 @@ from autotune.measure.local import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
-from autotune.search.policy import default_steps
+from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from tests.graph.onnx_models import model, node, onnxruntime_outputs, save
 from tests.graph.text_models import text_transformer
@@ -281,6 +281,52 @@ def test_the_last_of_several_updates_is_kept(tmp_path: Path) -> None:
     feeds = {"x": values(3), "i": np.array([[1], [0], [1], [0]]), "u": values(4)}
     found = compiled(proto, tmp_path).run(feeds)["y"]
     np.testing.assert_array_equal(found, [feeds["u"][3], feeds["u"][2], feeds["x"][2]])
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "attrs"),
+    [
+        ((2, 3, 6, 7), {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "strides": [2, 1]}),
+        ((2, 3, 9), {"kernel_shape": [3], "dilations": [2]}),
+        ((1, 2, 4, 5, 6), {"kernel_shape": [2] * 3, "strides": [2] * 3, "ceil_mode": 1}),
+        ((1, 2, 4, 5), {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
+    ],
+)
+def test_places_of_the_largest_elements(
+    shape: tuple[int, ...], attrs: Mapping[str, object], order: int, tmp_path: Path
+) -> None:
+    """The first one of several, whatever order the result counts them in."""
+    op = node("MaxPool", "x", "_ y", storage_order=order, **attrs)
+    x = integers(-2, 2, *shape, dtype="float32")
+    x[0, 0] = -np.inf
+    assert_right(op, {"x": x}, tmp_path, output="int64")
+
+
+def test_unpooling_puts_elements_where_they_were(tmp_path: Path) -> None:
+    window = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [node("MaxPool", "x", "m i", **window), node("MaxUnpool", "m i", **window)]
+    assert_right(nodes, {"x": values(2, 3, 6, 8)}, tmp_path)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_compress_by_a_constant(axis: int | None, tmp_path: Path) -> None:
+    attrs = {} if axis is None else {"axis": axis}
+    constants = {"c": np.array([False, True, True])}
+    assert_right(node("Compress", "x c", **attrs), {"x": values(4, 5)}, tmp_path, constants)
+
+
+@pytest.mark.parametrize(
+    ("op", "known"),
+    [
+        (node("Gather", "x n", axis=0), "NonZero"),
+        (node("Gather", "x n", axis=1), "Unique"),
+    ],
+)
+def test_what_constants_tell_is_no_operator(op: NodeProto, known: str, tmp_path: Path) -> None:
+    folded = node(known, "c", "n" if known == "NonZero" else "u n")
+    constants = {"c": np.array([3, 0, 2, 3])}
+    assert_right([folded, op], {"x": values(5, 6)}, tmp_path, constants)
 
 
 # --- along an axis ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from autotune.graph.operators import (
     gather,
     grid_sample,
     integer_products,
+    lookup,
     movement,
     normalisation,
     pooling,
@@ -30,7 +31,7 @@ from autotune.graph.operators.definition import Operator
 FAMILIES = (
     *(elementwise, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, gather, scatter),
-    *(quantisation, integer_products, weight_only),
+    *(quantisation, integer_products, weight_only, lookup),
     *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
 

@@ -31,9 +31,10 @@ def isa_with(features: Mapping[str, bool]) -> Isa | None:
 
 
 def with_forms(isa: Isa, features: Set[str]) -> Isa:
-    """The instruction set with those forms of multiply-add that a CPU of these features has."""
+    """The instruction set with what a CPU of these features has of it besides what it requires."""
     there = (f for f in isa.forms if not f.features or not features.isdisjoint(f.features))
-    return replace(isa, forms=tuple(there))
+    lookup = isa.byte_lookup if isa.byte_lookup_feature in features else ""
+    return replace(isa, forms=tuple(there), byte_lookup=lookup)
 
 
 def isa_of_width(vector_bits: int) -> Isa:

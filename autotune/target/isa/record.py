@@ -80,12 +80,15 @@ class MultiplyAdd:
 class Isa:
     """A level of an instruction set.
 
-    `requires`: LLVM's names of the features that its code may use. `vector_bits`, `n_registers`:
-    of the widest float vectors. `forms`: multiply-adds, float32 first. `reciprocal`, `scale`:
-    LLVM's intrinsics for 1/x to 14 bits and x·2^n, "" where there is none; they take vectors of
-    `estimate_lanes` floats. `pause`: the intrinsic that eases a core that spins. `line_flushes`:
-    intrinsics that drop a cache line, by the feature they need, fastest first. `denormals_ir`:
-    `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM assembly.
+    `requires`: LLVM's names of the features that its code may use. `vector_bits`, `n_registers`: of
+    the widest float vectors. `forms`: multiply-adds, float32 first. `reciprocal`, `scale`: LLVM's
+    intrinsics for 1/x to 14 bits and x·2^n, "" where there is none; they take vectors of
+    `estimate_lanes` floats. `lane_lookup`: that of floats chosen from a vector of 16 by the lowest
+    bits of integers, "" where there is none. `byte_lookup`: that of bytes chosen from two vectors
+    of 64, "" where a CPU has not `byte_lookup_feature`. `pause`: the intrinsic that eases a core
+    that spins. `line_flushes`: intrinsics that drop a cache line, by the feature they need, fastest
+    first. `denormals_ir`: `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM
+    assembly.
     """
 
     name: str
@@ -98,6 +101,9 @@ class Isa:
     denormals_ir: str
     reciprocal: str = ""
     scale: str = ""
+    lane_lookup: str = ""
+    byte_lookup: str = ""
+    byte_lookup_feature: str = ""
     estimate_lanes: tuple[int, ...] = ()
 
     @property

@@ -96,6 +96,9 @@ AVX512 = Isa(
     reciprocal="llvm.x86.avx512.rcp14.ps",
     scale="llvm.x86.avx512.mask.scalef.ps",
     estimate_lanes=(4, 8, 16),
+    lane_lookup="llvm.x86.avx512.permvar.sf.512",
+    byte_lookup="llvm.x86.avx512.vpermi2var.qi.512",
+    byte_lookup_feature="avx512vbmi",
 )
 
 # Few cores share an L3 of AMD's, without a mesh between: alone a core streams 23 bytes per cycle
@@ -120,16 +123,17 @@ NAMES: Mapping[str, Isa] = {
 
 _WORDS = frozenset({"avx512bw"})
 _VNNI = _WORDS | {"avx512vnni"}
-_BF16 = _VNNI | {"avx512bf16"}
+_VBMI = _VNNI | {"avx512vbmi"}
+_BF16 = _VBMI | {"avx512bf16"}
 FEATURES: Mapping[str, frozenset[str]] = {
     "x86-64-v4": _WORDS,
     "skylake-avx512": _WORDS,
     "cascadelake": _VNNI,
-    "icelake-server": _VNNI,
+    "icelake-server": _VBMI,
     "sapphirerapids": _BF16 | {"amx-tile", "amx-bf16", "amx-int8"},
     "znver4": _BF16,
 }
-"""Features of CPUs in `NAMES` that forms of multiply-add ask for."""
+"""Features of CPUs in `NAMES` that forms of multiply-add and look-ups ask for."""
 
 
 def core_named(cpu: str) -> Core:
