@@ -92,6 +92,6 @@ def precision_of(dag: ComputeDAG) -> str:
 
 
 def _narrow_factors(op: Compute) -> str:
-    pair = factors(op.body.body) if isinstance(op.body, Reduce) and op.body.op == "sum" else None
-    names = {_PRECISIONS.get(dtype_of(e), "") for e in pair or ()}
+    found = products(op.body.body) if isinstance(op.body, Reduce) and op.body.op == "sum" else ()
+    names = {_PRECISIONS.get(dtype_of(e), "") for pair in found for e in pair}
     return names.pop() if len(names) == 1 else ""
