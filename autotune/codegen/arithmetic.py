@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from autotune.codegen.half_precision import HalfPrecision
+from autotune.codegen.integers import INTEGERS
 from autotune.codegen.math import CALLS, EXACT, Math
 from autotune.codegen.powers import power
 from autotune.codegen.text import (
@@ -47,6 +48,8 @@ class Arithmetic:
         """`a op b`; integers divide towards minus infinity by positive numbers."""
         if a.type.is_float:
             return _FLOAT_OPS[op](self, a, b)
+        if op in INTEGERS:
+            return INTEGERS[op](self.b, a, b, DTYPES[dtype].is_unsigned)
         return (_UNSIGNED_OPS if DTYPES[dtype].is_unsigned else _INT_OPS)[op](self, a, b)
 
     def compare(self, op: str, dtype: str, a: Value, b: Value) -> Value:

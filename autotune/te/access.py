@@ -31,6 +31,7 @@ from autotune.te.expr import (
     loads,
     variables,
 )
+from autotune.te.integers import INTEGER_OPS
 
 MAX_POINTS = 1 << 20
 """Points of the axes at which a guarded access is looked at."""
@@ -125,6 +126,7 @@ _NUMPY = {
     "ge": np.greater_equal,
     "eq": np.equal,
     "ne": np.not_equal,
+    **{op.name: op.oracle for op in INTEGER_OPS.values()},
 }
 
 

@@ -39,6 +39,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.te.integers import INTEGER_OPS
 from autotune.te.intrinsics import INTRINSICS
 
 Array = NDArray[Any]
@@ -253,6 +254,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "fmod": np.fmod,
     "and": np.logical_and,
     "or": np.logical_or,
+    **{op.name: op.oracle for op in INTEGER_OPS.values()},
 }
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "lt": np.less,
