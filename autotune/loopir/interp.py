@@ -26,7 +26,7 @@ from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
 from autotune.loopir.python_text import Names, kernel_text, packing_text
 from autotune.te.evaluate import derive
 from autotune.te.integers import INTEGER_OPS, WITHIN
-from autotune.te.intrinsics import INTRINSICS
+from autotune.te.intrinsics import BITS_AS, INTRINSICS
 
 Array = NDArray[Any]
 Scalar = float | int | bool
@@ -221,5 +221,5 @@ _FUNCTIONS: dict[str, Any] = {
     "fmod": _total(np.fmod),
     **{f.name: _total(f.oracle) for f in INTRINSICS.values() if f.numpy or f.python},
     **_CONVERSIONS,
-    **_defined([WITHIN, *(op.python for op in INTEGER_OPS.values())]),
+    **_defined([WITHIN, BITS_AS, *(op.python for op in INTEGER_OPS.values())]),
 }

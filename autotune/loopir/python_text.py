@@ -46,7 +46,7 @@ from autotune.te.expr import (
     dtype_of,
 )
 from autotune.te.integers import INTEGER_OPS, WITHIN
-from autotune.te.intrinsics import INTRINSICS
+from autotune.te.intrinsics import BITS_AS, INTRINSICS
 
 _TAB = "    "
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
@@ -77,7 +77,8 @@ def print_python(program: Program) -> str:
     parts += [kernel_text(k, names) for k in program.kernels]
     parts.append(_run_text(program, names))
     used = "\n\n".join(parts)
-    own = {**{op.name: op.python for op in INTEGER_OPS.values()}, "within": WITHIN}
+    own = {op.name: op.python for op in INTEGER_OPS.values()}
+    own |= {"within": WITHIN, "bits_as": BITS_AS}
     definitions += [text for name, text in own.items() if f"{name}(" in used]
     return "\n\n".join([_imports() + _PRELUDE, *definitions, used])
 
@@ -253,6 +254,9 @@ def _nested(e: Expr, names: Names) -> str:
                 return _integer(op, DTYPES[dtype_of(a)], x, y)
             text = _binary(op, x, y, b)
             return _wrapped(dtype_of(e), text)
+        case Call(fn=fn, args=args) if INTRINSICS[fn].takes == "bits":
+            kinds = f"{dtype_of(args[0])!r}, {dtype_of(e)!r}"
+            return f"bits_as({_expr(args[0], names)}, {kinds})"
         case Call(fn=fn, args=args):
             return _wrapped(dtype_of(e), _call(fn, _expr(args[0], names)))
         case Select(cond=cond, a=a, b=b):
@@ -309,4 +313,4 @@ def _tuple(parts: list[str]) -> str:
 
 
 _RESERVED = {"begin", "end", "run", "range", "min", "max", "inf", "nan", "empty", "zeros"}
-_RESERVED |= {"divide", "power", "fmod", "within", *INTEGER_OPS, *INTRINSICS, *DTYPES}
+_RESERVED |= {"divide", "power", "fmod", "within", "bits_as", *INTEGER_OPS, *INTRINSICS, *DTYPES}

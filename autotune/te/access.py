@@ -7,7 +7,7 @@ points of the axes that index and conditions depend on are looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,7 @@ def _values(index: Expr, conditions: tuple[Expr, ...], ranges: Ranges) -> Grid |
     return chosen
 
 
-_NUMPY = {
+_NUMPY: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,

@@ -6,7 +6,7 @@
          | Compare(op, a, b)   op ∈ lt le gt ge eq ne
          | Call(fn, (a,))      fn ∈ abs neg floor ceil round not sqrt rsqrt erf sigmoid
                                     exp log log1p sin cos tan asin acos atan sinh cosh tanh
-                                    asinh acosh atanh
+                                    asinh acosh atanh bits_as_int32 …   -- see `intrinsics`
          | Select(cond, a, b)  -- `a` where cond holds, else `b`; see `is_guard`
          | Cast(dtype, a)
          | Load(tensor, indices)
@@ -29,6 +29,7 @@ from typing import TypeAlias
 
 from autotune.dtypes import DTYPES, dtype_bytes
 from autotune.te.integers import INTEGER_OPS
+from autotune.te.intrinsics import INTRINSICS
 
 INDEX = "int64"
 BOOL = "bool"
@@ -288,7 +289,7 @@ def dtype_of(e: Expr) -> str:
         case Binary(op=op, a=a):
             return BOOL if op in ("and", "or") else dtype_of(a)
         case Call(fn=fn, args=args):
-            return BOOL if fn == "not" else dtype_of(args[0])
+            return INTRINSICS[fn].result or dtype_of(args[0])
 
 
 # --- constructors that fold ------------------------------------------------------------------

@@ -97,12 +97,14 @@ def test_integers_are_exact(dtype: str) -> None:
 def test_integers_by_constants_are_exact() -> None:
     x, _ = operands("int32")
     a = te.placeholder(x.shape, "a", "int32")
-    outputs = [
-        te.compute(x.shape, lambda i, c=c: te.quotient(a[i], c), f"q{n}")
-        for n, c in enumerate((-1, 0, 3, -5))
-    ]
+    divisors = (-1, 0, 3, -5)
+
+    def made(n: int, divisor: int) -> te.Tensor:
+        return te.compute(x.shape, lambda i: te.quotient(a[i], divisor), f"q{n}")
+
+    outputs = [made(n, divisor) for n, divisor in enumerate(divisors)]
     found = run_compiled(lower(te.dag_of(outputs), ()), {"a": x}, host_target())
-    for n, c in enumerate((-1, 0, 3, -5)):
+    for n, c in enumerate(divisors):
         whole = [exact("quotient", int(p), c, "int32") for p in x]
         expected = np.array(whole, np.int64).astype(np.int32)
         np.testing.assert_array_equal(found[f"q{n}"], expected)

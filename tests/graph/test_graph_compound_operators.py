@@ -332,24 +332,6 @@ def test_infinities(above: int, below: int, tmp_path: Path) -> None:
     assert execute(build_network(path), {"x": x})["y"].tolist() == expected
 
 
-@pytest.mark.parametrize(("divisor", "fmod"), [([3, 0], 0), ([3, 5], 1), (None, 0)], ids=str)
-def test_remainders_that_are_refused(divisor: list[int] | None, fmod: int, tmp_path: Path) -> None:
-    """By zero, of integers with the sign of the dividend, and by what nobody knows yet."""
-    shapes = {"x": (3, 2)} | ({} if divisor else {"d": (2,)})
-    constants = {"d": np.array(divisor)} if divisor else {}
-    types = dict.fromkeys("xdy", "int64")
-    path = save(model(node("Mod", "x d", fmod=fmod), shapes, constants, types=types), tmp_path)
-    with pytest.raises(UnsupportedOperator, match="'Mod'"):
-        build_network(path)
-
-
-def test_reading_between_pixels_by_cubics_is_refused(tmp_path: Path) -> None:
-    op = node("GridSample", "x g", mode="cubic")
-    path = save(model(op, {"x": (1, 2, 4, 4), "g": (1, 3, 3, 2)}, opset=20), tmp_path)
-    with pytest.raises(UnsupportedOperator, match=r"'GridSample'.*mode 'cubic'"):
-        build_network(path)
-
-
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize("mode", ["linear", "nearest"])

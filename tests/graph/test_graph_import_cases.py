@@ -360,7 +360,7 @@ def test_all_that_several_passes_refuse_is_named_at_once(tmp_path: Path) -> None
     nodes = [
         node("ConvTranspose", "x w", "a"),
         node("ConvTranspose", "a w", "b"),
-        node("Mod", "b b", "c", fmod=0),
+        node("GlobalLpPool", "b", "c", p=3),
         node("MaxPool", "c", "d e", kernel_shape=[1, 1]),
         node("Cast", "e", "f", to=TensorProto.FLOAT),
         node("ScatterND", "f i d", "y"),
@@ -372,7 +372,7 @@ def test_all_that_several_passes_refuse_is_named_at_once(tmp_path: Path) -> None
     for part in (
         "4 operators are not supported",
         "'ConvTranspose' (2 nodes, first 'a': its weights are computed at run time)",
-        "'Mod' (1 node, 'c'",
+        "'GlobalLpPool' (1 node, 'c': p = 3)",
         "'MaxPool' (1 node, 'd': its second output is used)",
         "'ScatterND' (1 node, 'y'",
     ):

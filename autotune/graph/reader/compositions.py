@@ -22,7 +22,7 @@ def composed(node: Node, editor: Editor) -> list[Node] | None:
     `editor` has the types and values of tensors, as far as they are known.
     """
     composition = COMPOSITIONS.get(node.op)
-    is_old = node.opset != OPSET and schema_of(node.op, OPSET) is not None
+    is_old = node.opset < OPSET and schema_of(node.op, OPSET) is not None
     if composition is None or (is_old and node.op in standard_forms.COMPOSITIONS):
         return None
     composer = Composer(node, editor)
