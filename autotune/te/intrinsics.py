@@ -29,9 +29,9 @@ class Intrinsic:
     `oracle`: its values by NumPy. `takes`: floats, numbers of any type, conditions, or elements of
     any type as they lie in memory. `result`: its dtype where it is not that of the argument.
     `cost`: vector instructions that it compiles to, an addition being one, on average over
-    instruction sets. `error_ulp`: largest error in units in the last place of a float32. `low`, `high`: where
-    it is defined. `numpy`: name of its function in NumPy, in printed Python; `python`: its
-    definition there where NumPy has none. Both are empty for what Python has itself.
+    instruction sets. `error_ulp`: largest error in units in the last place of a float32. `low`,
+    `high`: where it is defined. `numpy`: name of its function in NumPy, in printed Python;
+    `python`: its definition there where NumPy has none. Both are empty for what Python has itself.
     """
 
     name: str

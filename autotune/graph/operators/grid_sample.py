@@ -122,7 +122,12 @@ def _place(node: Node, named: Expr, size: int) -> Expr:
     if padding == "reflection":
         place = _mirrored(node, place, size)
         return _clamped(place, -1, size) if is_cubic else _clamped(place, 0, size - 1)
-    return _clamped(place, 0, size - 1)
+    clamped = _clamped(place, 0, size - 1)
+    if not is_cubic or is_aligned:
+        return clamped
+    # as in ONNX Runtime: what lies on the outer half of a pixel at the border stays there
+    is_inside = both(compare("ge", place, literal(-0.5)), compare("le", place, literal(size - 0.5)))
+    return select(is_inside, place, clamped)
 
 
 def _mirrored(node: Node, place: Expr, size: int) -> Expr:
