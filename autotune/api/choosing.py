@@ -34,7 +34,7 @@ from autotune.network.sharing import (
 from autotune.network.variants import tasks_of
 from autotune.records import Log, MeasureRecord, best_for, ranked_records
 from autotune.schedule.steps import Steps
-from autotune.search.policy import default_alternatives, default_candidate
+from autotune.search.defaults import default_alternatives, default_candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 

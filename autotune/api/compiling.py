@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from numpy.typing import NDArray
+
 from autotune.api.bindings import Dims, arrays_of, variants, variants_of
 from autotune.api.choosing import (
-    Arrays,
     Plan,
     Progress,
     best_records,
@@ -28,8 +29,9 @@ from autotune.graph.network import Network, under_names_of
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
+from autotune.network.accuracy import Report, joint_report
 from autotune.network.artifact import Artifact, Tuned
-from autotune.network.check import Report, check_model, joint_report
+from autotune.network.check import check_model
 from autotune.network.compiler import compile_variants
 from autotune.network.hybrid import hybrid_artifact
 from autotune.network.oracles import Original
@@ -38,6 +40,8 @@ from autotune.records import Header, Log, read_log
 from autotune.target import parse_target, require_cores, runs_here, usable_cores
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
+Given: TypeAlias = Mapping[str, NDArray[Any]] | Sequence[Mapping[str, NDArray[Any]]] | None
+"""The user's own inputs for a check, by name: of one inference or of several."""
 
 
 def plan(
@@ -118,17 +122,17 @@ def compile(
     random_weights: bool | None = None,
     operators: Sequence[str | Path] = (),
     check: bool = True,
-    check_inputs: Arrays | None = None,
+    check_inputs: Given = None,
     fallback: bool = True,
     note: Note = lambda text: None,
 ) -> Compiled:
     """Compile `model` from the best records of `log`; the words are those of the command line.
 
     Tasks without a record take the program that the analytic cost model chooses, so a log is not
-    needed. `dims`: extents of dimensions by name, see `bindings`; `constants`: inputs that are the
-    same in every inference. `fallback`: what cannot be compiled runs in ONNX Runtime, and the
-    artifact is a `HybridArtifact`. `note` is told, in a line each, what a user should know. See
-    `compile_plan` for errors.
+    needed. `check_inputs`: your own, of one inference or of several. `dims`: extents of dimensions
+    by name, see `bindings`; `constants`: inputs that are the same in every inference. `fallback`:
+    what cannot be compiled runs in ONNX Runtime, and the artifact is a `HybridArtifact`. `note` is
+    told, in a line each, what a user should know. See `compile_plan` for errors.
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
     chosen_plan = plan(
@@ -161,7 +165,7 @@ def compile_plan(
     plan: Plan,
     sources: Sources | None = None,
     check: bool = True,
-    given: Arrays | None = None,
+    given: Given = None,
     note: Note = lambda text: None,
     progress: Progress = no_progress,
 ) -> Compiled:
@@ -253,13 +257,14 @@ def _originals(plan: Plan) -> list[Original]:
 
 
 def _checked(
-    artifact: Artifact, networks: Sequence[Network], plan: Plan, given: Arrays | None, note: Note
+    artifact: Artifact, networks: Sequence[Network], plan: Plan, given: Given, note: Note
 ) -> Compiled:
     """Compare every variant with an oracle. Raises WrongNumbers."""
     reports = []
+    own = [given] if isinstance(given, Mapping) else given or ()
     originals = _originals(plan)
     for one, network, original in zip(artifact.variants, networks, originals, strict=True):
-        fitting = given if given is not None and _fits(one, given) else None
+        fitting = [arrays for arrays in own if _fits(one, arrays)]
         reports.append(check_model(model_of(one), network, original, fitting))
     report = joint_report(reports)
     for line in report.notes:
@@ -271,5 +276,5 @@ def _checked(
     return Compiled(replace(first, others=tuple(others)), report)
 
 
-def _fits(artifact: Artifact, given: Arrays) -> bool:
+def _fits(artifact: Artifact, given: Mapping[str, NDArray[Any]]) -> bool:
     return all(end.name in given and given[end.name].shape == end.shape for end in artifact.inputs)

@@ -39,8 +39,8 @@ from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
 from autotune.records import best_for, read_log
 from autotune.schedule.steps import Steps
+from autotune.search.defaults import default_candidate
 from autotune.search.partial import Rule
-from autotune.search.policy import default_candidate
 from autotune.target import Target, host_target, parse_target, require_cores, usable_cores
 from autotune.te.dag import ComputeDAG
 from autotune.te.language import dag_of

@@ -44,9 +44,10 @@ from autotune.network.aliasing import overwritable
 from autotune.network.row_strides import dense_operands
 from autotune.records import Header, HeaderVariant, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker
+from autotune.search.defaults import default_candidate
 from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
-from autotune.search.policy import Candidate, SketchPolicy, default_candidate
+from autotune.search.policy import Candidate, SketchPolicy
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, difference
 from autotune.te.dag import ComputeDAG

@@ -211,7 +211,8 @@ check_input_option = click.option(
     "check_files",
     type=NamedFile(),
     multiple=True,
-    help="Check on these inputs as well: an .npz with all, or name=x.npy. Repeatable.",
+    help="Check on these inputs as well: an .npz with all, name=x.npy, or a folder of such files; "
+    "arrays of several inferences are split. Repeatable.",
 )
 trials_option = click.option("--trials", type=COUNT, help="Candidates to measure at most.")
 time_option = click.option("--time", "time_s", type=Duration(), help="Time to spend at most.")

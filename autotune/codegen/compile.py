@@ -66,7 +66,7 @@ def assemble(text: str, target: Target, more_features: str = "") -> bytes:
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=target.cpu,
-        features=target.features + more_features,
+        features=target.llvm_features + more_features,
         opt=2,
         reloc="pic",
         codemodel="default",
@@ -81,5 +81,5 @@ def _machine(target: Target) -> llvm.TargetMachine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="default"
+        cpu=target.cpu, features=target.llvm_features, opt=3, reloc="pic", codemodel="default"
     )

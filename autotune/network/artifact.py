@@ -207,9 +207,10 @@ class Artifact:
     def save(self, path: str | Path) -> None:
         """Write the file whole or not at all. Raises as `files.replacing` does."""
         with replacing(Path(path)) as file:
-            self._write(file)
+            self.write(file)
 
-    def _write(self, out: BinaryIO) -> None:
+    def write(self, out: BinaryIO) -> None:
+        """Write what `load` reads to an open file. Raises OSError."""
         constants = described(self.constants)
         sealed = [variant.sealed_objects(constants) for variant in self.variants]
         objects = tuple(dict.fromkeys(data for each in sealed for data in each))

@@ -28,7 +28,7 @@ from autotune.network.entry import compile_entry
 from autotune.network.layout import ConstantPool, Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
 from autotune.schedule.exact import exact_steps
-from autotune.schedule.steps import Steps, Winograd
+from autotune.schedule.steps import Algorithm, Steps
 from autotune.target import Target
 from autotune.te.strides import dense
 
@@ -145,8 +145,8 @@ def _program_key(call: Call, program: Program) -> ProgramKey:
 
 
 def _needs_plain_sums(call: Call, steps: Steps) -> bool:
-    """Whether constants are not finite, or larger than minimal filtering can bear."""
-    if not any(isinstance(step, Winograd) for step in steps):
+    """Whether constants are not finite, or larger than such algorithms can bear."""
+    if not any(isinstance(step, Algorithm) for step in steps):
         return False
     floats = (a for a in call.constants.values() if a.dtype.kind == "f" and a.size)
     return any(not abs(bound) <= MAX_WEIGHT for a in floats for bound in (a.min(), a.max()))

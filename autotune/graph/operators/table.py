@@ -14,6 +14,7 @@ from autotune.graph.operators import (
     gather,
     grid_sample,
     integer_products,
+    lookup,
     movement,
     normalisation,
     pooling,
@@ -21,6 +22,7 @@ from autotune.graph.operators import (
     recurrent,
     reductions,
     resize,
+    scatter,
     top_k,
     user_operators,
     weight_only,
@@ -29,8 +31,8 @@ from autotune.graph.operators.definition import Operator
 
 FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
-    *(movement, depth_to_space, resize, grid_sample, gather),
-    *(quantisation, integer_products, weight_only),
+    *(movement, depth_to_space, resize, grid_sample, gather, scatter),
+    *(quantisation, integer_products, weight_only, lookup),
     *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
 

@@ -16,6 +16,7 @@ from autotune.graph.passes.common_nodes import merge_equal_nodes
 from autotune.graph.passes.dequantised_moves import move_dequantise
 from autotune.graph.passes.hoisting import hoist_elementwise
 from autotune.graph.passes.layout import channels_last, merge_transposes
+from autotune.graph.passes.lookups import tabulate_bytes
 from autotune.graph.passes.normalisations import group_normalisations
 from autotune.graph.passes.parallel_convolutions import fold_linear
 from autotune.graph.passes.precision import narrow_products
@@ -77,6 +78,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("group-norms", group_normalisations),
     Pass("hoist-elementwise", hoist_elementwise),
     Pass("merge-reshapes-2", merge_reshapes),
+    Pass("tabulate-bytes", tabulate_bytes),
     Pass("remove-dead-2", remove_dead),
     Pass("fold-linear", fold_linear),
     Pass("store-small-constants", store_small_constants),

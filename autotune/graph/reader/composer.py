@@ -34,6 +34,10 @@ class Composer:
         """Append the operator whose result is the first one of the node."""
         self._append(op, inputs, (self.node.output,), attrs)
 
+    def results(self, op: str, *inputs: str, **attrs: Any) -> None:
+        """Append the operator whose first three results are those of the node."""
+        self._append(op, inputs, self.node.outputs[:3], attrs)
+
     def bind(self, n: int, name: str) -> None:
         """Let result `n` of the node, where it is asked for, be a tensor."""
         if self.wants(n):

@@ -141,36 +141,37 @@ def _quick_gelu(c: Composer) -> None:
 
 
 def _layer_norm(c: Composer) -> None:
-    """x, scale, shift."""
-    c.refuse_results(1, 2)
-    c.result("LayerNormalization", *c.node.inputs, **c.node.attrs)
+    """x, scale, shift; the further results are the mean and 1 / the deviation."""
+    c.results("LayerNormalization", *c.node.inputs, **c.node.attrs)
 
 
 def _rms_norm(c: Composer) -> None:
-    """x, scale: x / sqrt(mean(x²) + epsilon) · scale."""
-    c.refuse_results(1, 2)
-    _divided_by_rms(c, c.input(0), c.input(1), c.attr("axis", -1))
+    """x, scale: x / sqrt(mean(x²) + epsilon) · scale; the second result is 1 / that root."""
+    c.refuse_results(2)
+    _divided_by_rms(c, c.input(0), c.input(1), 1, c.attr("axis", -1))
 
 
-def _divided_by_rms(c: Composer, x: str, scale: str, axis: int = -1) -> None:
+def _divided_by_rms(c: Composer, x: str, scale: str, n: int, axis: int = -1) -> None:
+    """`n`: the result that 1 / the root is."""
     axes = c.integers(*range(axis, 0)) if axis < 0 else c.integers(*range(axis, c.rank(0)))
     mean = c("ReduceMean", c("Mul", x, x), axes, keepdims=1)
     root = c("Sqrt", c("Add", mean, c.float(c.attr("epsilon", 1e-5))))
+    if c.wants(n):
+        c.bind(n, c("Reciprocal", root))
     c.result("Mul", c("Div", x, root), scale)
 
 
 def _skip_layer_norm(c: Composer) -> None:
-    """x, skip, scale, shift, bias; the fourth result is what is normalised."""
-    c.refuse_results(1, 2)
+    """x, skip, scale, shift, bias -> y, mean, 1 / deviation, and what is normalised."""
     total = _with_skip(c, 4)
     epsilon = c.attr("epsilon", 1e-12)
-    c.result("LayerNormalization", total, c.input(2), c.input(3), axis=-1, epsilon=epsilon)
+    c.results("LayerNormalization", total, c.input(2), c.input(3), axis=-1, epsilon=epsilon)
 
 
 def _skip_rms_norm(c: Composer) -> None:
-    """x, skip, scale, bias; the fourth result is what is normalised."""
-    c.refuse_results(1, 2)
-    _divided_by_rms(c, _with_skip(c, 3), c.input(2))
+    """x, skip, scale, bias -> y, (the mean,) 1 / root, and what is normalised."""
+    c.refuse_results(1)
+    _divided_by_rms(c, _with_skip(c, 3), c.input(2), 2)
 
 
 def _with_skip(c: Composer, bias: int) -> str:

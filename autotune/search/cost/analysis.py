@@ -34,7 +34,8 @@ from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Binary, Expr, Load, variables
+from autotune.te.expr import Binary, Expr, Load, Reduce, variables
+from autotune.te.products import products
 from autotune.te.ragged import on_average
 
 
@@ -179,7 +180,7 @@ class _Walk:
         steps = product([x.extent for x in rolled], self.n)
         blocked = {i.name for i in self.stage.iters[: self.stage.register_depth]}
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
-        work = 1 if self._axes_marked("dot") else max(1, operations(self.op))
+        work = self._work()
         loads, operands = self._loads(accumulators, chain)
         caches = Caches(self.nest, self.target)
         return Statement(
@@ -210,6 +211,13 @@ class _Walk:
         )
 
     # --- counts -------------------------------------------------------------------------------
+
+    def _work(self) -> int:
+        """Instructions for an element and a term, or for the terms of a dot instruction."""
+        body = self.op.body
+        if self._axes_marked("dot") and isinstance(body, Reduce):
+            return len(products(body.body))
+        return max(1, operations(self.op))
 
     def _loads(self, accumulators: Array, chain: Array) -> tuple[Array, Array]:
         """Distinct loads per expanded body, and registers that its operands need.

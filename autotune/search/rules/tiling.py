@@ -50,8 +50,8 @@ from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import matches
 from autotune.te.dag import Compute, Placeholder
-from autotune.te.expr import Axis, variables
-from autotune.te.products import dot_forms
+from autotune.te.expr import Axis, Reduce, variables
+from autotune.te.products import dot_forms, products
 from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
 
 
@@ -176,7 +176,8 @@ def _with_forms(variants: list[Variant], anchor: Compute, target: Target) -> lis
     """The variants with each form of multiply-add that fits the reduction, and with plain ones.
 
     A window that is unrolled as a whole has no terms left to add up at once. Sums of integers are
-    the same by every form: that with the most terms is the fastest.
+    the same by every form: that with the most terms is the fastest. Several products in place of
+    one are there for such forms alone.
     """
     forms = dot_forms(anchor, target.isa.forms)
     integers = [f for f in forms if not is_float(f.accumulator)]
@@ -187,6 +188,8 @@ def _with_forms(variants: list[Variant], anchor: Compute, target: Target) -> lis
         for v in variants
         if v.interleave == 1 and not v.unroll_window
     ]
+    if isinstance(anchor.body, Reduce) and len(products(anchor.body.body)) > 1:
+        return [v for v in dots if not v.producers_per_k]  # what decides on the products is outside
     return dots if dots and integers else variants + dots
 
 
