@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import NodeProto
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.network import build_network
@@ -363,20 +362,6 @@ def test_reading_between_the_pixels_of_a_convolution(opset: int, tmp_path: Path)
 
 def test_power_of_a_whole_number(tmp_path: Path) -> None:
     assert_matches(model(node("Pow", "x p"), IMAGE, {"p": np.array(3)}), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("op", "outputs"),
-    [
-        (node("MaxPool", "x", "y m", kernel_shape=[1, 1]), "y m"),
-        (node("Mod", "x s"), "y"),
-    ],
-)
-def test_what_is_refused(op: NodeProto, outputs: str, tmp_path: Path) -> None:
-    constants = {"s": values(7)}
-    path = save(model(op, IMAGE, constants, outputs), tmp_path)
-    with pytest.raises(UnsupportedOperator, match=op.op_type):
-        build_network(path)
 
 
 def test_an_output_may_be_a_constant(tmp_path: Path) -> None:
