@@ -20,6 +20,7 @@ from autotune.api.cutting import Sources, sources_of
 from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
+from autotune.config import AUTO
 from autotune.errors import LogMismatch, ScheduleError
 from autotune.graph.network import Network, chosen
 from autotune.measure.parallel_map import OnProgress, parallel_map
@@ -35,6 +36,7 @@ from autotune.network.variants import tasks_of
 from autotune.records import Log, MeasureRecord, best_for, ranked_records
 from autotune.schedule.steps import Steps
 from autotune.search.defaults import default_alternatives, default_candidate
+from autotune.search.policy import Candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
@@ -54,7 +56,9 @@ class Plan:
     """What to compile, for what, from what; an artifact has all `variants`.
 
     `verify`: check the loop IR of every program after each pass of lowering. `fallback`: what
-    cannot be compiled may run in ONNX Runtime.
+    cannot be compiled may run in ONNX Runtime. `precision` may be "auto", see `mixing`: then
+    `network_error` is the largest error of the outputs. `drafts`: analytic defaults of tasks that
+    were found already, by key.
     """
 
     model: Path
@@ -69,6 +73,8 @@ class Plan:
     verify: bool = False
     fallback: bool = True
     precision: str = "f32"
+    network_error: float = math.inf
+    drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
 
     def sources(self) -> Sources:
         """The model at the shapes of every variant, cut where not all of it can be compiled."""
@@ -80,7 +86,7 @@ class Plan:
             operators,
             self.constants,
             self.fallback,
-            self.precision,
+            "f32" if self.precision == AUTO else self.precision,
         )
 
 
@@ -117,12 +123,7 @@ def choose(
     tasks = tasks_of(networks)
     open_keys = {key for network in networks for key in _open_alternatives(network, best)}
     unknown = [key for key in tasks if key not in best or key in open_keys]
-    draft = partial(
-        default_candidate, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
-    )
-    with progress("choosing programs") as tell:
-        drafts = parallel_map(draft, [tasks[key] for key in unknown], tell)
-    defaults = dict(zip(unknown, drafts, strict=True))
+    defaults = drafted(plan, {key: tasks[key] for key in unknown}, progress)
     steps = {key: default.steps for key, default in defaults.items()}
     steps |= {key: record.steps for key, record in best.items()}
     guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}
@@ -137,6 +138,21 @@ def choose(
     if missing:
         note(f"{len(missing)} of {len(used)} tasks take their analytic default")
     return kept, {key: steps[key] for key in used}
+
+
+def drafted(
+    plan: Plan, tasks: Mapping[str, ComputeDAG], progress: Progress
+) -> dict[str, Candidate]:
+    """The analytic default of every task by key; each is sought once for a plan."""
+    unknown = [key for key in tasks if key not in plan.drafts]
+    draft = partial(
+        default_candidate, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
+    )
+    if unknown:
+        with progress("choosing programs") as tell:
+            found = parallel_map(draft, [tasks[key] for key in unknown], tell)
+        plan.drafts.update(zip(unknown, found, strict=True))
+    return {key: plan.drafts[key] for key in tasks}
 
 
 _N_ALTERNATIVES = 96
