@@ -21,6 +21,7 @@ from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
 from autotune.cache import Store
+from autotune.config import AUTO
 from autotune.errors import LogMismatch, ScheduleError
 from autotune.graph.network import Network, chosen
 from autotune.measure.cached_map import cached_map
@@ -63,7 +64,9 @@ class Plan:
     """What to compile, for what, from what; an artifact has all `variants`.
 
     `verify`: check the loop IR of every program after each pass of lowering. `fallback`: what
-    cannot be compiled may run in ONNX Runtime. `store`: where programs are kept and found again.
+    cannot be compiled may run in ONNX Runtime. `precision` may be "auto", see `mixing`: then
+    `network_error` is the largest error of the outputs. `drafts`: analytic defaults of tasks that
+    were found already, by key. `store`: where programs are kept and found again.
     """
 
     model: Path
@@ -79,6 +82,8 @@ class Plan:
     fallback: bool = True
     precision: str = "f32"
     store: Store | None = None
+    network_error: float = math.inf
+    drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
 
     def sources(self) -> Sources:
         """The model at the shapes of every variant, cut where not all of it can be compiled."""
@@ -90,7 +95,7 @@ class Plan:
             operators,
             self.constants,
             self.fallback,
-            self.precision,
+            "f32" if self.precision == AUTO else self.precision,
         )
 
 
@@ -127,9 +132,7 @@ def choose(
     tasks = tasks_of(networks)
     open_keys = {key for network in networks for key in _open_alternatives(network, best)}
     unknown = [key for key in tasks if key not in best or key in open_keys]
-    with progress("choosing programs") as tell:
-        drafts = _defaults([tasks[key] for key in unknown], plan, tell)
-    defaults = dict(zip(unknown, drafts, strict=True))
+    defaults = drafted(plan, {key: tasks[key] for key in unknown}, progress)
     steps = {key: default.steps for key, default in defaults.items()}
     steps |= {key: record.steps for key, record in best.items()}
     guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}
@@ -152,6 +155,18 @@ def _defaults(dags: Sequence[ComputeDAG], plan: Plan, tell: OnProgress) -> list[
     keys = [candidate_key(dag, plan.target, n, limit) for dag in dags] if plan.store else []
     draft = partial(default_candidate, target=plan.target, n_threads=n, max_error=limit)
     return cached_map(draft, dags, keys, plan.store, encode, decode, tell)
+
+
+def drafted(
+    plan: Plan, tasks: Mapping[str, ComputeDAG], progress: Progress
+) -> dict[str, Candidate]:
+    """The analytic default of every task by key; each is sought once for a plan."""
+    unknown = [key for key in tasks if key not in plan.drafts]
+    if unknown:
+        with progress("choosing programs") as tell:
+            found = _defaults([tasks[key] for key in unknown], plan, tell)
+        plan.drafts.update(zip(unknown, found, strict=True))
+    return {key: plan.drafts[key] for key in tasks}
 
 
 _N_ALTERNATIVES = 96

@@ -22,9 +22,10 @@ from autotune.api.choosing import (
     tuned_latencies,
 )
 from autotune.api.cutting import Sources, share_text
+from autotune.api.mixing import NOT_MIXED, compile_mixed
 from autotune.api.warm import Note
 from autotune.cache import program_store
-from autotune.config import TuneConfig
+from autotune.config import AUTO, TuneConfig, resolve
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.network import Network, under_names_of
 from autotune.graph.reader.constant_inputs import constants_from_json
@@ -65,7 +66,6 @@ def plan(
     if target in (None, "native"):  # another machine may have more cores
         require_cores(n_threads or 1)
     fixed = arrays_of(constants)
-    limit = TuneConfig().max_error if max_error is None else max_error
     if log is None:
         if model is None:
             raise UsageError("there is no model", "name a model, or a log that knows it")
@@ -73,12 +73,26 @@ def plan(
         chosen = parse_target(target or "native")
         bound = variants(model, shapes, dims, fixed)
         given = bool(random_weights)
-        factors = precision or "f32"
+        config = resolve(None, {"precision": precision, "max_error": max_error}).config
         return Plan(
-            model, bound, chosen, threads, limit, None, given, constants=fixed, precision=factors
+            model,
+            bound,
+            chosen,
+            threads,
+            config.task_error,
+            None,
+            given,
+            constants=fixed,
+            precision=config.precision,
+            network_error=config.max_error,
         )
     read = read_log(log)
-    limit = read.max_error if max_error is None and read.max_error is not None else limit
+    config = TuneConfig.from_json(read.settings)
+    if config.precision == AUTO and precision not in (None, AUTO):  # such logs have all of them
+        config = replace(config, precision=precision, max_error=config.task_error)
+    if max_error is not None:
+        config = replace(config, max_error=max_error)
+    limit = config.task_error
     read = read.within(limit)
     if not read.headers:
         raise LogMismatch(f"{log} has no header", "name a log that autotune has written")
@@ -87,7 +101,6 @@ def plan(
     path = model or _model_of(read)
     is_random = _has_random_weights(path, header) if random_weights is None else random_weights
     threads = n_threads or header.n_threads
-    config = TuneConfig.from_json(read.settings)
     if precision not in (None, config.precision):
         raise LogMismatch(
             f"the log was made in precision {config.precision}, not {precision}",
@@ -106,6 +119,7 @@ def plan(
         config.operators,
         fixed,
         precision=config.precision,
+        network_error=config.max_error,
     )
 
 
@@ -163,6 +177,11 @@ class Compiled:
     artifact: Artifact
     report: Report | None
 
+    @property
+    def error(self) -> float | None:
+        """The largest of the check; None where it was not checked."""
+        return self.report.error if self.report else None
+
 
 def compile_plan(
     plan: Plan,
@@ -181,6 +200,21 @@ def compile_plan(
     sources = plan.sources() if sources is None else sources
     for text in sources.notes:
         note(text)
+    if plan.precision != AUTO:
+        return _compiled(sources, plan, check, given, note, progress)
+    if sources.cuts:
+        note(NOT_MIXED)
+        return _compiled(sources, plan, check, given, note, progress)
+
+    def attempt(networks: Sequence[Network], tell: Note) -> Compiled:
+        return _compiled(Sources(tuple(networks)), plan, check, given, tell, progress)
+
+    return compile_mixed(plan, attempt, note, progress)
+
+
+def _compiled(
+    sources: Sources, plan: Plan, check: bool, given: Given, note: Note, progress: Progress
+) -> Compiled:
     artifact, networks = _programs(sources, plan, note, progress)
     if not runs_here(plan.target):
         if check:

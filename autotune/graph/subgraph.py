@@ -13,6 +13,7 @@ from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, unsupported
 from autotune.graph.operators.definition import Operand, Scope
 from autotune.graph.operators.table import DTYPES, operator_of
 from autotune.graph.partition import Group
+from autotune.graph.passes.precision import narrowable
 from autotune.graph.refusals import naming
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
@@ -29,6 +30,8 @@ class Subgraph:
     constants: dict[str, Array]
     output: str
     label: str
+    narrowable: tuple[str, ...] = ()
+    """Names of its nodes that may read narrow operands."""
 
 
 Arrange: TypeAlias = Callable[[ComputeDAG, Mapping[str, str]], ComputeDAG]
@@ -128,7 +131,17 @@ def _like(
         for n, name in builder.constant_names.items()
     }
     inputs = {n: now[name] for n, name in first.inputs.items()}
-    return replace(first, inputs=inputs, constants=constants, output=group.output)
+    return replace(
+        first,
+        inputs=inputs,
+        constants=constants,
+        output=group.output,
+        narrowable=_narrowable(group),
+    )
+
+
+def _narrowable(group: Group) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(n.name for n in group.nodes if narrowable(n)))
 
 
 class _Builder:
@@ -158,6 +171,7 @@ class _Builder:
             constants={n: a.reshape(shapes[n]) for n, a in self.constants.items()},
             output=self.group.output,
             label=self.group.label,
+            narrowable=_narrowable(self.group),
         )
 
     def define(self, node: Node) -> None:

@@ -134,7 +134,7 @@ class Artifact:
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
     `random_weights`: the weights are not the model's; None in files that do not say.
-    `precision`: of the factors of products, one of `config.PRECISIONS`.
+    `precision`: of the factors of products, one of `config.PRECISION_NAMES`.
     `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
     for other shapes of its inputs, over the same `constants` (the same array).
     """

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from autotune import __version__
 from autotune.cache import Store, key_of, package_key
 from autotune.codegen.compile import LLVM_VERSION, compile_program
+from autotune.config import AUTO
 from autotune.errors import NoValidSchedule
 from autotune.graph.network import Call, Network
 from autotune.loopir.guarding import MAX_WEIGHT
@@ -118,7 +119,7 @@ def _artifact(
         autotune_version=__version__,
         random_weights=network.random_weights,
         constant_inputs=network.constant_inputs,
-        precision=network.precision,
+        precision=AUTO if network.is_mixed else network.precision,
     )
 
 

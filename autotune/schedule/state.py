@@ -17,6 +17,7 @@ from autotune.errors import ScheduleError
 from autotune.schedule.region import Extent
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
+from autotune.te.routes import route
 
 MAX_LOCAL_BYTES = 3 << 19
 """Local buffers live on the stack of a thread, of which the smallest common size is 2 MiB."""
@@ -148,6 +149,23 @@ class Stage:
     def has_tile(self) -> bool:
         """Whether the innermost loops are one instruction on matrices."""
         return any(it.annotation == "tile" for it in self.iters)
+
+    @property
+    def routed_depth(self) -> int | None:
+        """Depth from which the terms of a reduction go to the places that they tell.
+
+        None where it is no scattered reduction, or where some loop over its places is split, or
+        outside of a loop over its terms.
+        """
+        found = route(self.op)
+        if found is None or self.fuses:
+            return None
+        depths = {it.name: n for n, it in enumerate(self.iters) if not it.annotation}
+        terms = [n for n, it in enumerate(self.iters) if it.kind == "reduce"]
+        if not found.places.keys() <= depths.keys():
+            return None
+        is_inside = max(terms) < min(depths[name] for name in found.places)
+        return min(terms) if is_inside and min(terms) >= self.n_parallel else None
 
     def axis_of(self, loop: str) -> str:
         """The axis of the operation that a loop runs over, through all splits."""

@@ -48,8 +48,10 @@ class Tag(StrEnum):
     GATHERED = "gathered"
     AS_READ = "as-read"
     RAGGED = "ragged"
+    SCATTERED = "scattered"
     DOT2 = "dot2"
     DOT4 = "dot4"
+    MATRICES = "matrices"
 
 
 class Role(Enum):

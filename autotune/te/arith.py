@@ -228,16 +228,32 @@ def _try_bounds(form: Linear, ranges: Ranges) -> tuple[int, int] | None:
         return None
 
 
+_ANY = 1 << 62
+"""What no index exceeds that has any bounds."""
+
+
+def _clamped(e: Expr, ranges: Ranges) -> tuple[int, int]:
+    """As `bounds`, beyond `_ANY` where there is none: max(0, min(x, 9)) is in 0 … 9 for any x."""
+    match e:
+        case Binary(op="min" | "max" as op, a=a, b=b):
+            (al, ah), (bl, bh) = _clamped(a, ranges), _clamped(b, ranges)
+            pick = min if op == "min" else max
+            return pick(al, bl), pick(ah, bh)
+    try:
+        return bounds(e, ranges)
+    except KeyError:
+        return -2 * _ANY, 2 * _ANY
+
+
 def _atom_bounds(atom: Expr, ranges: Ranges) -> tuple[int, int]:
     match atom:
         case Var(name=name):
             return ranges[name]
-        case Binary(op="min", a=a, b=b):
-            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
-            return min(al, bl), min(ah, bh)
-        case Binary(op="max", a=a, b=b):
-            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
-            return max(al, bl), max(ah, bh)
+        case Binary(op="min" | "max"):
+            low, high = _clamped(atom, ranges)
+            if low < -_ANY or high > _ANY:
+                raise KeyError(f"no bounds for {atom}")
+            return low, high
         case Binary(op="floordiv", a=a, b=Const(value=n)):
             low, high = bounds(a, ranges)
             return int(low // n), int(high // n)

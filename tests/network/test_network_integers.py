@@ -275,6 +275,51 @@ def test_scatter_of_elements_at_computed_indices(
     assert_right(op, {"x": x, "i": index, "u": updates}, tmp_path, output=dtype)
 
 
+@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
+def test_messages_of_a_graph_network(op: str, tmp_path: Path) -> None:
+    """Rows of senders, a product, and their sums at the receivers, as exporters write them."""
+    into = node("Unsqueeze", "to one", "column")
+    scatter = node("ScatterND", "zeros column messages", "sums", reduction="add")
+    if op == "ScatterElements":
+        wide = node("Expand", "column shape", "wide")
+        scatter = node(op, "zeros wide messages", "sums", axis=0, reduction="add")
+    nodes = [node("Gather", "x from", "rows"), node("MatMul", "rows w", "messages"), into]
+    nodes += [wide] if op == "ScatterElements" else []
+    nodes += [scatter, node("Relu", "sums", "y")]
+    constants = {"w": values(8, 24), "one": np.array([1]), "zeros": np.zeros((30, 24), "f4")}
+    constants |= {"shape": np.array([90, 24])}
+    ends = integers(0, 30, 2, 90)
+    feeds = {"x": values(30, 8), "from": ends[0], "to": ends[1]}
+    assert_right(nodes, feeds, tmp_path, constants, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements", "TensorScatter"])
+def test_a_static_cache_at_a_position_of_run_time(op: str, tmp_path: Path) -> None:
+    cache, new, at = values(2, 3, 16, 8), values(2, 3, 1, 8), np.array([5])
+    feeds = {"cache": cache, "new": new, "at": at}
+    if op == "ScatterND":  # positions first
+        turned = {"cache": cache.transpose(2, 0, 1, 3), "new": new.transpose(2, 0, 1, 3)}
+        feeds |= {name: a.copy() for name, a in turned.items()}
+        nodes = [node("Unsqueeze", "at one", "rows"), node(op, "cache rows new")]
+    elif op == "ScatterElements":
+        nodes = [node("Expand", "at shape", "rows"), node(op, "cache rows new", axis=2)]
+    else:
+        feeds["at"] = np.array([5, 9])
+        nodes = [node(op, "cache new at")]
+    types = {name: str(a.dtype) for name, a in feeds.items()}
+    known = {"one": np.array([1]), "shape": np.array([2, 3, 1, 8])}
+    shapes = {n: a.shape for n, a in feeds.items()}
+    proto = model(nodes, shapes, known, types=types, opset=24)
+    want = feeds["cache"].copy()
+    if op == "ScatterND":
+        want[5] = feeds["new"][0]
+    else:
+        for batch, position in enumerate(feeds["at"] if op == "TensorScatter" else (5, 5)):
+            want[batch, :, position] = new[batch, :, 0]
+    found = compiled(proto, tmp_path).run(feeds)["y"]
+    np.testing.assert_array_equal(found, want)
+
+
 def test_the_last_of_several_updates_is_kept(tmp_path: Path) -> None:
     types = {"i": "int64", "y": "float32"}
     proto = model(node("ScatterND", "x i u"), {"x": (3,), "i": (4, 1), "u": (4,)}, types=types)

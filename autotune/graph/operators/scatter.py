@@ -70,7 +70,10 @@ def _scatter_rows(scope: Scope, node: Node, operands: Operands, shape: Shape) ->
 
 
 def _scatter_along(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """ScatterElements: every update is an element, placed along one dimension."""
+    """ScatterElements: every update is an element, placed along one dimension.
+
+    The index repeats along dimensions in which it is 1 and the updates are longer.
+    """
     x, index, updates = (tensor(operands, n) for n in range(3))
     axis, axes = node.attrs.get("axis", 0) % len(shape), axes_of(shape)
 
@@ -78,15 +81,16 @@ def _scatter_along(scope: Scope, node: Node, operands: Operands, shape: Shape) -
         return (*axes[:axis], k, *axes[axis + 1 :])
 
     def hits(k: Expr) -> Expr:
-        return compare("eq", chosen(index[at(k)], shape[axis]), axes[axis].var)
+        place = (idx(0) if n == 1 else i for n, i in zip(index.shape, at(k), strict=True))
+        return compare("eq", chosen(index[tuple(place)], shape[axis]), axes[axis].var)
 
     sides = (
         compare("lt", a.var, idx(n))
-        for d, (a, n) in enumerate(zip(axes, index.shape, strict=True))
+        for d, (a, n) in enumerate(zip(axes, updates.shape, strict=True))
         if d != axis and n < a.extent
     )
     inside = reduce(both, sides, ALWAYS)
-    k = Axis("k", index.shape[axis])
+    k = Axis("k", updates.shape[axis])
     return _scattered(scope, node, x, k, hits, lambda k: updates[at(k)], axes, inside)
 
 
@@ -107,8 +111,9 @@ def _scattered(
     axes, dtype = axes_of(x.shape), x.dtype
     kind = node.attrs.get("reduction", "none")
     if kind == "none":
-        number = select(hits(k.var), cast(_PLACE, k.var), Const(-1, _PLACE))
-        last = Reduce("max", select(inside, number, Const(-1, _PLACE)), (k,))
+        none = identity("max", _PLACE)
+        number = select(hits(k.var), cast(_PLACE, k.var), none)
+        last = Reduce("max", select(inside, number, none), (k,))
         which = scope.compute("which", placed, last)[placed]
         kept = update(cast("int64", maximum(which, Const(0, _PLACE))))
         taken = select(compare("ge", which, Const(0, _PLACE)), kept, x[axes])
@@ -147,7 +152,18 @@ def _resolve(editor: Editor, node: Node) -> None:
         rows = _reshaped(editor, node, index, (n_updates, places[-1]))
         given = _reshaped(editor, node, updates, (n_updates, *shape[places[-1] :]))
         node = replace(node, inputs=(x, rows, given))
+    if node.op == "ScatterElements":
+        node = replace(node, inputs=(x, _unexpanded(editor, index), updates))
     editor.emit(node)
+
+
+def _unexpanded(editor: Editor, index: str) -> str:
+    """What an Expand of the same rank repeats: as a library that scatters elements has rows."""
+    made = next((n for n in editor.nodes if index in n.outputs), None)
+    if made is None or made.op != "Expand":
+        return index
+    ranks = {len(editor.types[name].shape) for name in (index, made.inputs[0])}
+    return made.inputs[0] if len(ranks) == 1 else index
 
 
 def _reshaped(editor: Editor, node: Node, name: str, shape: Shape) -> str:
