@@ -15,10 +15,10 @@ from autotune.errors import ScheduleError
 from autotune.loopir.lower import lower
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.narrow_products import product, rewrite
-from autotune.schedule.steps import Steps
+from autotune.schedule.steps import NarrowProducts, Steps
 from autotune.search import policy
 from autotune.search.cost.analysis import analyse
-from autotune.search.defaults import default_alternatives
+from autotune.search.defaults import default_steps
 from autotune.search.rules import algorithms
 from autotune.search.sketch import generate_sketches
 from autotune.target import host_target
@@ -193,18 +193,16 @@ def test_only_products_of_float32_elements_are_rewritten() -> None:
         rewrite(dag, "conv", 4)
 
 
-def test_an_error_below_that_of_narrow_products_excludes_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(algorithms, "narrow_products_pay", lambda target: True)
-    dag = DAGS["gemm"]
+def test_an_error_below_that_of_narrow_products_excludes_them() -> None:
+    dag = gemm(128, 256, 256)
+    target = replace(TARGET, features=f"{TARGET.features},+{EMULATION}")
 
-    def structures(max_error: float) -> set[bool]:
-        found = default_alternatives(dag, TARGET, 1, max_error, 100, 1e3)
-        return {"bf16x3" in c.sketch for c in found}
+    def is_narrowed(max_error: float) -> bool:
+        steps = default_steps(dag, target, 1, max_error)
+        return any(isinstance(s, NarrowProducts) for s in steps)
 
-    assert structures(5e-5) == {True, False}
-    assert structures(5e-6) == {False}
+    assert is_narrowed(5e-5)
+    assert not is_narrowed(5e-6)
 
 
 def test_a_form_that_cannot_be_three_times_as_fast_does_not_pay() -> None:
