@@ -224,14 +224,14 @@ class StageSchedule:
         """
         return self._take(Annotate(self.name, loop, "dot"))
 
-    def matrix(self, rows: str, groups: str, columns: str, terms: str) -> StageSchedule:
-        """Multiply matrices in registers (AMX): the four innermost loops are one instruction.
+    def matrix(self, *loops: str) -> StageSchedule:
+        """Multiply matrices in registers (AMX): `loops` are its rows, and groups of terms.
 
-        For sums of products of bytes or bfloat16: `rows` of the result, up to 16 `groups` of
-        `terms` of the sum, `columns`. A CPU without such an instruction runs the loops one by one.
+        For sums of products of bytes or bfloat16. With columns (`vectorize`) and the terms of a
+        group (`dot`) inside they are one instruction, which takes up to 16 of each. A CPU without
+        such an instruction runs the loops one by one.
         """
-        kinds = {rows: "tile", groups: "tile", columns: "vectorize", terms: "dot"}
-        return self._take(*(Annotate(self.name, loop, kind) for loop, kind in kinds.items()))
+        return self._take(*(Annotate(self.name, loop, "tile") for loop in loops))
 
     def unroll(self, *loops: str) -> StageSchedule:
         """Expand these loops in full."""
@@ -338,7 +338,8 @@ def _call_text(step: Step) -> str:
         case Parallel(n=n):
             return f'parallel(*s["{step.stage}"].loops[:{n}])'
         case Annotate(iter=loop, kind=kind):
-            return f'{kind}("{loop}")'
+            method = "matrix" if kind == "tile" else kind
+            return f'{method}("{loop}")'
         case ComputeInline():
             return "inline()"
         case ComputeAt(target=target, iter=loop):
