@@ -28,6 +28,7 @@ from autotune.schedule.steps import (
     NEXT_PANEL,
     Annotate,
     CacheRead,
+    CacheTerms,
     CacheWrite,
     ComputeAt,
     ComputeInline,
@@ -108,6 +109,13 @@ class Schedule:
         """A stage that copies the part of `tensor` which `reader` reads; returns the new stage."""
         name = name or f"{tensor}.copy"
         self.apply(CacheRead(tensor, reader, name))
+        return self[name]
+
+    def cache_terms(self, tensor: str, reader: str, terms: int, name: str = "") -> StageSchedule:
+        """A stage that copies `tensor` with `terms` of the sum `reader` side by side: how matrix
+        instructions read their second operand; returns the new stage."""
+        name = name or f"{tensor}.terms"
+        self.apply(CacheTerms(tensor, reader, name, terms))
         return self[name]
 
     def lower(self, verify: bool = False, after: str = "") -> LoopProgram:
@@ -321,6 +329,9 @@ def python_text(step: Step) -> str:
     """The call that takes `step`: `s["out"].split("i", 16)`."""
     if isinstance(step, CacheRead):
         return f"s.cache_read({_quoted(step.tensor, step.reader, step.name)})"
+    if isinstance(step, CacheTerms):
+        names = _quoted(step.tensor, step.reader)
+        return f's.cache_terms({names}, {step.terms}, "{step.name}")'
     return f's["{step.stage}"].{_call_text(step)}'
 
 
@@ -361,7 +372,7 @@ def _call_text(step: Step) -> str:
         case Prefetch(tensor=tensor, distance=distance):
             is_next = isinstance(distance, int) and distance == NEXT_PANEL
             return f'prefetch("{tensor}", ' + ('"next")' if is_next else f"{distance})")
-        case CacheRead():
+        case CacheRead() | CacheTerms():
             raise TypeError("a step of the schedule, not of a stage")
 
 
