@@ -198,7 +198,8 @@ def _with_forms(
     tiles = as_matrices(anchor, target.isa.forms)
     if tiles is not None and all(b.tensor.name in constants for _, b in tiles.factors):
         kept = (v for v in plain if not v.inline_producers)
-        found += [replace(v, dot_terms=tiles.form.terms, matrices=tiles) for v in kept]
+        matrices = [replace(v, dot_terms=tiles.form.terms, matrices=tiles) for v in kept]
+        found = matrices if several else found + matrices
     # what decides on several products is outside
     return [v for v in found if not several or not v.producers_per_k]
 
