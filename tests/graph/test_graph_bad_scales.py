@@ -122,7 +122,7 @@ REFUSED = {
     "a zero point beyond": (pair(f32(0.1), i32(300)), "the q", "unsupported type: tensor.int32"),
     "a zero point beyond bytes": (convolution(xz=i32(700)), "the y/Deq", "tensor.int32"),
     "a float zero point": (pair(f32(0.1), f32(3)), "the q", "unsupported type: tensor.float"),
-    "a scale of integers": (pair(i32(1), u8(3)), "the q", "inconsistent type tensor.int32"),
+    "a scale of integers": (pair(i32(1), u8(3)), "the ", "type: tensor.int32"),
     "a scale in double": (pair(np.float64(0.1), u8(3)), "the q", "tensor.double"),
 }
 
