@@ -22,8 +22,10 @@ from autotune.api.choosing import (
     tuned_latencies,
 )
 from autotune.api.cutting import Sources, share_text
+from autotune.api.mixing import NOT_MIXED, compile_mixed
 from autotune.api.warm import Note
-from autotune.config import TuneConfig
+from autotune.cache import program_store
+from autotune.config import AUTO, TuneConfig, resolve
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.network import Network, under_names_of
 from autotune.graph.reader.constant_inputs import constants_from_json
@@ -38,6 +40,7 @@ from autotune.network.oracles import Original
 from autotune.network.runtime import model_of
 from autotune.records import Header, Log, read_log
 from autotune.target import parse_target, require_cores, runs_here, usable_cores
+from autotune.target.tiles import denial
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 Given: TypeAlias = Mapping[str, NDArray[Any]] | Sequence[Mapping[str, NDArray[Any]]] | None
@@ -64,7 +67,6 @@ def plan(
     if target in (None, "native"):  # another machine may have more cores
         require_cores(n_threads or 1)
     fixed = arrays_of(constants)
-    limit = TuneConfig().max_error if max_error is None else max_error
     if log is None:
         if model is None:
             raise UsageError("there is no model", "name a model, or a log that knows it")
@@ -72,12 +74,26 @@ def plan(
         chosen = parse_target(target or "native")
         bound = variants(model, shapes, dims, fixed)
         given = bool(random_weights)
-        factors = precision or "f32"
+        config = resolve(None, {"precision": precision, "max_error": max_error}).config
         return Plan(
-            model, bound, chosen, threads, limit, None, given, constants=fixed, precision=factors
+            model,
+            bound,
+            chosen,
+            threads,
+            config.task_error,
+            None,
+            given,
+            constants=fixed,
+            precision=config.precision,
+            network_error=config.max_error,
         )
     read = read_log(log)
-    limit = read.max_error if max_error is None and read.max_error is not None else limit
+    config = TuneConfig.from_json(read.settings)
+    if config.precision == AUTO and precision not in (None, AUTO):  # such logs have all of them
+        config = replace(config, precision=precision, max_error=config.task_error)
+    if max_error is not None:
+        config = replace(config, max_error=max_error)
+    limit = config.task_error
     read = read.within(limit)
     if not read.headers:
         raise LogMismatch(f"{log} has no header", "name a log that autotune has written")
@@ -86,7 +102,6 @@ def plan(
     path = model or _model_of(read)
     is_random = _has_random_weights(path, header) if random_weights is None else random_weights
     threads = n_threads or header.n_threads
-    config = TuneConfig.from_json(read.settings)
     if precision not in (None, config.precision):
         raise LogMismatch(
             f"the log was made in precision {config.precision}, not {precision}",
@@ -105,6 +120,7 @@ def plan(
         config.operators,
         fixed,
         precision=config.precision,
+        network_error=config.max_error,
     )
 
 
@@ -124,6 +140,7 @@ def compile(
     check: bool = True,
     check_inputs: Given = None,
     fallback: bool = True,
+    cache: bool = True,
     note: Note = lambda text: None,
 ) -> Compiled:
     """Compile `model` from the best records of `log`; the words are those of the command line.
@@ -147,7 +164,8 @@ def compile(
         constants,
         precision,
     )
-    chosen_plan = replace(chosen_plan, fallback=fallback)
+    store = program_store() if cache else None
+    chosen_plan = replace(chosen_plan, fallback=fallback, store=store)
     if operators:
         chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
     return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
@@ -159,6 +177,11 @@ class Compiled:
 
     artifact: Artifact
     report: Report | None
+
+    @property
+    def error(self) -> float | None:
+        """The largest of the check; None where it was not checked."""
+        return self.report.error if self.report else None
 
 
 def compile_plan(
@@ -176,8 +199,23 @@ def compile_plan(
     wrong, LogMismatch for a log of another model or CPU.
     """
     sources = plan.sources() if sources is None else sources
-    for text in sources.notes:
+    for text in (*denial(), *sources.notes):
         note(text)
+    if plan.precision != AUTO:
+        return _compiled(sources, plan, check, given, note, progress)
+    if sources.cuts:
+        note(NOT_MIXED)
+        return _compiled(sources, plan, check, given, note, progress)
+
+    def attempt(networks: Sequence[Network], tell: Note) -> Compiled:
+        return _compiled(Sources(tuple(networks)), plan, check, given, tell, progress)
+
+    return compile_mixed(plan, attempt, note, progress)
+
+
+def _compiled(
+    sources: Sources, plan: Plan, check: bool, given: Given, note: Note, progress: Progress
+) -> Compiled:
     artifact, networks = _programs(sources, plan, note, progress)
     if not runs_here(plan.target):
         if check:
@@ -206,7 +244,9 @@ def _programs(
     tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
     networks, steps = choose(networks, plan, best, note, progress)
     with progress("compiling programs") as tell:
-        artifact = compile_variants(networks, steps, plan.target, plan.n_threads, tell, plan.verify)
+        artifact = compile_variants(
+            networks, steps, plan.target, plan.n_threads, tell, plan.verify, plan.store
+        )
     if sources.cuts:
         parts = artifact.variants
         artifact = hybrid_artifact(parts, sources.cuts, plan.target, plan.n_threads)

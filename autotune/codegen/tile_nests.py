@@ -15,8 +15,9 @@ and their nests are expanded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from typing import TypeAlias
 
@@ -26,7 +27,7 @@ from autotune.loopir.visitor import expressions
 from autotune.target.isa import Isa, MultiplyAdd, TileUnit
 from autotune.te.arith import linear
 from autotune.te.expr import Binary, Const, Expr, Load, Tensor, Var, idx, loads, variables
-from autotune.te.products import Factors, products
+from autotune.te.products import products
 
 _LEAST_OPERANDS = 2
 
@@ -137,27 +138,41 @@ def _plan(alloc: Alloc, buffers: Buffers, isa: Isa) -> Plan | None:
     alike = {(id(n.form), n.groups) for n, _ in sums}
     if not first.form or not first.form.unit:
         return None
-    n_sums, n_left = prod(shape[:-2]), first.form.unit.n_registers - prod(shape[:-2])
+    n_sums = prod(shape[:-2])
+    n_left = first.form.unit.n_registers - n_sums
     if not same or len(alike) > 1 or n_left < _LEAST_OPERANDS:
         return None
-    n_a, n_b = (_n_matrices(o, first, loops) for o in zip(*first.factors, strict=True))
-    if n_a > n_b:  # the loops over the fewer ones are inside: these stay, the others pass
-        n_b = min(n_b, n_left - 1)
-        n_a = min(n_a, n_left - n_b)
-    else:
-        n_a = min(n_a, n_left - 1)
-        n_b = min(n_b, n_left - n_a)
-    return Plan(first.form, first.rows, first.columns, first.groups, n_sums, n_a, n_b)
+    n_a = _share(n_left, first, loops)
+    return Plan(first.form, first.rows, first.columns, first.groups, n_sums, n_a, n_left - n_a)
 
 
-def _n_matrices(operands: Iterable[Operand], nest: Nest, loops: Mapping[str, int]) -> int:
-    """How many matrices of some operands one set of accumulators takes."""
+def _share(n_left: int, nest: Nest, loops: Mapping[str, int]) -> int:
+    """How many of the registers that are left hold first operands: so that few loads are needed."""
     used = frozenset[str]().union(*map(variables, nest.at)) - set(nest.loops)
-    total = 0
-    for load in dict.fromkeys(o.load for o in operands):
-        moved = used.intersection(*[frozenset[str]().union(*map(variables, load.indices))])
-        total += prod(loops[name] for name in moved)
-    return total
+    own = {name: n for name, n in loops.items() if name in used}
+    points = [dict(zip(own, at, strict=True)) for at in product(*map(range, own.values()))]
+    orders = [[_matrix(f[k], at) for at in points for f in nest.factors] for k in (0, 1)]
+
+    def n_loads(n_a: int) -> int:
+        return _n_loads(orders[0], n_a) + _n_loads(orders[1], n_left - n_a)
+
+    return min(range(1, n_left), key=n_loads)
+
+
+def _matrix(operand: Operand, at: Mapping[str, int]) -> object:
+    """What tells an operand at a point of the unrolled loops from others."""
+    names = frozenset[str]().union(*map(variables, operand.load.indices))
+    return operand.load, tuple(n for name, n in at.items() if name in names)
+
+
+def _n_loads(order: Sequence[object], n_registers: int) -> int:
+    """Loads of operands that are used in an order, where the last used ones stay in registers."""
+    held: list[object] = []
+    n_loads = 0
+    for matrix in order:
+        n_loads += matrix not in held
+        held = [*(h for h in held if h != matrix), matrix][-n_registers:]
+    return n_loads
 
 
 def _accesses(
@@ -243,32 +258,28 @@ def _product(rows: For, groups: For, buffers: Buffers, isa: Isa) -> Nest | None:
             if old != Load(total, at) or not _is_matrix(old, names) or not pairs:
                 return None
             nest = Nest(total, at, rows.extent, lanes.extent, (*names, groups.var, terms.var))
+            nest = replace(nest, groups=groups.extent)
             for form in (f for f in isa.forms if f.unit and f.terms == terms.extent):
-                for each in (pairs, [pair[::-1] for pair in pairs]):
-                    if form.accumulator == total.dtype and _dtypes(*each[0]) == form.operands:
-                        found = _operands(nest, each, groups, terms, buffers)
-                        if found is not None and _fits(found, form):
-                            return replace(found, form=form, groups=groups.extent)
+                for ordered in (pairs, tuple((b, a) for a, b in pairs)):
+                    if form.accumulator == total.dtype and _fits(nest, form):
+                        found = [_operands(nest, form, *pair, buffers) for pair in ordered]
+                        factors = tuple(pair for pair in found if pair)
+                        if len(factors) == len(pairs):
+                            return replace(nest, form=form, factors=factors)
     return None
 
 
-def _dtypes(a: Expr, b: Expr) -> tuple[str, str] | None:
-    both = isinstance(a, Load) and isinstance(b, Load)
-    return (a.tensor.dtype, b.tensor.dtype) if both else None  # type: ignore[union-attr]
-
-
 def _operands(
-    nest: Nest, pairs: Sequence[Factors], groups: For, terms: For, buffers: Buffers
-) -> Nest | None:
-    """`nest` with its operands: rows of neighbouring terms, and rows of terms by columns."""
-    rows, lanes = nest.loops[:2]
-    n, found = terms.extent, []
-    for a, b in pairs:
-        x = _operand(a, buffers, rows, {groups.var: n, terms.var: 1, lanes: 0})
-        y = _operand(b, buffers, groups.var, {lanes: n, terms.var: 1, rows: 0})
-        found += [(x, y)] if x and y else []
-    complete = len(found) == len(pairs)
-    return replace(nest, factors=tuple(found), groups=groups.extent) if complete else None
+    nest: Nest, form: MultiplyAdd, a: Expr, b: Expr, buffers: Buffers
+) -> tuple[Operand, Operand] | None:
+    """The operands of a product: rows of neighbouring terms, and rows of terms by columns."""
+    rows, lanes, groups, terms = nest.loops
+    n = form.terms
+    x = _operand(a, buffers, rows, {groups: n, terms: 1, lanes: 0})
+    y = _operand(b, buffers, groups, {lanes: n, terms: 1, rows: 0})
+    if not x or not y or (x.load.tensor.dtype, y.load.tensor.dtype) != form.operands:
+        return None
+    return x, y
 
 
 def _fits(nest: Nest, form: MultiplyAdd) -> bool:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from autotune.codegen.frame import Frame
-from autotune.codegen.text import I8, I64, VOID, Builder, Value, constant
+from autotune.codegen.text import I8, I64, PTR, VOID, Builder, Module, Value, constant
 from autotune.codegen.tile_nests import (
     Nest,
     Operand,
@@ -77,6 +77,42 @@ class TileCode:
 
     def _call(self, name: str, *arguments: Value) -> None:
         self.b.call(name, VOID, [*self._registers, *arguments])
+
+
+def product_loop(form: MultiplyAdd, isa: Isa, triple: str, n_rounds: int, fed: bool) -> str:
+    """LLVM assembly of `peak(operand, sink, begin, end)`: products of matrices and nothing else.
+
+    Each turn adds `n_rounds` times the products of two by two operands to four sums, as a register
+    tile does. `fed`: the operands are loaded each time.
+    """
+    assert form.unit is not None
+    module = Module(triple, isa)
+    b = Builder(module, "peak", {"operand": PTR, "sink": PTR, "begin": I64, "end": I64})
+    operand, sink, begin, end = b.arguments
+    code, width = TileCode(b, form.unit), form.unit.row_bytes
+    plan = Plan(form, form.unit.rows, form.unit.columns, form.unit.rows, 4, 2, 2)
+    code.configure(plan.configuration)
+    for n in range(4):
+        code.zero(n)
+    for n in range(4, 8):
+        code.load(n, operand, width)
+    turn, done, before = b.new_label("turn"), b.new_label("done"), b.block
+    b.branch(turn)
+    b.label(turn)
+    index, line = b.loop_index("i", begin, before)
+    for _ in range(n_rounds):
+        for n in range(4, 8) if fed else ():
+            code.load(n, operand, width)
+        for n in range(4):
+            code.multiply_add(form, n, 4 + n // 2, 6 + n % 2)
+    step = b.binary("add", index, constant(I64, 1))
+    b.close_index(line, step)
+    b.branch_if(b.compare("icmp slt", step, end), turn, done)
+    b.label(done)
+    code.store(0, sink, width)
+    code.release()
+    b.end()
+    return str(module)
 
 
 class Tiles:
@@ -145,6 +181,14 @@ class Tiles:
         else:
             self._code.load(register, self._where(nest, nest.memory)[0], row_bytes(nest.memory))
         return True
+
+    def _multiply_add(self, nest: Nest, form: MultiplyAdd, register: int, plan: Plan) -> None:
+        assert self._code is not None
+        end = plan.n_sums + plan.n_a
+        for first, second in nest.factors:
+            a = self._operand(nest, first, range(plan.n_sums, end))
+            b = self._operand(nest, second, range(end, end + plan.n_b))
+            self._code.multiply_add(form, register, a, b)
 
     def _register(self, nest: Nest, plan: Plan) -> int:
         """The register of an accumulator, by the values of the unrolled loops."""

@@ -51,6 +51,7 @@ class Tag(StrEnum):
     SCATTERED = "scattered"
     DOT2 = "dot2"
     DOT4 = "dot4"
+    MATRICES = "matrices"
 
 
 class Role(Enum):

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Set
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -138,15 +138,26 @@ def host_target() -> Target:
 def parse_target(text: str) -> Target:
     """Resolve `--target`: `native` or the name of an x86-64 CPU known to LLVM.
 
+    `emulated-amx`, for tests: this CPU, and functions in place of the matrix tiles that it lacks.
+
     Raises `UsageError` for a name that has neither 8 nor 16 float lanes.
     """
     if text in ("native", "host", ""):
         return host_target()
+    if text == EMULATION:
+        host = host_target()
+        return replace(host, features=f"{host.features},+{EMULATION}")
     isa = NAMES.get(text)
     if isa is None:
         known = ", ".join(sorted(NAMES))
         raise UsageError(f"unknown target '{text}'", f"use 'native' or one of: {known}")
     return _target(text, "", isa)
+
+
+def target_name(target: Target) -> str:
+    """What `parse_target` makes `target` of, on the machine that it describes."""
+    named = (name for name in ("native", EMULATION) if parse_target(name) == target)
+    return next(named, target.cpu)
 
 
 def usable_cores() -> int:

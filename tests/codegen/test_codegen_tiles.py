@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
+import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 import pytest
 
 from autotune import te
+from autotune.codegen import jit
 from autotune.codegen.compile import assembly
-from autotune.errors import ScheduleError
+from autotune.codegen.emit import emit_program
+from autotune.codegen.jit import Library
+from autotune.errors import ArtifactError, ScheduleError
 from autotune.loopir.lower import lower
+from autotune.measure.peak import form_peaks
+from autotune.network.artifact import require_features
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import (
     Annotate,
@@ -24,12 +31,16 @@ from autotune.schedule.steps import (
     Step,
     Steps,
 )
-from autotune.target import Target, host_target, runs_here
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.analytic import analytic_seconds
+from autotune.search.sketch import generate_sketches
+from autotune.target import Target, host_target, runs_here, tiles
 from autotune.target.isa import EMULATION
-from autotune.target.tiles import Permission, request_tiles, tile_permission
+from autotune.target.tiles import Permission, denial, request_tiles, tile_permission
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
 from autotune.te.language import dag_of
+from autotune.tuner import dots_of
 from tests.schedule.running import Array, assert_close, assert_computes, run_compiled
 
 HOST = host_target()
@@ -48,8 +59,9 @@ def random_operands(dag: ComputeDAG) -> dict[str, Array]:
     out: dict[str, Array] = {}
     for p in dag.placeholders:
         shape, dtype = p.tensor.shape, p.tensor.dtype
-        if dtype == "bfloat16":
-            out[p.name] = rng.standard_normal(shape).astype(ml_dtypes.bfloat16)
+        if dtype in ("bfloat16", "float32"):
+            kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32
+            out[p.name] = rng.standard_normal(shape).astype(kind)
         else:
             limits = np.iinfo(dtype)
             out[p.name] = rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
@@ -124,6 +136,87 @@ def test_every_shape_of_accumulators_computes_the_sum(
     assert_close(found, evaluate(GEMM, inputs), 3e-6)
 
 
+def convolution(stride: int, kernel: int, a: str, b: str, n: int = 64) -> ComputeDAG:
+    """Kernel x kernel on 8 x 9 pixels of `n` channels, with padding around them."""
+    pad, total = kernel // 2, "float32" if a == "bfloat16" else "int32"
+    x = te.placeholder((8, 9, n), "x", a)
+    w = te.placeholder((kernel, kernel, n, 32), "w", b, constant=True)
+    u, v, c = te.reduce_axis(kernel, "u"), te.reduce_axis(kernel, "v"), te.reduce_axis(n, "c")
+
+    def inside(i: te.Expression, j: te.Expression, k: te.Expression) -> te.Expression:
+        is_pixel = (i >= pad) & (i < 8 + pad) & (j >= pad) & (j < 9 + pad)
+        return te.where(is_pixel, x[i - pad, j - pad, k], 0)
+
+    p = te.compute((8 + 2 * pad, 9 + 2 * pad, n), inside, "p") if pad else x
+
+    def term(i: te.Expression, j: te.Expression, o: te.Expression) -> te.Expression:
+        product = p[i * stride + u, j * stride + v, c].astype(total) * w[u, v, c, o].astype(total)
+        return te.sum(product, [u, v, c])
+
+    shape = (-(-8 // stride), -(-9 // stride), 32)
+    s = te.compute(shape, term, "s")
+    return dag_of(te.compute(shape, lambda i, j, o: s[i, j, o] + 1, "y"))
+
+
+def wide(m: int, n: int, k: int) -> ComputeDAG:
+    """A product of float32: three of bfloat16 in the space."""
+    x, w = te.placeholder((m, k), "x"), te.placeholder((k, n), "w", constant=True)
+    r = te.reduce_axis(k, "r")
+    s = te.compute((m, n), lambda i, j: te.sum(x[i, r] * w[r, j], r), "s")
+    return dag_of(te.compute((m, n), lambda i, j: s[i, j] + 1, "y"))
+
+
+SEARCHED = {
+    "float32 by bfloat16": wide(37, 48, 96),
+    "product": matmul(37, 48, 96),
+    "product of bytes": matmul(37, 48, 128, "uint8", "int8"),
+    "convolution": convolution(1, 3, "bfloat16", "bfloat16"),
+    "strided": convolution(2, 3, "bfloat16", "bfloat16"),
+    "few channels": convolution(2, 7, "uint8", "int8", 4),
+    "pixel by pixel": convolution(1, 1, "int8", "int8"),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_the_space_has_tiles_for_every_sum_of_products(name: str) -> None:
+    dag, rng = SEARCHED[name], np.random.default_rng(0)
+    inputs = random_operands(dag)
+    wanted = evaluate(dag, inputs)
+    sketches = [s for s in generate_sketches(dag, EMULATED) if "matrices" in s.tags]
+    for n in rng.permutation(len(sketches))[:4]:
+        rows = sketches[n].sample(64, rng)
+        rows = rows[analyse(dag, sketches[n], rows, EMULATED).valid]
+        program = lower(dag, sketches[n].bind(rows[0]), verify=True)
+        assert "call void @emulated.tdp" in emit_program(program, "", isa=EMULATED.isa)
+        limit = 3e-5 if name.startswith("float32") else 3e-6
+        assert_close(run_compiled(program, inputs, EMULATED, 2), wanted, limit)
+
+
+def test_the_first_draft_is_of_tiles() -> None:
+    dag, rng = matmul(128, 512, 512), np.random.default_rng(0)
+    best: dict[bool, float] = {}
+    for sketch in generate_sketches(dag, WITH_AMX):
+        rows = sketch.sample(64, rng)
+        seconds = analytic_seconds(analyse(dag, sketch, rows, WITH_AMX), WITH_AMX, 1)
+        tiles = "matrices" in sketch.tags
+        best[tiles] = min(best.get(tiles, np.inf), seconds.min())
+    assert best[True] < 0.5 * best[False]
+
+
+def test_a_cpu_without_tiles_never_sees_them() -> None:
+    target = replace(HOST, features=",".join(f for f in HOST.features.split(",") if "amx" not in f))
+    assert not any("matrices" in s.tags for s in generate_sketches(GEMM, target))
+    names = [f.name for f in dots_of([GEMM], target)]
+    assert not any(name.startswith("tdp") for name in names)
+
+
+def test_the_peak_of_tiles_bounds_a_task() -> None:
+    (form,) = (f for f in dots_of([GEMM], EMULATED) if f.unit)
+    ((same, rate),) = form_peaks(EMULATED, 1, [form])
+    assert same is form
+    assert rate > 0
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=["emulated", "amx"][: len(TARGETS)])
 @pytest.mark.parametrize(
     ("a", "b"), [("uint8", "int8"), ("int8", "int8"), ("int8", "uint8"), ("uint8", "uint8")]
@@ -180,14 +273,49 @@ def test_a_sum_in_parts_is_loaded_again() -> None:
 
 
 def test_more_accumulators_than_registers_are_memory() -> None:
-    steps = tiled((64, 64), 16, 16, 2)
-    assert not tile_instructions(GEMM, steps)
+    dag = matmul(28, 16, 8)
+    assert tile_instructions(dag, tiled((24, 16), 4, 4, 2))
+    assert not tile_instructions(dag, tiled((28, 16), 4, 4, 2))
 
 
 def test_tile_loops_are_the_four_innermost_ones() -> None:
     steps = (Split("s", "r", (16, 2), "split"), Annotate("s", "r.1", "tile"))
     with pytest.raises(ScheduleError, match="no loop over rows, or over groups"):
         replay(GEMM, steps)
+
+
+@pytest.fixture
+def denied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A CPU with tiles whose system does not permit them; how often it was asked."""
+    asked: list[str] = []
+    features = {**dict(llvm.get_host_cpu_features()), **dict.fromkeys(AMX, True)}
+    monkeypatch.setattr(tiles.llvm, "get_host_cpu_features", lambda: features)
+    monkeypatch.setattr(tiles, "request_tiles", lambda: bool(asked.append("asked")))
+    tile_permission.cache_clear()
+    yield asked
+    tile_permission.cache_clear()
+
+
+def test_a_system_that_denies_tiles_is_a_cpu_without_them(denied: list[str]) -> None:
+    target = host_target()
+    assert not any(f.unit for f in target.isa.forms)
+    assert any("does not let" in text for text in denial())
+    with pytest.raises(ArtifactError, match="amx-tile: the system does not let"):
+        require_features(WITH_AMX, "model.atn")
+    assert denied == ["asked"]
+
+
+def test_whoever_loads_machine_code_asks_for_tiles(denied: list[str]) -> None:
+    jit._initialise.cache_clear()
+    Library([])
+    assert denied == ["asked"]
+
+
+def test_an_artifact_with_tiles_names_what_this_cpu_lacks() -> None:
+    if HAS_AMX:
+        pytest.skip("this CPU has tiles")
+    with pytest.raises(ArtifactError, match=r"this CPU lacks .*amx-tile"):
+        require_features(WITH_AMX, "model.atn")
 
 
 def test_a_system_answers_whether_this_process_may_use_tiles() -> None:

@@ -360,7 +360,7 @@ def test_all_that_several_passes_refuse_is_named_at_once(tmp_path: Path) -> None
     nodes = [
         node("CumSum", "v k", "a"),
         node("CumSum", "w k", "b"),
-        node("Mod", "a b", "c", fmod=0),
+        node("Add", "a b", "c"),
         node("Trilu", "c k", "e"),
         node("ScatterND", "e i u", "y", reduction="median"),
     ]
@@ -369,9 +369,8 @@ def test_all_that_several_passes_refuse_is_named_at_once(tmp_path: Path) -> None
     with pytest.raises(AutotuneError) as caught:
         build_network(save(proto, tmp_path))
     for part in (
-        "4 operators are not supported",
+        "3 operators are not supported",
         "'CumSum' (2 nodes, first 'a': its axis is computed at run time)",
-        "'Mod' (1 node, 'c'",
         "'Trilu' (1 node, 'e': its diagonal is computed at run time)",
         "'ScatterND' (1 node, 'y'",
     ):

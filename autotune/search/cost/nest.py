@@ -36,6 +36,11 @@ class Loop:
     parallel: bool
     own: bool
 
+    @property
+    def is_rows(self) -> bool:
+        """Whether it is over the rows of a matrix in a register."""
+        return self.annotation == "tile" and self.kind == "spatial"
+
 
 @dataclass(frozen=True, slots=True)
 class Access:

@@ -32,7 +32,7 @@ class TileUnit:
     rows: int = 16
     row_bytes: int = 64
     latency: float = 52.0
-    emulation: str = ""
+    emulation: str = field(default="", repr=False)
 
     @property
     def columns(self) -> int:
