@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,6 +51,25 @@ def key_of(*parts: str | bytes) -> str:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
+
+
+@cache
+def package_key() -> str:
+    """This version of the package; another one while its files are being changed."""
+    from autotune import __version__  # which imports this module
+
+    root = Path(__file__).parent
+    stats = ((path, path.stat()) for path in sorted(root.rglob("*.py")))
+    lines = [f"{path.relative_to(root)} {s.st_size} {s.st_mtime_ns}" for path, s in stats]
+    return key_of(__version__, *lines)
+
+
+PROGRAM_BYTES = 512 << 20
+
+
+def program_store() -> Store:
+    """Where machine code of kernels and schedules that the cost model chose are kept."""
+    return Store(cache_folder() / "programs", PROGRAM_BYTES)
 
 
 class Store:

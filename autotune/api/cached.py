@@ -13,18 +13,16 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from autotune import __version__
 from autotune.api.bindings import Dims, Values
 from autotune.api.compiling import compile as compile_model
 from autotune.api.operators import GROUP
 from autotune.api.warm import Note
-from autotune.cache import Store, cache_folder, key_of
+from autotune.cache import Store, cache_folder, key_of, package_key
 from autotune.errors import AutotuneError, ModelError
 from autotune.files import open_input
 from autotune.graph.reader.constant_inputs import constants_to_json
@@ -77,23 +75,26 @@ class Request:
             "installed": sorted((e.name, e.value) for e in entry_points(group=GROUP)),
         }
         return key_of(
-            hash_of(self.model), host_target().key, _package(), json.dumps(settings, sort_keys=True)
+            hash_of(self.model),
+            host_target().key,
+            package_key(),
+            json.dumps(settings, sort_keys=True),
         )
 
-    def compiled(self, note: Note) -> Artifact:
+    def compiled(self, note: Note, cache: bool) -> Artifact:
         """Compile and check it; where no oracle can run it on anything, it stays unchecked.
 
-        Raises as `compiling.compile`.
+        `cache`: keep its programs. Raises as `compiling.compile`.
         """
         with file_of(self.model, self.name) as path:
             try:
-                return self._compiled(path, True, note)
+                return self._compiled(path, True, note, cache)
             except ModelError as error:  # of the model, then it comes again
-                artifact = self._compiled(path, False, note)
+                artifact = self._compiled(path, False, note, cache)
                 note(f"not checked: {error.message}")
                 return artifact
 
-    def _compiled(self, path: Path, check: bool, note: Note) -> Artifact:
+    def _compiled(self, path: Path, check: bool, note: Note, cache: bool) -> Artifact:
         return compile_model(
             path,
             self.log,
@@ -107,6 +108,7 @@ class Request:
             max_error=self.max_error,
             operators=self.operators,
             fallback=self.fallback,
+            cache=cache,
             note=note,
         ).artifact
 
@@ -116,7 +118,7 @@ def cached_artifact(request: Request, store: Store | None, note: Note) -> Artifa
     that ask for it at the same time. Raises as `compiling.compile`.
     """
     if store is None:
-        return request.compiled(note)
+        return request.compiled(note, cache=False)
     key = request.key()
     found = _kept(store, key)
     if found is not None:
@@ -124,7 +126,7 @@ def cached_artifact(request: Request, store: Store | None, note: Note) -> Artifa
     with store.locked(key):
         found = _kept(store, key)  # by another, while this one waited
         if found is None:
-            found = request.compiled(note)
+            found = request.compiled(note, cache=True)
             with suppress(OSError), store.writing(key) as file:  # else it is compiled again
                 found.write(file)
         return found
@@ -172,13 +174,3 @@ def _values_json(values: Values) -> Any:
 def _file_hash(path: Path) -> str:
     with open_input(path) as file:
         return sha256(file.read()).hexdigest()
-
-
-@cache
-def _package() -> str:
-    """This version of the package; another one while its files are being changed."""
-    root = Path(__file__).parents[1]
-    files = sorted(root.rglob("*.py"))
-    stats = ((path, path.stat()) for path in files)
-    lines = [f"{path.relative_to(root)} {s.st_size} {s.st_mtime_ns}" for path, s in stats]
-    return key_of(__version__, *lines)

@@ -20,9 +20,11 @@ from autotune.api.cutting import Sources, sources_of
 from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
+from autotune.cache import Store
 from autotune.config import AUTO
 from autotune.errors import LogMismatch, ScheduleError
 from autotune.graph.network import Network, chosen
+from autotune.measure.cached_map import cached_map
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.network.artifact import Tuned
 from autotune.network.sharing import (
@@ -35,7 +37,13 @@ from autotune.network.sharing import (
 from autotune.network.variants import tasks_of
 from autotune.records import Log, MeasureRecord, best_for, ranked_records
 from autotune.schedule.steps import Steps
-from autotune.search.defaults import default_alternatives, default_candidate
+from autotune.search.defaults import (
+    candidate_key,
+    decode,
+    default_alternatives,
+    default_candidate,
+    encode,
+)
 from autotune.search.policy import Candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
@@ -58,7 +66,7 @@ class Plan:
     `verify`: check the loop IR of every program after each pass of lowering. `fallback`: what
     cannot be compiled may run in ONNX Runtime. `precision` may be "auto", see `mixing`: then
     `network_error` is the largest error of the outputs. `drafts`: analytic defaults of tasks that
-    were found already, by key.
+    were found already, by key. `store`: where programs are kept and found again.
     """
 
     model: Path
@@ -73,6 +81,7 @@ class Plan:
     verify: bool = False
     fallback: bool = True
     precision: str = "f32"
+    store: Store | None = None
     network_error: float = math.inf
     drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
 
@@ -140,17 +149,22 @@ def choose(
     return kept, {key: steps[key] for key in used}
 
 
+def _defaults(dags: Sequence[ComputeDAG], plan: Plan, tell: OnProgress) -> list[Candidate]:
+    """What the cost model chooses for each task."""
+    n, limit = plan.n_threads, plan.max_error
+    keys = [candidate_key(dag, plan.target, n, limit) for dag in dags] if plan.store else []
+    draft = partial(default_candidate, target=plan.target, n_threads=n, max_error=limit)
+    return cached_map(draft, dags, keys, plan.store, encode, decode, tell)
+
+
 def drafted(
     plan: Plan, tasks: Mapping[str, ComputeDAG], progress: Progress
 ) -> dict[str, Candidate]:
     """The analytic default of every task by key; each is sought once for a plan."""
     unknown = [key for key in tasks if key not in plan.drafts]
-    draft = partial(
-        default_candidate, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
-    )
     if unknown:
         with progress("choosing programs") as tell:
-            found = parallel_map(draft, [tasks[key] for key in unknown], tell)
+            found = _defaults([tasks[key] for key in unknown], plan, tell)
         plan.drafts.update(zip(unknown, found, strict=True))
     return {key: plan.drafts[key] for key in tasks}
 

@@ -24,6 +24,7 @@ from autotune.api.choosing import (
 from autotune.api.cutting import Sources, share_text
 from autotune.api.mixing import NOT_MIXED, compile_mixed
 from autotune.api.warm import Note
+from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.network import Network, under_names_of
@@ -39,6 +40,7 @@ from autotune.network.oracles import Original
 from autotune.network.runtime import model_of
 from autotune.records import Header, Log, read_log
 from autotune.target import parse_target, require_cores, runs_here, usable_cores
+from autotune.target.tiles import denial
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 Given: TypeAlias = Mapping[str, NDArray[Any]] | Sequence[Mapping[str, NDArray[Any]]] | None
@@ -138,6 +140,7 @@ def compile(
     check: bool = True,
     check_inputs: Given = None,
     fallback: bool = True,
+    cache: bool = True,
     note: Note = lambda text: None,
 ) -> Compiled:
     """Compile `model` from the best records of `log`; the words are those of the command line.
@@ -161,7 +164,8 @@ def compile(
         constants,
         precision,
     )
-    chosen_plan = replace(chosen_plan, fallback=fallback)
+    store = program_store() if cache else None
+    chosen_plan = replace(chosen_plan, fallback=fallback, store=store)
     if operators:
         chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
     return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
@@ -195,7 +199,7 @@ def compile_plan(
     wrong, LogMismatch for a log of another model or CPU.
     """
     sources = plan.sources() if sources is None else sources
-    for text in sources.notes:
+    for text in (*denial(), *sources.notes):
         note(text)
     if plan.precision != AUTO:
         return _compiled(sources, plan, check, given, note, progress)
@@ -240,7 +244,9 @@ def _programs(
     tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
     networks, steps = choose(networks, plan, best, note, progress)
     with progress("compiling programs") as tell:
-        artifact = compile_variants(networks, steps, plan.target, plan.n_threads, tell, plan.verify)
+        artifact = compile_variants(
+            networks, steps, plan.target, plan.n_threads, tell, plan.verify, plan.store
+        )
     if sources.cuts:
         parts = artifact.variants
         artifact = hybrid_artifact(parts, sources.cuts, plan.target, plan.n_threads)

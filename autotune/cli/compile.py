@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.api.sources import model_bytes, model_path
+from autotune.cache import program_store
 from autotune.cli.console import counting, debug_option, put_json, put_path, say, say_note
 from autotune.cli.models import (
     model_files,
@@ -19,6 +20,7 @@ from autotune.cli.options import (
     FILE,
     THREADS,
     args_option,
+    cache_option,
     check_input_option,
     const_option,
     constants_of,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 @click.option(
     "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."
 )
+@cache_option
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @format_option
 @debug_option
@@ -85,6 +88,7 @@ def command(
     fallback: bool,
     verify: bool,
     style: str,
+    cache: bool,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
@@ -117,7 +121,7 @@ def command(
         source, log_path, bound, target, threads, max_error, is_random, extents, fixed, precision
     )
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
-    plan = replace(plan, fallback=fallback)
+    plan = replace(plan, fallback=fallback, store=program_store() if cache else None)
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
     inputs += [file for _, file in check_files]

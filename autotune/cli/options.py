@@ -257,6 +257,11 @@ fallback_option = click.option(
     default=True,
     help="Run in ONNX Runtime what cannot be compiled, or refuse and name all of it.  [fallback]",
 )
+cache_option = click.option(
+    "--cache/--no-cache",
+    default=True,
+    help="Keep compiled programs in the user's cache folder, for the next time.  [cache]",
+)
 events_option = click.option(
     "--events",
     type=click.Choice(["jsonl"]),

@@ -15,6 +15,9 @@ from autotune.errors import CodegenError
 from autotune.loopir.nodes import Program
 from autotune.target import Target
 
+LLVM_VERSION = ".".join(map(str, llvm.llvm_version_info))
+"""Of the library that optimises and emits."""
+
 
 def compile_program(program: Program, target: Target, prefix: str = "") -> bytes:
     """Relocatable ELF object with one symbol `prefix + kernel.name` per kernel."""

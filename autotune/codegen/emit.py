@@ -338,7 +338,7 @@ class _Function:
         return self.do.compare(e.op, dtype_of(e.a), a, b)
 
     def _call(self, e: Call, guard: Guard | None) -> Value:
-        return self.do.call(e.fn, dtype_of(e), self.value(e.args[0], guard))
+        return self.do.call(e.fn, dtype_of(e.args[0]), self.value(e.args[0], guard))
 
     def _cast(self, e: Cast, guard: Guard | None) -> Value:
         return self.do.cast(dtype_of(e.a), e.dtype, self.value(e.a, guard))

@@ -11,7 +11,7 @@ import numpy as np
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, unsupported
 from autotune.graph.operators.definition import Operand, Scope
-from autotune.graph.operators.table import DTYPES, operator_of
+from autotune.graph.operators.table import dtypes_of, operator_of
 from autotune.graph.partition import Group
 from autotune.graph.passes.precision import narrowable
 from autotune.graph.refusals import naming
@@ -44,9 +44,8 @@ def undefined(graph: Graph, node: Node) -> UnsupportedOperator | None:
     operator = operator_of(node.op)
     if not operator.is_defined:
         return unsupported(node, graph)
-    known = set(DTYPES if operator.any_type else DTYPES[:1])
     types = {graph.types[n].dtype for n in (*node.inputs, node.output) if n}
-    dtype = min(types - known, default="")
+    dtype = min(types - set(dtypes_of(operator)), default="")
     return unsupported(node, graph, f"type {dtype}") if dtype else None
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from itertools import islice
 
 import numpy as np
 
-from autotune.errors import NoValidSchedule, ScheduleError
+from autotune.cache import key_of, package_key
+from autotune.errors import LogMismatch, NoValidSchedule, ScheduleError
 from autotune.loopir.lower import lower
-from autotune.schedule.steps import Steps
+from autotune.schedule.steps import Steps, steps_from_json, steps_to_json
 from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import Candidate, SketchPolicy, algorithm_error
 from autotune.target import Target
+from autotune.te.codec import dag_to_json
 from autotune.te.dag import ComputeDAG
 
 _WIDTHS = (64, 6, 4, 3, 2, 2, 2)
@@ -48,6 +51,27 @@ def default_candidate(
     raise NoValidSchedule(
         f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
     )
+
+
+def candidate_key(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) -> str:
+    """A digest of all that `default_candidate` depends on."""
+    text = json.dumps(dag_to_json(dag), sort_keys=True)
+    return key_of("default", package_key(), text, repr(target), str(n_threads), repr(max_error))
+
+
+def encode(candidate: Candidate) -> bytes:
+    """A candidate as a store keeps it."""
+    fields = [steps_to_json(candidate.steps), candidate.sketch, candidate.predicted_s]
+    return json.dumps(fields).encode()
+
+
+def decode(content: bytes) -> Candidate:
+    """Inverse of `encode`. Raises ValueError for anything else."""
+    try:
+        steps, sketch, predicted_s = json.loads(content)
+        return Candidate(steps_from_json(steps), str(sketch), predicted_s)
+    except (LogMismatch, TypeError) as error:
+        raise ValueError("not a schedule") from error
 
 
 def default_alternatives(

@@ -33,12 +33,14 @@ from autotune.te.expr import (
     Select,
     Tensor,
     Var,
+    dtype_of,
     f32,
     identity,
     idx,
     substitute,
     variables,
 )
+from autotune.te.integers import INTEGER_OPS
 from autotune.te.intrinsics import INTRINSICS
 
 Array = NDArray[Any]
@@ -224,7 +226,10 @@ def _point(e: Expr, env: Env, values: Env) -> Array:
         case Compare(op=op, a=a, b=b):
             return COMPARE[op](_point(a, env, values), _point(b, env, values))
         case Call(fn=fn, args=args):
-            return INTRINSICS[fn].oracle(_point(args[0], env, values))
+            record, x = INTRINSICS[fn], _point(args[0], env, values)
+            if record.takes != "bits":
+                return record.oracle(x)
+            return _widen(record.oracle(x.astype(DTYPES[dtype_of(args[0])].numpy)))
         case Select(cond=cond, a=a, b=b):
             c = _point(cond, env, values)
             return np.where(c, _point(a, env, values), _point(b, env, values))
@@ -253,6 +258,7 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "fmod": np.fmod,
     "and": np.logical_and,
     "or": np.logical_or,
+    **{op.name: op.oracle for op in INTEGER_OPS.values()},
 }
 COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "lt": np.less,

@@ -159,7 +159,8 @@ def _transposed_convolution(editor: Editor, node: Node) -> None:
     if len(node.inputs) > 2 and node.inputs[2]:
         inputs.append(_repeated_bias(editor, node, groups, math.prod(strides)))
     counts = [h + sum(p) - t + 1 for h, p, t in zip(size, pads, taps, strict=True)]
-    phases = editor.new(f"{node.output}.phases", (shape[0], out[1] * math.prod(strides), *counts))
+    channels, dtype = out[1] * math.prod(strides), editor.types[node.output].dtype
+    phases = editor.new(f"{node.output}.phases", (shape[0], channels, *counts), dtype)
     attrs = {
         "group": groups,
         "kernel_shape": tuple(taps),
@@ -167,7 +168,7 @@ def _transposed_convolution(editor: Editor, node: Node) -> None:
     }
     editor.emit(Node(node.name, "Conv", tuple(inputs), (phases,), attrs))
     whole = (*out[:2], *(s * n for s, n in zip(strides, counts, strict=True)))
-    name = node.output if whole == out else editor.new(f"{node.output}.whole", whole)
+    name = node.output if whole == out else editor.new(f"{node.output}.whole", whole, dtype)
     attrs = {"blocks": strides, "groups": groups, "blocks_first": True}
     editor.emit(Node(node.name, "Interleave", (phases,), (name,), attrs))
     if whole != out:
@@ -192,7 +193,8 @@ def _columns_to_image(editor: Editor, node: Node) -> None:
         (h + pads[a] + pads[rank + a] - dilations[a] * (block[a] - 1) - 1) // strides[a] + 1
         for a, h in enumerate(shape[2:])
     ]
-    columns = editor.new(f"{node.output}.columns", (n, rows, *counts))
+    dtype = editor.types[node.output].dtype
+    columns = editor.new(f"{node.output}.columns", (n, rows, *counts), dtype)
     editor.emit(Node(node.name, "Reshape", node.inputs[:1], (columns,)))
     whole = tuple(c * b for c, b in zip(counts, block, strict=True))
     if strides == block and whole == shape[2:] and not any(pads) and set(dilations) == {1}:
@@ -200,7 +202,7 @@ def _columns_to_image(editor: Editor, node: Node) -> None:
         editor.emit(Node(node.name, "Interleave", (columns,), node.outputs, attrs))
         return
     check_constant(node, 4 * shape[1] * math.prod(block) ** 2)
-    units = np.eye(math.prod(block), dtype=np.float32).reshape(-1, 1, *block)
+    units = np.eye(math.prod(block), dtype=dtype).reshape(-1, 1, *block)
     kernel = editor.constant(f"{node.output}.units", np.tile(units, (shape[1], *(1,) * (rank + 1))))
     attrs = {"strides": strides, "dilations": dilations, "pads": pads, "group": shape[1]}
     overlapping = Node(node.name, "ConvTranspose", (columns, kernel), node.outputs, attrs)

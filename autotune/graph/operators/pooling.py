@@ -33,6 +33,7 @@ from autotune.te.expr import (
     both,
     call,
     compare,
+    dtype_of,
     either,
     f32,
     floordiv,
@@ -114,7 +115,7 @@ def _root(e: Expr, p: float) -> Expr:
     """The p-th root of a nonnegative number; a general power costs ten times as much."""
     if p in (1, 2):
         return e if p == 1 else call("sqrt", e)
-    return call("exp", mul(call("log", e), literal(1 / p)))
+    return call("exp", mul(call("log", e), literal(1 / p, dtype_of(e))))
 
 
 _MOST_FACTORS = 4
@@ -124,7 +125,7 @@ _MOST_FACTORS = 4
 def _power(e: Expr, p: float) -> Expr:
     if p in range(1, _MOST_FACTORS + 1):
         return reduce(mul, [e] * int(p))
-    return binary("pow", e, literal(p))
+    return binary("pow", e, literal(p, dtype_of(e)))
 
 
 def _pool(
@@ -156,7 +157,7 @@ def _counted_pool(editor: Editor, node: Node) -> None:
     counts = np.ones((), np.int64)
     for n in range(len(size)):
         counts = np.multiply.outer(counts, _n_counted(window, n, node))
-    scale = (1.0 / np.maximum(counts, 1)).astype(np.float32)
+    scale = (1.0 / np.maximum(counts, 1)).astype(editor.types[node.output].dtype)
     scale = scale.reshape(-1)[:1] if (scale == scale.flat[0]).all() else scale[..., None]
     name = editor.constant(f"{node.output}.counts", scale)
     _live_pool(editor, replace(node, inputs=(node.inputs[0], name)))
@@ -211,6 +212,7 @@ OPERATORS: Mapping[str, Operator] = {
     "MaxPool": Operator(
         n_narrow=1,
         define=_max_pool,
+        of_doubles=True,
         takes_prologue=True,
         layout=Layout.SPATIAL,
         canonical=_max_pools,
@@ -222,6 +224,7 @@ OPERATORS: Mapping[str, Operator] = {
     "AveragePool": Operator(
         n_narrow=1,
         define=_average_pool,
+        of_doubles=True,
         takes_prologue=True,
         constant_role="scale",
         scalar_is_literal=True,
@@ -233,6 +236,7 @@ OPERATORS: Mapping[str, Operator] = {
     "LpPool": Operator(
         n_narrow=1,
         define=_lp_pool,
+        of_doubles=True,
         layout=Layout.SPATIAL,
         resolve=_live_pool,
         precondition=check_window,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from autotune.dtypes import DTYPES
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Array, Editor, Node, Shape
@@ -56,7 +58,7 @@ class Composer:
 
     def integers(self, *values: int) -> str:
         """Whole numbers as a tensor."""
-        return self("Constant", value_ints=values)
+        return self.array(np.array(values, np.int64))
 
     def rank(self, n: int) -> int:
         """Dimensions of input `n`; it is refused where they are not known."""

@@ -11,7 +11,7 @@ Meanings: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperato
 from __future__ import annotations
 
 from autotune.graph.ir import OPSET, Editor, Node
-from autotune.graph.reader import attention, standard_forms
+from autotune.graph.reader import attention, further_forms, signal_forms, standard_forms
 from autotune.graph.reader.composer import Composer, Composition
 from autotune.graph.reader.opsets import schema_of
 
@@ -22,8 +22,8 @@ def composed(node: Node, editor: Editor) -> list[Node] | None:
     `editor` has the types and values of tensors, as far as they are known.
     """
     composition = COMPOSITIONS.get(node.op)
-    is_old = node.opset != OPSET and schema_of(node.op, OPSET) is not None
-    if composition is None or (is_old and node.op in standard_forms.COMPOSITIONS):
+    is_old = node.opset < OPSET and schema_of(node.op, OPSET) is not None
+    if composition is None or (is_old and node.op in _STANDARD):
         return None
     composer = Composer(node, editor)
     composition(composer)
@@ -249,6 +249,13 @@ def _activated(c: Composer, x: str) -> None:
         raise c.refuse(f"activation {op}")
 
 
+_STANDARD: dict[str, Composition] = {
+    **standard_forms.COMPOSITIONS,
+    **signal_forms.COMPOSITIONS,
+    **further_forms.COMPOSITIONS,
+}
+"""Of opset 22, or newer than it: older ones are converted first."""
+
 COMPOSITIONS: dict[str, Composition] = {
     "QLinearConv": _conv,
     "QLinearMatMul": _matmul,
@@ -283,7 +290,7 @@ COMPOSITIONS: dict[str, Composition] = {
     "com.microsoft.FusedConv": _fused_conv,
     "com.microsoft.FusedGemm": _fused_gemm,
     **attention.COMPOSITIONS,
-    **standard_forms.COMPOSITIONS,
+    **_STANDARD,
     "com.microsoft.DynamicQuantizeMatMul": _dynamic_matmul,
     "com.microsoft.MatMulIntegerToFloat": _integer_to_float,
 }

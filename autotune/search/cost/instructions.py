@@ -22,6 +22,7 @@ from autotune.te.expr import (
     is_guard,
     quarters_of,
 )
+from autotune.te.integers import INTEGER_OPS
 from autotune.te.intrinsics import INTRINSICS
 
 _LOOKUPS = {"uint8": 4, "int32": 2}
@@ -77,6 +78,8 @@ def _cost(e: Expr) -> int:
             return quarters // 4 + (roots + (y < 0)) * _BINARIES["div"]
         case Binary(op="min" | "max", a=a, b=b) if _is_float(e):
             return 1 if isinstance(a, Const) or isinstance(b, Const) else _EXTREMUM
+        case Binary(op=op) if op in INTEGER_OPS:
+            return INTEGER_OPS[op].cost
         case Binary(op=op):
             return _BINARIES.get(op, 1) if _is_float(e) else 0
         case Call(fn=fn):
