@@ -221,7 +221,8 @@ def _sums(piece: Bytes) -> bytes:
 
 def _sum_of_rows(pages: Bytes) -> bytes:
     words: NDArray[np.uint64] = pages.view("<u8").reshape(-1, _PAGE // 8)
-    return words.sum(axis=1, dtype="<u8").tobytes()
+    sums: NDArray[np.uint64] = words.sum(axis=1, dtype="<u8")
+    return sums.tobytes()
 
 
 def _of_sums(sums: list[bytes]) -> str:
