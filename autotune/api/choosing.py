@@ -54,7 +54,7 @@ class Plan:
     """What to compile, for what, from what; an artifact has all `variants`.
 
     `verify`: check the loop IR of every program after each pass of lowering. `fallback`: what
-    cannot be compiled may run in ONNX Runtime.
+    cannot be compiled may run in ONNX Runtime. `keep_cut`: even if all of it is faster there.
     """
 
     model: Path
@@ -69,18 +69,22 @@ class Plan:
     verify: bool = False
     fallback: bool = True
     precision: str = "f32"
+    keep_cut: bool = False
 
-    def sources(self) -> Sources:
-        """The model at the shapes of every variant, cut where not all of it can be compiled."""
-        operators = operators_of(self.operators)
+    def sources(self, is_whole: bool = False) -> Sources:
+        """The model at the shapes of every variant, cut where not all of it can be compiled.
+
+        `is_whole`: all of it left to ONNX Runtime.
+        """
         return sources_of(
             self.model,
             self.variants,
             self.random_weights,
-            operators,
+            operators_of(self.operators),
             self.constants,
             self.fallback,
             self.precision,
+            is_whole,
         )
 
 

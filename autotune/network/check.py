@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -50,6 +50,7 @@ _INEXACT = 2.0**8
 """Roundings that a program may differ by: 3·10⁻⁵, where those of the tuner may by 5·10⁻⁵."""
 _TELLING = 0.25
 """Largest tolerance: above it, unrelated numbers would pass."""
+_TELL_MORE = "; too much to tell right from wrong: give --check-input x.npz"
 _MOST_FLOPS = 5e10
 """FLOPs up to which onnx.reference is run; it is too slow for larger networks."""
 
@@ -186,10 +187,12 @@ class _Check:
         """On one output. Raises WrongNumbers."""
         unit = _unit(self.network)
         floor = max(tolerance(self.expected[name].dtype), _FEW_ROUNDINGS * _EPS * (unit - 1.0))
-        found = difference(self.actual[name], self.expected[name])
+        found = _difference(self.actual, name, self.expected[name])
         if found.within(floor):
             return _Verdict(found.error, floor)
         spread = self._spread(unit)[name]
+        if spread.is_reshaped or self._spread(_INEXACT * unit)[name].is_reshaped:
+            return _Verdict(0.0, floor, self._undecided(name))
         allowed = max(floor, (ROUNDING_FACTOR if unit == 1.0 else _NARROW_FACTOR) * spread.error)
         # values near a threshold of the model may fall on either side of it
         inexact = self._spread(_INEXACT * unit)[name].n_moved if found.n_moved else 0
@@ -219,15 +222,20 @@ class _Check:
             return False
         return difference(self.actual[name], expected[name]).within(floor)
 
+    def _undecided(self, name: str) -> str:
+        return (
+            f"ill-conditioned here: output '{name}' on {self.kind} inputs: "
+            f"{self.oracle.name} itself returns another shape where it rounds otherwise{_TELL_MORE}"
+        )
+
     def _ill_conditioned(self, name: str, found: Difference, spread: _Spread, n_moved: int) -> str:
-        told = "; too much to tell right from wrong: give --check-input x.npz"
         is_told = ROUNDING_FACTOR * spread.error < _TELLING
         theirs = f"{spread.error:.1e}" + (f" and in {n_moved:,} elements" if n_moved else "")
         ours = f"{found.error:.1e}" + (f" and in {found.n_moved:,}" if found.n_moved else "")
         return (
             f"ill-conditioned here: output '{name}' on {self.kind} inputs: {self.oracle.name} "
             f"itself differs by {theirs} where it rounds otherwise, the compiled network by {ours}"
-            f"{'' if is_told else told}"
+            f"{'' if is_told else _TELL_MORE}"
         )
 
     def _wrong(self, name: str, found: Difference, allowed: float) -> WrongNumbers:
@@ -263,10 +271,21 @@ def _unit(network: Network) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """The largest differences of an oracle from itself: see `Difference`."""
+    """The largest differences of an oracle from itself: see `Difference`.
+
+    `is_reshaped`: it even returns another shape, as where rounding decides how many boxes are kept.
+    """
 
     error: float = 0.0
     n_moved: int = 0
+    is_reshaped: bool = False
+
+
+def _difference(found: Mapping[str, Array], name: str, expected: Array) -> Difference:
+    """Of one output: lists may be shorter, so that a part of one is missing."""
+    if name not in found:
+        return Difference(math.inf, 0, "it is not there")
+    return difference(found[name], expected)
 
 
 def _spreads(
@@ -275,10 +294,12 @@ def _spreads(
     spreads = dict.fromkeys(expected, _Spread())
     for other in others:
         for name, array in expected.items():
-            found, known = difference(other[name], array), spreads[name]
-            if math.isfinite(found.error):  # rounding may change a data-dependent shape
+            found, known = _difference(other, name, array), spreads[name]
+            if math.isfinite(found.error):
                 error, n_moved = max(known.error, found.error), max(known.n_moved, found.n_moved)
-                spreads[name] = _Spread(error, n_moved)
+                spreads[name] = _Spread(error, n_moved, known.is_reshaped)
+            else:
+                spreads[name] = replace(known, is_reshaped=True)
     return spreads
 
 
