@@ -26,10 +26,30 @@ if TYPE_CHECKING:
     from autotune import te as te
     from autotune.api.benching import bench as bench
     from autotune.api.compiling import compile as compile
+    from autotune.api.inference_session import InferenceSession as InferenceSession
+    from autotune.api.inference_session import NodeArg as NodeArg
+    from autotune.api.io_binding import IOBinding as IOBinding
+    from autotune.api.io_binding import OrtValue as OrtValue
     from autotune.api.model import resume as resume
     from autotune.api.model import tune as tune
     from autotune.api.schedule import Schedule as Schedule
     from autotune.api.schedule import StageSchedule as StageSchedule
+    from autotune.api.session_options import ExecutionMode as ExecutionMode
+    from autotune.api.session_options import ExecutionOrder as ExecutionOrder
+    from autotune.api.session_options import GraphOptimizationLevel as GraphOptimizationLevel
+    from autotune.api.session_options import RunOptions as RunOptions
+    from autotune.api.session_options import SessionOptions as SessionOptions
+    from autotune.api.session_options import disable_telemetry_events as disable_telemetry_events
+    from autotune.api.session_options import get_all_providers as get_all_providers
+    from autotune.api.session_options import get_available_providers as get_available_providers
+    from autotune.api.session_options import get_device as get_device
+    from autotune.api.session_options import (
+        set_default_logger_severity as set_default_logger_severity,
+    )
+    from autotune.api.session_options import (
+        set_default_logger_verbosity as set_default_logger_verbosity,
+    )
+    from autotune.api.session_options import set_seed as set_seed
     from autotune.api.task import Best as Best
     from autotune.api.task import Function as Function
     from autotune.api.task import Task as Task
@@ -54,12 +74,13 @@ if TYPE_CHECKING:
     from autotune.errors import WrongNumbers as WrongNumbers
     from autotune.graph.network import build_network as build_network
     from autotune.graph.network import chosen as chosen
+    from autotune.graph.reader.interface import ModelMetadata as ModelMetadata
     from autotune.network.compiler import compile_network as compile_network
     from autotune.network.runtime import Model as Model
     from autotune.network.runtime import load as load
     from autotune.records import best_for as best_for
     from autotune.records import read_log as read_log
-    from autotune.search.policy import default_steps as default_steps
+    from autotune.search.defaults import default_steps as default_steps
     from autotune.target import host_target as host_target
 
 __version__ = "0.1.0"
@@ -85,10 +106,31 @@ _ERRORS = (
     "WrongNumbers",
 )
 _MODULES = ("rules", "te")
-_LAZY = dict.fromkeys(_ERRORS, "autotune.errors") | {
+_DROP_IN = (
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "RunOptions",
+    "SessionOptions",
+    "disable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_seed",
+)
+_LAZY = dict.fromkeys(_ERRORS, "autotune.errors")
+_LAZY |= dict.fromkeys(_DROP_IN, "autotune.api.session_options")
+_LAZY |= {
     "Best": "autotune.api.task",
     "Function": "autotune.api.task",
+    "IOBinding": "autotune.api.io_binding",
+    "InferenceSession": "autotune.api.inference_session",
     "Model": "autotune.network.runtime",
+    "ModelMetadata": "autotune.graph.reader.interface",
+    "NodeArg": "autotune.api.inference_session",
+    "OrtValue": "autotune.api.io_binding",
     "Schedule": "autotune.api.schedule",
     "StageSchedule": "autotune.api.schedule",
     "Task": "autotune.api.task",
@@ -101,7 +143,7 @@ _LAZY = dict.fromkeys(_ERRORS, "autotune.errors") | {
     "build_network": "autotune.graph.network",
     "chosen": "autotune.graph.network",
     "compile_network": "autotune.network.compiler",
-    "default_steps": "autotune.search.policy",
+    "default_steps": "autotune.search.defaults",
     "host_target": "autotune.target",
     "load": "autotune.network.runtime",
     "read_log": "autotune.records",
@@ -113,19 +155,29 @@ __all__ = [
     "CodegenError",
     "DefinitionError",
     "DynamicShape",
+    "ExecutionMode",
+    "ExecutionOrder",
     "ExitCode",
     "Function",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
     "LogBusy",
     "LogLost",
     "LogMismatch",
     "MissingDependency",
     "Model",
     "ModelError",
+    "ModelMetadata",
     "NoValidSchedule",
+    "NodeArg",
     "NotCompilable",
+    "OrtValue",
     "OutputError",
+    "RunOptions",
     "Schedule",
     "ScheduleError",
+    "SessionOptions",
     "StageSchedule",
     "Task",
     "TaskTiming",
@@ -140,11 +192,18 @@ __all__ = [
     "compile",
     "compile_network",
     "default_steps",
+    "disable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
     "host_target",
     "load",
     "read_log",
     "resume",
     "rules",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_seed",
     "te",
     "tune",
 ]

@@ -18,12 +18,20 @@ from autotune.units import parse_duration
 
 PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 """What `--precision` names, and the dtype of the factors of products."""
+AUTO = "auto"
+"""What `--precision` names beside `PRECISIONS`: of each product what is fastest."""
+PRECISION_NAMES = (*PRECISIONS, AUTO)
+AUTO_MAX_ERROR = 2e-2
+"""`--max-error` of a network with `--precision auto`, unless another is given."""
 PRESETS = ("quick", "full", "ci")
 MOST_TRIALS = 1_000_000_000
 MOST_THREADS = 1_000_000
 MOST_SEED = (1 << 63) - 1
 
 _PRESET_BYTES = 1 << 20
+
+
+DEFAULT_MAX_ERROR = 5e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,8 @@ class TuneConfig:
     and never chosen. 5e-5 admits direct sums (1e-6…4e-6), Winograd's F(2,3) (as good) and F(4,3)
     (7e-6…2e-5), not F(6,3) (1e-4 and more); whole networks then stay below 1e-4.
 
-    `precision`: of the factors of products, one of `PRECISIONS`; sums are in float32.
+    `precision`: of the factors of products, one of `PRECISION_NAMES`; sums are in float32. With
+    "auto", `max_error` is the limit of the whole network, and `task_error` that of candidates.
     """
 
     trials: int | None = None
@@ -52,11 +61,17 @@ class TuneConfig:
     patience: int = 96
     build_timeout_s: float = 15.0
     run_timeout_s: float = 10.0
-    max_error: float = 5e-5
+    max_error: float = DEFAULT_MAX_ERROR
     warm_start: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     precision: str = "f32"
+
+    @property
+    def task_error(self) -> float:
+        """The largest error of a candidate over its largest output."""
+        is_of_network = self.precision == AUTO
+        return min(self.max_error, DEFAULT_MAX_ERROR) if is_of_network else self.max_error
 
     def to_json(self) -> dict[str, Any]:
         """Named fields for the log header."""
@@ -118,6 +133,8 @@ def resolve(preset: str | None, options: Mapping[str, Any]) -> Resolved:
             values[name], sources[name] = value, f"--{name.removesuffix('_s').replace('_', '-')}"
     if "trials" not in values and "time_s" not in values:
         values["time_s"] = DEFAULT_TIME_S
+    if values.get("precision") == AUTO and "max_error" not in values:
+        values["max_error"], sources["max_error"] = AUTO_MAX_ERROR, "precision auto"
     _check(values, sources)
     return Resolved(TuneConfig(**values), sources)
 
@@ -174,8 +191,8 @@ def _check(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
                 f"it must be a whole number from {low} to {high}",
             )
     precision = values.get("precision", "f32")
-    if precision not in PRECISIONS:
-        known = ", ".join(PRECISIONS)
+    if precision not in PRECISION_NAMES:
+        known = ", ".join(PRECISION_NAMES)
         raise UsageError(f"precision is {precision!r} ({sources['precision']})", f"use {known}")
     target = values.get("target", "native")
     if not isinstance(target, str):

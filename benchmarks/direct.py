@@ -11,7 +11,8 @@ from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model
 from autotune.records import best_for, read_log
 from autotune.schedule.steps import Steps, Winograd
-from autotune.search.policy import SketchPolicy, default_steps
+from autotune.search.defaults import default_steps
+from autotune.search.policy import SketchPolicy
 from autotune.search.sketch import generate_sketches
 from benchmarks.models import lacks_weights, read
 

@@ -26,7 +26,7 @@ from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model
 from autotune.schedule.steps import Steps
-from autotune.search.policy import default_steps
+from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from autotune.te.dag import ComputeDAG
 

@@ -20,8 +20,11 @@ from autotune.api.cutting import Sources, sources_of
 from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
+from autotune.cache import Store
+from autotune.config import AUTO
 from autotune.errors import LogMismatch, ScheduleError
 from autotune.graph.network import Network, chosen
+from autotune.measure.cached_map import cached_map
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.network.artifact import Tuned
 from autotune.network.sharing import (
@@ -34,7 +37,14 @@ from autotune.network.sharing import (
 from autotune.network.variants import tasks_of
 from autotune.records import Log, MeasureRecord, best_for, ranked_records
 from autotune.schedule.steps import Steps
-from autotune.search.policy import default_alternatives, default_candidate
+from autotune.search.defaults import (
+    candidate_key,
+    decode,
+    default_alternatives,
+    default_candidate,
+    encode,
+)
+from autotune.search.policy import Candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
@@ -54,7 +64,10 @@ class Plan:
     """What to compile, for what, from what; an artifact has all `variants`.
 
     `verify`: check the loop IR of every program after each pass of lowering. `fallback`: what
-    cannot be compiled may run in ONNX Runtime. `keep_cut`: even if all of it is faster there.
+    cannot be compiled may run in ONNX Runtime. `precision` may be "auto", see `mixing`: then
+    `network_error` is the largest error of the outputs. `drafts`: analytic defaults of tasks that
+    were found already, by key. `store`: where programs are kept and found again. `keep_cut`: a cut
+    even if all of the model is faster in ONNX Runtime.
     """
 
     model: Path
@@ -70,6 +83,9 @@ class Plan:
     fallback: bool = True
     precision: str = "f32"
     keep_cut: bool = False
+    store: Store | None = None
+    network_error: float = math.inf
+    drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
 
     def sources(self, is_whole: bool = False) -> Sources:
         """The model at the shapes of every variant, cut where not all of it can be compiled.
@@ -83,7 +99,7 @@ class Plan:
             operators_of(self.operators),
             self.constants,
             self.fallback,
-            self.precision,
+            "f32" if self.precision == AUTO else self.precision,
             is_whole,
         )
 
@@ -121,12 +137,7 @@ def choose(
     tasks = tasks_of(networks)
     open_keys = {key for network in networks for key in _open_alternatives(network, best)}
     unknown = [key for key in tasks if key not in best or key in open_keys]
-    draft = partial(
-        default_candidate, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error
-    )
-    with progress("choosing programs") as tell:
-        drafts = parallel_map(draft, [tasks[key] for key in unknown], tell)
-    defaults = dict(zip(unknown, drafts, strict=True))
+    defaults = drafted(plan, {key: tasks[key] for key in unknown}, progress)
     steps = {key: default.steps for key, default in defaults.items()}
     steps |= {key: record.steps for key, record in best.items()}
     guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}
@@ -141,6 +152,26 @@ def choose(
     if missing:
         note(f"{len(missing)} of {len(used)} tasks take their analytic default")
     return kept, {key: steps[key] for key in used}
+
+
+def _defaults(dags: Sequence[ComputeDAG], plan: Plan, tell: OnProgress) -> list[Candidate]:
+    """What the cost model chooses for each task."""
+    n, limit = plan.n_threads, plan.max_error
+    keys = [candidate_key(dag, plan.target, n, limit) for dag in dags] if plan.store else []
+    draft = partial(default_candidate, target=plan.target, n_threads=n, max_error=limit)
+    return cached_map(draft, dags, keys, plan.store, encode, decode, tell)
+
+
+def drafted(
+    plan: Plan, tasks: Mapping[str, ComputeDAG], progress: Progress
+) -> dict[str, Candidate]:
+    """The analytic default of every task by key; each is sought once for a plan."""
+    unknown = [key for key in tasks if key not in plan.drafts]
+    if unknown:
+        with progress("choosing programs") as tell:
+            found = _defaults([tasks[key] for key in unknown], plan, tell)
+        plan.drafts.update(zip(unknown, found, strict=True))
+    return {key: plan.drafts[key] for key in tasks}
 
 
 _N_ALTERNATIVES = 96

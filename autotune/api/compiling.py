@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from numpy.typing import NDArray
+
 from autotune.api.bindings import Dims, arrays_of, variants, variants_of
 from autotune.api.choosing import (
-    Arrays,
     Plan,
     Progress,
     best_records,
@@ -21,15 +22,18 @@ from autotune.api.choosing import (
     tuned_latencies,
 )
 from autotune.api.cutting import Sources, cut_times
+from autotune.api.mixing import NOT_MIXED, compile_mixed
 from autotune.api.warm import Note
-from autotune.config import TuneConfig
+from autotune.cache import program_store
+from autotune.config import AUTO, TuneConfig, resolve
 from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.graph.network import Network, under_names_of
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
+from autotune.network.accuracy import Report, joint_report
 from autotune.network.artifact import Artifact, Tuned
-from autotune.network.check import Report, check_model, joint_report
+from autotune.network.check import check_model
 from autotune.network.compiler import compile_variants
 from autotune.network.hybrid import hybrid_artifact
 from autotune.network.oracles import Original
@@ -38,6 +42,8 @@ from autotune.records import Header, Log, read_log
 from autotune.target import parse_target, require_cores, runs_here, usable_cores
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
+Given: TypeAlias = Mapping[str, NDArray[Any]] | Sequence[Mapping[str, NDArray[Any]]] | None
+"""The user's own inputs for a check, by name: of one inference or of several."""
 
 
 def plan(
@@ -60,7 +66,6 @@ def plan(
     if target in (None, "native"):  # another machine may have more cores
         require_cores(n_threads or 1)
     fixed = arrays_of(constants)
-    limit = TuneConfig().max_error if max_error is None else max_error
     if log is None:
         if model is None:
             raise UsageError("there is no model", "name a model, or a log that knows it")
@@ -68,12 +73,26 @@ def plan(
         chosen = parse_target(target or "native")
         bound = variants(model, shapes, dims, fixed)
         given = bool(random_weights)
-        factors = precision or "f32"
+        config = resolve(None, {"precision": precision, "max_error": max_error}).config
         return Plan(
-            model, bound, chosen, threads, limit, None, given, constants=fixed, precision=factors
+            model,
+            bound,
+            chosen,
+            threads,
+            config.task_error,
+            None,
+            given,
+            constants=fixed,
+            precision=config.precision,
+            network_error=config.max_error,
         )
     read = read_log(log)
-    limit = read.max_error if max_error is None and read.max_error is not None else limit
+    config = TuneConfig.from_json(read.settings)
+    if config.precision == AUTO and precision not in (None, AUTO):  # such logs have all of them
+        config = replace(config, precision=precision, max_error=config.task_error)
+    if max_error is not None:
+        config = replace(config, max_error=max_error)
+    limit = config.task_error
     read = read.within(limit)
     if not read.headers:
         raise LogMismatch(f"{log} has no header", "name a log that autotune has written")
@@ -82,7 +101,6 @@ def plan(
     path = model or _model_of(read)
     is_random = _has_random_weights(path, header) if random_weights is None else random_weights
     threads = n_threads or header.n_threads
-    config = TuneConfig.from_json(read.settings)
     if precision not in (None, config.precision):
         raise LogMismatch(
             f"the log was made in precision {config.precision}, not {precision}",
@@ -101,6 +119,7 @@ def plan(
         config.operators,
         fixed,
         precision=config.precision,
+        network_error=config.max_error,
     )
 
 
@@ -118,18 +137,20 @@ def compile(
     random_weights: bool | None = None,
     operators: Sequence[str | Path] = (),
     check: bool = True,
-    check_inputs: Arrays | None = None,
+    check_inputs: Given = None,
     fallback: bool = True,
     keep_cut: bool = False,
+    cache: bool = True,
     note: Note = lambda text: None,
 ) -> Compiled:
     """Compile `model` from the best records of `log`; the words are those of the command line.
 
     Tasks without a record take the program that the analytic cost model chooses, so a log is not
-    needed. `dims`: extents of dimensions by name, see `bindings`; `constants`: inputs that are the
-    same in every inference. `fallback`: what cannot be compiled runs in ONNX Runtime, and the
-    artifact is a `HybridArtifact`; `keep_cut`: even where all of the model is faster there. `note`
-    is told, in a line each, what a user should know. See `compile_plan` for errors.
+    needed. `check_inputs`: your own, of one inference or of several. `dims`: extents of dimensions
+    by name, see `bindings`; `constants`: inputs that are the same in every inference. `fallback`:
+    what cannot be compiled runs in ONNX Runtime, and the artifact is a `HybridArtifact`;
+    `keep_cut`: even where all of the model is faster there. `note` is told, in a line each, what a
+    user should know. See `compile_plan` for errors.
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
     chosen_plan = plan(
@@ -144,7 +165,8 @@ def compile(
         constants,
         precision,
     )
-    chosen_plan = replace(chosen_plan, fallback=fallback, keep_cut=keep_cut)
+    store = program_store() if cache else None
+    chosen_plan = replace(chosen_plan, fallback=fallback, keep_cut=keep_cut, store=store)
     if operators:
         chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
     return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
@@ -157,12 +179,17 @@ class Compiled:
     artifact: Artifact
     report: Report | None
 
+    @property
+    def error(self) -> float | None:
+        """The largest of the check; None where it was not checked."""
+        return self.report.error if self.report else None
+
 
 def compile_plan(
     plan: Plan,
     sources: Sources | None = None,
     check: bool = True,
-    given: Arrays | None = None,
+    given: Given = None,
     note: Note = lambda text: None,
     progress: Progress = no_progress,
 ) -> Compiled:
@@ -175,6 +202,21 @@ def compile_plan(
     sources = plan.sources() if sources is None else sources
     for text in sources.notes:
         note(text)
+    if plan.precision != AUTO:
+        return _compiled(sources, plan, check, given, note, progress)
+    if sources.cuts:
+        note(NOT_MIXED)
+        return _compiled(sources, plan, check, given, note, progress)
+
+    def attempt(networks: Sequence[Network], tell: Note) -> Compiled:
+        return _compiled(Sources(tuple(networks)), plan, check, given, tell, progress)
+
+    return compile_mixed(plan, attempt, note, progress)
+
+
+def _compiled(
+    sources: Sources, plan: Plan, check: bool, given: Given, note: Note, progress: Progress
+) -> Compiled:
     artifact, networks = _programs(sources, plan, note, progress)
     if not runs_here(plan.target):
         if check:
@@ -227,7 +269,9 @@ def _programs(
     tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
     networks, steps = choose(networks, plan, best, note, progress)
     with progress("compiling programs") as tell:
-        artifact = compile_variants(networks, steps, plan.target, plan.n_threads, tell, plan.verify)
+        artifact = compile_variants(
+            networks, steps, plan.target, plan.n_threads, tell, plan.verify, plan.store
+        )
     if sources.cuts:
         parts = artifact.variants
         artifact = hybrid_artifact(parts, sources.cuts, plan.target, plan.n_threads)
@@ -278,13 +322,14 @@ def _originals(plan: Plan) -> list[Original]:
 
 
 def _checked(
-    artifact: Artifact, networks: Sequence[Network], plan: Plan, given: Arrays | None, note: Note
+    artifact: Artifact, networks: Sequence[Network], plan: Plan, given: Given, note: Note
 ) -> Compiled:
     """Compare every variant with an oracle. Raises WrongNumbers."""
     reports = []
+    own = [given] if isinstance(given, Mapping) else given or ()
     originals = _originals(plan)
     for one, network, original in zip(artifact.variants, networks, originals, strict=True):
-        fitting = given if given is not None and _fits(one, given) else None
+        fitting = [arrays for arrays in own if _fits(one, arrays)]
         reports.append(check_model(model_of(one), network, original, fitting))
     report = joint_report(reports)
     for line in report.notes:
@@ -296,5 +341,5 @@ def _checked(
     return Compiled(replace(first, others=tuple(others)), report)
 
 
-def _fits(artifact: Artifact, given: Arrays) -> bool:
+def _fits(artifact: Artifact, given: Mapping[str, NDArray[Any]]) -> bool:
     return all(end.name in given and given[end.name].shape == end.shape for end in artifact.inputs)

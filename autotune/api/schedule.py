@@ -33,6 +33,7 @@ from autotune.schedule.steps import (
     ComputeInline,
     Fuse,
     Interleave,
+    NarrowProducts,
     Pack,
     Parallel,
     Parts,
@@ -223,6 +224,15 @@ class StageSchedule:
         """
         return self._take(Annotate(self.name, loop, "dot"))
 
+    def matrix(self, rows: str, groups: str, columns: str, terms: str) -> StageSchedule:
+        """Multiply matrices in registers (AMX): the four innermost loops are one instruction.
+
+        For sums of products of bytes or bfloat16: `rows` of the result, up to 16 `groups` of
+        `terms` of the sum, `columns`. A CPU without such an instruction runs the loops one by one.
+        """
+        kinds = {rows: "tile", groups: "tile", columns: "vectorize", terms: "dot"}
+        return self._take(*(Annotate(self.name, loop, kind) for loop, kind in kinds.items()))
+
     def unroll(self, *loops: str) -> StageSchedule:
         """Expand these loops in full."""
         return self._take(*(Annotate(self.name, loop, "unroll") for loop in loops))
@@ -254,6 +264,10 @@ class StageSchedule:
     def winograd(self, taps: Sequence[str], tile: int) -> None:
         """Rewrite a convolution by minimal filtering F(tile, ·) along the reduction axes `taps`."""
         self._take(Winograd(self.name, tuple(taps), tile))
+
+    def narrow_products(self, n_products: int = 3) -> None:
+        """Rewrite a sum of float32 products by 3 or 6 products of bfloat16 parts each."""
+        self._take(NarrowProducts(self.name, n_products))
 
     def pack(self, tensor: str) -> StageSchedule:
         """Store constant `tensor` in the order in which this stage reads it."""
@@ -339,6 +353,8 @@ def _call_text(step: Step) -> str:
             return f'interleave({factor}, "{name}")'
         case Winograd(taps=taps, tile=tile):
             return f"winograd([{_quoted(*taps)}], {tile})"
+        case NarrowProducts(n_products=n_products):
+            return f"narrow_products({n_products})"
         case Pack(tensor=tensor):
             return f'pack("{tensor}")'
         case Prefetch(tensor=tensor, distance=distance):

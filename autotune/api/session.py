@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from autotune.api.bindings import Dims, Variant, arrays_of, variants
 from autotune.api.cutting import require_tunable, sources_of
+from autotune.api.mixing import NOT_MIXED, Mixtures, alternatives, mixtures_of
 from autotune.api.operators import operators_of
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note
@@ -29,12 +30,13 @@ from autotune.api.tuning import (
     require_tasks,
 )
 from autotune.api.warm import Note
-from autotune.config import TuneConfig
+from autotune.config import AUTO, TuneConfig
 from autotune.errors import UsageError
 from autotune.graph.network import Network
 from autotune.machine import read_limits
 from autotune.measure.memory_plan import private_bytes, require_memory
 from autotune.measure.protocols import Device
+from autotune.network.variants import unified
 from autotune.records import Header, Journal, Log, read_log, require_new_log
 from autotune.search.partial import Rule
 from autotune.target import Target, parse_target, require_cores, runs_here
@@ -48,7 +50,8 @@ class Prepared:
     """A model with settings, checked and ready for a log: `networks`, one for each of `variants`.
 
     `source`: what the header of the log names, "" for a network that was made in memory. `notes`:
-    what a user should know of nodes that are not compiled.
+    what a user should know of nodes that are not compiled. `others`: the networks in other
+    precisions, which are tuned as well.
     """
 
     networks: tuple[Network, ...]
@@ -57,6 +60,7 @@ class Prepared:
     source: str = ""
     variants: tuple[Variant, ...] = (Variant({}),)
     notes: tuple[str, ...] = ()
+    others: tuple[tuple[Network, ...], ...] = ()
 
     @property
     def network(self) -> Network:
@@ -87,10 +91,27 @@ def prepare(
     fixed, known = arrays_of(constants), operators_of(config.operators)
     bound = variants(path, shapes, dims, fixed)
     is_random = random_weights or model is None
-    sources = sources_of(path, bound, is_random, known, fixed, fallback, config.precision)
+    is_auto = config.precision == AUTO
+    precision = "f32" if is_auto else config.precision
+    sources = sources_of(path, bound, is_random, known, fixed, fallback, precision)
     require_tunable(sources, path.name)
     source = str(path.resolve())
-    return Prepared(sources.wholes, config, target, source, bound, sources.notes)
+    prepared = Prepared(sources.wholes, config, target, source, bound, sources.notes)
+    if not is_auto:
+        return prepared
+    if sources.cuts:
+        return replace(prepared, notes=(*prepared.notes, NOT_MIXED))
+    mixtures = mixtures_of(path, bound, is_random, known, fixed)
+    return _mixed(prepared, mixtures)
+
+
+def _mixed(prepared: Prepared, mixtures: Mixtures) -> Prepared:
+    """With the networks in other precisions, which share the names of equal tasks."""
+    others = alternatives(mixtures, prepared.target)
+    n_variants = len(prepared.variants)
+    found = unified([*prepared.networks, *(n for other in others for n in other)])
+    several = [found[n : n + n_variants] for n in range(0, len(found), n_variants)]
+    return replace(prepared, networks=several[0], others=tuple(several[1:]))
 
 
 def prepare_network(
@@ -155,9 +176,10 @@ class OpenSession:
 @contextmanager
 def create(prepared: Prepared, log: Path) -> Iterator[OpenSession]:
     """A session with a new log, which is open inside the block. Raises OutputError."""
-    networks, config = prepared.networks, prepared.config
-    header = new_header(networks, prepared.source, prepared.variants, prepared.target, config)
-    workloads = network_workloads(networks)
+    networks, config, others = prepared.networks, prepared.config, prepared.others
+    source, variants = prepared.source, prepared.variants
+    header = new_header(networks, source, variants, prepared.target, config, others)
+    workloads = network_workloads([*networks, *(n for other in others for n in other)])
     with Journal.create(log, header, workloads) as journal:
         seen = Log(headers=(header,), workloads={w.key: w for w in workloads})
         yield OpenSession(journal, seen, header, Budget(config.trials, config.time_s))

@@ -39,9 +39,9 @@ from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
 from autotune.records import best_for, read_log
 from autotune.schedule.steps import Steps
+from autotune.search.defaults import default_candidate
 from autotune.search.partial import Rule
-from autotune.search.policy import default_candidate
-from autotune.target import Target, host_target, parse_target, require_cores, usable_cores
+from autotune.target import Target, parse_target, require_cores, target_name, usable_cores
 from autotune.te.dag import ComputeDAG
 from autotune.te.language import dag_of
 from autotune.te.strides import dense
@@ -150,7 +150,7 @@ class Task:
             limit = settings.get("max_error")
             yield from resume(path, trials=trials, time_s=time_s, max_error=limit, rules=rules)
             return
-        target = "native" if self.target == host_target() else self.target.cpu
+        target = target_name(self.target)
         given = {"trials": trials, "time_s": time_s, "threads": self.threads, "target": target}
         config = resolve(settings.pop("preset", None), given | settings).config
         self._log = path

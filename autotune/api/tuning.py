@@ -12,7 +12,7 @@ import importlib.metadata
 import platform
 import secrets
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,6 +29,7 @@ from autotune.api.warm import Note, warm_start
 from autotune.config import TuneConfig
 from autotune.dtypes import dtype_bytes
 from autotune.errors import LogMismatch, NoValidSchedule
+from autotune.graph.mixture import merged_weights, replaced
 from autotune.graph.network import Network
 from autotune.graph.reader.constant_inputs import constants_to_json
 from autotune.machine import Limits, read_limits
@@ -44,9 +45,10 @@ from autotune.network.aliasing import overwritable
 from autotune.network.row_strides import dense_operands
 from autotune.records import Header, HeaderVariant, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker
+from autotune.search.defaults import default_candidate
 from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
-from autotune.search.policy import Candidate, SketchPolicy, default_candidate
+from autotune.search.policy import Candidate, SketchPolicy
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, difference
 from autotune.te.dag import ComputeDAG
@@ -101,7 +103,7 @@ class Tuning:
         # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
         # seconds as soon as anything else runs on the machine
         self._ranker = Ranker(self._config.seed)
-        paths, limit = self._config.warm_start, self._config.max_error
+        paths, limit = self._config.warm_start, self._config.task_error
         self.warm = warm_start(paths, header, limit, log, self._ranker, note)
         """What earlier logs have taught."""
 
@@ -121,7 +123,7 @@ class Tuning:
                 self._stop,
                 self._rules,
             )
-            session.replay(self._log.within(self._config.max_error))
+            session.replay(self._log.within(self._config.task_error))
             watch = NoiseWatch(read_usage)
             session.noise = watch.to_json
             with closing(session.events()) as events:  # the end is written while the log is open
@@ -139,15 +141,22 @@ def new_header(
     variants: Sequence[Variant],
     target: Target,
     config: TuneConfig,
+    others: Sequence[Sequence[Network]] = (),
 ) -> Header:
     """The header of the first run over a model; `model_path`: what it came from, or "".
 
-    `networks`: one for each of `variants`, see `network.variants.unified`.
+    `networks`: one for each of `variants`, see `network.variants.unified`. `others`: the same in
+    other precisions, whose tasks are alternatives, see `mixing`.
     """
     first = networks[0]
+    everything = [*networks, *(n for other in others for n in other)]
+    counts = [
+        merged_weights(network, [other[n] for other in others])
+        for n, network in enumerate(networks)
+    ]
     several = tuple(
-        HeaderVariant(v.shapes, v.share, tuple(network.weights.items()))
-        for v, network in zip(variants, networks, strict=True)
+        HeaderVariant(v.shapes, v.share, tuple(found.items()))
+        for v, found in zip(variants, counts, strict=True)
     )
     return Header(
         run_id=secrets.token_hex(6),
@@ -160,23 +169,34 @@ def new_header(
         seed=config.seed,
         config=config.to_json(),
         versions=versions(),
-        tasks=tuple(_counted(networks).items()),
-        parts={key: parts for network in networks for key, parts in network.parts.items()},
-        overwritten=_overwritten(networks),
-        dense=dense_operands(networks),
+        tasks=tuple(_counted(counts).items()),
+        parts=_parts(networks, others),
+        overwritten=_overwritten(everything),
+        dense=dense_operands(everything),
         random_weights=first.random_weights,
         constant_inputs=constants_to_json(first.constant_inputs),
         variants=several if len(several) > 1 else (),
     )
 
 
-def _counted(networks: Sequence[Network]) -> dict[str, int]:
-    """How often all networks together call each task, in order of first call."""
+def _counted(weights: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """How often all variants together call each task, in order of first call."""
     counts: dict[str, int] = {}
-    for network in networks:
-        for key, n in network.weights.items():
+    for found in weights:
+        for key, n in found.items():
             counts[key] = counts.get(key, 0) + n
     return counts
+
+
+def _parts(
+    networks: Sequence[Network], others: Sequence[Sequence[Network]]
+) -> dict[str, tuple[str, ...]]:
+    """What each whole of a chain may replace, and each task of another precision."""
+    parts: dict[str, tuple[str, ...]] = {}
+    for other in others:
+        for network, narrow in zip(networks, other, strict=True):
+            parts |= narrow.parts | replaced(network, narrow)
+    return parts | {key: found for network in networks for key, found in network.parts.items()}
 
 
 def _overwritten(networks: Sequence[Network]) -> dict[str, tuple[str, ...]]:
@@ -226,7 +246,7 @@ def measure_options(
         evict=not device.stays_cached(n_bytes, flops),
         build_timeout_s=config.build_timeout_s,
         run_timeout_s=config.run_timeout_s,
-        max_error=config.max_error,
+        max_error=config.task_error,
         seed=config.seed,
     )
 
@@ -252,7 +272,7 @@ def make_session(
 
     def default(task: TuningTask) -> Candidate | None:
         with suppress(NoValidSchedule):
-            return default_candidate(task.dag, header.target, header.n_threads, config.max_error)
+            return default_candidate(task.dag, header.target, header.n_threads, config.task_error)
         return None
 
     return Session(

@@ -10,6 +10,7 @@ import click
 from autotune.cli.console import columns, debug_option, put, put_json, say_note
 from autotune.cli.models import say_random_weights
 from autotune.cli.options import FILE, THREADS, Duration, Names, format_option
+from autotune.config import AUTO
 from autotune.errors import UsageError
 from autotune.units import format_seconds
 
@@ -73,7 +74,7 @@ def command(
         others = "others compute in float32"
         if "openvino:default" in names:
             others += ", openvino:default in what it chooses"
-        say_note(f"products in {compiled.artifact.precision} here; {others}")
+        say_note(f"{_products_text(compiled.artifact.precision)} here; {others}")
     results: list[BenchResult | NetworkProfile] = []
     for variant in compiled.variants:
         if len(compiled.variants) > 1 and style == "text":
@@ -90,6 +91,12 @@ def command(
             for v, data in zip(compiled.variants, found, strict=True)
         ]
         put_json(found[0] if len(found) == 1 else {"variants": several})
+
+
+def _products_text(precision: str) -> str:
+    if precision == AUTO:
+        return "some products in float32, some in half precision"
+    return f"products in {precision}"
 
 
 def _shapes_text(model: Model) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from numpy.typing import NDArray
 
 from autotune.api.sources import model_bytes, model_path
-from autotune.cli.console import counting, debug_option, put_path, say, say_note
+from autotune.cache import program_store
+from autotune.cli.console import counting, debug_option, put_json, put_path, say, say_note
 from autotune.cli.models import (
     model_files,
     read_workload,
@@ -22,12 +20,14 @@ from autotune.cli.options import (
     FILE,
     THREADS,
     args_option,
+    cache_option,
     check_input_option,
     const_option,
     constants_of,
     dim_option,
     dims_of,
     fallback_option,
+    format_option,
     max_error_option,
     operators_option,
     precision_option,
@@ -40,11 +40,8 @@ from autotune.files import require_place
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
+    from autotune.api.compiling import Compiled
     from autotune.api.task import Task
-    from autotune.graph.network import Port
-
-Shapes = dict[str, tuple[int, ...]]
-Arrays = dict[str, NDArray[Any]]
 
 
 @click.command("compile")
@@ -68,7 +65,9 @@ Arrays = dict[str, NDArray[Any]]
 @click.option(
     "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."
 )
+@cache_option
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
+@format_option
 @debug_option
 def command(
     model: Path | None,
@@ -90,6 +89,8 @@ def command(
     fallback: bool,
     keep_cut: bool,
     verify: bool,
+    style: str,
+    cache: bool,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
@@ -104,12 +105,13 @@ def command(
     """
     from autotune.api.compiling import compile_plan
     from autotune.api.compiling import plan as plan_of
+    from autotune.cli.check_files import given_inferences
 
     if check_files and not check:
         raise UsageError("--check-input is for the check", "leave out --no-check")
     task = _workload(model, arguments, log_path, threads)
     if task is not None:
-        _compile_workload(task, log_path, output, weights, check, verify)
+        _compile_workload(task, log_path, output, weights, check, verify, style)
         return
     if weights is not None:
         raise UsageError("--constants is for workloads", "a model has its weights in its file")
@@ -121,7 +123,8 @@ def command(
         source, log_path, bound, target, threads, max_error, is_random, extents, fixed, precision
     )
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
-    plan = replace(plan, fallback=fallback, keep_cut=keep_cut)
+    store = program_store() if cache else None
+    plan = replace(plan, fallback=fallback, keep_cut=keep_cut, store=store)
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
     inputs += [file for _, file in check_files]
@@ -130,18 +133,33 @@ def command(
     networks = sources.wholes
     if plan.random_weights:
         say_random_weights(plan.model.name)
-    given = _given(sources.inputs, check_files)
+    given = given_inferences(sources.inputs, check_files) if check_files else None
     n_denormal = networks[0].n_denormal
     if n_denormal:
         say_note(f"weights below 1.2e-38 count as zero ({n_denormal} here): docs/numbers.md")
     done = compile_plan(plan, sources, check, given, say_note, counting)
     if done.report is not None:
         say(str(done.report))
+        for line in done.report.lines:
+            say(f"  {line}")
     done.artifact.save(path)
     working = format_bytes(max(variant.arena_bytes for variant in done.artifact.variants))
     several = f"{len(networks)} variants, " if len(networks) > 1 else ""
     say(f"{several}{path.stat().st_size:,} bytes, {working} of working memory")
-    put_path(path)
+    if style == "json":
+        put_json(_compiled_json(path, done))
+    else:
+        put_path(path)
+
+
+def _compiled_json(path: Path, done: Compiled) -> dict[str, Any]:
+    """What was written, and how exact it is."""
+    return {
+        "artifact": str(path),
+        "bytes": path.stat().st_size,
+        "precision": done.artifact.precision,
+        "check": done.report.to_json() if done.report else None,
+    }
 
 
 def _workload(
@@ -167,6 +185,7 @@ def _compile_workload(
     constants: Path | None,
     check: bool,
     verify: bool,
+    style: str,
 ) -> None:
     from autotune.api.workloads import compile_task
     from autotune.cli.run import read_array
@@ -181,23 +200,8 @@ def _compile_workload(
         say(f"outputs agree with NumPy: largest error {error:.1e} of the largest value")
     artifact.save(path)
     say(f"{path.stat().st_size:,} bytes")
-    put_path(path)
-
-
-def _given(
-    inputs: Sequence[tuple[Port, ...]], files: tuple[tuple[str, Path], ...]
-) -> Arrays | None:
-    """The user's own inputs for the check; looked at before minutes are spent."""
-    from autotune.cli.run import read_inputs
-    from autotune.network.artifact import Endpoint
-    from autotune.network.runtime import require_inputs
-
-    if not files:
-        return None
-    known = [tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in ports) for ports in inputs]
-    largest = max(known, key=lambda ports: sum(math.prod(p.shape) for p in ports))
-    arrays = read_inputs(largest, files, "--check-input")
-    shapes = {name: array.shape for name, array in arrays.items()}
-    fitting = (ports for ports in known if all(shapes.get(p.name) == p.shape for p in ports))
-    require_inputs(next(fitting, known[0]), arrays)
-    return arrays
+    if style == "json":
+        found = {"error": error} if error is not None else None
+        put_json({"artifact": str(path), "bytes": path.stat().st_size, "check": found})
+    else:
+        put_path(path)

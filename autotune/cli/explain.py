@@ -146,7 +146,7 @@ def _program(log: Log, dag: ComputeDAG, best: MeasureRecord | None) -> tuple[Tar
     targets = {header.target.key: header.target for header in log.headers}
     if best is not None and best.target_key in targets:
         return targets[best.target_key], best.steps
-    from autotune.search.policy import default_steps
+    from autotune.search.defaults import default_steps
     from autotune.target import host_target
 
     target = next(iter(targets.values()), None) or host_target()

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISIONS, PRESETS
+from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISION_NAMES, PRESETS
 from autotune.errors import UsageError
 from autotune.units import parse_duration
 
@@ -211,19 +211,22 @@ check_input_option = click.option(
     "check_files",
     type=NamedFile(),
     multiple=True,
-    help="Check on these inputs as well: an .npz with all, or name=x.npy. Repeatable.",
+    help="Check on these inputs as well: an .npz with all, name=x.npy, or a folder of such files; "
+    "arrays of several inferences are split. Repeatable.",
 )
 trials_option = click.option("--trials", type=COUNT, help="Candidates to measure at most.")
 time_option = click.option("--time", "time_s", type=Duration(), help="Time to spend at most.")
 max_error_option = click.option(
     "--max-error",
     type=click.FloatRange(min=0, min_open=True),
-    help="Largest error of a candidate, as a share of its largest output.  [5e-5]",
+    help="Largest error of a candidate, as a share of its largest output.  [5e-5]; with "
+    "--precision auto of the network  [2e-2]",
 )
 precision_option = click.option(
     "--precision",
-    type=click.Choice(tuple(PRECISIONS)),
-    help="Type of the factors of products; sums are in float32.  [f32, or as tuned]",
+    type=click.Choice(PRECISION_NAMES),
+    help="Type of the factors of products; sums are in float32; auto: of each what is fastest.  "
+    "[f32, or as tuned]",
 )
 warm_start_option = click.option(
     "--warm-start",
@@ -253,6 +256,11 @@ fallback_option = click.option(
     "--fallback/--no-fallback",
     default=True,
     help="Run in ONNX Runtime what cannot be compiled, or refuse and name all of it.  [fallback]",
+)
+cache_option = click.option(
+    "--cache/--no-cache",
+    default=True,
+    help="Keep compiled programs in the user's cache folder, for the next time.  [cache]",
 )
 events_option = click.option(
     "--events",

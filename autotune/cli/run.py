@@ -88,14 +88,21 @@ def _n_elements(ports: tuple[Endpoint, ...]) -> int:
 
 
 def read_inputs(
-    ports: tuple[Endpoint, ...], files: tuple[tuple[str, Path], ...], option: str = "--input"
+    ports: tuple[Endpoint, ...],
+    files: tuple[tuple[str, Path], ...],
+    option: str = "--input",
+    n_most: int = 1,
 ) -> Arrays:
-    """Arrays from files by name, cast to no other dtype: `runtime.require_inputs` checks them."""
+    """Arrays from files by name, cast to no other dtype: `runtime.require_inputs` checks them.
+
+    `n_most`: inferences that a file may hold.
+    """
     arrays: Arrays = {}
     names = [end.name for end in ports]
     elements = _n_elements(ports)
     for name, path in files:
-        loaded = read_array(path, _WIDEST_BYTES * elements + _SLACK_BYTES)
+        most_bytes = n_most * (_WIDEST_BYTES * elements + _SLACK_BYTES)
+        loaded = read_array(path, min(most_bytes, _MOST_BYTES))
         if isinstance(loaded, dict):
             arrays |= loaded
         elif name or len(names) == 1:

@@ -27,6 +27,7 @@ from autotune.cli.options import (
     shapes_of,
 )
 from autotune.cli.passes import show_passes
+from autotune.config import AUTO
 from autotune.errors import UsageError
 from autotune.units import format_duration, format_flops
 
@@ -77,9 +78,12 @@ def command(
     """
     from autotune.api.bindings import Variant, variants
     from autotune.api.cutting import sources_of
+    from autotune.api.mixing import alternatives, mixtures_of
     from autotune.api.operators import operators_of
+    from autotune.target import host_target
 
     random_weights |= model is None
+    others: tuple[tuple[Network, ...], ...] = ()
     task = read_workload(model, arguments)
     if task is not None:
         if passes or after:
@@ -90,43 +94,68 @@ def command(
         paths = [str(path) for path in operators]
         path = model_path(model)
         fixed = constants_of(constants)
+        kind = precision if precision is not None and precision != AUTO else "f32"
         found = variants(path, shapes_of(shapes), dims_of(dims), fixed)
         if passes or after:
             if len(found) > 1:
                 raise UsageError("passes are shown for one shape", "give each --dim one extent")
-            show_passes(
-                path, found[0].shapes, random_weights, paths, fixed, after, precision or "f32"
-            )
+            show_passes(path, found[0].shapes, random_weights, paths, fixed, after, kind)
             return
         known = operators_of(paths)
-        sources = sources_of(
-            path, found, random_weights, known, fixed, fallback, precision or "f32"
-        )
+        sources = sources_of(path, found, random_weights, known, fixed, fallback, kind)
         for text in sources.notes:
             say_note(text)
         networks = sources.wholes
+        if precision == AUTO and not sources.cuts:
+            mixtures = mixtures_of(path, found, random_weights, known, fixed)
+            others = alternatives(mixtures, host_target())
         if random_weights:
             say_random_weights(path.name)
     if style == "json":
-        put_json(_tasks_json(networks, found, dag))
+        put_json(_tasks_json(networks, found, dag, others))
         return
-    put(task_texts(networks, found))
+    put(task_texts(networks, found, others))
+    networks = _in_order(networks, others)
     ids = _ids(networks)
     for key, network in {k: n for n in reversed(networks) for k in n.weights}.items():
         if dag:
             put(f"\n# task {ids[key]}: {network.labels[key]}, key {key}\n{network.tasks[key]}")
 
 
-def task_texts(networks: Sequence[Network], variants: Sequence[Variant]) -> str:
-    """The table of every variant, below its shapes where there are several."""
+def task_texts(
+    networks: Sequence[Network],
+    variants: Sequence[Variant],
+    others: Sequence[Sequence[Network]] = (),
+) -> str:
+    """The table of every variant, below its shapes where there are several.
+
+    `others`: the networks in other precisions, which have tables of their own.
+    """
     from autotune.api.bindings import variant_text
 
-    ids = _ids(networks)
-    tables = [_task_text(network, ids) for network in networks]
-    if len(tables) == 1:
-        return tables[0]
-    heads = (f"{variant_text(v.shapes)}: {100 * v.share:.3g} % of inferences" for v in variants)
-    return "\n\n".join(f"{head}\n{text}" for head, text in zip(heads, tables, strict=True))
+    ids = _ids(_in_order(networks, others))
+    tables = []
+    for several in (networks, *others):
+        kind = [_precision_text(several[0])] if others else []
+        for network, variant in zip(several, variants, strict=True):
+            shape = f"{variant_text(variant.shapes)}: {100 * variant.share:.3g} % of inferences"
+            head = ", ".join([*kind, *([shape] if len(networks) > 1 else [])])
+            tables.append(
+                f"{head}\n{_task_text(network, ids)}" if head else _task_text(network, ids)
+            )
+    return "\n\n".join(tables)
+
+
+def _precision_text(network: Network) -> str:
+    more = " where an instruction multiplies it" if network.is_mixed else ""
+    return f"products in {network.precision}{more}"
+
+
+def _in_order(
+    networks: Sequence[Network], others: Sequence[Sequence[Network]]
+) -> tuple[Network, ...]:
+    """All networks, those of one variant together, as a log has their tasks."""
+    return tuple(n for several in zip(networks, *others, strict=True) for n in several)
 
 
 def _ids(networks: Sequence[Network]) -> dict[str, int]:
@@ -211,25 +240,32 @@ def _setting(name: str, value: Any) -> str:
 
 
 def _tasks_json(
-    networks: Sequence[Network], variants: Sequence[Variant], with_dag: bool
+    networks: Sequence[Network],
+    variants: Sequence[Variant],
+    with_dag: bool,
+    others: Sequence[Sequence[Network]] = (),
 ) -> list[dict[str, Any]]:
     """An object for every task, for every variant; with its shapes where there are several."""
-    ids, found = _ids(networks), []
-    for network, variant in zip(networks, variants, strict=True):
-        shapes = {name: list(shape) for name, shape in variant.shapes.items()}
-        more = {"shapes": shapes, "share": variant.share} if len(variants) > 1 else {}
-        found += [_task_json(network, key, with_dag, ids) | more for key in network.weights]
+    ids, found = _ids(_in_order(networks, others)), []
+    for several in (networks, *others):
+        for network, variant in zip(several, variants, strict=True):
+            shapes = {name: list(shape) for name, shape in variant.shapes.items()}
+            more = {"shapes": shapes, "share": variant.share} if len(variants) > 1 else {}
+            found += [_task_json(network, key, with_dag, ids) | more for key in network.weights]
     return found
 
 
 def _task_json(
     network: Network, key: str, with_dag: bool, ids: Mapping[str, int]
 ) -> dict[str, Any]:
+    from autotune.te.precisions import precision_of
+
     dag = network.tasks[key]
     data = {
         "id": ids[key],
         "weight": network.weights[key],
         "subgraph": network.labels[key],
+        "precision": precision_of(dag),
         "replaces": _replaced(network, key, ids),
         "inputs": [list(p.tensor.shape) for p in dag.placeholders if not p.constant],
         "constants": [list(p.tensor.shape) for p in dag.placeholders if p.constant],

@@ -123,7 +123,7 @@ def command(
     if dry_run:
         from autotune.cli.tasks import settings_text, task_texts
 
-        put(task_texts(prepared.networks, prepared.variants))
+        put(task_texts(prepared.networks, prepared.variants, prepared.others))
         put("")
         put(settings_text(resolved))
         return 0

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from autotune.codegen import doubles
+from autotune.codegen.doubles import DOUBLES
 from autotune.codegen.half_precision import HalfPrecision
+from autotune.codegen.integers import INTEGERS
 from autotune.codegen.math import CALLS, EXACT, Math
 from autotune.codegen.powers import power
 from autotune.codegen.text import (
-    F32,
     F64,
     I1,
     I32,
@@ -28,6 +30,7 @@ from autotune.codegen.text import (
 from autotune.codegen.trigonometry import TRIGONOMETRY
 from autotune.dtypes import DTYPES
 from autotune.errors import CodegenError
+from autotune.te.intrinsics import INTRINSICS
 
 TYPES: dict[str, Type] = {d.name: SCALARS[d.llvm] for d in DTYPES.values()}
 """How elements lie in memory."""
@@ -47,6 +50,8 @@ class Arithmetic:
         """`a op b`; integers divide towards minus infinity by positive numbers."""
         if a.type.is_float:
             return _FLOAT_OPS[op](self, a, b)
+        if op in INTEGERS:
+            return INTEGERS[op](self.b, a, b, DTYPES[dtype].is_unsigned)
         return (_UNSIGNED_OPS if DTYPES[dtype].is_unsigned else _INT_OPS)[op](self, a, b)
 
     def compare(self, op: str, dtype: str, a: Value, b: Value) -> Value:
@@ -60,10 +65,14 @@ class Arithmetic:
         """A function of one argument. Raises CodegenError for types that it has no code for."""
         if fn == "not":
             return self.negation(value)
+        record = INTRINSICS[fn]
+        if record.takes == "bits":
+            bits = self.b.bitcast(self.stored(dtype, value), value.type.of(TYPES[record.result]))
+            return self.loaded(record.result, bits)
         if not value.type.is_float:
             return self._integer_call(fn, dtype, value)
-        if value.type.scalar is not F32 and fn not in EXACT:
-            raise CodegenError(f"{fn} has no code for {dtype}")
+        if value.type.scalar is F64 and fn not in EXACT:
+            return DOUBLES[fn](self.math, value)
         return (CALLS.get(fn) or TRIGONOMETRY[fn])(self.math, value)
 
     def negation(self, condition: Value) -> Value:
@@ -185,7 +194,7 @@ _FLOAT_OPS: dict[str, _Op] = {
     **{op: _instruction(f"f{op}") for op in ("add", "sub", "mul", "div")},
     "min": lambda f, a, b: f.math.minimum(a, b),
     "max": lambda f, a, b: f.math.maximum(a, b),
-    "pow": lambda f, a, b: power(f.math, a, b),
+    "pow": lambda f, a, b: (doubles.power if a.type.scalar is F64 else power)(f.math, a, b),
     "fmod": _instruction("frem"),  # a call of the C library per lane, exact
 }
 _UNSIGNED_OPS: dict[str, _Op] = _INT_OPS | {

@@ -15,6 +15,9 @@ from autotune.errors import CodegenError
 from autotune.loopir.nodes import Program
 from autotune.target import Target
 
+LLVM_VERSION = ".".join(map(str, llvm.llvm_version_info))
+"""Of the library that optimises and emits."""
+
 
 def compile_program(program: Program, target: Target, prefix: str = "") -> bytes:
     """Relocatable ELF object with one symbol `prefix + kernel.name` per kernel."""
@@ -66,7 +69,7 @@ def assemble(text: str, target: Target, more_features: str = "") -> bytes:
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=target.cpu,
-        features=target.features + more_features,
+        features=target.llvm_features + more_features,
         opt=2,
         reloc="pic",
         codemodel="default",
@@ -81,5 +84,5 @@ def _machine(target: Target) -> llvm.TargetMachine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="default"
+        cpu=target.cpu, features=target.llvm_features, opt=3, reloc="pic", codemodel="default"
     )

@@ -22,7 +22,7 @@ from autotune.loopir.nodes import For, Store
 from autotune.target.isa import Isa, MultiplyAdd
 from autotune.te.arith import Linear
 from autotune.te.expr import Binary, Const, Expr, Load, Select, dtype_of, is_guard, variables
-from autotune.te.products import factors, in_order
+from autotune.te.products import Factors, in_order, products
 
 
 class Emitter(Protocol):
@@ -45,13 +45,14 @@ class Emitter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A loop that `form` is one instruction for: its store and factors, in the order of `form`."""
+    """A loop that `form` is an instruction for: its store, and the factors of the products that a
+    term adds up, in the order of `form`."""
 
     loop: For
     form: MultiplyAdd
     store: Store
     total: Expr
-    factors: tuple[Expr, Expr]
+    products: tuple[Factors, ...]
     n_lanes: int
 
 
@@ -59,13 +60,13 @@ def find_dot(loop: For, at: Frame, isa: Isa) -> Dot | None:
     """The instruction for a `dot` loop inside of vectors, if the CPU has one."""
     match loop.body:
         case (Store(value=Binary(op="add", a=total, b=term)) as store,) if at.lanes:
-            pair, n_lanes = factors(term), at.lanes[1]
-            for form in isa.forms if pair else ():
-                ordered = in_order(form, *pair) if pair else None
+            pairs, n_lanes = products(term), at.lanes[1]
+            for form in isa.forms if pairs else ():
+                ordered = tuple(o for pair in pairs if (o := in_order(form, *pair)))
                 fits = form.terms == loop.extent and form.accumulator == store.tensor.dtype
                 bits = n_lanes * form.accumulator_bits
                 fits = fits and bits in form.intrinsics and bits <= isa.vector_bits
-                if fits and ordered:
+                if fits and len(ordered) == len(pairs):
                     return Dot(loop, form, store, total, ordered, n_lanes)
     return None
 
@@ -75,13 +76,21 @@ def emit_dot(dot: Dot, emitter: Emitter) -> Value:
     env = emitter.at.env
     env[dot.loop.var] = 0
     total = emitter.broadcast(emitter.value(dot.total), dot.n_lanes)
-    pairs = zip(dot.factors, dot.form.operands, strict=True)
-    x, y = (_group(e, _Operand(dot, emitter, operand)) for e, operand in pairs)
+    for factors in dot.products:
+        env[dot.loop.var] = 0
+        pairs = zip(factors, dot.form.operands, strict=True)
+        total = _added(
+            dot, emitter, total, [_group(e, _Operand(dot, emitter, o)) for e, o in pairs]
+        )
     del env[dot.loop.var]
+    return total
+
+
+def _added(dot: Dot, emitter: Emitter, total: Value, operands: list[Value]) -> Value:
     name = dot.form.intrinsics[dot.n_lanes * dot.form.accumulator_bits]
     if dot.form.accumulates:
-        return emitter.b.call(name, total.type, [total, x, y])
-    return emitter.b.add(total, emitter.b.call(name, total.type, [x, y]))
+        return emitter.b.call(name, total.type, [total, *operands])
+    return emitter.b.add(total, emitter.b.call(name, total.type, operands))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from autotune.codegen.dots import emit_dot, find_dot
 from autotune.codegen.frame import Frame, Guard, reads_memory
 from autotune.codegen.lanes import NEAR_STRIDES
 from autotune.codegen.loads import load_picked, load_repeated, load_strided
+from autotune.codegen.lookups import load_looked_up, table_index
 from autotune.codegen.powers import fixed_power
 from autotune.codegen.text import (
     I1,
@@ -35,6 +36,7 @@ from autotune.codegen.text import (
     undefined,
     vector,
 )
+from autotune.codegen.tiles import Tiles
 from autotune.codegen.transposing import load_transposed, neighbours
 from autotune.dtypes import dtype_bytes, is_float
 from autotune.errors import CodegenError
@@ -100,6 +102,7 @@ class _Function:
         self.module, self.prefix = module, prefix
         pointers = dict(zip(kernel.buffers, self.b.arguments, strict=False))
         self.at = Frame({b.name: b for b in program.buffers}, pointers)
+        self.tiles = Tiles(kernel, self, module.isa)
 
     def emit(self) -> None:
         begin, end = self.b.arguments[-2:]
@@ -107,7 +110,8 @@ class _Function:
             self.at.ranges[self.kernel.var] = (0, self.kernel.extent - 1)
             self.at.env[self.kernel.var] = begin
             self._scoped(self.kernel.head)
-            self._counted_loop(self.kernel.var, begin, end, self.kernel.body)
+            with self.tiles.in_use():
+                self._counted_loop(self.kernel.var, begin, end, self.kernel.body)
         self.b.end()
 
     def zeros(self, n_bytes: int = _ZEROS) -> Value:
@@ -129,7 +133,9 @@ class _Function:
             self.at.lanes = None
         elif loop.kind == "dot" and (dot := find_dot(loop, self.at, self.module.isa)):
             self._store_value(dot.store, emit_dot(dot, self))
-        elif loop.kind in ("unroll", "dot"):
+        elif loop.kind == "tile" and self.tiles.emit(loop):
+            return
+        elif loop.kind in ("unroll", "dot", "tile"):
             self.at.extents[loop.var] = loop.extent
             for value in range(loop.extent):
                 self.at.env[loop.var] = value
@@ -175,8 +181,10 @@ class _Function:
 
     def _scoped(self, body: Body) -> None:
         stored = frozenset(s.tensor.name for s in statements(body) if isinstance(s, Store))
+        self.tiles.forget()
         with self.at.scope(stored):
             self.body(body)
+        self.tiles.forget()
 
     def _if(self, stmt: If) -> None:
         choice = self.at.known(stmt.cond)
@@ -200,6 +208,7 @@ class _Function:
     def _let(self, stmt: Let) -> None:
         if stmt.var in self.at.depends:  # of an earlier iteration of an unrolled loop
             self.at.forget_all()
+            self.tiles.forget()
         self.at.env[stmt.var] = self.value(stmt.value)
         self.at.depends[stmt.var] = self.at.depending(stmt.value)
         with suppress(KeyError):
@@ -209,10 +218,13 @@ class _Function:
         buffer = stmt.buffer
         kind = TYPES[buffer.tensor.dtype]
         size = buffer.n_bytes // dtype_bytes(buffer.tensor.dtype)
-        memory = self.b.alloca(kind, size, CACHE_LINE, buffer.name)
         hidden = self.at.buffers.get(buffer.name), self.at.pointers.get(buffer.name)
-        self.at.buffers[buffer.name], self.at.pointers[buffer.name] = buffer, memory
-        self._scoped(stmt.body)
+        self.at.buffers[buffer.name] = buffer
+        with self.tiles.allocated(stmt) as in_registers:
+            if not in_registers:
+                memory = self.b.alloca(kind, size, CACHE_LINE, buffer.name)
+                self.at.pointers[buffer.name] = memory
+            self._scoped(stmt.body)
         if hidden[0] is not None and hidden[1] is not None:
             self.at.buffers[buffer.name], self.at.pointers[buffer.name] = hidden[0], hidden[1]
 
@@ -235,6 +247,7 @@ class _Function:
         else:
             self._scatter(stmt, value)
         self.at.forget(stmt.tensor.name)
+        self.tiles.forget()
 
     def _scatter(self, stmt: Store, value: Value) -> None:
         lanes = self.at.lanes
@@ -265,6 +278,9 @@ class _Function:
         align = gcd(gcd(unit, const) * size, CACHE_LINE) if local else size
         pointer = self.b.offset(base, constant(I64, const), kind) if const else base
         return pointer, max(align or CACHE_LINE, size)
+
+    def place(self, tensor: Tensor, form: Linear) -> Value:
+        return self._address(tensor, form, TYPES[tensor.dtype])[0]
 
     def _base(self, tensor: Tensor, terms: tuple[tuple[Expr, int], ...], kind: Type) -> Value:
         key = (tensor.name, terms)
@@ -322,7 +338,7 @@ class _Function:
         return self.do.compare(e.op, dtype_of(e.a), a, b)
 
     def _call(self, e: Call, guard: Guard | None) -> Value:
-        return self.do.call(e.fn, dtype_of(e), self.value(e.args[0], guard))
+        return self.do.call(e.fn, dtype_of(e.args[0]), self.value(e.args[0], guard))
 
     def _cast(self, e: Cast, guard: Guard | None) -> Value:
         return self.do.cast(dtype_of(e.a), e.dtype, self.value(e.a, guard))
@@ -354,6 +370,10 @@ class _Function:
         return Guard(self.b.and_(x, y), a.loops | b.loops)
 
     def _load(self, e: Load, guard: Guard | None) -> Value:
+        if guard is None and self.at.lanes and (index := table_index(e)) is not None:
+            found = load_looked_up(self, e, index)
+            if found is not None:
+                return found
         form = self.at.form(e, e.tensor, e.indices)
         lane = self.at.lane_stride(form)
         kind = TYPES[e.tensor.dtype]

@@ -9,6 +9,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from autotune.errors import CodegenError
+from autotune.target.tiles import tile_permission
 
 _LIBM = "libm.so.6"
 
@@ -65,3 +66,4 @@ def _initialise() -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.load_library_permanently(_LIBM)
+    tile_permission()  # before the first instruction that needs it

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -164,15 +164,24 @@ class Module:
 
     def declare(self, name: str, result: Type, arguments: Sequence[Type]) -> None:
         """Announce an external function."""
-        if name not in self._globals:
+        if name not in self._globals and name not in self._defined:
             kinds = ", ".join(a.text for a in arguments)
             self._globals[name] = f"declare {result} @{name}({kinds})"
 
-    def define(self, name: str, function: str) -> None:
-        """Append the text of an internal function, once."""
+    def define(self, name: str, function: str, others: Iterable[str] = ()) -> None:
+        """Append the text of an internal function, once; `others`: that the text defines too."""
         if name not in self._defined:
-            self._defined.add(name)
+            self._defined.update((name, *others))
             self._functions.append(function)
+
+    def data(self, content: bytes) -> Value:
+        """The address of constant bytes on a cache line of their own."""
+        name = f"data.{content.hex()}"
+        text = "".join(f"\\{byte:02X}" for byte in content)
+        self._globals[name] = (
+            f'@{name} = internal constant [{len(content)} x i8] c"{text}", align 64'
+        )
+        return Value(PTR, f"@{name}")
 
     def zeros(self, name: str, n_bytes: int) -> Value:
         """The address of `n_bytes` constant zeros on a cache line of their own."""

@@ -38,6 +38,7 @@ from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
 from autotune.te.dag import ComputeDAG
+from autotune.te.precisions import precision_of
 from autotune.te.strides import dense
 
 A = TypeVar("A")
@@ -66,6 +67,7 @@ class Call:
     """One call of a task: the values and arrays for its placeholders and outputs.
 
     An array has the shape of its placeholder; a value may have another shape of as many elements.
+    `narrowable`: names of the nodes in it that may read narrow operands, see `passes.precision`.
     """
 
     task: str
@@ -73,6 +75,7 @@ class Call:
     constants: dict[str, Array]
     outputs: dict[str, str]
     label: str
+    narrowable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Network:
     `tasks` has the tasks of the calls and of whole chains. `random_weights`: those of the model
     were replaced by random ones, because the user asked for it. `constant_inputs`: inputs of the
     model that the user bound to these values; they are none of `inputs`. `precision`: of the
-    factors of products.
+    factors of products; `is_mixed`: some of them were left in float32, see `mixture`.
     """
 
     name: str
@@ -107,6 +110,7 @@ class Network:
     random_weights: bool = False
     constant_inputs: Mapping[str, Array] = field(default_factory=dict)
     precision: str = "f32"
+    is_mixed: bool = False
 
     @cached_property
     def weights(self) -> dict[str, int]:
@@ -257,7 +261,7 @@ def build_network(
     names the operator, its node and the model's opset. Whatever else goes wrong is a ModelError
     too: a file may be damaged in any way.
     """
-    model = _named(lambda: load_model(path, shapes, random_weights, constants))
+    model = named(lambda: load_model(path, shapes, random_weights, constants))
     network = network_of(model, Path(path).stem, model_hash(path), operators, precision)
     return replace(network, random_weights=random_weights, constant_inputs=dict(constants or {}))
 
@@ -270,17 +274,18 @@ def network_of(
     precision: str = "f32",
 ) -> Network:
     """Split a model that was read into fused subgraphs: see `build_network`."""
-    kinds = PRECISIONS[precision]
-    network = _named(lambda: graph_network(import_graph(model, operators), name, digest, kinds))
-    return replace(
-        network,
-        inputs=_as_stated(network.inputs, model.halves),
-        outputs=_as_stated(network.outputs, model.halves),
-        precision=precision,
-    )
+    dtype = PRECISIONS[precision]
+    network = named(lambda: graph_network(import_graph(model, operators), name, digest, dtype))
+    return as_stated(replace(network, precision=precision), model)
 
 
-def _named(make: Callable[[], A]) -> A:
+def as_stated(network: Network, model: Model) -> Network:
+    """`network` with inputs and outputs in the types of the file."""
+    inputs, outputs = (_as_stated(p, model.halves) for p in (network.inputs, network.outputs))
+    return replace(network, inputs=inputs, outputs=outputs)
+
+
+def named(make: Callable[[], A]) -> A:
     """What `make` gives; whatever it raises is an AutotuneError."""
     try:
         return make()
@@ -303,8 +308,8 @@ def prepared_graphs(
     precision: str = "f32",
 ) -> Iterator[tuple[Pass, Graph]]:
     """The imported graph of a model, and what every pass leaves of it; see `build_network`."""
-    model = _named(lambda: load_model(path, shapes, random_weights, constants))
-    graph = _named(lambda: import_graph(model, operators))
+    model = named(lambda: load_model(path, shapes, random_weights, constants))
+    graph = named(lambda: import_graph(model, operators))
     yield Pass("import", _imported), graph
     yield from prepared(graph, PRECISIONS[precision])
 
@@ -334,8 +339,12 @@ def graph_network(graph: Graph, name: str, digest: str, dtype: str = "float32") 
 
     Nothing computes outputs without elements.
     """
+    return stored_network(graph, prepare(graph, dtype), name, digest)
+
+
+def stored_network(graph: Graph, stored: Graph, name: str, digest: str) -> Network:
+    """The network of a graph of which all passes made `stored`."""
     empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
-    stored = prepare(graph, dtype)
     require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
     values |= {n: Value(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
@@ -382,8 +391,15 @@ def _call(subgraph: Subgraph, tasks: Mapping[str, ComputeDAG]) -> Call:
         inputs={called[n]: value for n, value in subgraph.inputs.items()},
         constants={called[n]: array for n, array in subgraph.constants.items()},
         outputs=dict.fromkeys(task.outputs, subgraph.output),
-        label=subgraph.label,
+        label=_label(subgraph),
+        narrowable=subgraph.narrowable,
     )
+
+
+def _label(subgraph: Subgraph) -> str:
+    """Operators, and what products are computed from where that is narrow: `Conv+Relu, bf16`."""
+    precision = precision_of(subgraph.dag)
+    return f"{subgraph.label}, {precision}" if precision != "f32" else subgraph.label
 
 
 def _ports(graph: Graph, names: tuple[str, ...], limits: Mapping[str, int]) -> tuple[Port, ...]:

@@ -11,8 +11,9 @@ import numpy as np
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, unsupported
 from autotune.graph.operators.definition import Operand, Scope
-from autotune.graph.operators.table import DTYPES, operator_of
+from autotune.graph.operators.table import dtypes_of, operator_of
 from autotune.graph.partition import Group
+from autotune.graph.passes.precision import narrowable
 from autotune.graph.refusals import naming
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
@@ -29,6 +30,8 @@ class Subgraph:
     constants: dict[str, Array]
     output: str
     label: str
+    narrowable: tuple[str, ...] = ()
+    """Names of its nodes that may read narrow operands."""
 
 
 Arrange: TypeAlias = Callable[[ComputeDAG, Mapping[str, str]], ComputeDAG]
@@ -41,9 +44,8 @@ def undefined(graph: Graph, node: Node) -> UnsupportedOperator | None:
     operator = operator_of(node.op)
     if not operator.is_defined:
         return unsupported(node, graph)
-    known = set(DTYPES if operator.any_type else DTYPES[:1])
     types = {graph.types[n].dtype for n in (*node.inputs, node.output) if n}
-    dtype = min(types - known, default="")
+    dtype = min(types - set(dtypes_of(operator)), default="")
     return unsupported(node, graph, f"type {dtype}") if dtype else None
 
 
@@ -128,7 +130,17 @@ def _like(
         for n, name in builder.constant_names.items()
     }
     inputs = {n: now[name] for n, name in first.inputs.items()}
-    return replace(first, inputs=inputs, constants=constants, output=group.output)
+    return replace(
+        first,
+        inputs=inputs,
+        constants=constants,
+        output=group.output,
+        narrowable=_narrowable(group),
+    )
+
+
+def _narrowable(group: Group) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(n.name for n in group.nodes if narrowable(n)))
 
 
 class _Builder:
@@ -158,6 +170,7 @@ class _Builder:
             constants={n: a.reshape(shapes[n]) for n, a in self.constants.items()},
             output=self.group.output,
             label=self.group.label,
+            narrowable=_narrowable(self.group),
         )
 
     def define(self, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""④ Winograd tiling where its data are finite and bounded, else the sum as it is defined.
+"""④ Winograd tiling and the like where data are finite and bounded, else the sum as defined.
 
     for t: x2[…] = transforms               for t: size = 0
            products, inverse, consumer  ->         x2[…] = transforms; size += watched x2[…]²
@@ -47,6 +47,7 @@ from autotune.te.expr import (
     add,
     binary,
     both,
+    cast,
     compare,
     f32,
     idx,
@@ -86,8 +87,10 @@ class Guards:
         chosen = [_is_one_of(values[axis], points) for axis, points in watched]
         last = inst.stage.iters[-1]
         at = (inst.loop_value(last) if last.annotation == "vectorize" else idx(0),)
-        size, value = size_of(inst.stage).tensor, Load(store.tensor, store.indices)
+        size = size_of(inst.stage).tensor
+        value: Expr = Load(store.tensor, store.indices)
         before = Load(size, at)
+        value = cast("float32", value)
         more = add(before, mul(value, value))
         return (Store(size, at, select(reduce(both, chosen), more, before)),)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from autotune.dtypes import DTYPES, DType
 from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
 from autotune.loopir.python_text import Names, kernel_text, packing_text
 from autotune.te.evaluate import derive
-from autotune.te.intrinsics import INTRINSICS
+from autotune.te.integers import INTEGER_OPS, WITHIN
+from autotune.te.intrinsics import BITS_AS, INTRINSICS
 
 Array = NDArray[Any]
 Scalar = float | int | bool
@@ -199,6 +200,16 @@ def _conversion(dtype: DType) -> Callable[[Scalar], Scalar]:
 
 
 _CONVERSIONS = {d.name: _conversion(d) for d in DTYPES.values()}
+
+
+def _defined(texts: Iterable[str]) -> dict[str, Any]:
+    """The functions that pieces of printed Python define."""
+    scope: dict[str, Any] = {}
+    for text in texts:
+        exec(text, scope)
+    return {name: value for name, value in scope.items() if not name.startswith("_")}
+
+
 _divide = _total(np.divide)
 _FUNCTIONS: dict[str, Any] = {
     "inf": math.inf,
@@ -210,4 +221,5 @@ _FUNCTIONS: dict[str, Any] = {
     "fmod": _total(np.fmod),
     **{f.name: _total(f.oracle) for f in INTRINSICS.values() if f.numpy or f.python},
     **_CONVERSIONS,
+    **_defined([WITHIN, BITS_AS, *(op.python for op in INTEGER_OPS.values())]),
 }

@@ -57,7 +57,9 @@ from autotune.te.expr import (
     mod,
     sub,
     substitute,
+    variables,
 )
+from autotune.te.routes import Route, route
 from autotune.te.strides import dense, padded_strides
 
 
@@ -138,6 +140,8 @@ class _Nest:
     def _inside(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         """Loops `depth`… of a stage, but for what is attached to the loop before them."""
         stage = inst.stage
+        if self._is_routed(inst, depth) and not isinstance(leaf, _Update):
+            return self._scatter(inst, depth, ranges)
         if stage.op.reduce_axes and depth == stage.register_depth and not isinstance(leaf, _Update):
             return self._accumulate(inst, depth, ranges)
         return self._loop(inst, depth, ranges, leaf)
@@ -150,6 +154,8 @@ class _Nest:
         extent = inst.sizes[it.name]
         inside = ranges if extent == 1 else ranges | {loop_var(stage, it): (0, extent - 1)}
         body = self._loops(inst, depth + 1, inside, leaf)
+        if isinstance(leaf, _Placed) and it.name == leaf.routed[0]:
+            body = leaf.place(inst, body, ranges)
         limit = inst.limit(it, ranges)
         return body if depth < stage.n_parallel else _loop(stage, it, extent, body, limit)
 
@@ -186,6 +192,7 @@ class _Nest:
         if outer and overlap:
             raise ScheduleError(f"{stage.name}: blocked reduction with overlapping tiles")
         direct = inst.local and not outer and not overlap and inst.covers(depth)
+        direct = direct and not stage.has_tile  # whose accumulators are registers only
         tile = tuple(i for i in stage.iters[depth:] if i.kind == "spatial")
         shape = tuple(sizes[i.name] for i in tile)
         where = Instance.target if direct else partial(_accumulator, tile=tile, shape=shape)
@@ -200,6 +207,34 @@ class _Nest:
         final = self._tile(inst, depth, ranges, _Leaf(parts.finish))
         acc, _ = where(inst, ranges)
         return (Alloc(Buffer(acc, "local", dense(acc.shape)), (*init, *update, *final)),)
+
+    # --- scattered reductions -----------------------------------------------------------------
+
+    def _is_routed(self, inst: Instance, depth: int) -> bool:
+        """Whether each term from loop `depth` on goes to the place that it tells."""
+        stage = inst.stage
+        is_outermost = depth == stage.routed_depth and not inst.local
+        return is_outermost and all(
+            s.attach is None or s.attach.target != stage.name for s in self.state.stages.values()
+        )
+
+    def _scatter(self, inst: Instance, depth: int, ranges: Ranges) -> Body:
+        """The region = identity; reduction loops { p = place; the tensor at p ⊕= … }."""
+        stage, found = inst.stage, route(inst.stage.op)
+        if found is None or not isinstance(stage.op.body, Reduce):
+            raise ScheduleError(f"{stage.name} does not scatter")
+        parts = _Reduction(stage.op.body, Instance.target)
+        init = self._tile(inst, depth, ranges, _Leaf(parts.reset))
+        starts, extents, inside = list(inst.starts), dict(inst.extents), dict(ranges)
+        routed = tuple(i.name for i in stage.iters[depth:] if i.name in found.places)
+        for n, axis in enumerate(stage.op.axes):
+            if axis.name in routed:
+                var = Var(f"{stage.name}.{axis.name}.place")
+                starts[n], extents[axis.name] = var, 1
+                inside[var.name] = (0, axis.extent - 1)
+        placed = replace(inst, starts=tuple(starts), extents=extents)
+        terms = _Reduction(replace(stage.op.body, body=found.term), Instance.target)
+        return (*init, *self._loop(placed, depth, inside, _Placed(terms.update, found, routed)))
 
     # --- attached stages ----------------------------------------------------------------------
 
@@ -276,6 +311,32 @@ class _Update(_Leaf):
 
 
 @dataclass(frozen=True, slots=True)
+class _Placed(_Update):
+    """The leaf of a scattered reduction, inside of the loops of axes that are `routed`."""
+
+    route: Route
+    routed: tuple[str, ...]
+
+    def place(self, inst: Instance, body: Body, ranges: Ranges) -> Body:
+        """`body`, the loops inside of the routed ones, at the place of a term."""
+        stage, values = inst.stage, inst.axis_values()
+        own = {f"{stage.name}.{n}.place" for n in self.routed}
+        within = stage.iters[stage.position(self.routed[0]) :]
+        own |= {loop_var(stage, i) for i in within}
+        lets: list[Let] = []
+        for name in self.routed:
+            at = simplify(substitute(self.route.places[name], values), ranges)
+            if variables(at) & own:
+                raise ScheduleError(f"{stage.name}: the place along {name} depends on loops inside")
+            lets.append(Let(f"{stage.name}.{name}.place", at))
+        guard = simplify(substitute(self.route.guard, values), ranges)
+        if variables(guard) & own:
+            raise ScheduleError(f"{stage.name}: whether a term counts depends on loops inside")
+        placed = (*lets, *body)
+        return placed if guard == Const(True, "bool") else (If(guard, placed),)
+
+
+@dataclass(frozen=True, slots=True)
 class _Reduction:
     """The four leaves of a reduction; `accumulator` says where a version of the tile keeps it."""
 
@@ -342,10 +403,10 @@ def _known(ranges: Ranges, e: Expr, limits: tuple[int, int]) -> Ranges:
 
 
 def _loop(stage: Stage, it: Iterator, extent: int, body: Body, limit: Expr | None = None) -> Body:
-    """A loop around `body`, unless it runs once."""
+    """A loop around `body`, unless it runs once; rows of a tile are one of its dimensions still."""
     if limit is not None:
         return (For(loop_var(stage, it), extent, "serial", body, limit),)
-    if extent == 1:
+    if extent == 1 and (it.annotation != "tile" or it.kind == "reduce"):
         return body
     if it.annotation == "vectorize" and not all(map(_is_straight, body)):
         raise ScheduleError(f"{stage.name}: only unrolled loops fit inside vector loop {it.name}")

@@ -4,6 +4,7 @@
     kernel  = Kernel(name, extent, var, buffers, body, head)
               -- runs `head` for var = begin, then `body` for begin ≤ var < end
     stmt    = For(var, extent, kind, body, limit)           kind ∈ serial unroll vectorize dot
+                                                                tile
             | If(cond, then, orelse) | Let(var, value) | Alloc(buffer, body)
             | Store(tensor, indices, value) | PrefetchLine(tensor, indices, offset)
     body    = tuple of stmt
@@ -53,7 +54,9 @@ class Buffer:
 class For:
     """`body` for 0 ≤ var < extent.
 
-    `kind`: `dot` adds to one accumulator by an instruction that takes all terms at once.
+    `kind`: `dot` adds to one accumulator by an instruction that takes all terms at once. Nested
+    loops of which the outer ones are `tile`, then one `vectorize`, are one instruction on matrices
+    where the CPU has it (`codegen.tiles`), and `unroll` elsewhere.
 
     `limit`: of a serial loop that may be shorter, 0 ≤ var < min(extent, limit); evaluated once,
     before the loop. It may then not run at all.

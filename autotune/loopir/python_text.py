@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import assert_never
 
-from autotune.dtypes import DTYPES, is_float
+from autotune.dtypes import DTYPES, DType, is_float
 from autotune.loopir.nodes import (
     Alloc,
     Body,
@@ -45,12 +45,14 @@ from autotune.te.expr import (
     Var,
     dtype_of,
 )
-from autotune.te.intrinsics import INTRINSICS
+from autotune.te.integers import INTEGER_OPS, WITHIN
+from autotune.te.intrinsics import BITS_AS, INTRINSICS
 
 _TAB = "    "
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _INFIX |= {"and": "and", "or": "or"}
+_INFIX |= {op.name: op.infix for op in INTEGER_OPS.values() if op.infix}
 _NAMED = {"div": "divide", "pow": "power"}
 """NumPy's, where Python's would raise for zeros."""
 _PRELUDE = """\
@@ -70,12 +72,15 @@ def print_python(program: Program) -> str:
     """One function per constant made and per kernel, and `run`, which calls them in order."""
     names = Names()
     definitions = [f.python for f in INTRINSICS.values() if f.python.startswith("def")]
-    parts = [_imports() + _PRELUDE, *definitions]
-    parts += [_derived_text(op, names) for op in program.derived]
+    parts = [_derived_text(op, names) for op in program.derived]
     parts += [packing_text(p, names) for p in program.packs]
     parts += [kernel_text(k, names) for k in program.kernels]
     parts.append(_run_text(program, names))
-    return "\n\n".join(parts)
+    used = "\n\n".join(parts)
+    own = {op.name: op.python for op in INTEGER_OPS.values()}
+    own |= {"within": WITHIN, "bits_as": BITS_AS}
+    definitions += [text for name, text in own.items() if f"{name}(" in used]
+    return "\n\n".join([_imports() + _PRELUDE, *definitions, used])
 
 
 def _imports() -> str:
@@ -244,8 +249,14 @@ def _nested(e: Expr, names: Names) -> str:
         case Var(name=name):
             return names.var(name)
         case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-            text = _binary(op, _nested(a, names), _nested(b, names), b)
+            x, y = _nested(a, names), _nested(b, names)
+            if op in INTEGER_OPS and op not in _INFIX:
+                return _integer(op, DTYPES[dtype_of(a)], x, y)
+            text = _binary(op, x, y, b)
             return _wrapped(dtype_of(e), text)
+        case Call(fn=fn, args=args) if INTRINSICS[fn].takes == "bits":
+            kinds = f"{dtype_of(args[0])!r}, {dtype_of(e)!r}"
+            return f"bits_as({_expr(args[0], names)}, {kinds})"
         case Call(fn=fn, args=args):
             return _wrapped(dtype_of(e), _call(fn, _expr(args[0], names)))
         case Select(cond=cond, a=a, b=b):
@@ -266,6 +277,11 @@ def _binary(op: str, x: str, y: str, b: Expr) -> str:
     if op == "div" and isinstance(b, Const) and b.value:
         return f"({x} / {y})"
     return f"({x} {_INFIX[op]} {y})" if op in _INFIX else f"{_NAMED.get(op, op)}({x}, {y})"
+
+
+def _integer(op: str, dtype: DType, x: str, y: str) -> str:
+    """An operation that Python has not, wrapped to its type; indices do not take part in any."""
+    return f"{dtype.name}(within({op}({x}, {y}, {dtype.bits}), {dtype.low}, {dtype.bits}))"
 
 
 def _wrapped(dtype: str, text: str) -> str:
@@ -297,4 +313,4 @@ def _tuple(parts: list[str]) -> str:
 
 
 _RESERVED = {"begin", "end", "run", "range", "min", "max", "inf", "nan", "empty", "zeros"}
-_RESERVED |= {"divide", "power", "fmod", *INTRINSICS, *DTYPES}
+_RESERVED |= {"divide", "power", "fmod", "within", "bits_as", *INTEGER_OPS, *INTRINSICS, *DTYPES}

@@ -24,15 +24,23 @@ def _fewest_live(inst: Instance) -> Stage:
     """
     stage = inst.stage
     iters, dots = _without_dot(stage.iters)
-    *rest, last = iters
+    rest, last = _without_vector(iters)
     tile = [*takewhile(_is_unrolled, reversed(rest))]
-    if last.annotation != "vectorize" or not tile:
+    if not last or not tile:
         return stage
     vectors, *pixels = tile
     if inst.sizes[vectors.name] <= prod([inst.sizes[i.name] for i in pixels]):
         return stage
-    outside = iters[: -len(tile) - 1]
-    return replace(stage, iters=(*outside, vectors, *reversed(pixels), last, *dots))
+    outside = rest[: -len(tile)]
+    return replace(stage, iters=(*outside, vectors, *reversed(pixels), *last, *dots))
+
+
+def _without_vector(iters: tuple[Iterator, ...]) -> tuple[tuple[Iterator, ...], ...]:
+    """The loops outside of a vector, or of the matrix that has it as a row, and its own loops."""
+    if iters[-1].annotation != "vectorize":
+        return iters, ()
+    n = 1 + sum(it.annotation == "tile" for it in iters)
+    return iters[:-n], iters[-n:]
 
 
 def _without_dot(iters: tuple[Iterator, ...]) -> tuple[tuple[Iterator, ...], tuple[Iterator, ...]]:

@@ -55,7 +55,7 @@ from autotune.te.expr import (
     loads,
     variables,
 )
-from autotune.te.products import factors
+from autotune.te.products import products
 
 MAX_POINTS = 1 << 17
 """Accesses that depend on more points than this, and that intervals do not prove, are trusted."""
@@ -161,7 +161,7 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
 
 
 def _check_loop(loop: For, scope: _Scope) -> None:
-    if loop.extent < 1 or loop.kind not in ("serial", "unroll", "vectorize", "dot"):
+    if loop.extent < 1 or loop.kind not in ("serial", "unroll", "vectorize", "dot", "tile"):
         raise MalformedProgram(f"loop {loop.var} cannot be {loop.kind} in {loop.extent}")
     if loop.limit is not None:
         _value(loop.limit, scope)
@@ -184,7 +184,7 @@ def _check_dot(loop: For) -> None:
     match loop.body:
         case (Store(tensor=tensor, indices=at, value=Binary(op="add", a=a, b=term)),):
             same = a == Load(tensor, at) and loop.var not in frozenset().union(*map(variables, at))
-            if same and factors(term) is not None:
+            if same and products(term):
                 return
     raise MalformedProgram(f"loop {loop.var} adds no products up")
 

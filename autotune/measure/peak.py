@@ -12,11 +12,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import llvmlite.binding as llvm
+
 from autotune.codegen.arithmetic import TYPES
 from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.text import constant, vector
+from autotune.codegen.tiles import product_loop
 from autotune.measure.driver import Driver, Launch
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
@@ -25,6 +28,8 @@ _ROUNDS = 4
 _TURNS = 100_000
 _REPEATS = 20
 _OPERANDS = 4
+_SUMS = 4  # of matrices, two by two
+_EMULATED_TURNS = 2
 _OPERAND_BYTE = 0x3F  # 0.75 as a float of any width
 _STREAMS = 8  # vectors that one step of a read loads
 _WATCHED_S, _LEAST_READINGS, _MOST_READINGS = 0.6, 12, 100
@@ -92,7 +97,9 @@ def form_peaks(target: Target, n_threads: int, forms: Iterable[MultiplyAdd]) -> 
 
 def _peak(target: Target, form: MultiplyAdd, n_threads: int) -> float:
     peak = MultiplyAddPeak(target, Driver(target, n_threads), form)
-    return max(peak.flops_per_s(_TURNS) for _ in range(_REPEATS))
+    is_emulated = form.unit is not None and form.unit.emulation
+    n_turns = _EMULATED_TURNS if is_emulated else _TURNS
+    return max(peak.flops_per_s(n_turns) for _ in range(_REPEATS))
 
 
 class MultiplyAddPeak:
@@ -108,13 +115,15 @@ class MultiplyAddPeak:
         self, target: Target, driver: Driver, form: MultiplyAdd | None = None, fed: bool = False
     ) -> None:
         form = form or target.isa.forms[0]
-        n_accumulators = target.n_registers - _OPERANDS
+        n_bytes, n_accumulators = target.vector_bits // 8, target.n_registers - _OPERANDS
+        if form.unit is not None:
+            n_bytes, n_accumulators = form.unit.bits // 8, _SUMS
         self._driver = driver
         self._flops_per_turn = _ROUNDS * n_accumulators * form.flops(target.vector_bits)
         self._library = Library([assemble(_kernel(target, form, n_accumulators, fed), target)])
-        self._operand = aligned((target.vector_bits // 8,), "uint8")
+        self._operand = aligned((n_bytes,), "uint8")
         self._operand.fill(_OPERAND_BYTE)
-        self._sink = aligned((target.vector_bits // 8,), "uint8")
+        self._sink = aligned((n_bytes,), "uint8")
 
     def flops_per_s(self, turns: int) -> float:
         """Rate of one run; a thousand turns take about 15 µs."""
@@ -218,6 +227,8 @@ def _kernel(target: Target, form: MultiplyAdd, n: int, fed: bool) -> str:
     `fed`: an operand of each second one is loaded; volatile, for it is always the same.
     `prefer-vector-width` keeps LLVM from halving vectors on CPUs for which it prefers 256 bits.
     """
+    if form.unit is not None:
+        return product_loop(form, target.isa, llvm.get_default_triple(), _ROUNDS, fed)
     bits = target.vector_bits
     sums = vector(TYPES[form.accumulator], bits // form.accumulator_bits)
     x_kind, y_kind = (vector(TYPES[d], form.terms * sums.count) for d in form.operands)

@@ -134,7 +134,7 @@ class Artifact:
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
     `random_weights`: the weights are not the model's; None in files that do not say.
-    `precision`: of the factors of products, one of `config.PRECISIONS`.
+    `precision`: of the factors of products, one of `config.PRECISION_NAMES`.
     `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
     for other shapes of its inputs, over the same `constants` (the same array).
     """
@@ -207,9 +207,10 @@ class Artifact:
     def save(self, path: str | Path) -> None:
         """Write the file whole or not at all. Raises as `files.replacing` does."""
         with replacing(Path(path)) as file:
-            self._write(file)
+            self.write(file)
 
-    def _write(self, out: BinaryIO) -> None:
+    def write(self, out: BinaryIO) -> None:
+        """Write what `load` reads to an open file. Raises OSError."""
         constants = described(self.constants)
         sealed = [variant.sealed_objects(constants) for variant in self.variants]
         objects = tuple(dict.fromkeys(data for each in sealed for data in each))

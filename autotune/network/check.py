@@ -25,12 +25,21 @@ from autotune.config import PRECISIONS
 from autotune.dtypes import DTYPES, is_float
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.graph.network import Network, Port
+from autotune.network.accuracy import GIVEN, OutputAccuracy, Report, Tally
 from autotune.network.baselines import baseline
 from autotune.network.check_inputs import check_inputs
-from autotune.network.differences import TOLERANCE, Difference, difference, flat_outputs, tolerance
+from autotune.network.differences import (
+    TOLERANCE,
+    Difference,
+    difference,
+    flat_outputs,
+    scale_of,
+    tolerance,
+)
 from autotune.network.hybrid import HybridArtifact
 from autotune.network.memory import Place, place_of
 from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
+from autotune.network.quantised_outputs import is_quantised, is_within_a_step, output_steps
 from autotune.network.runtime import Model, random_inputs
 from autotune.te.evaluate import evaluate
 from autotune.te.strides import spanned
@@ -42,6 +51,9 @@ A sum of K terms rounds K times where the experiment rounds once; eight is above
 
 _NARROW_FACTOR = 3.0
 """The same for products in half precision, of which a network has fewer than it has operators."""
+
+_STEPS_FACTOR = 3.0
+"""The same for quantised models, whose values fall on other sides by `_INEXACT` in plenty."""
 
 _EPS = DTYPES["float32"].eps
 _FEW_ROUNDINGS = 4.0
@@ -57,72 +69,88 @@ _MOST_FLOPS = 5e10
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A check that was passed.
-
-    `oracles`: who was asked, and `kinds` on which inputs. `error`: the largest of all outputs over
-    their largest finite values; `allowed`: what was allowed of that output. `notes`: lines for a
-    user, of what is ill-conditioned and of oracles that failed.
-    """
-
-    oracles: tuple[str, ...]
-    kinds: tuple[str, ...]
-    error: float
-    allowed: float
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return (
-            f"outputs agree with {' and '.join(self.oracles)} on {', '.join(self.kinds)} inputs: "
-            f"largest error {self.error:.1e} of the largest value"
-        )
-
-
 def check_model(
     model: Model,
     network: Network,
     original: Original,
-    given: Mapping[str, Array] | None = None,
+    given: Mapping[str, Array] | Sequence[Mapping[str, Array]] | None = None,
     seed: int = 0,
 ) -> Report:
     """Compare `model` with the file that it was compiled from.
 
     `network`: what it was compiled from, for where no other oracle can run the file. `given`:
-    inputs of the user, in addition. Raises WrongNumbers.
+    inputs of the user, in addition, of one inference or of several. Raises WrongNumbers.
     """
     oracles = Oracles(original, model.n_threads, partial(_evaluated, model, network))
-    kinds = dict(check_inputs(model.input_info, original.proto.graph, seed))
-    if given is not None:
-        kinds = {"given": dict(given)} | kinds
-    checks = [_Check(model, network, oracles, kind, x) for kind, x in kinds.items()]
-    asked, unasked = _asked(checks)
-    verdicts = [check.verdict(name) for check in asked for name in check.expected]
-    worst = max(verdicts, key=lambda v: v.error, default=_Verdict(0.0, TOLERANCE))
-    used = dict.fromkeys(check.oracle.name for check in asked)
-    notes = (*oracles.problems, *(v.note for v in verdicts if v.note), *_unseen(asked), *unasked)
-    checked = tuple(check.kind for check in asked)
-    return Report(tuple(used), checked, worst.error, worst.allowed, notes)
+    own = [dict(given)] if isinstance(given, Mapping) else list(given or ())
+    kinds = (
+        *((GIVEN, x) for x in own),
+        *check_inputs(model.input_info, original.proto.graph, seed),
+    )
+    findings = _Findings(model, network, oracles, bool(own))
+    for kind, inputs in kinds:
+        findings.add(kind, inputs)
+    return findings.report(len(own))
 
 
-def _asked(checks: Sequence[_Check]) -> tuple[list[_Check], list[str]]:
-    """The checks that an oracle has an answer to, and a note for each of the others.
+class _Findings:
+    """What the inferences of a check have shown so far."""
 
-    Raises ModelError where there is none.
-    """
-    asked: list[_Check] = []
-    notes: list[str] = []
-    for check in checks:
+    def __init__(self, model: Model, network: Network, oracles: Oracles, has_given: bool) -> None:
+        proto = oracles.original.proto
+        kinds = is_quantised(proto), output_steps(proto), has_given
+        self._setting = _Setting(model, network, oracles, *kinds)
+        self._tallies: dict[str, Tally] = {}
+        self._notes: dict[tuple[str, str], tuple[float, str]] = {}
+        self._seen: dict[str, bool] = {}
+        self._asked: dict[str, str] = {}
+        """Kinds of inputs -> the oracle that had an answer."""
+        self._unasked: list[str] = []
+        self._failure = ModelError("no oracle can run the model")
+
+    def add(self, kind: str, inputs: Mapping[str, Array]) -> None:
+        """Compare one inference. Raises WrongNumbers."""
+        check = _Check(self._setting, kind, inputs)
         try:
-            check.expected  # noqa: B018  asks
+            expected = check.expected
         except ModelError as error:
-            notes.append(f"not checked on {check.kind} inputs: {error.message}")
-            failure = error
-        else:
-            asked.append(check)
-    if not asked and checks:
-        raise failure
-    return asked, notes
+            self._unasked.append(f"not checked on {kind} inputs: {error.message}")
+            self._failure = error
+            return
+        self._asked[kind] = check.oracle.name
+        for name, array in expected.items():
+            verdict = check.verdict(name)
+            step = self._setting.steps.get(name, 0.0)
+            tally = self._tallies.setdefault(name, Tally(name, step))
+            actual = check.actual.get(name)
+            if actual is not None and actual.shape == array.shape:
+                tally.add(kind, verdict.found, verdict.allowed, actual, array)
+            if verdict.note:
+                known = self._notes.get((name, kind), (-1.0, ""))
+                self._notes[name, kind] = max(known, (verdict.found.error, verdict.note))
+            self._seen[name] = self._seen.get(name, False) or _has_numbers(array)
+
+    def report(self, n_given: int) -> Report:
+        """All of it. Raises ModelError where no oracle had an answer to anything."""
+        if not self._asked and self._unasked:
+            raise self._failure
+        outputs = tuple(tally.accuracy for tally in self._tallies.values())
+        worst = max(outputs, key=lambda o: o.error, default=OutputAccuracy("", 0, 0, TOLERANCE))
+        unseen = (
+            f"output '{name}' has no finite element: --check-input x.npz checks on numbers of yours"
+            for name, is_seen in self._seen.items()
+            if not is_seen
+        )
+        told = (text for _, text in self._notes.values())
+        notes = (*self._setting.oracles.problems, *told, *unseen, *dict.fromkeys(self._unasked))
+        used = tuple(dict.fromkeys(self._asked.values()))
+        kinds = tuple(self._asked)
+        return Report(used, kinds, worst.error, worst.allowed, notes, outputs, n_given)
+
+
+def _has_numbers(array: Array) -> bool:
+    """Whether something of an output can be compared."""
+    return not (array.size and array.dtype.kind == "f") or bool(np.isfinite(array).any())
 
 
 def _evaluated(model: Model, network: Network, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -136,43 +164,48 @@ def _evaluated(model: Model, network: Network, inputs: Mapping[str, Array]) -> d
     return evaluate_network(network, inputs)
 
 
-def joint_report(reports: Sequence[Report]) -> Report:
-    """What several checks found together: the largest error, and every note once."""
-    worst = max(reports, key=lambda r: r.error)
-    return Report(
-        tuple(dict.fromkeys(o for r in reports for o in r.oracles)),
-        tuple(dict.fromkeys(k for r in reports for k in r.kinds)),
-        worst.error,
-        worst.allowed,
-        tuple(dict.fromkeys(n for r in reports for n in r.notes)),
-    )
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    found: Difference
+    allowed: float
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
-    error: float
-    allowed: float
-    note: str = ""
+class _Setting:
+    """What is compared with what.
+
+    `steps`: see `quantised_outputs`. `has_given`: whether there are inputs of the user's.
+    """
+
+    model: Model
+    network: Network
+    oracles: Oracles
+    is_quantised: bool
+    steps: Mapping[str, float]
+    has_given: bool
 
 
 @dataclass
 class _Check:
     """One inference beside the oracle's, and what else is asked where they differ."""
 
-    model: Model
-    network: Network
-    oracles: Oracles
+    setting: _Setting
     kind: str
     inputs: Mapping[str, Array]
     _asked: dict[float, dict[str, _Spread]] = field(default_factory=dict)
 
+    @property
+    def network(self) -> Network:
+        return self.setting.network
+
     @cached_property
     def actual(self) -> Mapping[str, Array]:
-        return flat_outputs(self.model.run(self.inputs))
+        return flat_outputs(self.setting.model.run(self.inputs))
 
     @cached_property
     def _answer(self) -> tuple[Oracle, Mapping[str, Array]]:
-        oracle, outputs = self.oracles.ask(self.inputs)
+        oracle, outputs = self.setting.oracles.ask(self.inputs)
         return oracle, flat_outputs(outputs)
 
     @property
@@ -189,22 +222,78 @@ class _Check:
         floor = max(tolerance(self.expected[name].dtype), _FEW_ROUNDINGS * _EPS * (unit - 1.0))
         found = _difference(self.actual, name, self.expected[name])
         if found.within(floor):
-            return _Verdict(found.error, floor)
+            return _Verdict(found, floor)
+        if self._is_reshaped(name, unit):
+            return _Verdict(Difference(0.0, 0, ""), floor, self._undecided(name))
+        if self.setting.is_quantised and unit == 1.0:
+            verdict = self._in_steps(name, found, floor)
+        else:
+            verdict = self._rounded_otherwise(name, found, floor, unit)
+        if verdict is not None:
+            return verdict
+        if self._is_standard(name, floor):
+            note = f"output '{name}': {self.oracle.name} differs from the standard's own evaluator"
+            note += f", which agrees with the network: {found.what}"
+            return _Verdict(Difference(0.0, 0, ""), floor, note)
+        raise self._wrong(name, found, floor)
+
+    def _is_reshaped(self, name: str, unit: float) -> bool:
+        """Whether rounding decides the shape of an output, so that nothing can be compared."""
+        if name in self.actual and self.actual[name].dtype != self.expected[name].dtype:
+            return False
+        return any(self._spread(scale)[name].is_reshaped for scale in (unit, _INEXACT * unit))
+
+    def _rounded_otherwise(
+        self, name: str, found: Difference, floor: float, unit: float
+    ) -> _Verdict | None:
+        """Whether rounding in another order explains a difference."""
         spread = self._spread(unit)[name]
-        if spread.is_reshaped or self._spread(_INEXACT * unit)[name].is_reshaped:
-            return _Verdict(0.0, floor, self._undecided(name))
-        allowed = max(floor, (ROUNDING_FACTOR if unit == 1.0 else _NARROW_FACTOR) * spread.error)
+        allowed = max(floor, self._factor * spread.error)
         # values near a threshold of the model may fall on either side of it
         inexact = self._spread(_INEXACT * unit)[name].n_moved if found.n_moved else 0
         n_moved = max(spread.n_moved, inexact)
-        if found.within(allowed, math.ceil(ROUNDING_FACTOR * n_moved)):
-            is_expected = unit > 1.0 and allowed < _TELLING
-            note = "" if is_expected else self._ill_conditioned(name, found, spread, n_moved)
-            return _Verdict(found.error, allowed, note)
-        if self._is_standard(name, floor):
-            note = f"output '{name}': {self.oracle.name} differs from the standard's own evaluator"
-            return _Verdict(0.0, floor, note + f", which agrees with the network: {found.what}")
-        raise self._wrong(name, found, allowed)
+        if not found.within(allowed, math.ceil(ROUNDING_FACTOR * n_moved)):
+            return None
+        if self._is_judged and found.error > _TELLING:
+            return None
+        is_expected = unit > 1.0 and allowed < _TELLING
+        note = "" if is_expected else self._ill_conditioned(name, found, spread, n_moved)
+        return _Verdict(found, allowed, note)
+
+    def _in_steps(self, name: str, found: Difference, floor: float) -> _Verdict | None:
+        """Whether values halfway between two steps of a quantised model explain a difference.
+
+        One step of the output's own scale is no error. What comes of steps further inside is found
+        by the experiment, with all that programs may round: as many values fall on the other side.
+        """
+        step, expected = self.setting.steps.get(name, 0.0), self.expected[name]
+        if step and is_within_a_step(self.actual[name], expected, step):
+            return _Verdict(found, max(floor, step / scale_of(expected)))
+        spread = self._spread(_INEXACT)[name]
+        allowed = max(floor, _STEPS_FACTOR * spread.error)
+        is_right = found.within(allowed, math.ceil(_STEPS_FACTOR * spread.n_moved))
+        if not is_right or found.rms > max(floor, _STEPS_FACTOR * spread.rms):
+            return None
+        theirs, ours = _amount(spread.error, spread.n_moved), _amount(found.error, found.n_moved)
+        return _Verdict(
+            found,
+            allowed,
+            f"quantised model: output '{name}' on {self.kind} inputs depends on values halfway "
+            f"between two steps, which fall on either side: {self.oracle.name} itself differs by "
+            f"{theirs} where it rounds otherwise, the compiled network by {ours}",
+        )
+
+    @property
+    def _is_judged(self) -> bool:
+        """Whether a precision that leaves too little of these outputs is refused.
+
+        Not on random numbers where there are inputs of the user's: they may tell nothing.
+        """
+        return _unit(self.network) > 1.0 and (self.kind == GIVEN or not self.setting.has_given)
+
+    @property
+    def _factor(self) -> float:
+        return ROUNDING_FACTOR if _unit(self.network) == 1.0 else _NARROW_FACTOR
 
     def _spread(self, scale: float) -> dict[str, _Spread]:
         if scale not in self._asked:
@@ -217,7 +306,7 @@ class _Check:
         if self.oracle.name != ONNXRUNTIME or self.network.flops > _MOST_FLOPS:
             return False
         try:
-            expected = flat_outputs(self.oracles.reference.run(self.inputs))
+            expected = flat_outputs(self.setting.oracles.reference.run(self.inputs))
         except (MissingDependency, ModelError):
             return False
         return difference(self.actual[name], expected[name]).within(floor)
@@ -230,16 +319,20 @@ class _Check:
 
     def _ill_conditioned(self, name: str, found: Difference, spread: _Spread, n_moved: int) -> str:
         is_told = ROUNDING_FACTOR * spread.error < _TELLING
-        theirs = f"{spread.error:.1e}" + (f" and in {n_moved:,} elements" if n_moved else "")
-        ours = f"{found.error:.1e}" + (f" and in {found.n_moved:,}" if found.n_moved else "")
+        theirs, ours = _amount(spread.error, n_moved), _amount(found.error, found.n_moved)
         return (
             f"ill-conditioned here: output '{name}' on {self.kind} inputs: {self.oracle.name} "
             f"itself differs by {theirs} where it rounds otherwise, the compiled network by {ours}"
             f"{'' if is_told else _TELL_MORE}"
         )
 
-    def _wrong(self, name: str, found: Difference, allowed: float) -> WrongNumbers:
+    def _wrong(self, name: str, found: Difference, floor: float) -> WrongNumbers:
         precision = self.network.precision
+        is_quantised = self.setting.is_quantised and precision == "f32"
+        spread = self._spread(_INEXACT if is_quantised else _unit(self.network))[name]
+        allowed = max(floor, (_STEPS_FACTOR if is_quantised else self._factor) * spread.error)
+        if self._is_judged:
+            allowed = min(allowed, _TELLING)
         message = (
             f"output '{name}' differs from the oracle ({self.oracle.name}, {self.kind} inputs) "
             f"by {found.error:.2g} of its largest value, {allowed:.2g} is allowed; {found.what}"
@@ -247,8 +340,10 @@ class _Check:
         if precision != "f32":
             return WrongNumbers(
                 f"precision {precision} is too narrow for this model: {message}",
-                "compile it with --precision f32",
+                _other_precisions(precision, self.setting.has_given),
             )
+        if is_quantised:
+            return WrongNumbers(message, _REPORT)
         inexact = ROUNDING_FACTOR * self._spread(_INEXACT)[name].error
         if found.within(inexact) and math.isfinite(found.error):
             return WrongNumbers(
@@ -262,6 +357,20 @@ _REPORT = (
     "this is a bug: please report the model and the log it was compiled from; "
     "--no-check compiles it as it is"
 )
+
+
+def _other_precisions(precision: str, has_given: bool) -> str:
+    """What to compile with instead of a precision that is too narrow."""
+    wide = {
+        "f16": "--precision bf16, which has the range of float32, or f32",
+        "bf16": "--precision f16, which has more digits, but ends at 65504, or f32",
+    }
+    told = "" if has_given else "; check on numbers of yours: --check-input x.npz"
+    return f"compile it with {wide[precision]}{told}"
+
+
+def _amount(error: float, n_moved: int) -> str:
+    return f"{error:.1e}" + (f" and in {n_moved:,} elements" if n_moved else "")
 
 
 def _unit(network: Network) -> float:
@@ -278,6 +387,7 @@ class _Spread:
 
     error: float = 0.0
     n_moved: int = 0
+    rms: float = 0.0
     is_reshaped: bool = False
 
 
@@ -296,25 +406,15 @@ def _spreads(
         for name, array in expected.items():
             found, known = _difference(other, name, array), spreads[name]
             if math.isfinite(found.error):
-                error, n_moved = max(known.error, found.error), max(known.n_moved, found.n_moved)
-                spreads[name] = _Spread(error, n_moved, known.is_reshaped)
+                spreads[name] = _Spread(
+                    max(known.error, found.error),
+                    max(known.n_moved, found.n_moved),
+                    max(known.rms, found.rms),
+                    known.is_reshaped,
+                )
             else:
                 spreads[name] = replace(known, is_reshaped=True)
     return spreads
-
-
-def _unseen(checks: Iterable[_Check]) -> Iterable[str]:
-    """Outputs of which no element was a number, so that nothing was compared."""
-    seen: dict[str, bool] = {}
-    for check in checks:
-        for name, array in check.expected.items():
-            floats = array.size and array.dtype.kind == "f"
-            seen[name] = seen.get(name, False) or not floats or bool(np.isfinite(array).any())
-    return [
-        f"output '{name}' has no finite element: --check-input x.npz checks on numbers of yours"
-        for name, is_seen in seen.items()
-        if not is_seen
-    ]
 
 
 def check_onnxruntime(model: Model, onnx_model: Any, seed: int = 0) -> float:

@@ -9,7 +9,7 @@ Equal seeds give equal inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,45 @@ def check_inputs(
         shades = {p.name: rng.integers(0, 256, p.shape) for p in ports if p.name in pixels}
         dtypes = {p.name: p.numpy_dtype for p in ports}
         yield "pixels", arrays | {name: a.astype(dtypes[name]) for name, a in shades.items()}
+
+
+def inferences(
+    known: Sequence[tuple[Endpoint, ...]], arrays: Mapping[str, Array]
+) -> list[dict[str, Array]]:
+    """The inferences that `arrays` are, for a model that takes one of `known` inputs.
+
+    One where all shapes are the model's; else several along a dimension in front of those of some
+    inputs, or along a first dimension that is a multiple of theirs, while the other inputs are the
+    same in all of them. None where the arrays fit to no variant.
+    """
+    for ports in known:
+        if arrays.keys() == {p.name for p in ports}:
+            counts = {p.name: _count(arrays[p.name].shape, p.shape) for p in ports}
+            several = {n for n in counts.values() if n != 1}
+            if len(several) <= 1 and 0 not in several:
+                return [_nth(ports, arrays, counts, n) for n in range(max(several, default=1))]
+    return []
+
+
+def _count(given: Sequence[int], shape: Sequence[int]) -> int:
+    """How many arrays of `shape` one of shape `given` is; 0 where it is no such."""
+    given, shape = tuple(given), tuple(shape)
+    if given == shape:
+        return 1
+    if given[1:] == shape:
+        return given[0]
+    is_multiple = bool(shape) and given[1:] == shape[1:] and shape[0] > 0
+    return given[0] // shape[0] if is_multiple and given[0] % shape[0] == 0 else 0
+
+
+def _nth(
+    ports: Sequence[Endpoint], arrays: Mapping[str, Array], counts: Mapping[str, int], n: int
+) -> dict[str, Array]:
+    """The inputs of inference `n`."""
+    return {
+        p.name: arrays[p.name].reshape(counts[p.name], *p.shape)[n if counts[p.name] > 1 else 0]
+        for p in ports
+    }
 
 
 def _uniform(rng: np.random.Generator, port: Endpoint) -> Array:

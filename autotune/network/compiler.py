@@ -8,19 +8,23 @@ Two calls with the same task and the same layouts share one object; equal consta
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from autotune import __version__
-from autotune.codegen.compile import compile_program
+from autotune.cache import Store, key_of, package_key
+from autotune.codegen.compile import LLVM_VERSION, compile_program
+from autotune.config import AUTO
 from autotune.errors import NoValidSchedule
 from autotune.graph.network import Call, Network
 from autotune.loopir.guarding import MAX_WEIGHT
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, with_strides
-from autotune.measure.parallel_map import OnProgress, parallel_map
+from autotune.measure.cached_map import cached_map
+from autotune.measure.parallel_map import OnProgress
 from autotune.network.aliasing import Alias, alias_roots, aliases
 from autotune.network.artifact import Artifact
 from autotune.network.container import Bytes
@@ -28,13 +32,18 @@ from autotune.network.entry import compile_entry
 from autotune.network.layout import ConstantPool, Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
 from autotune.schedule.exact import exact_steps
-from autotune.schedule.steps import Steps, Winograd
+from autotune.schedule.steps import Algorithm, Steps, steps_text
 from autotune.target import Target
+from autotune.te.codec import dag_to_json
 from autotune.te.strides import dense
 
 ProgramKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]
 """What tells the programs of one artifact apart: task, kernels, strides of the buffers, which are
 shared. Kernels differ where the sums of one call are plain for the sake of its weights."""
+
+
+_PREFIX_DIGITS = 24
+"""Hexadecimal digits of the digest that names a program: two of a network never share one."""
 
 
 def compile_network(
@@ -44,15 +53,17 @@ def compile_network(
     n_threads: int = 1,
     tell: OnProgress = lambda n_done, n_all: None,
     verify: bool = False,
+    store: Store | None = None,
 ) -> Artifact:
     """Compile `network` with the schedule `steps[key]` for every task.
 
     `n_threads`: how many threads the schedules were chosen for, the default of whoever runs the
     artifact. `tell`: is told of each program that is compiled. `verify`: check the loop IR after
-    every pass of lowering. Raises NoValidSchedule for a task without steps, ScheduleError or
-    CodegenError where a schedule has no program.
+    every pass of lowering. `store`: where machine code of programs is kept and found again. Raises
+    NoValidSchedule for a task without steps, ScheduleError or CodegenError where a schedule has no
+    program.
     """
-    return compile_variants([network], steps, target, n_threads, tell, verify)
+    return compile_variants([network], steps, target, n_threads, tell, verify, store)
 
 
 def compile_variants(
@@ -62,6 +73,7 @@ def compile_variants(
     n_threads: int = 1,
     tell: OnProgress = lambda n_done, n_all: None,
     verify: bool = False,
+    store: Store | None = None,
 ) -> Artifact:
     """`compile_network` of one model at several shapes: one artifact, `others` in their order.
 
@@ -75,9 +87,9 @@ def compile_variants(
     for network in networks:
         programs = _programs(network, steps, verify)
         found = aliases(network, programs)
-        units.append(_units(network, programs, found, prefixes))
+        units.append(_units(network, steps, programs, found, prefixes))
         layouts.append(Layout(network, units[-1], alias_roots(found), constants))
-    objects = _compile([unit for each in units for unit in each], target, tell)
+    objects = _compile([unit for each in units for unit in each], target, tell, store)
     data = constants.data()
     first, *others = (
         _artifact(layout, [objects[p] for p in dict.fromkeys(u.prefix for u in each)], data, target)
@@ -107,7 +119,7 @@ def _artifact(
         autotune_version=__version__,
         random_weights=network.random_weights,
         constant_inputs=network.constant_inputs,
-        precision=network.precision,
+        precision=AUTO if network.is_mixed else network.precision,
     )
 
 
@@ -126,6 +138,7 @@ def _programs(network: Network, steps: Mapping[str, Steps], verify: bool) -> lis
 
 def _units(
     network: Network,
+    steps: Mapping[str, Steps],
     programs: Sequence[Program],
     found: Mapping[int, Alias],
     prefixes: dict[ProgramKey, str],
@@ -134,9 +147,17 @@ def _units(
     for step, (call, program) in enumerate(zip(network.calls, programs, strict=True)):
         if step in found:
             program = replace(program, shared=(found[step].operand, found[step].result))
-        prefix = prefixes.setdefault(_program_key(call, program), f"p{len(prefixes)}_")
-        out.append(Unit(call, program, prefix))
+        key = _program_key(call, program)
+        if key not in prefixes:
+            prefixes[key] = _prefix(network, steps[call.task], key)
+        out.append(Unit(call, program, prefixes[key]))
     return out
+
+
+def _prefix(network: Network, steps: Steps, key: ProgramKey) -> str:
+    """Of the symbols of a program: the same in every network, so that it is compiled once."""
+    dag = json.dumps(dag_to_json(network.tasks[key[0]]), sort_keys=True)
+    return f"p{int(key_of(dag, steps_text(steps), repr(key))[:_PREFIX_DIGITS], 16)}_"
 
 
 def _program_key(call: Call, program: Program) -> ProgramKey:
@@ -145,8 +166,8 @@ def _program_key(call: Call, program: Program) -> ProgramKey:
 
 
 def _needs_plain_sums(call: Call, steps: Steps) -> bool:
-    """Whether constants are not finite, or larger than minimal filtering can bear."""
-    if not any(isinstance(step, Winograd) for step in steps):
+    """Whether constants are not finite, or larger than such algorithms can bear."""
+    if not any(isinstance(step, Algorithm) for step in steps):
         return False
     floats = (a for a in call.constants.values() if a.dtype.kind == "f" and a.size)
     return any(not abs(bound) <= MAX_WEIGHT for a in floats for bound in (a.min(), a.max()))
@@ -178,15 +199,20 @@ def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[
     return out
 
 
-def _compile(units: list[Unit], target: Target, tell: OnProgress) -> dict[str, bytes]:
+def _compile(
+    units: list[Unit], target: Target, tell: OnProgress, store: Store | None
+) -> dict[str, bytes]:
     """One object per distinct program, by its prefix.
 
     By processes: LLVM takes a lock and the emitter holds the interpreter's, so two threads are not
     faster than one (measured).
     """
     programs = {unit.prefix: unit.program for unit in units}
-    one = partial(_object, target)
-    return dict(zip(programs, parallel_map(one, list(programs.items()), tell), strict=True))
+    of = package_key() if store else ""
+    keys = [key_of("object", of, LLVM_VERSION, repr(target), prefix) for prefix in programs]
+    named = list(programs.items())
+    objects = cached_map(partial(_object, target), named, keys, store, bytes, bytes, tell)
+    return dict(zip(programs, objects, strict=True))
 
 
 def _object(target: Target, named: tuple[str, Program]) -> bytes:

@@ -6,6 +6,7 @@ have to be equal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,15 +41,33 @@ class Difference:
     `error`: largest difference of numbers over the largest expected one, in size; inf where shape
     or dtype are others. `n_moved`: elements of which only one is NaN, or infinite with that sign;
     of integers and booleans those that are not equal. `what`: the largest difference in words.
+    `squares`: sums of the squares of the differences and of what is expected, where both are
+    numbers.
     """
 
     error: float
     n_moved: int
     what: str
+    squares: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def rms(self) -> float:
+        """RMS of the differences over that of the expected values; inf beyond every number."""
+        return relative_rms(*self.squares)
 
     def within(self, error: float, n_moved: int = 0) -> bool:
         """Whether it is at most so large, in so many elements."""
         return self.error <= error and self.n_moved <= n_moved
+
+
+def relative_rms(errors: float, sizes: float) -> float:
+    """√(errors / sizes) of two sums of squares; √errors where all that is expected is 0.
+
+    Sums that overflow are inf, and so is their root.
+    """
+    if not (math.isfinite(errors) and math.isfinite(sizes)):
+        return math.inf if errors else 0.0
+    return math.sqrt(errors / sizes) if sizes else math.sqrt(errors)
 
 
 def tolerance(dtype: np.dtype[Any]) -> float:
@@ -85,7 +104,8 @@ def difference(actual: Array, expected: Array) -> Difference:
         return Difference(float("inf"), 0, f"it is {ours}, expected {theirs}")
     if not is_float(expected.dtype):
         moved = np.asarray(actual != expected)
-        return Difference(0.0, int(np.count_nonzero(moved)), _moved(actual, expected, moved))
+        what = _moved(actual, expected, moved)
+        return Difference(0.0, int(np.count_nonzero(moved)), what, _squares(actual, expected))
     return _of_floats(actual.astype(np.float64), expected.astype(np.float64))
 
 
@@ -117,10 +137,21 @@ def _of_floats(actual: Array, expected: Array) -> Difference:
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.where(same | moved, 0.0, np.abs(actual - expected))
     error = float(apart.max(initial=0.0)) / scale_of(expected)
+    with np.errstate(over="ignore"):
+        sizes = np.square(expected, where=finite, out=np.zeros_like(expected))
+        squares = float(np.square(apart).sum()), float(sizes.sum())
     if n_moved:
-        return Difference(error, n_moved, _moved(actual, expected, moved))
+        return Difference(error, n_moved, _moved(actual, expected, moved), squares)
     what = f"{_at(apart, actual, expected)}, {error:.2g} of the largest value" if error else ""
-    return Difference(error, 0, what)
+    return Difference(error, 0, what, squares)
+
+
+def _squares(actual: Array, expected: Array) -> tuple[float, float]:
+    """Sums of squares of integers and booleans; nothing of what is text."""
+    if expected.dtype.kind not in "iub":
+        return 0.0, 0.0
+    ours, theirs = actual.astype(np.float64), expected.astype(np.float64)
+    return float(np.square(ours - theirs).sum()), float(np.square(theirs).sum())
 
 
 def scale_of(expected: Array) -> float:

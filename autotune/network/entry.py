@@ -66,7 +66,7 @@ def compile_entry(launches: Sequence[Launch], n_bases: int, target: Target) -> b
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu, features=target.features, opt=1, reloc="pic", codemodel="default"
+        cpu=target.cpu, features=target.llvm_features, opt=1, reloc="pic", codemodel="default"
     )
     module = llvm.parse_assembly(entry_ir(launches, n_bases, machine.triple, target.isa))
     module.verify()

@@ -75,7 +75,8 @@ class HybridArtifact(Artifact):
         for other in self.others:
             yield from other.over_the_constants()
 
-    def _write(self, out: BinaryIO) -> None:
+    def write(self, out: BinaryIO) -> None:
+        """As that of any artifact."""
         variants: list[Any] = list(self.variants)
         segments = [s for v in variants for s in v.segments]
         networks = [s.network for s in segments if s.network is not None]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from autotune.config import MOST_THREADS, PRECISIONS
+from autotune.config import MOST_THREADS, PRECISION_NAMES
 from autotune.dtypes import DTYPES, dtype_bytes
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.network.container import CONSTANTS, object_name, require
@@ -61,7 +61,7 @@ def _require_fields(manifest: Json, fields: Mapping[str, Callable[[Any], bool]])
         require(name in manifest, f"its manifest has no '{name}'")
         require(holds(manifest[name]), f"'{name}' in its manifest cannot be")
     require(_constants(manifest.get("constant_inputs", {})), "its constant inputs cannot be")
-    require(manifest.get("precision", "f32") in PRECISIONS, "its precision cannot be")
+    require(manifest.get("precision", "f32") in PRECISION_NAMES, "its precision cannot be")
 
 
 OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error")

@@ -37,6 +37,7 @@ from autotune.network.arguments import (
     writable_in_place,
 )
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo, require_features
+from autotune.network.direct_call import direct_call
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
 from autotune.target import require_cores, usable_cores
 from autotune.units import format_bytes
@@ -102,7 +103,8 @@ class Model:
         self._team = team()
         load_libgomp()
         self._library = Library(artifact.objects)
-        self._run = _ENTRY(self._library.address(RUN))
+        entry = self._library.address(RUN)
+        self._run = _ENTRY(entry)
         self._profile = _ENTRY(self._library.address(PROFILE))
         self._memory = memory or Memory(artifact)
         self._arena = self._memory.arena
@@ -119,6 +121,9 @@ class Model:
         self._team.join(self._memory)
         self._others = tuple(Model(other, n_threads, self._memory) for other in artifact.others)
         self._telling, self._by_shape = telling_shapes(artifact)
+        network = entry, self._table_address, self.n_threads
+        ends = artifact.inputs, artifact.outputs
+        self._direct = direct_call(*ends, self._outputs, network, self._memory, self._team)
 
     @property
     def variants(self) -> tuple[Model, ...]:
@@ -151,9 +156,15 @@ class Model:
         C-contiguous one that shares no memory with an input is written in place. Raises UsageError
         where names, shapes or dtypes do not fit.
         """
-        named = inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
-        model = self if self._telling is None else self.variant(named)
-        return model._call(model._run, named, out)
+        model: Model = self
+        if self._telling is not None:
+            inputs = self._named(inputs)
+            model = self.variant(inputs)
+        if model._direct is not None:
+            found = model._direct(inputs, out)
+            if found is not None:
+                return found
+        return model._call(model._run, model._named(inputs), out)
 
     def __call__(self, *inputs: Any, out: Outputs = None) -> Array | tuple[Array, ...]:
         """`run` for inputs in order: the output, or a tuple of several."""
@@ -180,6 +191,9 @@ class Model:
         seconds = self._team.call(self._profile_locked, self._check(inputs))
         pairs = zip(self.artifact.kernels, seconds, strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
+
+    def _named(self, inputs: Inputs) -> Mapping[str, Array]:
+        return inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
 
     def _call(self, entry: Any, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
         arrays = self._check(inputs)

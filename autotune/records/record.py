@@ -177,9 +177,10 @@ class Log:
 
     @property
     def max_error(self) -> float | None:
-        """The limit on errors that the last run set; None in logs that know of none."""
+        """The limit on errors of tasks in the last run; None in logs that know of none."""
         limit = self.settings.get("max_error") if self.headers else None
-        return limit if isinstance(limit, int | float) else None
+        is_known = isinstance(limit, int | float)
+        return TuneConfig.from_json(self.settings).task_error if is_known else None
 
     def within(self, max_error: float | None) -> Log:
         """The same log, its records judged by another limit on errors (None: as they were)."""

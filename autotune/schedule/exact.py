@@ -1,4 +1,4 @@
-"""③ The same schedule with sums as they are defined: what runs where minimal filtering must not.
+"""③ The same schedule with sums as they are defined: what runs where another algorithm must not.
 
     winograd(conv); inline(conv); relu tiled    ->    conv.exact inside of relu's register tile;
                                                       relu tiled
@@ -15,6 +15,7 @@ from autotune.errors import ScheduleError
 from autotune.schedule.replay import apply, replay
 from autotune.schedule.state import Stage, State, initial
 from autotune.schedule.steps import (
+    Algorithm,
     Annotate,
     CacheWrite,
     ComputeAt,
@@ -24,7 +25,6 @@ from autotune.schedule.steps import (
     Reorder,
     Step,
     Steps,
-    Winograd,
 )
 from autotune.te.dag import Compute, ComputeDAG
 
@@ -37,7 +37,7 @@ def exact_name(stage: str) -> str:
 
 
 def exact_steps(dag: ComputeDAG, steps: Steps) -> Steps:
-    """`steps` without minimal filtering; constants are read as they lie.
+    """`steps` without such algorithms; constants are read as they lie.
 
     Raises ScheduleError where the sum has several readers, so that no loop nest is its place.
     """
@@ -52,7 +52,7 @@ class _Exact:
         self.given = steps
 
     def steps(self) -> Steps:
-        sums = [step.stage for step in self.given if isinstance(step, Winograd)]
+        sums = [step.stage for step in self.given if isinstance(step, Algorithm)]
         for step in self.given:
             self._take(step)
         for name in sums:
@@ -63,7 +63,7 @@ class _Exact:
 
     def _take(self, step: Step) -> None:
         """Take over what still has a meaning; unrolling stays with the fast computation."""
-        if isinstance(step, Winograd):
+        if isinstance(step, Algorithm):
             self._add(CacheWrite(step.stage, exact_name(step.stage)))
             return
         if isinstance(step, Pack | Prefetch) or _unrolls(step):
@@ -71,7 +71,7 @@ class _Exact:
         try:
             self._add(step)
         except ScheduleError:
-            return  # of a stage, loop or tensor that minimal filtering made
+            return  # of a stage, loop or tensor that the algorithm made
 
     def _add(self, step: Step) -> None:
         self.state = apply(self.state, step)
@@ -96,10 +96,11 @@ class _Exact:
 
     def _place(self, name: str) -> None:
         """Compute a row of the sum at a time, around its whole reduction, in the register tile."""
-        readers = [op.name for op in self.state.dag.consumers(name)]
-        if len(readers) != 1:
-            raise ScheduleError(f"{name} has {len(readers)} readers: it has no place of its own")
-        host = self.filtered.stages.get(readers[0]) or self.state[readers[0]]
+        reader = self._only_reader(name)
+        while reader in self.filtered.stages and self.filtered[reader].op.reduce_axes:
+            self._add(ComputeInline(reader))  # the sum by the algorithm, here a copy of this one
+            reader = self._only_reader(name)
+        host = self.filtered.stages.get(reader) or self.state[reader]
         self._add(ComputeAt(name, host.name, _around_tile(host)))
         op = self.state[name].op
         spatial, last = [a.name for a in op.axes[:-1]], [a.name for a in op.axes[-1:]]
@@ -111,6 +112,12 @@ class _Exact:
         is_vector = lane.annotation == "vectorize"
         if last and is_vector and self._extent(name, last[0]) == int(lane.extent):
             self._add(Annotate(name, last[0], "vectorize"))
+
+    def _only_reader(self, name: str) -> str:
+        readers = [op.name for op in self.state.dag.consumers(name)]
+        if len(readers) != 1:
+            raise ScheduleError(f"{name} has {len(readers)} readers: it has no place of its own")
+        return readers[0]
 
     def _extent(self, name: str, loop: str) -> int:
         return int(self.state[name].iter(loop).extent)

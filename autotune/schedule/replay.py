@@ -5,7 +5,7 @@ With arrays for the holes of a sketch, the extents of the state are arrays: one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import ScheduleError
+from autotune.schedule import narrow_products, winograd
 from autotune.schedule.region import Extent, plain
 from autotune.schedule.required import required_extents
 from autotune.schedule.rewriting import (
@@ -29,6 +30,7 @@ from autotune.schedule.state import (
     SplitRelation,
     Stage,
     State,
+    Transformed,
     fresh,
     initial,
 )
@@ -41,6 +43,7 @@ from autotune.schedule.steps import (
     Fuse,
     Hole,
     Interleave,
+    NarrowProducts,
     Pack,
     Parallel,
     Parts,
@@ -53,10 +56,9 @@ from autotune.schedule.steps import (
     Steps,
     Winograd,
 )
-from autotune.schedule.winograd import rewrite
-from autotune.te.dag import ComputeDAG
+from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Reduce
-from autotune.te.products import factors
+from autotune.te.products import products
 
 Holes: TypeAlias = Mapping[str, int | NDArray[np.int64]]
 
@@ -187,10 +189,12 @@ def _parallel(state: State, step: Parallel, _: Holes) -> State:
 def _annotate(state: State, step: Annotate, _: Holes) -> State:
     stage = state[step.stage]
     at = stage.position(step.iter)
-    if step.kind not in ("unroll", "vectorize", "dot"):
+    if step.kind not in ("unroll", "vectorize", "dot", "tile"):
         raise ScheduleError(f"unknown annotation '{step.kind}'")
     if step.kind == "dot":
         _check_dot(stage, at)
+    if step.kind == "tile":
+        _check_tile(stage, at)
     _refuse_ragged(stage, step.iter, "annotated")
     if step.kind == "vectorize" and any(f.loop == step.iter for f in stage.fuses):
         raise ScheduleError(f"{step.iter} is fused: neighbours in it are none in memory")
@@ -201,13 +205,33 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
 
 
 def _check_dot(stage: Stage, at: int) -> None:
-    it, body = stage.iters[at], stage.op.body
-    if not isinstance(body, Reduce) or body.op != "sum" or factors(body.body) is None:
-        raise ScheduleError(f"{stage.name} is no sum of products of narrower factors")
+    it = stage.iters[at]
+    _check_products(stage)
     if it.kind != "reduce" or at + 1 != len(stage.iters):
         raise ScheduleError(f"{it.name} is not the innermost loop, or not one of the reduction")
     if not stage.axis_of(it.name) == stage.op.reduce_axes[-1].name:
         raise ScheduleError(f"{it.name} is no part of the last axis of the reduction")
+
+
+def _check_tile(stage: Stage, at: int) -> None:
+    """Rows of the result and groups of terms, outside of columns and the terms of a group."""
+    it = stage.iters[at]
+    _check_products(stage)
+    kinds = [i.kind for i in stage.iters[-4:]]
+    if kinds != ["spatial", "reduce", "spatial", "reduce"] or at + 1 not in (
+        len(stage.iters) - 3,
+        len(stage.iters) - 2,
+    ):
+        raise ScheduleError(
+            f"{it.name} is no loop over rows, or over groups of terms, of a tile of {stage.name}",
+            "the innermost loops must be rows, groups, columns, terms",
+        )
+
+
+def _check_products(stage: Stage) -> None:
+    body = stage.op.body
+    if not isinstance(body, Reduce) or body.op != "sum" or not products(body.body):
+        raise ScheduleError(f"{stage.name} is no sum of products of narrower factors")
 
 
 # --- location ---------------------------------------------------------------------------------
@@ -254,10 +278,23 @@ def _interleave(state: State, step: Interleave, _: Holes) -> State:
 
 
 def _winograd(state: State, step: Winograd, _: Holes) -> State:
-    new = rewrite(state.dag, step.stage, step.taps, step.tile)
-    transformed = (*state.transformed, new.transformed)
-    derived = (*state.derived, *new.derived)
-    return replace(_with_dag(state, new.dag), derived=derived, transformed=transformed)
+    new = winograd.rewrite(state.dag, step.stage, step.taps, step.tile)
+    return _transformed(state, new.dag, new.derived, (new.transformed,))
+
+
+def _narrow_products(state: State, step: NarrowProducts, _: Holes) -> State:
+    new = narrow_products.rewrite(state.dag, step.stage, step.n_products)
+    return _transformed(state, new.dag, new.derived, new.transformed)
+
+
+def _transformed(
+    state: State, dag: ComputeDAG, derived: Sequence[Compute], new: Sequence[Transformed]
+) -> State:
+    return replace(
+        _with_dag(state, dag),
+        derived=(*state.derived, *derived),
+        transformed=(*state.transformed, *new),
+    )
 
 
 # --- weights ----------------------------------------------------------------------------------
@@ -290,6 +327,7 @@ _APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     Parts: _parts,
     Interleave: _interleave,
     Winograd: _winograd,
+    NarrowProducts: _narrow_products,
     Pack: _pack,
     Prefetch: _prefetch,
 }

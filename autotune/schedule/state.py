@@ -17,6 +17,7 @@ from autotune.errors import ScheduleError
 from autotune.schedule.region import Extent
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
+from autotune.te.routes import route
 
 MAX_LOCAL_BYTES = 3 << 19
 """Local buffers live on the stack of a thread, of which the smallest common size is 2 MiB."""
@@ -24,7 +25,8 @@ MAX_LOCAL_BYTES = 3 << 19
 
 @dataclass(frozen=True, slots=True)
 class Iterator:
-    """One loop of a stage. `kind`: spatial or reduce; `annotation`: "", unroll, vectorize, dot."""
+    """One loop of a stage. `kind`: spatial or reduce; `annotation`: "", unroll, vectorize,
+    dot, tile."""
 
     name: str
     extent: Extent
@@ -143,6 +145,28 @@ class Stage:
         )
         return max((n + 1 for n in rolled), default=first)
 
+    @property
+    def has_tile(self) -> bool:
+        """Whether the innermost loops are one instruction on matrices."""
+        return any(it.annotation == "tile" for it in self.iters)
+
+    @property
+    def routed_depth(self) -> int | None:
+        """Depth from which the terms of a reduction go to the places that they tell.
+
+        None where it is no scattered reduction, or where some loop over its places is split, or
+        outside of a loop over its terms.
+        """
+        found = route(self.op)
+        if found is None or self.fuses:
+            return None
+        depths = {it.name: n for n, it in enumerate(self.iters) if not it.annotation}
+        terms = [n for n, it in enumerate(self.iters) if it.kind == "reduce"]
+        if not found.places.keys() <= depths.keys():
+            return None
+        is_inside = max(terms) < min(depths[name] for name in found.places)
+        return min(terms) if is_inside and min(terms) >= self.n_parallel else None
+
     def axis_of(self, loop: str) -> str:
         """The axis of the operation that a loop runs over, through all splits."""
         parent = next((r.parent for r in self.splits if loop in r.children), None)
@@ -170,7 +194,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """Sum `name` computed by minimal filtering: `data` is the stage of its transformed data.
+    """Sum `name` computed from the transformed data of stage `data`, as by minimal filtering.
 
     `watched`: points that tell whether the data are finite and bounded, by axis of that stage.
     """
@@ -185,7 +209,7 @@ class State:
     """Stages in topological order over the DAG as rewritten by the steps.
 
     `derived`: constants that the steps made out of those of the task, to be evaluated in order.
-    `transformed`: the sums that minimal filtering computes.
+    `transformed`: the sums that are not computed as they are defined.
     """
 
     dag: ComputeDAG

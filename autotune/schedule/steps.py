@@ -88,10 +88,15 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Mark a loop `unroll` (expanded in full), `vectorize` (one vector; extent = lanes) or `dot`.
+    """Mark a loop `unroll` (expanded in full), `vectorize` (one vector; extent = lanes), `dot` or
+    `tile`.
 
     `dot` marks the innermost loop of a sum of products: its terms are added up by one instruction
     of the CPU, whose form of multiply-add has so many (`autotune.target.isa.MultiplyAdd`).
+
+    `tile` marks two of the four innermost loops of such a sum: rows (tile), groups of terms (tile),
+    columns (vectorize), terms of a group (dot). Together they are one instruction on matrices in
+    registers; where the CPU has none, the loops are expanded.
     """
 
     stage: str
@@ -198,6 +203,18 @@ class Winograd:
 
 
 @dataclass(frozen=True, slots=True)
+class NarrowProducts:
+    """Rewrite sum `stage` of float32 products by 3 or 6 (`n_products`) products of bfloat16 each.
+
+    Every factor becomes a sum of bfloat16 parts: those of constants are made at compile time, those
+    of data by a stage of their own. See `schedule/narrow_products.py`.
+    """
+
+    stage: str
+    n_products: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """Store constant `tensor` in the order in which the loops of `stage` read it."""
 
@@ -236,10 +253,13 @@ Step: TypeAlias = (
     | Parts
     | Interleave
     | Winograd
+    | NarrowProducts
     | Pack
     | Prefetch
 )
 Steps: TypeAlias = tuple[Step, ...]
+Algorithm: TypeAlias = Winograd | NarrowProducts
+"""Steps behind which a sum is not computed as it is defined."""
 
 _KINDS: dict[str, type] = {
     "split": Split,
@@ -255,6 +275,7 @@ _KINDS: dict[str, type] = {
     "parts": Parts,
     "interleave": Interleave,
     "winograd": Winograd,
+    "narrow_products": NarrowProducts,
     "pack": Pack,
     "prefetch": Prefetch,
 }

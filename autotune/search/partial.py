@@ -170,11 +170,14 @@ def lanes_of(extent: int, target: Target) -> int:
     return lanes
 
 
-def channel_holes(p: Partial, channel: Axis, target: Target) -> Partial:
-    """Holes for lanes, vectors of a register tile and register tiles of a block of `channel`."""
+def channel_holes(p: Partial, channel: Axis, target: Target, most: int = MAX_VECTORS) -> Partial:
+    """Holes for lanes, vectors of a register tile and register tiles of a block of `channel`.
+
+    `most`: vectors of a register tile.
+    """
     widths = lanes_domain(channel.extent, target)
     count = -(-channel.extent // widths[0])
-    vectors = tuple(range(1, min(count, MAX_VECTORS) + 1))
+    vectors = tuple(range(1, min(count, most) + 1))
     p = p.hole("lanes", widths, Role.LANES).hole("vectors", vectors, Role.VECTORS)
     return p.hole("panels", count_domain(count), Role.TILES)
 

@@ -8,10 +8,9 @@ only on the seed and the observations, so a policy that replays a log continues 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -19,10 +18,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import NoValidSchedule, ScheduleError
-from autotune.loopir.lower import lower
 from autotune.result import MeasureResult, MeasureStatus
-from autotune.schedule.steps import Steps, Winograd, steps_text
+from autotune.schedule.steps import Algorithm, NarrowProducts, Steps, Winograd, steps_text
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.features import features
 from autotune.search.cost.ranker import Array, Ranker
@@ -42,17 +39,15 @@ PRUNE_LOG2 = 1.0
 EXPLORE = 0.1
 FIRST_BATCH = 8
 """Candidates of a task's first batch, or one of each structure if those are more."""
-_MAX_DEFAULTS = 8
-_DEFAULT_GENERATIONS, _DEFAULT_PRUNE_LOG2 = 6, 0.5
-"""For the default program, which is not measured: more generations for fewer structures."""
 MAX_ALIKE = 3
 """Most candidates of one batch with equal estimates."""
 MAX_INACCURATE = 3
 """An algorithm with so many inaccurate candidates and no valid one is not proposed again."""
 
 
-WINOGRAD_ERROR = 2e-5
-"""Largest observed error of minimal filtering with six points, such as F(4,3)."""
+WINOGRAD_ERROR, NARROW_ERROR = 2e-5, 2e-5
+"""Largest observed errors of minimal filtering with six points, such as F(4,3), and of three
+products of bfloat16 for one of float32 (6e-6 for many terms), relative to the largest output."""
 
 
 class MeasuredSchedule(Protocol):
@@ -111,7 +106,6 @@ class SketchPolicy:
         self.dag, self.target, self.n_threads = dag, target, n_threads
         self._elite_pool = elite_pool or ElitePool()
         self.model, self.rng = model, rng
-        self.generations, self.prune_log2 = GENERATIONS, PRUNE_LOG2
         self._seed = int(rng.integers(2**63))
         self._n_observed, self._n_asked = 0, 0
         self.sketches = {s.name: s for s in generate_sketches(dag, target, extra=rules)}
@@ -126,7 +120,7 @@ class SketchPolicy:
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
         self._n_asked += 1
         seeds = {name: self._seed_rows(self.sketches[name]) for name in self._promising()}
-        limit = min((s[0] for _, s, _ in seeds.values() if len(s)), default=0.0) + self.prune_log2
+        limit = min((s[0] for _, s, _ in seeds.values() if len(s)), default=0.0) + PRUNE_LOG2
         pools = {
             name: self._evolve(self.sketches[name], *found)
             for name, found in seeds.items()
@@ -159,20 +153,30 @@ class SketchPolicy:
             chosen.append(rest[int(i)])
         return [self._candidate(name, *pools[name], k) for name, k in chosen]
 
-    def near_best(self, n: int, factor: float) -> list[Candidate]:
-        """Up to `n` candidates estimated at most at `factor` times the best, best first."""
+    def unmeasured_best(
+        self, widths: Sequence[int], factor: float = math.inf
+    ) -> Iterator[Candidate]:
+        """What the estimate alone finds, best first: the best of each structure, then the rest.
+
+        Only what is estimated at most at `factor` times the best.
+
+        Structures evolve side by side. In generation g only the `widths[g]` best of them go on, so
+        most of the work is spent on few; the others keep the rows that they have.
+        """
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
-        pools = {
-            name: self._evolve(self.sketches[name], *found)
-            for name, found in ((k, self._seed_rows(s)) for k, s in self.sketches.items())
-            if len(found[1])
-        }
+        seeds = {name: self._seed_rows(sketch) for name, sketch in self.sketches.items()}
+        pools = {name: found for name, found in seeds.items() if len(found[0])}
+        for width in widths:
+            for name in sorted(pools, key=lambda n: float(pools[n][1][0]))[:width]:
+                pools[name] = self._generation(self.sketches[name], *pools[name])
+        least = min((float(scores[0]) for _, scores, _ in pools.values()), default=0.0)
         ranked = sorted(
-            (float(p), name, k) for name, (_, score) in pools.items() for k, p in enumerate(score)
+            (k > 0, float(score), name, k)
+            for name, (_, scores, _) in pools.items()
+            for k, score in enumerate(scores)
+            if score <= least + math.log2(factor)
         )
-        limit = ranked[0][0] + math.log2(factor) if ranked else 0.0
-        near = [(name, k) for score, name, k in ranked if score <= limit]
-        return [self._candidate(name, *pools[name], k) for name, k in near[:n]]
+        return (self._candidate(name, *pools[name][:2], k) for _, _, name, k in ranked)
 
     def _is_owed(self, name: str) -> bool:
         """Whether a structure of a user's rule is unmeasured; the cost model may misjudge it."""
@@ -252,25 +256,31 @@ class SketchPolicy:
         self, sketch: Sketch, rows: Rows, scores: Array, identity: Rows
     ) -> tuple[Rows, Array]:
         """Unmeasured rows of one sketch and their estimated log2 seconds, best first."""
-        for _ in range(self.generations):
-            parents = rows[:ELITE]
-            if not len(parents):
-                break
-            children = np.repeat(parents, 6, axis=0)
-            mates = parents[self.rng.integers(0, len(parents), len(children))]
-            crossed = sketch.cross(children, mates, self.rng)
-            half = self.rng.random(len(children))[:, None] < 0.3
-            children = sketch.mutate(np.where(half, crossed, children), self.rng)
-            more, more_scores, more_identity = self._score(sketch, children)
-            rows = np.concatenate([rows[: 4 * ELITE], more])
-            scores = np.concatenate([scores[: 4 * ELITE], more_scores])
-            identity = np.concatenate([identity[: 4 * ELITE], more_identity])
-            first = _first_of_each(identity)
-            order = first[np.argsort(scores[first], kind="stable")]
-            rows, scores, identity = rows[order], scores[order], identity[order]
+        for _ in range(GENERATIONS):
+            rows, scores, identity = self._generation(sketch, rows, scores, identity)
         known = self._study(sketch.name).identities
         new = np.array([i.tobytes() not in known for i in identity], bool).reshape(len(rows))
         return rows[new], scores[new]
+
+    def _generation(
+        self, sketch: Sketch, rows: Rows, scores: Array, identity: Rows
+    ) -> tuple[Rows, Array, Rows]:
+        """Parents and their children, as `_score` gives them."""
+        parents = rows[:ELITE]
+        if not len(parents):
+            return rows, scores, identity
+        children = np.repeat(parents, 6, axis=0)
+        mates = parents[self.rng.integers(0, len(parents), len(children))]
+        crossed = sketch.cross(children, mates, self.rng)
+        half = self.rng.random(len(children))[:, None] < 0.3
+        children = sketch.mutate(np.where(half, crossed, children), self.rng)
+        more, more_scores, more_identity = self._score(sketch, children)
+        rows = np.concatenate([rows[: 4 * ELITE], more])
+        scores = np.concatenate([scores[: 4 * ELITE], more_scores])
+        identity = np.concatenate([identity[: 4 * ELITE], more_identity])
+        first = _first_of_each(identity)
+        order = first[np.argsort(scores[first], kind="stable")]
+        return rows[order], scores[order], identity[order]
 
     def _score(self, sketch: Sketch, rows: Rows) -> tuple[Rows, Array, Rows]:
         """Valid rows, one per program, best first; estimated log2 seconds; identities."""
@@ -314,51 +324,12 @@ def _first_of_each(rows: Rows) -> NDArray[np.intp]:
     return first
 
 
-def default_steps(
-    dag: ComputeDAG, target: Target, n_threads: int, max_error: float = math.inf
-) -> Steps:
-    """The schedule that the analytical cost model likes best; no measurement.
-
-    Its error is not measured: if `max_error` is smaller than errors of Winograd, sums are direct.
-    Raises NoValidSchedule when no sketch of the task has a valid row.
-    """
-    return default_candidate(dag, target, n_threads, max_error).steps
-
-
-def default_candidate(
-    dag: ComputeDAG, target: Target, n_threads: int, max_error: float = math.inf
-) -> Candidate:
-    """`default_steps` with the name of its structure and the estimate of the cost model."""
-    policy = _default_policy(dag, target, n_threads, max_error)
-    for candidate in policy.propose(_MAX_DEFAULTS):
-        with contextlib.suppress(ScheduleError):
-            lower(dag, candidate.steps)  # the analysis estimates buffers, lowering computes them
-            return candidate
-    raise NoValidSchedule(
-        f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
-    )
-
-
-def _default_policy(
-    dag: ComputeDAG, target: Target, n_threads: int, max_error: float
-) -> SketchPolicy:
-    policy = SketchPolicy(dag, target, n_threads, Ranker(0), np.random.default_rng(0))
-    policy.generations, policy.prune_log2 = _DEFAULT_GENERATIONS, _DEFAULT_PRUNE_LOG2
-    if max_error < WINOGRAD_ERROR:
-        policy.sketches = {n: s for n, s in policy.sketches.items() if not algorithm(s)}
-    return policy
-
-
-def default_alternatives(
-    dag: ComputeDAG, target: Target, n_threads: int, max_error: float, n: int, factor: float
-) -> list[Candidate]:
-    """Up to `n` candidates that are estimated at most at `factor` times the default's seconds.
-
-    Some may have no program: lowering knows limits that the cost model does not.
-    """
-    return _default_policy(dag, target, n_threads, max_error).near_best(n, factor)
-
-
-def algorithm(sketch: Sketch) -> Steps:
+def algorithm(sketch: Sketch) -> tuple[Algorithm, ...]:
     """The steps of a sketch that change what is summed up; none: sums as they are defined."""
-    return tuple(step for step in sketch.steps if isinstance(step, Winograd))
+    return tuple(step for step in sketch.steps if isinstance(step, Algorithm))
+
+
+def algorithm_error(sketch: Sketch) -> float:
+    """The largest error of its algorithms that was ever observed."""
+    errors = {Winograd: WINOGRAD_ERROR, NarrowProducts: NARROW_ERROR}
+    return max((errors[type(step)] for step in algorithm(sketch)), default=0.0)

@@ -28,6 +28,7 @@ from autotune.search.rules.attention import tile_products_of_rows
 from autotune.search.rules.fused_window import tile_window_and_reduction
 from autotune.search.rules.ragged import tile_ragged_reduction
 from autotune.search.rules.rows import rfactor_contiguous_reduction, tile_rows_with_everything
+from autotune.search.rules.scattering import scatter_terms
 from autotune.search.rules.tiling import tile_reduction_with_consumer
 from autotune.search.rules.winograd_tiling import tile_transformed_reduction
 from autotune.search.space import Role, Sketch, Tag
@@ -35,6 +36,7 @@ from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Load, Var, variables, walk
 from autotune.te.ragged import ragged_axes
+from autotune.te.routes import route
 
 MAX_REPEATED_NODES = 256
 """Most nodes of an expression that inlining may write where several reads of it were."""
@@ -159,6 +161,15 @@ def tile_pointwise(p: Partial, name: str, target: Target) -> list[Partial] | Non
     return [x for gather in ways for x in _pointwise_loops(p, op, target, gather)]
 
 
+def read_scattered(p: Partial, name: str, target: Target) -> list[Partial] | None:
+    """What reads a scattered reduction: it is complete only when all of it is."""
+    state = p.state
+    read = {x.tensor.name for x in state[name].op.reads} & state.stages.keys()
+    if any(route(state[n].op) for n in read):
+        return tile_pointwise(p, name, target)
+    return None
+
+
 def _pointwise_loops(p: Partial, op: Compute, target: Target, gather: bool) -> Iterator[Partial]:
     out = split_into_vectors(p, op, target, op.name, gather)
     near = _axis_of_neighbours(op) if gather else None
@@ -206,6 +217,8 @@ def _orders_of_reading(op: Compute) -> Iterator[list[str]]:
 
 
 RULES: tuple[Rule, ...] = (
+    scatter_terms,
+    read_scattered,
     tile_ragged_reduction,
     tile_window_and_reduction,
     tile_products_of_rows,

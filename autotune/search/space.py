@@ -37,6 +37,7 @@ class Tag(StrEnum):
     INTERLEAVED8 = "interleaved8"
     WINOGRAD2 = "winograd2"
     WINOGRAD4 = "winograd4"
+    NARROW3 = "bf16x3"
     WHOLE = "whole"
     BLOCKED = "blocked"
     SPLIT_K = "parts"
@@ -47,8 +48,10 @@ class Tag(StrEnum):
     GATHERED = "gathered"
     AS_READ = "as-read"
     RAGGED = "ragged"
+    SCATTERED = "scattered"
     DOT2 = "dot2"
     DOT4 = "dot4"
+    MATRICES = "matrices"
 
 
 class Role(Enum):

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Set
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import llvmlite.binding as llvm
 
 from autotune.errors import UsageError
 from autotune.target.isa import (
+    EMULATION,
     FEATURES,
     NAMES,
     Core,
@@ -28,6 +29,7 @@ from autotune.target.isa import (
     isa_with,
     with_forms,
 )
+from autotune.target.tiles import Permission, tile_permission
 
 _CPU_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -72,6 +74,12 @@ class Target:
         return min(self.vector_bits, self.core.port_bits or self.vector_bits)
 
     @property
+    def llvm_features(self) -> str:
+        """`features` as LLVM takes them: without what is emulated."""
+        known = (f for f in self.features.split(",") if f != f"+{EMULATION}")
+        return ",".join(known)
+
+    @property
     def key(self) -> str:
         """Identity for records: two targets with one key run the same code at the same speed."""
         return self._key(self.to_json().keys() - {"n_cores"})
@@ -112,24 +120,44 @@ def _isa(cpu: str, features: str, vector_bits: int) -> Isa:
     return with_forms(isa_of_width(vector_bits), named or FEATURES.get(cpu, frozenset()))
 
 
+def host_features() -> dict[str, bool]:
+    """The features of this CPU by LLVM's names; matrix tiles only where the system permits them."""
+    found = dict(llvm.get_host_cpu_features())
+    if tile_permission() is Permission.DENIED:
+        found |= {name: False for name in found if name.startswith("amx-")}
+    return found
+
+
 def host_target() -> Target:
     """Describe the CPU this process runs on."""
-    features = llvm.get_host_cpu_features()
-    return _target(llvm.get_host_cpu_name(), features.flatten(), _widest(dict(features)))
+    features = host_features()
+    text = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items()))
+    return _target(llvm.get_host_cpu_name(), text, _widest(features))
 
 
 def parse_target(text: str) -> Target:
     """Resolve `--target`: `native` or the name of an x86-64 CPU known to LLVM.
 
+    `emulated-amx`, for tests: this CPU, and functions in place of the matrix tiles that it lacks.
+
     Raises `UsageError` for a name that has neither 8 nor 16 float lanes.
     """
     if text in ("native", "host", ""):
         return host_target()
+    if text == EMULATION:
+        host = host_target()
+        return replace(host, features=f"{host.features},+{EMULATION}")
     isa = NAMES.get(text)
     if isa is None:
         known = ", ".join(sorted(NAMES))
         raise UsageError(f"unknown target '{text}'", f"use 'native' or one of: {known}")
     return _target(text, "", isa)
+
+
+def target_name(target: Target) -> str:
+    """What `parse_target` makes `target` of, on the machine that it describes."""
+    named = (name for name in ("native", EMULATION) if parse_target(name) == target)
+    return next(named, target.cpu)
 
 
 def usable_cores() -> int:
@@ -169,11 +197,12 @@ def runs_here(target: Target) -> bool:
 
 def missing_features(target: Target) -> tuple[str, ...]:
     """What code for `target` may use and this CPU does not have, by LLVM's names."""
-    host = dict(llvm.get_host_cpu_features())
+    host = host_features()
     if target.features:
-        needed = [f[1:] for f in target.features.split(",") if f.startswith("+")]
+        needed = [f[1:] for f in target.llvm_features.split(",") if f.startswith("+")]
         return tuple(name for name in needed if not host.get(name, False))
-    return tuple(name for name in target.isa.requires if not host.get(name, False))
+    needed = [*target.isa.requires, *sorted(FEATURES.get(target.cpu, ()))]
+    return tuple(name for name in needed if not host.get(name, False))
 
 
 def _target(cpu: str, features: str, isa: Isa) -> Target:

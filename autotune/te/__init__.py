@@ -8,6 +8,7 @@ from autotune.te.functions import clip as clip
 from autotune.te.functions import erf as erf
 from autotune.te.functions import exp as exp
 from autotune.te.functions import floor as floor
+from autotune.te.functions import integer_power as integer_power
 from autotune.te.functions import log as log
 from autotune.te.functions import max as max
 from autotune.te.functions import maximum as maximum
@@ -15,6 +16,8 @@ from autotune.te.functions import min as min
 from autotune.te.functions import minimum as minimum
 from autotune.te.functions import power as power
 from autotune.te.functions import prod as prod
+from autotune.te.functions import quotient as quotient
+from autotune.te.functions import remainder as remainder
 from autotune.te.functions import round as round
 from autotune.te.functions import rsqrt as rsqrt
 from autotune.te.functions import saturate as saturate

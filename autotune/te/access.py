@@ -7,7 +7,7 @@ points of the axes that index and conditions depend on are looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from autotune.te.expr import (
     loads,
     variables,
 )
+from autotune.te.integers import INTEGER_OPS
 
 MAX_POINTS = 1 << 20
 """Points of the axes at which a guarded access is looked at."""
@@ -109,7 +110,7 @@ def _values(index: Expr, conditions: tuple[Expr, ...], ranges: Ranges) -> Grid |
     return chosen
 
 
-_NUMPY = {
+_NUMPY: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -125,6 +126,7 @@ _NUMPY = {
     "ge": np.greater_equal,
     "eq": np.equal,
     "ne": np.not_equal,
+    **{op.name: op.oracle for op in INTEGER_OPS.values()},
 }
 
 

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from autotune.dtypes import DTYPES
 from autotune.te.expr import (
     INDEX,
     Binary,
+    Cast,
     Compare,
     Const,
     Expr,
@@ -22,6 +24,7 @@ from autotune.te.expr import (
     add,
     binary,
     compare,
+    dtype_of,
     idx,
     map_expr,
     mul,
@@ -29,6 +32,8 @@ from autotune.te.expr import (
     variables,
 )
 
+_SHORT = 16
+"""Bits of integers that are indices as they are, whatever their value."""
 Ranges = Mapping[str, tuple[int, int]]
 """Inclusive bounds of variables by name."""
 
@@ -223,16 +228,32 @@ def _try_bounds(form: Linear, ranges: Ranges) -> tuple[int, int] | None:
         return None
 
 
+_ANY = 1 << 62
+"""What no index exceeds that has any bounds."""
+
+
+def _clamped(e: Expr, ranges: Ranges) -> tuple[int, int]:
+    """As `bounds`, beyond `_ANY` where there is none: max(0, min(x, 9)) is in 0 … 9 for any x."""
+    match e:
+        case Binary(op="min" | "max" as op, a=a, b=b):
+            (al, ah), (bl, bh) = _clamped(a, ranges), _clamped(b, ranges)
+            pick = min if op == "min" else max
+            return pick(al, bl), pick(ah, bh)
+    try:
+        return bounds(e, ranges)
+    except KeyError:
+        return -2 * _ANY, 2 * _ANY
+
+
 def _atom_bounds(atom: Expr, ranges: Ranges) -> tuple[int, int]:
     match atom:
         case Var(name=name):
             return ranges[name]
-        case Binary(op="min", a=a, b=b):
-            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
-            return min(al, bl), min(ah, bh)
-        case Binary(op="max", a=a, b=b):
-            (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
-            return max(al, bl), max(ah, bh)
+        case Binary(op="min" | "max"):
+            low, high = _clamped(atom, ranges)
+            if low < -_ANY or high > _ANY:
+                raise KeyError(f"no bounds for {atom}")
+            return low, high
         case Binary(op="floordiv", a=a, b=Const(value=n)):
             low, high = bounds(a, ranges)
             return int(low // n), int(high // n)
@@ -246,5 +267,9 @@ def _atom_bounds(atom: Expr, ranges: Ranges) -> tuple[int, int]:
         case Select(a=a, b=b):
             (al, ah), (bl, bh) = bounds(a, ranges), bounds(b, ranges)
             return min(al, bl), max(ah, bh)
+        case Cast(a=a) if (known := DTYPES[dtype_of(a)]).bits <= _SHORT and known.is_integer:
+            return int(known.low), int(known.high)
+        case Cast(a=Binary(op="mod" | "floordiv") as a):
+            return bounds(a, ranges)
         case _:
             raise KeyError(f"no bounds for {atom}")

@@ -26,9 +26,10 @@ from autotune.te.expr import (
     Tensor,
     Var,
 )
+from autotune.te.integers import INTEGER_OPS
 
 _BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "fmod"}
-_BINARY |= {"and", "or"}
+_BINARY |= {"and", "or", *INTEGER_OPS}
 _COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 

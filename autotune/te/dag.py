@@ -40,6 +40,7 @@ from autotune.te.expr import (
     map_expr,
     walk,
 )
+from autotune.te.integers import INTEGER_OPS
 from autotune.te.lengths import mean_extent
 
 
@@ -204,6 +205,7 @@ def rename(
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _INFIX |= {"and": "and", "or": "or"}
+_INFIX |= {op.name: op.infix for op in INTEGER_OPS.values() if op.infix}
 
 
 def print_expr(e: Expr) -> str:

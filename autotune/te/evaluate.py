@@ -33,12 +33,14 @@ from autotune.te.expr import (
     Select,
     Tensor,
     Var,
+    dtype_of,
     f32,
     identity,
     idx,
     substitute,
     variables,
 )
+from autotune.te.integers import INTEGER_OPS
 from autotune.te.intrinsics import INTRINSICS
 
 Array = NDArray[Any]
@@ -132,7 +134,7 @@ def _chooser(op: Compute) -> int | None:
 
 
 def _reduce(op: Compute, body: Reduce, values: Env) -> Array:
-    combine = _BINARY[REDUCE_BINARY[body.op]]
+    combine = BINARY[REDUCE_BINARY[body.op]]
     neutral = identity(body.op, op.tensor.dtype).value
     total = np.full(op.tensor.shape, neutral, _computed(op.tensor.dtype))
     grid = _grid(op.axes)
@@ -220,11 +222,14 @@ def _point(e: Expr, env: Env, values: Env) -> Array:
         case Var(name=name):
             return env[name]
         case Binary(op=op, a=a, b=b):
-            return _BINARY[op](_point(a, env, values), _point(b, env, values))
+            return BINARY[op](_point(a, env, values), _point(b, env, values))
         case Compare(op=op, a=a, b=b):
-            return _COMPARE[op](_point(a, env, values), _point(b, env, values))
+            return COMPARE[op](_point(a, env, values), _point(b, env, values))
         case Call(fn=fn, args=args):
-            return INTRINSICS[fn].oracle(_point(args[0], env, values))
+            record, x = INTRINSICS[fn], _point(args[0], env, values)
+            if record.takes != "bits":
+                return record.oracle(x)
+            return _widen(record.oracle(x.astype(DTYPES[dtype_of(args[0])].numpy)))
         case Select(cond=cond, a=a, b=b):
             c = _point(cond, env, values)
             return np.where(c, _point(a, env, values), _point(b, env, values))
@@ -240,7 +245,7 @@ def _point(e: Expr, env: Env, values: Env) -> Array:
             raise ValueError("a reduction may only be the whole body of a computation")
 
 
-_BINARY: dict[str, Callable[[Array, Array], Array]] = {
+BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -253,8 +258,9 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "fmod": np.fmod,
     "and": np.logical_and,
     "or": np.logical_or,
+    **{op.name: op.oracle for op in INTEGER_OPS.values()},
 }
-_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "lt": np.less,
     "le": np.less_equal,
     "gt": np.greater,

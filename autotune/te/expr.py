@@ -2,10 +2,11 @@
 
     expr = Const(value, dtype) | Var(name)                       -- Var: an int64 loop index
          | Binary(op, a, b)    op ∈ add sub mul div floordiv mod min max pow fmod and or
+                                    quot rem ipow shl shr bitand bitor bitxor -- see `integers`
          | Compare(op, a, b)   op ∈ lt le gt ge eq ne
          | Call(fn, (a,))      fn ∈ abs neg floor ceil round not sqrt rsqrt erf sigmoid
                                     exp log log1p sin cos tan asin acos atan sinh cosh tanh
-                                    asinh acosh atanh
+                                    asinh acosh atanh bits_as_int32 …   -- see `intrinsics`
          | Select(cond, a, b)  -- `a` where cond holds, else `b`; see `is_guard`
          | Cast(dtype, a)
          | Load(tensor, indices)
@@ -13,7 +14,8 @@
                                     -- an Axis may be ragged: its `limit` is an expression
 
 Nodes are frozen; the functions `add`, `mul`, … fold constants, the classes do not. Integer `div`
-does not exist: indices use `floordiv`/`mod`, which round towards minus infinity as in Python.
+does not exist: indices use `floordiv`/`mod`, which round towards minus infinity as in Python, by
+positive constants; data have `quot`/`rem` by anything.
 An index may hold Loads (of tensors of indices); who writes one sees to it that it stays inside.
 """
 
@@ -26,6 +28,8 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from autotune.dtypes import DTYPES, dtype_bytes
+from autotune.te.integers import INTEGER_OPS
+from autotune.te.intrinsics import INTRINSICS
 
 INDEX = "int64"
 BOOL = "bool"
@@ -285,7 +289,7 @@ def dtype_of(e: Expr) -> str:
         case Binary(op=op, a=a):
             return BOOL if op in ("and", "or") else dtype_of(a)
         case Call(fn=fn, args=args):
-            return BOOL if fn == "not" else dtype_of(args[0])
+            return INTRINSICS[fn].result or dtype_of(args[0])
 
 
 # --- constructors that fold ------------------------------------------------------------------
@@ -303,6 +307,8 @@ def f32(value: float) -> Const:
 
 def binary(op: str, a: Expr, b: Expr) -> Expr:
     """`a op b`, folded when both are index constants or one is neutral."""
+    if op in INTEGER_OPS:
+        return Binary(op, a, b)
     if isinstance(a, Const) and isinstance(b, Const) and a.dtype in (INDEX, BOOL):
         return Const(_FOLD[op](a.value, b.value), a.dtype)
     if dtype_of(a) == INDEX:

@@ -22,6 +22,7 @@ from autotune.te.values import (
     fail,
     function_of,
     joined,
+    of_integers,
     reduction,
     require_dtype,
     value_of,
@@ -83,6 +84,21 @@ def saturate(x: Operand, dtype: str) -> Expression:
 def power(a: Operand, b: Operand) -> Expression:
     """a to the power of b."""
     return arithmetic("pow", a, b)
+
+
+def quotient(a: Operand, b: Operand) -> Expression:
+    """a / b of integers, rounded towards zero; 0 where b is 0."""
+    return of_integers("quot", a, b)
+
+
+def remainder(a: Operand, b: Operand) -> Expression:
+    """a - b · quotient(a, b) of integers, with the sign of a; 0 where b is 0."""
+    return of_integers("rem", a, b)
+
+
+def integer_power(a: Operand, b: Operand) -> Expression:
+    """a to the power of b, integers, modulo 2^bits; below b = 0 rounded towards zero."""
+    return of_integers("ipow", a, b)
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Expression:

@@ -1,6 +1,7 @@
 """② Functions of one argument, as records. A new one is an entry here and an emitter in `codegen`.
 
-    Call("tanh", (x,))    oracle np.tanh · 34 instructions · 2 ULP · all x
+    Call("tanh", (x,))           oracle np.tanh · 34 instructions · 2 ULP · all x
+    Call("bits_as_int32", (x,))  the same bits, of a float32, say, as an int32
 
 Emitters are `CALLS` in `codegen/math.py` and `TRIGONOMETRY` in `codegen/trigonometry.py`; a test
 holds costs and errors against what they emit.
@@ -16,6 +17,8 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import DTYPES, DType
+
 Array: TypeAlias = NDArray[Any]
 
 
@@ -23,22 +26,24 @@ Array: TypeAlias = NDArray[Any]
 class Intrinsic:
     """A function of one argument.
 
-    `oracle`: its values by NumPy. `takes`: floats, numbers of any type, or conditions. `cost`:
-    vector instructions that it compiles to, an addition being one, on average over instruction
-    sets. `error_ulp`: largest error in units in the last place of a float32. `low`, `high`: where
-    it is defined. `numpy`: name of its function in NumPy, in printed Python; `python`: its
-    definition there where NumPy has none. Both are empty for what Python has itself.
+    `oracle`: its values by NumPy. `takes`: floats, numbers of any type, conditions, or elements of
+    any type as they lie in memory. `result`: its dtype where it is not that of the argument.
+    `cost`: vector instructions that it compiles to, an addition being one, on average over
+    instruction sets. `error_ulp`: largest error in units in the last place of a float32. `low`,
+    `high`: where it is defined. `numpy`: name of its function in NumPy, in printed Python;
+    `python`: its definition there where NumPy has none. Both are empty for what Python has itself.
     """
 
     name: str
     oracle: Callable[[Array], Array]
-    takes: Literal["floats", "numbers", "conditions"] = "floats"
+    takes: Literal["floats", "numbers", "conditions", "bits"] = "floats"
     cost: int = 1
     error_ulp: float = 0.5
     low: float = -math.inf
     high: float = math.inf
     numpy: str = ""
     python: str = ""
+    result: str = ""
 
     @property
     def needs_positive(self) -> bool:
@@ -51,6 +56,17 @@ def _of_numpy(name: str, numpy: str = "", **fields: Any) -> Intrinsic:
     return Intrinsic(name, getattr(np, numpy), numpy=numpy, **fields)
 
 
+def _of_bits(dtype: DType) -> Intrinsic:
+    """The bits of an element of any type of as many as an element of `dtype`."""
+    return Intrinsic(
+        f"bits_as_{dtype.name}",
+        lambda x: x.view(dtype.numpy),
+        takes="bits",
+        cost=0,
+        result=dtype.name,
+    )
+
+
 def _erf(x: Array) -> Array:
     return cast("Array", np.vectorize(math.erf, otypes=[np.float64])(x))
 
@@ -58,12 +74,19 @@ def _erf(x: Array) -> Array:
 _RSQRT = "def rsqrt(x):\n    return 1 / sqrt(x)\n"
 _SIGMOID = "def sigmoid(x):\n    return 1 / (1 + exp(-x))\n"
 
+BITS_AS = """\
+def bits_as(x, source, goal):
+    from numpy import array
+    return array(x, source).view(goal)[()]
+"""
+"""What reads the bits of an element as another type, in printed Python."""
+
 INTRINSICS: Mapping[str, Intrinsic] = {
     f.name: f
     for f in (
         Intrinsic("abs", np.abs, "numbers"),
         Intrinsic("neg", np.negative, "numbers"),
-        Intrinsic("not", np.logical_not, "conditions"),
+        Intrinsic("not", np.logical_not, "conditions", result="bool"),
         _of_numpy("floor"),
         _of_numpy("ceil"),
         _of_numpy("round", "rint"),
@@ -92,6 +115,7 @@ INTRINSICS: Mapping[str, Intrinsic] = {
         _of_numpy("asinh", "arcsinh", cost=62, error_ulp=3.5),
         _of_numpy("acosh", "arccosh", cost=54, error_ulp=3.5, low=1.0),
         _of_numpy("atanh", "arctanh", cost=49, error_ulp=3.5, low=-1.0, high=1.0),
+        *(_of_bits(d) for d in DTYPES.values() if not d.is_narrow and d.kind != "bool"),
     )
 }
 """All functions of one argument that a program can call, by name."""

@@ -2,25 +2,49 @@
 
 s = sum(cast(int32, x[m, k]) * cast(int32, w[k, n]), k)      uint8 · int8 -> int32
 s = sum(cast(float32, x[m, k]) * cast(float32, w[k, n]), k)  bfloat16 · bfloat16 -> float32
+
+A term may be several such products, which then go to one accumulator one after the other.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TypeAlias
+
 from autotune.dtypes import DTYPES
 from autotune.target.isa import MultiplyAdd
+from autotune.te.arith import linear
 from autotune.te.dag import Compute
-from autotune.te.expr import Binary, Cast, Expr, Reduce, dtype_of, variables
+from autotune.te.expr import Axis, Binary, Cast, Expr, Load, Reduce, dtype_of, loads, variables
+
+_LEAST_GROUPS = 4
+"""Groups of terms in a matrix; with fewer its registers are all but empty."""
+
+Factors: TypeAlias = tuple[Expr, Expr]
+"""The two factors of a product, as they are before they are widened."""
 
 
-def factors(term: Expr) -> tuple[Expr, Expr] | None:
-    """The two factors of a product as they are before they are widened; None where it is none."""
+def products(term: Expr) -> tuple[Factors, ...]:
+    """The products of narrow factors that `term` adds up, in order; none where it is no such sum.
+
+    All are of one pair of types, so that one form of multiply-add takes them all.
+    """
+    found = _products(term)
+    types = {tuple(dtype_of(e) for e in pair) for pair in found}
+    return found if len(types) == 1 else ()
+
+
+def _products(term: Expr) -> tuple[Factors, ...]:
     match term:
         case Binary(op="mul", a=Cast(a=a), b=Cast(a=b)):
-            return a, b
-    return None
+            return ((a, b),)
+        case Binary(op="add", a=a, b=b):
+            left, right = _products(a), _products(b)
+            return (*left, *right) if left and right else ()
+    return ()
 
 
-def in_order(form: MultiplyAdd, a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
+def in_order(form: MultiplyAdd, a: Expr, b: Expr) -> Factors | None:
     """The factors in the order in which `form` takes them; None where it takes no such types.
 
     What is narrower than an operand of the form is widened in registers.
@@ -40,20 +64,106 @@ def _holds(operand: str, dtype: str) -> bool:
 
 
 def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:
-    """The forms that add up several terms of the last reduction axis of `op` at once.
+    """The forms on vectors that add up several terms of the last reduction axis of `op` at once.
 
     The terms are of one length, and they move a factor or the other.
     """
-    if not isinstance(op.body, Reduce) or op.body.op != "sum":
+    pairs = _products_of(op)
+    if not pairs:
         return ()
-    pair, last = factors(op.body.body), op.reduce_axes[-1]
-    if pair is None or last.limit is not None or last.name not in variables(op.body.body):
-        return ()
+    last = op.reduce_axes[-1]
     return tuple(
         f
         for f in forms
         if f.terms > 1
+        and f.unit is None
         and last.extent % f.terms == 0
         and dtype_of(op.body) == f.accumulator
-        and in_order(f, *pair)
+        and in_order(f, *pairs[0])
     )
+
+
+def _products_of(op: Compute) -> tuple[Factors, ...]:
+    """The products of a sum along whose last axis terms can be added up at once."""
+    if not isinstance(op.body, Reduce) or op.body.op != "sum":
+        return ()
+    last = op.reduce_axes[-1]
+    moves = last.limit is None and last.name in variables(op.body.body)
+    return products(op.body.body) if moves else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """A sum as products of matrices by `form`: c[rows, columns] += a[rows, k] · b[k, columns].
+
+    `factors`: `a` and `b` of each product. `rows`: the position of the axis that moves `a` alone;
+    columns are the last axis, k the last one of the reduction, of which an instruction takes
+    `groups` groups of the terms of `form`.
+    """
+
+    form: MultiplyAdd
+    factors: tuple[tuple[Load, Load], ...]
+    rows: int
+    groups: int
+
+
+def as_matrices(op: Compute, forms: tuple[MultiplyAdd, ...]) -> Matrices | None:
+    """`op` by one of `forms` that multiply matrices; None where it is no such product.
+
+    A row of `a` is contiguous along k; all rows of it are equally far apart. Factors are not
+    widened in between: they are of the very types of the form.
+    """
+    pairs = _products_of(op)
+    if not pairs or len(op.axes) < 2:
+        return None
+    for ordered in (pairs, tuple((b, a) for a, b in pairs)):
+        loaded = tuple((a, b) for a, b in ordered if isinstance(a, Load) and isinstance(b, Load))
+        rows = _rows(op, loaded) if len(loaded) == len(pairs) else None
+        if rows is None or not all(_fits(op, *pair) for pair in loaded):
+            continue
+        types = tuple(x.tensor.dtype for x in loaded[0])
+        for form in forms:
+            fits = form.unit and form.operands == types and form.accumulator == op.tensor.dtype
+            groups = _groups(op.reduce_axes[-1].extent, form) if fits else 0
+            if groups >= _LEAST_GROUPS:
+                return Matrices(form, loaded, op.axes.index(rows), groups)
+    return None
+
+
+def _fits(op: Compute, a: Load, b: Load) -> bool:
+    """Whether columns move `b` alone, and rows of `a` are contiguous along the reduction."""
+    columns = op.axes[-1].name
+    is_split = columns not in _moving(a) and columns in _moving(b)
+    return is_split and _is_contiguous(a, op.reduce_axes[-1])
+
+
+def _moving(load: Load) -> frozenset[str]:
+    return frozenset[str]().union(*map(variables, load.indices))
+
+
+def _rows(op: Compute, factors: tuple[tuple[Load, Load], ...]) -> Axis | None:
+    """The axis of most rows, up to those of a register, that moves each `a` evenly and no `b`."""
+    found = [
+        x
+        for x in op.axes[:-1]
+        if x.extent > 1
+        and all(x.name in _moving(a) - _moving(b) for a, b in factors)
+        and not any(linear(i).is_opaque_in(x.name) for a, _ in factors for i in a.indices)
+    ]
+    return max(reversed(found), key=lambda x: min(x.extent, 16), default=None)
+
+
+def _is_contiguous(a: Load, last: Axis) -> bool:
+    """Whether neighbours along `last` are neighbours in memory."""
+    *others, index = map(linear, a.indices)
+    if any(map(loads, a.indices)) or index.is_opaque_in(last.name):
+        return False
+    apart = any(i.is_opaque_in(last.name) or i.coefficient(last.name) for i in others)
+    return index.coefficient(last.name) == 1 and not apart
+
+
+def _groups(extent: int, form: MultiplyAdd) -> int:
+    """Most groups of terms, up to the rows of a register, that divide the reduction; 0: none."""
+    most = form.unit.rows if form.unit else 0
+    n, rest = divmod(extent, form.terms)
+    return 0 if rest else max((g for g in range(1, most + 1) if n % g == 0), default=0)

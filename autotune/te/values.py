@@ -148,6 +148,15 @@ class Expression:
     def __or__(self, other: Operand) -> Expression:
         return logical("or", self, other)
 
+    def __xor__(self, other: Operand) -> Expression:
+        return logical("xor", self, other)
+
+    def __lshift__(self, other: Operand) -> Expression:
+        return of_integers("shl", self, other)
+
+    def __rshift__(self, other: Operand) -> Expression:
+        return of_integers("shr", self, other)
+
     def __invert__(self) -> Expression:
         return function_of("not", self)
 
@@ -304,10 +313,23 @@ def comparison(op: str, a: object, b: object) -> Expression:
 
 
 def logical(op: str, a: object, b: object) -> Expression:
-    """`a op b` of two conditions."""
+    """`a op b` of two conditions, or of the bits of two integers."""
     x, y = aligned(a, b)
+    if DTYPES[x.dtype].is_integer:
+        return of_integers(f"bit{op}", x, y)
     if x.dtype != BOOL:
         fail(f"'{op}' joins conditions, these are {x.dtype}", "compare first: (i > 0) & (j > 0)")
+    reads = joined(*x.reads, *y.reads)
+    if op == "xor":
+        return Expression(compare("ne", value_of(x), value_of(y)), reads)
+    return Expression(binary(op, value_of(x), value_of(y)), reads)
+
+
+def of_integers(op: str, a: object, b: object) -> Expression:
+    """An operation of `te.integers` on two integers of one dtype."""
+    x, y = aligned(a, b)
+    if not DTYPES[x.dtype].is_integer:
+        fail(f"'{op}' is for integers, these are {x.dtype}", "convert: .astype('int32')")
     return Expression(binary(op, value_of(x), value_of(y)), joined(*x.reads, *y.reads))
 
 

@@ -13,48 +13,79 @@ from collections.abc import Iterable, Mapping
 
 from autotune.dtypes import dtype_bytes
 from autotune.measure.peak import Peaks, Rates
+from autotune.schedule.narrow_products import product
+from autotune.schedule.steps import NarrowProducts, Winograd
 from autotune.search.policy import algorithm
+from autotune.search.rules.algorithms import N_PRODUCTS, is_narrow, narrow_products_pay
 from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import bounds
 from autotune.te.dag import Compute, ComputeDAG, Placeholder, flops
 from autotune.te.expr import Expr, Load, variables, walk
-from autotune.te.products import dot_forms
+from autotune.te.products import as_matrices, dot_forms
 
 _WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144
 
 
 def bound_s(dag: ComputeDAG, peaks: Peaks, sketches: Iterable[Sketch]) -> float:
     """Seconds below which no program of the space `sketches` can come."""
+    known = tuple(sketches)
+    is_narrowed = _has(NarrowProducts, known)
     read = {p: bytes_read(dag, p) for p in dag.placeholders}
     cold = sum(n for p, n in read.items() if p.constant)
     moved = sum(read.values()) + sum(dag[name].tensor.n_bytes for name in dag.outputs)
     return max(
-        arithmetic_s(dag, saving(sketches) * peaks.flops_per_s, peaks.dots),
+        arithmetic_s(dag, saving(known) * peaks.flops_per_s, peaks.dots, is_narrowed),
         cold / peaks.cold_bytes_per_s,
         (moved - peaks.l1_bytes) / peaks.warm_bytes_per_s,
     )
 
 
-def arithmetic_s(dag: ComputeDAG, flops_per_s: float, dots: Rates) -> float:
-    """Seconds of all computations, each by the fastest multiply-add that fits it."""
+def arithmetic_s(
+    dag: ComputeDAG, flops_per_s: float, dots: Rates, is_narrowed: bool = False
+) -> float:
+    """Seconds of all computations, each by the fastest multiply-add that fits it.
+
+    `is_narrowed`: products of float32 may be several of a narrower form.
+    """
     rates = dict(dots)
-    return sum(
-        flops(op) / max([flops_per_s, *(rates[f] for f in dot_forms(op, tuple(rates)))])
-        for op in dag.computes
-    )
+
+    def rate(op: Compute) -> float:
+        found = [flops_per_s, *(rates[f] for f in _forms_of(op, tuple(rates)))]
+        if is_narrowed and product(dag, op.name):
+            found += [rate / N_PRODUCTS for f, rate in dots if is_narrow(f)]
+        return max(found)
+
+    return sum(flops(op) / rate(op) for op in dag.computes)
 
 
 def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ...]:
     """The forms of multiply-add with several terms that some computation can use."""
-    found = (f for dag in dags for op in dag.computes for f in dot_forms(op, target.isa.forms))
-    return tuple(dict.fromkeys(found))
+    narrow = filter(is_narrow, target.isa.forms) if narrow_products_pay(target) else ()
+    forms = tuple(narrow)
+    found: dict[MultiplyAdd, None] = {}
+    for dag in dags:
+        for op in dag.computes:
+            found |= dict.fromkeys(_forms_of(op, target.isa.forms))
+            found |= dict.fromkeys(forms if forms and product(dag, op.name) else ())
+    return tuple(found)
+
+
+def _forms_of(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:
+    """The forms, on vectors and on matrices, that add up several terms of `op` at once."""
+    matrices = as_matrices(op, forms)
+    return (*dot_forms(op, forms), *([matrices.form] if matrices else []))
 
 
 def saving(sketches: Iterable[Sketch]) -> float:
     """How many times fewer multiplications than its definition a task may need."""
-    return _WINOGRAD_SAVING if any(map(algorithm, sketches)) else 1.0
+    return _WINOGRAD_SAVING if _has(Winograd, sketches) else 1.0
+
+
+def _has(kind: type, sketches: Iterable[Sketch]) -> bool:
+    """Whether an algorithm of that kind is in the space."""
+    return any(isinstance(step, kind) for sketch in sketches for step in algorithm(sketch))
 
 
 def bytes_read(dag: ComputeDAG, p: Placeholder) -> int:

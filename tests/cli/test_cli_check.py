@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,31 @@ def test_the_check_takes_a_file(cli: Cli, model: Path, tmp_path: Path) -> None:
     done = cli("compile", model, "-o", out, "--no-check", "--check-input", tmp_path / "x.npz")
     assert done.code == 2
     assert "error: --check-input is for the check" in done.err
+
+
+def test_the_check_takes_a_folder_and_reports_in_json(
+    cli: Cli, model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for n in range(3):
+        np.save(folder / f"{n}.npy", rng.standard_normal((4, 8)).astype(np.float32))
+    np.savez(folder / "many.npz", x=rng.standard_normal((8, 8)).astype(np.float32))
+    out = tmp_path / "m.atn"
+    done = cli("compile", model, "-o", out, "--check-input", folder, "--format", "json")
+    assert done.code == 0, done.err
+    assert "outputs agree with ONNX Runtime on 5 given, normal, uniform inputs" in done.err
+    found = json.loads(done.out)
+    assert found["artifact"] == str(out)
+    assert found["check"]["n_given"] == 5
+    (output,) = found["check"]["outputs"]
+    assert 0 <= output["rms"] <= output["error"] < 1e-5
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = cli("compile", model, "-o", out, "--check-input", empty)
+    assert done.code == 2
+    assert "has no .npz or .npy files" in done.err
 
 
 @pytest.mark.parametrize(

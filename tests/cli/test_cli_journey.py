@@ -21,7 +21,7 @@ from autotune.cli.main import run
 from autotune.errors import WrongNumbers
 from autotune.records import Log, best_records, ranked_records, read_log
 from autotune.schedule.steps import steps_text
-from autotune.search.policy import default_steps
+from autotune.search.defaults import default_steps
 
 Cli = Callable[..., Any]
 ROOT = Path(__file__).parent.parent.parent

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.errors import CodegenError
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
 from autotune.schedule.steps import Annotate, Split, Steps
@@ -143,10 +142,23 @@ def test_powers_in_general(y: float, target: Target) -> None:
         assert ulps(found, exact) <= 0.6
 
 
-def test_float64_has_exact_functions_only() -> None:
-    found = run_compiled(
-        program(lambda e: call("sqrt", e), dtype="float64"), {"x": np.full(N, 2.0)}, AVX2
-    )
-    assert (found["y"] == math.sqrt(2)).all()
-    with pytest.raises(CodegenError, match="exp has no code for float64"):
-        run_compiled(program(lambda e: call("exp", e), dtype="float64"), {"x": np.ones(N)}, AVX2)
+@pytest.mark.parametrize("lanes", [8, 1])
+@pytest.mark.parametrize(
+    "fn", [f.name for f in INTRINSICS.values() if f.takes in ("floats", "numbers")]
+)
+def test_functions_of_float64_are_exact_to_its_last_places(fn: str, lanes: int) -> None:
+    record = INTRINSICS[fn]
+    x = np.linspace(max(record.low, -5.0), min(record.high, 5.0), N)
+    x = x[64:-64] if record.needs_positive else x
+    given = {"x": np.resize(x, N)}
+    found = run_compiled(program(lambda e: call(fn, e), lanes, "float64"), given, AVX2)["y"]
+    with np.errstate(all="ignore"):
+        expected = record.oracle(given["x"])
+    np.testing.assert_allclose(found, expected, rtol=1e-15, atol=1e-16)
+
+
+def test_powers_of_float64_are_exact_to_its_last_places() -> None:
+    x = np.linspace(0.1, 9.0, N)
+    run = program(lambda e: Binary("pow", e, call("sqrt", e)), dtype="float64")
+    found = run_compiled(run, {"x": x}, AVX2)["y"]
+    np.testing.assert_allclose(found, x ** np.sqrt(x), rtol=1e-15)

@@ -30,7 +30,8 @@ from autotune.records.record import Log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_to_json
 from autotune.search.cost.ranker import Ranker
-from autotune.search.policy import SketchPolicy, default_steps
+from autotune.search.defaults import default_steps
+from autotune.search.policy import SketchPolicy
 from autotune.target import host_target
 from benchmarks.outcomes import Kind, Outcome, Tell, one_line
 

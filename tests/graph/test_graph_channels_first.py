@@ -13,7 +13,7 @@ from autotune.graph.reader.onnx_reader import prepare_model
 from autotune.network.check import check_onnxruntime
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model
-from autotune.search.policy import default_steps
+from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from tests.graph.onnx_models import assert_matches, model, node, save
 

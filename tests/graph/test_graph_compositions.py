@@ -114,8 +114,29 @@ def test_an_operator_of_onnxruntime(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found[output], want, rtol=2e-5, atol=2e-5, err_msg=output)
 
 
+@pytest.mark.parametrize("name", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_the_statistics_of_a_normalisation(name: str, tmp_path: Path) -> None:
+    """The mean and 1 / deviation, which ONNX Runtime computes on GPUs only."""
+    op, arrays, attrs, _ = CASES[name]
+    total = sum(arrays[k] for k in ("x", "skip", "bias") if k in arrays).astype(np.float64)
+    mean = total.mean(-1, keepdims=True) if "shift" in arrays else np.zeros((2, 5, 1))
+    root = np.sqrt(np.square(total - mean).mean(-1, keepdims=True) + 1e-5)
+    proto = model_of(op, arrays, attrs, 1)
+    names = ["mean", "inverse"] if "shift" in arrays else ["", "inverse"]
+    proto.graph.node[0].output.extend(names)
+    for n in filter(None, names):
+        proto.graph.output.append(helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 5, 1]))
+    onnx.save(proto, tmp_path / "model.onnx")
+    found = execute(
+        build_network(tmp_path / "model.onnx"), {i.name: arrays[i.name] for i in proto.graph.input}
+    )
+    np.testing.assert_allclose(found["inverse"], 1 / root, rtol=1e-5)
+    if "mean" in found:
+        np.testing.assert_allclose(found["mean"], mean, atol=1e-5)
+
+
 def test_a_result_that_has_no_composition_is_refused(tmp_path: Path) -> None:
-    op, arrays, attrs, _ = CASES["SkipLayerNormalization"]
+    op, arrays, attrs, _ = CASES["SkipSimplifiedLayerNormalization"]
     proto = model_of(op, arrays, attrs, 1)
     proto.graph.node[0].output.append("mean")
     proto.graph.output.append(helper.make_tensor_value_info("mean", TensorProto.FLOAT, [2, 5, 1]))

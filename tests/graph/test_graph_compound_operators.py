@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import NodeProto
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.network import build_network
@@ -332,24 +331,6 @@ def test_infinities(above: int, below: int, tmp_path: Path) -> None:
     assert execute(build_network(path), {"x": x})["y"].tolist() == expected
 
 
-@pytest.mark.parametrize(("divisor", "fmod"), [([3, 0], 0), ([3, 5], 1), (None, 0)], ids=str)
-def test_remainders_that_are_refused(divisor: list[int] | None, fmod: int, tmp_path: Path) -> None:
-    """By zero, of integers with the sign of the dividend, and by what nobody knows yet."""
-    shapes = {"x": (3, 2)} | ({} if divisor else {"d": (2,)})
-    constants = {"d": np.array(divisor)} if divisor else {}
-    types = dict.fromkeys("xdy", "int64")
-    path = save(model(node("Mod", "x d", fmod=fmod), shapes, constants, types=types), tmp_path)
-    with pytest.raises(UnsupportedOperator, match="'Mod'"):
-        build_network(path)
-
-
-def test_reading_between_pixels_by_cubics_is_refused(tmp_path: Path) -> None:
-    op = node("GridSample", "x g", mode="cubic")
-    path = save(model(op, {"x": (1, 2, 4, 4), "g": (1, 3, 3, 2)}, opset=20), tmp_path)
-    with pytest.raises(UnsupportedOperator, match=r"'GridSample'.*mode 'cubic'"):
-        build_network(path)
-
-
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
@@ -381,20 +362,6 @@ def test_reading_between_the_pixels_of_a_convolution(opset: int, tmp_path: Path)
 
 def test_power_of_a_whole_number(tmp_path: Path) -> None:
     assert_matches(model(node("Pow", "x p"), IMAGE, {"p": np.array(3)}), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("op", "outputs"),
-    [
-        (node("MaxPool", "x", "y m", kernel_shape=[1, 1]), "y m"),
-        (node("Mod", "x s"), "y"),
-    ],
-)
-def test_what_is_refused(op: NodeProto, outputs: str, tmp_path: Path) -> None:
-    constants = {"s": values(7)}
-    path = save(model(op, IMAGE, constants, outputs), tmp_path)
-    with pytest.raises(UnsupportedOperator, match=op.op_type):
-        build_network(path)
 
 
 def test_an_output_may_be_a_constant(tmp_path: Path) -> None:

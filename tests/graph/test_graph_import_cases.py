@@ -358,22 +358,23 @@ def test_a_model_without_the_standard_operators_is_refused_by_operator(tmp_path:
 def test_all_that_several_passes_refuse_is_named_at_once(tmp_path: Path) -> None:
     """Weights, indices and types that are refused by different passes, with counts and reasons."""
     nodes = [
-        node("ConvTranspose", "x w", "a"),
-        node("ConvTranspose", "a w", "b"),
-        node("Mod", "b b", "c", fmod=0),
-        node("MaxPool", "c", "d e", kernel_shape=[1, 1]),
-        node("Cast", "e", "f", to=TensorProto.FLOAT),
-        node("ScatterND", "f i d", "y"),
+        node("OneHot", "i depth v", "a"),
+        node("OneHot", "j depth v", "b"),
+        node("Add", "a b", "s"),
+        node("CumSum", "s k", "c"),
+        node("Trilu", "c k", "e"),
+        node("ScatterND", "e i u", "y", reduction="median"),
     ]
-    shapes = {"x": (1, 2, 3, 3), "w": (2, 2, 1, 1), "i": (1, 2, 3, 3, 4)}
-    proto = model(nodes, shapes, types={"i": "int64"})
+    shapes = {"v": (2,), "i": (2, 2), "j": (2, 2), "k": (), "u": (2, 5)}
+    constants = {"depth": np.array(5)}
+    proto = model(nodes, shapes, constants, types=dict.fromkeys("ijk", "int64"))
     with pytest.raises(AutotuneError) as caught:
         build_network(save(proto, tmp_path))
     for part in (
         "4 operators are not supported",
-        "'ConvTranspose' (2 nodes, first 'a': its weights are computed at run time)",
-        "'Mod' (1 node, 'c'",
-        "'MaxPool' (1 node, 'd': its second output is used)",
+        "'OneHot' (2 nodes, first 'a': its depth or values are computed at run time)",
+        "'CumSum' (1 node, 'c': its axis is computed at run time)",
+        "'Trilu' (1 node, 'e': its diagonal is computed at run time)",
         "'ScatterND' (1 node, 'y'",
     ):
         assert part in caught.value.message

@@ -421,6 +421,23 @@ def test_transposed_convolution(
     assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
 
 
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"strides": [2, 3], "pads": [1, 0, 1, 2]},
+        {"strides": [3, 1], "dilations": [2, 2]},
+        {"strides": [2, 2], "output_shape": [18, 13]},
+    ],
+    ids=str,
+)
+def test_transposed_convolution_with_computed_weights(
+    attrs: dict[str, object], group: int, tmp_path: Path
+) -> None:
+    one = node("ConvTranspose", "x w b", group=group, **attrs)
+    assert_matches(model(one, IMAGE | {"w": (6, 4, 3, 3), "b": (4 * group,)}), tmp_path, 1e-5)
+
+
 @pytest.mark.parametrize("kernel", [(2,), (3, 2, 4)])
 def test_transposed_convolution_of_other_dimensions(
     kernel: tuple[int, ...], tmp_path: Path

@@ -13,13 +13,20 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, save
 from autotune.errors import AutotuneError
 from autotune.graph.network import build_network
 from autotune.graph.operators.integer_products import MAX_TERMS
+from autotune.loopir.lower import lower
+from autotune.search.cost.analysis import analyse
+from autotune.search.sketch import generate_sketches
+from autotune.target import Target, host_target, parse_target, runs_here
+from autotune.te.evaluate import evaluate
 from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
+from tests.schedule.running import assert_computes, random_inputs
 
 quantization = pytest.importorskip("onnxruntime.quantization")
 FORMATS, TYPES = quantization.QuantFormat, quantization.QuantType
 MICROSOFT = helper.make_opsetid("com.microsoft", 1)
 BYTES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "float32": TensorProto.FLOAT}
 RNG = np.random.default_rng(0)
+TARGETS = [t for t in (host_target(), parse_target("haswell")) if runs_here(t)]
 
 
 def normal(*shape: int) -> Array:
@@ -341,6 +348,35 @@ def test_weights_of_few_bits(bits: int, zeros: bool, rows: int, tmp_path: Path) 
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
     weights = sum(a.nbytes for c in network.calls for a in c.constants.values() if a.ndim == 2)
     assert weights <= n * k * bits // 8 + 2 * 4 * n * k // block
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: str(t.cpu))
+@pytest.mark.parametrize("zeros", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_of_few_bits_in_registers(
+    bits: int, zeros: bool, target: Target, tmp_path: Path
+) -> None:
+    rng, n, k, block = np.random.default_rng(0), 24, 32, 16
+    constants = {"b": _packed(rng.integers(0, 1 << bits, (n, k // block, block)), bits)}
+    constants["s"] = positive(n, k // block).reshape(-1)
+    names = ["x", "b", "s"]
+    if zeros:
+        constants["z"] = rng.integers(0, 256, (n, k // block * bits // 8), np.uint8).reshape(-1)
+        names.append("z")
+    attrs = {"K": k, "N": n, "bits": bits, "block_size": block}
+    x = {"x": normal(3, k)}
+    proto = model_of([_node("MatMulNBits", names, **attrs)], x, {"y": "float32"}, constants)
+    save(proto, tmp_path / "model.onnx")
+    network = build_network(tmp_path / "model.onnx")
+    (call,) = [c for c in network.calls if "WeightOnly" in c.label]
+    dag = network.tasks[call.task]
+    inputs = random_inputs(dag) | dict(call.constants)
+    for sketch in generate_sketches(dag, target)[::7]:
+        rows = sketch.sample(64, rng)
+        rows = rows[analyse(dag, sketch, rows, target).valid][:1]
+        for row in rows:
+            program = lower(dag, sketch.bind(row))
+            assert_computes(program, inputs, evaluate(dag, inputs), target, (2,))
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8])

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from autotune.errors import ModelError, UnsupportedOperator
 from autotune.graph.network import build_network
-from tests.graph.onnx_models import assert_matches, model, node, save
+from tests.graph.onnx_models import (
+    assert_matches,
+    execute,
+    model,
+    node,
+    onnxruntime_outputs,
+    random_feeds,
+    save,
+)
 
 STEPS, BATCH, WIDTH, HIDDEN = 5, 3, 4, 6
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -152,29 +159,110 @@ def test_shapes_that_do_not_fit_are_named(
         build_network(path)
 
 
+PEEPHOLES = values(2, 3 * HIDDEN)
+LENGTHS = np.array([STEPS, 2, 1], np.int32)
+
+
+def variant(op: str, inputs: str, folder: Path, tolerance: float = 1e-5, **attrs: object) -> None:
+    """A cell in both directions, whose inputs named in upper case are constants."""
+    shapes: dict[str, tuple[int, ...]] = {"x": (STEPS, BATCH, WIDTH)}
+    known: dict[str, np.ndarray] = {"L": LENGTHS, "P": PEEPHOLES}
+    rows = GATES[op] * HIDDEN
+    for name, shape in (("w", (2, rows, WIDTH)), ("r", (2, rows, HIDDEN)), ("b", (2, 2 * rows))):
+        known[name.upper()] = values(*shape)
+        shapes[name] = shape
+    shapes |= {"p": PEEPHOLES.shape, "l": (BATCH,)}
+    shapes |= dict.fromkeys(("h0", "c0"), (2, BATCH, HIDDEN))
+    names = inputs.split()
+    one = node(op, inputs, outputs_of(op), hidden_size=HIDDEN, direction="bidirectional", **attrs)
+    kept = {n: a for n, a in known.items() if n in names}
+    given = {n: s for n, s in shapes.items() if n in names}
+    proto = model(one, given, kept, outputs_of(op), types={"l": "int32"})
+    assert_matches(proto, folder, tolerance)
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("inputs", ["x w r b", "x w r", "x W r B _ h0", "x w R _ _ h0"])
+def test_weights_computed_at_run_time(op: str, inputs: str, tmp_path: Path) -> None:
+    attrs = {"linear_before_reset": 1} if op == "GRU" else {}
+    variant(op, inputs, tmp_path, **attrs)
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("inputs", ["x W R B L", "x W R B L h0"])
+def test_sequences_that_end_at_different_steps(op: str, inputs: str, tmp_path: Path) -> None:
+    variant(op, inputs, tmp_path)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_lengths_of_sequences_at_run_time(op: str, tmp_path: Path) -> None:
+    attrs = {"hidden_size": HIDDEN, "direction": "bidirectional"}
+    one = node(op, "x w r b l h0", outputs_of(op), **attrs)
+    shapes = {"x": (STEPS, BATCH, WIDTH), "l": (BATCH,), "h0": (2, BATCH, HIDDEN)}
+    proto = model(one, shapes, weights(op, 2), outputs_of(op), types={"l": "int32"})
+    network = build_network(save(proto, tmp_path))
+    feeds = random_feeds(network) | {"l": LENGTHS}
+    found, want = execute(network, feeds), onnxruntime_outputs(proto, feeds)
+    for name in outputs_of(op).split():
+        np.testing.assert_allclose(found[name], want[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("attrs", [{}, {"clip": 0.2}, {"input_forget": 1}])
+@pytest.mark.parametrize("inputs", ["x W R B _ _ _ P", "x W R B L h0 c0 p", "x w r b _ h0 c0"])
+def test_forms_of_lstm(inputs: str, attrs: dict[str, object], tmp_path: Path) -> None:
+    variant("LSTM", inputs, tmp_path, **attrs)
+
+
+@pytest.mark.parametrize("op", ["RNN", "GRU"])
+def test_clip(op: str, tmp_path: Path) -> None:
+    variant(op, "x W R B _ h0", tmp_path, clip=0.3)
+
+
 @pytest.mark.parametrize(
-    ("attrs", "inputs", "reason"),
+    ("names", "attrs"),
     [
-        ({"clip": 1.0}, "x w r", "'clip'"),
-        ({"layout": 1}, "x w r", "'layout'"),
-        ({"input_forget": 1}, "x w r", "'input_forget'"),
-        ({"activations": ["Elu", "Tanh", "Tanh"]}, "x w r", "activations are Elu, Tanh, Tanh"),
-        ({}, "x w r b lengths", "different steps"),
-        ({}, "x w r b _ _ _ p", "peepholes"),
-        ({}, "x w q", "computed at run time"),
+        (["HardSigmoid", "Elu", "LeakyRelu"], {}),
+        (["HardSigmoid", "LeakyRelu", "Elu"], {"activation_alpha": [0.3, 0.1, 0.7]}),
+        (
+            ["Affine", "ScaledTanh", "ThresholdedRelu"],
+            {"activation_alpha": [0.3, 0.9, 0.1], "activation_beta": [0.2, 0.8]},
+        ),
     ],
 )
-def test_what_is_refused_says_why(
-    attrs: dict[str, object], inputs: str, reason: str, tmp_path: Path
+def test_activations_with_parameters(
+    names: list[str], attrs: dict[str, list[float]], tmp_path: Path
 ) -> None:
-    constants = weights("LSTM") | {
-        "lengths": np.array([STEPS, 2, 1], np.int32),
-        "p": values(1, 3 * HIDDEN),
-    }
-    names = ["" if n == "_" else n for n in inputs.split()]
-    one = helper.make_node("LSTM", names, ["", "h"], hidden_size=HIDDEN, **attrs)
-    shapes = {"x": (STEPS, BATCH, WIDTH)} | ({"q": (1, 4 * HIDDEN, HIDDEN)} if "q" in names else {})
-    kept = {n: a for n, a in constants.items() if n in names}
-    proto = model(one, shapes, kept, "h")
+    twice = {name: 2 * given for name, given in attrs.items()}
+    variant("LSTM", "x W R B", tmp_path, activations=2 * names, **twice)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_batch_first(op: str, tmp_path: Path) -> None:
+    """As the same operator between transposes: ONNX Runtime has no layout 1."""
+    states = {"h0": (BATCH, 2, HIDDEN)} | ({"c0": (BATCH, 2, HIDDEN)} if op == "LSTM" else {})
+    shapes = {"x": (BATCH, STEPS, WIDTH)} | states
+    constants, outputs = weights(op, 2), outputs_of(op).split()
+    attrs = {"hidden_size": HIDDEN, "direction": "bidirectional"}
+    inputs = " ".join(["x w r b _", *states])
+    one = node(op, inputs, outputs_of(op), layout=1, **attrs)
+    network = build_network(save(model(one, shapes, constants, outputs_of(op)), tmp_path))
+    feeds = random_feeds(network)
+    turned = [node("Transpose", n, f"{n}t", perm=[1, 0, 2]) for n in shapes]
+    inner = " ".join(["xt w r b _", *(f"{n}t" for n in states)])
+    turned.append(node(op, inner, " ".join(f"{n}t" for n in outputs), **attrs))
+    turned.append(node("Transpose", "yt", "y", perm=[2, 0, 1, 3]))
+    turned += [node("Transpose", f"{n}t", n, perm=[1, 0, 2]) for n in outputs[1:]]
+    want = onnxruntime_outputs(model(turned, shapes, constants, outputs_of(op)), feeds)
+    found = execute(network, feeds)
+    for name in outputs:
+        np.testing.assert_allclose(found[name], want[name], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("Sine", "activations are Sine"), ("Affine", "needs alpha and beta")]
+)
+def test_an_unknown_activation_is_refused(name: str, reason: str, tmp_path: Path) -> None:
+    one = node("RNN", "x w r", "_ h", hidden_size=HIDDEN, activations=[name])
+    proto = model(one, {"x": (STEPS, BATCH, WIDTH)}, {n: weights("RNN")[n] for n in "wr"}, "h")
     with pytest.raises(UnsupportedOperator, match=reason):
         build_network(save(proto, tmp_path))

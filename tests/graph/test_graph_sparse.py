@@ -16,7 +16,7 @@ from autotune.graph.sparse import best_blocks, to_blocks
 from autotune.loopir.lower import lower
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
-from autotune.search.policy import default_steps
+from autotune.search.defaults import default_steps
 from autotune.search.sketch import generate_sketches
 from autotune.target import host_target
 from autotune.te.dag import ComputeDAG

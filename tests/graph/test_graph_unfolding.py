@@ -223,9 +223,9 @@ def test_all_operators_without_a_meaning_are_named_at_once(tmp_path: Path) -> No
     taken = branch(call("Fused", "d", "p"))
     other = branch(node("Abs", "d", "q"))
     nodes = [
-        node("Det", "x", "d", name="det"),
+        node("RandomNormalLike", "x", "d", name="det"),
         call("Inner", "x", "i"),
-        node("Det", "i", "d2"),
+        node("RandomNormalLike", "i", "d2"),
         helper.make_node("If", ["c"], ["o"], then_branch=taken, else_branch=other),
         node("Relu", "o", "relu"),
         node("Add", "d2 relu", "y"),
@@ -235,7 +235,7 @@ def test_all_operators_without_a_meaning_are_named_at_once(tmp_path: Path) -> No
     with pytest.raises(UnsupportedOperator) as caught:
         build_network(save(with_functions(nodes, inner), tmp_path))
     assert caught.value.message == (
-        "3 operators are not supported: 'Det' (2 nodes, first 'det'), "
+        "3 operators are not supported: 'RandomNormalLike' (2 nodes, first 'det'), "
         "'StringNormalizer' (1 node, 'i/t'), 'my.Fused' (1 node, 'p')"
     )
     assert "autotune/" not in caught.value.hint

@@ -17,7 +17,7 @@ from autotune.network.compiler import compile_network
 from autotune.network.memory import live_blocks
 from autotune.network.runtime import Model, random_inputs
 from autotune.schedule.steps import Steps
-from autotune.search.policy import default_steps
+from autotune.search.defaults import default_steps
 from autotune.target import host_target
 
 

@@ -19,7 +19,7 @@ from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model
 from autotune.schedule.steps import Steps, Winograd
 from autotune.search.cost.analysis import analyse
-from autotune.search.policy import default_steps
+from autotune.search.defaults import default_steps
 from autotune.search.sketch import generate_sketches
 from autotune.target import host_target
 from autotune.te.dag import ComputeDAG

@@ -17,7 +17,7 @@ from autotune.measure.local import local_measurer
 from autotune.measure.options import MeasureOptions
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
-from autotune.search.policy import default_steps
+from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from tests.graph.onnx_models import model, node, onnxruntime_outputs, save
 from tests.graph.text_models import text_transformer
@@ -234,11 +234,144 @@ def test_scatter_at_constant_indices(op: str, dtype: str, tmp_path: Path) -> Non
     assert_right(node(op, "x i u"), feeds, tmp_path, {"i": index}, dtype)
 
 
-def test_scatter_at_computed_indices_is_refused(tmp_path: Path) -> None:
-    types = {"i": "int64"}
-    proto = model(node("ScatterND", "x i x"), {"x": (4,), "i": (4, 1)}, types=types)
-    with pytest.raises(UnsupportedOperator, match="only constant indices"):
-        build_network(save(proto, tmp_path))
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((40, 1), "float32"), ((7, 2, 2), "int64"), ((30, 3), "float32")]
+)
+def test_scatter_of_slices_at_computed_indices(
+    shape: tuple[int, ...], dtype: str, reduction: str, tmp_path: Path
+) -> None:
+    """Many updates of the same elements, negative indices, elements without any update."""
+    x = integers(-4, 5, 9, 5, 6, dtype=dtype)
+    limits = np.array(x.shape[: shape[-1]])
+    index = integers(-5, 5, *shape)
+    updates = integers(-2, 3, *shape[:-1], *x.shape[shape[-1] :], dtype=dtype)
+    assert (np.abs(index) <= limits).all()
+    op = node("ScatterND", "x i u", reduction=reduction)
+    if reduction == "none":  # ONNX Runtime keeps any of several
+        index = np.unique(index.reshape(-1, shape[-1]) % limits, axis=0)
+        updates = integers(-2, 3, len(index), *x.shape[shape[-1] :], dtype=dtype)
+    assert_right(op, {"x": x, "i": index, "u": updates}, tmp_path, output=dtype)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
+@pytest.mark.parametrize(
+    ("shape", "axis", "dtype"),
+    [
+        ((9, 5, 6), 0, "float32"),
+        ((4, 5, 3), 0, "int32"),
+        ((4, 5, 3), 1, "float32"),
+        ((9, 3, 8), -1, "uint8"),
+    ],
+)
+def test_scatter_of_elements_at_computed_indices(
+    shape: tuple[int, ...], axis: int, dtype: str, reduction: str, tmp_path: Path
+) -> None:
+    """Of several updates of an element the last one is kept, as in ONNX Runtime."""
+    low = 0 if dtype == "uint8" else -2
+    x, updates = (integers(low, 3, *s, dtype=dtype) for s in ((9, 5, 6), shape))
+    index = integers(-5, 5, *shape)
+    op = node("ScatterElements", "x i u", axis=axis, reduction=reduction)
+    assert_right(op, {"x": x, "i": index, "u": updates}, tmp_path, output=dtype)
+
+
+@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
+def test_messages_of_a_graph_network(op: str, tmp_path: Path) -> None:
+    """Rows of senders, a product, and their sums at the receivers, as exporters write them."""
+    into = node("Unsqueeze", "to one", "column")
+    scatter = node("ScatterND", "zeros column messages", "sums", reduction="add")
+    if op == "ScatterElements":
+        wide = node("Expand", "column shape", "wide")
+        scatter = node(op, "zeros wide messages", "sums", axis=0, reduction="add")
+    nodes = [node("Gather", "x from", "rows"), node("MatMul", "rows w", "messages"), into]
+    nodes += [wide] if op == "ScatterElements" else []
+    nodes += [scatter, node("Relu", "sums", "y")]
+    constants = {"w": values(8, 24), "one": np.array([1]), "zeros": np.zeros((30, 24), "f4")}
+    constants |= {"shape": np.array([90, 24])}
+    ends = integers(0, 30, 2, 90)
+    feeds = {"x": values(30, 8), "from": ends[0], "to": ends[1]}
+    assert_right(nodes, feeds, tmp_path, constants, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements", "TensorScatter"])
+def test_a_static_cache_at_a_position_of_run_time(op: str, tmp_path: Path) -> None:
+    cache, new, at = values(2, 3, 16, 8), values(2, 3, 1, 8), np.array([5])
+    feeds = {"cache": cache, "new": new, "at": at}
+    if op == "ScatterND":  # positions first
+        turned = {"cache": cache.transpose(2, 0, 1, 3), "new": new.transpose(2, 0, 1, 3)}
+        feeds |= {name: a.copy() for name, a in turned.items()}
+        nodes = [node("Unsqueeze", "at one", "rows"), node(op, "cache rows new")]
+    elif op == "ScatterElements":
+        nodes = [node("Expand", "at shape", "rows"), node(op, "cache rows new", axis=2)]
+    else:
+        feeds["at"] = np.array([5, 9])
+        nodes = [node(op, "cache new at")]
+    types = {name: str(a.dtype) for name, a in feeds.items()}
+    known = {"one": np.array([1]), "shape": np.array([2, 3, 1, 8])}
+    shapes = {n: a.shape for n, a in feeds.items()}
+    proto = model(nodes, shapes, known, types=types, opset=24)
+    want = feeds["cache"].copy()
+    if op == "ScatterND":
+        want[5] = feeds["new"][0]
+    else:
+        for batch, position in enumerate(feeds["at"] if op == "TensorScatter" else (5, 5)):
+            want[batch, :, position] = new[batch, :, 0]
+    found = compiled(proto, tmp_path).run(feeds)["y"]
+    np.testing.assert_array_equal(found, want)
+
+
+def test_the_last_of_several_updates_is_kept(tmp_path: Path) -> None:
+    types = {"i": "int64", "y": "float32"}
+    proto = model(node("ScatterND", "x i u"), {"x": (3,), "i": (4, 1), "u": (4,)}, types=types)
+    feeds = {"x": values(3), "i": np.array([[1], [0], [1], [0]]), "u": values(4)}
+    found = compiled(proto, tmp_path).run(feeds)["y"]
+    np.testing.assert_array_equal(found, [feeds["u"][3], feeds["u"][2], feeds["x"][2]])
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "attrs"),
+    [
+        ((2, 3, 6, 7), {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "strides": [2, 1]}),
+        ((2, 3, 9), {"kernel_shape": [3], "dilations": [2]}),
+        ((1, 2, 4, 5, 6), {"kernel_shape": [2] * 3, "strides": [2] * 3, "ceil_mode": 1}),
+        ((1, 2, 4, 5), {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
+    ],
+)
+def test_places_of_the_largest_elements(
+    shape: tuple[int, ...], attrs: Mapping[str, object], order: int, tmp_path: Path
+) -> None:
+    """The first one of several, whatever order the result counts them in."""
+    op = node("MaxPool", "x", "_ y", storage_order=order, **attrs)
+    x = integers(-2, 2, *shape, dtype="float32")
+    x[0, 0] = -np.inf
+    assert_right(op, {"x": x}, tmp_path, output="int64")
+
+
+def test_unpooling_puts_elements_where_they_were(tmp_path: Path) -> None:
+    window = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [node("MaxPool", "x", "m i", **window), node("MaxUnpool", "m i", **window)]
+    assert_right(nodes, {"x": values(2, 3, 6, 8)}, tmp_path)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_compress_by_a_constant(axis: int | None, tmp_path: Path) -> None:
+    attrs = {} if axis is None else {"axis": axis}
+    constants = {"c": np.array([False, True, True])}
+    assert_right(node("Compress", "x c", **attrs), {"x": values(4, 5)}, tmp_path, constants)
+
+
+@pytest.mark.parametrize(
+    ("op", "known"),
+    [
+        (node("Gather", "x n", axis=0), "NonZero"),
+        (node("Gather", "x n", axis=1), "Unique"),
+    ],
+)
+def test_what_constants_tell_is_no_operator(op: NodeProto, known: str, tmp_path: Path) -> None:
+    folded = node(known, "c", "n" if known == "NonZero" else "u n")
+    constants = {"c": np.array([3, 0, 2, 3])}
+    assert_right([folded, op], {"x": values(5, 6)}, tmp_path, constants)
 
 
 # --- along an axis ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.loopir.lower import lower
 from autotune.schedule.steps import Parts
-from autotune.search.policy import default_steps
+from autotune.search.defaults import default_steps
 from autotune.search.rules.algorithms import MANY_TERMS, TOO_MANY_TERMS, algorithms
 from autotune.search.sketch import generate_sketches
 from autotune.target import parse_target

@@ -10,7 +10,7 @@ import pytest
 from autotune import te
 from autotune.schedule.steps import Annotate, Reorder, Split
 from autotune.search.cost.analytic import estimate_s
-from autotune.search.policy import default_candidate
+from autotune.search.defaults import default_candidate
 from autotune.target import Target, parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce, add, both, compare, f32, idx, mul, select

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,7 +15,8 @@ from autotune.search.cost.analysis import analyse
 from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.cost.features import NAMES, features
 from autotune.search.cost.ranker import Ranker
-from autotune.search.policy import SketchPolicy, algorithm, default_steps
+from autotune.search.defaults import default_alternatives, default_candidate, default_steps
+from autotune.search.policy import SketchPolicy, algorithm
 from autotune.search.sketch import generate_sketches
 from autotune.target import parse_target
 from tests.schedule.small_dags import conv, gemm
@@ -150,3 +153,17 @@ def test_the_default_is_a_direct_sum_where_it_must_be_accurate() -> None:
         return any(isinstance(step, Winograd) for step in steps)
 
     assert [uses_winograd(error) for error in (1e-5, 5e-5)] == [False, True]
+
+
+def test_defaults_are_estimated_as_fast_as_what_a_longer_search_finds() -> None:
+    """Structures that drop out of the race early lose little."""
+    dag = conv(14, 14, 64, 64)
+    policy = SketchPolicy(dag, TARGET, 2, Ranker(0), np.random.default_rng(1))
+    thorough = next(policy.unmeasured_best((64,) * 6)).predicted_s
+    found = default_candidate(dag, TARGET, 2).predicted_s
+    assert found is not None
+    assert thorough is not None
+    assert found <= 1.03 * thorough
+    near = default_alternatives(dag, TARGET, 2, math.inf, 16, 1.02)
+    assert all(found <= 1.001 * (c.predicted_s or 0) for c in near)
+    assert all((c.predicted_s or math.inf) <= 1.03 * found for c in near)

@@ -15,7 +15,8 @@ from autotune.records import Entry, Log, MeasureRecord
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_text
 from autotune.search.cost.ranker import Ranker
-from autotune.search.policy import Candidate, SketchPolicy, default_candidate
+from autotune.search.defaults import default_candidate
+from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import Budget, Run, Scheduler, Session, TuningTask

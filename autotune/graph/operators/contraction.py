@@ -78,23 +78,24 @@ def _gemm(editor: Editor, node: Node) -> None:
     else:
         trans_b = int(node.attrs.get("transB", 0))
     attrs = {"trans_a": int(node.attrs.get("transA", 0)), "trans_b": trans_b}
-    shape = editor.types[node.output].shape
+    shape, dtype = editor.types[node.output].shape, editor.types[node.output].dtype
+    number = np.dtype(dtype).type
     steps: list[tuple[str, tuple[str, ...], dict[str, int]]] = [("MatMul", (a, b), attrs)]
     if alpha != 1.0:
-        steps.append(("Mul", (editor.constant("alpha", np.float32(alpha).reshape(1)),), {}))
+        steps.append(("Mul", (editor.constant("alpha", np.full(1, alpha, dtype)),), {}))
     if c and beta != 0.0:
         if beta != 1.0 and c not in editor.constants:
-            scaled = editor.new(f"{c}.beta", editor.types[c].shape)
-            factor = editor.constant("beta", np.float32(beta).reshape(1))
+            scaled = editor.new(f"{c}.beta", editor.types[c].shape, dtype)
+            factor = editor.constant("beta", np.full(1, beta, dtype))
             editor.emit(Node(node.name, "Mul", (c, factor), (scaled,)))
             c = scaled
         elif beta != 1.0:
-            c = editor.constant(f"{c}.beta", editor.constants[c] * np.float32(beta))
+            c = editor.constant(f"{c}.beta", editor.constants[c] * number(beta))
         steps.append(("Add", (c,), {}))
     previous: tuple[str, ...] = ()
     for n, (op, inputs, extra) in enumerate(steps, 1):
         last = n == len(steps)
-        out = node.output if last else editor.new(f"{node.output}.{op.lower()}", shape)
+        out = node.output if last else editor.new(f"{node.output}.{op.lower()}", shape, dtype)
         editor.emit(Node(node.name, op, previous + inputs, (out,), extra))
         previous = (out,)
 
@@ -159,9 +160,8 @@ def _pairwise(editor: Editor, node: Node) -> None:
         is_last = n == len(sources)
         kept = result if is_last else "".join(a for a in both if a in later)
         extents = _extents(editor, ((name, so_far), (other, found)))
-        out = (
-            node.output if is_last else editor.new(f"{node.output}.{n}", [extents[a] for a in kept])
-        )
+        shape, dtype = [extents[a] for a in kept], editor.types[node.output].dtype
+        out = node.output if is_last else editor.new(f"{node.output}.{n}", shape, dtype)
         _emit(editor, node, (name, other), [so_far, found, kept], out)
         name, so_far = out, kept
 
@@ -243,6 +243,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Gemm": Operator(canonical=_gemm, weight_input=1, check=_check_addend, n_terms=row_length),
     "Einsum": Operator(
         define=_einsum,
+        any_type=True,
         canonical=_pairwise,
         shape=_einsum_shape,
         n_terms=lambda given: max(int(a.size) for a in given),

@@ -2,6 +2,7 @@
 
     Conv(x, W, b)           activations (n, …spatial…, c); dense, depthwise or grouped
     ConvTranspose(x, W, b)  -> Conv, Interleave, Slice      every phase of it is a convolution
+                               (and what rearranges W where it is computed)
     Col2Im(x)               -> Interleave, or ConvTranspose where blocks overlap
 
 A transposed convolution of stride s adds W[k] to y[s·i + k] for every x[i]. Of y[s·q + r] only the
@@ -12,13 +13,13 @@ convolution of T taps, reversed, with a set of output channels for every r.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autotune.errors import ModelError
-from autotune.graph.ir import Array, Editor, Node, Shape, float_array, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
 from autotune.graph.limits import check_constant
 from autotune.graph.operators.definition import (
     Layout,
@@ -134,31 +135,32 @@ def window_size(given: Sequence[Array]) -> int:
 
 def _transposed_convolution(editor: Editor, node: Node) -> None:
     """ConvTranspose -> Conv, Interleave and, unless that is all of the result, Slice."""
-    weight = editor.constants.get(node.inputs[1])
-    if weight is None:
-        raise unsupported(node, editor.graph, "its weights are computed at run time")
+    weight = editor.types[node.inputs[1]].shape
     shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
     groups, size = node.attrs.get("group", 1), shape[2:]
     strides = tuple(node.attrs.get("strides", (1,) * len(size)))
-    kernel = _with_holes(node, weight)
-    begin = _begins(node, size, strides, kernel.shape[2:], out[2:])
+    given = node.attrs.get("dilations", (1,) * len(size))
+    dilations = tuple(1 if k == 1 else d for k, d in zip(weight[2:], given, strict=True))
+    kernel = tuple((k - 1) * d + 1 for k, d in zip(weight[2:], dilations, strict=True))
+    begin = _begins(node, size, strides, kernel, out[2:])
     taps, pads, offset = [], [], []
-    for h, s, k, b, o in zip(size, strides, kernel.shape[2:], begin, out[2:], strict=True):
+    for h, s, k, b, o in zip(size, strides, kernel, begin, out[2:], strict=True):
         t = max(-(-k // s), -(-(b + o) // s) - h + 1)
         first, last = min(b // s, t - 1), (b + o - 1) // s
         taps.append(t)
         pads.append((t - 1 - first, max(0, last - h + 1)))
         offset.append(b - s * first)
     phased = (t * s for t, s in zip(taps, strides, strict=True))
-    check_constant(node, 4 * math.prod(weight.shape[:2]) * math.prod(phased))
+    check_constant(node, 4 * math.prod(weight[:2]) * math.prod(phased))
     inputs = [
         node.inputs[0],
-        editor.constant(f"{node.inputs[1]}.phases", _phases(kernel, groups, taps, strides)),
+        _phases(_Folded(editor, node), node.inputs[1], groups, dilations, taps, strides),
     ]
     if len(node.inputs) > 2 and node.inputs[2]:
         inputs.append(_repeated_bias(editor, node, groups, math.prod(strides)))
     counts = [h + sum(p) - t + 1 for h, p, t in zip(size, pads, taps, strict=True)]
-    phases = editor.new(f"{node.output}.phases", (shape[0], out[1] * math.prod(strides), *counts))
+    channels, dtype = out[1] * math.prod(strides), editor.types[node.output].dtype
+    phases = editor.new(f"{node.output}.phases", (shape[0], channels, *counts), dtype)
     attrs = {
         "group": groups,
         "kernel_shape": tuple(taps),
@@ -166,7 +168,7 @@ def _transposed_convolution(editor: Editor, node: Node) -> None:
     }
     editor.emit(Node(node.name, "Conv", tuple(inputs), (phases,), attrs))
     whole = (*out[:2], *(s * n for s, n in zip(strides, counts, strict=True)))
-    name = node.output if whole == out else editor.new(f"{node.output}.whole", whole)
+    name = node.output if whole == out else editor.new(f"{node.output}.whole", whole, dtype)
     attrs = {"blocks": strides, "groups": groups, "blocks_first": True}
     editor.emit(Node(node.name, "Interleave", (phases,), (name,), attrs))
     if whole != out:
@@ -191,7 +193,8 @@ def _columns_to_image(editor: Editor, node: Node) -> None:
         (h + pads[a] + pads[rank + a] - dilations[a] * (block[a] - 1) - 1) // strides[a] + 1
         for a, h in enumerate(shape[2:])
     ]
-    columns = editor.new(f"{node.output}.columns", (n, rows, *counts))
+    dtype = editor.types[node.output].dtype
+    columns = editor.new(f"{node.output}.columns", (n, rows, *counts), dtype)
     editor.emit(Node(node.name, "Reshape", node.inputs[:1], (columns,)))
     whole = tuple(c * b for c, b in zip(counts, block, strict=True))
     if strides == block and whole == shape[2:] and not any(pads) and set(dilations) == {1}:
@@ -199,22 +202,11 @@ def _columns_to_image(editor: Editor, node: Node) -> None:
         editor.emit(Node(node.name, "Interleave", (columns,), node.outputs, attrs))
         return
     check_constant(node, 4 * shape[1] * math.prod(block) ** 2)
-    units = np.eye(math.prod(block), dtype=np.float32).reshape(-1, 1, *block)
+    units = np.eye(math.prod(block), dtype=dtype).reshape(-1, 1, *block)
     kernel = editor.constant(f"{node.output}.units", np.tile(units, (shape[1], *(1,) * (rank + 1))))
     attrs = {"strides": strides, "dilations": dilations, "pads": pads, "group": shape[1]}
     overlapping = Node(node.name, "ConvTranspose", (columns, kernel), node.outputs, attrs)
     _transposed_convolution(editor, overlapping)
-
-
-def _with_holes(node: Node, weight: Array) -> Array:
-    """The kernel (in, out/groups, …) with zeros between its taps."""
-    dilations = node.attrs.get("dilations", (1,) * (weight.ndim - 2))
-    taps = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
-    check_constant(node, 4 * math.prod(weight.shape[:2]) * math.prod(taps))
-    out = np.zeros((*weight.shape[:2], *taps), weight.dtype)
-    steps = tuple(slice(None, None, d) for d in (1, 1, *dilations))
-    out[steps] = weight
-    return out
 
 
 def _begins(node: Node, size: Shape, strides: Shape, kernel: Shape, out: Shape) -> list[int]:
@@ -230,25 +222,90 @@ def _begins(node: Node, size: Shape, strides: Shape, kernel: Shape, out: Shape) 
     return [n // 2 if mode == "SAME_UPPER" else n - n // 2 for n in cut]
 
 
-def _phases(kernel: Array, groups: int, taps: list[int], strides: Shape) -> Array:
-    """(in, out/groups, …) -> (groups · …phase… · out/groups, in/groups, …tap…), taps reversed."""
-    n_in, n_out = kernel.shape[:2]
-    missing = [t * s - k for t, s, k in zip(taps, strides, kernel.shape[2:], strict=True)]
-    full = np.pad(kernel, [(0, 0), (0, 0), *((0, m) for m in missing)])
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """Moves the elements of a tensor: at once where it is a constant, else by nodes."""
+
+    editor: Editor
+    node: Node
+
+    def reshape(self, x: str, *shape: int) -> str:
+        """x in another shape."""
+        return self._moved("Reshape", x, (), {}, lambda a: a.reshape(shape))
+
+    def transpose(self, x: str, *perm: int) -> str:
+        """x with its dimensions in another order."""
+        return self._moved("Transpose", x, (), {"perm": perm}, lambda a: a.transpose(perm))
+
+    def pad(self, x: str, *behind: int) -> str:
+        """x with zeros behind every dimension, or without its last elements."""
+        amounts = np.array((*(0,) * len(behind), *behind))
+        size = [slice(n if n < 0 else None) for n in behind]
+        widths = [(0, max(0, n)) for n in behind]
+        return self._moved("Pad", x, (amounts,), {}, lambda a: np.pad(a[tuple(size)], widths))
+
+    def flip(self, x: str, *axes: int) -> str:
+        """x with the order of elements reversed along some dimensions."""
+        n, least = len(axes), np.iinfo(np.int64).min
+        bounds = (np.full(n, -1), np.full(n, least), np.array(axes, np.int64), np.full(n, -1))
+        return self._moved("Slice", x, bounds, {}, lambda a: np.flip(a, axes))
+
+    def repeat(self, x: str, *shape: int) -> str:
+        """x broadcast to a shape."""
+        known = (np.array(shape),)
+        return self._moved("Expand", x, known, {}, lambda a: np.broadcast_to(a, shape))
+
+    def _moved(
+        self,
+        op: str,
+        x: str,
+        operands: tuple[Array, ...],
+        attrs: Mapping[str, object],
+        move: Callable[[Array], Array],
+    ) -> str:
+        editor, kind = self.editor, self.editor.types[x]
+        if x in editor.constants:
+            return editor.constant(
+                f"{x}.{op.lower()}", np.ascontiguousarray(move(editor.constants[x]))
+            )
+        like = np.broadcast_to(np.zeros(1, bool), kind.shape)
+        new = editor.new(f"{self.node.output}.weight", move(like).shape, kind.dtype)
+        known = (editor.constant(f"{new}.by", value) for value in operands)
+        editor.emit(Node(self.node.name, op, (x, *known), (new,), attrs))
+        return new
+
+
+def _phases(
+    to: _Folded, weight: str, groups: int, dilations: Shape, taps: Sequence[int], strides: Shape
+) -> str:
+    """(in, out/groups, …) -> (groups · …phase… · out/groups, in/groups, …tap…), taps reversed.
+
+    Dilation puts zeros between the taps.
+    """
+    n_in, n_out, *kernel = to.editor.types[weight].shape
+    rank = len(kernel)
+    if any(d > 1 for d in dilations):
+        apart = [n for k in kernel for n in (k, 1)]
+        holes = [n for d in dilations for n in (0, d - 1)]
+        weight = to.pad(to.reshape(weight, n_in, n_out, *apart), 0, 0, *holes)
+        kernel = [k * d for k, d in zip(kernel, dilations, strict=True)]
+        weight = to.reshape(weight, n_in, n_out, *kernel)
+    more = [t * s - k for t, s, k in zip(taps, strides, kernel, strict=True)]
+    if any(more):
+        weight = to.pad(weight, 0, 0, *more)
     pairs = [n for pair in zip(taps, strides, strict=True) for n in pair]
-    split = full.reshape(groups, n_in // groups, n_out, *pairs)
-    tap_axes = range(3, 3 + len(pairs), 2)
-    split = np.flip(split, tuple(tap_axes))
-    order = (0, *(a + 1 for a in tap_axes), 2, 1, *tap_axes)
-    return float_array(split.transpose(order).reshape(-1, n_in // groups, *taps))
+    weight = to.reshape(weight, groups, n_in // groups, n_out, *pairs)
+    tap_axes = range(3, 3 + 2 * rank, 2)
+    weight = to.flip(weight, *tap_axes)
+    weight = to.transpose(weight, 0, *(a + 1 for a in tap_axes), 2, 1, *tap_axes)
+    return to.reshape(weight, groups * math.prod(strides) * n_out, n_in // groups, *taps)
 
 
 def _repeated_bias(editor: Editor, node: Node, groups: int, n_phases: int) -> str:
-    bias = editor.constants.get(node.inputs[2])
-    if bias is None:
-        raise unsupported(node, editor.graph, "its bias is computed at run time")
-    parts = np.repeat(bias.reshape(groups, 1, -1), n_phases, axis=1)
-    return editor.constant(f"{node.inputs[2]}.phases", float_array(parts.reshape(-1)))
+    to, bias = _Folded(editor, node), node.inputs[2]
+    (n,) = editor.types[bias].shape
+    each = to.repeat(to.reshape(bias, groups, 1, n // groups), groups, n_phases, n // groups)
+    return to.reshape(each, n * n_phases)
 
 
 OPERATORS: Mapping[str, Operator] = {

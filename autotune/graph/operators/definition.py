@@ -22,14 +22,18 @@ from autotune.graph.ir import Array, Editor, Node, Shape
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
 from autotune.te.expr import (
     Axis,
+    Cast,
     Const,
     Expr,
+    Load,
     Tensor,
     add,
     cast,
+    distinct,
     dtype_of,
     f32,
     idx,
+    map_expr,
     maximum,
     minimum,
     mul,
@@ -62,7 +66,7 @@ class Scope:
 
     def compute(self, role: str, axes: Sequence[Axis], body: Expr) -> Tensor:
         """Define an intermediate or the result."""
-        op = compute(self._name(role), axes, body)
+        op = compute(self._name(role), axes, _in_one_type(body))
         self.ops.append(op)
         return op.tensor
 
@@ -82,6 +86,22 @@ class Scope:
         self._used[role] += 1
         n = self._used[role]
         return role if n == 1 else f"{role}{n}"
+
+
+def _in_one_type(body: Expr) -> Expr:
+    """`body` with the float32 literals of a formula as float64 where that is what it computes in.
+
+    Formulas are written once, with literals that both types have exactly; others ask for the type.
+    """
+    kinds = {dtype_of(e) for e in distinct(body) if isinstance(e, Load | Cast)}
+    if "float64" not in kinds or "float32" in kinds:
+        return body
+
+    def widened(e: Expr) -> Expr | None:
+        is_single = isinstance(e, Const) and e.dtype == "float32"
+        return Const(e.value, "float64") if isinstance(e, Const) and is_single else None
+
+    return map_expr(body, widened)
 
 
 def axes_of(shape: Sequence[int]) -> tuple[Axis, ...]:
@@ -137,9 +157,9 @@ def inside(index: Expr, extent: int) -> Expr:
     return maximum(idx(0), minimum(index, idx(extent - 1)))
 
 
-def literal(value: float) -> Const:
-    """A float literal."""
-    return f32(float(np.float32(value)))
+def literal(value: float, dtype: str = "float32") -> Const:
+    """A float literal: the nearest float32, or float64 where that is what is computed in."""
+    return Const(value, dtype) if dtype == "float64" else f32(float(np.float32(value)))
 
 
 def tensor(operands: Operands, n: int) -> Tensor:
@@ -235,6 +255,8 @@ class Operator:
     is_commutative: bool = False
     any_type: bool = False
     """Whether it is defined for all of `DTYPES`; otherwise for float32 alone."""
+    of_doubles: bool = False
+    """Whether it is defined for float64 as well, where it is not for all types."""
 
     # --- operands ---
     roles: tuple[str, ...] = ("x",)
@@ -270,6 +292,9 @@ class Operator:
     """Why attributes and operand shapes do not fit together, before inference; "" if they do."""
     shape: Callable[[Editor, Node], Shape | None] | None = None
     """The shape of the result where the `onnx` package infers less; None leaves it to that."""
+    dtype: Callable[[Editor, Node], str | None] | None = None
+    """The type of the result of an operator that opset 22 lacks, where it is not that of its first
+    operand; None for one that no program computes with."""
     check: Callable[[Editor, Node], str] | None = None
     """Why operands do not fit together, after inference, which asks less; "" if they do."""
     completed: Callable[[Editor, Node], Node] | None = None

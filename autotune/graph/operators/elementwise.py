@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.dtypes import is_float
-from autotune.graph.ir import Array, Editor, Node, Shape, float_array, is_denormal, unsupported
+from autotune.dtypes import DTYPES, is_float
+from autotune.graph.ir import Array, Editor, Node, Shape, float_array, is_denormal
 from autotune.graph.operators.definition import (
     Attrs,
     Formula,
@@ -99,12 +99,13 @@ def _softplus(attrs: Attrs, x: Expr) -> Expr:
 
 
 def _gelu(attrs: Attrs, x: Expr) -> Expr:
-    half = mul(literal(0.5), x)
+    number = partial(literal, dtype=dtype_of(x))
+    half = mul(number(0.5), x)
     if attrs.get("approximate", "none") == "tanh":
         cube = mul(x, mul(x, x))
-        inner = mul(literal(math.sqrt(2 / math.pi)), add(x, mul(literal(0.044715), cube)))
+        inner = mul(number(math.sqrt(2 / math.pi)), add(x, mul(number(0.044715), cube)))
         return mul(half, add(ONE, call("tanh", inner)))
-    return mul(half, add(ONE, call("erf", mul(x, literal(1 / math.sqrt(2))))))
+    return mul(half, add(ONE, call("erf", mul(x, number(1 / math.sqrt(2))))))
 
 
 def _unary(fn: str) -> Formula:
@@ -121,8 +122,37 @@ def _comparison(op: str) -> Formula:
 
 def _sign(attrs: Attrs, x: Expr) -> Expr:
     """-1, 1, or x itself where it is a zero or NaN."""
-    below = select(compare("lt", x, ZERO), f32(-1.0), x)
-    return select(compare("gt", x, ZERO), ONE, below)
+    zero, one = (number_like(x, n) for n in (0, 1))
+    below = x
+    if not DTYPES[dtype_of(x)].is_unsigned:
+        below = select(compare("lt", x, zero), number_like(x, -1), x)
+    return select(compare("gt", x, zero), one, below)
+
+
+def number_like(x: Expr, value: int) -> Const:
+    """A small whole number in the type of `x`."""
+    dtype = dtype_of(x)
+    return Const(DTYPES[dtype].literal(value), dtype)
+
+
+def _relu(attrs: Attrs, x: Expr) -> Expr:
+    return maximum(number_like(x, 0), x)
+
+
+def _quotient(attrs: Attrs, a: Expr, b: Expr) -> Expr:
+    """Integers: rounded towards zero, 0 where b is 0."""
+    return div(a, b) if is_float(dtype_of(a)) else binary("quot", a, b)
+
+
+def _power(attrs: Attrs, a: Expr, b: Expr) -> Expr:
+    """In the type of a; of floats if either is one, in float64 if both together need it."""
+    base, exponent = DTYPES[dtype_of(a)], DTYPES[dtype_of(b)]
+    if base == exponent:
+        return binary("pow" if base.is_float else "ipow", a, b)
+    if not base.is_float and not exponent.is_float:
+        wide = max(base, exponent, key=lambda d: (d.bits, not d.is_unsigned)).name
+        return cast(base.name, binary("ipow", cast(wide, a), cast(wide, b)))
+    return cast(base.name, binary("pow", cast("float64", a), cast("float64", b)))
 
 
 def _thresholded(attrs: Attrs, x: Expr) -> Expr:
@@ -140,12 +170,21 @@ def _is_infinite(attrs: Attrs, x: Expr) -> Expr:
 
 
 def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
-    """Integers: the result has the sign of b, which is not 0. Floats: the sign of a."""
-    if not is_float(dtype_of(a)):
+    """The result has the sign of b, with `fmod` that of a. Integers: 0 where b is 0."""
+    of_floats = is_float(dtype_of(a))
+    if not of_floats and isinstance(b, Const) and b.value and not attrs.get("fmod", 0):
         is_turned = compare("lt", b, Const(0, dtype_of(b)))
         rest = mod(select(is_turned, call("neg", a), a), call("abs", b))
         return select(is_turned, call("neg", rest), rest)
-    return binary("fmod", a, b)
+    rest = binary("fmod" if of_floats else "rem", a, b)
+    if attrs.get("fmod", 0) or DTYPES[dtype_of(a)].is_unsigned:
+        return rest
+    zero = number_like(a, 0)
+    is_below = compare("lt", b, zero)
+    is_turned = compare("ne", compare("lt", rest, zero), is_below)
+    moved = select(is_turned, add(rest, b), rest)
+    none = select(is_below, f32(-0.0), zero) if of_floats else rest
+    return select(compare("eq", rest, zero), none, moved)
 
 
 # --- rewrites ---------------------------------------------------------------------------------
@@ -176,7 +215,8 @@ def _folded_left(editor: Editor, node: Node) -> None:
     op = "Add" if node.op in ("Sum", "Mean") else node.op
     result = node.output
     if node.op == "Mean":
-        result = editor.new(f"{node.output}.sum", editor.types[node.output].shape)
+        kind = editor.types[node.output]
+        result = editor.new(f"{node.output}.sum", kind.shape, kind.dtype)
     total = node.inputs[0]
     for n, name in enumerate(node.inputs[1:], 1):
         last = n == len(node.inputs) - 1
@@ -186,7 +226,8 @@ def _folded_left(editor: Editor, node: Node) -> None:
         editor.emit(Node(node.name, op, (total, name), (out,)))
         total = out
     if node.op == "Mean":
-        share = editor.constant(f"{node.output}.share", np.full(1, 1 / len(node.inputs), "f4"))
+        value = np.full(1, 1 / len(node.inputs), editor.types[node.output].dtype)
+        share = editor.constant(f"{node.output}.share", value)
         editor.emit(Node(node.name, "Mul", (total, share), node.outputs))
 
 
@@ -230,17 +271,6 @@ def _inverse(editor: Editor, node: Node) -> None:
     editor.emit(replace(node, op=op, inputs=(a, editor.constant(f"{b}.inverse", inverse))))
 
 
-def _check_remainder(editor: Editor, node: Node) -> None:
-    """Mod of integers by nonzero constants, or `fmod` of floats; others are refused."""
-    divisor = editor.constants.get(node.inputs[1])
-    of_floats = is_float(editor.types[node.output].dtype)
-    if of_floats != bool(node.attrs.get("fmod", 0)):
-        raise unsupported(node, editor.graph, "floats need fmod = 1, integers fmod = 0")
-    if not of_floats and (divisor is None or not divisor.all()):
-        raise unsupported(node, editor.graph, "it divides by zero or by what is not constant")
-    editor.emit(node)
-
-
 def _check_slope(editor: Editor, node: Node) -> str:
     """The slope repeats along the result, which it does not widen."""
     slope, out = (editor.types[name].shape for name in (node.inputs[1], node.output))
@@ -264,6 +294,7 @@ def of_formula(formula: Formula, **fields: Any) -> Operator:
     return Operator(
         define=partial(_define, formula),
         formula=formula,
+        of_doubles=True,
         fusion=Fusion.ELEMENTWISE,
         layout=Layout.ELEMENTWISE,
         scalar_is_literal=True,
@@ -310,8 +341,8 @@ OPERATORS: Mapping[str, Operator] = {
     "Sub": of_formula(
         _binary("sub"), any_type=True, is_cheap=True, keeps_range=True, canonical=_inverse
     ),
-    "Div": of_formula(_binary("div"), canonical=_inverse),
-    "Pow": of_formula(_binary("pow"), canonical=_float_power),
+    "Div": of_formula(_quotient, any_type=True, canonical=_inverse),
+    "Pow": of_formula(_power, any_type=True, canonical=_float_power),
     **{
         op: of_formula(
             _binary(op.lower()),
@@ -325,8 +356,8 @@ OPERATORS: Mapping[str, Operator] = {
     },
     "Sum": Operator(canonical=_folded_left, is_identity=_is_single),
     "Mean": Operator(canonical=_folded_left, is_identity=_is_single),
-    "Mod": of_formula(_remainder, any_type=True, resolve=_check_remainder),
-    "Relu": of_formula(lambda attrs, x: maximum(ZERO, x), is_cheap=True),
+    "Mod": of_formula(_remainder, any_type=True),
+    "Relu": of_formula(_relu, any_type=True, is_cheap=True),
     "Clip": of_formula(_clip, any_type=True, is_cheap=True, keeps_range=True),
     "Reciprocal": of_formula(lambda attrs, x: div(ONE, x)),
     "LeakyRelu": of_formula(_leaky, is_cheap=True),
@@ -341,7 +372,7 @@ OPERATORS: Mapping[str, Operator] = {
     "HardSwish": of_formula(lambda attrs, x: mul(x, _linear_clip(1 / 6, 0.5, x))),
     "Gelu": of_formula(_gelu),
     "Mish": of_formula(lambda attrs, x: mul(x, call("tanh", _softplus(attrs, x)))),
-    "Sign": of_formula(_sign),
+    "Sign": of_formula(_sign, any_type=True),
     "Identity": of_formula(
         lambda attrs, x: x,
         any_type=True,

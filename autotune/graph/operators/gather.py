@@ -1,4 +1,4 @@
-"""① Gather, Scatter and OneHot: operators whose operands hold indices."""
+"""① Gather and OneHot: operators whose operands hold indices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autotune.graph.operators.movement import emit_slice
 from autotune.te.expr import INDEX, Expr, Tensor, add, cast, compare, idx, select
 
 
-def _chosen(index: Expr, extent: int) -> Expr:
+def chosen(index: Expr, extent: int) -> Expr:
     """The position that an element of an ONNX index stands for: negative ones count from the end.
 
     An index outside of the dimension is clamped, so that no input makes a kernel read elsewhere.
@@ -40,7 +40,7 @@ def _gather(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
     axes = axes_of(shape)
     last = axis + len(shape) - len(x.shape) + 1
     at = index[axes[axis:last] or (idx(0),)]
-    element = x[(*axes[:axis], _chosen(at, x.shape[axis]), *axes[last:])]
+    element = x[(*axes[:axis], chosen(at, x.shape[axis]), *axes[last:])]
     return scope.compute("gather", axes or POINT, element)
 
 
@@ -49,7 +49,7 @@ def _gather_elements(scope: Scope, node: Node, operands: Operands, shape: Shape)
     x, index = tensor(operands, 0), tensor(operands, 1)
     axis = node.attrs.get("axis", 0) % len(x.shape)
     axes = axes_of(shape)
-    at = _chosen(index[axes], x.shape[axis])
+    at = chosen(index[axes], x.shape[axis])
     return scope.compute("gather", axes, x[(*axes[:axis], at, *axes[axis + 1 :])])
 
 
@@ -59,7 +59,7 @@ def _gather_nd(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Te
     n_batch, n_rows = node.attrs.get("batch_dims", 0), len(index.shape) - 1
     axes = axes_of(shape)
     at = [
-        _chosen(index[(*axes[:n_rows], idx(k))], x.shape[n_batch + k])
+        chosen(index[(*axes[:n_rows], idx(k))], x.shape[n_batch + k])
         for k in range(index.shape[-1])
     ]
     element = x[(*axes[:n_batch], *at, *axes[n_rows:])]
@@ -95,41 +95,6 @@ def _to_slices(editor: Editor, node: Node) -> None:
         editor.emit(Node(node.name, "Concat", tuple(parts), (whole,), {"axis": axis}))
         parts = [whole]
     editor.emit(Node(node.name, "Reshape", tuple(parts), node.outputs))
-
-
-def _scatter(editor: Editor, node: Node) -> None:
-    """ScatterND and ScatterElements at constant indices -> Where(hit, Gather(updates, rows), x).
-
-    Of several updates of one element the last one wins.
-    """
-    x, index, updates = node.inputs
-    if index not in editor.constants or node.attrs.get("reduction", "none") != "none":
-        raise unsupported(node, editor.graph, "only constant indices, and no reduction")
-    shape, dtype = editor.types[x].shape, editor.types[x].dtype
-    at = _scattered(node, editor.constants[index])
-    outer, rest = shape[: at.shape[1]], shape[at.shape[1] :]
-    which = np.full(outer, -1)
-    which[tuple((at % outer).T)] = np.arange(len(at))
-    hit = editor.constant(f"{node.output}.hit", (which >= 0).reshape(*outer, *(1 for _ in rest)))
-    rows = editor.constant(f"{node.output}.rows", np.maximum(which, 0))
-    stem = f"{node.output}.updates"
-    if updates in editor.constants:
-        listed = editor.constant(stem, editor.constants[updates].reshape(len(at), *rest))
-    else:
-        listed = editor.new(stem, (len(at), *rest), dtype)
-        editor.emit(Node(node.name, "Reshape", (updates,), (listed,)))
-    taken = editor.new(f"{node.output}.taken", shape, dtype)
-    editor.emit(Node(node.name, "Gather", (listed, rows), (taken,), {"axis": 0}))
-    editor.emit(Node(node.name, "Where", (hit, taken, x), node.outputs))
-
-
-def _scattered(node: Node, index: Array) -> Array:
-    """The target of every update, one row each: an index of the leading dimensions."""
-    if node.op == "ScatterND":
-        return index.reshape(-1, index.shape[-1])
-    at = np.indices(index.shape)
-    at[node.attrs.get("axis", 0)] = index
-    return at.reshape(index.ndim, -1).T
 
 
 def _runs(values: list[int]) -> list[range]:
@@ -179,25 +144,27 @@ def _one_hot(editor: Editor, node: Node) -> None:
 # --- checks -----------------------------------------------------------------------------------
 
 
-def _check_indices(editor: Editor, node: Node) -> str:
+def check_indices(editor: Editor, node: Node) -> str:
     """Constant indices lie inside of their table; others are clamped when the network runs."""
     index, shape = editor.constants.get(node.inputs[1]), editor.types[node.inputs[0]].shape
     if index is None or not index.size:
         return ""
     if node.op.endswith("ND"):
-        extents = np.array(_extents_nd(node, shape, index.shape))
+        extents = np.array(extents_nd(node, shape, index.shape))
     else:
         extents = np.array(shape[node.attrs.get("axis", 0)])
     outside = (index < -extents) | (index >= extents)
     return f"index {index[outside][0]} outside of {shape_text(shape)}" if outside.any() else ""
 
 
-def _extents(node: Node, shape: Shape, index: Shape) -> Shape:
+def extents_along(node: Node, shape: Shape, index: Shape) -> Shape:
+    """The dimension that attribute `axis` names."""
     axis = node.attrs.get("axis", 0) % len(shape)
     return shape[axis : axis + 1]
 
 
-def _extents_nd(node: Node, shape: Shape, index: Shape) -> Shape:
+def extents_nd(node: Node, shape: Shape, index: Shape) -> Shape:
+    """The dimensions that the last one of an index tells the places of."""
     first: int = node.attrs.get("batch_dims", 0)
     return shape[first : first + index[-1]]
 
@@ -218,17 +185,17 @@ OPERATORS: Mapping[str, Operator] = {
         any_type=True,
         selects=True,
         keeps_range=True,
-        indexed=_extents,
+        indexed=extents_along,
         resolve=_to_slices,
-        check=_check_indices,
+        check=check_indices,
     ),
     "GatherElements": Operator(
         define=_gather_elements,
         fusion=Fusion.INJECTIVE,
         any_type=True,
         keeps_range=True,
-        indexed=_extents,
-        check=_check_indices,
+        indexed=extents_along,
+        check=check_indices,
         evaluate=_evaluate_elements,
     ),
     "GatherND": Operator(
@@ -236,10 +203,8 @@ OPERATORS: Mapping[str, Operator] = {
         fusion=Fusion.INJECTIVE,
         any_type=True,
         keeps_range=True,
-        indexed=_extents_nd,
-        check=_check_indices,
+        indexed=extents_nd,
+        check=check_indices,
     ),
-    "ScatterND": Operator(resolve=_scatter, check=_check_indices),
-    "ScatterElements": Operator(resolve=_scatter, check=_check_indices),
     "OneHot": Operator(canonical=_one_hot, axis_may_be_rank=True),
 }

@@ -16,11 +16,12 @@ Formulas: ONNX operator reference. Both are defined on the stored layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
-from autotune.graph.ir import Editor, Node, Shape, unsupported
+from autotune.graph.ir import Editor, Node, Shape
 from autotune.graph.operators.definition import (
     Layout,
     Operands,
@@ -115,11 +116,24 @@ def _place(node: Node, named: Expr, size: int) -> Expr:
     scaled = mul(add(named, _ONE), literal((size - 1) / 2 if is_aligned else size / 2))
     place = scaled if is_aligned else sub(scaled, _HALF)
     padding = node.attrs.get("padding_mode", "zeros")
+    is_cubic = node.attrs.get("mode") == "cubic"
     if padding == "zeros":
-        return _clamped(place, -1, size)
+        return _clamped(place, -3, size + 1) if is_cubic else _clamped(place, -1, size)
     if padding == "reflection":
-        place = _reflected(place, 0.0 if is_aligned else -0.5, size - 1 if is_aligned else size)
-    return _clamped(place, 0, size - 1)
+        place = _mirrored(node, place, size)
+        return _clamped(place, -1, size) if is_cubic else _clamped(place, 0, size - 1)
+    clamped = _clamped(place, 0, size - 1)
+    if not is_cubic or is_aligned:
+        return clamped
+    # as in ONNX Runtime: what lies on the outer half of a pixel at the border stays there
+    is_inside = both(compare("ge", place, literal(-0.5)), compare("le", place, literal(size - 0.5)))
+    return select(is_inside, place, clamped)
+
+
+def _mirrored(node: Node, place: Expr, size: int) -> Expr:
+    """`place` reflected into the image, which ends at centres or at edges of its pixels."""
+    is_aligned = bool(node.attrs.get("align_corners", 0))
+    return _reflected(place, 0.0 if is_aligned else -0.5, size - 1 if is_aligned else size)
 
 
 def _reflected(place: Expr, low: float, span: float) -> Expr:
@@ -142,32 +156,56 @@ def _clamped(place: Expr, low: int, high: int) -> Expr:
 def _taps(scope: Scope, node: Node, place: Tensor, at: Sequence[Axis], size: int) -> list[Tap]:
     """The pixels around a place along one dimension."""
     here = place[tuple(at)]
-    is_nearest = node.attrs.get("mode") == "nearest"
-    first = call("round" if is_nearest else "floor", here)
+    mode, padding = node.attrs.get("mode"), node.attrs.get("padding_mode", "zeros")
+    first = call("round" if mode == "nearest" else "floor", here)
     cell = scope.compute("cell", at, cast("int64", first))
     behind = sub(here, first)
-    weights = (_ONE,) if is_nearest else (sub(_ONE, behind), behind)
+    weights: tuple[Expr, ...] = (sub(_ONE, behind), behind)
+    if mode != "linear":
+        weights = _cubic(behind) if mode == "cubic" else (_ONE,)
     taps: list[Tap] = []
-    for k, weight in enumerate(weights):
+    for k, weight in enumerate(weights, -1 if mode == "cubic" else 0):
+        named = add(first, literal(k))
         pixel = add(cast(INDEX, cell[tuple(at)]), idx(k))
-        is_zero_around = node.attrs.get("padding_mode", "zeros") == "zeros"
-        seen = _is_seen(add(first, literal(k)), size) if is_zero_around else None
+        if mode == "cubic" and padding == "reflection":
+            turned = scope.compute("cell", at, cast("int64", _mirrored(node, named, size)))
+            pixel = cast(INDEX, turned[tuple(at)])
+        seen = _is_seen(named, size) if padding == "zeros" else None
         taps.append((weight, inside(pixel, size), seen))
     return taps
+
+
+def _cubic(x: Expr) -> tuple[Expr, ...]:
+    """Weights of the pixels at -1, 0, 1 and 2 for a place x in [0, 1) (Keys, 1981; a = -0.75)."""
+    a = -0.75
+
+    def horner(t: Expr, *coefficients: float) -> Expr:
+        total: Expr = literal(coefficients[0])
+        for value in coefficients[1:]:
+            total = add(mul(total, t), literal(value))
+        return total
+
+    def near(t: Expr) -> Expr:
+        return horner(t, a + 2, -(a + 3), 0.0, 1.0)
+
+    def far(t: Expr) -> Expr:
+        return horner(t, a, -5 * a, 8 * a, -4 * a)
+
+    return far(add(x, _ONE)), near(x), near(sub(_ONE, x)), far(sub(literal(2.0), x))
 
 
 def _is_seen(pixel: Expr, size: int) -> Expr:
     return both(compare("ge", pixel, _ZERO), compare("le", pixel, literal(size - 1)))
 
 
-def _check_mode(editor: Editor, node: Node) -> None:
+def _named_mode(editor: Editor, node: Node) -> None:
+    """Attribute `mode` by the name that it has from opset 20 on."""
     mode = node.attrs.get("mode", "linear")
-    if "cubic" in mode:
-        raise unsupported(node, editor.graph, f"mode '{mode}'")
-    editor.emit(node)
+    names = {"bilinear": "linear", "bicubic": "cubic"}
+    editor.emit(replace(node, attrs={**node.attrs, "mode": names.get(mode, mode)}))
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "GridSample": Operator(define=_grid_sample, layout=Layout.SPATIAL, resolve=_check_mode),
+    "GridSample": Operator(define=_grid_sample, layout=Layout.SPATIAL, resolve=_named_mode),
     "Interpolate": Operator(define=_interpolate, any_type=True),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def _normalise_groups(scope: Scope, node: Node, operands: Operands, shape: Shape
     x, axes = tensor(operands, 0), axes_of(shape)
     size = shape[-1] // node.attrs["num_groups"]
     share = 1 / (math.prod(shape[1:-1]) * size)
-    mean = mul(read(_group_sum(scope, x, size, lambda e: e), axes), literal(share))
+    mean = mul(read(_group_sum(scope, x, size, lambda e: e), axes), literal(share, x.dtype))
     centred = scope.compute("sub", axes, sub(read(x, axes), mean))
     total = _group_sum(scope, centred, size, square)
     return _scaled(scope, node, operands, centred, total, share)
@@ -109,8 +110,9 @@ def _scaled(
 ) -> Tensor:
     """centred / sqrt(squares·share + ε) · scale + bias; scale and bias are operands 1 and 2."""
     axes = axes_of(centred.shape)
-    variance = mul(read(squares, axes), literal(share))
-    epsilon = literal(node.attrs.get("epsilon", 1e-5))
+    number = partial(literal, dtype=centred.dtype)
+    variance = mul(read(squares, axes), number(share))
+    epsilon = number(node.attrs.get("epsilon", 1e-5))
     body = mul(read(centred, axes), call("rsqrt", add(variance, epsilon)))
     body = mul(body, read(tensor(operands, 1), axes))
     bias = optional(operands, 2)
@@ -127,9 +129,10 @@ def _lrn(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     element = x[(*axes[:-1], c)]
     body = Reduce("sum", select(inside, mul(element, element), f32(0.0)), (near,))
     squares = scope.compute("squares", axes, body)
-    scale = literal(node.attrs.get("alpha", 1e-4) / size)
-    base = add(literal(node.attrs.get("bias", 1.0)), mul(read(squares, axes), scale))
-    beta = literal(-node.attrs.get("beta", 0.75))
+    number = partial(literal, dtype=x.dtype)
+    scale = number(node.attrs.get("alpha", 1e-4) / size)
+    base = add(number(node.attrs.get("bias", 1.0)), mul(read(squares, axes), scale))
+    beta = number(-node.attrs.get("beta", 0.75))
     return scope.compute("lrn", axes, mul(read(x, axes), binary("pow", base, beta)))
 
 
@@ -145,11 +148,12 @@ def _batch_norm(editor: Editor, node: Node) -> None:
     factor = scale / np.sqrt(var + node.attrs.get("epsilon", 1e-5))
     rank = len(editor.types[node.output].shape)
     dims = (-1,) + (1,) * (rank - 2)
-    mul = editor.constant(f"{node.output}.scale", factor.reshape(dims).astype(np.float32))
+    kind = editor.types[node.output]
+    mul = editor.constant(f"{node.output}.scale", factor.reshape(dims).astype(kind.dtype))
     add = editor.constant(
-        f"{node.output}.shift", (bias - mean * factor).reshape(dims).astype(np.float32)
+        f"{node.output}.shift", (bias - mean * factor).reshape(dims).astype(kind.dtype)
     )
-    scaled = editor.new(f"{node.output}.scaled", editor.types[node.output].shape)
+    scaled = editor.new(f"{node.output}.scaled", kind.shape, kind.dtype)
     editor.emit(Node(node.name, "Mul", (node.inputs[0], mul), (scaled,)))
     editor.emit(Node(node.name, "Add", (scaled, add), node.outputs[:1]))
 
@@ -159,10 +163,12 @@ def _lp_normalisation(editor: Editor, node: Node) -> None:
     kind = editor.types[node.output]
     axis = node.attrs.get("axis", -1) % len(kind.shape)
     shape = (*kind.shape[:axis], 1, *kind.shape[axis + 1 :])
-    norm, divisor = (editor.new(f"{node.output}.{n}", shape) for n in ("norm", "divisor"))
+    norm, divisor = (
+        editor.new(f"{node.output}.{n}", shape, kind.dtype) for n in ("norm", "divisor")
+    )
     attrs = {"axes": (axis,), "keepdims": 1}
     editor.emit(Node(node.name, f"ReduceL{node.attrs.get('p', 2)}", node.inputs, (norm,), attrs))
-    least = editor.constant(f"{node.output}.least", np.finfo(np.float32).tiny.reshape(1))
+    least = editor.constant(f"{node.output}.least", np.finfo(kind.dtype).tiny.reshape(1))
     editor.emit(Node(node.name, "Max", (norm, least), (divisor,)))
     editor.emit(Node(node.name, "Div", (node.inputs[0], divisor), node.outputs))
 
@@ -191,19 +197,20 @@ def _check_size(editor: Editor, node: Node) -> str:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "Softmax": Operator(define=_softmax, layout=Layout.AXIS, default_axis=-1),
-    "LogSoftmax": Operator(define=_softmax, layout=Layout.AXIS, default_axis=-1),
+    "Softmax": Operator(define=_softmax, of_doubles=True, layout=Layout.AXIS, default_axis=-1),
+    "LogSoftmax": Operator(define=_softmax, of_doubles=True, layout=Layout.AXIS, default_axis=-1),
     "BatchNormalization": Operator(canonical=_batch_norm),
     "InstanceNormalization": Operator(
-        define=_normalise, layout=Layout.SPATIAL, check=_check_channels
+        define=_normalise, of_doubles=True, layout=Layout.SPATIAL, check=_check_channels
     ),
     "GroupNormalization": Operator(
         define=_normalise_groups,
+        of_doubles=True,
         layout=Layout.SPATIAL,
         check=_check_channels,
         shape=lambda editor, node: editor.types[node.inputs[0]].shape,
     ),
-    "LayerNormalization": Operator(define=_normalise, check=_check_rows),
+    "LayerNormalization": Operator(define=_normalise, of_doubles=True, check=_check_rows),
     "LpNormalization": Operator(canonical=_lp_normalisation),
-    "LRN": Operator(define=_lrn, layout=Layout.SPATIAL, check=_check_size),
+    "LRN": Operator(define=_lrn, of_doubles=True, layout=Layout.SPATIAL, check=_check_size),
 }

@@ -23,7 +23,26 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.windows import Window, check_window, space_axes
-from autotune.te.expr import Axis, Expr, Reduce, Tensor, binary, call, f32, mul
+from autotune.te.expr import (
+    Axis,
+    Expr,
+    Reduce,
+    Tensor,
+    add,
+    binary,
+    both,
+    call,
+    compare,
+    dtype_of,
+    either,
+    f32,
+    floordiv,
+    idx,
+    mod,
+    mul,
+    select,
+    sub,
+)
 
 
 def _max_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -46,11 +65,57 @@ def _lp_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tens
     return scope.compute("root", axes, _root(read(total, axes), p))
 
 
+def _place(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """Where the first largest element of each window lies in x as ONNX stores it, flattened.
+
+    `storage_order` 1: the first spatial dimension is the fastest. NaN counts as the largest.
+    """
+    x = tensor(operands, 0)
+    size = x.shape[1:-1]
+    window = Window(node, tuple(node.attrs["kernel_shape"]), size, shape[1:-1])
+    source = window.pad(scope, x, -math.inf)
+    n, outs, c = Axis("n", x.shape[0]), space_axes(shape[1:-1]), Axis("c", x.shape[-1])
+    taps = window.taps
+    padded = window.at(outs, taps)
+    element = source[(n, *padded, c)]
+    axes = (n, *outs, c)
+    best = scope.compute("max_pool", axes, Reduce("max", element, taps))[axes]
+    at = [sub(p, idx(b)) for p, b in zip(padded, window.begin, strict=True)]
+    order = [*zip(at, size, strict=True)]
+    is_best = either(compare("eq", element, best), compare("ne", element, element))
+    if source is not x:  # where all is -inf, padding is too
+        inside = (
+            both(compare("ge", p, idx(0)), compare("lt", p, idx(h)))
+            for p, h in zip(at, size, strict=True)
+        )
+        is_best = both(reduce(both, inside), is_best)
+    most = idx(math.prod(x.shape))
+    order = [*zip(at, size, strict=True)]
+    place: Expr = idx(0)
+    for p, h in order:
+        place = add(mul(place, idx(h)), p)
+    first = Reduce("min", select(is_best, place, most), taps)
+    inner: Expr = scope.compute("place", axes, first)[axes]
+    if node.attrs.get("storage_order", 0):
+        inner = _turned(inner, size)
+    plane = add(mul(n.var, idx(c.extent)), c.var)
+    return scope.compute("places", axes, add(mul(plane, idx(math.prod(size))), inner))
+
+
+def _turned(place: Expr, size: Shape) -> Expr:
+    """A position of a flattened box, of the same box with its dimensions in reverse order."""
+    turned: Expr = idx(0)
+    for h in size[::-1]:
+        turned = add(mul(turned, idx(h)), mod(place, idx(h)))
+        place = floordiv(place, idx(h))
+    return turned
+
+
 def _root(e: Expr, p: float) -> Expr:
     """The p-th root of a nonnegative number; a general power costs ten times as much."""
     if p in (1, 2):
         return e if p == 1 else call("sqrt", e)
-    return call("exp", mul(call("log", e), literal(1 / p)))
+    return call("exp", mul(call("log", e), literal(1 / p, dtype_of(e))))
 
 
 _MOST_FACTORS = 4
@@ -60,7 +125,7 @@ _MOST_FACTORS = 4
 def _power(e: Expr, p: float) -> Expr:
     if p in range(1, _MOST_FACTORS + 1):
         return reduce(mul, [e] * int(p))
-    return binary("pow", e, literal(p))
+    return binary("pow", e, literal(p, dtype_of(e)))
 
 
 def _pool(
@@ -92,10 +157,23 @@ def _counted_pool(editor: Editor, node: Node) -> None:
     counts = np.ones((), np.int64)
     for n in range(len(size)):
         counts = np.multiply.outer(counts, _n_counted(window, n, node))
-    scale = (1.0 / np.maximum(counts, 1)).astype(np.float32)
+    scale = (1.0 / np.maximum(counts, 1)).astype(editor.types[node.output].dtype)
     scale = scale.reshape(-1)[:1] if (scale == scale.flat[0]).all() else scale[..., None]
     name = editor.constant(f"{node.output}.counts", scale)
     _live_pool(editor, replace(node, inputs=(node.inputs[0], name)))
+
+
+def _max_pools(editor: Editor, node: Node) -> None:
+    """MaxPool -> MaxPool and PoolPlace, one for each of its results."""
+    value, place = (*node.outputs, "")[:2]
+    if place:
+        x = node.inputs[0]
+        if editor.types[x].dtype in ("int8", "uint8"):
+            x = editor.new(f"{place}.wide", editor.types[x].shape)
+            editor.emit(Node(node.name, "Cast", node.inputs, (x,), {"to": "float32"}))
+        editor.emit(replace(node, op="PoolPlace", inputs=(x,), outputs=(place,)))
+    if value:
+        _widened_pool(editor, replace(node, outputs=(value,)))
 
 
 def _widened_pool(editor: Editor, node: Node) -> None:
@@ -107,7 +185,7 @@ def _widened_pool(editor: Editor, node: Node) -> None:
     wide = editor.new(f"{node.output}.wide", source.shape)
     real = editor.new(f"{node.output}.real", editor.types[node.output].shape)
     editor.emit(Node(node.name, "Cast", node.inputs, (wide,), {"to": "float32"}))
-    editor.emit(replace(node, inputs=(wide,), outputs=(real, *node.outputs[1:])))
+    editor.emit(replace(node, inputs=(wide,), outputs=(real,)))
     editor.emit(Node(node.name, "Cast", (real,), (node.output,), {"to": source.dtype}))
 
 
@@ -134,16 +212,19 @@ OPERATORS: Mapping[str, Operator] = {
     "MaxPool": Operator(
         n_narrow=1,
         define=_max_pool,
+        of_doubles=True,
         takes_prologue=True,
         layout=Layout.SPATIAL,
-        canonical=_widened_pool,
+        canonical=_max_pools,
         resolve=_live_pool,
         precondition=check_window,
         folding=Folding.FINITE,
     ),
+    "PoolPlace": Operator(define=_place, any_type=True, layout=Layout.SPATIAL, resolve=_live_pool),
     "AveragePool": Operator(
         n_narrow=1,
         define=_average_pool,
+        of_doubles=True,
         takes_prologue=True,
         constant_role="scale",
         scalar_is_literal=True,
@@ -155,6 +236,7 @@ OPERATORS: Mapping[str, Operator] = {
     "LpPool": Operator(
         n_narrow=1,
         define=_lp_pool,
+        of_doubles=True,
         layout=Layout.SPATIAL,
         resolve=_live_pool,
         precondition=check_window,

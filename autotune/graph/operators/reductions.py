@@ -23,10 +23,12 @@ from autotune.graph.operators.definition import (
 from autotune.te.expr import (
     Axis,
     Call,
+    Const,
     Expr,
     Reduce,
     Tensor,
     add,
+    binary,
     call,
     compare,
     either,
@@ -96,8 +98,11 @@ def reduced(scope: Scope, kind: Reduction, x: Tensor, over: tuple[int, ...], kee
         return total
     axes = axes_of(total.shape)
     element = read(total, axes) if total.shape else total[()]
+    if after == "mean" and not is_float(x.dtype):
+        count = Const(math.prod(x.shape[a] for a in over), x.dtype)
+        return scope.compute("quot", axes, binary("quot", element, count))
     if after == "mean":
-        scale = literal(1 / math.prod(x.shape[a] for a in over))
+        scale = literal(1 / math.prod(x.shape[a] for a in over), x.dtype)
         return scope.compute("mul", axes, mul(element, scale))
     return scope.compute(after, axes, Call(after, (element,)))
 
@@ -196,6 +201,7 @@ def _record(kind: Reduction, any_type: bool = False) -> Operator:
     return Operator(
         define=partial(_reduction, kind),
         any_type=any_type,
+        of_doubles=True,
         layout=Layout.REDUCTION,
         resolve=partial(_resolve, kind),
     )
@@ -206,22 +212,28 @@ OPERATORS: Mapping[str, Operator] = {
     "ReduceMax": _record(MAXIMUM, any_type=True),
     "ReduceMin": _record(Reduction("min"), any_type=True),
     "ReduceProd": _record(Reduction("prod"), any_type=True),
-    "ReduceMean": _record(MEAN),
-    "ReduceL1": _record(Reduction("sum", lambda e: call("abs", e), of_one="Abs")),
+    "ReduceMean": _record(MEAN, any_type=True),
+    "ReduceL1": _record(Reduction("sum", lambda e: call("abs", e), of_one="Abs"), any_type=True),
     "ReduceL2": _record(Reduction("sum", square, "sqrt", of_one="Abs")),
-    "ReduceSumSquare": _record(Reduction("sum", square, of_one="Mul")),
+    "ReduceSumSquare": _record(Reduction("sum", square, of_one="Mul"), any_type=True),
     "ReduceLogSum": _record(Reduction("sum", after="log", of_one="Log")),
     "ReduceLogSumExp": Operator(
         define=_log_sum_exp,
+        of_doubles=True,
         layout=Layout.REDUCTION,
         resolve=partial(_resolve, Reduction("sum")),
     ),
     "GlobalAveragePool": Operator(
-        n_narrow=1, define=partial(_global_pool, MEAN), takes_prologue=True, layout=Layout.SPATIAL
+        n_narrow=1,
+        define=partial(_global_pool, MEAN),
+        of_doubles=True,
+        takes_prologue=True,
+        layout=Layout.SPATIAL,
     ),
     "GlobalMaxPool": Operator(
         n_narrow=1,
         define=partial(_global_pool, MAXIMUM),
+        of_doubles=True,
         takes_prologue=True,
         layout=Layout.SPATIAL,
     ),

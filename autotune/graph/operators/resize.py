@@ -110,12 +110,14 @@ def _interpolate(editor: Editor, node: Node, axes: Mapping[int, _Axis]) -> None:
     for number, at in enumerate(dense):
         check_constant(node, 4 * axes[at].size * axes[at].out)
         before, after = math.prod(shape[:at]), math.prod(shape[at + 1 :])
-        flat = editor.new(f"{node.output}.flat", (before, shape[at], after))
-        made = editor.new(f"{node.output}.axis", (before, out[at], after))
+        dtype = editor.types[source].dtype
+        flat = editor.new(f"{node.output}.flat", (before, shape[at], after), dtype)
+        made = editor.new(f"{node.output}.axis", (before, out[at], after), dtype)
         shape = (*shape[:at], out[at], *shape[at + 1 :])
         is_last = number == len(dense) - 1 and not sparse
-        target = node.output if is_last else editor.new(f"{node.output}.partly", shape)
-        weights = editor.constant(f"{node.output}.weights", float_array(axes[at].matrix()))
+        target = node.output if is_last else editor.new(f"{node.output}.partly", shape, dtype)
+        matrix = axes[at].matrix().astype(dtype)
+        weights = editor.constant(f"{node.output}.weights", matrix)
         editor.emit(Node(node.name, "Reshape", (source,), (flat,)))
         editor.emit(Node(node.name, "MatMul", (weights, flat), (made,)))
         editor.emit(Node(node.name, "Reshape", (made,), (target,)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autotune import dtypes
 from autotune.graph.operators import (
+    bits,
     contraction,
     convolution,
     cumulative_sum,
@@ -13,6 +14,7 @@ from autotune.graph.operators import (
     gather,
     grid_sample,
     integer_products,
+    lookup,
     movement,
     normalisation,
     pooling,
@@ -20,6 +22,7 @@ from autotune.graph.operators import (
     recurrent,
     reductions,
     resize,
+    scatter,
     top_k,
     user_operators,
     weight_only,
@@ -27,9 +30,9 @@ from autotune.graph.operators import (
 from autotune.graph.operators.definition import Operator
 
 FAMILIES = (
-    *(elementwise, contraction, convolution, pooling, reductions, normalisation),
-    *(movement, depth_to_space, resize, grid_sample, gather),
-    *(quantisation, integer_products, weight_only),
+    *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
+    *(movement, depth_to_space, resize, grid_sample, gather, scatter),
+    *(quantisation, integer_products, weight_only, lookup),
     *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
 
@@ -41,9 +44,14 @@ NATIVE = frozenset(name for name, operator in OPERATORS.items() if operator.is_n
 """ONNX operators with a definition here or a pass that rewrites or folds them."""
 
 DTYPES = tuple(dtypes.DTYPES)
-"""Types of elements: the first for every operator, all of them for those of `any_type`."""
+"""Types of elements: float32, for every operator, float64, and the others."""
 
 _UNKNOWN = Operator()
+
+
+def dtypes_of(operator: Operator) -> tuple[str, ...]:
+    """Types of elements that an operator is defined for."""
+    return DTYPES if operator.any_type else DTYPES[: 1 + operator.of_doubles]
 
 
 def operator_of(name: str) -> Operator:

@@ -1,17 +1,21 @@
 """① Weight-only quantisation: float data times small integers, widened while they are read.
 
-    MatMulNBits(a, B, scales, zero points)          -> WeightOnlyMatMul(a, q, scale, shift)
+    MatMulNBits(a, B, scales, zero points)          -> WeightOnlyMatMul(a, q, scale, …)
     MatMul(a, DequantizeLinear(q, scales, zeros))   -> the same (see `passes.quantised`)
 
-    y[…, n] = Σ a[…, k]·(q[k, n]·scale[k/block, n] + shift[k/block, n]),   shift = -zero·scale
+    y[…, n] = Σ scale[k/block, n]·(Σ a[…, k]·value(q[k, n]) - zero[k/block, n]·Σ a[…, k])
 
-`q` is uint8 or int8 of shape (k, n), or with 4 bits (k/2, n), the even k in the lower half.
+The inner sums are over a few k of one block, so that a weight costs its product and no scaling.
+`q` is uint8 or int8 of shape (k, n), or with 4 bits (k/2, n), the even k in the lower half; the
+value of 4 bits is looked up in a table of 16 floats. A zero point that all weights share is part
+of the values; others are multiplied by sums of the data, which a node of its own computes once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 
@@ -27,6 +31,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.te.expr import (
+    INDEX,
     Axis,
     Const,
     Expr,
@@ -39,33 +44,60 @@ from autotune.te.expr import (
     idx,
     mod,
     mul,
+    sub,
 )
 
-_HALF = Const(16, "int32")
+_N_VALUES = 16
+_VALUES = Const(_N_VALUES, "int32")
+_MOST_TERMS = 8
+"""Products that are summed before they are scaled: each is a weight that waits in a register."""
 
 
 def _define(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    a, q, scale, shift = (tensor(operands, n) for n in range(4))
-    bits, block = node.attrs["bits"], node.attrs["block"]
-    per_byte = 8 // bits
+    a, scale = tensor(operands, 0), tensor(operands, 2)
+    block = node.attrs["block"]
+    n_terms = _n_terms(block)
     axes = axes_of(shape)
-    b, k = Axis("b", a.shape[-1] // block), Axis("k", block // per_byte)
-    row = add(mul(b.var, idx(k.extent)), k.var)
-    column = axes[-1].var
-    stored = cast("int32", q[row, column])
-    terms: list[Expr] = []
-    for n in range(per_byte):
-        part = stored if per_byte == 1 else (mod if n == 0 else floordiv)(stored, _HALF)
-        weight = _weight(cast("float32", part), scale, shift, b.var, column)
-        at = add(mul(row, idx(per_byte)), idx(n))
-        terms.append(mul(a[(*(x.var for x in axes[:-1]), at)], weight))
-    body = terms[0] if per_byte == 1 else add(*terms)
-    result = scope.compute("matmul", axes or POINT, Reduce("sum", body, (b, k)))
-    return biased(scope, result, optional(operands, 4))
+    b, j = Axis("b", a.shape[-1] // block), Axis("k", block // n_terms)
+    first = add(mul(b.var, idx(block)), mul(j.var, idx(n_terms)))
+    rows, column = [x.var for x in axes[:-1]], axes[-1].var
+    weights = _weights(operands, first, column, n_terms)
+    products: list[Expr] = [
+        mul(a[(*rows, add(first, idx(n)))], weight) for n, weight in enumerate(weights)
+    ]
+    total = _sum(products)
+    zero, sums = optional(operands, 4), optional(operands, 5)
+    if zero is not None and sums is not None:
+        at = add(mul(b.var, idx(j.extent)), j.var)
+        total = sub(total, mul(cast("float32", zero[b.var, column]), sums[(*rows, at)]))
+    body = mul(total, scale[b.var, column])
+    result = scope.compute("matmul", axes or POINT, Reduce("sum", body, (b, j)))
+    return biased(scope, result, optional(operands, 6))
 
 
-def _weight(q: Expr, scale: Tensor, shift: Tensor, block: Var, column: Var) -> Expr:
-    return add(mul(q, scale[block, column]), shift[block, column])
+def _sum(terms: list[Expr]) -> Expr:
+    total = terms[0]
+    for term in terms[1:]:
+        total = add(total, term)
+    return total
+
+
+def _weights(operands: Operands, first: Expr, column: Var, n_terms: int) -> list[Expr]:
+    """The values of `n_terms` weights of a column from row `first` on."""
+    q, values = tensor(operands, 1), optional(operands, 3)
+    if values is None:
+        return [cast("float32", q[add(first, idx(n)), column]) for n in range(n_terms)]
+    found: list[Expr] = []
+    for n in range(n_terms):
+        row = add(floordiv(first, idx(2)), idx(n // 2))
+        half = floordiv if n % 2 else mod
+        found.append(values[cast(INDEX, half(cast("int32", q[row, column]), _VALUES))])
+    return found
+
+
+def _n_terms(block: int) -> int:
+    """Products of one block that are summed before they are scaled."""
+    return gcd(block, _MOST_TERMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +116,55 @@ class SmallWeights:
 
 def weight_only_product(editor: Editor, node: Node, weights: SmallWeights, bias: str = "") -> None:
     """Emit the product of input 0 of `node` with `weights`."""
-    q, scale = weights.q, weights.scale
-    if weights.bits == 4:
-        q = q[0::2] | (q[1::2] << 4)
     stem = f"{node.output}.weight"
-    names = (
+    q, values, zero = _stored(weights)
+    names = [
+        node.inputs[0],
         editor.constant(f"{stem}.q", np.ascontiguousarray(q)),
-        editor.constant(f"{stem}.scale", np.ascontiguousarray(scale, np.float32)),
-        editor.constant(f"{stem}.shift", np.ascontiguousarray(-weights.zero * scale, np.float32)),
-    )
+        editor.constant(f"{stem}.scale", np.ascontiguousarray(weights.scale, np.float32)),
+        "" if values is None else editor.constant(f"{stem}.values", values),
+        "" if zero is None else editor.constant(f"{stem}.zero", np.ascontiguousarray(zero)),
+        "" if zero is None else _sums(editor, node, _n_terms(weights.block)),
+        bias,
+    ]
+    while not names[-1]:
+        names.pop()
     attrs = {"bits": weights.bits, "block": weights.block}
-    inputs = (node.inputs[0], *names, *([bias] if bias else []))
-    editor.emit(Node(node.name, "WeightOnlyMatMul", inputs, node.outputs, attrs))
+    editor.emit(Node(node.name, "WeightOnlyMatMul", tuple(names), node.outputs, attrs))
+
+
+def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None]:
+    """The integers as they are stored, the values of 4 bits, and the zero points that are left."""
+    shared = w.zero.flat[0] if w.zero.size and (w.zero == w.zero.flat[0]).all() else None
+    if w.bits == 4:
+        around = 8 if shared is None else shared
+        values = (np.arange(_N_VALUES) - around).astype(np.float32)
+        packed = w.q[0::2] | (w.q[1::2] << 4)
+        return packed, values, None if shared is not None else _small(w.zero - around)
+    moved = None if shared is None else w.q - shared
+    if moved is not None and (moved == moved.astype(np.int8)).all():
+        return moved.astype(np.int8), None, None
+    return w.q, None, _small(w.zero)
+
+
+def _small(zero: Array) -> Array:
+    """Zero points as bytes where these hold them, else as floats."""
+    for dtype in (np.int8, np.uint8):
+        if (zero == zero.astype(dtype)).all():
+            return zero.astype(dtype)
+    return zero.astype(np.float32)
+
+
+def _sums(editor: Editor, node: Node, n_terms: int) -> str:
+    """Sums of `n_terms` neighbours along the rows of input 0."""
+    name = node.inputs[0]
+    *rows, k = editor.types[name].shape
+    parts = editor.new(f"{name}.parts", (*rows, k // n_terms, n_terms))
+    sums = editor.new(f"{name}.sums", (*rows, k // n_terms))
+    editor.emit(Node(node.name, "Reshape", (name,), (parts,)))
+    attrs = {"axes": (len(rows) + 1,), "keepdims": 0}
+    editor.emit(Node(node.name, "ReduceSum", (parts,), (sums,), attrs))
+    return sums
 
 
 def _n_bits(editor: Editor, node: Node) -> None:
@@ -146,7 +215,7 @@ OPERATORS: Mapping[str, Operator] = {
         define=_define,
         takes_prologue=True,
         any_type=True,
-        roles=("x", "weight", "scale", "shift", "bias"),
+        roles=("x", "weight", "scale", "values", "zero", "sums", "bias"),
         weight_input=1,
     ),
 }

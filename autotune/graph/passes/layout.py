@@ -227,7 +227,14 @@ class _Layout:
 
     def elementwise(self, node: Node) -> None:
         rank = len(self.graph.shape(node.output))
-        self.emit_last(node, tuple(self._operand(name, rank) for name in node.inputs))
+        table = operator_of(node.op).weight_input
+        self.emit_last(
+            node,
+            tuple(
+                name if slot == table else self._operand(name, rank)
+                for slot, name in enumerate(node.inputs)
+            ),
+        )
 
     def _operand(self, name: str, rank: int) -> str:
         return self.as_last(name, rank) if name and self.graph.types[name].shape else name

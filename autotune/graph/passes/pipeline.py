@@ -6,7 +6,7 @@ graph = prepare(graph, lambda p, graph: verify(graph, p.form))  and a look betwe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -16,6 +16,7 @@ from autotune.graph.passes.common_nodes import merge_equal_nodes
 from autotune.graph.passes.dequantised_moves import move_dequantise
 from autotune.graph.passes.hoisting import hoist_elementwise
 from autotune.graph.passes.layout import channels_last, merge_transposes
+from autotune.graph.passes.lookups import tabulate_bytes
 from autotune.graph.passes.normalisations import group_normalisations
 from autotune.graph.passes.parallel_convolutions import fold_linear
 from autotune.graph.passes.precision import narrow_products
@@ -77,6 +78,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("group-norms", group_normalisations),
     Pass("hoist-elementwise", hoist_elementwise),
     Pass("merge-reshapes-2", merge_reshapes),
+    Pass("tabulate-bytes", tabulate_bytes),
     Pass("remove-dead-2", remove_dead),
     Pass("fold-linear", fold_linear),
     Pass("store-small-constants", store_small_constants),
@@ -91,14 +93,31 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def passes(dtype: str = "float32") -> tuple[Pass, ...]:
-    """The passes for products whose factors are of `dtype`."""
+_N_FIRST = next(n for n, step in enumerate(PASSES) if step.form is not Form.ONNX)
+"""Passes that are the same whatever products are computed in."""
+
+
+def passes(dtype: str = "float32", kept: Set[str] = frozenset()) -> tuple[Pass, ...]:
+    """The passes for products whose factors are of `dtype`, but for those of `kept` nodes."""
     if dtype == "float32":
         return PASSES
-    at = next(n for n, step in enumerate(PASSES) if step.form is not Form.ONNX)
-    narrow = partial(narrow_products, dtype=dtype)
+    narrow = partial(narrow_products, dtype=dtype, kept=kept)
     narrow.__doc__ = narrow_products.__doc__
-    return (*PASSES[:at], Pass("narrow-products", narrow), *PASSES[at:])
+    return (*PASSES[:_N_FIRST], Pass("narrow-products", narrow), *PASSES[_N_FIRST:])
+
+
+def prepare_first(graph: Graph) -> Graph:
+    """The graph before the pass that makes products narrow: the same for every precision."""
+    for step in PASSES[:_N_FIRST]:
+        graph = step.run(graph)
+    return graph
+
+
+def prepare_rest(graph: Graph, dtype: str, kept: Set[str] = frozenset()) -> Graph:
+    """What `prepare` makes of a graph of which `prepare_first` is done."""
+    for step in passes(dtype, kept)[_N_FIRST:]:
+        graph = step.run(graph)
+    return graph
 
 
 def prepared(graph: Graph, dtype: str = "float32") -> Iterator[tuple[Pass, Graph]]:

@@ -7,11 +7,12 @@
 A tensor that a product or a window reads is stored narrow, once: its producer rounds it as the last
 thing that it does, and readers that compute in float32 widen it in registers. Normalisations,
 softmax and everything else that is not linear are computed in float32, and what only they read is
-stored so.
+stored so. A product, a window or a table that is `kept` asks for nothing narrow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 import numpy as np
@@ -21,14 +22,19 @@ from autotune.graph.ir import Editor, Graph, Node
 from autotune.graph.operators.table import operator_of
 
 
-def narrow_products(graph: Graph, dtype: str) -> Graph:
-    """Factors of Conv and MatMul in `dtype`; see the module."""
-    return _Narrower(graph, dtype).run()
+def narrow_products(graph: Graph, dtype: str, kept: Set[str] = frozenset()) -> Graph:
+    """Factors of Conv and MatMul in `dtype`, but of `kept` nodes; see the module."""
+    return _Narrower(graph, dtype, kept).run()
+
+
+def narrowable(node: Node) -> bool:
+    """Whether a node may read narrow operands: a product, a window, or a look-up in a table."""
+    return operator_of(node.op).n_narrow > 0 or node.op == "Gather"
 
 
 class _Narrower:
-    def __init__(self, graph: Graph, dtype: str) -> None:
-        self.graph, self.dtype = graph, dtype
+    def __init__(self, graph: Graph, dtype: str, kept: Set[str]) -> None:
+        self.graph, self.dtype, self.kept = graph, dtype, kept
         self.editor = Editor(graph)
         self.makers = {o: n for n in graph.nodes for o in n.outputs}
         self.wanted = self._wanted()
@@ -58,7 +64,8 @@ class _Narrower:
         return found
 
     def _factors(self, node: Node) -> tuple[str, ...]:
-        return node.inputs[: operator_of(node.op).n_narrow]
+        n_narrow = 0 if node.name in self.kept else operator_of(node.op).n_narrow
+        return node.inputs[:n_narrow]
 
     def _is_float(self, name: str) -> bool:
         return bool(name) and self.editor.types[name].dtype == "float32"
@@ -70,14 +77,15 @@ class _Narrower:
     def _visit(self, node: Node) -> None:
         is_dense = node.op == "MatMul" or (node.op == "Conv" and node.attrs.get("group", 1) == 1)
         data = node.inputs if node.op == "Concat" else node.inputs[:1]
-        if is_dense and all(map(self._is_factor, node.inputs[:2])):
+        is_kept = node.name in self.kept
+        if is_dense and not is_kept and all(map(self._is_factor, node.inputs[:2])):
             factors = [self._narrowed(node, name) for name in node.inputs[:2]]
             rest = (self._widened(node, name) for name in node.inputs[2:])
             self.editor.emit(replace(node, inputs=(*factors, *rest)))
         elif operator_of(node.op).moves and all(n in self.narrow for n in data):
             self._move(node, len(data))
             return
-        elif node.op == "Gather" and self._is_table(node.inputs[0]):
+        elif node.op == "Gather" and not is_kept and self._is_table(node.inputs[0]):
             self._look_up(node)
             return
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from autotune.dtypes import DTYPES
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Array, Editor, Node, Shape
@@ -32,6 +34,10 @@ class Composer:
         """Append the operator whose result is the first one of the node."""
         self._append(op, inputs, (self.node.output,), attrs)
 
+    def results(self, op: str, *inputs: str, **attrs: Any) -> None:
+        """Append the operator whose first three results are those of the node."""
+        self._append(op, inputs, self.node.outputs[:3], attrs)
+
     def bind(self, n: int, name: str) -> None:
         """Let result `n` of the node, where it is asked for, be a tensor."""
         if self.wants(n):
@@ -52,7 +58,7 @@ class Composer:
 
     def integers(self, *values: int) -> str:
         """Whole numbers as a tensor."""
-        return self("Constant", value_ints=values)
+        return self.array(np.array(values, np.int64))
 
     def rank(self, n: int) -> int:
         """Dimensions of input `n`; it is refused where they are not known."""

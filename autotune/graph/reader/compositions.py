@@ -11,7 +11,7 @@ Meanings: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperato
 from __future__ import annotations
 
 from autotune.graph.ir import OPSET, Editor, Node
-from autotune.graph.reader import attention, standard_forms
+from autotune.graph.reader import attention, further_forms, signal_forms, standard_forms
 from autotune.graph.reader.composer import Composer, Composition
 from autotune.graph.reader.opsets import schema_of
 
@@ -22,8 +22,8 @@ def composed(node: Node, editor: Editor) -> list[Node] | None:
     `editor` has the types and values of tensors, as far as they are known.
     """
     composition = COMPOSITIONS.get(node.op)
-    is_old = node.opset != OPSET and schema_of(node.op, OPSET) is not None
-    if composition is None or (is_old and node.op in standard_forms.COMPOSITIONS):
+    is_old = node.opset < OPSET and schema_of(node.op, OPSET) is not None
+    if composition is None or (is_old and node.op in _STANDARD):
         return None
     composer = Composer(node, editor)
     composition(composer)
@@ -141,36 +141,37 @@ def _quick_gelu(c: Composer) -> None:
 
 
 def _layer_norm(c: Composer) -> None:
-    """x, scale, shift."""
-    c.refuse_results(1, 2)
-    c.result("LayerNormalization", *c.node.inputs, **c.node.attrs)
+    """x, scale, shift; the further results are the mean and 1 / the deviation."""
+    c.results("LayerNormalization", *c.node.inputs, **c.node.attrs)
 
 
 def _rms_norm(c: Composer) -> None:
-    """x, scale: x / sqrt(mean(x²) + epsilon) · scale."""
-    c.refuse_results(1, 2)
-    _divided_by_rms(c, c.input(0), c.input(1), c.attr("axis", -1))
+    """x, scale: x / sqrt(mean(x²) + epsilon) · scale; the second result is 1 / that root."""
+    c.refuse_results(2)
+    _divided_by_rms(c, c.input(0), c.input(1), 1, c.attr("axis", -1))
 
 
-def _divided_by_rms(c: Composer, x: str, scale: str, axis: int = -1) -> None:
+def _divided_by_rms(c: Composer, x: str, scale: str, n: int, axis: int = -1) -> None:
+    """`n`: the result that 1 / the root is."""
     axes = c.integers(*range(axis, 0)) if axis < 0 else c.integers(*range(axis, c.rank(0)))
     mean = c("ReduceMean", c("Mul", x, x), axes, keepdims=1)
     root = c("Sqrt", c("Add", mean, c.float(c.attr("epsilon", 1e-5))))
+    if c.wants(n):
+        c.bind(n, c("Reciprocal", root))
     c.result("Mul", c("Div", x, root), scale)
 
 
 def _skip_layer_norm(c: Composer) -> None:
-    """x, skip, scale, shift, bias; the fourth result is what is normalised."""
-    c.refuse_results(1, 2)
+    """x, skip, scale, shift, bias -> y, mean, 1 / deviation, and what is normalised."""
     total = _with_skip(c, 4)
     epsilon = c.attr("epsilon", 1e-12)
-    c.result("LayerNormalization", total, c.input(2), c.input(3), axis=-1, epsilon=epsilon)
+    c.results("LayerNormalization", total, c.input(2), c.input(3), axis=-1, epsilon=epsilon)
 
 
 def _skip_rms_norm(c: Composer) -> None:
-    """x, skip, scale, bias; the fourth result is what is normalised."""
-    c.refuse_results(1, 2)
-    _divided_by_rms(c, _with_skip(c, 3), c.input(2))
+    """x, skip, scale, bias -> y, (the mean,) 1 / root, and what is normalised."""
+    c.refuse_results(1)
+    _divided_by_rms(c, _with_skip(c, 3), c.input(2), 2)
 
 
 def _with_skip(c: Composer, bias: int) -> str:
@@ -248,6 +249,13 @@ def _activated(c: Composer, x: str) -> None:
         raise c.refuse(f"activation {op}")
 
 
+_STANDARD: dict[str, Composition] = {
+    **standard_forms.COMPOSITIONS,
+    **signal_forms.COMPOSITIONS,
+    **further_forms.COMPOSITIONS,
+}
+"""Of opset 22, or newer than it: older ones are converted first."""
+
 COMPOSITIONS: dict[str, Composition] = {
     "QLinearConv": _conv,
     "QLinearMatMul": _matmul,
@@ -282,7 +290,7 @@ COMPOSITIONS: dict[str, Composition] = {
     "com.microsoft.FusedConv": _fused_conv,
     "com.microsoft.FusedGemm": _fused_gemm,
     **attention.COMPOSITIONS,
-    **standard_forms.COMPOSITIONS,
+    **_STANDARD,
     "com.microsoft.DynamicQuantizeMatMul": _dynamic_matmul,
     "com.microsoft.MatMulIntegerToFloat": _integer_to_float,
 }

@@ -11,15 +11,15 @@ import onnx
 from onnx import helper, numpy_helper
 
 from autotune.errors import ModelError
-from autotune.graph.ir import OPSET, Array, Editor, Node, TensorType, malformed
+from autotune.graph.ir import OPSET, Array, Editor, Node, TensorType, malformed, unsupported
 from autotune.graph.limits import check_type
 from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.onnx_nodes import proto_of, type_of, value_info
-from autotune.graph.reader.opsets import schema_of
+from autotune.graph.reader.opsets import NEWEST, schema_of
 
 _SMALL = 1024
 """Constants with more elements than this never decide a shape."""
-_IMPORTS = [helper.make_opsetid("", OPSET)]
+_INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError)
 
 
 class Inference:
@@ -59,7 +59,10 @@ class Inference:
         """The types of an operator that is not of the standard."""
         shape = operator_of(node.op).shape
         found = shape(self.editor, node) if shape else None
-        dtype = self.editor.types[node.inputs[0]].dtype
+        of_type = operator_of(node.op).dtype
+        dtype = of_type(self.editor, node) if of_type else self.editor.types[node.inputs[0]].dtype
+        if dtype is None:
+            raise unsupported(node, self.editor.graph, "its result is of another type")
         return [None if found is None else TensorType(found, dtype) for _ in node.outputs]
 
     def _key(self, node: Node) -> object | None:
@@ -87,15 +90,27 @@ class Inference:
         if shape is not None:
             return [TensorType(shape, self.editor.types[node.inputs[0]].dtype)]
         node = operator.completed(self.editor, node) if operator.completed else node
+        try:
+            return self._of_schema(schema, OPSET, node)
+        except _INFERENCE_ERRORS as error:
+            newest = schema_of(node.op, NEWEST)
+            if newest is None or newest.since_version <= OPSET:
+                raise _unfitting(node, error) from error
+            try:  # of types that came later
+                return self._of_schema(newest, NEWEST, node)
+            except _INFERENCE_ERRORS:
+                raise _unfitting(node, error) from error
+
+    def _of_schema(
+        self, schema: onnx.defs.OpSchema, opset: int, node: Node
+    ) -> list[TensorType | None]:
         types = {n: value_info(n, self.editor.types[n]).type for n in node.inputs if n}
         data = {n: self._data(n) for n in node.inputs}
         known = {n: numpy_helper.from_array(a, n) for n, a in data.items() if a is not None}
-        try:
-            found = onnx.shape_inference.infer_node_outputs(
-                schema, proto_of(node), types, known, opset_imports=_IMPORTS
-            )
-        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-            raise _unfitting(node, error) from error
+        imports = [helper.make_opsetid("", opset)]
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, proto_of(node), types, known, opset_imports=imports
+        )
         return [_type(found.get(name)) for name in node.outputs]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -54,6 +55,13 @@ def newer_attribute(node: Node) -> str | None:
     before, after = (s.attributes if s else {} for s in (known, now))
     newer = (n for n in node.attrs if n not in before and n in after)
     return next((n for n in newer if node.attrs[n] != default_of(after[n])), None)
+
+
+def without_newer_attributes(node: Node) -> Node:
+    """A node of a newer opset as one of opset 22; what attributes it loses are at their default."""
+    known = schema_of(node.op, OPSET)
+    attrs = {k: v for k, v in node.attrs.items() if known is None or k in known.attributes}
+    return replace(node, attrs=attrs, opset=OPSET)
 
 
 def defaults_of(schema: Any) -> dict[str, Any]:

@@ -149,6 +149,45 @@ def _tensor_scatter(c: Composer) -> None:
     c.result("Where", written, moved, c.input(0))
 
 
+def _compress(c: Composer) -> None:
+    """The rows of a dimension, or of the flattened operand, where a constant is true."""
+    condition = c.value(1)
+    if condition is None:
+        raise c.refuse("its condition is computed at run time")
+    shape, axis = c.shape(0), c.attr("axis", None)
+    if axis is not None and not -len(shape) <= axis < len(shape):
+        raise malformed(c.node, f"axis {axis} of {len(shape)} dimensions")
+    x = c.input(0) if axis is not None else c.reshaped(c.input(0), -1)
+    rows = np.flatnonzero(condition)
+    if rows.size and rows[-1] >= (math.prod(shape) if axis is None else shape[axis]):
+        raise malformed(c.node, f"a condition of {condition.size} elements for {shape}")
+    c.result("Gather", x, c.array(rows), axis=axis or 0)
+
+
+def _max_unpool(c: Composer) -> None:
+    """Zeros with the elements at the places that MaxPool found, in front of more zeros."""
+    shape, kernel = c.shape(0), c.attr("kernel_shape", ())
+    n = len(kernel)
+    strides, pads = c.attr("strides", (1,) * n), c.attr("pads", (0,) * 2 * n)
+    if n != len(shape) - 2 or len(strides) != n or len(pads) != 2 * n:
+        raise malformed(c.node, f"a window of {n} dimensions for {len(shape) - 2}")
+    window = zip(shape[2:], strides, kernel, pads[:n], pads[n:], strict=True)
+    whole = (*shape[:2], *((h - 1) * s + k - b - e for h, s, k, b, e in window))
+    wanted = c.value(2)
+    if c.input(2) and wanted is None:
+        raise c.refuse("its output_shape is computed at run time")
+    out = whole if wanted is None else tuple(int(d) for d in wanted)
+    if len(out) != len(whole) or any(b < a for a, b in zip(whole, out, strict=True)):
+        raise malformed(c.node, f"output_shape {out} for {whole}")
+    check_constant(c.node, 4 * math.prod(whole))
+    zeros = c("Expand", c.array(np.zeros(1, np.float32)), c.integers(math.prod(whole)))
+    flat = [c.reshaped(c.input(k), -1) for k in (1, 0)]
+    places = c("Unsqueeze", flat[0], c.integers(1))
+    y = c.reshaped(c("ScatterND", zeros, places, flat[1]), *whole)
+    ends = (b - a for a, b in zip(whole, out, strict=True))
+    c.result("Pad", y, c.integers(*(0,) * len(out), *ends))
+
+
 COMPOSITIONS: dict[str, Composition] = {
     "LayerNormalization": _layer_norm,
     "BatchNormalization": _batch_norm,
@@ -158,5 +197,7 @@ COMPOSITIONS: dict[str, Composition] = {
     "BitwiseNot": _bitwise_not,
     "ReverseSequence": _reverse_sequence,
     "TensorScatter": _tensor_scatter,
+    "Compress": _compress,
+    "MaxUnpool": _max_unpool,
 }
 """Of opset 22, or newer than it."""

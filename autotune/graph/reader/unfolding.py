@@ -21,7 +21,7 @@ from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.affine_grid import affine_grid
 from autotune.graph.reader.compositions import composed
 from autotune.graph.reader.functions import inlined, renamed, standard_body
-from autotune.graph.reader.opsets import newer_attribute, schema_of
+from autotune.graph.reader.opsets import newer_attribute, schema_of, without_newer_attributes
 from autotune.graph.reader.upgrades import upgraded
 
 Names = tuple[str, ...]
@@ -86,7 +86,7 @@ class Unfolding:
             attribute = newer_attribute(node)
             if attribute:
                 raise unsupported(node, self.editor.graph, f"attribute '{attribute}'")
-            return [replace(node, opset=OPSET)]
+            return [without_newer_attributes(node)]
         nodes = self.expanded(node)
         if nodes is None:
             raise unsupported(node, self.editor.graph)

@@ -32,9 +32,11 @@ from autotune.search.cost.nest import (
 )
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
+from autotune.target.isa import TileUnit
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Binary, Expr, Load, variables
+from autotune.te.expr import Binary, Expr, Load, Reduce, variables
+from autotune.te.products import products
 from autotune.te.ragged import on_average
 
 
@@ -50,7 +52,9 @@ class Statement:
     runs in blocks and tiles are loaded again;
     `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
     copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_PANEL or 0;
-    `early`: whether activations are fetched before they are needed.
+    `early`: whether activations are fetched before they are needed. `unit`: whose registers the
+    accumulators are, where they are matrices; an instruction then takes `heights` cycles, the rows
+    of one of them, and as many lines are loaded for an operand.
     """
 
     name: str
@@ -77,6 +81,8 @@ class Statement:
     versions: Array
     prefetch: Array
     early: NDArray[np.bool_]
+    heights: Array
+    unit: TileUnit | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,9 @@ def _valid(
     ok = np.ones(n, bool)
     local = np.zeros(n)
     for s in statements:
-        if s.reduces:
+        if s.unit is not None:
+            ok &= s.accumulators + 2 <= s.unit.n_registers
+        elif s.reduces:
             ok &= s.accumulators + s.operands <= target.n_registers
         usual = MAX_EXPANDED if s.reduces else MAX_EXPANDED_POINTWISE
         limit = max(usual, _LEAST_EXPANDED * operations(state[s.name].op))
@@ -179,7 +187,7 @@ class _Walk:
         steps = product([x.extent for x in rolled], self.n)
         blocked = {i.name for i in self.stage.iters[: self.stage.register_depth]}
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
-        work = 1 if self._axes_marked("dot") else max(1, operations(self.op))
+        work = self._work()
         loads, operands = self._loads(accumulators, chain)
         caches = Caches(self.nest, self.target)
         return Statement(
@@ -207,9 +215,23 @@ class _Walk:
             versions=self._versions(),
             prefetch=self._prefetch(),
             early=self._early(),
+            heights=product([x.extent for x in self.loops if x.own and x.is_rows], self.n),
+            unit=self._unit(),
         )
 
+    def _unit(self) -> TileUnit | None:
+        """Whose registers hold the accumulators, if they are matrices."""
+        units = (f.unit for f in self.target.isa.forms if f.unit)
+        return next(units, None) if self.stage.has_tile else None
+
     # --- counts -------------------------------------------------------------------------------
+
+    def _work(self) -> int:
+        """Instructions for an element and a term, or for the terms of a dot instruction."""
+        body = self.op.body
+        if self._axes_marked("dot") and isinstance(body, Reduce):
+            return len(products(body.body))
+        return max(1, operations(self.op))
 
     def _loads(self, accumulators: Array, chain: Array) -> tuple[Array, Array]:
         """Distinct loads per expanded body, and registers that its operands need.
@@ -282,9 +304,9 @@ class _Walk:
     def _elements(self, access: Access, inner: dict[str, Array]) -> Array:
         """Distinct elements, vectors where it uses lanes, that `access` touches over `inner`.
 
-        The terms of one dot instruction are loaded together.
+        The terms of one dot instruction are loaded together, and so is a matrix.
         """
-        together = self._axes_marked("vectorize") | self._axes_marked("dot")
+        together = self._together()
         total = one = np.ones(self.n)
         for size, index, spread in access.dimensions:
             extent = self.nest.distinct(index, size, spread, inner)
@@ -293,6 +315,14 @@ class _Walk:
                 extent = np.ceil(extent / self.nest.distinct(index, size, 0, inside))
             total = total * extent
         return total
+
+    def _together(self) -> dict[str, Array]:
+        """How many values of each axis one instruction takes."""
+        found: dict[str, Array] = {}
+        for mark in ("vectorize", "dot", "tile"):
+            for name, extent in self._axes_marked(mark).items():
+                found[name] = found.get(name, np.ones(self.n)) * extent
+        return found
 
     def _useful(self, accumulators: Array, lanes: Array) -> Array:
         """Share of the tile grid that is computed; split tails skip the rest.

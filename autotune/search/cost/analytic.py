@@ -106,6 +106,10 @@ def step_cycles(s: Statement, target: Target) -> Array:
     if not s.reduces:
         scalar = np.where(s.lanes == 1, 2.0, 0.0)
         return busiest(arithmetic, loads, s.stores * passes) + scalar + 2.0
+    if s.unit is not None:
+        waits = np.where(_one_step(s), 0.0, s.unit.latency * s.chain)
+        lines = s.loads * s.heights / core.load_ports
+        return busiest(s.instructions * s.heights, lines, waits) + LOOP_INSTRUCTIONS
     latency = np.where(_one_step(s), 0.0, core.fma_latency * s.chain)
     begun = s.instructions + s.loads + GUARD_INSTRUCTIONS * s.guards + LOOP_INSTRUCTIONS
     crowded = (s.accumulators + s.operands >= CROWDED_REGISTERS) & (s.chain > 1)
@@ -123,7 +127,7 @@ def tile_cycles(s: Statement, target: Target) -> Array:
     """Cycles to start and finish a register tile: clear or reload, drain, store."""
     if not s.reduces:
         return np.zeros_like(s.accumulators)
-    stored = s.accumulators * vector_passes(s.lanes, target)
+    stored = s.accumulators * s.heights * vector_passes(s.lanes, target)
     looped = (2.0 + 2.0 * s.reloads) * stored + 24.0
     return np.where(_one_step(s), stored + 2.0, looped)
 

@@ -80,7 +80,7 @@ MAIN: tuple[Feature, ...] = (
         "utilisation",
         "ratio",
         "ideal over estimated cycles of a step",
-        lambda s, t: s.instructions * vector_passes(s.lanes, t) / 2 / step_cycles(s, t),
+        lambda s, t: s.instructions * s.heights * vector_passes(s.lanes, t) / 2 / step_cycles(s, t),
     ),
     Feature("cold", "log2 B/flop", "constants per flop", lambda s, t: _per_flop(_cold(s), s)),
 )

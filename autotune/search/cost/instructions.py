@@ -9,6 +9,7 @@ from autotune.te.dag import Compute
 from autotune.te.expr import (
     Binary,
     Call,
+    Cast,
     Compare,
     Const,
     Expr,
@@ -21,8 +22,11 @@ from autotune.te.expr import (
     is_guard,
     quarters_of,
 )
+from autotune.te.integers import INTEGER_OPS
 from autotune.te.intrinsics import INTRINSICS
 
+_LOOKUPS = {"uint8": 4, "int32": 2}
+"""Instructions that look up bytes in a table of all bytes, by 4 bits in one of 16 floats."""
 _EXTREMUM = 3
 """Instructions of a minimum or maximum whose operands may both be NaN."""
 _BINARIES = {"div": 8, "pow": 130, "fmod": 160}
@@ -43,10 +47,14 @@ def _combining(reduction: Reduce) -> int:
 
 
 def _work(e: Expr, seen: set[Expr]) -> int:
-    if isinstance(e, Load) or e in seen:
+    if e in seen:
         return 0
     seen.add(e)
     match e:
+        case Load(indices=(Cast(a=a),)) if cost := _LOOKUPS.get(dtype_of(a)):
+            return cost + _work(a, seen)
+        case Load():
+            return 0
         case Select(cond=Compare(op="eq", a=Var(), b=Const()), a=a, b=b) if dtype_of(e) != "bool":
             return max(_work(a, seen), _work(b, seen))  # by the number of an unrolled loop
         case Select(a=Load(), b=Const(value=0)) if is_guard(e):
@@ -70,6 +78,8 @@ def _cost(e: Expr) -> int:
             return quarters // 4 + (roots + (y < 0)) * _BINARIES["div"]
         case Binary(op="min" | "max", a=a, b=b) if _is_float(e):
             return 1 if isinstance(a, Const) or isinstance(b, Const) else _EXTREMUM
+        case Binary(op=op) if op in INTEGER_OPS:
+            return INTEGER_OPS[op].cost
         case Binary(op=op):
             return _BINARIES.get(op, 1) if _is_float(e) else 0
         case Call(fn=fn):

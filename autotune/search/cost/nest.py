@@ -19,6 +19,7 @@ from autotune.te.arith import linear
 from autotune.te.dag import Compute
 from autotune.te.evaluate import n_points
 from autotune.te.expr import Expr, Load, Reduce, Select, is_guard, variables, walk
+from autotune.te.routes import route
 
 Array = NDArray[np.float64]
 
@@ -35,6 +36,11 @@ class Loop:
     annotation: str
     parallel: bool
     own: bool
+
+    @property
+    def is_rows(self) -> bool:
+        """Whether it is over the rows of a matrix in a register."""
+        return self.annotation == "tile" and self.kind == "spatial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +128,16 @@ class Nest:
 
     def _own_loops(self, stage: Stage, depth: int) -> list[Loop]:
         own = stage.name == self.stage.name
+        found = None if stage.routed_depth is None else route(stage.op)
+        routed = found.places if found else ()
         return [
             Loop(
-                it.name, full(it.extent, self.n), it.kind, it.annotation, k < stage.n_parallel, own
+                it.name,
+                full(1 if it.name in routed else it.extent, self.n),
+                it.kind,
+                it.annotation,
+                k < stage.n_parallel,
+                own,
             )
             for k, it in enumerate(stage.iters[:depth])
         ]

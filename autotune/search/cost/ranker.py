@@ -10,13 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.search.cost.features import NAMES
+
+if TYPE_CHECKING:
+    import lightgbm as lgb
 
 Array = NDArray[np.float64]
 Featurise: TypeAlias = Callable[[NDArray[Any]], Array]
@@ -97,6 +99,8 @@ class Ranker:
         self._due = 0
         if n < _MIN_SAMPLES:
             return
+        import lightgbm as lgb  # a third of a second, which an untuned network need not spend
+
         start = time.perf_counter()
         best: dict[str, float] = {}
         for task, value in zip(self._tasks[:n], self._log2[:n], strict=True):

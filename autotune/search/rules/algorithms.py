@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
-from autotune.schedule.steps import Parts, Winograd
+from autotune.schedule.narrow_products import product
+from autotune.schedule.steps import NarrowProducts, Parts, Winograd
 from autotune.schedule.winograd import convolution
 from autotune.search.partial import Partial, begin
 from autotune.search.rules.rows import terms_fill_lanes
 from autotune.search.space import Tag
 from autotune.target import Target
+from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
 from autotune.te.ragged import ragged_axes
@@ -21,6 +23,8 @@ MIN_CHANNELS = 8
 """With fewer channels to sum over, transforming the data costs more than it saves; so it does for
 a single channel of results."""
 
+N_PRODUCTS = 3
+"""Of bfloat16, in place of one of float32: six are more exact than float32, and twice as many."""
 _WINOGRAD = {2: Tag.WINOGRAD2, 4: Tag.WINOGRAD4}
 MANY_TERMS = 2048
 """Terms of a reduction that may be cut into parts, so that they run side by side."""
@@ -31,8 +35,10 @@ FEW_RESULTS = 1024
 
 
 def algorithms(dag: ComputeDAG, target: Target) -> list[Partial]:
-    """The definition, minimal filtering where that applies, and long reductions in parts."""
-    return [*_in_order_or_parts(dag, target), *_minimal_filtering(dag)]
+    """The definition, and what it may be rewritten into: minimal filtering, products of narrower
+    parts; long reductions are in parts."""
+    narrow = _narrow_products(dag) if narrow_products_pay(target) else []
+    return [*_in_order_or_parts(dag, target), *_minimal_filtering(dag), *narrow]
 
 
 def _in_order_or_parts(dag: ComputeDAG, target: Target) -> list[Partial]:
@@ -89,3 +95,25 @@ def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:
             step = Winograd(op.name, taps, tile)
             out.append(begin(dag).add(step, tags=(_WINOGRAD[tile],)))
     return out
+
+
+def narrow_products_pay(target: Target) -> bool:
+    """Whether a form of multiply-add of bfloat16 may be faster than as many of float32 as it is
+    needed for: whether it is, is measured (`tuner.bound`)."""
+    flops = [f.flops(target.vector_bits) for f in target.isa.forms if is_narrow(f)]
+    plain = target.isa.forms[0].flops(target.vector_bits)
+    return any(n > N_PRODUCTS * plain for n in flops)
+
+
+def is_narrow(form: MultiplyAdd) -> bool:
+    """Whether `form` multiplies bfloat16 and adds float32."""
+    return form.operands == ("bfloat16", "bfloat16") and form.accumulator == "float32"
+
+
+def _narrow_products(dag: ComputeDAG) -> list[Partial]:
+    """All products of float32 by narrower ones, where they are of data with much else."""
+    sums = [op for op in dag.computes if product(dag, op.name) and reuses(op)]
+    if not sums:
+        return []
+    steps = (NarrowProducts(op.name, N_PRODUCTS) for op in sums)
+    return [begin(dag).add(*steps, tags=(Tag.NARROW3,))]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, replace
+from math import prod
 
 from autotune.dtypes import is_float
 from autotune.schedule.state import State
@@ -35,8 +36,10 @@ from autotune.schedule.steps import (
     Split,
 )
 from autotune.search.partial import (
+    MAX_VECTORS,
     Partial,
     channel_holes,
+    constants_of,
     count_domain,
     pack_constants,
     place_producer,
@@ -45,13 +48,14 @@ from autotune.search.partial import (
     unroll_last,
 )
 from autotune.search.rules.interleaving import interleave_tags, interleaved, interleaving
+from autotune.search.rules.matrices import matrix_domain, most_sums, row_domain
 from autotune.search.rules.rows import only_terms_are_contiguous
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import matches
 from autotune.te.dag import Compute, Placeholder
-from autotune.te.expr import Axis, variables
-from autotune.te.products import dot_forms
+from autotune.te.expr import Axis, Reduce, variables
+from autotune.te.products import Matrices, as_matrices, dot_forms, products
 from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
 
 
@@ -64,7 +68,7 @@ def tile_reduction_with_consumer(p: Partial, name: str, target: Target) -> list[
     op, anchor = found
     out: list[Partial] = []
     variants = _variants(anchor, op, interleaving(state.dag, anchor, target))
-    for variant in _with_forms(variants, anchor, target):
+    for variant in _with_forms(variants, anchor, target, constants_of(state, anchor)):
         out += _tile(p, op, anchor, variant, target)
     return out
 
@@ -108,7 +112,7 @@ class Variant:
     `copy_inputs`: what the reduction reads is copied for each block; `copy_panels`: only what
     varies along the channels, so that the rows of a panel are neighbours.
     `interleave`: partial results of a channel in neighbouring lanes. `dot_terms`: terms that one
-    multiply-add adds up.
+    multiply-add adds up. `matrices`: the register tile is of matrices in registers (`matrices`).
     """
 
     channels_outside: bool = False
@@ -121,6 +125,7 @@ class Variant:
     producers_per_k: bool = False
     interleave: int = 1
     dot_terms: int = 1
+    matrices: Matrices | None = None
 
     @property
     def tags(self) -> tuple[Tag, ...]:
@@ -136,6 +141,7 @@ class Variant:
             Tag.COPIED: self.copy_inputs,
             Tag.COPIED_PANELS: self.copy_panels,
             Tag.PER_K: self.producers_per_k,
+            Tag.MATRICES: self.matrices is not None,
         }
         dots = {2: (Tag.DOT2,), 4: (Tag.DOT4,)}.get(self.dot_terms, ())
         structure = (tag for tag, is_on in marked.items() if is_on)
@@ -172,22 +178,29 @@ def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> l
     return plain + copied + blocked + per_k + skipping + dense
 
 
-def _with_forms(variants: list[Variant], anchor: Compute, target: Target) -> list[Variant]:
+def _with_forms(
+    variants: list[Variant], anchor: Compute, target: Target, constants: Container[str]
+) -> list[Variant]:
     """The variants with each form of multiply-add that fits the reduction, and with plain ones.
 
     A window that is unrolled as a whole has no terms left to add up at once. Sums of integers are
-    the same by every form: that with the most terms is the fastest.
+    the same by every form: that with the most terms is the fastest. Several products in place of
+    one are there for such forms alone. Matrices are read as the unit wants them: the second factor
+    is a constant, which is packed so, and no padding is chosen between.
     """
     forms = dot_forms(anchor, target.isa.forms)
     integers = [f for f in forms if not is_float(f.accumulator)]
     forms = (max(integers, key=lambda f: f.terms),) if integers else forms
-    dots = [
-        replace(v, dot_terms=f.terms)
-        for f in forms
-        for v in variants
-        if v.interleave == 1 and not v.unroll_window
-    ]
-    return dots if dots and integers else variants + dots
+    plain = [v for v in variants if v.interleave == 1 and not v.unroll_window]
+    dots = [replace(v, dot_terms=f.terms) for f in forms for v in plain]
+    several = isinstance(anchor.body, Reduce) and len(products(anchor.body.body)) > 1
+    found = dots if several or (dots and integers) else variants + dots
+    tiles = as_matrices(anchor, target.isa.forms)
+    if tiles is not None and all(b.tensor.name in constants for _, b in tiles.factors):
+        kept = (v for v in plain if not v.inline_producers)
+        found += [replace(v, dot_terms=tiles.form.terms, matrices=tiles) for v in kept]
+    # what decides on several products is outside
+    return [v for v in found if not several or not v.producers_per_k]
 
 
 def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) -> list[Partial]:
@@ -297,9 +310,12 @@ def tile_consumer(
     for a in pixels:
         tile, many = f"{a.name}.tile", f"{a.name}.tiles"
         sizes = (1,) if a.name in rows else tile_domain(a.extent)
+        if v.matrices:
+            sizes = matrix_domain(a.extent, v.matrices, a == op.axes[v.matrices.rows])
         out = out.hole(tile, sizes, Role.TILE).hole(many, count_domain(a.extent), Role.TILES)
         out = out.add(Split(op.name, a.name, (Hole(many), Hole(tile)), "split"))
-    out = channel_holes(out, channel, target)
+    most = most_sums(v.matrices) if v.matrices else MAX_VECTORS
+    out = channel_holes(out, channel, target, most)
     out, (block, panel, vector, lane) = split_channel(out, op, channel)
     pixel_blocks = [f"{a.name}.0" for a in pixels]
     pixel_tiles = [f"{a.name}.1" for a in pixels]
@@ -308,7 +324,8 @@ def tile_consumer(
     inner = [*(f"{a.name}.2" for a in pixels), vector]
     order = (*ones, *blocks, *tiles, *inner, lane)
     out = out.add(Reorder(op.name, order), Parallel(op.name, len(ones) + len(blocks)))
-    marks = [Annotate(op.name, n, "unroll") for n in inner]
+    unrolled = [vector] if v.matrices else inner
+    marks = [Annotate(op.name, n, "unroll") for n in unrolled]
     out = out.add(*marks, Annotate(op.name, lane, "vectorize"))
     return out, Loops(tuple(blocks), tuple(tiles), channel.name)
 
@@ -325,7 +342,8 @@ def place_anchor(
     out = p.add(ComputeAt(a, op.name, loops.tiles[-1] if loops.tiles else loops.blocks[-1]))
     lanes = Hole(f"{loops.prefix}lanes") if v.interleave == 1 else target.lanes
     out = out.add(Split(a, channel, (lanes,)))
-    out, last, dots = _split_dot(out, anchor, v)
+    out, last, groups, dots = _split_dot(out, anchor, v)
+    out, pixels, rows = _split_rows(out, anchor, v, pixels, loops.prefix)
     reduction = [*(x.name for x in anchor.reduce_axes[:-1]), last.name]
     unrolled: list[str] = []
     if v.unroll_window:
@@ -333,21 +351,41 @@ def place_anchor(
     else:
         out, reduction, unrolled = unroll_last(out, anchor, last, reduction, loops.prefix)
     order = (*reduction, *(n for n in unrolled if n not in reduction), *pixels)
-    out = out.add(Reorder(a, (*order, f"{channel}.0", f"{channel}.1", *dots)))
+    matrix = (*rows, *groups)
+    out = out.add(Reorder(a, (*order, f"{channel}.0", *matrix, f"{channel}.1", *dots)))
     marks = [Annotate(a, n, "unroll") for n in (*unrolled, *pixels, f"{channel}.0")]
+    marks += [Annotate(a, n, "tile") for n in matrix]
     marks += [Annotate(a, f"{channel}.1", "vectorize"), *(Annotate(a, n, "dot") for n in dots)]
     return out.add(*marks)
 
 
-def _split_dot(p: Partial, anchor: Compute, v: Variant) -> tuple[Partial, Axis, tuple[str, ...]]:
-    """The last reduction axis in groups that one multiply-add adds up: the groups, and the loop
-    over the terms of one."""
+def _split_dot(
+    p: Partial, anchor: Compute, v: Variant
+) -> tuple[Partial, Axis, tuple[str, ...], tuple[str, ...]]:
+    """The last reduction axis in steps of one multiply-add: the steps, the loop over the groups of
+    terms that it takes, and the loop over the terms of one."""
     last = anchor.reduce_axes[-1]
     if v.dot_terms == 1:
-        return p, last, ()
-    out = p.add(Split(anchor.name, last.name, (v.dot_terms,), "split"))
-    groups = Axis(f"{last.name}.0", last.extent // v.dot_terms)
-    return out, groups, (f"{last.name}.1",)
+        return p, last, (), ()
+    factors = (v.dot_terms,) if v.matrices is None else (v.matrices.groups, v.dot_terms)
+    out = p.add(Split(anchor.name, last.name, factors, "split"))
+    steps = Axis(f"{last.name}.0", last.extent // prod(factors))
+    *groups, terms = (f"{last.name}.{n}" for n in range(1, len(factors) + 1))
+    return out, steps, tuple(groups), (terms,)
+
+
+def _split_rows(
+    p: Partial, anchor: Compute, v: Variant, pixels: list[str], prefix: str = ""
+) -> tuple[Partial, list[str], tuple[str, ...]]:
+    """The loops `pixels` of a register tile with the rows of its matrices apart, and these."""
+    if v.matrices is None:
+        return p, pixels, ()
+    axis = anchor.axes[v.matrices.rows]
+    at = next(n for n, name in enumerate(pixels) if p.state[anchor.name].axis_of(name) == axis.name)
+    out = p.hole(f"{prefix}rows", row_domain(axis.extent, v.matrices), Role.TILE)
+    out = out.add(Split(anchor.name, pixels[at], (Hole(f"{prefix}rows"),)))
+    outer, inner = (f"{pixels[at]}.{n}" for n in (0, 1))
+    return out, [*pixels[:at], outer, *pixels[at + 1 :]], (inner,)
 
 
 def _place_blocked_anchor(
@@ -358,9 +396,9 @@ def _place_blocked_anchor(
     tiled = [(rename[x.name].name, f"{x.name}.tile") for x in op.axes[:-1] if x.extent > 1]
     ones = [rename[x.name].name for x in op.axes[:-1] if x.extent == 1]
     out = p.add(ComputeAt(a, op.name, loops.blocks[-1]))
-    out, last, dots = _split_dot(out, anchor, v)
+    out, last, groups, dots = _split_dot(out, anchor, v)
     reduction = [*(x.name for x in anchor.reduce_axes[:-1]), f"{last.name}.1"]
-    blocks = _block_domain(last.extent)
+    blocks = _block_domain(last.extent, 4 if v.matrices else 16)
     out = out.hole("k.block", blocks, Role.BLOCK).add(
         Split(a, last.name, (Hole("k.block"),), "split")
     )
@@ -375,10 +413,12 @@ def _place_blocked_anchor(
     out = out.add(Split(a, f"{channel}.0", (Hole("vectors"),), "split"))
     panel, tiles = f"{channel}.0.0", [f"{n}.0" for n, _ in tiled]
     middle = [panel, *tiles] if v.panels_outside else [*tiles, panel]
-    inner = [f"{n}.1" for n, _ in tiled] + [f"{channel}.0.1"]
+    out, inner, rows = _split_rows(out, anchor, v, [f"{n}.1" for n, _ in tiled])
+    inner, matrix = [*inner, f"{channel}.0.1"], (*rows, *groups)
     order = (*ones, f"{last.name}.0", *middle, *reduction, *unrolled)
-    out = out.add(Reorder(a, (*order, *inner, f"{channel}.1", *dots)))
+    out = out.add(Reorder(a, (*order, *inner, *matrix, f"{channel}.1", *dots)))
     marks = [Annotate(a, n, "unroll") for n in (*unrolled, *inner)]
+    marks += [Annotate(a, n, "tile") for n in matrix]
     marks += [Annotate(a, f"{channel}.1", "vectorize"), *(Annotate(a, n, "dot") for n in dots)]
     return out.add(*marks)
 
@@ -396,7 +436,7 @@ def _activations(state: State, op: Compute) -> list[str]:
     return [n for n in names if isinstance(o := state.dag[n], Placeholder) and not o.constant]
 
 
-def _block_domain(extent: int) -> tuple[int, ...]:
-    """Length of a reduction block: divisors from 16 up to half of the reduction."""
-    found = tuple(d for d in range(16, extent // 2 + 1) if extent % d == 0)
+def _block_domain(extent: int, least: int) -> tuple[int, ...]:
+    """Length of a reduction block: divisors from `least` up to half of the reduction."""
+    found = tuple(d for d in range(least, extent // 2 + 1) if extent % d == 0)
     return found or (extent,)

@@ -13,7 +13,9 @@ from autotune.target.isa import x86
 from autotune.target.isa.record import Core as Core
 from autotune.target.isa.record import Isa as Isa
 from autotune.target.isa.record import MultiplyAdd as MultiplyAdd
+from autotune.target.isa.record import TileUnit as TileUnit
 from autotune.target.isa.x86 import core_named as core_named
+from autotune.target.isa.x86_tiles import EMULATION as EMULATION
 
 ISAS: tuple[Isa, ...] = (x86.AVX512, x86.AVX2)
 """Widest vectors first."""
@@ -29,9 +31,10 @@ def isa_with(features: Mapping[str, bool]) -> Isa | None:
 
 
 def with_forms(isa: Isa, features: Set[str]) -> Isa:
-    """The instruction set with those forms of multiply-add that a CPU of these features has."""
+    """The instruction set with what a CPU of these features has of it besides what it requires."""
     there = (f for f in isa.forms if not f.features or not features.isdisjoint(f.features))
-    return replace(isa, forms=tuple(there))
+    lookup = isa.byte_lookup if isa.byte_lookup_feature in features else ""
+    return replace(isa, forms=tuple(there), byte_lookup=lookup)
 
 
 def isa_of_width(vector_bits: int) -> Isa:

@@ -11,6 +11,41 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TileUnit:
+    """Registers that hold matrices: `n_registers` of `rows` rows of `row_bytes` bytes each.
+
+    How much of each is in use is configured: `configuration` says where in the block of 64 bytes
+    that `configure` reads the bytes of a row (16 bits) and the rows (8 bits) of the first register
+    are; its first byte is 1. `release` ends the use. The other names are of LLVM's intrinsics to
+    clear a register, to load one from rows in memory and to store it there, `latency`: cycles until
+    a sum can be used. `emulation`: LLVM assembly of functions of these names, which take a pointer
+    to the registers as well; "" where the CPU has the instructions.
+    """
+
+    configure: str
+    release: str
+    zero: str
+    load: str
+    store: str
+    configuration: tuple[int, int] = (16, 48)
+    n_registers: int = 8
+    rows: int = 16
+    row_bytes: int = 64
+    latency: float = 52.0
+    emulation: str = field(default="", repr=False)
+
+    @property
+    def columns(self) -> int:
+        """Sums of 32 bits in a row."""
+        return self.row_bytes // 4
+
+    @property
+    def bits(self) -> int:
+        """Bits of a register."""
+        return 8 * self.rows * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class MultiplyAdd:
     """One form of multiply-add: an accumulator lane takes the sum of `terms` products.
 
@@ -19,6 +54,9 @@ class MultiplyAdd:
     none where LLVM makes the instruction of its own portable operation. `accumulates`: whether it
     adds to its accumulator; else an addition follows. `features`: what a CPU must have, any one of
     them, besides what the instruction set requires.
+
+    `unit`: of a form whose operands are matrices: c[i, j] += Σ a[i, g, t] · b[g, j, t] over all
+    groups g of `terms` terms t that a row of a register holds.
     """
 
     name: str
@@ -29,9 +67,12 @@ class MultiplyAdd:
     intrinsics: Mapping[int, str] = field(default_factory=dict)
     accumulates: bool = True
     features: tuple[str, ...] = ()
+    unit: TileUnit | None = None
 
     def flops(self, vector_bits: int) -> int:
         """Multiplications and additions of one instruction on a vector of so many bits."""
+        if self.unit:  # as many groups as rows of the second operand
+            return 2 * self.terms * self.unit.rows * self.unit.rows * self.unit.columns
         return 2 * self.terms * vector_bits // self.accumulator_bits
 
 
@@ -39,12 +80,15 @@ class MultiplyAdd:
 class Isa:
     """A level of an instruction set.
 
-    `requires`: LLVM's names of the features that its code may use. `vector_bits`, `n_registers`:
-    of the widest float vectors. `forms`: multiply-adds, float32 first. `reciprocal`, `scale`:
-    LLVM's intrinsics for 1/x to 14 bits and x·2^n, "" where there is none; they take vectors of
-    `estimate_lanes` floats. `pause`: the intrinsic that eases a core that spins. `line_flushes`:
-    intrinsics that drop a cache line, by the feature they need, fastest first. `denormals_ir`:
-    `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM assembly.
+    `requires`: LLVM's names of the features that its code may use. `vector_bits`, `n_registers`: of
+    the widest float vectors. `forms`: multiply-adds, float32 first. `reciprocal`, `scale`: LLVM's
+    intrinsics for 1/x to 14 bits and x·2^n, "" where there is none; they take vectors of
+    `estimate_lanes` floats. `lane_lookup`: that of floats chosen from a vector of 16 by the lowest
+    bits of integers, "" where there is none. `byte_lookup`: that of bytes chosen from two vectors
+    of 64, "" where a CPU has not `byte_lookup_feature`. `pause`: the intrinsic that eases a core
+    that spins. `line_flushes`: intrinsics that drop a cache line, by the feature they need, fastest
+    first. `denormals_ir`: `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM
+    assembly.
     """
 
     name: str
@@ -57,6 +101,9 @@ class Isa:
     denormals_ir: str
     reciprocal: str = ""
     scale: str = ""
+    lane_lookup: str = ""
+    byte_lookup: str = ""
+    byte_lookup_feature: str = ""
     estimate_lanes: tuple[int, ...] = ()
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from autotune.target.isa import x86_tiles
 from autotune.target.isa.record import Core, Isa, MultiplyAdd
 
 _FLUSH_TO_ZERO, _DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
@@ -88,13 +89,16 @@ AVX512 = Isa(
     requires=("avx512f", "avx512vl"),
     vector_bits=512,
     n_registers=32,
-    forms=(_FMA, _DOT_BF16, _DOT_INT8, _DOT_INT16_512),
+    forms=(_FMA, _DOT_BF16, _DOT_INT8, _DOT_INT16_512, *x86_tiles.FORMS, *x86_tiles.EMULATED),
     pause="llvm.x86.sse2.pause",
     line_flushes=_LINE_FLUSHES,
     denormals_ir=_DENORMALS_IR,
     reciprocal="llvm.x86.avx512.rcp14.ps",
     scale="llvm.x86.avx512.mask.scalef.ps",
     estimate_lanes=(4, 8, 16),
+    lane_lookup="llvm.x86.avx512.permvar.sf.512",
+    byte_lookup="llvm.x86.avx512.vpermi2var.qi.512",
+    byte_lookup_feature="avx512vbmi",
 )
 
 # Few cores share an L3 of AMD's, without a mesh between: alone a core streams 23 bytes per cycle
@@ -112,21 +116,24 @@ NAMES: Mapping[str, Isa] = {
     "skylake-avx512": AVX512,
     "cascadelake": AVX512,
     "icelake-server": AVX512,
+    "sapphirerapids": AVX512,
     "znver4": AVX512,
 }
 """CPUs that `--target` takes, by LLVM's names."""
 
 _WORDS = frozenset({"avx512bw"})
 _VNNI = _WORDS | {"avx512vnni"}
-_BF16 = _VNNI | {"avx512bf16"}
+_VBMI = _VNNI | {"avx512vbmi"}
+_BF16 = _VBMI | {"avx512bf16"}
 FEATURES: Mapping[str, frozenset[str]] = {
     "x86-64-v4": _WORDS,
     "skylake-avx512": _WORDS,
     "cascadelake": _VNNI,
-    "icelake-server": _VNNI,
+    "icelake-server": _VBMI,
+    "sapphirerapids": _BF16 | {"amx-tile", "amx-bf16", "amx-int8"},
     "znver4": _BF16,
 }
-"""Features of CPUs in `NAMES` that forms of multiply-add ask for."""
+"""Features of CPUs in `NAMES` that forms of multiply-add and look-ups ask for."""
 
 
 def core_named(cpu: str) -> Core:

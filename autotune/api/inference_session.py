@@ -1,0 +1,299 @@
+"""⑪ A model as ONNX Runtime's scripts use it: compiled on first use, kept in the cache folder.
+
+    import autotune as ort
+
+    session = ort.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+    logits, = session.run(["logits"], {"ids": ids})
+
+See docs/drop-in.md for what is the same, what is ignored, and what is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from autotune.api.bindings import Dims, arrays_of
+from autotune.api.cached import MOST_BYTES, Request, artifact_store, file_of
+from autotune.api.io_binding import IOBinding, OrtValue
+from autotune.api.models_by_shape import LOGGER, ModelsByShape, log_beside
+from autotune.api.session_options import CPU_PROVIDER, RunOptions, SessionOptions
+from autotune.errors import UsageError
+from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
+from autotune.graph.reader.onnx_reader import read_outline
+from autotune.network.runtime import Model
+from autotune.records import read_log
+from autotune.target import usable_cores
+
+_BYTES = (bytes, bytearray, memoryview)
+MOST_SHAPES = 16
+"""Combinations of shapes that a session keeps in memory, beside those that were named before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output: its name, its type as `tensor(float)`, and its shape.
+
+    Extents are numbers, names of open dimensions, or None.
+    """
+
+    name: str
+    type: str
+    shape: list[Extent]
+
+
+class InferenceSession:
+    """A model ready to run: what `onnxruntime.InferenceSession` offers, compiled for this CPU.
+
+    `path_or_bytes`: an ONNX file or its contents. Of `sess_options` the threads and dimensions
+    count; `providers` and `provider_options` do not. `log`: as for `compile`; without it, a log
+    beside the model is used if it fits (`model-best.jsonl`, `model.jsonl`). `threads`: instead of
+    `intra_op_num_threads`; 0 or None: as in the log, else one per core. `dims`, `constants`,
+    `precision`, `max_error`, `operators`, `fallback`: as for `compile`. `cache`: keep what is
+    compiled in the user's cache folder, up to `cache_bytes` for all models. `most_shapes`: how many
+    combinations of shapes are kept in memory, at least 1.
+
+    Safe to use in several threads; it can be pickled (the path, or the bytes, not what was
+    compiled). Raises as `compile`; see there.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str],
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        *,
+        log: str | Path | None = None,
+        threads: int | None = None,
+        dims: Dims | None = None,
+        constants: Mapping[str, Any] | None = None,
+        precision: str | None = None,
+        max_error: float | None = None,
+        operators: Sequence[str | Path] = (),
+        fallback: bool = True,
+        cache: bool = True,
+        cache_bytes: int = MOST_BYTES,
+        most_shapes: int = MOST_SHAPES,
+        disabled_optimizers: object = None,
+    ) -> None:
+        model = _source(path_or_bytes)
+        options = SessionOptions() if sess_options is None else sess_options
+        options.require_known()
+        if most_shapes < 1 or cache_bytes < 0:
+            raise UsageError("there is no room for a compiled model", "most_shapes is 1 or more")
+        name = model.stem if isinstance(model, Path) else "model"
+        request = Request(
+            model,
+            name,
+            threads or options.intra_op_num_threads,
+            Path(log).absolute() if log else None,
+            dims={**options.dims, **(dims or {})},
+            constants=arrays_of(constants),
+            precision=precision,
+            max_error=max_error,
+            operators=tuple(Path(path).absolute() for path in operators),
+            fallback=fallback,
+        )
+        _note_providers(providers)
+        self._saved = (request, options, cache, cache_bytes, most_shapes)
+        self._open(*self._saved)
+
+    def _open(
+        self,
+        request: Request,
+        options: SessionOptions,
+        cache: bool,
+        cache_bytes: int,
+        most_shapes: int,
+    ) -> None:
+        self._options = options
+        with file_of(request.model, request.name) as path:
+            self._interface = interface_of(read_outline(path))
+        request = _with_log(request)
+        store = artifact_store(cache_bytes) if cache else None
+        self._constants = dict(request.constants)
+        self._output_names = tuple(port.name for port in self._interface.outputs)
+        self._models = ModelsByShape(request, self._interface, store, most_shapes)
+        self._bound = _extents(request.dims)
+        self._threads = request.threads
+        self._is_plain = not self._constants
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """Outputs in the order of `output_names`; of None, all in the order of the model.
+
+        `input_feed`: arrays by name (NumPy's, OrtValues, or what gives an array without a copy).
+        Other threads run Python meanwhile. Raises UsageError for what does not fit the model, and
+        as `compile` where shapes come for the first time.
+        """
+        if run_options is not None:
+            run_options.require_known()
+        feed = input_feed if self._is_plain else self._without_constants(input_feed)
+        found = (self._models.only or self._models.at(feed)).run(feed)
+        try:
+            return [found[name] for name in output_names or self._output_names]
+        except KeyError as error:
+            raise self._no_output(error.args[0]) from None
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """`run` of values."""
+        feed = {name: value.numpy() for name, value in input_dict_ort_values.items()}
+        return list(map(OrtValue, self.run(output_names, feed, run_options)))
+
+    def io_binding(self) -> IOBinding:
+        """An empty binding for `run_with_iobinding`."""
+        return IOBinding(self._output_names)
+
+    def run_with_iobinding(
+        self, iobinding: IOBinding, run_options: RunOptions | None = None
+    ) -> None:
+        """One inference on bound arrays: outputs that are bound to memory are written there."""
+        if run_options is not None:
+            run_options.require_known()
+        bound = iobinding.outputs
+        if not bound:
+            raise UsageError("no output is bound", "binding.bind_output(name)")
+        for name in bound.keys() - set(self._output_names):
+            raise self._no_output(name)
+        feed = self._without_constants(iobinding.inputs)
+        out = {name: array for name, array in bound.items() if array is not None}
+        found = self._model_at(feed).run(feed, out or None)
+        iobinding.results = [OrtValue(found[name]) for name in bound]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs, in the order of the model."""
+        return list(map(self._node_arg, self._interface.inputs))
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs, in the order of the model."""
+        return list(map(self._node_arg, self._interface.outputs))
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """None: weights are compiled."""
+        return []
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Where the model comes from, as its file says."""
+        return self._interface.metadata
+
+    def get_session_options(self) -> SessionOptions:
+        """The options that it was made with."""
+        return self._options
+
+    def get_providers(self) -> list[str]:
+        """The CPU."""
+        return [CPU_PROVIDER]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """None."""
+        return {CPU_PROVIDER: {}}
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: object = None
+    ) -> None:
+        """Ignored: everything runs on this CPU."""
+        _note_providers(providers)
+
+    def enable_fallback(self) -> None:
+        """Ignored."""
+
+    def disable_fallback(self) -> None:
+        """Ignored."""
+
+    def end_profiling(self) -> NoReturn:
+        """Raises UsageError: there is no profile."""
+        raise UsageError(
+            "there is no profile", "autotune bench MODEL.atn --per-task times every kernel"
+        )
+
+    def models(self) -> tuple[Model, ...]:
+        """What has been compiled so far, one `Model` for every combination of shapes."""
+        return tuple(self._models)
+
+    def __repr__(self) -> str:
+        ins, outs = (
+            ", ".join(f"{arg.name} {arg.type} {arg.shape}" for arg in args)
+            for args in (self.get_inputs(), self.get_outputs())
+        )
+        return f"InferenceSession({self._saved[0].name}: {ins} -> {outs}, {self._threads} threads)"
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._saved
+
+    def __setstate__(self, saved: tuple[Any, ...]) -> None:
+        self._saved = saved
+        self._open(*saved)
+
+    def _model_at(self, feed: Mapping[str, Any]) -> Model:
+        return self._models.only or self._models.at(feed)
+
+    def _without_constants(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Inputs that are none any more may be given, with the value that they are bound to."""
+        for name in feed.keys() & self._constants.keys():
+            if not np.array_equal(np.asarray(feed[name]), self._constants[name]):
+                raise UsageError(
+                    f"input '{name}' is bound to another value", "leave it out of `constants`"
+                )
+        return {name: value for name, value in feed.items() if name not in self._constants}
+
+    def _node_arg(self, port: ModelPort) -> NodeArg:
+        shape = [self._bound.get(n, n) if isinstance(n, str) else n for n in port.shape]
+        return NodeArg(port.name, port.type, shape)
+
+    def _no_output(self, name: str) -> UsageError:
+        names = ", ".join(f"'{n}'" for n in self._output_names)
+        return UsageError(f"there is no output '{name}'", f"the outputs are {names}")
+
+
+def _source(given: str | bytes | os.PathLike[str]) -> Path | bytes:
+    """What a session is made from. Raises UsageError for what is neither a path nor bytes."""
+    if isinstance(given, _BYTES):
+        return bytes(given)
+    if isinstance(given, str | os.PathLike):
+        return Path(given).absolute()
+    raise UsageError(
+        f"a session of a {type(given).__name__}", "give the path of an ONNX file, or its bytes"
+    )
+
+
+def _with_log(request: Request) -> Request:
+    """`request` with the log beside its model, if there is one, and the threads to run on."""
+    threads = min(request.threads, usable_cores()) or None
+    if request.log is not None:
+        in_log = read_log(request.log).headers
+        return replace(request, threads=threads or (in_log[0].n_threads if in_log else 1))
+    found = None
+    if not (request.dims or request.constants or request.operators or request.precision):
+        found = log_beside(request.model, threads)
+    if found is None or found.n_threads > usable_cores():
+        return replace(request, threads=threads or usable_cores())
+    LOGGER.info("compiled from %s", found.path)
+    return replace(request, log=found.path, threads=found.n_threads)
+
+
+def _extents(dims: Dims) -> dict[str, int]:
+    """Dimensions that have one extent."""
+    return {name: values for name, values in dims.items() if isinstance(values, int)}
+
+
+def _note_providers(providers: Sequence[Any] | None) -> None:
+    """Note the providers that are ignored: names, or pairs of a name and options."""
+    names = [p if isinstance(p, str) else p[0] for p in providers or ()]
+    others = [name for name in names if name != CPU_PROVIDER]
+    if others:
+        LOGGER.info("%s are not used: everything runs on this CPU", ", ".join(others))

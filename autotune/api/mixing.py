@@ -1,0 +1,277 @@
+"""⑪ `--precision auto`: products in what is fastest, while the network stays exact enough.
+
+    networks in float32, in bfloat16, and with the products mixed ─► the fastest by what is known
+    the error of the network > --max-error ─► the products that gain least go back to float32
+
+Every attempt is a whole network with its casts, compiled and checked: errors of tasks do not add
+up, and what rounding a tensor costs depends on who reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Generic, Protocol, TypeVar
+
+from autotune.api.bindings import Variant
+from autotune.api.choosing import Plan, Progress, best_records, drafted
+from autotune.api.operators import operators_of
+from autotune.api.warm import Note
+from autotune.config import AUTO, PRECISIONS
+from autotune.errors import WrongNumbers
+from autotune.graph.mixture import Mixture
+from autotune.graph.network import Call, Network, chosen
+from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.reader.constant_inputs import Constants
+from autotune.network.variants import tasks_of, unified
+from autotune.records import MeasureRecord
+from autotune.target import Target
+from autotune.te.dag import Compute
+from autotune.te.precisions import precision_of
+from autotune.te.products import as_matrices, dot_forms
+
+NOT_MIXED = "precision auto: float32, because parts of the model run in ONNX Runtime"
+_MOST_ATTEMPTS = 8
+"""Networks that are compiled and checked to find how many products can stay narrow."""
+
+
+@dataclass(frozen=True)
+class Mixtures:
+    """A model at the shapes of every variant; `shares` of all inferences."""
+
+    mixtures: tuple[Mixture, ...]
+    shares: tuple[float, ...]
+
+    @property
+    def narrowable(self) -> frozenset[str]:
+        """Nodes of any variant that may be narrow."""
+        return frozenset().union(*(m.narrowable for m in self.mixtures))
+
+    def networks(self, precision: str, kept: Set[str] = frozenset()) -> tuple[Network, ...]:
+        """A network for every variant, see `Mixture.network`."""
+        found = [m.network(precision, kept) for m in self.mixtures]
+        return unified(found) if len(found) > 1 else tuple(found)
+
+
+def mixtures_of(
+    model: Path,
+    variants: Sequence[Variant],
+    random_weights: bool = False,
+    operators: UserOperators | None = None,
+    constants: Constants | None = None,
+) -> Mixtures:
+    """The model at the shapes of every variant; see `graph.network.build_network` for errors."""
+    made = (Mixture(model, v.shapes, random_weights, operators, constants) for v in variants)
+    return Mixtures(tuple(made), tuple(v.share for v in variants))
+
+
+def narrow_precisions(target: Target) -> tuple[str, ...]:
+    """Precisions beside float32 that are worth a try: bf16, and others that a form multiplies."""
+    forms = {operand for form in target.isa.forms for operand in form.operands}
+    return tuple(p for p in PRECISIONS if p == "bf16" or (p != "f32" and PRECISIONS[p] in forms))
+
+
+def alternatives(mixtures: Mixtures, target: Target) -> tuple[tuple[Network, ...], ...]:
+    """The networks beside float32 whose tasks are tuned too, each for every variant.
+
+    All products narrow; and those alone that an instruction of the target multiplies as they are.
+    """
+    found = []
+    for precision in narrow_precisions(target):
+        all_narrow = mixtures.networks(precision)
+        found.append(all_narrow)
+        unfit = _unfit(all_narrow, target)
+        if unfit and not unfit >= mixtures.narrowable:
+            found.append(mixtures.networks(precision, unfit))
+    return tuple(found)
+
+
+def _unfit(networks: Iterable[Network], target: Target) -> frozenset[str]:
+    """Products whose reduction no narrow form of the target fits, where it has one at all."""
+    calls = [(n.tasks[c.task], c) for n in networks for c in n.calls]
+    products = [(dag, call) for dag, call in calls if precision_of(dag) in ("bf16", "f16")]
+    fits = [any(_fits(op, target) for op in dag.computes) for dag, _ in products]
+    if not any(fits):
+        return frozenset()
+    unfit = (call for (_, call), fit in zip(products, fits, strict=True) if not fit)
+    return frozenset(name for call in unfit for name in call.narrowable)
+
+
+def _fits(op: Compute, target: Target) -> bool:
+    forms = target.isa.forms
+    return bool(dot_forms(op, forms)) or as_matrices(op, forms) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mix:
+    """A choice: `narrow` products, those that gain most first, and the seconds expected of it."""
+
+    precision: str
+    narrow: tuple[str, ...]
+    cost_s: float
+
+
+class _Costs:
+    """Seconds of networks by what is known of their tasks.
+
+    Those of the log where a task was measured; else what the cost model expects of its default
+    program, times what default programs took in this log over what was expected of them.
+    """
+
+    def __init__(self, plan: Plan, networks: Sequence[Network], note: Note, show: Progress) -> None:
+        self._plan, self._show = plan, show
+        best = best_records(networks, plan, note)
+        self._measured = {key: _seconds(record) for key, record in best.items()}
+        self._scale = _optimism(plan)
+
+    def total_s(self, networks: Sequence[Network], shares: Sequence[float]) -> float:
+        """An average inference."""
+        calls = zip(map(self._calls, networks), shares, strict=True)
+        return sum(share * sum(s for _, s in found) for found, share in calls)
+
+    def by_product(self, networks: Sequence[Network], shares: Sequence[float]) -> dict[str, float]:
+        """Seconds of every narrowable node; those of a call are split among its nodes."""
+        found: dict[str, float] = {}
+        for network, share in zip(networks, shares, strict=True):
+            for call, seconds in self._calls(network):
+                for name in call.narrowable:
+                    part = share * seconds / len(call.narrowable)
+                    found[name] = found.get(name, 0.0) + part
+        return found
+
+    def _calls(self, network: Network) -> list[tuple[Call, float]]:
+        tasks = tasks_of([network])
+        open_keys = [key for key in tasks if key not in self._measured]
+        drafts = drafted(self._plan, {key: tasks[key] for key in open_keys}, self._show)
+        guess = {key: self._scale * (d.predicted_s or math.inf) for key, d in drafts.items()}
+        known = guess | self._measured
+        calls = chosen(network, known, known).calls
+        return [(call, known[call.task]) for call in calls]
+
+
+def _seconds(record: MeasureRecord) -> float:
+    return record.result.latency_s or math.inf
+
+
+def _optimism(plan: Plan) -> float:
+    """Measured over expected seconds of the default programs in a log, in the median."""
+    ratios = [
+        _seconds(r) / r.default_estimate_s
+        for r in (plan.log.records if plan.log else ())
+        if r.default_estimate_s and r.result.latency_s
+    ]
+    return median(ratios) if ratios else 1.0
+
+
+def _fastest(mixtures: Mixtures, plan: Plan, note: Note, show: Progress) -> tuple[_Mix, float]:
+    """The mix that is expected to be fastest, and the seconds of all in float32."""
+    wide = mixtures.networks("f32")
+    narrow = {p: mixtures.networks(p) for p in narrow_precisions(plan.target)}
+    everything = [*wide, *(n for networks in narrow.values() for n in networks)]
+    costs = _Costs(plan, everything, note, show)
+    wide_s = costs.total_s(wide, mixtures.shares)
+    mixes = [_Mix("f32", (), wide_s)]
+    before = costs.by_product(wide, mixtures.shares)
+    for precision, networks in narrow.items():
+        after = costs.by_product(networks, mixtures.shares)
+        gains = {name: before.get(name, 0.0) - after.get(name, 0.0) for name in mixtures.narrowable}
+        order = sorted(gains, key=lambda name: (-gains[name], name))
+        slower = frozenset(name for name in order if gains[name] <= 0)
+        for kept in dict.fromkeys((frozenset(), slower, _unfit(networks, plan.target))):
+            mixed = mixtures.networks(precision, kept)
+            kept_order = tuple(name for name in order if name not in kept)
+            mixes.append(_Mix(precision, kept_order, costs.total_s(mixed, mixtures.shares)))
+    return min(mixes, key=lambda mix: mix.cost_s), wide_s
+
+
+class Checked(Protocol):
+    """What an attempt has to tell: the largest error of its outputs, None where not checked."""
+
+    @property
+    def error(self) -> float | None:
+        """Of the largest value."""
+        ...
+
+
+C = TypeVar("C", bound=Checked)
+Attempt = Callable[[Sequence[Network], Note], C]
+"""Compiles networks and checks them; raises WrongNumbers."""
+
+
+class _Search(Generic[C]):
+    """How many of the products that gain most can be narrow, by bisection."""
+
+    def __init__(self, mixtures: Mixtures, mix: _Mix, plan: Plan, attempt: Attempt[C]) -> None:
+        self._mixtures, self._mix, self._plan, self._attempt = mixtures, mix, plan, attempt
+
+    def run(self) -> tuple[int, C, list[str]]:
+        """The number, what was compiled with it, and its notes."""
+        last = len(self._mix.narrow)
+        found = self._within(last) if last else None
+        if found is not None:
+            return last, *found
+        low, high, best = 0, last, None
+        for _ in range(_MOST_ATTEMPTS):
+            if high - low <= 1:
+                break
+            middle = (low + high) // 2
+            found = self._within(middle)
+            low, high, best = (middle, high, found) if found else (low, middle, best)
+        if best is not None:
+            return low, *best
+        notes: list[str] = []
+        return 0, self._attempt(self._networks(0), notes.append), notes
+
+    def _networks(self, n_narrow: int) -> tuple[Network, ...]:
+        kept = self._mixtures.narrowable - set(self._mix.narrow[:n_narrow])
+        return self._mixtures.networks(self._mix.precision if n_narrow else "f32", kept)
+
+    def _within(self, n_narrow: int) -> tuple[C, list[str]] | None:
+        """The compiled network where its error is within the limit."""
+        notes: list[str] = []
+        try:
+            found = self._attempt(self._networks(n_narrow), notes.append)
+        except WrongNumbers:
+            return None
+        is_exact = found.error is None or found.error <= self._plan.network_error
+        return (found, notes) if is_exact else None
+
+
+def compile_mixed(plan: Plan, attempt: Attempt[C], note: Note, show: Progress) -> C:
+    """Compile the fastest mix of precisions that is within `plan.network_error`.
+
+    Products go back to float32 in the order of what they gain, the least first, half of them at a
+    time. Raises WrongNumbers where float32 alone is wrong.
+    """
+    operators = operators_of(plan.operators)
+    mixtures = mixtures_of(
+        plan.model, plan.variants, plan.random_weights, operators, plan.constants
+    )
+    mix, wide_s = _fastest(mixtures, plan, note, show)
+    n_narrow, found, notes = _Search(mixtures, mix, plan, attempt).run()
+    for text in (*_told(mixtures, mix, n_narrow, wide_s, plan), *notes):
+        note(text)
+    return found
+
+
+def _told(mixtures: Mixtures, mix: _Mix, n_narrow: int, wide_s: float, plan: Plan) -> Iterable[str]:
+    """What was chosen, in lines for a user."""
+    n_all = len(mixtures.narrowable)
+    if not mix.narrow:
+        yield f"precision {AUTO}: all products in float32, which is fastest"
+        return
+    if n_narrow < len(mix.narrow):
+        yield (
+            f"precision {AUTO}: {len(mix.narrow) - n_narrow} of {len(mix.narrow)} products and "
+            f"windows that {mix.precision} makes faster are in float32: the error of the network "
+            f"would exceed --max-error {plan.network_error:g}"
+        )
+    if not n_narrow:
+        return
+    told = f"precision {AUTO}: {n_narrow} of {n_all} products and windows in {mix.precision}"
+    if n_narrow == len(mix.narrow) and wide_s > 0:
+        told += f", about {100 * mix.cost_s / wide_s:.0f} % of the time in float32"
+    yield told

@@ -1,0 +1,183 @@
+"""⑪ The models of a session, one for every combination of shapes that it has been called with.
+
+    models = ModelsByShape(request, interface, store)
+    models.at({"ids": ids, "mask": mask}).run(…)
+
+A model of static shapes is compiled at once, and so are all shapes that dimensions or a log name;
+others when the first inputs of them come. Threads that need one at the same time wait for one
+compilation.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from autotune.api.bindings import variant_text
+from autotune.api.cached import Request, cached_artifact, hash_of
+from autotune.cache import Store
+from autotune.config import TuneConfig
+from autotune.errors import AutotuneError, LogMismatch, UsageError
+from autotune.graph.reader.interface import Interface, ModelPort
+from autotune.network.runtime import Model, model_of
+from autotune.records import Log, read_log
+from autotune.target import host_target
+
+Key: TypeAlias = "tuple[tuple[int, ...], ...]"
+"""Shapes of the open inputs, in their order."""
+
+LOGGER = logging.getLogger("autotune")
+_LOG_NAMES = ("{}-best.jsonl", "{}.jsonl")
+
+
+class ModelsByShape:
+    """Models of `request`, ready to run; at most `most` of those that were not named before.
+
+    `is_found_log`: nobody has named the log of the request, so it is left out where it does not
+    fit.
+    """
+
+    def __init__(
+        self, request: Request, interface: Interface, store: Store | None, most: int
+    ) -> None:
+        self._request = request
+        self._store = store
+        self._most = most
+        self._names = tuple(n for n in interface.open_inputs if n not in request.constants)
+        self._open = {p.name: p for p in interface.inputs if p.name in self._names}
+        self._models: dict[Key, Model] = {}
+        self._extra: deque[Key] = deque()  # the least recently compiled first
+        self._lock = threading.Lock()
+        if request.dims or request.log or not self._names:
+            self._compile_named()
+        self.only = self._models.get(()) if not self._names else None
+        """The model, where all its shapes are static."""
+
+    def at(self, feed: Mapping[str, Any]) -> Model:
+        """The model for the shapes of these inputs. Raises as `compiling.compile`."""
+        try:
+            return self._models[tuple([feed[name].shape for name in self._names])]
+        except (KeyError, AttributeError, TypeError):
+            return self._compiled(feed)
+
+    def __iter__(self) -> Any:
+        return iter(list(self._models.values()))
+
+    def _compile_named(self) -> None:
+        """Compile the shapes that the request names; those of its log, where it has none."""
+        request = self._request
+        is_named = bool(request.dims) or not self._names
+        if not is_named and not _variants_of(request):
+            return
+        for model in self._model(request).variants:
+            shapes = {end.name: end.shape for end in model.input_info}
+            self._models[tuple(shapes[name] for name in self._names)] = model
+
+    def _compiled(self, feed: Mapping[str, Any]) -> Model:
+        shapes = {name: _shape_of(feed, port) for name, port in self._open.items()}
+        key = tuple(shapes.values())
+        with self._lock:
+            found = self._models.get(key)
+            if found is not None:
+                return found
+            LOGGER.info("compiling %s for %s", self._request.name, variant_text(shapes))
+            model = self._at_shapes(shapes)
+            self._models[key] = model
+            self._extra.append(key)
+            if len(self._extra) > self._most:
+                del self._models[self._extra.popleft()]
+            return model
+
+    def _at_shapes(self, shapes: dict[str, tuple[int, ...]]) -> Model:
+        """A model for one combination of shapes; without the log, where that has no task of it."""
+        request = replace(self._request, shapes=shapes, dims={})
+        if request.log is None:
+            return self._model(request)
+        try:
+            return self._model(request)
+        except LogMismatch as error:
+            LOGGER.info("%s: compiled without it for %s", error.message, variant_text(shapes))
+            return self._model(replace(request, log=None))
+
+    def _model(self, request: Request) -> Model:
+        return model_of(cached_artifact(request, self._store, LOGGER.info), request.threads)
+
+
+def _shape_of(feed: Mapping[str, Any], port: ModelPort) -> tuple[int, ...]:
+    """Raises UsageError where the input is missing, is no array, or does not fit the model."""
+    name = port.name
+    if name not in feed:
+        given = ", ".join(f"'{n}'" for n in feed) or "none"
+        raise UsageError(f"the input '{name}' is missing", f"the inputs given are {given}")
+    try:
+        shape = feed[name].shape
+        found = tuple(map(int, shape() if callable(shape) else shape))  # that of an OrtValue
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"input '{name}' is a {type(feed[name]).__name__}", "give a NumPy array (np.asarray)"
+        ) from error
+    pairs = zip(port.shape, found, strict=False)
+    fits = len(found) == len(port.shape) and all(n == a or not isinstance(n, int) for n, a in pairs)
+    if port.shape and not fits:
+        wanted = ", ".join("?" if n is None else str(n) for n in port.shape)
+        raise UsageError(
+            f"input '{name}' has shape {found}, expected ({wanted})", "give an array of that shape"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class UsableLog:
+    """A log, and how many threads its programs are for."""
+
+    path: Path
+    n_threads: int
+
+
+def log_beside(model: Path | bytes, threads: int | None) -> UsableLog | None:
+    """The log beside a model that was made from it, on this CPU; `threads`: None for any number.
+
+    It is data: one that names Python files is left alone, as are compiled files beside the model.
+    """
+    if not isinstance(model, Path):
+        return None
+    paths = (model.with_name(name.format(model.stem)) for name in _LOG_NAMES)
+    for path in paths:
+        if not path.is_file():
+            continue
+        try:
+            reason = _misfit(read_log(path), model, threads)
+            if not reason:
+                return UsableLog(path, read_log(path).header.n_threads)
+        except (AutotuneError, TypeError, ValueError) as error:
+            reason = str(error)
+        LOGGER.info("%s is not used: %s", path, reason)
+    return None
+
+
+def _misfit(log: Log, model: Path, threads: int | None) -> str:
+    """Why a log is not for this model on this CPU; empty where it is."""
+    if not log.headers or not log.records:
+        return "it has no records"
+    if log.header.model_hash != hash_of(model):
+        return "it was made for another model file"
+    if not any(record.target_key == host_target().key for record in log.records):
+        return "it was made on another CPU"
+    if threads not in (None, log.header.n_threads):
+        return f"it was made for {log.header.n_threads} threads"
+    if TuneConfig.from_json(log.settings).operators:
+        return "it names files with operators (give it as `log` if you trust them)"
+    return ""
+
+
+def _variants_of(request: Request) -> bool:
+    """Whether the log of a request names shapes."""
+    if request.log is None:
+        return False
+    header = read_log(request.log).header
+    return any(v.shapes for v in header.variants) or bool(header.shapes)

@@ -1,0 +1,190 @@
+"""⑪ Options of ONNX Runtime's sessions, as scripts set them: what counts here, and what does not.
+
+    options = SessionOptions()
+    options.intra_op_num_threads = 2            # threads of the compiled network
+    options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL    # ignored
+
+What steers how ONNX Runtime computes is ignored; what would change results is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NoReturn
+
+from autotune.errors import UsageError
+
+CPU_PROVIDER = "CPUExecutionProvider"
+
+
+class GraphOptimizationLevel(IntEnum):
+    """Ignored: what is compiled is always optimised."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    """Ignored: kernels run one after the other, each on all threads."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """Ignored."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+@dataclass(slots=True)
+class SessionOptions:
+    """`intra_op_num_threads` (0: one per core) and dimensions by name count, other fields do not.
+
+    `enable_profiling` and `optimized_model_filepath` ask for files that are not written here:
+    `InferenceSession` refuses them, as it refuses what would replace weights or operators.
+    """
+
+    intra_op_num_threads: int = 0
+    inter_op_num_threads: int = 0
+    graph_optimization_level: Any = GraphOptimizationLevel.ORT_ENABLE_ALL
+    execution_mode: Any = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: Any = ExecutionOrder.DEFAULT
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_profiling: bool = False
+    profile_file_prefix: str = "onnxruntime_profile_"
+    optimized_model_filepath: str = ""
+    use_deterministic_compute: bool = False
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    dims: dict[str, int] = field(default_factory=dict)
+    """Dimensions that `add_free_dimension_override_by_name` has bound."""
+    entries: dict[str, str] = field(default_factory=dict)
+
+    def add_free_dimension_override_by_name(self, name: str, extent: int) -> None:
+        """Bind a dimension, wherever it occurs: the model is then compiled for it at once."""
+        self.dims[name] = extent
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Ignored, but kept."""
+        self.entries[key] = value
+
+    def get_session_config_entry(self, key: str) -> str:
+        """What `add_session_config_entry` was given. Raises UsageError for another key."""
+        if key not in self.entries:
+            raise UsageError(f"there is no session configuration '{key}'", "add it before")
+        return self.entries[key]
+
+    def has_session_config_entry(self, key: str) -> bool:
+        """Whether `add_session_config_entry` was given that key."""
+        return key in self.entries
+
+    def add_provider(self, name: str, options: object = None) -> None:
+        """Ignored: everything runs on this CPU."""
+
+    def add_free_dimension_override_by_denotation(self, name: str, extent: int) -> NoReturn:
+        """Raises UsageError."""
+        raise _refused("a dimension by its denotation", "bind it by its name")
+
+    def add_initializer(self, name: str, value: object) -> NoReturn:
+        """Raises UsageError."""
+        raise _refused("an initializer", "store it in the model")
+
+    def add_external_initializers(self, names: object, values: object) -> NoReturn:
+        """Raises UsageError."""
+        raise _refused("initializers", "store them in the model")
+
+    def register_custom_ops_library(self, path: str) -> NoReturn:
+        """Raises UsageError."""
+        raise _refused(
+            "a library of operators", "give definitions of your own: InferenceSession(operators=)"
+        )
+
+    def require_known(self) -> None:
+        """Raise UsageError for what is asked of a session and not done."""
+        if self.enable_profiling:
+            raise UsageError(
+                "enable_profiling writes no profile here",
+                "leave it out; autotune bench MODEL.atn --per-task times every kernel",
+            )
+        if self.optimized_model_filepath:
+            raise UsageError(
+                "optimized_model_filepath: there is no optimised ONNX model",
+                "leave it out; autotune compile writes what is run",
+            )
+        if self.intra_op_num_threads < 0:
+            raise UsageError(
+                f"intra_op_num_threads is {self.intra_op_num_threads}", "give 1 or more, or 0"
+            )
+
+
+@dataclass(slots=True)
+class RunOptions:
+    """Ignored, but for `terminate`, which is refused."""
+
+    log_severity_level: int = 2
+    log_verbosity_level: int = 0
+    logid: str = ""
+    only_execute_path_to_fetches: bool = False
+    terminate: bool = False
+    training_mode: bool = False
+    entries: dict[str, str] = field(default_factory=dict)
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Ignored, but kept."""
+        self.entries[key] = value
+
+    def get_run_config_entry(self, key: str) -> str:
+        """What `add_run_config_entry` was given; empty for another key."""
+        return self.entries.get(key, "")
+
+    def require_known(self) -> None:
+        """Raise UsageError for what is asked of a call and not done."""
+        if self.terminate:
+            raise UsageError("the run is terminated by its RunOptions", "leave `terminate` out")
+        if self.training_mode:
+            raise UsageError("training_mode is not for inference", "leave it out")
+
+
+def get_available_providers() -> list[str]:
+    """What `providers=` may name with an effect: the CPU."""
+    return [CPU_PROVIDER]
+
+
+def get_all_providers() -> list[str]:
+    """The same."""
+    return get_available_providers()
+
+
+def get_device() -> str:
+    """`CPU`."""
+    return "CPU"
+
+
+def set_default_logger_severity(level: int) -> None:
+    """Ignored: set the level of the logger "autotune" of the standard library."""
+
+
+def set_default_logger_verbosity(level: int) -> None:
+    """Ignored, as `set_default_logger_severity`."""
+
+
+def set_seed(seed: int) -> None:
+    """Ignored: operators that draw random numbers are not compiled."""
+
+
+def disable_telemetry_events() -> None:
+    """Nothing is ever sent."""
+
+
+def _refused(what: str, hint: str) -> UsageError:
+    return UsageError(f"SessionOptions cannot give {what}", hint)

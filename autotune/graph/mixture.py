@@ -1,0 +1,91 @@
+"""① The networks of one model in which some products are narrow and others float32.
+
+    mixture = Mixture(model, name, digest)
+    mixture.network("bf16")                    all products in bfloat16
+    mixture.network("bf16", kept={"fc", …})    those of these nodes in float32
+
+A tensor between two tasks is stored narrow where a narrow product reads it. So what a neighbour is
+computed in is part of a task, and the cost of the rounding in between is part of its latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from autotune.config import PRECISIONS
+from autotune.graph.network import Network, as_stated, named, stored_network
+from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.passes.pipeline import prepare_first, prepare_rest
+from autotune.graph.passes.precision import narrowable
+from autotune.graph.reader.constant_inputs import Constants
+from autotune.graph.reader.dimensions import Shapes
+from autotune.graph.reader.importer import import_graph
+from autotune.graph.reader.onnx_reader import load_model, model_hash
+
+
+class Mixture:
+    """A model that was read, for networks of any precision; arguments as of `build_network`."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        shapes: Shapes | None = None,
+        random_weights: bool = False,
+        operators: UserOperators | None = None,
+        constants: Constants | None = None,
+    ) -> None:
+        self._model = named(lambda: load_model(path, shapes, random_weights, constants))
+        self._graph = named(lambda: import_graph(self._model, operators))
+        self._first = named(lambda: prepare_first(self._graph))
+        self._name, self._digest = Path(path).stem, model_hash(path)
+        self._more: Mapping[str, Any] = {
+            "random_weights": random_weights,
+            "constant_inputs": dict(constants or {}),
+        }
+
+    @cached_property
+    def narrowable(self) -> frozenset[str]:
+        """Names of nodes that may read narrow operands."""
+        return frozenset(node.name for node in self._first.nodes if narrowable(node))
+
+    def network(self, precision: str, kept: Set[str] = frozenset()) -> Network:
+        """The network with products in `precision`, but for those of `kept` nodes.
+
+        Errors: see `build_network`.
+        """
+        if self.narrowable <= kept:
+            precision = "f32"
+        dtype = PRECISIONS[precision]
+        stored = named(lambda: prepare_rest(self._first, dtype, kept))
+        network = named(lambda: stored_network(self._graph, stored, self._name, self._digest))
+        is_mixed = precision != "f32" and not self.narrowable.isdisjoint(kept)
+        network = replace(network, precision=precision, is_mixed=is_mixed, **self._more)
+        return as_stated(network, self._model)
+
+
+def merged_weights(network: Network, others: Iterable[Network]) -> Mapping[str, int]:
+    """Calls of each task in alternatives of one network: the most of any of them."""
+    found = dict(network.weights)
+    for other in others:
+        for key, n in other.weights.items():
+            found[key] = max(found.get(key, 0), n)
+    return found
+
+
+def replaced(network: Network, other: Network) -> dict[str, tuple[str, ...]]:
+    """Tasks of `other` that stand for one of `network` each: calls of the same narrowable nodes.
+
+    Not those of chains, which are alternatives already.
+    """
+    taken = {key for n in (network, other) for k, parts in n.parts.items() for key in (k, *parts)}
+    tasks = {call.narrowable: call.task for call in network.calls if call.narrowable}
+    pairs = ((call.task, tasks.get(call.narrowable)) for call in other.calls if call.narrowable)
+    return {
+        mine: (theirs,)
+        for mine, theirs in pairs
+        if theirs is not None and mine not in network.tasks and not {mine, theirs} & taken
+    }

@@ -1,0 +1,72 @@
+"""① Operators on the bits of elements: shifts, logic, and reading them as another type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autotune.dtypes import DTYPES
+from autotune.graph.ir import Editor, Node, Shape, unsupported
+from autotune.graph.operators.definition import (
+    POINT,
+    Attrs,
+    Operands,
+    Operator,
+    Scope,
+    axes_of,
+    read,
+    tensor,
+)
+from autotune.graph.operators.elementwise import of_formula
+from autotune.te.expr import BOOL, Expr, Tensor, binary, call, cast
+
+_OPERATIONS = {"BitwiseAnd": "bitand", "BitwiseOr": "bitor", "BitwiseXor": "bitxor"}
+
+
+def _shift(attrs: Attrs, a: Expr, b: Expr) -> Expr:
+    return binary("shl" if attrs["direction"] == "LEFT" else "shr", a, b)
+
+
+def _check_direction(editor: Editor, node: Node) -> str:
+    found = node.attrs.get("direction", "")
+    return "" if found in ("LEFT", "RIGHT") else f"direction '{found}'"
+
+
+def _bit_cast(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """The bits of x as elements of another type of as many.
+
+    No float is computed in the same subgraph: the last bit of one decides a whole integer.
+    """
+    x, to = tensor(operands, 0), _named(node.attrs["to"]) or ""
+    axes = axes_of(x.shape) or POINT
+    wide = "uint8" if to == BOOL else to
+    bits = read(x, axes) if x.dtype == wide else call(f"bits_as_{wide}", read(x, axes))
+    return scope.compute("bits", axes, cast(to, bits))
+
+
+def _check_bits(editor: Editor, node: Node) -> None:
+    """Both types have as many bits."""
+    source, goal = (editor.types[n].dtype for n in (node.inputs[0], node.output))
+    if DTYPES[source].bits != DTYPES[goal].bits:
+        raise unsupported(node, editor.graph, f"it reads {source} as {goal}")
+    editor.emit(node)
+
+
+def _named(number: int) -> str | None:
+    """The type of a number of ONNX; None for one that no program computes with."""
+    return next((d.name for d in DTYPES.values() if d.onnx == number), None)
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "BitShift": of_formula(_shift, any_type=True, precondition=_check_direction),
+    **{
+        op: of_formula(lambda attrs, a, b, name=name: binary(name, a, b), any_type=True)
+        for op, name in _OPERATIONS.items()
+    },
+    "BitCast": Operator(
+        define=_bit_cast,
+        any_type=True,
+        shape=lambda editor, node: editor.types[node.inputs[0]].shape,
+        dtype=lambda editor, node: _named(node.attrs["to"]),
+        canonical=_check_bits,
+    ),
+}

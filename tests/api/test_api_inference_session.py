@@ -1,0 +1,348 @@
+"""`autotune.InferenceSession` in the place of ONNX Runtime's: numbers, cache, shapes, errors."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+import autotune as ort
+from autotune.api import cached
+from autotune.api.compiling import compile as compile_model
+from autotune.cache import cache_folder
+from autotune.errors import DynamicShape, UsageError
+
+EXAMPLE = Path(__file__).parents[2] / "examples/drop_in.py"
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+STATIC = f"""{HEAD}
+m (float[2,3] x, int64[1] n) => (float[2,3] y, int64[1] k) {{ y = Abs (x) k = Neg (n) }}"""
+DYNAMIC = HEAD + "m (float[batch,3] x) => (float[batch,3] y) { y = Abs (x) }"
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A list that grows by every compilation."""
+    found: list[Any] = []
+
+    def compile_noted(*arguments: Any, **options: Any) -> Any:
+        found.append(options["shapes"])
+        return compile_model(*arguments, **options)
+
+    monkeypatch.setattr(cached, "compile_model", compile_noted)
+    return found
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[[str], Path]:
+    def save(text: str) -> Path:
+        path = tmp_path / "model.onnx"
+        onnx.save(onnx.parser.parse_model(text), path)
+        return path
+
+    return save
+
+
+def rows(n: int) -> NDArray[np.float32]:
+    return -np.arange(3 * n, dtype=np.float32).reshape(n, 3)
+
+
+def session_of(model: Path | bytes, **options: Any) -> ort.InferenceSession:
+    return ort.InferenceSession(model, threads=1, **options)
+
+
+def test_the_script_gives_what_it_gives_with_onnxruntime(tmp_path: Path) -> None:
+    ours = EXAMPLE.read_text()
+    theirs = ours.replace("import autotune as ort", "import onnxruntime as ort")
+    assert ours != theirs
+    told, found = [], []
+    for name, text in (("ours", ours), ("theirs", theirs)):
+        script, arrays = tmp_path / f"{name}.py", tmp_path / f"{name}.npz"
+        script.write_text(text)
+        command = [sys.executable, str(script), str(arrays)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout)
+        found.append(np.load(arrays))
+    assert told[0] == told[1]
+    assert set(found[0]) == set(found[1])
+    for name in found[0]:
+        np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-4, atol=1e-5)
+
+
+def test_the_interface_is_written_as_onnxruntime_writes_it(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    text = """
+      m (float[batch,3] x, float16[2] h, int64[batch] n, bool[1] b, double[] d, int8[?,4] i)
+      => (float[batch,3] y, float16[2] g, unknown, double[] e, float[batch,m] z, int8[?,4] j) {
+      y = Abs (x) g = Identity (h) k = Neg (n) unknown = Cast <to = 7> (b) e = Abs (d)
+      z = Concat <axis = 1> (x, y) j = Abs (i) }"""
+    model = onnx.parser.parse_model(HEAD + text.replace("unknown,", "int64[1] unknown,"))
+    model.graph.output[2].type.tensor_type.ClearField("shape")
+    model.producer_name, model.model_version, model.doc_string = "test", 3, "a model"
+    model.metadata_props.add(key="labels", value="a,b")
+    data = model.SerializeToString()
+    theirs = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    ours = session_of(data)
+    for which in ("get_inputs", "get_outputs"):
+        expected = [(a.name, a.type, a.shape) for a in getattr(theirs, which)()]
+        assert [(a.name, a.type, a.shape) for a in getattr(ours, which)()] == expected
+    names = ("producer_name", "graph_name", "version", "description", "custom_metadata_map")
+    for name in names:
+        assert getattr(ours.get_modelmeta(), name) == getattr(theirs.get_modelmeta(), name)
+    assert ours.get_providers() == theirs.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_outputs_are_those_that_are_named_in_their_order(saved: Callable[[str], Path]) -> None:
+    session = session_of(saved(STATIC), providers=["CUDAExecutionProvider", ("CPU", {})])
+    feed = {"n": np.array([4]), "x": rows(2)}
+    assert [a.tolist() for a in session.run(None, feed)] == [(-rows(2)).tolist(), [-4]]
+    (k,) = session.run(["k"], feed, ort.RunOptions())
+    assert k.tolist() == [-4]
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feed.items()}
+    assert session.run_with_ort_values(["k"], values)[0].numpy().tolist() == [-4]
+    with pytest.raises(UsageError, match="no output 'z'"):
+        session.run(["z"], feed)
+    with pytest.raises(UsageError, match="the inputs are 'x'"):
+        session.run(None, {"x": rows(2)})
+    with pytest.raises(UsageError, match="dtype float64"):
+        session.run(None, feed | {"x": rows(2).astype(float)})
+
+
+def test_a_model_is_compiled_once_and_then_found(
+    saved: Callable[[str], Path], compilations: list[Any]
+) -> None:
+    path = saved(STATIC)
+    for model in (path, str(path), path.read_bytes()):
+        session_of(model)
+    assert len(compilations) == 1
+    session_of(path, max_error=1e-6)  # another program may be chosen
+    session_of(path, cache=False)
+    assert len(compilations) == 3
+    saved(STATIC.replace("Abs", "Exp"))
+    assert session_of(path).run(["y"], {"x": 0 * rows(2), "n": np.array([1])})[0].max() == 1
+    assert len(compilations) == 4
+
+
+def test_what_is_damaged_in_the_cache_is_compiled_again(
+    saved: Callable[[str], Path], compilations: list[Any]
+) -> None:
+    path = saved(STATIC)
+    session_of(path)
+    (entry,) = (cache_folder() / "artifacts").rglob("*.entry")
+    entry.write_bytes(entry.read_bytes()[:-100])
+    session_of(path)
+    session_of(path)
+    assert len(compilations) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    saved: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file, not a folder")
+    session = session_of(saved(STATIC))
+    assert session.run(["k"], {"x": rows(2), "n": np.array([1])})[0] == -1
+
+
+def test_shapes_are_compiled_when_they_come_and_kept(
+    saved: Callable[[str], Path], compilations: list[Any]
+) -> None:
+    session = session_of(saved(DYNAMIC), most_shapes=2)
+    assert compilations == []
+    for n in (1, 2, 1, 2, 1):
+        assert np.array_equal(session.run(None, {"x": rows(n)})[0], -rows(n))
+    assert compilations == [{"x": (1, 3)}, {"x": (2, 3)}]
+    session.run(None, {"x": rows(5)})
+    assert len(session.models()) == 2  # that of the first shape has left the memory
+    session.run(None, {"x": rows(1)})  # and comes back from the cache
+    assert len(compilations) == 3
+    for wrong in ({"x": rows(1)[0]}, {"x": [1.0]}, {"z": rows(1)}, {"x": rows(1)[:, :2]}):
+        with pytest.raises(UsageError):
+            session.run(None, wrong)
+
+
+def test_dimensions_that_are_named_are_compiled_at_once_into_one_artifact(
+    saved: Callable[[str], Path], compilations: list[Any]
+) -> None:
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("batch", 2)
+    fixed = session_of(saved(DYNAMIC), sess_options=options)
+    assert fixed.get_inputs()[0].shape == [2, 3]
+    several = session_of(saved(DYNAMIC), dims={"batch": [1, 4]})
+    assert len(compilations) == 2
+    for session, n in ((fixed, 2), (several, 1), (several, 4)):
+        assert np.array_equal(session.run(None, {"x": rows(n)})[0], -rows(n))
+    assert len(compilations) == 2
+
+
+def test_threads_that_need_a_model_at_once_wait_for_one_compilation(
+    saved: Callable[[str], Path], compilations: list[Any]
+) -> None:
+    path = saved(DYNAMIC)
+    shared = session_of(path)
+    found: list[bool] = []
+
+    def work(session: ort.InferenceSession) -> None:
+        found.append(np.array_equal(session.run(None, {"x": rows(3)})[0], -rows(3)))
+
+    sessions = [shared, shared, session_of(path), session_of(path)]
+    threads = [threading.Thread(target=work, args=(session,)) for session in sessions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 4
+    assert len(compilations) == 1
+
+
+def test_a_session_is_pickled_by_path_or_by_bytes(saved: Callable[[str], Path]) -> None:
+    path = saved(DYNAMIC)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    for model in (path, path.read_bytes()):
+        session = ort.InferenceSession(model, options)
+        session.run(None, {"x": rows(2)})
+        again = pickle.loads(pickle.dumps(session))
+        assert again.get_session_options().intra_op_num_threads == 1
+        assert np.array_equal(again.run(None, {"x": rows(2)})[0], -rows(2))
+
+
+def test_a_bound_input_may_still_be_given_its_value(saved: Callable[[str], Path]) -> None:
+    session = session_of(saved(STATIC), constants={"n": [5]})
+    assert session.run(["k"], {"x": rows(2)})[0] == -5
+    assert session.run(["k"], {"x": rows(2), "n": np.array([5])})[0] == -5
+    with pytest.raises(UsageError, match="'n' is bound to another value"):
+        session.run(["k"], {"x": rows(2), "n": np.array([6])})
+
+
+def test_arrays_can_be_bound(saved: Callable[[str], Path]) -> None:
+    session = session_of(saved(STATIC))
+    x, y = rows(2), np.zeros((2, 3), np.float32)
+    binding = session.io_binding()
+    with pytest.raises(UsageError, match="no output is bound"):
+        session.run_with_iobinding(binding)
+    binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data)
+    binding.bind_cpu_input("n", np.array([3]))
+    binding.bind_output("k")
+    binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
+    for factor in (1, 2):
+        x *= factor
+        session.run_with_iobinding(binding)
+        assert np.array_equal(y, -x)
+        assert [a.tolist() for a in binding.copy_outputs_to_cpu()] == [[-3], y.tolist()]
+    with pytest.raises(UsageError, match="no device 'cuda'"):
+        binding.bind_output("y", "cuda")
+
+
+def test_what_runs_in_onnxruntime_runs_here_too(saved: Callable[[str], Path]) -> None:
+    pytest.importorskip("onnxruntime")
+    ends = "m (float[batch] x) => (int64[1,n] where, float[batch] y)"
+    text = f"{ends} {{ y = Abs (x) where = NonZero (x) }}"
+    session = session_of(saved(HEAD + text))
+    where, y = session.run(None, {"x": np.array([0, -2, 3], np.float32)})
+    assert (where.tolist(), y.tolist()) == ([[1, 2]], [0, 2, 3])
+    with pytest.raises(ort.UnsupportedOperator):
+        session_of(saved(HEAD + text), fallback=False).run(None, {"x": np.ones(3, np.float32)})
+
+
+def test_a_log_beside_the_model_is_used_if_it_fits(
+    saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(STATIC)
+    logs: list[Path | None] = []
+
+    def compile_noted(model: Path, log: Path | None, **options: Any) -> Any:
+        logs.append(log)
+        return compile_model(model, log, **options)
+
+    monkeypatch.setattr(cached, "compile_model", compile_noted)
+    log = path.with_suffix(".jsonl")
+    list(ort.tune(path, log, trials=2, threads=1))
+    ort.InferenceSession(path)
+    session_of(path, log=log)
+    saved(STATIC.replace("Abs", "Exp"))
+    session_of(path)  # is not the model of the log
+    log.write_text("no log at all\n")
+    session_of(path, cache=False)
+    assert logs == [log, None, None]  # the second was found in the cache
+    with pytest.raises(ort.AutotuneError):
+        session_of(path, log=log)
+
+
+def test_compiled_code_beside_a_model_is_not_run(
+    saved: Callable[[str], Path], compilations: list[Any]
+) -> None:
+    """A folder with a model may come from anywhere; a compiled file in it is native code."""
+    path = saved(STATIC)
+    compile_model(path, threads=1).artifact.save(path.with_suffix(".atn"))
+    session_of(path)
+    assert len(compilations) == 1
+
+
+def test_what_is_asked_for_and_not_done_is_refused(saved: Callable[[str], Path]) -> None:
+    path = saved(STATIC)
+    options = ort.SessionOptions()
+    for method, arguments in (
+        ("add_initializer", ("w", None)),
+        ("register_custom_ops_library", ("lib.so",)),
+        ("add_free_dimension_override_by_denotation", ("BATCH", 1)),
+    ):
+        with pytest.raises(UsageError):
+            getattr(options, method)(*arguments)
+    for name, value in (
+        ("enable_profiling", True),
+        ("optimized_model_filepath", "x.onnx"),
+        ("intra_op_num_threads", -1),
+    ):
+        wrong = ort.SessionOptions()
+        setattr(wrong, name, value)
+        with pytest.raises(UsageError, match=name):
+            ort.InferenceSession(path, wrong)
+    with pytest.raises(AttributeError):
+        options.intra_op_threads = 2  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="no dimension 'batch'"):
+        session_of(path, dims={"batch": 1})
+    with pytest.raises(UsageError, match="session of a int"):
+        ort.InferenceSession(3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="there is no model file"):
+        ort.InferenceSession(path.with_name("none.onnx"))
+    with pytest.raises(ort.ModelError):
+        ort.InferenceSession(b"this is no model")
+    assert not issubclass(DynamicShape, ort.ModelError)
+
+
+def test_other_threads_run_python_during_an_inference(saved: Callable[[str], Path]) -> None:
+    """The machine code of a session holds no lock of the interpreter."""
+    n = 768
+    chain = " ".join(f"x{k + 1} = MatMul (x{k}, x)" for k in range(12))
+    ends = f"m (float[{n},{n}] x) => (float[{n},{n}] y)"
+    text = f"{ends} {{ x0 = Abs (x) {chain} y = Neg (x12) }}"
+    session = session_of(saved(HEAD + text))
+    feed = {"x": np.zeros((n, n), np.float32)}
+    done = threading.Event()
+    steps = 0
+
+    def work() -> None:
+        session.run(None, feed)
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not done.is_set():
+        steps += 1
+    thread.join()
+    assert steps > 100 * os.cpu_count()  # type: ignore[operator]  # not only while it starts and ends

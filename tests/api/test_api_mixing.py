@@ -1,0 +1,152 @@
+"""`--precision auto`: what is narrow is what is faster, and the network stays exact enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from onnx import ModelProto
+
+import autotune
+from autotune.api.bindings import Variant
+from autotune.api.mixing import alternatives, mixtures_of
+from autotune.api.session import create, prepare
+from autotune.config import resolve
+from autotune.errors import UsageError
+from autotune.graph.mixture import Mixture
+from autotune.graph.network import build_network
+from autotune.records import MeasureRecord, read_log
+from autotune.result import MeasureResult, MeasureStatus
+from autotune.schedule.steps import steps_to_json
+from autotune.search.defaults import default_candidate
+from tests.graph.onnx_models import execute, model, node, onnxruntime_outputs, save
+from tests.graph.text_models import text_transformer
+from tests.network.test_network_accuracy import cancelling
+from tests.network.test_network_precision import conv_net
+
+RNG = np.random.default_rng(0)
+
+
+def two_products() -> ModelProto:
+    nodes = [node("MatMul", "x w", "a"), node("Relu", "a", "r"), node("MatMul", "r v", "y")]
+    w, v = (RNG.standard_normal((64, 64)).astype(np.float32) / 8 for _ in range(2))
+    return model(nodes, {"x": (16, 64)}, {"w": w, "v": v})
+
+
+@pytest.mark.parametrize("make", [conv_net, text_transformer])
+def test_a_mixture_holds_every_precision(make: object, tmp_path: Path) -> None:
+    path = save(make(), tmp_path)  # type: ignore[operator]
+    mixture = Mixture(path)
+    names = sorted(mixture.narrowable)
+    wide, narrow = mixture.network("f32"), mixture.network("bf16")
+    assert wide.tasks.keys() == build_network(path).tasks.keys()
+    assert narrow.tasks.keys() == build_network(path, precision="bf16").tasks.keys()
+    assert mixture.network("bf16", set(names)).tasks.keys() == wide.tasks.keys()
+    mixed = mixture.network("bf16", set(names[::2]))
+    assert mixed.is_mixed
+    products = [c for c in mixed.calls if c.narrowable and c.label.endswith(", bf16")]
+    assert {n for c in products for n in c.narrowable}.isdisjoint(names[::2])
+
+
+def test_a_mixed_network_computes_the_model(tmp_path: Path) -> None:
+    proto = conv_net()
+    mixture = Mixture(save(proto, tmp_path))
+    feeds = {"x": RNG.standard_normal((1, 4, 8, 8)).astype(np.float32)}
+    want = onnxruntime_outputs(proto, feeds)["y"]
+    for kept in ({"c1"}, {"c3"}, {"c2", "y"}):
+        found = execute(mixture.network("bf16", kept), feeds)["y"]
+        assert 1e-6 < np.abs(found - want).max() / np.abs(want).max() < 3e-2
+
+
+def test_the_error_of_the_network_is_the_limit(tmp_path: Path) -> None:
+    """Products go back to float32 until it holds."""
+    path, limit = save(two_products(), tmp_path), None
+    errors, n_narrow = [], []
+    for share in (0.9, 1e-4, 0):
+        notes: list[str] = []
+        options = {"precision": "auto", "threads": 1, "max_error": limit}
+        done = autotune.compile(path, **options, note=notes.append)
+        assert done.report is not None
+        assert done.report.error <= (limit or 2e-2)
+        errors.append(done.report.error)
+        n_narrow.append(sum(k.label.endswith(", bf16") for k in done.artifact.kernels))
+        assert any(text.startswith("precision auto: ") for text in notes)
+        limit = share * errors[0]
+    assert errors[0] > 1e-4
+    assert n_narrow[0] == 2
+    assert n_narrow[1] < 2
+    assert n_narrow[2] == 0
+
+
+def test_what_no_precision_bears_is_float32(tmp_path: Path) -> None:
+    notes: list[str] = []
+    path = save(cancelling(), tmp_path)
+    done = autotune.compile(path, precision="auto", threads=1, note=notes.append)
+    assert done.artifact.precision == "f32"
+    assert any("are in float32: the error of the network" in text for text in notes)
+
+
+def measured(path: Path, log: Path, fast: dict[tuple[str, bool], float]) -> None:
+    """A log of `--precision auto` in which tasks take what `fast` says of (product, narrow)."""
+    prepared = prepare(path, resolve(None, {"precision": "auto", "threads": 1}).config, log)
+    assert prepared.config.max_error == 2e-2
+    with create(prepared, log) as session:
+        known = set()
+        for (network,) in ((prepared.network,), *prepared.others):
+            for call in network.calls:
+                name, is_narrow = "".join(call.narrowable), call.label.endswith(", bf16")
+                if call.task in known:
+                    continue
+                known.add(call.task)
+                steps = default_candidate(network.tasks[call.task], prepared.target, 1).steps
+                seconds = fast.get((name, is_narrow), 1e-9)
+                result = MeasureResult(MeasureStatus.OK, (seconds,) * 3, max_error=1e-6)
+                session.journal.append(
+                    [
+                        MeasureRecord(
+                            session.header.run_id,
+                            len(known),
+                            call.task,
+                            prepared.target.key,
+                            1,
+                            orjson.dumps(steps_to_json(steps)).decode(),
+                            result,
+                        )
+                    ]
+                )
+
+
+@pytest.mark.parametrize(
+    ("slow", "narrow"),
+    [
+        ({("a", True), ("y", True)}, ""),
+        ({("a", False), ("y", False)}, "ay"),
+        ({("a", True), ("y", False)}, "y"),
+    ],
+)
+def test_every_product_is_what_was_measured_faster(
+    slow: set[tuple[str, bool]], narrow: str, tmp_path: Path
+) -> None:
+    path, log = save(two_products(), tmp_path), tmp_path / "log.jsonl"
+    pairs = {(n, b): 1e-2 if (n, b) in slow else 1e-4 for n in "ay" for b in (True, False)}
+    measured(path, log, pairs)
+    done = autotune.compile(log=log)
+    labels = [k.label for k in done.artifact.kernels if "MatMul" in k.label]
+    assert [label.endswith(", bf16") for label in labels] == [n in narrow for n in "ay"]
+    for precision in ("f32", "bf16") if narrow == "y" else ():  # the log has the tasks of both
+        assert autotune.compile(log=log, precision=precision).artifact.precision == precision
+
+
+def test_tasks_of_other_precisions_are_alternatives(tmp_path: Path) -> None:
+    path, log = save(two_products(), tmp_path), tmp_path / "log.jsonl"
+    measured(path, log, {})
+    header, known = read_log(log).header, read_log(log).workloads
+    mixtures = mixtures_of(Path(path), [Variant({})])
+    ((other,),) = alternatives(mixtures, header.target)
+    assert {k for k, _ in header.tasks} == known.keys()
+    assert {k for k in header.parts if known[k].label.endswith(", bf16")} <= other.tasks.keys()
+    assert sorted(len(parts) for parts in header.parts.values()) == [1, 1]
+    with pytest.raises(UsageError, match="precision is 'fp8'"):
+        autotune.compile(path, precision="fp8")

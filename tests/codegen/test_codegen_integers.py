@@ -1,0 +1,110 @@
+"""Operations on integers are those of the standard for all operands, also those that the processor
+traps at or leaves undefined: oracle, interpreter, printed Python and machine code agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from autotune import te
+from autotune.loopir.interp import interpret
+from autotune.loopir.lower import lower
+from autotune.loopir.python_text import print_python
+from autotune.schedule.steps import Annotate, Split, Steps
+from autotune.target import host_target, parse_target
+from autotune.te.evaluate import evaluate
+from tests.schedule.running import run_compiled
+
+Array = NDArray[Any]
+TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FORMS = {
+    "quotient": te.quotient,
+    "remainder": te.remainder,
+    "power": te.integer_power,
+    "left": lambda a, b: a << b,
+    "right": lambda a, b: a >> b,
+    "conjunction": lambda a, b: a & b,
+    "disjunction": lambda a, b: a | b,
+    "difference": lambda a, b: a ^ b,
+}
+
+
+def exact(form: str, a: int, b: int, dtype: str) -> int:
+    """What the standard says, by Python's integers of any size."""
+    bits = 8 * np.dtype(dtype).itemsize
+    if form in ("quotient", "remainder"):
+        size = abs(a) // abs(b) if b else 0
+        quotient = -size if (a < 0) != (b < 0) else size
+        return quotient if form == "quotient" else (a - b * quotient if b else 0)
+    if form == "power":
+        return pow(a, b, 1 << bits) if b >= 0 else a ** (b % 2) if abs(a) == 1 else 0
+    if form == "left":
+        return a << b if 0 <= b < bits else 0
+    if form == "right":
+        return a >> (b if 0 <= b < bits else bits)
+    return {"conjunction": a & b, "disjunction": a | b, "difference": a ^ b}[form]
+
+
+def operands(dtype: str) -> tuple[Array, Array]:
+    info, rng = np.iinfo(dtype), np.random.default_rng(5)
+    edges = {0, 1, 2, 3, 7, 8, 31, 62, 63, 64, 65, info.min, info.max, info.max - 1}
+    edges |= {-1, -2, -3, -7, info.min + 1} if info.min else set()
+    values = np.array([v for v in sorted(edges) if info.min <= v <= info.max], dtype)
+    a, b = (x.reshape(-1) for x in np.meshgrid(values, values))
+    n_more = -len(a) % 16
+    more = rng.integers(info.min, info.max, (2, n_more), dtype, endpoint=True)
+    return np.concatenate([a, more[0]]), np.concatenate([b, more[1]])
+
+
+def in_vectors(names: list[str]) -> Steps:
+    steps = []
+    for name in names:
+        steps += [Split(name, "i", (8,)), Annotate(name, "i.1", "vectorize")]
+    return tuple(steps)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_integers_are_exact(dtype: str) -> None:
+    x, y = operands(dtype)
+    a, b = te.placeholder(x.shape, "a", dtype), te.placeholder(x.shape, "b", dtype)
+
+    def made(f: Any, name: str) -> te.Tensor:
+        return te.compute(x.shape, lambda i: f(a[i], b[i]), name)
+
+    outputs = [made(f, name) for name, f in FORMS.items()]
+    dag, given = te.dag_of(outputs), {"a": x, "b": y}
+    scope: dict[str, Any] = {}
+    exec(print_python(lower(dag, ())), scope)
+    found = [
+        evaluate(dag, given),
+        interpret(lower(dag, ()), given),
+        dict(zip(dag.outputs, scope["run"](x, y), strict=True)),
+        run_compiled(lower(dag, in_vectors(list(FORMS))), given, host_target()),
+        run_compiled(lower(dag, ()), given, parse_target("haswell")),
+    ]
+    info = np.iinfo(dtype)
+    for name in FORMS:
+        whole = (exact(name, int(p), int(q), dtype) for p, q in zip(x, y, strict=True))
+        n = 1 << info.bits
+        expected = np.array([(v - int(info.min)) % n + int(info.min) for v in whole], dtype)
+        for result in found:
+            np.testing.assert_array_equal(result[name], expected, err_msg=name)
+
+
+def test_integers_by_constants_are_exact() -> None:
+    x, _ = operands("int32")
+    a = te.placeholder(x.shape, "a", "int32")
+    divisors = (-1, 0, 3, -5)
+
+    def made(n: int, divisor: int) -> te.Tensor:
+        return te.compute(x.shape, lambda i: te.quotient(a[i], divisor), f"q{n}")
+
+    outputs = [made(n, divisor) for n, divisor in enumerate(divisors)]
+    found = run_compiled(lower(te.dag_of(outputs), ()), {"a": x}, host_target())
+    for n, c in enumerate(divisors):
+        whole = [exact("quotient", int(p), c, "int32") for p in x]
+        expected = np.array(whole, np.int64).astype(np.int32)
+        np.testing.assert_array_equal(found[f"q{n}"], expected)

@@ -1,0 +1,283 @@
+"""Matrix tiles (AMX): the same numbers by emulated registers, by expanded loops, by NumPy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from autotune import te
+from autotune.codegen.compile import assembly
+from autotune.codegen.emit import emit_program
+from autotune.errors import ScheduleError
+from autotune.loopir.lower import lower
+from autotune.measure.peak import form_peaks
+from autotune.schedule.replay import replay
+from autotune.schedule.steps import (
+    Annotate,
+    ComputeAt,
+    Pack,
+    Parallel,
+    Reorder,
+    Split,
+    Step,
+    Steps,
+)
+from autotune.search.cost.analysis import analyse
+from autotune.search.cost.analytic import analytic_seconds
+from autotune.search.sketch import generate_sketches
+from autotune.target import Target, host_target, runs_here
+from autotune.target.isa import EMULATION
+from autotune.target.tiles import Permission, request_tiles, tile_permission
+from autotune.te.dag import ComputeDAG
+from autotune.te.evaluate import evaluate
+from autotune.te.language import dag_of
+from autotune.tuner import dots_of
+from tests.schedule.running import Array, assert_close, assert_computes, run_compiled
+
+HOST = host_target()
+EMULATED = replace(HOST, features=f"{HOST.features},+{EMULATION}")
+AMX = ("amx-tile", "amx-bf16", "amx-int8")
+WITH_AMX = replace(
+    HOST, features=",".join([*HOST.features.split(","), *(f"+{name}" for name in AMX)])
+)
+"""Code that this CPU may not be able to run."""
+HAS_AMX = tile_permission() is Permission.GRANTED and runs_here(WITH_AMX)
+TARGETS = [EMULATED, *([HOST] if HAS_AMX else [])]
+
+
+def random_operands(dag: ComputeDAG) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    out: dict[str, Array] = {}
+    for p in dag.placeholders:
+        shape, dtype = p.tensor.shape, p.tensor.dtype
+        if dtype in ("bfloat16", "float32"):
+            kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32
+            out[p.name] = rng.standard_normal(shape).astype(kind)
+        else:
+            limits = np.iinfo(dtype)
+            out[p.name] = rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    return out
+
+
+def matmul(m: int, n: int, k: int, a: str = "bfloat16", b: str = "bfloat16") -> ComputeDAG:
+    x = te.placeholder((m, k), "x", a)
+    w = te.placeholder((k, n), "w", b, constant=True)
+    r = te.reduce_axis(k, "r")
+    total = "float32" if a == "bfloat16" else "int32"
+    s = te.compute(
+        (m, n), lambda i, j: te.sum(x[i, r].astype(total) * w[r, j].astype(total), r), "s"
+    )
+    return dag_of(te.compute((m, n), lambda i, j: s[i, j] + 1, "y"))
+
+
+def tiled(block: tuple[int, int], rows: int, groups: int, terms: int) -> Steps:
+    """Blocks of `block` rows and columns, in them tiles of `rows` rows."""
+    loops = ("r.0.0", "r.0.1", "i.0", "j.0", "i.1", "r.1", "j.1", "r.2")
+    outer: list[Step] = [
+        Split("y", "i", block[:1], "split"),
+        Split("y", "j", block[1:], "split"),
+        Split("y", "j.1", (16,)),
+        Reorder("y", ("i.0", "j.0", "i.1", "j.1.0", "j.1.1")),
+        Annotate("y", "j.1.1", "vectorize"),
+        Parallel("y", 2),
+        ComputeAt("s", "y", "j.0"),
+    ]
+    inner: list[Step] = [
+        Split("s", "i", (rows,)),
+        Split("s", "j", (16,)),
+        Split("s", "r", (groups, terms), "split"),
+        Split("s", "r.0", (1000,)),
+        Reorder("s", loops),
+        *(Annotate("s", name, "unroll") for name in ("i.0", "j.0")),
+        *(Annotate("s", name, "tile") for name in ("i.1", "r.1")),
+        Annotate("s", "j.1", "vectorize"),
+        Annotate("s", "r.2", "dot"),
+        Pack("w", "s"),
+    ]
+    return (*outer, *inner)
+
+
+GEMM = matmul(64, 64, 64)
+
+
+def tile_instructions(dag: ComputeDAG, steps: Steps, target: Target = WITH_AMX) -> list[str]:
+    text = assembly(lower(dag, steps, verify=True), target)
+    return re.findall(r"^\t(ldtilecfg|tile\w+|tdp\w+)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["emulated", "amx"][: len(TARGETS)])
+@pytest.mark.parametrize(
+    ("block", "rows"),
+    [
+        ((32, 32), 16),  # 2 x 2 matrices of sums
+        ((16, 64), 16),  # 1 x 4
+        ((64, 16), 16),  # 4 x 1
+        ((32, 48), 16),  # 2 x 3: two registers for all operands; 64 columns leave a smaller block
+        ((28, 32), 14),  # 64 rows = 2 x 28 + 8: a block of 8 rows, the unit configured twice
+        ((20, 32), 16),  # tiles overlap
+        ((1, 32), 16),  # one row
+    ],
+)
+def test_every_shape_of_accumulators_computes_the_sum(
+    block: tuple[int, int], rows: int, target: Target
+) -> None:
+    inputs = random_operands(GEMM)
+    program = lower(GEMM, tiled(block, rows, 16, 2), verify=True)
+    found = run_compiled(program, inputs, target, 2)
+    assert_close(found, evaluate(GEMM, inputs), 3e-6)
+
+
+def convolution(stride: int, kernel: int, a: str, b: str) -> ComputeDAG:
+    """Kernel x kernel on 8 x 9 pixels of 64 channels, with padding around them."""
+    pad, total = kernel // 2, "float32" if a == "bfloat16" else "int32"
+    x = te.placeholder((8, 9, 64), "x", a)
+    w = te.placeholder((kernel, kernel, 64, 32), "w", b, constant=True)
+    u, v, c = te.reduce_axis(kernel, "u"), te.reduce_axis(kernel, "v"), te.reduce_axis(64, "c")
+
+    def inside(i: te.Expression, j: te.Expression, k: te.Expression) -> te.Expression:
+        is_pixel = (i >= pad) & (i < 8 + pad) & (j >= pad) & (j < 9 + pad)
+        return te.where(is_pixel, x[i - pad, j - pad, k], 0)
+
+    p = te.compute((8 + 2 * pad, 9 + 2 * pad, 64), inside, "p") if pad else x
+
+    def term(i: te.Expression, j: te.Expression, o: te.Expression) -> te.Expression:
+        product = p[i * stride + u, j * stride + v, c].astype(total) * w[u, v, c, o].astype(total)
+        return te.sum(product, [u, v, c])
+
+    shape = (-(-8 // stride), -(-9 // stride), 32)
+    s = te.compute(shape, term, "s")
+    return dag_of(te.compute(shape, lambda i, j, o: s[i, j, o] + 1, "y"))
+
+
+def wide(m: int, n: int, k: int) -> ComputeDAG:
+    """A product of float32: three of bfloat16 in the space."""
+    x, w = te.placeholder((m, k), "x"), te.placeholder((k, n), "w", constant=True)
+    r = te.reduce_axis(k, "r")
+    s = te.compute((m, n), lambda i, j: te.sum(x[i, r] * w[r, j], r), "s")
+    return dag_of(te.compute((m, n), lambda i, j: s[i, j] + 1, "y"))
+
+
+SEARCHED = {
+    "float32 by bfloat16": wide(37, 48, 96),
+    "product": matmul(37, 48, 96),
+    "product of bytes": matmul(37, 48, 128, "uint8", "int8"),
+    "convolution": convolution(1, 3, "bfloat16", "bfloat16"),
+    "strided": convolution(2, 3, "bfloat16", "bfloat16"),
+    "pixel by pixel": convolution(1, 1, "int8", "int8"),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_the_space_has_tiles_for_every_sum_of_products(name: str) -> None:
+    dag, rng = SEARCHED[name], np.random.default_rng(0)
+    inputs = random_operands(dag)
+    wanted = evaluate(dag, inputs)
+    sketches = [s for s in generate_sketches(dag, EMULATED) if "matrices" in s.tags]
+    for n in rng.permutation(len(sketches))[:4]:
+        rows = sketches[n].sample(64, rng)
+        rows = rows[analyse(dag, sketches[n], rows, EMULATED).valid]
+        program = lower(dag, sketches[n].bind(rows[0]), verify=True)
+        assert "call void @emulated.tdp" in emit_program(program, "", isa=EMULATED.isa)
+        limit = 3e-5 if name.startswith("float32") else 3e-6
+        assert_close(run_compiled(program, inputs, EMULATED, 2), wanted, limit)
+
+
+def test_the_first_draft_is_of_tiles() -> None:
+    dag, rng = matmul(128, 512, 512), np.random.default_rng(0)
+    best: dict[bool, float] = {}
+    for sketch in generate_sketches(dag, WITH_AMX):
+        rows = sketch.sample(64, rng)
+        seconds = analytic_seconds(analyse(dag, sketch, rows, WITH_AMX), WITH_AMX, 1)
+        tiles = "matrices" in sketch.tags
+        best[tiles] = min(best.get(tiles, np.inf), seconds.min())
+    assert best[True] < 0.5 * best[False]
+
+
+def test_a_cpu_without_tiles_never_sees_them() -> None:
+    target = replace(HOST, features=",".join(f for f in HOST.features.split(",") if "amx" not in f))
+    assert not any("matrices" in s.tags for s in generate_sketches(GEMM, target))
+    names = [f.name for f in dots_of([GEMM], target)]
+    assert not any(name.startswith("tdp") for name in names)
+
+
+def test_the_peak_of_tiles_bounds_a_task() -> None:
+    (form,) = (f for f in dots_of([GEMM], EMULATED) if f.unit)
+    ((same, rate),) = form_peaks(EMULATED, 1, [form])
+    assert same is form
+    assert rate > 0
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["emulated", "amx"][: len(TARGETS)])
+@pytest.mark.parametrize(
+    ("a", "b"), [("uint8", "int8"), ("int8", "int8"), ("int8", "uint8"), ("uint8", "uint8")]
+)
+def test_sums_of_bytes_are_exact_whatever_their_signs(a: str, b: str, target: Target) -> None:
+    dag = matmul(20, 32, 128, a, b)
+    inputs = random_operands(dag)
+    steps = tiled((20, 32), 10, 16, 4)
+    signs = {"uint8": "u", "int8": "s"}
+    assert f"tdpb{signs[a]}{signs[b]}d" in tile_instructions(dag, steps)
+    assert_close(run_compiled(lower(dag, steps), inputs, target), evaluate(dag, inputs), 0.0)
+
+
+def test_a_cpu_without_tiles_expands_the_loops() -> None:
+    dag = matmul(8, 16, 16)
+    inputs = random_operands(dag)
+    program = lower(dag, tiled((8, 16), 4, 4, 2), verify=True)
+    assert_computes(program, inputs, evaluate(dag, inputs), HOST, (1,))
+
+
+def test_sums_stay_in_registers_over_the_whole_reduction() -> None:
+    found = tile_instructions(GEMM, tiled((32, 32), 16, 16, 2))
+    step = [
+        "tileloadd",
+        "tileloadd",
+        "tdpbf16ps",
+        "tileloadd",
+        "tdpbf16ps",
+        "tileloadd",
+        "tdpbf16ps",
+        "tdpbf16ps",
+    ]
+    ends = ["ldtilecfg", *["tilezero"] * 4], [*["tilestored"] * 4, "tilerelease"]
+    assert found == [*ends[0], *step, *ends[1]]
+
+
+def test_a_sum_in_parts_is_loaded_again() -> None:
+    dag = matmul(32, 32, 128)
+    steps = tiled((32, 32), 16, 16, 2)
+    blocked = [
+        replace(s, factors=(2,)) if isinstance(s, Split) and s.iter == "r.0" else s for s in steps
+    ]
+    order = ("r.0.0", "i.0", "j.0", "r.0.1", "i.1", "r.1", "j.1", "r.2")
+    rolled = [
+        replace(s, iters=order) if isinstance(s, Reorder) and s.stage == "s" else s
+        for s in blocked
+        if not (isinstance(s, Annotate) and s.stage == "s" and s.kind == "unroll")
+    ]
+    inputs = random_operands(dag)
+    found = tile_instructions(dag, tuple(rolled))
+    assert (found.count("tilezero"), found.count("tileloadd")) == (1, 3)
+    program = lower(dag, tuple(rolled), verify=True)
+    assert_close(run_compiled(program, inputs, EMULATED), evaluate(dag, inputs), 3e-6)
+
+
+def test_more_accumulators_than_registers_are_memory() -> None:
+    dag = matmul(28, 16, 8)
+    assert tile_instructions(dag, tiled((24, 16), 4, 4, 2))
+    assert not tile_instructions(dag, tiled((28, 16), 4, 4, 2))
+
+
+def test_tile_loops_are_the_four_innermost_ones() -> None:
+    steps = (Split("s", "r", (16, 2), "split"), Annotate("s", "r.1", "tile"))
+    with pytest.raises(ScheduleError, match="no loop over rows, or over groups"):
+        replay(GEMM, steps)
+
+
+def test_a_system_answers_whether_this_process_may_use_tiles() -> None:
+    assert request_tiles() == HAS_AMX
+    assert (tile_permission() is Permission.GRANTED) == HAS_AMX

@@ -1,0 +1,174 @@
+"""What a check reports of outputs: RMS, top-1, steps of quantised models, precisions too narrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+import autotune
+from autotune.errors import WrongNumbers
+from autotune.network.accuracy import agreement, is_classifier
+from autotune.network.artifact import Endpoint
+from autotune.network.check_inputs import inferences
+from tests.graph.onnx_models import model, node, save
+from tests.network.test_network_check import Fault, check
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def test_the_place_of_the_highest_score_is_compared_row_by_row() -> None:
+    theirs = np.zeros((4, 12), np.float32)
+    theirs[0, 3] = theirs[1, 4] = theirs[2, 5] = theirs[2, 6] = 1.0
+    theirs[3, 0] = np.nan
+    ours = theirs.copy()
+    ours[1] = np.roll(ours[1], 1)
+    ours[2, 5] = 0.5  # the other one of two that are as high
+    assert agreement(ours, theirs) == (3, 2), "a row with NaN has no highest score"
+    assert is_classifier("y", theirs)
+    assert not is_classifier("y", theirs[:, :9])
+    assert not is_classifier("hidden", np.zeros((1, 4, 12), np.float32))
+    assert is_classifier("lm_logits", np.zeros((1, 4, 12), np.float32))
+
+
+def dense(tmp_path: Path) -> Path:
+    proto = model([node("MatMul", "x w", "y")], {"x": (2, 16)}, {"w": normal(16, 12)})
+    return Path(save(proto, tmp_path))
+
+
+def test_every_output_has_its_errors(tmp_path: Path) -> None:
+    def fault(outputs: dict[str, Array]) -> None:
+        outputs["y"][0, 0] += 5e-5 * np.abs(outputs["y"]).max()
+
+    report = check(dense(tmp_path), fault, given=[{"x": normal(2, 16)} for _ in range(3)])
+    (found,) = report.outputs
+    assert str(report).startswith("outputs agree with ONNX Runtime on 3 given, normal, uniform")
+    assert found.error == pytest.approx(5e-5, rel=0.1)
+    assert 2e-6 < found.rms < found.error, "one element of 24 is off"
+    assert (found.n_rows, found.n_agreeing) == (6, 6), "rows of the user's inputs alone"
+    assert "top-1 agrees in 6 of 6 rows" in report.lines[0]
+    assert report.to_json()["outputs"][0]["rms"] == found.rms
+
+
+def test_arrays_of_several_inferences_are_split() -> None:
+    ports = (Endpoint("x", (2, 3), "float32", 0), Endpoint("t", (), "float32", 0))
+    x, t = normal(6, 3), normal()
+    for stacked in (x, x.reshape(3, 2, 3)):
+        found = inferences([ports], {"x": stacked, "t": t})
+        assert len(found) == 3
+        np.testing.assert_array_equal(found[1]["x"], x[2:4])
+    assert len(inferences([ports], {"x": x, "t": normal(3)})) == 3
+    assert inferences([ports], {"x": x, "t": normal(2)}) == []
+    assert inferences([ports], {"x": normal(5, 3), "t": t}) == []
+
+
+# --- quantised models ------------------------------------------------------------------------
+
+
+def quantised(layers: int = 1, scale: float = 0.05) -> ModelProto:
+    """Dense layers between QuantizeLinear and DequantizeLinear, as quantisers write them."""
+    constants: dict[str, Array] = {
+        "s": np.float32(scale),
+        "z": np.uint8(128),
+        "ws": np.float32(0.01),
+        "wz": np.int8(0),
+    }
+    nodes = [node("QuantizeLinear", "x s z", "q0"), node("DequantizeLinear", "q0 s z", "d0")]
+    for n in range(layers):
+        w = RNG.integers(-60, 60, (64, 64)).astype(np.int8)
+        constants[f"w{n}"] = w
+        nodes += [
+            node("DequantizeLinear", f"w{n} ws wz", f"dw{n}"),
+            node("MatMul", f"d{n} dw{n}", f"m{n}"),
+            node("Tanh", f"m{n}", f"t{n}"),
+            node("QuantizeLinear", f"t{n} s z", f"q{n + 1}"),
+            node("DequantizeLinear", f"q{n + 1} s z", f"d{n + 1}"),
+        ]
+    nodes.append(node("Identity", f"d{layers}", "y"))
+    return model(nodes, {"x": (32, 64)}, constants)
+
+
+def steps(n: int, share: float) -> Fault:
+    def fault(outputs: dict[str, Array]) -> None:
+        flat = outputs["y"].reshape(-1)
+        flat[: max(1, int(share * flat.size))] += np.float32(0.05 * n)
+
+    return fault
+
+
+def test_one_step_of_the_output_is_no_error_of_a_quantised_model(tmp_path: Path) -> None:
+    path = save(quantised(), tmp_path)
+    report = check(path, steps(1, 0.002))
+    assert report.notes == ()
+    assert report.outputs[0].step == np.float32(0.05)
+    assert report.outputs[0].n_steps == 1
+    assert "at most 1 step of 0.05" in report.lines[0]
+    for n, share in [(1, 0.5), (5, 0.002)]:
+        with pytest.raises(WrongNumbers, match="output 'y' differs from the oracle"):
+            check(path, steps(n, share))
+
+
+def test_steps_inside_of_a_quantised_model_are_told_in_its_words(tmp_path: Path) -> None:
+    """Layers behind a value that fell on the other side differ by more than one step."""
+    path = save(quantised(layers=6), tmp_path)
+
+    def flip(outputs: dict[str, Array]) -> None:
+        outputs["y"][0, :8] += np.float32(0.1)
+
+    report = check(path, flip)
+    assert all(n.startswith("quantised model: output 'y' on ") for n in report.notes)
+    assert report.notes
+    assert "halfway between two steps" in report.notes[0]
+
+    def wrong_scale(outputs: dict[str, Array]) -> None:
+        outputs["y"] *= np.float32(0.5)
+
+    with pytest.raises(WrongNumbers):
+        check(path, wrong_scale)
+
+
+# --- precisions that are too narrow ----------------------------------------------------------
+
+
+def far_apart(size: float) -> ModelProto:
+    """A product beyond float16, normalised again, so that outputs alone look harmless."""
+    nodes = [
+        node("MatMul", "x w", "large"),
+        node("MatMul", "large v", "m"),
+        node("Mul", "m small", "y"),
+    ]
+    small = np.float32(1 / size)
+    constants = {"w": size * normal(32, 32), "v": normal(32, 32), "small": small}
+    return model(nodes, {"x": (4, 32)}, constants)
+
+
+def cancelling() -> ModelProto:
+    """The difference of two products that have seven binary digits in common and more."""
+    w = normal(64, 64)
+    nodes = [node("MatMul", "x w", "a"), node("MatMul", "x v", "b"), node("Sub", "a b", "y")]
+    return model(nodes, {"x": (4, 64)}, {"w": w, "v": w + np.float32(1e-4) * normal(64, 64)})
+
+
+@pytest.mark.parametrize(
+    ("proto", "precision", "hint"),
+    [(far_apart(1e5), "f16", "--precision bf16"), (cancelling(), "bf16", "--precision f16")],
+    ids=["beyond 65504", "beyond the digits of bfloat16"],
+)
+def test_a_precision_too_narrow_is_refused(
+    proto: ModelProto, precision: str, hint: str, tmp_path: Path
+) -> None:
+    path = save(proto, tmp_path)
+    with pytest.raises(WrongNumbers, match=f"precision {precision} is too narrow") as caught:
+        autotune.compile(path, precision=precision, threads=1)
+    assert caught.value.exit_code == 5
+    assert hint in caught.value.hint
+    assert autotune.compile(path, threads=1).report is not None

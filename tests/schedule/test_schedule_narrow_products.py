@@ -1,0 +1,197 @@
+"""Float32 products by bfloat16 parts: exact enough, and plain where data are not finite."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from autotune.codegen.compile import assembly
+from autotune.errors import ScheduleError
+from autotune.loopir.lower import lower
+from autotune.schedule.exact import exact_steps
+from autotune.schedule.narrow_products import product, rewrite
+from autotune.schedule.steps import Steps
+from autotune.search import policy
+from autotune.search.cost.analysis import analyse
+from autotune.search.rules import algorithms
+from autotune.search.sketch import generate_sketches
+from autotune.target import host_target
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.evaluate import derive, evaluate
+from autotune.te.expr import (
+    Axis,
+    Expr,
+    Reduce,
+    add,
+    both,
+    compare,
+    f32,
+    idx,
+    maximum,
+    mul,
+    select,
+    sub,
+)
+from tests.schedule.running import random_inputs, run_compiled
+from tests.schedule.small_dags import conv, gemm
+
+TARGET = host_target()
+Inputs = dict[str, NDArray[Any]]
+
+
+def computed() -> ComputeDAG:
+    """A product of two activations for each of a batch, with what follows."""
+    x, w = placeholder("x", (2, 12, 32)), placeholder("w", (2, 32, 48))
+    b, i, j, k = Axis("b", 2), Axis("i", 12), Axis("j", 48), Axis("k", 32)
+    body = Reduce("sum", mul(x.tensor[b, i, k], w.tensor[b, k, j]), (k,))
+    total = compute("total", (b, i, j), body)
+    y = compute("y", (b, i, j), maximum(f32(0), total.tensor[b, i, j]))
+    return ComputeDAG((x, w, total, y), ("y",))
+
+
+def padded() -> ComputeDAG:
+    """A convolution along one axis of what zeros surround, read in place."""
+    x, weight = placeholder("x", (20, 8)), placeholder("weight", (3, 8, 16), constant=True)
+    w, o, kw, c = Axis("w", 20), Axis("o", 16), Axis("kw", 3), Axis("c", 8)
+    at: Expr = sub(add(w.var, kw.var), idx(1))
+    inside = both(compare("le", idx(0), at), compare("lt", at, idx(20)))
+    value = select(inside, x.tensor[at, c], f32(0.0))
+    body = Reduce("sum", mul(value, weight.tensor[kw, c, o]), (kw, c))
+    return ComputeDAG((x, weight, compute("y", (w, o), body)), ("y",))
+
+
+DAGS = {
+    "gemm": gemm(20, 32, 48),
+    "conv": conv(9, 11, 8, 16),
+    "computed": computed(),
+    "padded": padded(),
+}
+DATA = {name: dag.placeholders[0].name for name, dag in DAGS.items()}
+
+
+@cache
+def schedules(name: str) -> tuple[tuple[str, Steps], ...]:
+    """Schedules of each structure by narrow products."""
+    rng, out = np.random.default_rng(0), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(algorithms, "narrow_products_pay", lambda target: True)
+        sketches = generate_sketches(DAGS[name], TARGET)
+    for sketch in (s for s in sketches if "bf16x3" in s.tags):
+        rows = sketch.sample(60, rng)
+        rows = rows[analyse(DAGS[name], sketch, rows, TARGET).valid][:2]
+        out += [(sketch.name, sketch.bind(row)) for row in rows]
+    return tuple(out)
+
+
+def exactly(dag: ComputeDAG, inputs: Inputs) -> NDArray[Any]:
+    (found,) = evaluate(dag, {n: a.astype("float64") for n, a in inputs.items()}).values()
+    return found
+
+
+def runs(dag: ComputeDAG, steps: Steps, inputs: Inputs) -> NDArray[Any]:
+    (found,) = run_compiled(lower(dag, steps, verify=True), inputs, TARGET, 2).values()
+    return found
+
+
+needs_form = pytest.mark.skipif(
+    not any(algorithms.is_narrow(f) for f in TARGET.isa.forms),
+    reason="no multiply-add of bfloat16",
+)
+
+
+@needs_form
+@pytest.mark.parametrize("name", DAGS)
+def test_three_products_are_nearly_as_good_as_float32(name: str) -> None:
+    dag, rng = DAGS[name], np.random.default_rng(1)
+    assert schedules(name)
+    for structure, steps in schedules(name):
+        inputs = random_inputs(dag)
+        x = inputs[DATA[name]]
+        x *= np.exp(rng.uniform(-3, 3, x.shape)).astype("float32")
+        expected = exactly(dag, inputs)
+        error = abs(runs(dag, steps, inputs) - expected).max() / abs(expected).max()
+        assert 1e-8 < error < policy.NARROW_ERROR, structure
+
+
+@needs_form
+@pytest.mark.parametrize("name", DAGS)
+def test_what_is_not_finite_or_huge_is_summed_as_defined(name: str) -> None:
+    dag, rng = DAGS[name], np.random.default_rng(2)
+    for structure, steps in schedules(name):
+        for value in (np.nan, np.inf, -np.inf, 3.4e38, -1e30):
+            inputs = random_inputs(dag)
+            x = inputs[DATA[name]]
+            x[tuple(int(rng.integers(n)) for n in x.shape)] = value
+            (expected,) = evaluate(dag, inputs).values()
+            found = runs(dag, steps, inputs)
+            np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected), structure)
+            np.testing.assert_allclose(found, expected, rtol=2e-4, atol=5e-4, err_msg=structure)
+
+
+@needs_form
+def test_huge_data_give_what_the_schedule_of_plain_sums_gives() -> None:
+    for name, dag in DAGS.items():
+        structure, steps = schedules(name)[0]
+        inputs = random_inputs(dag)
+        inputs[DATA[name]] *= np.float32(1e20)
+        plain = runs(dag, exact_steps(dag, steps), inputs)
+        np.testing.assert_array_equal(runs(dag, steps, inputs), plain, structure)
+
+
+@pytest.mark.parametrize("n_products", [3, 6])
+def test_parts_add_up_whatever_the_size(n_products: int) -> None:
+    limit = {3: 1e-5, 6: 1e-6}[n_products]
+    for key, dag in DAGS.items():
+        name = next(op.name for op in dag.computes if op.reduce_axes)
+        new = rewrite(dag, name, n_products)
+        for scale in (1e-30, 1e-6, 1.0, 1e8):
+            inputs = random_inputs(dag)
+            inputs[DATA[key]] *= np.float32(scale)
+            (found,) = evaluate(new.dag, derive(new.derived, inputs)).values()
+            expected = exactly(dag, inputs)
+            assert abs(found - expected).max() <= limit * abs(expected).max()
+
+
+def test_each_part_is_loaded_once_and_multiplied_by_one_instruction() -> None:
+    if not any(algorithms.is_narrow(f) and f.terms == 2 for f in TARGET.isa.forms):
+        pytest.skip("no dot product of bfloat16")
+    _, steps = schedules("gemm")[0]
+    assert "vdpbf16ps" in assembly(lower(DAGS["gemm"], steps), TARGET)
+
+
+def test_only_products_of_float32_elements_are_rewritten() -> None:
+    dag = DAGS["conv"]
+    assert product(dag, "conv") is not None
+    assert product(dag, "relu") is None
+    with pytest.raises(ScheduleError, match="relu is no sum of products of float32 elements"):
+        rewrite(dag, "relu", 3)
+    with pytest.raises(ScheduleError, match="by 3 or by 6"):
+        rewrite(dag, "conv", 4)
+
+
+def test_an_error_below_that_of_narrow_products_excludes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(algorithms, "narrow_products_pay", lambda target: True)
+    dag = DAGS["gemm"]
+
+    def structures(max_error: float) -> set[bool]:
+        found = policy._default_policy(dag, TARGET, 1, max_error).sketches.values()
+        return {"bf16x3" in s.tags for s in found}
+
+    assert structures(5e-5) == {True, False}
+    assert structures(5e-6) == {False}
+
+
+def test_a_form_that_cannot_be_three_times_as_fast_does_not_pay() -> None:
+    forms = [f for f in TARGET.isa.forms if algorithms.is_narrow(f)]
+    plain = TARGET.isa.forms[0].flops(TARGET.vector_bits)
+    fast = any(f.flops(TARGET.vector_bits) > 3 * plain for f in forms)
+    assert algorithms.narrow_products_pay(TARGET) is fast
+    if not fast:
+        sketches = generate_sketches(DAGS["gemm"], TARGET)
+        assert not any("bf16x3" in s.tags for s in sketches)
