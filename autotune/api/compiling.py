@@ -40,6 +40,7 @@ from autotune.network.oracles import Original
 from autotune.network.runtime import model_of
 from autotune.records import Header, Log, read_log
 from autotune.target import parse_target, require_cores, runs_here, usable_cores
+from autotune.target.tiles import denial
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 Given: TypeAlias = Mapping[str, NDArray[Any]] | Sequence[Mapping[str, NDArray[Any]]] | None
@@ -200,7 +201,7 @@ def compile_plan(
     wrong, LogMismatch for a log of another model or CPU.
     """
     sources = plan.sources() if sources is None else sources
-    for text in sources.notes:
+    for text in (*denial(), *sources.notes):
         note(text)
     if plan.precision != AUTO:
         return _compiled(sources, plan, check, given, note, progress)

@@ -40,6 +40,7 @@ from autotune.network.variants import unified
 from autotune.records import Header, Journal, Log, read_log, require_new_log
 from autotune.search.partial import Rule
 from autotune.target import Target, parse_target, require_cores, runs_here
+from autotune.target.tiles import denial
 from autotune.tuner import Budget, spent
 
 Shapes = dict[str, tuple[int, ...]]
@@ -96,7 +97,8 @@ def prepare(
     sources = sources_of(path, bound, is_random, known, fixed, fallback, precision)
     require_tunable(sources, path.name)
     source = str(path.resolve())
-    prepared = Prepared(sources.wholes, config, target, source, bound, sources.notes)
+    notes = (*denial(), *sources.notes)
+    prepared = Prepared(sources.wholes, config, target, source, bound, notes)
     if not is_auto:
         return prepared
     if sources.cuts:
@@ -126,7 +128,8 @@ def prepare_network(
     require_cores(config.threads)
     target = local_target(config.target)
     require_room(Path(source), log)
-    return Prepared((network,), config, target, source, (Variant(shapes or {}),))
+    whole = (Variant(shapes or {}),)
+    return Prepared((network,), config, target, source, whole, denial())
 
 
 def require_room(model: Path, log: Path | None) -> None:
@@ -211,7 +214,7 @@ def reopen(
         budget = Budget(config.trials, config.time_s)
         if trials is not None or time_s is not None:
             budget = spent(log).plus(trials, time_s)
-        notes = tuple(_notes(journal, header))
+        notes = (*denial(), *_notes(journal, header))
         journal.append([header])
         yield OpenSession(journal, log, header, budget, notes)
 

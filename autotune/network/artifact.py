@@ -36,6 +36,7 @@ from autotune.network.container import (
     Container,
     Damaged,
     bytes_of,
+    described,
     digest,
     object_name,
     require,
@@ -44,12 +45,14 @@ from autotune.network.entry import SEAL_MAGIC, UNSEALED
 from autotune.network.hybrid_manifest import require_hybrid
 from autotune.network.manifest import Json, joined, require_manifest, separated
 from autotune.target import Target, missing_features
+from autotune.target.tiles import FEATURE, Permission, denial
 
 FORMAT = "autotune-artifact"
 VERSION, VARIANTS_VERSION, HYBRID_VERSION = 2, 3, 4
 """Of a file with one shape, of one with several, and of one with parts for ONNX Runtime (`hybrid`):
 whoever reads only the first says so."""
 
+_HERE = "compile the model on this machine"
 _ZIP_MAGIC = b"PK\x03\x04"
 _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes")
 """What the code relies on, of the manifest."""
@@ -266,11 +269,6 @@ class Artifact:
             ) from error
 
 
-def described(data: Bytes) -> Json:
-    """A part as a manifest describes it."""
-    return {"bytes": data.nbytes, "sha256": digest(data)}
-
-
 def described_parts(objects: tuple[bytes, ...], constants: Json) -> dict[str, Json]:
     """The parts of an artifact by name; `constants`: as `described`."""
     named = {object_name(n): described(bytes_of(data)) for n, data in enumerate(objects)}
@@ -335,11 +333,15 @@ def unsealed(manifest: Json, parts: Mapping[str, bytes], constants: Bytes) -> Ar
 def require_features(target: Target, what: str) -> None:
     """Raise ArtifactError where this CPU cannot run `what`, which was compiled for `target`."""
     missing = missing_features(target)
-    if missing:
-        raise ArtifactError(
-            f"{what} is compiled for {target.cpu}; this CPU lacks {', '.join(missing)}",
-            "compile the model on this machine, or with --target for this CPU",
-        )
+    if not missing:
+        return
+    if FEATURE in missing and denial():
+        raise ArtifactError(f"{what} needs {FEATURE}: {Permission.DENIED.value}", _HERE)
+    lacks = ", ".join(missing)
+    raise ArtifactError(
+        f"{what} is compiled for {target.cpu}; this CPU lacks {lacks}",
+        f"{_HERE}, or with --target for this CPU",
+    )
 
 
 def _artifact(manifest: Json, objects: tuple[bytes, ...], constants: Bytes) -> Artifact:

@@ -37,6 +37,13 @@ def tile_permission() -> Permission:
     return Permission.GRANTED if request_tiles() else Permission.DENIED
 
 
+def denial() -> tuple[str, ...]:
+    """What a user should know where the CPU has tiles and the system keeps them back; else none."""
+    if tile_permission() is not Permission.DENIED:
+        return ()
+    return (f"{Permission.DENIED.value}: products use vectors",)
+
+
 def request_tiles() -> bool:
     """Ask Linux for the state of tiles (`arch_prctl`); False where it refuses or is no Linux."""
     if sys.platform != "linux" or platform.machine() != "x86_64":

@@ -16,6 +16,7 @@ from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import linear
 from autotune.te.dag import Compute
 from autotune.te.expr import Axis, Binary, Cast, Expr, Load, Reduce, dtype_of, loads, variables
+from autotune.te.strides import dense
 
 _LEAST_GROUPS = 4
 """Groups of terms in a matrix; with fewer its registers are all but empty."""
@@ -98,13 +99,15 @@ class Matrices:
 
     `factors`: `a` and `b` of each product. `rows`: the position of the axis that moves `a` alone;
     columns are the last axis, k the last one of the reduction, of which an instruction takes
-    `groups` groups of the terms of `form`.
+    `groups` groups of the terms of `form`. Where the last one is as long as a group (`is_pair`), k
+    is the last two: taps of a window whose channels are neighbours, say.
     """
 
     form: MultiplyAdd
     factors: tuple[tuple[Load, Load], ...]
     rows: int
     groups: int
+    is_pair: bool = False
 
 
 def as_matrices(op: Compute, forms: tuple[MultiplyAdd, ...]) -> Matrices | None:
@@ -123,10 +126,11 @@ def as_matrices(op: Compute, forms: tuple[MultiplyAdd, ...]) -> Matrices | None:
             continue
         types = tuple(x.tensor.dtype for x in loaded[0])
         for form in forms:
-            fits = form.unit and form.operands == types and form.accumulator == op.tensor.dtype
-            groups = _groups(op.reduce_axes[-1].extent, form) if fits else 0
-            if groups >= _LEAST_GROUPS:
-                return Matrices(form, loaded, op.axes.index(rows), groups)
+            if form.unit and form.operands == types and form.accumulator == op.tensor.dtype:
+                is_pair = op.reduce_axes[-1].extent == form.terms and len(op.reduce_axes) > 1
+                groups = _groups(op, loaded, form, is_pair)
+                if groups >= _LEAST_GROUPS:
+                    return Matrices(form, loaded, op.axes.index(rows), groups, is_pair)
     return None
 
 
@@ -162,8 +166,25 @@ def _is_contiguous(a: Load, last: Axis) -> bool:
     return index.coefficient(last.name) == 1 and not apart
 
 
-def _groups(extent: int, form: MultiplyAdd) -> int:
+def _groups(
+    op: Compute, pairs: tuple[tuple[Load, Load], ...], form: MultiplyAdd, is_pair: bool
+) -> int:
     """Most groups of terms, up to the rows of a register, that divide the reduction; 0: none."""
     most = form.unit.rows if form.unit else 0
-    n, rest = divmod(extent, form.terms)
+    n, rest = divmod(op.reduce_axes[-1].extent, form.terms)
+    if is_pair:
+        n = op.reduce_axes[-2].extent
+        follows = (_step(a, op.reduce_axes[-2]) == form.terms for a, _ in pairs)
+        rest = 0 if op.reduce_axes[-2].limit is None and all(follows) else 1
     return 0 if rest else max((g for g in range(1, most + 1) if n % g == 0), default=0)
+
+
+def _step(load: Load, axis: Axis) -> int | None:
+    """Elements between neighbours along `axis` in a dense tensor; None where they vary."""
+    step = 0
+    for i, stride in zip(load.indices, dense(load.tensor.shape), strict=True):
+        form = linear(i)
+        if form.is_opaque_in(axis.name):
+            return None
+        step += stride * form.coefficient(axis.name)
+    return step

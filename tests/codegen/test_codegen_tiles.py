@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
+import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 import pytest
 
 from autotune import te
+from autotune.codegen import jit
 from autotune.codegen.compile import assembly
 from autotune.codegen.emit import emit_program
-from autotune.errors import ScheduleError
+from autotune.codegen.jit import Library
+from autotune.errors import ArtifactError, ScheduleError
 from autotune.loopir.lower import lower
 from autotune.measure.peak import form_peaks
+from autotune.network.artifact import require_features
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import (
     Annotate,
@@ -29,9 +34,9 @@ from autotune.schedule.steps import (
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.sketch import generate_sketches
-from autotune.target import Target, host_target, runs_here
+from autotune.target import Target, host_target, runs_here, tiles
 from autotune.target.isa import EMULATION
-from autotune.target.tiles import Permission, request_tiles, tile_permission
+from autotune.target.tiles import Permission, denial, request_tiles, tile_permission
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
 from autotune.te.language import dag_of
@@ -131,18 +136,18 @@ def test_every_shape_of_accumulators_computes_the_sum(
     assert_close(found, evaluate(GEMM, inputs), 3e-6)
 
 
-def convolution(stride: int, kernel: int, a: str, b: str) -> ComputeDAG:
-    """Kernel x kernel on 8 x 9 pixels of 64 channels, with padding around them."""
+def convolution(stride: int, kernel: int, a: str, b: str, n: int = 64) -> ComputeDAG:
+    """Kernel x kernel on 8 x 9 pixels of `n` channels, with padding around them."""
     pad, total = kernel // 2, "float32" if a == "bfloat16" else "int32"
-    x = te.placeholder((8, 9, 64), "x", a)
-    w = te.placeholder((kernel, kernel, 64, 32), "w", b, constant=True)
-    u, v, c = te.reduce_axis(kernel, "u"), te.reduce_axis(kernel, "v"), te.reduce_axis(64, "c")
+    x = te.placeholder((8, 9, n), "x", a)
+    w = te.placeholder((kernel, kernel, n, 32), "w", b, constant=True)
+    u, v, c = te.reduce_axis(kernel, "u"), te.reduce_axis(kernel, "v"), te.reduce_axis(n, "c")
 
     def inside(i: te.Expression, j: te.Expression, k: te.Expression) -> te.Expression:
         is_pixel = (i >= pad) & (i < 8 + pad) & (j >= pad) & (j < 9 + pad)
         return te.where(is_pixel, x[i - pad, j - pad, k], 0)
 
-    p = te.compute((8 + 2 * pad, 9 + 2 * pad, 64), inside, "p") if pad else x
+    p = te.compute((8 + 2 * pad, 9 + 2 * pad, n), inside, "p") if pad else x
 
     def term(i: te.Expression, j: te.Expression, o: te.Expression) -> te.Expression:
         product = p[i * stride + u, j * stride + v, c].astype(total) * w[u, v, c, o].astype(total)
@@ -167,6 +172,7 @@ SEARCHED = {
     "product of bytes": matmul(37, 48, 128, "uint8", "int8"),
     "convolution": convolution(1, 3, "bfloat16", "bfloat16"),
     "strided": convolution(2, 3, "bfloat16", "bfloat16"),
+    "few channels": convolution(2, 7, "uint8", "int8", 4),
     "pixel by pixel": convolution(1, 1, "int8", "int8"),
 }
 
@@ -276,6 +282,40 @@ def test_tile_loops_are_the_four_innermost_ones() -> None:
     steps = (Split("s", "r", (16, 2), "split"), Annotate("s", "r.1", "tile"))
     with pytest.raises(ScheduleError, match="no loop over rows, or over groups"):
         replay(GEMM, steps)
+
+
+@pytest.fixture
+def denied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A CPU with tiles whose system does not permit them; how often it was asked."""
+    asked: list[str] = []
+    features = {**dict(llvm.get_host_cpu_features()), **dict.fromkeys(AMX, True)}
+    monkeypatch.setattr(tiles.llvm, "get_host_cpu_features", lambda: features)
+    monkeypatch.setattr(tiles, "request_tiles", lambda: bool(asked.append("asked")))
+    tile_permission.cache_clear()
+    yield asked
+    tile_permission.cache_clear()
+
+
+def test_a_system_that_denies_tiles_is_a_cpu_without_them(denied: list[str]) -> None:
+    target = host_target()
+    assert not any(f.unit for f in target.isa.forms)
+    assert any("does not let" in text for text in denial())
+    with pytest.raises(ArtifactError, match="amx-tile: the system does not let"):
+        require_features(WITH_AMX, "model.atn")
+    assert denied == ["asked"]
+
+
+def test_whoever_loads_machine_code_asks_for_tiles(denied: list[str]) -> None:
+    jit._initialise.cache_clear()
+    Library([])
+    assert denied == ["asked"]
+
+
+def test_an_artifact_with_tiles_names_what_this_cpu_lacks() -> None:
+    if HAS_AMX:
+        pytest.skip("this CPU has tiles")
+    with pytest.raises(ArtifactError, match=r"this CPU lacks .*amx-tile"):
+        require_features(WITH_AMX, "model.atn")
 
 
 def test_a_system_answers_whether_this_process_may_use_tiles() -> None:

@@ -66,6 +66,17 @@ def test_products_of_a_convolutional_network(precision: str, limit: float, tmp_p
     assert 1e-6 < error < limit
 
 
+def test_pictures_of_three_channels_use_whole_instructions(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w b", "c", pads=[1] * 4, strides=[2, 2]), node("Relu", "c", "y")]
+    proto = model(nodes, {"x": (1, 3, 9, 9)}, {"w": weights(16, 3, 3, 3), "b": weights(16)})
+    network = build_network(save(proto, tmp_path), precision="bf16")
+    read = [a.shape for c in network.calls for a in c.constants.values() if a.ndim == 4]
+    assert read == [(3, 3, 4, 16)]
+    feeds = {"x": RNG.standard_normal((1, 3, 9, 9)).astype(np.float32)}
+    found, want = execute(network, feeds)["y"], onnxruntime_outputs(proto, feeds)["y"]
+    assert np.abs(found - want).max() < 1e-2 * np.abs(want).max()
+
+
 def test_a_transformer_is_compiled_and_checked(tmp_path: Path) -> None:
     path = save(text_transformer(), tmp_path)
     for precision in ("f32", "bf16"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -9,17 +10,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.codegen.compile import assembly
+from autotune.codegen.compile import assembly, optimised_module
 from autotune.errors import ScheduleError
 from autotune.loopir.lower import lower
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.narrow_products import product, rewrite
-from autotune.schedule.steps import Steps
+from autotune.schedule.steps import NarrowProducts, Steps
 from autotune.search import policy
 from autotune.search.cost.analysis import analyse
+from autotune.search.defaults import default_steps
 from autotune.search.rules import algorithms
 from autotune.search.sketch import generate_sketches
 from autotune.target import host_target
+from autotune.target.isa import EMULATION
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import derive, evaluate
 from autotune.te.expr import (
@@ -163,6 +166,23 @@ def test_each_part_is_loaded_once_and_multiplied_by_one_instruction() -> None:
     assert "vdpbf16ps" in assembly(lower(DAGS["gemm"], steps), TARGET)
 
 
+@pytest.mark.parametrize("name", ["gemm", "conv"])
+def test_matrix_tiles_multiply_the_parts(name: str) -> None:
+    dag = {"gemm": gemm(32, 64, 48), "conv": conv(10, 10, 32, 32)}[name]
+    target = replace(TARGET, features=f"{TARGET.features},+{EMULATION}")
+    found = [s for s in generate_sketches(dag, target) if "bf16x3" in s.tags]
+    assert {"matrices" in s.tags for s in found} == {True}
+    inputs, rng = random_inputs(dag), np.random.default_rng(3)
+    expected = exactly(dag, inputs)
+    for sketch in found:
+        rows = sketch.sample(60, rng)
+        row = rows[analyse(dag, sketch, rows, target).valid][0]
+        program = lower(dag, sketch.bind(row), verify=True)
+        (result,) = run_compiled(program, inputs, target).values()
+        assert abs(result - expected).max() < 1e-5 * abs(expected).max(), sketch.name
+        assert "emulated.tdpbf16ps" in str(optimised_module(program, target))
+
+
 def test_only_products_of_float32_elements_are_rewritten() -> None:
     dag = DAGS["conv"]
     assert product(dag, "conv") is not None
@@ -173,18 +193,16 @@ def test_only_products_of_float32_elements_are_rewritten() -> None:
         rewrite(dag, "conv", 4)
 
 
-def test_an_error_below_that_of_narrow_products_excludes_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(algorithms, "narrow_products_pay", lambda target: True)
-    dag = DAGS["gemm"]
+def test_an_error_below_that_of_narrow_products_excludes_them() -> None:
+    dag = gemm(128, 256, 256)
+    target = replace(TARGET, features=f"{TARGET.features},+{EMULATION}")
 
-    def structures(max_error: float) -> set[bool]:
-        found = policy._default_policy(dag, TARGET, 1, max_error).sketches.values()
-        return {"bf16x3" in s.tags for s in found}
+    def is_narrowed(max_error: float) -> bool:
+        steps = default_steps(dag, target, 1, max_error)
+        return any(isinstance(s, NarrowProducts) for s in steps)
 
-    assert structures(5e-5) == {True, False}
-    assert structures(5e-6) == {False}
+    assert is_narrowed(5e-5)
+    assert not is_narrowed(5e-6)
 
 
 def test_a_form_that_cannot_be_three_times_as_fast_does_not_pay() -> None:

@@ -20,6 +20,10 @@ import numpy as np
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Editor, Graph, Node
 from autotune.graph.operators.table import operator_of
+from autotune.graph.passes.whole_terms import WholeTerms
+
+_TERMS = {"bfloat16": 2}
+"""Products of a type that one instruction adds up, where CPUs have such an instruction."""
 
 
 def narrow_products(graph: Graph, dtype: str, kept: Set[str] = frozenset()) -> Graph:
@@ -43,6 +47,7 @@ class _Narrower:
         """A tensor -> its narrow form."""
         self.wide: dict[str, str] = {}
         """A tensor with a narrow form -> that form widened."""
+        self.whole = WholeTerms(self.editor, _TERMS.get(dtype, 1))
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
@@ -79,7 +84,7 @@ class _Narrower:
         data = node.inputs if node.op == "Concat" else node.inputs[:1]
         is_kept = node.name in self.kept
         if is_dense and not is_kept and all(map(self._is_factor, node.inputs[:2])):
-            factors = [self._narrowed(node, name) for name in node.inputs[:2]]
+            factors = self._whole(node, [self._narrowed(node, name) for name in node.inputs[:2]])
             rest = (self._widened(node, name) for name in node.inputs[2:])
             self.editor.emit(replace(node, inputs=(*factors, *rest)))
         elif operator_of(node.op).moves and all(n in self.narrow for n in data):
@@ -94,6 +99,17 @@ class _Narrower:
         for name in node.outputs:
             if name in self.wanted and name not in self.graph.outputs:
                 self._narrowed(node, name)
+
+    def _whole(self, node: Node, factors: list[str]) -> list[str]:
+        """Narrow factors with channels of zeros, where one instruction adds up several products."""
+        data, weights = factors
+        value = self.editor.constants.get(weights)
+        if value is None or value.ndim < 2 or node.attrs.get("trans_a", 0):
+            return factors
+        data, whole = self.whole.of(node, data, value)
+        if whole is not value:
+            weights = self.editor.constant(f"{weights}.whole", whole)
+        return [data, weights]
 
     def _move(self, node: Node, n_data: int) -> None:
         """Move narrow elements; the results keep no wide form but where they are outputs."""

@@ -20,6 +20,7 @@ from autotune.graph.operators.integer_products import MAX_TERMS, signed_weights,
 from autotune.graph.operators.quantisation import check_scale, dequantised, spread
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.weight_only import SmallWeights, weight_only_product
+from autotune.graph.passes.whole_terms import WholeTerms
 
 _NIBBLE, _LEAST_BLOCK = 16, 8
 _TERMS = 4
@@ -118,7 +119,7 @@ class _Products:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.editor = graph, Editor(graph)
         self.made: dict[str, Node] = {}
-        self.padded: dict[tuple[str, int], str] = {}
+        self.whole = WholeTerms(self.editor, _TERMS)
 
     def run(self) -> Graph:
         for original in self.graph.nodes:
@@ -230,7 +231,7 @@ class _Products:
         axis = _channel_axis(node, weights.ndim)
         others = tuple(n for n in range(weights.ndim) if n != axis)
         rest = (-zero * weights.sum(axis=others, dtype=np.int64)).astype(np.int32)
-        name, weights = self._whole_terms(node, name, weights)
+        name, weights = self.whole.of(node, name, weights)
         w = editor.constant(f"{node.inputs[1]}.signed", weights)
         attrs = {**node.attrs, "pad_value": zero} if node.op == "Conv" else node.attrs
         total = editor.new(f"{node.output}.sum", out, "int32")
@@ -241,28 +242,6 @@ class _Products:
         known = editor.constant(f"{node.output}.rest", rest.reshape(-1, *trailing))
         editor.emit(Node(node.name, "Add", (total, known), (less,)))
         return less
-
-    def _whole_terms(self, node: Node, name: str, weights: Array) -> tuple[str, Array]:
-        """Data and weights with zeros behind their channels, where these are no multiple of 4."""
-        axis = 1 if node.op == "Conv" or node.attrs.get("trans_b", 0) else weights.ndim - 2
-        missing = -weights.shape[axis] % _TERMS
-        if not missing:
-            return name, weights
-        weights = np.pad(weights, [(0, missing * (n == axis)) for n in range(weights.ndim)])
-        kind = self.editor.types[name]
-        at = 1 if node.op == "Conv" else len(kind.shape) - 1
-        if (name, at) not in self.padded:
-            wide = tuple(n + missing * (d == at) for d, n in enumerate(kind.shape))
-            out = self.editor.new(f"{name}.whole", wide, kind.dtype)
-            pads = np.zeros(2 * len(wide), np.int64)
-            pads[len(wide) + at] = missing
-            given = (
-                self.editor.constant(f"{name}.pads", pads),
-                self.editor.constant(f"{name}.fill", np.zeros((), kind.dtype)),
-            )
-            self.editor.emit(Node(node.name, "Pad", (name, *given), (out,)))
-            self.padded[name, at] = out
-        return self.padded[name, at], weights
 
 
 def _is_one(x: _Quantised) -> bool:

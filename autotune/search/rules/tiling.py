@@ -198,7 +198,8 @@ def _with_forms(
     tiles = as_matrices(anchor, target.isa.forms)
     if tiles is not None and all(b.tensor.name in constants for _, b in tiles.factors):
         kept = (v for v in plain if not v.inline_producers)
-        found += [replace(v, dot_terms=tiles.form.terms, matrices=tiles) for v in kept]
+        matrices = [replace(v, dot_terms=tiles.form.terms, matrices=tiles) for v in kept]
+        found = matrices if several else found + matrices
     # what decides on several products is outside
     return [v for v in found if not several or not v.producers_per_k]
 
@@ -224,8 +225,9 @@ def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) 
     out = place_anchor(out, op, anchor, loops, v, target)
     host, loop = op.name, loops.blocks[-1]
     if v.producers_per_k:
+        last = -2 if v.matrices and v.matrices.is_pair else -1
         groups = ".0" if v.dot_terms > 1 else ""
-        host, loop = anchor.name, f"{anchor.reduce_axes[-1].name}{groups}.0"
+        host, loop = anchor.name, f"{anchor.reduce_axes[last].name}{groups}.0"
     for name in producers:
         if v.inline_producers:
             out = out.add(ComputeInline(name), done=(name,))
@@ -342,9 +344,10 @@ def place_anchor(
     out = p.add(ComputeAt(a, op.name, loops.tiles[-1] if loops.tiles else loops.blocks[-1]))
     lanes = Hole(f"{loops.prefix}lanes") if v.interleave == 1 else target.lanes
     out = out.add(Split(a, channel, (lanes,)))
-    out, last, groups, dots = _split_dot(out, anchor, v)
+    out, terms = _split_dot(out, anchor, v)
+    last, groups, dots = terms.steps, terms.groups, terms.dots
     out, pixels, rows = _split_rows(out, anchor, v, pixels, loops.prefix)
-    reduction = [*(x.name for x in anchor.reduce_axes[:-1]), last.name]
+    reduction = [*terms.outer, last.name]
     unrolled: list[str] = []
     if v.unroll_window:
         unrolled = reduction
@@ -359,19 +362,32 @@ def place_anchor(
     return out.add(*marks)
 
 
-def _split_dot(
-    p: Partial, anchor: Compute, v: Variant
-) -> tuple[Partial, Axis, tuple[str, ...], tuple[str, ...]]:
-    """The last reduction axis in steps of one multiply-add: the steps, the loop over the groups of
-    terms that it takes, and the loop over the terms of one."""
-    last = anchor.reduce_axes[-1]
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The reduction loops of an anchor: `outer` ones, `steps` of one multiply-add each, and inside
+    of one: loops over the `groups` of terms that it takes, and over the terms of one (`dots`)."""
+
+    outer: tuple[str, ...]
+    steps: Axis
+    groups: tuple[str, ...] = ()
+    dots: tuple[str, ...] = ()
+
+
+def _split_dot(p: Partial, anchor: Compute, v: Variant) -> tuple[Partial, _Terms]:
+    """The last reduction axis, or the last two, in steps of one multiply-add."""
+    *outer, last = anchor.reduce_axes
     if v.dot_terms == 1:
-        return p, last, (), ()
-    factors = (v.dot_terms,) if v.matrices is None else (v.matrices.groups, v.dot_terms)
+        return p, _Terms(tuple(a.name for a in outer), last)
+    factors: tuple[int, ...] = (v.dot_terms,)
+    dots = (f"{last.name}.1",)
+    if v.matrices is not None and v.matrices.is_pair:
+        factors, dots, last = (v.matrices.groups,), (last.name,), outer.pop()
+    elif v.matrices is not None:
+        factors, dots = (v.matrices.groups, v.dot_terms), (f"{last.name}.2",)
     out = p.add(Split(anchor.name, last.name, factors, "split"))
     steps = Axis(f"{last.name}.0", last.extent // prod(factors))
-    *groups, terms = (f"{last.name}.{n}" for n in range(1, len(factors) + 1))
-    return out, steps, tuple(groups), (terms,)
+    groups = () if v.matrices is None else (f"{last.name}.1",)
+    return out, _Terms(tuple(a.name for a in outer), steps, groups, dots)
 
 
 def _split_rows(
@@ -396,8 +412,9 @@ def _place_blocked_anchor(
     tiled = [(rename[x.name].name, f"{x.name}.tile") for x in op.axes[:-1] if x.extent > 1]
     ones = [rename[x.name].name for x in op.axes[:-1] if x.extent == 1]
     out = p.add(ComputeAt(a, op.name, loops.blocks[-1]))
-    out, last, groups, dots = _split_dot(out, anchor, v)
-    reduction = [*(x.name for x in anchor.reduce_axes[:-1]), f"{last.name}.1"]
+    out, terms = _split_dot(out, anchor, v)
+    last, groups, dots = terms.steps, terms.groups, terms.dots
+    reduction = [*terms.outer, f"{last.name}.1"]
     blocks = _block_domain(last.extent, 4 if v.matrices else 16)
     out = out.hole("k.block", blocks, Role.BLOCK).add(
         Split(a, last.name, (Hole("k.block"),), "split")

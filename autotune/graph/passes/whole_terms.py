@@ -1,0 +1,53 @@
+"""① Channels of zeros behind those of a product, so that one instruction adds up whole groups.
+
+    Conv(x, w)  3 channels, 4 products an instruction  ->  Conv(Pad(x), w')  4 channels
+
+The zeros of the weights make the others irrelevant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autotune.dtypes import DTYPES
+from autotune.graph.ir import Array, Editor, Node
+
+
+@dataclass(slots=True)
+class WholeTerms:
+    """Pads data and weights to multiples of `n_terms` channels; data that several products read are
+    padded once."""
+
+    editor: Editor
+    n_terms: int
+    padded: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def of(self, node: Node, name: str, weights: Array) -> tuple[str, Array]:
+        """Data `name` and `weights` of product `node`, padded where that is needed."""
+        axis = 1 if node.op == "Conv" or node.attrs.get("trans_b", 0) else weights.ndim - 2
+        missing = -weights.shape[axis] % self.n_terms
+        if not missing:
+            return name, weights
+        zeros = [missing if n == axis else extent for n, extent in enumerate(weights.shape)]
+        weights = np.concatenate([weights, np.zeros(zeros, weights.dtype)], axis)
+        at = 1 if node.op == "Conv" else len(self.editor.types[name].shape) - 1
+        if (name, at) not in self.padded:
+            self.padded[name, at] = self._padded(node, name, at, missing)
+        return self.padded[name, at], weights
+
+    def _padded(self, node: Node, name: str, at: int, missing: int) -> str:
+        """`name` with `missing` zeros behind dimension `at`."""
+        kind = self.editor.types[name]
+        wide = tuple(n + missing * (d == at) for d, n in enumerate(kind.shape))
+        out = self.editor.new(f"{name}.whole", wide, kind.dtype)
+        pads = np.zeros(2 * len(wide), np.int64)
+        pads[len(wide) + at] = missing
+        zero = np.zeros((), DTYPES[kind.dtype].numpy)
+        given = (
+            self.editor.constant(f"{name}.pads", pads),
+            self.editor.constant(f"{name}.fill", zero),
+        )
+        self.editor.emit(Node(node.name, "Pad", (name, *given), (out,)))
+        return out
