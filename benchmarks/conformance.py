@@ -5,7 +5,8 @@
 
 All cases that come with the package: of operators, simple models, models converted from PyTorch and
 whole networks, each with the tolerances of the library and its dtypes. A case that is refused is
-tried once more with all inputs but the first as constants, as exporters write them.
+tried once more with all inputs but the first as constants, as exporters write them; as it is given
+it is also compiled with the fallback, and run in ONNX Runtime alone.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ from benchmarks.isolation import outcomes
 from benchmarks.outcomes import Case, Compiler, Kind, Outcome, Tell, judge, with_constants
 
 FILE = Path(__file__).parents[1] / "docs" / "results" / "conformance.csv"
-HEAD = ("set", "case", "outcome", "form", "reason")
+HEAD = ("set", "case", "outcome", "form", "types", "fallback", "onnxruntime", "reason")
 SETS = ("node", "simple", "pytorch-operator", "pytorch-converted", "real")
 TIMEOUT_S = 300.0
 
+_PLAIN = {
+    *(TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BOOL),
+    *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
+    *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
+}
 _TRANSFORM_ATOL = 1e-6
 """Expected values are NumPy's in complex64: 2e-7 where the exact transform of 0 to 99 is 0."""
 
@@ -78,6 +84,27 @@ def read(path: Path = FILE) -> list[Row]:
 def tried(cases: Iterable[tuple[str, Case]], n_processes: int = 1) -> Iterator[Row]:
     """A row per case, in the order in which they are done."""
     listed = list(cases)
+    others: list[tuple[str, Case, Row]] = []
+    for kind, case, row in _natively(listed, n_processes):
+        if row["outcome"] == "right" and row["form"] == "as given":
+            yield row
+        else:
+            others.append((kind, case, row))
+    for column in ("fallback", "onnxruntime"):
+        items = [case for _, case, _ in others]
+        for index, found in outcomes(_WHOLE[column], items, n_processes, TIMEOUT_S):
+            others[index][2][column] = str(found.kind)
+    yield from (row for _, _, row in others)
+
+
+_WHOLE = {
+    "fallback": "benchmarks.whole_models:with_fallback",
+    "onnxruntime": "benchmarks.whole_models:by_onnxruntime",
+}
+
+
+def _natively(listed: list[tuple[str, Case]], n_processes: int) -> Iterator[tuple[str, Case, Row]]:
+    """Every case with its row, whose last columns are empty."""
     largest_first = sorted(range(len(listed)), key=lambda n: -len(listed[n][1].model))
     items = [listed[n][1] for n in largest_first]
     for index, found in outcomes(f"{__name__}:judged", items, n_processes, TIMEOUT_S):
@@ -85,8 +112,8 @@ def tried(cases: Iterable[tuple[str, Case]], n_processes: int = 1) -> Iterator[R
         form, _, reason = found.text.partition(":")
         if found.kind is Kind.LOST:
             form, reason = "", found.text
-        cells = (kind, case.name, str(found.kind), form, short(reason))
-        yield dict(zip(HEAD, cells, strict=True))
+        cells = (kind, case.name, str(found.kind), form, types_of(case), "", "", short(reason))
+        yield kind, case, dict(zip(HEAD, cells, strict=True))
 
 
 _compiler = cache(Compiler)
@@ -102,6 +129,15 @@ def judged(case: Case, tell: Tell) -> Outcome:
         except ValueError:
             pass
     return Outcome(found.kind, f"as given:{found.text}")
+
+
+def types_of(case: Case) -> str:
+    """`plain`: all inputs and outputs are tensors of float16, float, double, (u)int8 to 64 or bool;
+    else `other`: strings, sequences, optionals, bfloat16, float8, integers of 2 or 4 bits."""
+    graph = onnx.ModelProto.FromString(case.model).graph
+    kinds = [v.type for v in (*graph.input, *graph.output)]
+    is_plain = all(k.HasField("tensor_type") and k.tensor_type.elem_type in _PLAIN for k in kinds)
+    return "plain" if is_plain else "other"
 
 
 def short(reason: str) -> str:

@@ -38,11 +38,14 @@ def tables(official: Sequence[Row]) -> Iterator[str]:
     yield "## Official cases"
     yield _OFFICIAL.strip()
     yield markdown(["set", "tried", "right", *_KINDS[1:]], list(_by_set(official)))
+    yield _WITH_FALLBACK.strip()
+    yield markdown(["set", "tried", "natively", "with fallback", "ONNX Runtime"], _whole(official))
     as_given = sum(row["form"] == "as given" and row["outcome"] == "right" for row in official)
     with_constants = sum(row["form"] == "constants" for row in _of(official, "right"))
     yield f"Of the right ones, {as_given} are as given and {with_constants} have constants."
     yield "### Refused"
-    yield markdown(["reason", "cases", "what"], list(_by_reason(_of(official, "refused"))))
+    head = ["reason", "cases", "right with fallback", "what"]
+    yield markdown(head, list(_by_reason(_of(official, "refused"))))
 
 
 def soak_tables(soaked: Sequence[Row]) -> Iterator[str]:
@@ -65,6 +68,31 @@ def _by_set(rows: Sequence[Row]) -> Iterator[list[str]]:
     for name in sets:
         yield _counts(name, [row for row in rows if row["set"] == name])
     yield _counts("all", rows)
+    yield _counts("all of plain types", _plain(rows))
+
+
+def _plain(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["types"] == "plain"]
+
+
+def _whole(rows: Sequence[Row]) -> list[list[str]]:
+    """How many are right natively, as given or with the fallback, and in ONNX Runtime."""
+    return [
+        [name, *(str(n) for n in (len(some), *_right(some)))]
+        for name, some in (("all", rows), ("all of plain types", _plain(rows)))
+    ]
+
+
+def _right(rows: Sequence[Row]) -> tuple[int, int, str]:
+    """`onnxruntime` was asked only where a case is not right as it is given."""
+    natively = sum(row["outcome"] == "right" for row in rows)
+    asked = [row for row in rows if row["onnxruntime"]]
+    whole = natively + sum(
+        row["outcome"] != "right" and row["fallback"] == "right" for row in asked
+    )
+    alone = [row for row in asked if row["onnxruntime"] == "right"]
+    kept = sum("right" in (row["fallback"], row["outcome"]) for row in alone)
+    return natively, whole, f"{kept} of {len(alone)}"
 
 
 def _counts(name: str, rows: Sequence[Row]) -> list[str]:
@@ -74,12 +102,14 @@ def _counts(name: str, rows: Sequence[Row]) -> list[str]:
 
 def _by_reason(rows: Sequence[Row]) -> Iterator[list[str]]:
     groups: dict[str, Counter[str]] = {}
+    whole: Counter[str] = Counter()
     for row in rows:
         reason, what = reason_of(row["reason"])
         groups.setdefault(reason, Counter())[what] += 1
+        whole[reason] += row["fallback"] == "right"
     for reason, found in sorted(groups.items(), key=lambda item: -item[1].total()):
         parts = (f"{what} {n}" for what, n in found.most_common() if what)
-        yield [reason, str(found.total()), ", ".join(parts)]
+        yield [reason, str(found.total()), str(whole[reason]), ", ".join(parts)]
 
 
 def reason_of(message: str) -> tuple[str, str]:
@@ -106,6 +136,14 @@ refused is tried again with all inputs but the first as constants, as exporters 
 
     python -m benchmarks.conformance           # tries all: four minutes on two cores
     python -m benchmarks.conformance --check   # says which outcomes differ from the table
+"""
+
+_WITH_FALLBACK = """
+*Plain types*: all inputs and outputs of the model are tensors of float16, float32, float64,
+integers of 8 to 64 bits or bool. *Natively*: as above. *With fallback*: those, and those of the
+others that are right as they are given where [ONNX Runtime computes](fallback.md) what is not
+compiled. *ONNX Runtime*: how many of the cases that it gets right and we do not compile as they
+are given end right here in either way.
 """
 
 _SOAKED = """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +89,17 @@ class Compiler:
         return self._steps[text]
 
 
-def judge(case: Case, compiler: Compiler, tell: Tell = lambda stage: None) -> Outcome:
+class Runnable(Protocol):
+    """What computes arrays by name from arrays by name."""
+
+    def run(self, inputs: Any, /) -> Any:
+        """The outputs."""
+
+
+Make = Callable[[bytes, Mapping[str, tuple[int, ...]]], Runnable]
+
+
+def judge(case: Case, compiler: Make, tell: Tell = lambda stage: None) -> Outcome:
     """The outcome of a case. `tell` hears of each stage before it begins."""
     proto = ModelProto.FromString(case.model)
     drop_initializers_from_inputs(proto)

@@ -36,6 +36,7 @@ from autotune.network.container import (
     Container,
     Damaged,
     bytes_of,
+    described,
     digest,
     object_name,
     require,
@@ -266,11 +267,6 @@ class Artifact:
             raise ArtifactError(
                 f"there is no room for '{source}' in memory", "free some memory"
             ) from error
-
-
-def described(data: Bytes) -> Json:
-    """A part as a manifest describes it."""
-    return {"bytes": data.nbytes, "sha256": digest(data)}
 
 
 def described_parts(objects: tuple[bytes, ...], constants: Json) -> dict[str, Json]:

@@ -4,9 +4,11 @@
     seal            digest of the manifest
     objects/NNN.o · constants.bin · onnx/NNN.onnx, in hybrid artifacts
 
-A part is read, its digest compared, and only then does anybody look at it. Digests are SHA-256, of
-parts above 16 MiB over the digests of pieces of 16 MiB, which several threads read and digest at
-once. A digest tells damage, not malice: whoever can write the file can write its digests.
+A part is read, its digest compared, and only then does anybody look at it. Digests are SHA-256; of
+parts above 16 MiB, over the sums of all pages of 4 KiB as 64-bit words ("sums"), which takes a
+twentieth of the time: several threads add up what they have just read, while it is in the cache.
+Files from before have SHA-256 over the SHA-256 of pieces of 16 MiB there ("sha256"). A digest tells
+damage, not malice: whoever can write the file can write its digests.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ _EXTRA_HEADER = struct.Struct("<HH")
 _ZIP32_BYTES = 1 << 30  # beyond this, sizes are written as 64 bits, in a further extra field of:
 _ZIP64_EXTRA = 20
 _CHUNK = 16 << 20
+_BLOCK = 256 << 10
+"""Bytes that are read and added up at a time; a multiple of:"""
+_PAGE = 4 << 10
 _MOST_MANIFEST_BYTES = 64 << 20
 _MOST_THREADS = 8
 
@@ -76,12 +81,15 @@ def model_name(n: int) -> str:
 
 
 def digest(data: Bytes) -> str:
-    """The digest of a part, in hexadecimal."""
+    """The SHA-256 of a part, in hexadecimal; of a large one, over those of its pieces."""
+    return _joined(_on_threads(_digest, list(_pieces(data)) or [data]))
+
+
+def described(data: Bytes) -> dict[str, int | str]:
+    """A part as a manifest describes it."""
     if data.nbytes <= _CHUNK:
-        return hashlib.sha256(data.data).hexdigest()
-    return _joined(
-        _on_threads(lambda piece: hashlib.sha256(piece.data).digest(), list(_pieces(data)))
-    )
+        return {"bytes": data.nbytes, "sha256": digest(data)}
+    return {"bytes": data.nbytes, "sums": _of_sums(_on_threads(_sums, list(_pieces(data))))}
 
 
 def bytes_of(data: bytes) -> Bytes:
@@ -143,8 +151,10 @@ class Container:
         """A part of the size and digest that the manifest says."""
         require(name in self._sizes, f"it has no part '{name}'")
         require(self._sizes[name] == described["bytes"], f"'{name}' has another size")
-        data, found = self._read(name)
-        require(found == described["sha256"], f"'{name}' has another digest")
+        is_summed = "sums" in described
+        data, found = self._read(name, is_summed)
+        wanted = described["sums" if is_summed else "sha256"]
+        require(found == wanted, f"'{name}' has another digest")
         return data
 
     def _start(self, entry: zipfile.ZipInfo, end: int) -> int:
@@ -162,20 +172,32 @@ class Container:
         require(end <= os.fstat(self._handle).st_size, "it ends too early")
         return start
 
-    def _read(self, name: str) -> tuple[Bytes, str]:
+    def _read(self, name: str, is_summed: bool = False) -> tuple[Bytes, str]:
         """A part and its digest, in memory of its own: large pages where the system gives them."""
         data: Bytes = aligned((self._sizes[name],), "uint8")
-        start = self._starts[name]
 
         def fill(begin: int) -> bytes:
-            at, stop = begin, min(begin + _CHUNK, data.nbytes)
-            while at < stop:
-                n_bytes = os.preadv(self._handle, [data[at:stop].data], start + at)
-                require(n_bytes > 0, f"'{name}' is beyond the end of the file")
-                at += n_bytes
-            return _digest(data[begin:stop])
+            end = min(begin + _CHUNK, data.nbytes)
+            if not is_summed:
+                self._fill(name, data, begin, end)
+                return _digest(data[begin:end])
+            sums = []
+            for start in range(begin, end, _BLOCK):
+                stop = min(start + _BLOCK, end)
+                self._fill(name, data, start, stop)
+                sums.append(_sums(data[start:stop]))
+            return b"".join(sums)
 
-        return data, _joined(_on_threads(fill, list(range(0, data.nbytes, _CHUNK))))
+        found = _on_threads(fill, list(range(0, data.nbytes, _CHUNK)))
+        return data, _of_sums(found) if is_summed else _joined(found)
+
+    def _fill(self, name: str, data: Bytes, begin: int, end: int) -> None:
+        """Read these bytes of a part to where they belong."""
+        start, at = self._starts[name], begin
+        while at < end:
+            n_bytes = os.preadv(self._handle, [data[at:end].data], start + at)
+            require(n_bytes > 0, f"'{name}' is beyond the end of the file")
+            at += n_bytes
 
 
 def _pieces(data: Bytes) -> Iterator[Bytes]:
@@ -184,6 +206,27 @@ def _pieces(data: Bytes) -> Iterator[Bytes]:
 
 def _digest(piece: Bytes) -> bytes:
     return hashlib.sha256(piece.data).digest()
+
+
+def _sums(piece: Bytes) -> bytes:
+    """The sum of every page as 64-bit words; what is not there counts as zero."""
+    n_whole = piece.nbytes // _PAGE * _PAGE
+    sums = _sum_of_rows(piece[:n_whole])
+    if n_whole == piece.nbytes:
+        return sums
+    last = np.zeros(_PAGE, np.uint8)
+    last[: piece.nbytes - n_whole] = piece[n_whole:]
+    return sums + _sum_of_rows(last)
+
+
+def _sum_of_rows(pages: Bytes) -> bytes:
+    words: NDArray[np.uint64] = pages.view("<u8").reshape(-1, _PAGE // 8)
+    sums: NDArray[np.uint64] = words.sum(axis=1, dtype="<u8")
+    return sums.tobytes()
+
+
+def _of_sums(sums: list[bytes]) -> str:
+    return hashlib.sha256(b"".join(sums)).hexdigest()
 
 
 def _joined(digests: list[bytes]) -> str:

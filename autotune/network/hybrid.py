@@ -25,11 +25,10 @@ from autotune.network.artifact import (
     Endpoint,
     KernelInfo,
     common_fields,
-    described,
     described_parts,
     unsealed,
 )
-from autotune.network.container import Bytes, bytes_of, model_name, require
+from autotune.network.container import Bytes, bytes_of, described, model_name, require
 from autotune.network.entry import FIRST_BOUND
 from autotune.network.hybrid_manifest import networks_of
 from autotune.network.manifest import OF_VARIANT, Json

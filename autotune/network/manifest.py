@@ -218,6 +218,13 @@ def _digest(value: Any) -> bool:
     return isinstance(value, str) and len(value) == 64 and set(value) <= _HEX
 
 
+def _part(value: Any) -> bool:
+    """Size and digest of a part, of one of two kinds (see `container`)."""
+    size = is_number(0)
+    kinds = is_record(bytes=size, sha256=_digest), is_record(bytes=size, sums=_digest)
+    return any(is_kind(value) for is_kind in kinds)
+
+
 _extents = is_list_of(is_number(0), _MOST_DIMENSIONS)
 
 
@@ -288,5 +295,5 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "tuned": is_map_of(is_record(latency_s=_latency, n_threads=is_number(1, MOST_THREADS))),
     "tasks": is_list_of(is_text),
     "random_weights": lambda x: x is None or type(x) is bool,
-    "parts": is_map_of(is_record(bytes=is_number(0), sha256=_digest)),
+    "parts": is_map_of(_part),
 }

@@ -168,18 +168,35 @@ def test_every_part_is_known_by_its_digest(saved: Path) -> None:
                 Artifact.load(saved)
 
 
-def test_large_parts_are_digested_in_pieces(tmp_path: Path) -> None:
-    constants = aligned(((40 << 20) + 5,), "uint8")
+@pytest.mark.parametrize("n_bytes", [(40 << 20) + 5, 17 << 20, (16 << 20) + 1])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_large_parts_are_digested_in_pieces(tmp_path: Path, n_bytes: int, is_old: bool) -> None:
+    constants = aligned((n_bytes,), "uint8")
     constants[:] = np.arange(constants.size, dtype=np.uint8)
-    with (tmp_path / "x").open("w+b") as file:
+    old = {"bytes": constants.nbytes, "sha256": container.digest(constants)}
+    described = old if is_old else container.described(constants)
+    path = tmp_path / "x"
+    with path.open("w+b") as file:
         container.write(file, b"{}", (), constants)
-        read = container.Container(file)
-        described = {"bytes": constants.nbytes, "sha256": container.digest(constants)}
-        assert np.array_equal(read.part("constants.bin", described), constants)
-        for at in (0, 16 << 20, constants.size - 1):
-            constants[at] ^= 1
-            assert container.digest(constants) != described["sha256"]
-            constants[at] ^= 1
+        assert np.array_equal(container.Container(file).part("constants.bin", described), constants)
+    start = path.read_bytes().index(constants[: 1 << 16].tobytes())
+    for at in (0, 4095, 16 << 20, constants.size - 1):
+        for change in (1, 128):
+            with path.open("r+b") as file:
+                file.seek(start + at)
+                file.write(bytes([constants[at] ^ change]))
+                file.flush()
+                with pytest.raises(container.Damaged, match="has another digest"):
+                    container.Container(file).part("constants.bin", described)
+                file.seek(start + at)
+                file.write(constants[at].tobytes())
+
+
+def test_pages_of_a_large_part_have_their_places() -> None:
+    data = np.zeros((16 << 20) + 4096, np.uint8)
+    data[5000] = 1
+    moved = np.roll(data, 4096)
+    assert container.described(data) != container.described(moved)
 
 
 WILD = {

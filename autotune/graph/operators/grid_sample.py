@@ -118,16 +118,16 @@ def _place(node: Node, named: Expr, size: int) -> Expr:
     padding = node.attrs.get("padding_mode", "zeros")
     is_cubic = node.attrs.get("mode") == "cubic"
     if padding == "zeros":
-        return _clamped(place, -3, size + 1) if is_cubic else _clamped(place, -1, size)
+        return clamped(place, -3, size + 1) if is_cubic else clamped(place, -1, size)
     if padding == "reflection":
         place = _mirrored(node, place, size)
-        return _clamped(place, -1, size) if is_cubic else _clamped(place, 0, size - 1)
-    clamped = _clamped(place, 0, size - 1)
+        return clamped(place, -1, size) if is_cubic else clamped(place, 0, size - 1)
+    held = clamped(place, 0, size - 1)
     if not is_cubic or is_aligned:
-        return clamped
+        return held
     # as in ONNX Runtime: what lies on the outer half of a pixel at the border stays there
     is_inside = both(compare("ge", place, literal(-0.5)), compare("le", place, literal(size - 0.5)))
-    return select(is_inside, place, clamped)
+    return select(is_inside, place, held)
 
 
 def _mirrored(node: Node, place: Expr, size: int) -> Expr:
@@ -147,7 +147,7 @@ def _reflected(place: Expr, low: float, span: float) -> Expr:
     return add(literal(low), minimum(rest, sub(there_and_back, rest)))
 
 
-def _clamped(place: Expr, low: int, high: int) -> Expr:
+def clamped(place: Expr, low: int, high: int) -> Expr:
     """`place` clamped to [low, high]; NaN becomes `low`, because an index is computed from it."""
     above = select(compare("gt", place, literal(low)), place, literal(low))
     return minimum(above, literal(high))
@@ -170,7 +170,7 @@ def _taps(scope: Scope, node: Node, place: Tensor, at: Sequence[Axis], size: int
         if mode == "cubic" and padding == "reflection":
             turned = scope.compute("cell", at, cast("int64", _mirrored(node, named, size)))
             pixel = cast(INDEX, turned[tuple(at)])
-        seen = _is_seen(named, size) if padding == "zeros" else None
+        seen = is_seen(named, size) if padding == "zeros" else None
         taps.append((weight, inside(pixel, size), seen))
     return taps
 
@@ -194,7 +194,8 @@ def _cubic(x: Expr) -> tuple[Expr, ...]:
     return far(add(x, _ONE)), near(x), near(sub(_ONE, x)), far(sub(literal(2.0), x))
 
 
-def _is_seen(pixel: Expr, size: int) -> Expr:
+def is_seen(pixel: Expr, size: int) -> Expr:
+    """Whether a place of a pixel, a whole float, is one of the image."""
     return both(compare("ge", pixel, _ZERO), compare("le", pixel, literal(size - 1)))
 
 

@@ -21,6 +21,7 @@ from autotune.graph.operators import (
     quantisation,
     recurrent,
     reductions,
+    regions,
     resize,
     scatter,
     top_k,
@@ -31,7 +32,7 @@ from autotune.graph.operators.definition import Operator
 
 FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
-    *(movement, depth_to_space, resize, grid_sample, gather, scatter),
+    *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
     *(quantisation, integer_products, weight_only, lookup),
     *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )

@@ -11,7 +11,15 @@ Meanings: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperato
 from __future__ import annotations
 
 from autotune.graph.ir import OPSET, Editor, Node
-from autotune.graph.reader import attention, further_forms, signal_forms, standard_forms
+from autotune.graph.reader import (
+    attention,
+    deformed,
+    flex_attention,
+    further_forms,
+    signal_forms,
+    standard_forms,
+    term_counts,
+)
 from autotune.graph.reader.composer import Composer, Composition
 from autotune.graph.reader.opsets import schema_of
 
@@ -253,6 +261,9 @@ _STANDARD: dict[str, Composition] = {
     **standard_forms.COMPOSITIONS,
     **signal_forms.COMPOSITIONS,
     **further_forms.COMPOSITIONS,
+    **deformed.COMPOSITIONS,
+    **flex_attention.COMPOSITIONS,
+    **term_counts.COMPOSITIONS,
 }
 """Of opset 22, or newer than it: older ones are converted first."""
 

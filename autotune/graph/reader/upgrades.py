@@ -306,6 +306,10 @@ def _scale_per_channel(editor: Editor, node: Node) -> list[Node]:
     return [*nodes, replace(node, inputs=tuple(inputs))]
 
 
+def _whole_pixels(editor: Editor, node: Node) -> list[Node]:
+    return [_without(node, coordinate_transformation_mode="output_half_pixel")]
+
+
 def _refuse(reason: str) -> Rule:
     def rule(editor: Editor, node: Node) -> list[Node]:
         raise unsupported(node, editor.graph, reason)
@@ -335,6 +339,7 @@ _RULES: dict[str, tuple[tuple[int, Rule], ...]] = {
     "Pad": ((2, _old_pads), (11, _pads)),
     "Reshape": ((5, _attribute_to_input("shape", 1)),),
     "Resize": ((11, _asymmetric),),
+    "RoiAlign": ((16, _whole_pixels),),
     "Scan": ((9, _refuse("it is older than opset 9")),),
     "Scatter": ((11, _scatter),),
     "Slice": ((10, _slice),),

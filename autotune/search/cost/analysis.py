@@ -54,7 +54,7 @@ class Statement:
     copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_PANEL or 0;
     `early`: whether activations are fetched before they are needed. `unit`: whose registers the
     accumulators are, where they are matrices; an instruction then takes `heights` cycles, the rows
-    of one of them, and as many lines are loaded for an operand.
+    of one of them, and `lines` are loaded per step, one for each row of an operand.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Statement:
     prefetch: Array
     early: NDArray[np.bool_]
     heights: Array
+    lines: Array
     unit: TileUnit | None
 
 
@@ -216,6 +217,7 @@ class _Walk:
             prefetch=self._prefetch(),
             early=self._early(),
             heights=product([x.extent for x in self.loops if x.own and x.is_rows], self.n),
+            lines=self._lines(),
             unit=self._unit(),
         )
 
@@ -254,6 +256,18 @@ class _Walk:
         if splats.any():  # the smaller operand set stays in registers
             held = np.minimum(held, splats) + 1.0
         return np.maximum(total, 1.0), held
+
+    def _lines(self) -> Array:
+        """Rows of the matrices that one step loads: those of the result, or groups of terms."""
+        marked = [x for x in self.loops if x.own and x.annotation == "tile"]
+        heights = {x.kind: x.extent for x in marked}
+        total, inner = np.zeros(self.n), self._register_extents()
+        if not marked:
+            return total
+        for access in self.reads:
+            kind = "reduce" if self._uses_lanes(access.load) else "spatial"
+            total = total + self._elements(access, inner) * heights[kind]
+        return total
 
     def _guards(self) -> Array:
         """Distinct loads per expanded body of which each step chooses anew whether to make them."""

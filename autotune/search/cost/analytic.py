@@ -107,9 +107,8 @@ def step_cycles(s: Statement, target: Target) -> Array:
         scalar = np.where(s.lanes == 1, 2.0, 0.0)
         return busiest(arithmetic, loads, s.stores * passes) + scalar + 2.0
     if s.unit is not None:
-        waits = np.where(_one_step(s), 0.0, s.unit.latency * s.chain)
-        lines = s.loads * s.heights / core.load_ports
-        return busiest(s.instructions * s.heights, lines, waits) + LOOP_INSTRUCTIONS
+        waits = s.unit.latency * s.chain
+        return busiest(s.instructions * s.heights, s.lines / core.load_ports, waits)
     latency = np.where(_one_step(s), 0.0, core.fma_latency * s.chain)
     begun = s.instructions + s.loads + GUARD_INSTRUCTIONS * s.guards + LOOP_INSTRUCTIONS
     crowded = (s.accumulators + s.operands >= CROWDED_REGISTERS) & (s.chain > 1)
@@ -128,6 +127,8 @@ def tile_cycles(s: Statement, target: Target) -> Array:
     if not s.reduces:
         return np.zeros_like(s.accumulators)
     stored = s.accumulators * s.heights * vector_passes(s.lanes, target)
+    if s.unit is not None:  # clearing is free, rows are stored and loaded one by one
+        return (1.0 + s.reloads) * stored + 24.0
     looped = (2.0 + 2.0 * s.reloads) * stored + 24.0
     return np.where(_one_step(s), stored + 2.0, looped)
 
