@@ -23,6 +23,8 @@ from autotune.api.choosing import (
 )
 from autotune.api.cutting import Sources, share_text
 from autotune.api.mixing import NOT_MIXED, compile_mixed
+from autotune.api.sizing import fitting
+from autotune.api.sources import total_bytes
 from autotune.api.warm import Note
 from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
@@ -141,6 +143,7 @@ def compile(
     check_inputs: Given = None,
     fallback: bool = True,
     cache: bool = True,
+    max_size: float | None = None,
     note: Note = lambda text: None,
 ) -> Compiled:
     """Compile `model` from the best records of `log`; the words are those of the command line.
@@ -166,6 +169,9 @@ def compile(
     )
     store = program_store() if cache else None
     chosen_plan = replace(chosen_plan, fallback=fallback, store=store)
+    if max_size is not None:
+        n_bytes = round(max_size * total_bytes(chosen_plan.model))
+        chosen_plan = replace(chosen_plan, max_bytes=n_bytes)
     if operators:
         chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
     return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
@@ -243,6 +249,7 @@ def _programs(
             networks = [under_names_of(n, dag) if key in n.tasks else n for n in networks]
     tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
     networks, steps = choose(networks, plan, best, note, progress)
+    steps = fitting(networks, steps, plan, best, note, progress)
     with progress("compiling programs") as tell:
         artifact = compile_variants(
             networks, steps, plan.target, plan.n_threads, tell, plan.verify, plan.store
