@@ -23,7 +23,7 @@ from autotune.api.compiling import compile as compile_model
 from autotune.api.operators import GROUP
 from autotune.api.warm import Note
 from autotune.cache import Store, cache_folder, key_of, package_key
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, ModelError
 from autotune.files import open_input
 from autotune.graph.reader.constant_inputs import constants_to_json
 from autotune.graph.reader.onnx_reader import model_hash
@@ -43,7 +43,8 @@ def artifact_store(max_bytes: int = MOST_BYTES) -> Store:
 class Request:
     """What to compile for this CPU; the fields are those of `compile`.
 
-    `model`: a file, or the bytes of one. `name`: how messages call it.
+    `model`: a file, or the bytes of one. `name`: how messages call it. `example`: inputs that the
+    outputs are checked on, beside random ones.
     """
 
     model: Path | bytes
@@ -57,6 +58,7 @@ class Request:
     max_error: float | None = None
     operators: Sequence[Path] = ()
     fallback: bool = True
+    example: Mapping[str, Any] = field(default_factory=dict)
 
     def key(self) -> str:
         """A digest of all that the artifact depends on. Raises UsageError for missing files."""
@@ -80,22 +82,35 @@ class Request:
         )
 
     def compiled(self, note: Note, cache: bool) -> Artifact:
-        """Compile and check it; `cache`: keep its programs. Raises as `compiling.compile`."""
+        """Compile and check it; where no oracle can run it on anything, it stays unchecked.
+
+        `cache`: keep its programs. Raises as `compiling.compile`.
+        """
         with file_of(self.model, self.name) as path:
-            return compile_model(
-                path,
-                self.log,
-                threads=self.threads,
-                shapes=dict(self.shapes) or None,
-                dims=self.dims or None,
-                constants=self.constants,
-                precision=self.precision,
-                max_error=self.max_error,
-                operators=self.operators,
-                fallback=self.fallback,
-                cache=cache,
-                note=note,
-            ).artifact
+            try:
+                return self._compiled(path, True, note, cache)
+            except ModelError as error:  # of the model, then it comes again
+                artifact = self._compiled(path, False, note, cache)
+                note(f"not checked: {error.message}")
+                return artifact
+
+    def _compiled(self, path: Path, check: bool, note: Note, cache: bool) -> Artifact:
+        return compile_model(
+            path,
+            self.log,
+            check=check,
+            check_inputs=dict(self.example) or None,
+            threads=self.threads,
+            shapes=dict(self.shapes) or None,
+            dims=self.dims or None,
+            constants=self.constants,
+            precision=self.precision,
+            max_error=self.max_error,
+            operators=self.operators,
+            fallback=self.fallback,
+            cache=cache,
+            note=note,
+        ).artifact
 
 
 def cached_artifact(request: Request, store: Store | None, note: Note) -> Artifact:

@@ -22,7 +22,7 @@ from autotune.api.choosing import (
     tuned_latencies,
 )
 from autotune.api.cutting import Sources, share_text
-from autotune.api.mixing import NOT_MIXED, compile_mixed
+from autotune.api.mixing import NOT_MIXED, compile_mixed, form_notes
 from autotune.api.sizing import fitting
 from autotune.api.sources import total_bytes
 from autotune.api.warm import Note
@@ -205,7 +205,7 @@ def compile_plan(
     wrong, LogMismatch for a log of another model or CPU.
     """
     sources = plan.sources() if sources is None else sources
-    for text in (*denial(), *sources.notes):
+    for text in (*denial(), *sources.notes, *form_notes(plan.precision, plan.target)):
         note(text)
     if plan.precision != AUTO:
         return _compiled(sources, plan, check, given, note, progress)

@@ -30,6 +30,7 @@ from autotune.network.runtime import Model
 from autotune.records import read_log
 from autotune.target import usable_cores
 
+_LISTED = (list, tuple, int, float)
 _BYTES = (bytes, bytearray, memoryview)
 MOST_SHAPES = 16
 """Combinations of shapes that a session keeps in memory, beside those that were named before."""
@@ -139,7 +140,13 @@ class InferenceSession:
         if run_options is not None:
             run_options.require_known()
         feed = input_feed if self._is_plain else self._without_constants(input_feed)
-        found = (self._models.only or self._models.at(feed)).run(feed)
+        try:
+            found = self._model_at(feed).run(feed)
+        except UsageError:
+            arrays = self._listed(feed)
+            if arrays is None:
+                raise
+            found = self._model_at(arrays).run(arrays)
         try:
             return [found[name] for name in output_names or self._output_names]
         except KeyError as error:
@@ -242,6 +249,20 @@ class InferenceSession:
     def _model_at(self, feed: Mapping[str, Any]) -> Model:
         return self._models.only or self._models.at(feed)
 
+    def _listed(self, feed: Mapping[str, Any]) -> dict[str, Any] | None:
+        """`feed` with arrays in the place of lists and numbers; None where there are none."""
+        types = {port.name: port.type for port in self._interface.inputs}
+        listed = {n: v for n, v in feed.items() if isinstance(v, _LISTED) and n in types}
+        if not listed:
+            return None
+        try:
+            arrays = {n: np.asarray(v, _dtype_of(types[n])) for n, v in listed.items()}
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"a list is no array: {error}", "give NumPy arrays (np.asarray)"
+            ) from error
+        return {**feed, **arrays}
+
     def _without_constants(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
         """Inputs that are none any more may be given, with the value that they are bound to."""
         for name in feed.keys() & self._constants.keys():
@@ -258,6 +279,12 @@ class InferenceSession:
     def _no_output(self, name: str) -> UsageError:
         names = ", ".join(f"'{n}'" for n in self._output_names)
         return UsageError(f"there is no output '{name}'", f"the outputs are {names}")
+
+
+def _dtype_of(kind: str) -> str:
+    """NumPy's name of the elements of `tensor(float)`."""
+    name = kind.removeprefix("tensor(").removesuffix(")")
+    return {"float": "float32", "double": "float64", "string": "object"}.get(name, name)
 
 
 def _source(given: str | bytes | os.PathLike[str]) -> Path | bytes:

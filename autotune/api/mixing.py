@@ -34,6 +34,8 @@ from autotune.te.precisions import precision_of
 from autotune.te.products import as_matrices, dot_forms
 
 NOT_MIXED = "precision auto: float32, because parts of the model run in ONNX Runtime"
+_WORTH_IT = 0.97
+"""Of the seconds of float32: a mixture that gains less is not worth its rounding."""
 _MOST_ATTEMPTS = 8
 """Networks that are compiled and checked to find how many products can stay narrow."""
 
@@ -72,6 +74,16 @@ def narrow_precisions(target: Target) -> tuple[str, ...]:
     """Precisions beside float32 that are worth a try: bf16, and others that a form multiplies."""
     forms = {operand for form in target.isa.forms for operand in form.operands}
     return tuple(p for p in PRECISIONS if p == "bf16" or (p != "f32" and PRECISIONS[p] in forms))
+
+
+def form_notes(precision: str, target: Target) -> Iterable[str]:
+    """A line where no instruction of the target multiplies factors of `precision`."""
+    dtype = PRECISIONS.get(precision, "float32")
+    if not any(dtype in form.operands for form in target.isa.forms):
+        yield (
+            f"{target.cpu} has no instruction for products of {dtype}: {precision} halves the "
+            "bytes of weights and activations, products take the time of float32"
+        )
 
 
 def alternatives(mixtures: Mixtures, target: Target) -> tuple[tuple[Network, ...], ...]:
@@ -184,7 +196,8 @@ def _fastest(mixtures: Mixtures, plan: Plan, note: Note, show: Progress) -> tupl
             mixed = mixtures.networks(precision, kept)
             kept_order = tuple(name for name in order if name not in kept)
             mixes.append(_Mix(precision, kept_order, costs.total_s(mixed, mixtures.shares)))
-    return min(mixes, key=lambda mix: mix.cost_s), wide_s
+    best = min(mixes, key=lambda mix: mix.cost_s)
+    return (best if best.cost_s < _WORTH_IT * wide_s else mixes[0]), wide_s
 
 
 class Checked(Protocol):

@@ -18,12 +18,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autotune.api.bindings import variant_text
 from autotune.api.cached import Request, cached_artifact, hash_of
 from autotune.cache import Store
 from autotune.config import TuneConfig
 from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.graph.reader.interface import Interface, ModelPort
+from autotune.network.arguments import as_array
 from autotune.network.runtime import Model, model_of
 from autotune.records import Log, read_log
 from autotune.target import host_target
@@ -32,6 +36,7 @@ Key: TypeAlias = "tuple[tuple[int, ...], ...]"
 """Shapes of the open inputs, in their order."""
 
 LOGGER = logging.getLogger("autotune")
+_ONNX_NAMES = {"float32": "float", "float64": "double"}
 _LOG_NAMES = ("{}-best.jsonl", "{}.jsonl")
 
 
@@ -50,6 +55,7 @@ class ModelsByShape:
         self._most = most
         self._names = tuple(n for n in interface.open_inputs if n not in request.constants)
         self._open = {p.name: p for p in interface.inputs if p.name in self._names}
+        self._inputs = tuple(port.name for port in interface.inputs)
         self._models: dict[Key, Model] = {}
         self._extra: deque[Key] = deque()  # the least recently compiled first
         self._lock = threading.Lock()
@@ -79,23 +85,27 @@ class ModelsByShape:
             self._models[tuple(shapes[name] for name in self._names)] = model
 
     def _compiled(self, feed: Mapping[str, Any]) -> Model:
-        shapes = {name: _shape_of(feed, port) for name, port in self._open.items()}
+        example = {name: _array_of(feed, name) for name in self._inputs if name in feed}
+        ports = self._open.items()
+        shapes = {name: _shape_of(_array_of(feed, name), port) for name, port in ports}
         key = tuple(shapes.values())
         with self._lock:
             found = self._models.get(key)
             if found is not None:
                 return found
             LOGGER.info("compiling %s for %s", self._request.name, variant_text(shapes))
-            model = self._at_shapes(shapes)
+            model = self._at_shapes(shapes, example)
             self._models[key] = model
             self._extra.append(key)
             if len(self._extra) > self._most:
                 del self._models[self._extra.popleft()]
             return model
 
-    def _at_shapes(self, shapes: dict[str, tuple[int, ...]]) -> Model:
+    def _at_shapes(
+        self, shapes: dict[str, tuple[int, ...]], example: Mapping[str, NDArray[Any]]
+    ) -> Model:
         """A model for one combination of shapes; without the log, where that has no task of it."""
-        request = replace(self._request, shapes=shapes, dims={})
+        request = replace(self._request, shapes=shapes, dims={}, example=example)
         if request.log is None:
             return self._model(request)
         try:
@@ -108,27 +118,32 @@ class ModelsByShape:
         return model_of(cached_artifact(request, self._store, LOGGER.info), request.threads)
 
 
-def _shape_of(feed: Mapping[str, Any], port: ModelPort) -> tuple[int, ...]:
-    """Raises UsageError where the input is missing, is no array, or does not fit the model."""
-    name = port.name
+def _array_of(feed: Mapping[str, Any], name: str) -> NDArray[Any]:
+    """Raises UsageError where the input is missing, or is no array."""
     if name not in feed:
         given = ", ".join(f"'{n}'" for n in feed) or "none"
         raise UsageError(f"the input '{name}' is missing", f"the inputs given are {given}")
-    try:
-        shape = feed[name].shape
-        found = tuple(map(int, shape() if callable(shape) else shape))  # that of an OrtValue
-    except (AttributeError, TypeError, ValueError) as error:
+    value = feed[name]
+    return value if isinstance(value, np.ndarray) else as_array(name, value)
+
+
+def _shape_of(array: NDArray[Any], port: ModelPort) -> tuple[int, ...]:
+    """The shape of an input. Raises UsageError where it does not fit what the file says."""
+    kind = f"tensor({_ONNX_NAMES.get(array.dtype.name, array.dtype.name)})"
+    if kind != port.type and array.dtype.kind in "fiub":
         raise UsageError(
-            f"input '{name}' is a {type(feed[name]).__name__}", "give a NumPy array (np.asarray)"
-        ) from error
-    pairs = zip(port.shape, found, strict=False)
-    fits = len(found) == len(port.shape) and all(n == a or not isinstance(n, int) for n, a in pairs)
+            f"input '{port.name}' is a {kind}, expected {port.type}", "convert it: array.astype"
+        )
+    shape = array.shape
+    pairs = zip(port.shape, shape, strict=False)
+    fits = len(shape) == len(port.shape) and all(n == a or not isinstance(n, int) for n, a in pairs)
     if port.shape and not fits:
         wanted = ", ".join("?" if n is None else str(n) for n in port.shape)
         raise UsageError(
-            f"input '{name}' has shape {found}, expected ({wanted})", "give an array of that shape"
+            f"input '{port.name}' has shape {shape}, expected ({wanted})",
+            "give an array of that shape",
         )
-    return found
+    return shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from autotune.api.bindings import Dims, Variant, arrays_of, variants
 from autotune.api.cutting import require_tunable, sources_of
-from autotune.api.mixing import NOT_MIXED, Mixtures, alternatives, mixtures_of
+from autotune.api.mixing import NOT_MIXED, Mixtures, alternatives, form_notes, mixtures_of
 from autotune.api.operators import operators_of
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note
@@ -97,7 +97,7 @@ def prepare(
     sources = sources_of(path, bound, is_random, known, fixed, fallback, precision)
     require_tunable(sources, path.name)
     source = str(path.resolve())
-    notes = (*denial(), *sources.notes)
+    notes = (*denial(), *sources.notes, *form_notes(precision, target))
     prepared = Prepared(sources.wholes, config, target, source, bound, notes)
     if not is_auto:
         return prepared

@@ -59,7 +59,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
-from autotune.te.routes import Route, route
+from autotune.te.routes import Route
 from autotune.te.strides import dense, padded_strides
 
 
@@ -220,7 +220,7 @@ class _Nest:
 
     def _scatter(self, inst: Instance, depth: int, ranges: Ranges) -> Body:
         """The region = identity; reduction loops { p = place; the tensor at p ⊕= … }."""
-        stage, found = inst.stage, route(inst.stage.op)
+        stage, found = inst.stage, inst.stage.op.route
         if found is None or not isinstance(stage.op.body, Reduce):
             raise ScheduleError(f"{stage.name} does not scatter")
         parts = _Reduction(stage.op.body, Instance.target)

@@ -34,7 +34,7 @@ def in_order(ends: Sequence[Endpoint], arrays: Any) -> dict[str, Any]:
     return {end.name: array for end, array in zip(ends, given, strict=True)}
 
 
-def as_array(end: Endpoint, value: Any) -> Array:
+def as_array(name: str, value: Any) -> Array:
     """What another library holds, as a NumPy array of the same memory where it allows that.
 
     Raises UsageError for what is no array.
@@ -47,10 +47,10 @@ def as_array(end: Endpoint, value: Any) -> Array:
     except Exception as error:  # whatever the other library raises
         reason = (str(error).splitlines() or [""])[0]
         raise UsageError(
-            f"input '{end.name}' gives no array: {reason}", "convert it to a NumPy array"
+            f"input '{name}' gives no array: {reason}", "convert it to a NumPy array"
         ) from error
     raise UsageError(
-        f"input '{end.name}' is a {type(value).__name__}", "give a NumPy array (np.asarray)"
+        f"input '{name}' is a {type(value).__name__}", "give a NumPy array (np.asarray)"
     )
 
 

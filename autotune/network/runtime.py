@@ -373,7 +373,7 @@ def random_array(rng: np.random.Generator, port: Endpoint) -> Array:
 
 def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
     """`given` as a contiguous array, as it is stored, if it has the shape and dtype of `end`."""
-    array = given if isinstance(given, np.ndarray) else as_array(end, given)
+    array = given if isinstance(given, np.ndarray) else as_array(end.name, given)
     if array.dtype != dtype:
         name = "ml_dtypes.bfloat16" if end.dtype == "bfloat16" else f"'{dtype}'"
         raise UsageError(

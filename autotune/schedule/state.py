@@ -17,7 +17,6 @@ from autotune.errors import ScheduleError
 from autotune.schedule.region import Extent
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
-from autotune.te.routes import route
 
 MAX_LOCAL_BYTES = 3 << 19
 """Local buffers live on the stack of a thread, of which the smallest common size is 2 MiB."""
@@ -157,7 +156,7 @@ class Stage:
         None where it is no scattered reduction, or where some loop over its places is split, or
         outside of a loop over its terms.
         """
-        found = route(self.op)
+        found = self.op.route
         if found is None or self.fuses:
             return None
         depths = {it.name: n for n, it in enumerate(self.iters) if not it.annotation}

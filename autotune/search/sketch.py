@@ -36,7 +36,6 @@ from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Load, Var, variables, walk
 from autotune.te.ragged import ragged_axes
-from autotune.te.routes import route
 
 MAX_REPEATED_NODES = 256
 """Most nodes of an expression that inlining may write where several reads of it were."""
@@ -165,7 +164,7 @@ def read_scattered(p: Partial, name: str, target: Target) -> list[Partial] | Non
     """What reads a scattered reduction: it is complete only when all of it is."""
     state = p.state
     read = {x.tensor.name for x in state[name].op.reads} & state.stages.keys()
-    if any(route(state[n].op) for n in read):
+    if any(state[n].op.route for n in read):
         return tile_pointwise(p, name, target)
     return None
 

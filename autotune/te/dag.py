@@ -42,6 +42,7 @@ from autotune.te.expr import (
 )
 from autotune.te.integers import INTEGER_OPS
 from autotune.te.lengths import mean_extent
+from autotune.te.routes import Route, route
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,11 @@ class Compute:
     def reduce_axes(self) -> tuple[Axis, ...]:
         """Axes that are reduced over; empty for a pointwise computation."""
         return self.body.axes if isinstance(self.body, Reduce) else ()
+
+    @cached_property
+    def route(self) -> Route | None:
+        """Where each term of a scattered reduction goes; None where it is none."""
+        return route(self.body, self.axes) if isinstance(self.body, Reduce) else None
 
     @cached_property
     def reads(self) -> list[Load]:
@@ -264,7 +270,8 @@ def print_compute(op: Compute) -> str:
 
 def flops(op: Compute) -> int:
     """Arithmetic operations of one computation, those on indices apart."""
-    points = math.prod(a.extent for a in op.axes)
+    routed = op.route.places if op.route else ()
+    points = math.prod(a.extent for a in op.axes if a.name not in routed)
     if isinstance(op.body, Reduce):
         points *= math.prod(mean_extent(op.body, op.axes, a) for a in op.reduce_axes)
     per_point = sum(

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
-from autotune.te.arith import bounds
-from autotune.te.dag import Compute
+from autotune.te.arith import Ranges, bounds
 from autotune.te.expr import (
     BOOL,
     INDEX,
+    Axis,
     Compare,
     Const,
     Expr,
@@ -51,14 +51,14 @@ class Route:
 
 
 @lru_cache(maxsize=256)
-def route(op: Compute) -> Route | None:
-    """How the terms of `op` are routed; None where they are not."""
-    if not isinstance(op.body, Reduce) or any(a.limit is not None for a in op.reduce_axes):
+def route(reduction: Reduce, axes: tuple[Axis, ...]) -> Route | None:
+    """How terms are routed along `axes`, the spatial ones; None where they are not."""
+    if any(a.limit is not None for a in reduction.axes):
         return None
-    term, guards = op.body.body, list[Expr]()
-    while isinstance(term, Select) and term.b == identity(op.body.op, dtype_of(term)):
+    term, guards = reduction.body, list[Expr]()
+    while isinstance(term, Select) and term.b == identity(reduction.op, dtype_of(term)):
         conditions = sorted(conjuncts(term.cond), key=repr)
-        places = _places(op, conditions)
+        places = _places(reduction, axes, conditions)
         if places:
             rest = [c for c in conditions if not _tells(c, places)]
             left = select(_all(rest), term.a, term.b)
@@ -75,14 +75,15 @@ def _all(conditions: list[Expr]) -> Expr:
     return reduce(both, conditions, always)
 
 
-def _places(op: Compute, conditions: list[Expr]) -> dict[str, Expr]:
+def _places(reduction: Reduce, axes: tuple[Axis, ...], conditions: list[Expr]) -> dict[str, Expr]:
     """The place along every axis that some condition compares with one that data tell."""
-    extents = {a.name: a.extent for a in op.axes}
+    extents = {a.name: a.extent for a in axes}
+    ranges = {a.name: (0, a.extent - 1) for a in (*axes, *reduction.axes)}
     found: dict[str, Expr] = {}
     for c in conditions:
         match c:
             case Compare(op="eq", a=place, b=Var(name=name)) if name in extents:
-                if loads(place) and _is_inside(op, place, extents[name]):
+                if loads(place) and _is_inside(place, ranges, extents[name]):
                     found.setdefault(name, place)
     given = frozenset[str]().union(*map(variables, found.values()))
     return {} if given & found.keys() else found
@@ -95,9 +96,8 @@ def _tells(condition: Expr, places: Mapping[str, Expr]) -> bool:
     return False
 
 
-def _is_inside(op: Compute, place: Expr, extent: int) -> bool:
+def _is_inside(place: Expr, ranges: Ranges, extent: int) -> bool:
     """Whether a place is an index below `extent`, whatever the data are."""
-    ranges = {a.name: (0, a.extent - 1) for a in (*op.axes, *op.reduce_axes)}
     try:
         low, high = bounds(place, ranges)
     except KeyError:

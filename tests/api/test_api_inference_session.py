@@ -88,7 +88,7 @@ def test_the_interface_is_written_as_onnxruntime_writes_it(tmp_path: Path) -> No
     onnxruntime = pytest.importorskip("onnxruntime")
     text = """
       m (float[batch,3] x, float16[2] h, int64[batch] n, bool[1] b, double[] d, int8[?,4] i)
-      => (float[batch,3] y, float16[2] g, unknown, double[] e, float[batch,m] z, int8[?,4] j) {
+      => (float[unk__7,3] y, float16[2] g, unknown, double[] e, float[batch,m] z, int8[?,4] j) {
       y = Abs (x) g = Identity (h) k = Neg (n) unknown = Cast <to = 7> (b) e = Abs (d)
       z = Concat <axis = 1> (x, y) j = Abs (i) }"""
     model = onnx.parser.parse_model(HEAD + text.replace("unknown,", "int64[1] unknown,"))
@@ -121,6 +121,40 @@ def test_outputs_are_those_that_are_named_in_their_order(saved: Callable[[str], 
         session.run(None, {"x": rows(2)})
     with pytest.raises(UsageError, match="dtype float64"):
         session.run(None, feed | {"x": rows(2).astype(float)})
+
+
+def test_lists_of_numbers_are_arrays_of_the_type_of_their_input(
+    saved: Callable[[str], Path],
+) -> None:
+    for text in (STATIC, DYNAMIC.replace("float", "int8")):
+        session = session_of(saved(text))
+        listed = {"x": rows(2).tolist(), "n": (4,)}
+        feed = {arg.name: listed[arg.name] for arg in session.get_inputs()}
+        found = session.run(["y"], feed)[0]
+        assert (found.dtype.name, found.tolist()) == (
+            "float32" if text == STATIC else "int8",
+            (-rows(2)).tolist(),
+        )
+    with pytest.raises(UsageError, match="a list is no array"):
+        session.run(None, {"x": [[1, 2, 3], [4]]})
+
+
+def test_what_no_oracle_can_run_on_random_inputs_is_checked_on_those_of_the_first_call(
+    saved: Callable[[str], Path],
+) -> None:
+    """An input that decides a shape makes ONNX Runtime fail, unless somebody knows what it is."""
+    pytest.importorskip("onnxruntime")
+    text = """
+      m (float[batch,4] x, int64[1] n) => (int64[2,k] where, float[batch,4] y) {
+      where = NonZero (x) z = Reshape (x, n) y = Reshape (z, back) }"""
+    model = onnx.parser.parse_model(HEAD + text)
+    back = onnx.numpy_helper.from_array(np.array([-1, 4]), "back")
+    model.graph.initializer.append(back)
+    data = model.SerializeToString()
+    x = np.ones((2, 4), np.float32)
+    for session in (session_of(data), session_of(data, dims={"batch": 2})):  # stays unchecked
+        where, y = session.run(None, {"x": x, "n": np.array([8])})  # a random n is 0 or 1
+        assert (where.shape, y.tolist()) == ((2, 8), x.tolist())
 
 
 def test_a_model_is_compiled_once_and_then_found(
@@ -170,9 +204,11 @@ def test_shapes_are_compiled_when_they_come_and_kept(
     assert len(session.models()) == 2  # that of the first shape has left the memory
     session.run(None, {"x": rows(1)})  # and comes back from the cache
     assert len(compilations) == 3
-    for wrong in ({"x": rows(1)[0]}, {"x": [1.0]}, {"z": rows(1)}, {"x": rows(1)[:, :2]}):
+    wrong: list[dict[str, Any]] = [{"x": rows(1)[0]}, {"x": ["a"]}, {"x": None}, {"z": rows(1)}]
+    for feed in (*wrong, {"x": rows(1)[:, :2]}, {"x": rows(7).astype(float)}):
         with pytest.raises(UsageError):
-            session.run(None, wrong)
+            session.run(None, feed)
+    assert len(compilations) == 3
 
 
 def test_dimensions_that_are_named_are_compiled_at_once_into_one_artifact(

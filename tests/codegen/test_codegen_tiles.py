@@ -166,7 +166,24 @@ def wide(m: int, n: int, k: int) -> ComputeDAG:
     return dag_of(te.compute((m, n), lambda i, j: s[i, j] + 1, "y"))
 
 
+def attention(transposed: bool) -> ComputeDAG:
+    """Products of two activations: scores of three heads, or their sums of values."""
+    m, n, k = (20, 32, 64) if transposed else (20, 64, 32)
+    q = te.placeholder((3, m, k), "q", "bfloat16")
+    v = te.placeholder((3, n, k) if transposed else (3, k, n), "v", "bfloat16")
+    r = te.reduce_axis(k, "r")
+
+    def element(h: te.Expression, i: te.Expression, j: te.Expression) -> te.Expression:
+        other = v[h, j, r] if transposed else v[h, r, j]
+        return te.sum(q[h, i, r].astype("float32") * other.astype("float32"), r)
+
+    s = te.compute((3, m, n), element, "s")
+    return dag_of(te.compute((3, m, n), lambda h, i, j: s[h, i, j] * 0.125, "y"))
+
+
 SEARCHED = {
+    "scores": attention(True),
+    "values": attention(False),
     "float32 by bfloat16": wide(37, 48, 96),
     "product": matmul(37, 48, 96),
     "product of bytes": matmul(37, 48, 128, "uint8", "int8"),
@@ -183,6 +200,7 @@ def test_the_space_has_tiles_for_every_sum_of_products(name: str) -> None:
     inputs = random_operands(dag)
     wanted = evaluate(dag, inputs)
     sketches = [s for s in generate_sketches(dag, EMULATED) if "matrices" in s.tags]
+    assert sketches
     for n in rng.permutation(len(sketches))[:4]:
         rows = sketches[n].sample(64, rng)
         rows = rows[analyse(dag, sketches[n], rows, EMULATED).valid]

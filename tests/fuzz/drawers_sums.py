@@ -77,8 +77,8 @@ def conv_transpose(g: Drawing) -> None:
     strides = attrs.get("strides", [1] * n)
     if g.maybe(0.3) and max(strides) > 1:
         attrs["output_padding"] = [g.int(0, s - 1) for s in strides]
-    w = g.constant(g.values((group * per_group, out, *attrs["kernel_shape"])))
-    b = [g.constant(g.values((out * group,)))] if g.maybe() else []
+    w = g.new((group * per_group, out, *attrs["kernel_shape"]), constant=0.8)
+    b = [g.new((out * group,), constant=0.8)] if g.maybe() else []
     g.node("ConvTranspose", [x, w, *b], group=group, **attrs)
 
 
@@ -90,7 +90,9 @@ def pool(op: str, g: Drawing) -> None:
         attrs["ceil_mode"] = g.int(0, 1) if g.opset >= 10 and g.maybe() else None
     if op == "AveragePool":
         attrs["count_include_pad"] = g.int(0, 1)
-    g.node(op, [image(g, n, g.int(1, 5))], **attrs)
+    wants_places = op == "MaxPool" and g.opset >= 8 and g.maybe(0.2)
+    attrs["storage_order"] = g.int(0, 1) if wants_places else None
+    g.node(op, [image(g, n, g.int(1, 5))], 2 if wants_places else 1, **attrs)
 
 
 def global_pool(op: str, g: Drawing) -> None:
@@ -223,6 +225,10 @@ def gather(op: str, g: Drawing) -> None:
 def scatter(op: str, g: Drawing) -> None:
     x = g.tensor(1, 3)
     shape = g.shape_of(x)
+    known = ["add", "mul"] if g.opset < 18 else ["add", "mul", "min", "max"]
+    if g.opset >= 16 and g.maybe():
+        scatter_many(op, g, x, g.one_of(known))
+        return
     if op == "ScatterND":
         n = g.int(1, shape[0])
         rows = np.array(g.rng.sample(range(shape[0]), n))[:, None]
@@ -235,6 +241,25 @@ def scatter(op: str, g: Drawing) -> None:
     moved = [n for k, n in enumerate(shape) if k != axis % len(shape)]
     index = np.moveaxis(order.reshape(*moved, shape[axis]), -1, axis)
     g.node(op, [x, g.constant(index), g.new(shape)], axis=axis)
+
+
+def scatter_many(op: str, g: Drawing, x: str, reduction: str) -> None:
+    """Several updates of an element, at places that are known or not."""
+    shape = g.shape_of(x)
+    if op == "ScatterND":
+        depth = g.int(1, len(shape))
+        rows = (*g.shape(1, 2, 5), depth)
+        limit, updates = min(shape[:depth]), (*rows[:-1], *shape[depth:])
+        attrs: dict[str, Any] = {}
+    else:
+        axis = g.axis(len(shape))
+        rows = updates = tuple(g.int(1, n) for n in shape)
+        limit, attrs = shape[axis], {"axis": axis}
+    if g.maybe():
+        index = g.constant(g.numbers.integers(-limit, limit, rows))
+    else:
+        index = g.input(rows, "int64")
+    g.node(op, [x, index, g.new(updates)], reduction=reduction, **attrs)
 
 
 def one_hot(g: Drawing) -> None:
@@ -296,8 +321,8 @@ def recurrent(op: str, g: Drawing) -> None:
     direction = g.one_of(["forward", "reverse", "bidirectional"])
     d = 2 if direction == "bidirectional" else 1
     x = g.new((steps, batch, inner), constant=0)
-    w, r = (g.constant(g.values((d, gates * hidden, k))) for k in (inner, hidden))
-    b = g.constant(g.values((d, 2 * gates * hidden))) if g.maybe(0.7) else ""
+    w, r = (g.new((d, gates * hidden, k), constant=0.8) for k in (inner, hidden))
+    b = g.new((d, 2 * gates * hidden), constant=0.8) if g.maybe(0.7) else ""
     h = g.new((d, batch, hidden)) if g.maybe(0.4) else ""
     inputs = [x, w, r, b, "", h]
     if op == "LSTM" and g.maybe(0.4):

@@ -161,7 +161,7 @@ def test_division_by_norms(axis: int, p: int, tmp_path: Path) -> None:
     assert_matches(proto, tmp_path, 1e-5)
 
 
-@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("p", [1, 2, 3])
 def test_global_pooling_by_norms(p: int, tmp_path: Path) -> None:
     nodes = [CONV, node("GlobalLpPool", "t", p=p)]
     assert_matches(model(nodes, IMAGE, WEIGHT), tmp_path, 1e-5)

@@ -354,6 +354,29 @@ def test_unpooling_puts_elements_where_they_were(tmp_path: Path) -> None:
     assert_right(nodes, {"x": values(2, 3, 6, 8)}, tmp_path)
 
 
+@pytest.mark.parametrize("reduction", ["add", "mul", "min", "max"])
+def test_flags_are_scattered_by_or_and_and(reduction: str, tmp_path: Path) -> None:
+    flags = [integers(0, 2, *shape, dtype="bool") for shape in ((4, 3), (5, 3))]
+    types = {"x": "bool", "u": "bool", "i": "int64", "y": "bool"}
+    op = node("ScatterND", "x i u", reduction=reduction)
+    proto = model(op, {"x": (4, 3), "i": (5, 1), "u": (5, 3)}, types=types, opset=18)
+    index = np.array([[0], [2], [2], [0], [0]])
+    want = flags[0].copy()
+    combine = np.logical_or if reduction in ("add", "max") else np.logical_and
+    for (row,), update in zip(index, flags[1], strict=True):
+        want[row] = combine(want[row], update)
+    found = compiled(proto, tmp_path).run({"x": flags[0], "i": index, "u": flags[1]})["y"]
+    np.testing.assert_array_equal(found, want)
+
+
+def test_values_of_padding_and_of_one_hot_at_run_time(tmp_path: Path) -> None:
+    feeds = {"x": values(2, 3, 4), "f": values()}
+    pads = {"p": np.array([1, 0, -1, 2, 0, 3])}
+    assert_right(node("Pad", "x p f"), feeds, tmp_path, pads)
+    feeds = {"x": integers(-4, 4, 3), "v": values(2)}
+    assert_right(node("OneHot", "x d v", axis=0), feeds, tmp_path, {"d": np.array(4)})
+
+
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_compress_by_a_constant(axis: int | None, tmp_path: Path) -> None:
     attrs = {} if axis is None else {"axis": axis}

@@ -28,7 +28,6 @@ from autotune.te.expr import (
     minimum,
     mul,
 )
-from autotune.te.routes import route
 from tests.schedule.running import assert_close, assert_computes
 
 Array = NDArray[np.generic]
@@ -106,13 +105,17 @@ def test_a_term_takes_one_step() -> None:
     assert "y.p in" not in terms
 
 
+def test_work_is_that_of_the_terms() -> None:
+    assert rows(16).flops == TERMS * 16 * 1 + ROWS * 16  # additions, then products
+
+
 def test_what_is_not_routed() -> None:
     p, k = Axis("p", ROWS), Axis("k", TERMS)
     x, at = placeholder("x", (TERMS,)), placeholder("at", (TERMS,), "int64")
 
     def routed(place: Expr, otherwise: Expr) -> bool:
         term = Select(compare("eq", place, p.var), x.tensor[k], otherwise)
-        return route(compute("y", (p,), Reduce("sum", term, (k,)))) is not None
+        return compute("y", (p,), Reduce("sum", term, (k,))).route is not None
 
     known = inside(at.tensor[k], ROWS)
     assert routed(known, f32(0))

@@ -114,8 +114,8 @@ def _one_hot(editor: Editor, node: Node) -> None:
     """OneHot -> Where(index == 0, 1, 2, …; on, off); negative indices count from the end."""
     index, depth, pair = node.inputs
     n, values = editor.constants.get(depth), editor.constants.get(pair)
-    if n is None or values is None:
-        raise unsupported(node, editor.graph, "its depth or values are computed at run time")
+    if n is None:
+        raise unsupported(node, editor.graph, "its depth is computed at run time")
     shape, kind = list(editor.types[node.output].shape), editor.types[index].dtype
     axis = node.attrs.get("axis", -1) % len(shape)
     wide = [1 if a == axis else d for a, d in enumerate(shape)]
@@ -137,7 +137,12 @@ def _one_hot(editor: Editor, node: Node) -> None:
     places = np.arange(int(extent)).astype(kind)
     places = places.reshape([-1 if a == axis else 1 for a in range(len(shape))])
     hot = emit("Equal", (at, constant(places)), shape, "bool")
-    off, on = (constant(v.reshape(1)) for v in values)
+    if values is None:
+        of_two = editor.types[pair].dtype
+        off, on = (editor.new(f"{node.output}.value", (1,), of_two) for _ in range(2))
+        editor.emit(Node(node.name, "Split", (pair, constant(np.array([1, 1]))), (off, on)))
+    else:
+        off, on = (constant(v.reshape(1)) for v in values)
     editor.emit(Node(node.name, "Where", (hot, on, off), node.outputs))
 
 

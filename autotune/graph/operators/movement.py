@@ -188,7 +188,12 @@ def pad_amounts(node: Node, constants: dict[str, Array], rank: int) -> list[int]
 
 
 def _resolve_pad(editor: Editor, node: Node) -> None:
-    """Amounts and fill value become attributes."""
+    """Amounts and fill value become attributes; a computed fill is chosen by each padded axis."""
+    fills = (*node.inputs, "", "")[2]
+    is_constant = node.attrs.get("mode", "constant") == "constant"
+    if is_constant and fills and fills not in editor.constants:
+        _fill(editor, node, fills)
+        return
     amounts = pad_amounts(node, editor.constants, len(editor.types[node.output].shape))
     if amounts is None:
         raise unsupported(node, editor.graph, "its padding is computed at run time")
@@ -202,6 +207,26 @@ def _resolve_pad(editor: Editor, node: Node) -> None:
         fill = float(editor.constants[node.inputs[2]].reshape(-1)[0])
     attrs = {"mode": mode, "amounts": tuple(amounts), "fill": fill}
     editor.emit(replace(node, inputs=node.inputs[:1], attrs=attrs))
+
+
+def _fill(editor: Editor, node: Node, fill: str) -> None:
+    """Pad with a computed value -> Pad with zeros, and Where(inside, y, value) per padded axis."""
+    kind = editor.types[node.output]
+    rank = len(kind.shape)
+    inputs = (*node.inputs[:2], "", *node.inputs[3:])
+    amounts = pad_amounts(replace(node, inputs=inputs), editor.constants, rank)
+    if amounts is None:
+        raise unsupported(node, editor.graph, "its padding is computed at run time")
+    padded = [a for a in range(rank) if max(amounts[a], amounts[rank + a]) > 0]
+    names = [editor.new(f"{node.output}.zeros", kind.shape, kind.dtype) for _ in padded]
+    names.append(node.output)
+    _resolve_pad(editor, replace(node, inputs=inputs, outputs=(names[0],)))
+    for axis, before, after in zip(padded, names, names[1:], strict=False):
+        at = np.arange(kind.shape[axis])
+        inside = (at >= amounts[axis]) & (at < kind.shape[axis] - amounts[rank + axis])
+        along = inside.reshape([-1 if a == axis else 1 for a in range(rank)])
+        mask = editor.constant(f"{node.output}.inside", along)
+        editor.emit(Node(node.name, "Where", (mask, before, fill), (after,)))
 
 
 def _check_padding(editor: Editor, node: Node, mode: str, amounts: list[int]) -> None:

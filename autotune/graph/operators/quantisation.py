@@ -65,6 +65,7 @@ def _aligned(editor: Editor, node: Node) -> None:
     name, scale, *rest = node.inputs
     zero = rest[0] if rest else ""
     check_scale(editor, node, scale)
+    check_zero(node, editor.types[scale].shape, editor.types[zero].shape if zero else None)
     if zero and zero in editor.constants and not editor.constants[zero].any():
         zero = ""
     names = [_along(editor, node, n) for n in (scale, zero) if n]
@@ -82,15 +83,30 @@ def _bytes(editor: Editor, name: str) -> str:
 
 
 def check_scale(editor: Editor, node: Node, name: str) -> None:
-    """Raises ModelError for scales that are 0, negative, infinite or NaN."""
-    value = editor.constants.get(name)
+    """Raises ModelError for scales of 0 and NaN that something is quantised by.
+
+    The standard has no integer for 0 / 0 and NaN. Whatever else is a scale computes what it says,
+    so do all scales of DequantizeLinear: weights that are zero are written with a scale of 0.
+    """
+    value = editor.constants.get(name) if node.op == "QuantizeLinear" else None
     if value is None:
         return
-    wrong = value[~(np.isfinite(value) & (value > 0))]
+    wrong = value[np.isnan(value) | (value == 0)]
     if wrong.size:
         raise ModelError(
             f"operator '{node.op}' (node '{node.name}') has a scale of {wrong.flat[0]:g}",
-            "scales are positive numbers: quantise the model again",
+            "the standard defines no quotient by it: quantise the model again",
+        )
+
+
+def check_zero(node: Node, scales: Shape, zeros: Shape | None) -> None:
+    """Raises ModelError where zero points have not the shape of the scales."""
+    is_single = scales in _SINGLE and zeros in _SINGLE
+    if zeros is not None and zeros != scales and not is_single:
+        raise ModelError(
+            f"operator '{node.op}' (node '{node.name}') has {zeros} zero points for {scales} "
+            "scales",
+            "each scale has one zero point: quantise the model again",
         )
 
 
@@ -143,7 +159,8 @@ def _repeated_shape(node: Node, given: Shape, shape: Shape) -> Shape:
 def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:
     """(q - zero) · scale in float32, as `Dequantize` computes it."""
     whole = q.astype(np.int32) if zero is None else q.astype(np.int32) - zero.astype(np.int32)
-    real: Array = whole.astype(np.float32) * scale
+    with np.errstate(invalid="ignore", over="ignore"):  # scales may be infinite
+        real: Array = whole.astype(np.float32) * scale
     return real
 
 

@@ -189,10 +189,14 @@ def _resolve(kind: Reduction, editor: Editor, node: Node) -> None:
 
 
 def _global_lp_pool(editor: Editor, node: Node) -> None:
-    """GlobalLpPool -> ReduceL1 or ReduceL2 over the spatial dimensions."""
+    """GlobalLpPool -> ReduceL1 or ReduceL2 over the spatial dimensions, or one LpPool window."""
     p = node.attrs.get("p", 2)
-    if p not in (1, 2):
+    size = editor.types[node.inputs[0]].shape[2:]
+    if p < 1 or (p > 2 and not size):
         raise unsupported(node, editor.graph, f"p = {p}")
+    if p > 2:
+        editor.emit(replace(node, op="LpPool", attrs={"p": p, "kernel_shape": size}))
+        return
     axes = tuple(range(2, len(editor.types[node.output].shape)))
     editor.emit(replace(node, op=f"ReduceL{p}", attrs={"axes": axes, "keepdims": 1}))
 

@@ -118,8 +118,9 @@ def _scattered(
         kept = update(cast("int64", maximum(which, Const(0, _PLACE))))
         taken = select(compare("ge", which, Const(0, _PLACE)), kept, x[axes])
         return scope.compute("scatter", axes, select(inside, taken, x[axes]))
-    op = _REDUCTIONS[kind]
-    wide = DTYPES[dtype].compute
+    op, wide = _REDUCTIONS[kind], DTYPES[dtype].compute
+    if dtype == "bool":  # or, and
+        op, wide = {"sum": "max", "prod": "min"}.get(op, op), "uint8"
     neutral = identity(op, wide)
     term = select(inside, select(hits(k.var), cast(wide, update(k.var)), neutral), neutral)
     total = scope.compute("updates", axes, Reduce(op, term, (k,)))
@@ -137,8 +138,6 @@ def _resolve(editor: Editor, node: Node) -> None:
     shape, places = editor.types[x].shape, editor.types[index].shape
     if kind not in ("none", *_REDUCTIONS):
         raise unsupported(node, editor.graph, f"reduction '{kind}'")
-    if kind != "none" and editor.types[x].dtype == "bool":
-        raise unsupported(node, editor.graph, f"reduction '{kind}' of bool")
     if not prod(places) or not prod(shape):
         if not prod(editor.types[updates].shape):
             editor.emit(Node(node.name, "Identity", (x,), node.outputs))

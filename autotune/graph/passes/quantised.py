@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node
 from autotune.graph.operators.integer_products import MAX_TERMS, signed_weights, unsigned
-from autotune.graph.operators.quantisation import check_scale, dequantised, spread
+from autotune.graph.operators.quantisation import check_zero, dequantised, spread
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.weight_only import SmallWeights, weight_only_product
 from autotune.graph.passes.whole_terms import WholeTerms
@@ -62,8 +62,8 @@ def _real_constant(editor: Editor, node: Node) -> Array | None:
     known = [a for a in given if a is not None]
     if len(known) < len(given):
         return None
-    check_scale(editor, node, node.inputs[1])
     q, *rest = known
+    check_zero(node, rest[0].shape, rest[1].shape if len(rest) > 1 else None)
     return dequantised(q, *(spread(node, a, q.shape) for a in rest))
 
 
@@ -154,7 +154,8 @@ class _Products:
         known = [self.editor.constants[n] for n in names if n in self.editor.constants]
         if len(known) < len(names) or self.editor.types[name].dtype not in ("int8", "uint8"):
             return None
-        return _Quantised(name, *known)
+        # what is infinite or NaN moves out of no sum: 0 · inf is NaN in one term
+        return _Quantised(name, *known) if np.isfinite(known[0]).all() else None
 
     def _rewritten(self, node: Node) -> bool:
         """Emit the integer form of a product, if it has one."""
@@ -287,7 +288,7 @@ def fold_requantisation(graph: Graph) -> Graph:
     for node in graph.nodes:
         scale = _single(editor, node.inputs[1]) if node.op == "Quantize" else None
         chain = _chain(node, makers, readers, graph) if scale is not None else []
-        if scale is None or not chain:
+        if scale is None or not 0 < scale < np.inf or not chain:
             continue
         for link in chain:
             replaced[link.output] = _divided(editor, link, scale)

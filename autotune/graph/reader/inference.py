@@ -128,6 +128,13 @@ def _type(kind: onnx.TypeProto | None) -> TensorType | None:
 
 def _unfitting(node: Node, error: Exception) -> ModelError:
     reason = " ".join(str(error).split())[:200]
+    if "inconsistent type" in reason or "unsupported type" in reason:
+        return ModelError(
+            f"the types of the model do not fit together: operator '{node.op}' (node "
+            f"'{node.name}'): {reason}",
+            "the standard allows no such types here (a zero point has the type of its integers): "
+            "export the model again, or quantise it again",
+        )
     return ModelError(
         f"the shapes of the model do not fit together: operator '{node.op}' (node '{node.name}'): "
         f"{reason}",

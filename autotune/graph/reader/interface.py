@@ -113,7 +113,7 @@ def _is_static(kind: TypeProto) -> bool:
 def _extent(dim: TensorShapeProto.Dimension) -> Extent:
     if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
         return int(dim.dim_value)
-    return None if _MADE_UP.fullmatch(dim.dim_param) else dim.dim_param or None
+    return dim.dim_param or None
 
 
 def _inferred(model: ModelProto) -> Sequence[ModelPort]:
@@ -129,8 +129,11 @@ def _inferred(model: ModelProto) -> Sequence[ModelPort]:
 
 
 def _merged(declared: ModelPort, inferred: ModelPort) -> ModelPort:
-    if not declared.shape or len(declared.shape) != len(inferred.shape):
-        return replace(declared, shape=declared.shape or inferred.shape)
+    if not declared.shape:
+        named = (None if _MADE_UP.fullmatch(str(n)) else n for n in inferred.shape)
+        return replace(declared, shape=tuple(named))
+    if len(declared.shape) != len(inferred.shape):
+        return declared
     pairs = zip(declared.shape, inferred.shape, strict=True)
     return replace(declared, shape=tuple(b if isinstance(b, int) else a for a, b in pairs))
 

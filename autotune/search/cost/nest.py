@@ -19,7 +19,6 @@ from autotune.te.arith import linear
 from autotune.te.dag import Compute
 from autotune.te.evaluate import n_points
 from autotune.te.expr import Expr, Load, Reduce, Select, is_guard, variables, walk
-from autotune.te.routes import route
 
 Array = NDArray[np.float64]
 
@@ -128,7 +127,7 @@ class Nest:
 
     def _own_loops(self, stage: Stage, depth: int) -> list[Loop]:
         own = stage.name == self.stage.name
-        found = None if stage.routed_depth is None else route(stage.op)
+        found = None if stage.routed_depth is None else stage.op.route
         routed = found.places if found else ()
         return [
             Loop(

@@ -15,7 +15,6 @@ from autotune.schedule.steps import Annotate, Hole, Parallel, Reorder, Split
 from autotune.search.partial import Partial, advances, lanes_of
 from autotune.search.space import Role, Tag
 from autotune.target import Target
-from autotune.te.routes import route
 
 _VECTORS = (1, 2, 4, 8)
 _BESIDE = (16, 64, 256)
@@ -25,7 +24,7 @@ _BESIDE = (16, 64, 256)
 def scatter_terms(p: Partial, name: str, target: Target) -> list[Partial] | None:
     """A scattered reduction at the root."""
     stage = p.state[name]
-    op, found = stage.op, route(stage.op)
+    op, found = stage.op, stage.op.route
     if found is None or stage.attach:
         return None
     last = op.axes[-1]
