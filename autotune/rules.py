@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autotune.schedule.steps import Annotate as Annotate
 from autotune.schedule.steps import CacheRead as CacheRead
+from autotune.schedule.steps import CacheTerms as CacheTerms
 from autotune.schedule.steps import CacheWrite as CacheWrite
 from autotune.schedule.steps import ComputeAt as ComputeAt
 from autotune.schedule.steps import ComputeInline as ComputeInline

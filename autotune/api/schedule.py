@@ -28,6 +28,7 @@ from autotune.schedule.steps import (
     NEXT_PANEL,
     Annotate,
     CacheRead,
+    CacheTerms,
     CacheWrite,
     ComputeAt,
     ComputeInline,
@@ -108,6 +109,13 @@ class Schedule:
         """A stage that copies the part of `tensor` which `reader` reads; returns the new stage."""
         name = name or f"{tensor}.copy"
         self.apply(CacheRead(tensor, reader, name))
+        return self[name]
+
+    def cache_terms(self, tensor: str, reader: str, terms: int, name: str = "") -> StageSchedule:
+        """A stage that copies `tensor` with `terms` of the sum `reader` side by side: how matrix
+        instructions read their second operand; returns the new stage."""
+        name = name or f"{tensor}.terms"
+        self.apply(CacheTerms(tensor, reader, name, terms))
         return self[name]
 
     def lower(self, verify: bool = False, after: str = "") -> LoopProgram:
@@ -224,14 +232,14 @@ class StageSchedule:
         """
         return self._take(Annotate(self.name, loop, "dot"))
 
-    def matrix(self, rows: str, groups: str, columns: str, terms: str) -> StageSchedule:
-        """Multiply matrices in registers (AMX): the four innermost loops are one instruction.
+    def matrix(self, *loops: str) -> StageSchedule:
+        """Multiply matrices in registers (AMX): `loops` are its rows, and groups of terms.
 
-        For sums of products of bytes or bfloat16: `rows` of the result, up to 16 `groups` of
-        `terms` of the sum, `columns`. A CPU without such an instruction runs the loops one by one.
+        For sums of products of bytes or bfloat16. With columns (`vectorize`) and the terms of a
+        group (`dot`) inside they are one instruction, which takes up to 16 of each. A CPU without
+        such an instruction runs the loops one by one.
         """
-        kinds = {rows: "tile", groups: "tile", columns: "vectorize", terms: "dot"}
-        return self._take(*(Annotate(self.name, loop, kind) for loop, kind in kinds.items()))
+        return self._take(*(Annotate(self.name, loop, "tile") for loop in loops))
 
     def unroll(self, *loops: str) -> StageSchedule:
         """Expand these loops in full."""
@@ -321,6 +329,9 @@ def python_text(step: Step) -> str:
     """The call that takes `step`: `s["out"].split("i", 16)`."""
     if isinstance(step, CacheRead):
         return f"s.cache_read({_quoted(step.tensor, step.reader, step.name)})"
+    if isinstance(step, CacheTerms):
+        names = _quoted(step.tensor, step.reader)
+        return f's.cache_terms({names}, {step.terms}, "{step.name}")'
     return f's["{step.stage}"].{_call_text(step)}'
 
 
@@ -338,7 +349,8 @@ def _call_text(step: Step) -> str:
         case Parallel(n=n):
             return f'parallel(*s["{step.stage}"].loops[:{n}])'
         case Annotate(iter=loop, kind=kind):
-            return f'{kind}("{loop}")'
+            method = "matrix" if kind == "tile" else kind
+            return f'{method}("{loop}")'
         case ComputeInline():
             return "inline()"
         case ComputeAt(target=target, iter=loop):
@@ -360,7 +372,7 @@ def _call_text(step: Step) -> str:
         case Prefetch(tensor=tensor, distance=distance):
             is_next = isinstance(distance, int) and distance == NEXT_PANEL
             return f'prefetch("{tensor}", ' + ('"next")' if is_next else f"{distance})")
-        case CacheRead():
+        case CacheRead() | CacheTerms():
             raise TypeError("a step of the schedule, not of a stage")
 
 

@@ -18,6 +18,7 @@ from autotune.schedule.region import Extent, plain
 from autotune.schedule.required import required_extents
 from autotune.schedule.rewriting import (
     cache_read,
+    cache_terms,
     cache_write,
     compute_inline,
     interleave,
@@ -37,6 +38,7 @@ from autotune.schedule.state import (
 from autotune.schedule.steps import (
     Annotate,
     CacheRead,
+    CacheTerms,
     CacheWrite,
     ComputeAt,
     ComputeInline,
@@ -261,6 +263,10 @@ def _cache_read(state: State, step: CacheRead, _: Holes) -> State:
     return _with_dag(state, cache_read(state.dag, step))
 
 
+def _cache_terms(state: State, step: CacheTerms, _: Holes) -> State:
+    return _with_dag(state, cache_terms(state.dag, step))
+
+
 def _cache_write(state: State, step: CacheWrite, _: Holes) -> State:
     return _with_dag(state, cache_write(state.dag, step))
 
@@ -322,6 +328,7 @@ _APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     ComputeAt: _compute_at,
     ComputeInline: _compute_inline,
     CacheRead: _cache_read,
+    CacheTerms: _cache_terms,
     CacheWrite: _cache_write,
     RFactor: _rfactor,
     Parts: _parts,

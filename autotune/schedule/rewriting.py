@@ -10,7 +10,15 @@ import numpy as np
 
 from autotune.errors import ScheduleError
 from autotune.schedule.region import Extent
-from autotune.schedule.steps import CacheRead, CacheWrite, ComputeInline, Interleave, Parts, RFactor
+from autotune.schedule.steps import (
+    CacheRead,
+    CacheTerms,
+    CacheWrite,
+    ComputeInline,
+    Interleave,
+    Parts,
+    RFactor,
+)
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.expr import (
     Axis,
@@ -29,6 +37,7 @@ from autotune.te.expr import (
     mul,
     select,
     substitute,
+    variables,
 )
 
 
@@ -89,6 +98,42 @@ def cache_read(dag: ComputeDAG, step: CacheRead) -> ComputeDAG:
 
     changed = replace(reader, body=map_expr(reader.body, one))
     return _insert(dag, copy, reader.name, changed)
+
+
+@lru_cache(maxsize=256)
+def cache_terms(dag: ComputeDAG, step: CacheTerms) -> ComputeDAG:
+    """A sum reads a copy of a tensor that holds neighbouring terms side by side."""
+    op, n = _computation(dag, step.reader), step.terms
+    source = next((x for x in op.reads if x.tensor.name == step.tensor), None)
+    if source is None or not isinstance(op.body, Reduce) or not op.axes:
+        raise ScheduleError(f"{op.name} is no sum that reads a tensor '{step.tensor}'")
+    last, column = _regular(op, op.body.axes[-1]), op.axes[-1]
+    rows, columns = _dimension(source, last), _dimension(source, column)
+    once = sum(x.tensor == source.tensor for x in op.reads) == 1
+    if last.extent % n or rows is None or columns is None or not once:
+        raise ScheduleError(f"{op.name} does not read {step.tensor} in groups of {n} terms")
+    group, term = Axis(f"{last.name}.g", last.extent // n), Axis(f"{last.name}.t", n)
+    shape, ends = source.tensor.shape, (rows, columns)
+    own = {d: Axis(f"d{d}", e) for d, e in enumerate(shape) if d not in ends}
+    at: dict[int, Expr] = {d: a.var for d, a in own.items()}
+    at |= {rows: add(mul(group.var, idx(n)), term.var), columns: column.var}
+    axes = (*own.values(), group, column, term)
+    tensor = Tensor(step.name, tuple(a.extent for a in axes), source.tensor.dtype)
+    copy = Compute(tensor, axes, Load(source.tensor, tuple(at[d] for d in sorted(at))))
+    where = (*(source.indices[d] for d in own), group.var, column.var, term.var)
+
+    def one(e: Expr) -> Expr | None:
+        return Load(copy.tensor, where) if e == source else None
+
+    terms = substitute(map_expr(op.body.body, one), {last.name: at[rows]})
+    body = Reduce(op.body.op, terms, (*op.body.axes[:-1], group, term))
+    return _insert(dag, copy, op.name, replace(op, body=body))
+
+
+def _dimension(load: Load, axis: Axis) -> int | None:
+    """The dimension whose index is `axis`, where no other index has it."""
+    having = [d for d, i in enumerate(load.indices) if axis.name in variables(i)]
+    return having[0] if len(having) == 1 and load.indices[having[0]] == axis.var else None
 
 
 @lru_cache(maxsize=256)

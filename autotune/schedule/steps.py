@@ -133,6 +133,23 @@ class CacheRead:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheTerms:
+    """Add a stage `name`: what `reader` reads of `tensor`, `terms` of its sum side by side.
+
+    c[…, j] = Σ a[…, k]·tensor[k, j]   ->   name[g, j, t] = tensor[g·T + t, j];
+                                            c[…, j] = Σ a[…, g·T + t]·name[g, j, t]
+
+    Instructions on matrices read their second operand so. The last reduction axis k becomes `k.g`
+    and `k.t`; it and the last axis of the reader must be dimensions of `tensor` as they are.
+    """
+
+    tensor: str
+    reader: str
+    name: str
+    terms: int
+
+
+@dataclass(frozen=True, slots=True)
 class CacheWrite:
     """Move the computation of `stage` into a new stage `name`, which `stage` then copies.
 
@@ -248,6 +265,7 @@ Step: TypeAlias = (
     | ComputeInline
     | ComputeAt
     | CacheRead
+    | CacheTerms
     | CacheWrite
     | RFactor
     | Parts
@@ -270,6 +288,7 @@ _KINDS: dict[str, type] = {
     "compute_inline": ComputeInline,
     "compute_at": ComputeAt,
     "cache_read": CacheRead,
+    "cache_terms": CacheTerms,
     "cache_write": CacheWrite,
     "rfactor": RFactor,
     "parts": Parts,

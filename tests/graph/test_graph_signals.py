@@ -159,3 +159,29 @@ def test_steps_of_training(
     proto.opset_import.append(helper.make_opsetid(domain, 1))
     given = arrays | {"r": np.array(0.1, np.float32), "t": np.array(later)}
     assert_computes(proto, given, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize(("least", "most", "skips"), [(1, 1, 0), (2, 2, 5), (1, 3, 2)])
+def test_counts_of_terms(mode: str, least: int, most: int, skips: int, tmp_path: Path) -> None:
+    x = np.array([[2, 3, 5, 6, 2, 3, 5], [5, 6, 7, 8, 2, 3, 2]], np.int32)
+    op = node(
+        "TfIdfVectorizer",
+        "x",
+        mode=mode,
+        min_gram_length=least,
+        max_gram_length=most,
+        max_skip_count=skips,
+        ngram_counts=[0, 4, 10],
+        ngram_indexes=[0, 1, 2, 3, 4, 5, 6, 7],
+        pool_int64s=[2, 3, 5, 4, 5, 6, 7, 8, 2, 3, 2, 3, 5],
+        weights=[0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0],
+    )
+    assert_computes(model(op, {"x": x.shape}, types={"x": "int32"}), {"x": x}, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_blocks_become_channels(mode: str, tmp_path: Path) -> None:
+    x = values(2, 3, 4, 6)
+    op = node("SpaceToDepth", "x", blocksize=2, mode=mode)
+    assert_computes(model(op, {"x": x.shape}, opset=28), {"x": x}, tmp_path)

@@ -18,6 +18,7 @@ from autotune.graph.reader import (
     further_forms,
     signal_forms,
     standard_forms,
+    term_counts,
 )
 from autotune.graph.reader.composer import Composer, Composition
 from autotune.graph.reader.opsets import schema_of
@@ -262,6 +263,7 @@ _STANDARD: dict[str, Composition] = {
     **further_forms.COMPOSITIONS,
     **deformed.COMPOSITIONS,
     **flex_attention.COMPOSITIONS,
+    **term_counts.COMPOSITIONS,
 }
 """Of opset 22, or newer than it: older ones are converted first."""
 

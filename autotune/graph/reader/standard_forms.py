@@ -188,7 +188,33 @@ def _max_unpool(c: Composer) -> None:
     c.result("Pad", y, c.integers(*(0,) * len(out), *ends))
 
 
+def _space_to_depth(c: Composer) -> None:
+    """Blocks whose places run within each channel; those before the channels are left."""
+    if c.attr("mode", "DCR") != "CRD":
+        return
+    (n, channels, *sizes), size = c.shape(0), c.attr("blocksize", 1)
+    if size < 1 or any(extent % size for extent in sizes):
+        raise malformed(c.node, f"blocks of {size} in {sizes}")
+    pairs = [part for extent in sizes for part in (extent // size, size)]
+    apart = c.reshaped(c.input(0), n, channels, *pairs)
+    inner = range(3, 2 + len(pairs), 2)
+    moved = c("Transpose", apart, perm=(0, 1, *inner, *(a - 1 for a in inner)))
+    rows = (n, channels * size ** len(sizes), *(extent // size for extent in sizes))
+    c.result("Reshape", moved, c.integers(*rows))
+
+
+def _range(c: Composer) -> None:
+    """Bounds that are tensors of one element, as some function bodies have them."""
+    known = [c.value(n) for n in range(3)]
+    if all(v is not None and v.size == 1 for v in known) and any(
+        v is not None and v.ndim for v in known
+    ):
+        c.result("Range", *(c.array(v.reshape(())) for v in known if v is not None))
+
+
 COMPOSITIONS: dict[str, Composition] = {
+    "SpaceToDepth": _space_to_depth,
+    "Range": _range,
     "LayerNormalization": _layer_norm,
     "BatchNormalization": _batch_norm,
     "Dropout": _dropout,

@@ -5,8 +5,12 @@ Eight registers hold up to six matrices of 16 × 16 sums and two operands: 2 × 
 
 from __future__ import annotations
 
+from autotune.schedule.steps import CacheTerms
+from autotune.search.partial import Partial
+from autotune.target import Target
 from autotune.target.isa import TileUnit
-from autotune.te.products import Matrices
+from autotune.te.dag import Compute
+from autotune.te.products import Matrices, as_matrices
 
 _OPERANDS = 2
 """Registers that products take at least."""
@@ -33,6 +37,19 @@ def matrix_domain(extent: int, m: Matrices, is_row: bool) -> tuple[int, ...]:
         return tuple(n for n in counts if n <= extent)
     sizes = {n * r for n in counts for r in row_domain(extent, m)}
     return tuple(sorted(s for s in sizes if s <= extent))
+
+
+def terms_together(
+    p: Partial, anchor: Compute, m: Matrices, target: Target
+) -> tuple[Partial, Compute, Matrices, str]:
+    """`anchor` with a copy of its second factor in the order of matrices, and that stage."""
+    ((_, b),) = m.factors
+    name = f"{anchor.name}.{b.tensor.name}.terms"
+    out = p.add(CacheTerms(b.tensor.name, anchor.name, name, m.form.terms))
+    changed = out.state[anchor.name].op
+    found = as_matrices(changed, target.isa.forms)
+    assert found is not None
+    return out, changed, found, name
 
 
 def _unit(m: Matrices) -> TileUnit:

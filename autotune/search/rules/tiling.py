@@ -48,7 +48,7 @@ from autotune.search.partial import (
     unroll_last,
 )
 from autotune.search.rules.interleaving import interleave_tags, interleaved, interleaving
-from autotune.search.rules.matrices import matrix_domain, most_sums, row_domain
+from autotune.search.rules.matrices import matrix_domain, most_sums, row_domain, terms_together
 from autotune.search.rules.rows import only_terms_are_contiguous
 from autotune.search.space import Role, Tag
 from autotune.target import Target
@@ -113,6 +113,7 @@ class Variant:
     varies along the channels, so that the rows of a panel are neighbours.
     `interleave`: partial results of a channel in neighbouring lanes. `dot_terms`: terms that one
     multiply-add adds up. `matrices`: the register tile is of matrices in registers (`matrices`).
+    `is_packed`: constants alone are second factors; else a copy for each block has their order.
     """
 
     channels_outside: bool = False
@@ -126,6 +127,7 @@ class Variant:
     interleave: int = 1
     dot_terms: int = 1
     matrices: Matrices | None = None
+    is_packed: bool = True
 
     @property
     def tags(self) -> tuple[Tag, ...]:
@@ -185,8 +187,7 @@ def _with_forms(
 
     A window that is unrolled as a whole has no terms left to add up at once. Sums of integers are
     the same by every form: that with the most terms is the fastest. Several products in place of
-    one are there for such forms alone. Matrices are read as the unit wants them: the second factor
-    is a constant, which is packed so, and no padding is chosen between.
+    one are there for such forms alone.
     """
     forms = dot_forms(anchor, target.isa.forms)
     integers = [f for f in forms if not is_float(f.accumulator)]
@@ -195,13 +196,32 @@ def _with_forms(
     dots = [replace(v, dot_terms=f.terms) for f in forms for v in plain]
     several = isinstance(anchor.body, Reduce) and len(products(anchor.body.body)) > 1
     found = dots if several or (dots and integers) else variants + dots
-    tiles = as_matrices(anchor, target.isa.forms)
-    if tiles is not None and all(b.tensor.name in constants for _, b in tiles.factors):
-        kept = (v for v in plain if not v.inline_producers)
-        matrices = [replace(v, dot_terms=tiles.form.terms, matrices=tiles) for v in kept]
-        found = matrices if several else found + matrices
+    matrices = _with_matrices(plain, anchor, target, constants)
+    found = matrices if several and matrices else found + matrices
     # what decides on several products is outside
     return [v for v in found if not several or not v.producers_per_k]
+
+
+def _with_matrices(
+    variants: list[Variant], anchor: Compute, target: Target, constants: Container[str]
+) -> list[Variant]:
+    """The variants whose register tiles are of matrices, where the reduction is such a product.
+
+    Matrices are read as the unit wants them: padding is not chosen in between; a second factor that
+    is no constant, which would be packed so, is copied for each block.
+    """
+    tiles = as_matrices(anchor, target.isa.forms)
+    if tiles is None:
+        return []
+    is_packed = all(b.tensor.name in constants for _, b in tiles.factors)
+    kept = [v for v in variants if not v.inline_producers]
+    if not is_packed:
+        one = len(tiles.factors) == 1
+        kept = [
+            v for v in kept if one and not (v.copy_inputs or v.copy_panels or v.producers_per_k)
+        ]
+    terms = tiles.form.terms
+    return [replace(v, dot_terms=terms, matrices=tiles, is_packed=is_packed) for v in kept]
 
 
 def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) -> list[Partial]:
@@ -218,6 +238,10 @@ def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) 
         return []
     rows = _window_axes(op, anchor)[:-1] if skips else []
     out, op, anchor = interleaved(p, op, anchor, v.interleave)
+    if v.matrices is not None and not v.is_packed:
+        out, anchor, matrices, name = terms_together(out, anchor, v.matrices, target)
+        v = replace(v, matrices=matrices)
+        producers.insert(0, name)  # it reads the others
     for name in copied:
         out = out.add(CacheRead(name, anchor.name, f"{name}.copy"))
         producers.append(f"{name}.copy")
