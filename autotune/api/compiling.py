@@ -21,14 +21,14 @@ from autotune.api.choosing import (
     no_progress,
     tuned_latencies,
 )
-from autotune.api.cutting import Sources, share_text
+from autotune.api.cutting import Sources, cut_times
 from autotune.api.mixing import NOT_MIXED, compile_mixed, form_notes
 from autotune.api.sizing import fitting
 from autotune.api.sources import total_bytes
 from autotune.api.warm import Note
 from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
-from autotune.errors import LogMismatch, UsageError
+from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.graph.network import Network, under_names_of
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.graph.reader.onnx_reader import model_hash
@@ -142,6 +142,7 @@ def compile(
     check: bool = True,
     check_inputs: Given = None,
     fallback: bool = True,
+    keep_cut: bool = False,
     cache: bool = True,
     max_size: float | None = None,
     note: Note = lambda text: None,
@@ -151,8 +152,9 @@ def compile(
     Tasks without a record take the program that the analytic cost model chooses, so a log is not
     needed. `check_inputs`: your own, of one inference or of several. `dims`: extents of dimensions
     by name, see `bindings`; `constants`: inputs that are the same in every inference. `fallback`:
-    what cannot be compiled runs in ONNX Runtime, and the artifact is a `HybridArtifact`. `note` is
-    told, in a line each, what a user should know. See `compile_plan` for errors.
+    what cannot be compiled runs in ONNX Runtime, and the artifact is a `HybridArtifact`;
+    `keep_cut`: even where all of the model is faster there. `note` is told, in a line each, what a
+    user should know. See `compile_plan` for errors.
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
     chosen_plan = plan(
@@ -168,7 +170,7 @@ def compile(
         precision,
     )
     store = program_store() if cache else None
-    chosen_plan = replace(chosen_plan, fallback=fallback, store=store)
+    chosen_plan = replace(chosen_plan, fallback=fallback, keep_cut=keep_cut, store=store)
     if max_size is not None:
         n_bytes = round(max_size * total_bytes(chosen_plan.model))
         chosen_plan = replace(chosen_plan, max_bytes=n_bytes)
@@ -227,11 +229,35 @@ def _compiled(
         if check:
             note("not checked: this CPU cannot run the code")
         return Compiled(artifact, None)
-    if sources.cuts:
-        note(share_text(model_of(artifact), _originals(plan)))
+    if sources.cuts and _costs_more(artifact, plan, note):
+        artifact, networks = _programs(plan.sources(is_whole=True), plan, note, progress)
     if not check:
         return Compiled(artifact, None)
     return _checked(artifact, networks, plan, given, note)
+
+
+def _costs_more(artifact: Artifact, plan: Plan, note: Note) -> bool:
+    """Whether a cut is to be undone: its price is measured, and told."""
+    try:
+        found = cut_times(model_of(artifact), _originals(plan))
+    except AutotuneError as error:
+        note(f"what ONNX Runtime takes cannot be measured on random inputs: {error.message}")
+        return False
+    if found is None:
+        note("nothing is compiled: all of the model runs in ONNX Runtime")
+        return False
+    note(str(found))
+    if not found.is_slower:
+        return False
+    note(KEPT_CUT if plan.keep_cut else KEPT_WHOLE)
+    return not plan.keep_cut
+
+
+KEPT_WHOLE = (
+    "so all of the model runs in ONNX Runtime: tuned programs may change that (autotune tune), and "
+    "--keep-cut compiles what can be"
+)
+KEPT_CUT = "it is kept all the same (--keep-cut)"
 
 
 def _programs(

@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from autotune.api.bindings import Variant, networks_of
-from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
+from autotune.errors import MissingDependency, ModelError, NotCompilable, UsageError
 from autotune.graph.cut import Cut, Outside, Segment, cut_model, loadable_forms
 from autotune.graph.network import Network, Port
 from autotune.graph.operators.user_operators import UserOperators
@@ -68,14 +69,18 @@ def sources_of(
     constants: Constants | None = None,
     fallback: bool = True,
     precision: str = "f32",
+    is_whole: bool = False,
 ) -> Sources:
     """Read a model at the shapes of every variant.
 
-    `fallback`: cut it where it cannot be compiled. Raises NotCompilable (UnsupportedOperator names
-    all operators) without it, and where ONNX Runtime cannot run the rest either; MissingDependency
-    where that is not installed. Else see `bindings.networks_of`.
+    `fallback`: cut it where it cannot be compiled. `is_whole`: leave all of it to ONNX Runtime,
+    which is faster. Raises NotCompilable (UnsupportedOperator names all operators) without the
+    first, and where ONNX Runtime cannot run the rest either; MissingDependency where that is not
+    installed. Else see `bindings.networks_of`.
     """
     bound = random_weights, operators, constants, precision
+    if is_whole:
+        return Sources((), _cuts(model, variants, bound, WHOLE))
     try:
         return Sources(networks_of(model, variants, *bound))
     except NotCompilable as error:
@@ -89,10 +94,7 @@ def sources_of(
             f"{refusal.message}; onnxruntime, which could run it, is not installed", FALLBACK_HINT
         ) from error
     try:
-        cuts = tuple(
-            cut_model(model, declared_types, variant.shapes, *bound) for variant in variants
-        )
-        cuts = tuple(replace(cut, segments=tuple(map(_loadable, cut.segments))) for cut in cuts)
+        cuts = _cuts(model, variants, bound)
     except UsageError:
         raise
     except ModelError as error:
@@ -101,6 +103,18 @@ def sources_of(
         raise refusal from error
     networks = tuple(network for cut in cuts for network in cut.networks)
     return Sources(unified(networks) if len(networks) > 1 else networks, cuts)
+
+
+WHOLE = "the whole model is faster there"
+
+_Bound: TypeAlias = tuple[bool, UserOperators | None, Constants | None, str]
+
+
+def _cuts(
+    model: Path, variants: Sequence[Variant], bound: _Bound, whole: str = ""
+) -> tuple[Cut, ...]:
+    cuts = (cut_model(model, declared_types, v.shapes, *bound, whole) for v in variants)
+    return tuple(replace(cut, segments=tuple(map(_loadable, cut.segments))) for cut in cuts)
 
 
 def _loadable(segment: Segment) -> Segment:
@@ -143,33 +157,52 @@ def outside_texts(cut: Cut) -> Iterator[str]:
         yield f"  {ops} ({count} '{nodes[0].name}'): {reason}"
 
 
-def share_text(model: Model, originals: Sequence[Original]) -> str:
-    """What ONNX Runtime takes of the time, and what all of the model would take there.
+@dataclass(frozen=True, slots=True)
+class CutTimes:
+    """Least latencies of a cut model and of the whole in ONNX Runtime, in turns, in seconds.
 
-    Measured on random inputs at the largest shape. `originals`: the file at every shape.
+    `share`: of the first, what ONNX Runtime takes. `is_noisy`: others kept the cores busy.
+    """
+
+    ours_s: float
+    theirs_s: float
+    share: float
+    is_noisy: bool
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the cut costs more than it saves, beyond doubt."""
+        return not self.is_noisy and self.ours_s > _SLOWER * self.theirs_s
+
+    def __str__(self) -> str:
+        told = (
+            f"ONNX Runtime takes {100 * self.share:.0f} % of {format_seconds(self.ours_s)} (random "
+            f"inputs); all of the model takes {format_seconds(self.theirs_s)} there"
+        )
+        if self.is_noisy:
+            return f"{told}; others keep the cores busy, so neither is certain"
+        return f"{told}: the cut costs more than it saves" if self.is_slower else told
+
+
+def cut_times(model: Model, originals: Sequence[Original]) -> CutTimes | None:
+    """What a cut saves, on random inputs at the largest shape; None where nothing is compiled.
+
+    `originals`: the file at every shape. Raises ModelError for models that random inputs do not
+    suit.
     """
     pairs = zip(model.variants, originals, strict=True)
     largest, original = max(pairs, key=lambda p: sum(math.prod(e.shape) for e in p[0].input_info))
     segments = largest.artifact.segments if isinstance(largest.artifact, HybridArtifact) else ()
     if all(segment.network is None for segment in segments):
-        return "nothing is compiled: all of the model runs in ONNX Runtime"
-    try:
-        share = fallback_share(largest)
-        before = read_usage()
-        ours_s, theirs_s = _beside_the_whole(largest, original)
-        is_noisy = judge(before, read_usage(), ()) is not None
-    except AutotuneError as error:
-        return f"the share of ONNX Runtime cannot be measured on random inputs: {error.message}"
-    told = (
-        f"ONNX Runtime takes {100 * share:.0f} % of {format_seconds(ours_s)} (random inputs); "
-        f"all of the model takes {format_seconds(theirs_s)} there"
-    )
-    if is_noisy:
-        return f"{told}; others keep the cores busy, so neither is certain"
-    return told if ours_s <= _SLOWER * theirs_s else f"{told}: the cut saves nothing as it is"
+        return None
+    share = fallback_share(largest)
+    before = read_usage()
+    ours_s, theirs_s = _beside_the_whole(largest, original)
+    return CutTimes(ours_s, theirs_s, share, judge(before, read_usage(), ()) is not None)
 
 
-_SLOWER = 1.1
+_SLOWER = 1.2
+"""Times as long: programs may be as much faster on a CPU that nothing else has warmed."""
 _N_RUNS, _LEAST_S = 10, 0.1
 """Runs and seconds that each side is measured for, at least."""
 

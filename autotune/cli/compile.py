@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 @args_option
 @operators_option
 @fallback_option
+@click.option("--keep-cut", is_flag=True, help="Even if all of MODEL is faster in ONNX Runtime.")
 @click.option(
     "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."
 )
@@ -93,6 +94,7 @@ def command(
     weights: Path | None,
     operators: tuple[Path, ...],
     fallback: bool,
+    keep_cut: bool,
     verify: bool,
     style: str,
     cache: bool,
@@ -129,7 +131,8 @@ def command(
         source, log_path, bound, target, threads, max_error, is_random, extents, fixed, precision
     )
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
-    plan = replace(plan, fallback=fallback, store=program_store() if cache else None)
+    store = program_store() if cache else None
+    plan = replace(plan, fallback=fallback, keep_cut=keep_cut, store=store)
     if max_size is not None:
         plan = replace(plan, max_bytes=round(max_size * total_bytes(plan.model)))
     path = output or Path(f"{plan.model.stem}.atn")

@@ -171,15 +171,19 @@ def cut_model(
     operators: UserOperators | None = None,
     constants: Constants | None = None,
     precision: str = "f32",
+    whole: str = "",
 ) -> Cut:
     """Cut a model of which not everything can be compiled.
 
-    `ask`: who will run the rest, for types that ONNX does not infer. Other parameters and errors:
-    see `network.build_network`.
+    `ask`: who will run the rest, for types that ONNX does not infer. `whole`: why nothing is to be
+    compiled, where that is so. Other parameters and errors: see `network.build_network`.
     """
     model = load_model(path, shapes, random_weights, constants, compilable=False)
     name, digest = path.stem, model_hash(path)
-    cut = _Cutter(model, name, digest, operators or {}, ask, precision).cut()
+    cutter = _Cutter(model, name, digest, operators or {}, ask, precision)
+    if whole:
+        cutter.refuse_all(whole)
+    cut = cutter.cut()
     fixed = dict(constants or {})
     segments = tuple(
         replace(s, network=replace(s.network, random_weights=random_weights)) if s.network else s
@@ -211,6 +215,12 @@ class _Cutter:
         self.forced: dict[int, str] = {}
         self.n_failures = 0
         self._built: dict[Span, Network] = {}
+
+    def refuse_all(self, reason: str) -> None:
+        """Leave everything outside but what is constant."""
+        found = survey(self.model, self.operators, self.declared, {})
+        kept = set(range(len(self.nodes))) - found.known
+        self.forced = {n: found.refused.get(n, reason) for n in kept}
 
     def cut(self) -> Cut:
         while True:

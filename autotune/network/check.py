@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -62,6 +62,7 @@ _INEXACT = 2.0**8
 """Roundings that a program may differ by: 3·10⁻⁵, where those of the tuner may by 5·10⁻⁵."""
 _TELLING = 0.25
 """Largest tolerance: above it, unrelated numbers would pass."""
+_TELL_MORE = "; too much to tell right from wrong: give --check-input x.npz"
 _MOST_FLOPS = 5e10
 """FLOPs up to which onnx.reference is run; it is too slow for larger networks."""
 
@@ -121,7 +122,9 @@ class _Findings:
             verdict = check.verdict(name)
             step = self._setting.steps.get(name, 0.0)
             tally = self._tallies.setdefault(name, Tally(name, step))
-            tally.add(kind, verdict.found, verdict.allowed, check.actual[name], array)
+            actual = check.actual.get(name)
+            if actual is not None and actual.shape == array.shape:
+                tally.add(kind, verdict.found, verdict.allowed, actual, array)
             if verdict.note:
                 known = self._notes.get((name, kind), (-1.0, ""))
                 self._notes[name, kind] = max(known, (verdict.found.error, verdict.note))
@@ -217,9 +220,11 @@ class _Check:
         """On one output. Raises WrongNumbers."""
         unit = _unit(self.network)
         floor = max(tolerance(self.expected[name].dtype), _FEW_ROUNDINGS * _EPS * (unit - 1.0))
-        found = difference(self.actual[name], self.expected[name])
+        found = _difference(self.actual, name, self.expected[name])
         if found.within(floor):
             return _Verdict(found, floor)
+        if self._is_reshaped(name, unit):
+            return _Verdict(Difference(0.0, 0, ""), floor, self._undecided(name))
         if self.setting.is_quantised and unit == 1.0:
             verdict = self._in_steps(name, found, floor)
         else:
@@ -231,6 +236,12 @@ class _Check:
             note += f", which agrees with the network: {found.what}"
             return _Verdict(Difference(0.0, 0, ""), floor, note)
         raise self._wrong(name, found, floor)
+
+    def _is_reshaped(self, name: str, unit: float) -> bool:
+        """Whether rounding decides the shape of an output, so that nothing can be compared."""
+        if name in self.actual and self.actual[name].dtype != self.expected[name].dtype:
+            return False
+        return any(self._spread(scale)[name].is_reshaped for scale in (unit, _INEXACT * unit))
 
     def _rounded_otherwise(
         self, name: str, found: Difference, floor: float, unit: float
@@ -300,14 +311,19 @@ class _Check:
             return False
         return difference(self.actual[name], expected[name]).within(floor)
 
+    def _undecided(self, name: str) -> str:
+        return (
+            f"ill-conditioned here: output '{name}' on {self.kind} inputs: "
+            f"{self.oracle.name} itself returns another shape where it rounds otherwise{_TELL_MORE}"
+        )
+
     def _ill_conditioned(self, name: str, found: Difference, spread: _Spread, n_moved: int) -> str:
-        told = "; too much to tell right from wrong: give --check-input x.npz"
         is_told = ROUNDING_FACTOR * spread.error < _TELLING
         theirs, ours = _amount(spread.error, n_moved), _amount(found.error, found.n_moved)
         return (
             f"ill-conditioned here: output '{name}' on {self.kind} inputs: {self.oracle.name} "
             f"itself differs by {theirs} where it rounds otherwise, the compiled network by {ours}"
-            f"{'' if is_told else told}"
+            f"{'' if is_told else _TELL_MORE}"
         )
 
     def _wrong(self, name: str, found: Difference, floor: float) -> WrongNumbers:
@@ -364,11 +380,22 @@ def _unit(network: Network) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """The largest differences of an oracle from itself: see `Difference`."""
+    """The largest differences of an oracle from itself: see `Difference`.
+
+    `is_reshaped`: it even returns another shape, as where rounding decides how many boxes are kept.
+    """
 
     error: float = 0.0
     n_moved: int = 0
     rms: float = 0.0
+    is_reshaped: bool = False
+
+
+def _difference(found: Mapping[str, Array], name: str, expected: Array) -> Difference:
+    """Of one output: lists may be shorter, so that a part of one is missing."""
+    if name not in found:
+        return Difference(math.inf, 0, "it is not there")
+    return difference(found[name], expected)
 
 
 def _spreads(
@@ -377,13 +404,16 @@ def _spreads(
     spreads = dict.fromkeys(expected, _Spread())
     for other in others:
         for name, array in expected.items():
-            found, known = difference(other[name], array), spreads[name]
-            if math.isfinite(found.error):  # rounding may change a data-dependent shape
+            found, known = _difference(other, name, array), spreads[name]
+            if math.isfinite(found.error):
                 spreads[name] = _Spread(
                     max(known.error, found.error),
                     max(known.n_moved, found.n_moved),
                     max(known.rms, found.rms),
+                    known.is_reshaped,
                 )
+            else:
+                spreads[name] = replace(known, is_reshaped=True)
     return spreads
 
 

@@ -47,7 +47,7 @@ def same(found: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("text", list(INPUTS))
 def test_outputs_are_those_of_onnxruntime(cli: Cli, text: str, tmp_path: Path) -> None:
     path = models.saved(text, tmp_path)
-    done = cli("compile", path, "-o", "m.atn", "--threads", "1", cwd=tmp_path)
+    done = cli("compile", path, "-o", "m.atn", "--threads", "1", "--keep-cut", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "nodes run in ONNX Runtime" in done.err
     assert "outputs agree with ONNX Runtime" in done.err
@@ -69,7 +69,7 @@ def test_all_of_the_command_line_takes_a_cut_model(cli: Cli, tmp_path: Path) -> 
     assert "MatMul+Relu" in here("tasks", path).out
     budget = ("--trials", "8", "--threads", "1")
     assert "If (node 'if_5')" in here("tune", path, "--log", "log.jsonl", *budget).err
-    done = here("compile", "--log", "log.jsonl", "-o", "m.atn")
+    done = here("compile", "--log", "log.jsonl", "-o", "m.atn", "--keep-cut")
     assert "If (node 'if_5'): its condition depends on the data" in done.err
     assert "ONNX Runtime takes" in done.err
     np.save(tmp_path / "x.npy", INPUTS[models.BRANCH]["x"])

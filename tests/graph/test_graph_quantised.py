@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,41 @@ def test_weights_of_few_bits(bits: int, zeros: bool, rows: int, tmp_path: Path) 
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
     weights = sum(a.nbytes for c in network.calls for a in c.constants.values() if a.ndim == 2)
     assert weights <= n * k * bits // 8 + 2 * 4 * n * k // block
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+@pytest.mark.parametrize(("group", "size"), [(16, 3), (4, 3), (16, 11), (16, 17)])
+def test_depthwise_and_grouped_convolutions(
+    kind: str, group: int, size: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(1)
+    shape = (16, 16 // group, size, size)
+    constants = {
+        "s": np.float32(0.04),
+        "z": np.array(11, kind),
+        "w": rng.integers(-127, 128, shape).astype(np.int8),
+        "ws": positive(16) / size,
+        "b": normal(16),
+        "t": np.float32(0.3),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["real"], axis=0),
+        helper.make_node("Conv", ["d", "real", "b"], ["c"], group=group, pads=[size // 2] * 4),
+        helper.make_node("QuantizeLinear", ["c", "t", "z"], ["e"]),
+        helper.make_node("DequantizeLinear", ["e", "t", "z"], ["y"]),
+    ]
+    x = {"x": 2 * normal(1, 16, 18, 18)}
+    proto = model_of(nodes, x, {"y": "float32"}, constants, {"y": [1, 16, 18, 18]})
+    save(proto, tmp_path / "model.onnx")
+    network = build_network(tmp_path / "model.onnx")
+    found, want = execute(network, x)["y"], onnxruntime_outputs(proto, x)["y"]
+    steps = np.abs(found - want) / 0.3
+    assert steps.max() < 1.01
+    assert (steps > 0.5).mean() < 1e-3
+    label = "+".join(c.label for c in network.calls)
+    assert ("Cast" in label) == (prod(shape[1:]) <= 258), "integers are read as they are"
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: str(t.cpu))

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+import autotune
 from autotune.errors import WrongNumbers
 from autotune.graph.network import Network, build_network
 from autotune.network import oracles
@@ -455,3 +456,18 @@ def test_integers_are_equal_or_not() -> None:
     found = difference(np.array([1, 2, 3]), np.array([1, 5, 4]))
     assert (found.error, found.n_moved) == (0.0, 2)
     assert found.what.endswith("at (1,) found 2, expected 5")
+
+
+def test_a_shape_that_rounding_decides_is_ill_conditioned(tmp_path: Path) -> None:
+    """As how many boxes a detector keeps whose scores are all but equal."""
+    w = np.random.default_rng(0).standard_normal((512, 128)).astype(np.float32)
+    source = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[64, 512] x) => (int64[2, n] kept)
+        { a = MatMul(x, w) r = Gather<axis = 1>(x, order) b = MatMul(r, v)
+          c = Sub(a, b) d = Relu(c) kept = NonZero(d) }
+    """
+    path = text(tmp_path, source, w=w, v=w[::-1].copy(), order=np.arange(512)[::-1].copy())
+    notes: list[str] = []
+    autotune.compile(path, keep_cut=True, note=notes.append)
+    assert any("output 'kept'" in n and "itself returns another shape" in n for n in notes)

@@ -32,7 +32,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def artifact(source: Path) -> Artifact:
-    return autotune.compile(source, threads=1).artifact
+    return autotune.compile(source, threads=1, keep_cut=True).artifact
 
 
 def test_saved_and_loaded_it_is_the_same(artifact: Artifact, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_model_has_several_shapes(tmp_path: Path) -> None:
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.save(proto, path)
-    done = autotune.compile(path, threads=1, dims={"batch": [32, 64]})
+    done = autotune.compile(path, threads=1, dims={"batch": [32, 64]}, keep_cut=True)
     done.artifact.save(tmp_path / "two.atn")
     model = autotune.load(tmp_path / "two.atn")
     assert len(model.variants) == 2
@@ -87,7 +87,7 @@ def test_a_model_has_several_shapes(tmp_path: Path) -> None:
         np.testing.assert_allclose(model.run({"x": x})["y"], wanted, 1e-4, 1e-5)
     with pytest.raises(UsageError, match="no variant"):
         model.run({"x": X[:8]})
-    shared = autotune.compile(path, threads=1, dims={"batch": 32}).artifact
+    shared = autotune.compile(path, threads=1, dims={"batch": 32}, keep_cut=True).artifact
     assert done.artifact.constants.nbytes < 1.5 * shared.constants.nbytes
 
 
@@ -101,7 +101,7 @@ def test_half_precision_outside_is_float_inside(tmp_path: Path) -> None:
             tensor.CopyFrom(half)
     path = tmp_path / "half.onnx"
     onnx.save(model, path)
-    compiled = autotune.compile(path, threads=1)
+    compiled = autotune.compile(path, threads=1, keep_cut=True)
     from autotune.network.runtime import model_of
 
     found = model_of(compiled.artifact).run({"x": X.astype(np.float16)})["y"]
@@ -121,7 +121,7 @@ def test_scalars_stay_scalars(tmp_path: Path) -> None:
     half = onnx.numpy_helper.from_array(np.array(0.5, np.float32), "half")
     model.graph.initializer.append(half)
     onnx.save(model, tmp_path / "scalar.onnx")
-    done = autotune.compile(tmp_path / "scalar.onnx", threads=1)
+    done = autotune.compile(tmp_path / "scalar.onnx", threads=1, keep_cut=True)
     done.artifact.save(tmp_path / "scalar.atn")
     nothing = np.zeros((2, 0), np.float32)
     found = autotune.load(tmp_path / "scalar.atn").run([np.array(1, np.float32), nothing])
@@ -139,7 +139,9 @@ def test_an_operator_newer_than_the_compiler_keeps_its_opset(tmp_path: Path) -> 
     model.opset_import[0].version = 23
     model.ir_version = 10
     onnx.save(model, tmp_path / "new.onnx")
-    artifact = autotune.compile(tmp_path / "new.onnx", threads=1, check=False).artifact
+    artifact = autotune.compile(
+        tmp_path / "new.onnx", threads=1, check=False, keep_cut=True
+    ).artifact
     assert isinstance(artifact, HybridArtifact)
     inner = onnx.ModelProto.FromString(artifact.segments[0].onnx)
     assert inner.opset_import[0].version == 23
@@ -181,3 +183,30 @@ def test_damage_never_ends_the_process(artifact: Artifact, tmp_path: Path) -> No
         [*map(str, command), "5", "60"], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_cut_that_is_slower_than_the_whole_is_undone(
+    keep: bool, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.api import cutting
+    from autotune.network.runtime import model_of
+
+    monkeypatch.setattr(cutting, "_beside_the_whole", lambda model, original: (2e-3, 1e-3))
+    monkeypatch.setattr(cutting, "judge", lambda *usage: None)
+    notes: list[str] = []
+    made = autotune.compile(source, threads=1, keep_cut=keep, note=notes.append)
+    assert isinstance(made.artifact, HybridArtifact)
+    assert any(s.network is not None for s in made.artifact.segments) == keep
+    assert any("the cut costs more than it saves" in note for note in notes)
+    assert any("so all of the model runs in ONNX Runtime" in note for note in notes) != keep
+    assert made.report is not None  # checked as it is
+    assert model_of(made.artifact).run({"x": X})["y"].shape == (32, 256)
+
+
+def test_a_noisy_measurement_undoes_no_cut() -> None:
+    from autotune.api.cutting import CutTimes
+
+    assert CutTimes(2e-3, 1e-3, 0.5, is_noisy=False).is_slower
+    assert not CutTimes(2e-3, 1e-3, 0.5, is_noisy=True).is_slower
+    assert not CutTimes(1.1e-3, 1e-3, 0.5, is_noisy=False).is_slower
