@@ -15,7 +15,10 @@ from autotune.errors import AutotuneError
 from autotune.graph.network import build_network
 from autotune.graph.operators.integer_products import MAX_TERMS
 from autotune.loopir.lower import lower
+from autotune.loopir.nodes import For
+from autotune.loopir.visitor import statements
 from autotune.search.cost.analysis import analyse
+from autotune.search.defaults import default_candidate
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, host_target, parse_target, runs_here
 from autotune.te.evaluate import evaluate
@@ -403,6 +406,23 @@ def test_weights_of_few_bits_in_registers(
         for row in rows:
             program = lower(dag, sketch.bind(row))
             assert_computes(program, inputs, evaluate(dag, inputs), target, (2,))
+
+
+def test_rows_share_what_is_looked_up(tmp_path: Path) -> None:
+    n, k, block, rows = 64, 64, 32, 8
+    constants = {"b": _packed(RNG.integers(0, 16, (n, k // block, block)), 4)}
+    constants["s"] = positive(n, k // block).reshape(-1)
+    attrs = {"K": k, "N": n, "bits": 4, "block_size": block}
+    nodes = [_node("MatMulNBits", ["x", "b", "s"], **attrs)]
+    proto = model_of(nodes, {"x": normal(rows, k)}, {"y": "float32"}, constants)
+    save(proto, tmp_path / "model.onnx")
+    (dag,) = build_network(tmp_path / "model.onnx").tasks.values()
+    program = lower(dag, default_candidate(dag, host_target(), 1).steps)
+    for loop in (x for x in statements(program.kernels[0].body) if isinstance(x, For)):
+        if loop.kind == "unroll" and ".n" in loop.var:
+            assert loop.extent > 1
+            return
+    raise AssertionError("each row looks its weights up again")
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8])
