@@ -67,7 +67,7 @@ class Plan:
     cannot be compiled may run in ONNX Runtime. `precision` may be "auto", see `mixing`: then
     `network_error` is the largest error of the outputs. `drafts`: analytic defaults of tasks that
     were found already, by key. `store`: where programs are kept and found again. `keep_cut`: a cut
-    even if all of the model is faster in ONNX Runtime.
+    even if all of the model is faster in ONNX Runtime. `max_bytes`: most bytes of constants.
     """
 
     model: Path
@@ -84,6 +84,7 @@ class Plan:
     precision: str = "f32"
     keep_cut: bool = False
     store: Store | None = None
+    max_bytes: int | None = None
     network_error: float = math.inf
     drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
 

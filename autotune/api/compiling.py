@@ -23,6 +23,8 @@ from autotune.api.choosing import (
 )
 from autotune.api.cutting import Sources, cut_times
 from autotune.api.mixing import NOT_MIXED, compile_mixed, form_notes
+from autotune.api.sizing import fitting
+from autotune.api.sources import total_bytes
 from autotune.api.warm import Note
 from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
@@ -142,6 +144,7 @@ def compile(
     fallback: bool = True,
     keep_cut: bool = False,
     cache: bool = True,
+    max_size: float | None = None,
     note: Note = lambda text: None,
 ) -> Compiled:
     """Compile `model` from the best records of `log`; the words are those of the command line.
@@ -168,6 +171,9 @@ def compile(
     )
     store = program_store() if cache else None
     chosen_plan = replace(chosen_plan, fallback=fallback, keep_cut=keep_cut, store=store)
+    if max_size is not None:
+        n_bytes = round(max_size * total_bytes(chosen_plan.model))
+        chosen_plan = replace(chosen_plan, max_bytes=n_bytes)
     if operators:
         chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
     return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
@@ -269,6 +275,7 @@ def _programs(
             networks = [under_names_of(n, dag) if key in n.tasks else n for n in networks]
     tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
     networks, steps = choose(networks, plan, best, note, progress)
+    steps = fitting(networks, steps, plan, best, note, progress)
     with progress("compiling programs") as tell:
         artifact = compile_variants(
             networks, steps, plan.target, plan.n_threads, tell, plan.verify, plan.store

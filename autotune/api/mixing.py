@@ -274,7 +274,7 @@ def _told(mixtures: Mixtures, mix: _Mix, n_narrow: int, wide_s: float, plan: Pla
     """What was chosen, in lines for a user."""
     n_all = len(mixtures.narrowable)
     if not mix.narrow:
-        yield f"precision {AUTO}: all products in float32, which is fastest"
+        yield f"precision {AUTO}: no product is worth rounding to half precision"
         return
     if n_narrow < len(mix.narrow):
         yield (

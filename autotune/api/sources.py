@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from autotune.errors import UsageError
+from autotune.errors import ModelError, UsageError
 
 
 def model_path(model: Path | None) -> Path:
@@ -22,6 +23,16 @@ def model_path(model: Path | None) -> Path:
 def model_bytes(path: Path) -> int:
     """Size of a model's file; 0 for what is no file."""
     return path.stat().st_size if path.is_file() else 0
+
+
+def total_bytes(path: Path) -> int:
+    """`model_bytes` with the files that hold the model's weights, as far as they can be told."""
+    from autotune.graph.reader.onnx_reader import external_files
+
+    files = [path]
+    with suppress(ModelError, UsageError):
+        files += external_files(path)
+    return sum(map(model_bytes, files))
 
 
 def random_weights_note(name: str) -> str:

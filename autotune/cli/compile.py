@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.api.sources import model_bytes, model_path
+from autotune.api.sources import model_bytes, model_path, total_bytes
 from autotune.cache import program_store
 from autotune.cli.console import counting, debug_option, put_json, put_path, say, say_note
 from autotune.cli.models import (
@@ -19,6 +19,7 @@ from autotune.cli.models import (
 from autotune.cli.options import (
     FILE,
     THREADS,
+    Times,
     args_option,
     cache_option,
     check_input_option,
@@ -42,6 +43,7 @@ from autotune.units import format_bytes
 if TYPE_CHECKING:
     from autotune.api.compiling import Compiled
     from autotune.api.task import Task
+    from autotune.network.artifact import Artifact
 
 
 @click.command("compile")
@@ -66,6 +68,11 @@ if TYPE_CHECKING:
     "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."
 )
 @cache_option
+@click.option(
+    "--max-size",
+    type=Times(),
+    help="Most bytes of weights, such as 1.2x those of the model: slower programs where needed.",
+)
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @format_option
 @debug_option
@@ -91,6 +98,7 @@ def command(
     verify: bool,
     style: str,
     cache: bool,
+    max_size: float | None,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
@@ -125,6 +133,8 @@ def command(
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
     store = program_store() if cache else None
     plan = replace(plan, fallback=fallback, keep_cut=keep_cut, store=store)
+    if max_size is not None:
+        plan = replace(plan, max_bytes=round(max_size * total_bytes(plan.model)))
     path = output or Path(f"{plan.model.stem}.atn")
     inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
     inputs += [file for _, file in check_files]
@@ -146,10 +156,20 @@ def command(
     working = format_bytes(max(variant.arena_bytes for variant in done.artifact.variants))
     several = f"{len(networks)} variants, " if len(networks) > 1 else ""
     say(f"{several}{path.stat().st_size:,} bytes, {working} of working memory")
+    kinds = _bytes_by_kind(path, done.artifact)
+    say(", ".join(f"{kind} {format_bytes(n)}" for kind, n in kinds.items() if n))
     if style == "json":
         put_json(_compiled_json(path, done))
     else:
         put_path(path)
+
+
+def _bytes_by_kind(path: Path, artifact: Artifact) -> dict[str, int]:
+    """Bytes of the file: weights by what was done to them, code, and all else."""
+    weights = {f"weights {kind}": n for kind, n in artifact.constant_kinds.items()}
+    objects = {data for variant in artifact.variants for data in variant.objects}
+    kinds = {**weights, "code": sum(map(len, objects))}
+    return {**kinds, "other": path.stat().st_size - sum(kinds.values())}
 
 
 def _compiled_json(path: Path, done: Compiled) -> dict[str, Any]:
@@ -157,6 +177,7 @@ def _compiled_json(path: Path, done: Compiled) -> dict[str, Any]:
     return {
         "artifact": str(path),
         "bytes": path.stat().st_size,
+        "bytes_by_kind": _bytes_by_kind(path, done.artifact),
         "precision": done.artifact.precision,
         "check": done.report.to_json() if done.report else None,
     }

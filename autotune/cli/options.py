@@ -26,6 +26,23 @@ class Duration(click.ParamType[float]):
         return value if isinstance(value, float) else parse_duration(value)
 
 
+class Times(click.ParamType[float]):
+    """`1.2x`: so many times as much."""
+
+    name = "times"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The factor, above 0."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)x", value)
+        if match is None or not float(match[1]):
+            raise UsageError(f"'{value}' is not a multiple", "write it like 1.2x")
+        return float(match[1])
+
+
 class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
     """`name:1x3x224x224`: the shape of an input."""
 

@@ -139,7 +139,8 @@ class Artifact:
     `random_weights`: the weights are not the model's; None in files that do not say.
     `precision`: of the factors of products, one of `config.PRECISION_NAMES`.
     `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
-    for other shapes of its inputs, over the same `constants` (the same array).
+    for other shapes of its inputs, over the same `constants` (the same array). `constant_kinds`:
+    bytes of constants by `layout.KINDS`, known only where it was compiled.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Artifact:
     constant_inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     precision: str = "f32"
     others: tuple[Artifact, ...] = ()
+    constant_kinds: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def variants(self) -> tuple[Artifact, ...]:

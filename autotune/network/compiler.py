@@ -95,7 +95,7 @@ def compile_variants(
         _artifact(layout, [objects[p] for p in dict.fromkeys(u.prefix for u in each)], data, target)
         for layout, each in zip(layouts, units, strict=True)
     )
-    made = replace(first, n_threads=n_threads)
+    made = replace(first, n_threads=n_threads, constant_kinds=constants.kinds)
     return replace(made, others=tuple(replace(o, n_threads=n_threads) for o in others))
 
 

@@ -46,10 +46,18 @@ def value_name(call: Call, buffer: Buffer) -> str | None:
             return None
 
 
+KINDS = AS_THEY_ARE, PACKED, TRANSFORMED = "as they are", "packed", "transformed"
+"""Why constants are stored: in the order of the model, in that of a program, computed from them."""
+
+
 @dataclass(slots=True)
 class ConstantPool:
-    """All constants one after another, aligned, each content once."""
+    """All constants one after another, aligned, each content once.
 
+    `kinds`: how many bytes are stored as the model has them, packed, and transformed.
+    """
+
+    kinds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     _offsets: dict[bytes, int] = field(default_factory=dict)
     _arrays: list[NDArray[Any]] = field(default_factory=list)
     _known: dict[object, int] = field(default_factory=dict)
@@ -61,15 +69,16 @@ class ConstantPool:
         packing = next((p for p in unit.program.packs if p.packed.name == buffer.name), None)
         source = unit.call.constants.get(packing.source.name if packing else buffer.name)
         if source is None:  # derived from others
-            return self.add(constant(unit.program, unit.call.constants, buffer))
+            return self.add(constant(unit.program, unit.call.constants, buffer), TRANSFORMED)
         order = (packing.packed.shape, packing.axes, packing.indices) if packing else ()
         key = id(source), source.shape, buffer.tensor.dtype, order
         if key not in self._known:
-            self._known[key] = self.add(constant(unit.program, unit.call.constants, buffer))
+            kind = PACKED if packing else AS_THEY_ARE
+            self._known[key] = self.add(constant(unit.program, unit.call.constants, buffer), kind)
             self._sources.append(source)  # an id is one as long as its array lives
         return self._known[key]
 
-    def add(self, array: NDArray[Any]) -> int:
+    def add(self, array: NDArray[Any], kind: str) -> int:
         """Byte offset of `array`, which is stored unless its bytes are there already."""
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         digest = hashlib.sha256(flat.data).digest()
@@ -77,6 +86,7 @@ class ConstantPool:
             self._offsets[digest] = self._end
             self._arrays.append(flat)
             self._end += align(flat.nbytes)
+            self.kinds[kind] += align(flat.nbytes)
         return self._offsets[digest]
 
     def data(self) -> NDArray[np.uint8]:

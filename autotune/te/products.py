@@ -20,6 +20,7 @@ from autotune.te.strides import dense
 
 _LEAST_GROUPS = 4
 """Groups of terms in a matrix; with fewer its registers are all but empty."""
+_LEAST_COLUMNS = 8
 
 Factors: TypeAlias = tuple[Expr, Expr]
 """The two factors of a product, as they are before they are widened."""
@@ -117,7 +118,7 @@ def as_matrices(op: Compute, forms: tuple[MultiplyAdd, ...]) -> Matrices | None:
     widened in between: they are of the very types of the form.
     """
     pairs = _products_of(op)
-    if not pairs or len(op.axes) < 2:
+    if not pairs or len(op.axes) < 2 or op.axes[-1].extent < _LEAST_COLUMNS:
         return None
     for ordered in (pairs, tuple((b, a) for a, b in pairs)):
         loaded = tuple((a, b) for a, b in ordered if isinstance(a, Load) and isinstance(b, Load))

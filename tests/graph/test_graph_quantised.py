@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from autotune.errors import AutotuneError
 from autotune.graph.network import build_network
 from autotune.graph.operators.integer_products import MAX_TERMS
 from autotune.loopir.lower import lower
+from autotune.loopir.nodes import For
+from autotune.loopir.visitor import statements
 from autotune.search.cost.analysis import analyse
+from autotune.search.defaults import default_candidate
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, host_target, parse_target, runs_here
 from autotune.te.evaluate import evaluate
@@ -340,6 +344,41 @@ def test_weights_of_few_bits(bits: int, zeros: bool, rows: int, tmp_path: Path) 
     assert weights <= n * k * bits // 8 + 2 * 4 * n * k // block
 
 
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+@pytest.mark.parametrize(("group", "size"), [(16, 3), (4, 3), (16, 11), (16, 17)])
+def test_depthwise_and_grouped_convolutions(
+    kind: str, group: int, size: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(1)
+    shape = (16, 16 // group, size, size)
+    constants = {
+        "s": np.float32(0.04),
+        "z": np.array(11, kind),
+        "w": rng.integers(-127, 128, shape).astype(np.int8),
+        "ws": positive(16) / size,
+        "b": normal(16),
+        "t": np.float32(0.3),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["real"], axis=0),
+        helper.make_node("Conv", ["d", "real", "b"], ["c"], group=group, pads=[size // 2] * 4),
+        helper.make_node("QuantizeLinear", ["c", "t", "z"], ["e"]),
+        helper.make_node("DequantizeLinear", ["e", "t", "z"], ["y"]),
+    ]
+    x = {"x": 2 * normal(1, 16, 18, 18)}
+    proto = model_of(nodes, x, {"y": "float32"}, constants, {"y": [1, 16, 18, 18]})
+    save(proto, tmp_path / "model.onnx")
+    network = build_network(tmp_path / "model.onnx")
+    found, want = execute(network, x)["y"], onnxruntime_outputs(proto, x)["y"]
+    steps = np.abs(found - want) / 0.3
+    assert steps.max() < 1.01
+    assert (steps > 0.5).mean() < 1e-3
+    label = "+".join(c.label for c in network.calls)
+    assert ("Cast" in label) == (prod(shape[1:]) <= 258), "integers are read as they are"
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: str(t.cpu))
 @pytest.mark.parametrize("zeros", [True, False])
 @pytest.mark.parametrize("bits", [4, 8])
@@ -367,6 +406,23 @@ def test_weights_of_few_bits_in_registers(
         for row in rows:
             program = lower(dag, sketch.bind(row))
             assert_computes(program, inputs, evaluate(dag, inputs), target, (2,))
+
+
+def test_rows_share_what_is_looked_up(tmp_path: Path) -> None:
+    n, k, block, rows = 64, 64, 32, 8
+    constants = {"b": _packed(RNG.integers(0, 16, (n, k // block, block)), 4)}
+    constants["s"] = positive(n, k // block).reshape(-1)
+    attrs = {"K": k, "N": n, "bits": 4, "block_size": block}
+    nodes = [_node("MatMulNBits", ["x", "b", "s"], **attrs)]
+    proto = model_of(nodes, {"x": normal(rows, k)}, {"y": "float32"}, constants)
+    save(proto, tmp_path / "model.onnx")
+    (dag,) = build_network(tmp_path / "model.onnx").tasks.values()
+    program = lower(dag, default_candidate(dag, host_target(), 1).steps)
+    for loop in (x for x in statements(program.kernels[0].body) if isinstance(x, For)):
+        if loop.kind == "unroll" and ".n" in loop.var:
+            assert loop.extent > 1
+            return
+    raise AssertionError("each row looks its weights up again")
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8])

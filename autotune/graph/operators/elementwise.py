@@ -297,8 +297,7 @@ def of_formula(formula: Formula, **fields: Any) -> Operator:
         of_doubles=True,
         fusion=Fusion.ELEMENTWISE,
         layout=Layout.ELEMENTWISE,
-        scalar_is_literal=True,
-        **fields,
+        **{"scalar_is_literal": True, **fields},
     )
 
 

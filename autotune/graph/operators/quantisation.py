@@ -167,6 +167,16 @@ def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:
 OPERATORS: Mapping[str, Operator] = {
     "QuantizeLinear": Operator(canonical=_aligned),
     "DequantizeLinear": Operator(canonical=_aligned, folding=Folding.NEVER),
-    "Quantize": of_formula(_quantize, any_type=True),
-    "Dequantize": of_formula(_dequantize, any_type=True, is_cheap=True, widens=True),
+    # Scales and zero points are data, so that layers that differ in them alone are one task.
+    "Quantize": of_formula(
+        _quantize, any_type=True, roles=("x", "step", "zero"), scalar_is_literal=False
+    ),
+    "Dequantize": of_formula(
+        _dequantize,
+        any_type=True,
+        is_cheap=True,
+        widens=True,
+        roles=("x", "step", "zero"),
+        scalar_is_literal=False,
+    ),
 }

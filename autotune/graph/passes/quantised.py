@@ -23,6 +23,9 @@ from autotune.graph.operators.weight_only import SmallWeights, weight_only_produ
 from autotune.graph.passes.whole_terms import WholeTerms
 
 _NIBBLE, _LEAST_BLOCK = 16, 8
+_MOST_FLOAT_TERMS = 2**24 // (255 * 255)
+"""Products of bytes less their zero points whose sum float32 holds: of more, digits are lost when
+the zero point's share is taken away."""
 _TERMS = 4
 """Products of bytes that one instruction adds up: the channels are padded to a multiple of it."""
 
@@ -170,10 +173,11 @@ class _Products:
         scales = _per_channel(w.scale, weights.ndim, axis)
         terms = prod(weights.shape) // weights.shape[axis]
         is_batched = node.op == "MatMul" and weights.ndim != 2
-        is_other = node.attrs.get("group", 1) != 1 or node.attrs.get("trans_a", 0) or is_batched
-        if scales is None or is_other or terms > MAX_TERMS:
+        is_grouped = node.attrs.get("group", 1) != 1
+        most = _MOST_FLOAT_TERMS if is_grouped else MAX_TERMS
+        if scales is None or node.attrs.get("trans_a", 0) or is_batched or terms > most:
             return False
-        self._emit(node, x, weights, scales)
+        self._emit(node, x, weights, scales, "float32" if is_grouped else "int32")
         return True
 
     def _is_weight_only(self, node: Node, w: _Quantised, value: Array) -> bool:
@@ -199,18 +203,23 @@ class _Products:
         weight_only_product(self.editor, node, weights, bias)
         return True
 
-    def _emit(self, node: Node, x: _Quantised, weights: Array, scales: Array) -> None:
-        """float(sum of integers + rest) · scale + bias."""
+    def _emit(self, node: Node, x: _Quantised, weights: Array, scales: Array, sums: str) -> None:
+        """float(sum of integers + rest) · scale + bias; `sums`: a type that holds them."""
         editor, name = self.editor, x.name
         zero = 0 if x.zero is None else int(x.zero.reshape(-1)[0])
-        if editor.types[name].dtype == "int8":
+        if sums == "float32":
+            name, weights = self._as_floats(node, name), weights.astype(np.float32)
+        elif editor.types[name].dtype == "int8":
             name, zero = unsigned(editor, node, name), zero + 128
         trailing = (1,) * (len(editor.types[node.output].shape) - 2) if node.op == "Conv" else ()
-        total = self._sum(node, name, weights, zero, trailing)
-        real = editor.new(f"{node.output}.real", editor.types[node.output].shape)
-        editor.emit(Node(node.name, "Cast", (total,), (real,), {"to": "float32"}))
+        real = total = self._sum(node, name, weights, zero, trailing)
+        if sums != "float32":
+            real = editor.new(f"{node.output}.real", editor.types[node.output].shape)
+            editor.emit(Node(node.name, "Cast", (total,), (real,), {"to": "float32"}))
         factor = (x.scale.reshape(-1)[0].astype(np.float64) * scales).astype(np.float32)
-        shaped = factor.reshape(-1, *trailing) if factor.size > 1 else factor
+        if factor.size == 1:  # data, so that layers that differ in it alone are one task
+            factor = np.repeat(factor, weights.shape[_channel_axis(node, weights.ndim)])
+        shaped = factor.reshape(-1, *trailing)
         scale = editor.constant(f"{node.output}.scale", shaped)
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         if not bias:
@@ -224,22 +233,34 @@ class _Products:
             bias = editor.constant(f"{bias}.along", shift.reshape(-1, *trailing))
         editor.emit(Node(node.name, "Add", (scaled, bias), (node.output,)))
 
+    def _as_floats(self, node: Node, name: str) -> str:
+        """The integers of a tensor as floats."""
+        real = self.editor.new(f"{name}.integers", self.editor.types[name].shape)
+        self.editor.emit(Node(node.name, "Cast", (name,), (real,), {"to": "float32"}))
+        return real
+
     def _sum(
         self, node: Node, name: str, weights: Array, zero: int, trailing: tuple[int, ...]
     ) -> str:
-        """Σ (q - zero)·w in int32; `trailing`: the dimensions behind the channels."""
+        """Σ (q - zero)·w in int32, or for floats in float32.
+
+        `trailing`: the dimensions behind the channels.
+        """
         editor, out = self.editor, self.editor.types[node.output].shape
+        is_float = editor.types[name].dtype == "float32"
+        sums = "float32" if is_float else "int32"
         axis = _channel_axis(node, weights.ndim)
         others = tuple(n for n in range(weights.ndim) if n != axis)
-        rest = (-zero * weights.sum(axis=others, dtype=np.int64)).astype(np.int32)
-        name, weights = self.whole.of(node, name, weights)
+        rest = (-zero * weights.astype(np.int64).sum(axis=others)).astype(sums)
+        if not is_float:
+            name, weights = self.whole.of(node, name, weights)
         w = editor.constant(f"{node.inputs[1]}.signed", weights)
         attrs = {**node.attrs, "pad_value": zero} if node.op == "Conv" else node.attrs
-        total = editor.new(f"{node.output}.sum", out, "int32")
+        total = editor.new(f"{node.output}.sum", out, sums)
         editor.emit(Node(node.name, node.op, (name, w), (total,), attrs))
         if not rest.any():
             return total
-        less = editor.new(f"{node.output}.total", out, "int32")
+        less = editor.new(f"{node.output}.total", out, sums)
         known = editor.constant(f"{node.output}.rest", rest.reshape(-1, *trailing))
         editor.emit(Node(node.name, "Add", (total, known), (less,)))
         return less

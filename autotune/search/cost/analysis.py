@@ -19,10 +19,11 @@ from autotune.errors import ScheduleError
 from autotune.schedule.replay import replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.search.cost.caches import Caches
-from autotune.search.cost.instructions import operations
+from autotune.search.cost.instructions import lookups, operations
 from autotune.search.cost.nest import (
     Access,
     Array,
+    Loop,
     Nest,
     full,
     guarded,
@@ -199,7 +200,7 @@ class _Walk:
             tiles=steps / product([x.extent for x in inner], self.n),
             accumulators=accumulators,
             operands=operands,
-            instructions=accumulators * chain * work,
+            instructions=accumulators * chain * work - self._shared_lookups(expanded),
             loads=loads,
             guards=self._guards(),
             stores=accumulators,
@@ -234,6 +235,15 @@ class _Walk:
         if self._axes_marked("dot") and isinstance(body, Reduce):
             return len(products(body.body))
         return max(1, operations(self.op))
+
+    def _shared_lookups(self, expanded: list[Loop]) -> Array:
+        """Instructions of look-ups in an expanded body that are those of another point of it."""
+        total = np.zeros(self.n)
+        points = product([x.extent for x in expanded], self.n)
+        for cost, axes in lookups(self.op):
+            own = [x.extent for x in expanded if x.name.partition(".")[0] in axes]
+            total = total + cost * (points - product(own, self.n))
+        return total
 
     def _loads(self, accumulators: Array, chain: Array) -> tuple[Array, Array]:
         """Distinct loads per expanded body, and registers that its operands need.

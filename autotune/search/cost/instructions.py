@@ -18,9 +18,11 @@ from autotune.te.expr import (
     Select,
     Var,
     children,
+    distinct,
     dtype_of,
     is_guard,
     quarters_of,
+    variables,
 )
 from autotune.te.integers import INTEGER_OPS
 from autotune.te.intrinsics import INTRINSICS
@@ -42,6 +44,24 @@ def operations(op: Compute) -> int:
     return total - 1 if fused else total
 
 
+@lru_cache(maxsize=256)
+def lookups(op: Compute) -> tuple[tuple[int, frozenset[str]], ...]:
+    """Instructions of each look-up in a small table, and the axes that what it yields depends on.
+
+    Those are part of `operations`; along all other axes one look-up serves all points.
+    """
+    body = op.body.body if isinstance(op.body, Reduce) else op.body
+    found = {e: _lookup_cost(e) for e in distinct(body) if isinstance(e, Load)}
+    return tuple((cost, variables(e)) for e, cost in found.items() if cost)
+
+
+def _lookup_cost(e: Load) -> int:
+    match e.indices:
+        case (Cast(a=a),):
+            return _LOOKUPS.get(dtype_of(a), 0)
+    return 0
+
+
 def _combining(reduction: Reduce) -> int:
     return _EXTREMUM if reduction.op in ("min", "max") and _is_float(reduction) else 1
 
@@ -51,7 +71,7 @@ def _work(e: Expr, seen: set[Expr]) -> int:
         return 0
     seen.add(e)
     match e:
-        case Load(indices=(Cast(a=a),)) if cost := _LOOKUPS.get(dtype_of(a)):
+        case Load(indices=(Cast(a=a),)) if cost := _lookup_cost(e):
             return cost + _work(a, seen)
         case Load():
             return 0

@@ -9,6 +9,7 @@ The rows between the two products never leave the cache. From the outside in:
         register tiles: rows × vectors of columns, around the whole reduction; pointwise consumer
       for each row
         the stages of whole rows, partial results of reductions side by side (see `rows`)
+      [where register tiles are of matrices: a copy of the values in the order that they want]
       the last product over those columns:
         register tiles: rows × vectors of channels, around the whole reduction; pointwise consumer
 
@@ -18,8 +19,10 @@ Which axes are rows follows from what the loads use.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
+from autotune.schedule.state import State
 from autotune.schedule.steps import (
     Annotate,
     CacheWrite,
@@ -40,6 +43,7 @@ from autotune.search.partial import (
     split_into_vectors,
     tile_domain,
 )
+from autotune.search.rules.matrices import matrix_domain, most_sums, terms_together
 from autotune.search.rules.rows import place_row_stage
 from autotune.search.rules.tiling import (
     Loops,
@@ -52,7 +56,8 @@ from autotune.search.rules.tiling import (
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import RowChain, row_chain
-from autotune.te.dag import Compute
+from autotune.te.dag import Compute, Placeholder
+from autotune.te.products import Matrices, as_matrices
 
 
 def tile_products_of_rows(p: Partial, name: str, target: Target) -> list[Partial] | None:
@@ -66,7 +71,22 @@ def tile_products_of_rows(p: Partial, name: str, target: Target) -> list[Partial
     variants = [
         (Variant(panels_outside=inner), Variant(panels_outside=outer)) for inner, outer in orders
     ]
+    forms = target.isa.forms
+    m, n = as_matrices(chain.first, forms), as_matrices(chain.last, forms)
+    if m or n:
+        variants += [(_with(v, m, state), _with(w, n, state)) for v, w in variants]
     return [_tile(p, found[0], chain, v, w, target) for v, w in variants]
+
+
+def _with(v: Variant, m: Matrices | None, state: State) -> Variant:
+    """The structure with register tiles of matrices, where the product is one of them."""
+    if m is None:
+        return v
+    known = (state.dag[b.tensor.name] for _, b in m.factors)
+    is_packed = all(isinstance(op, Placeholder) and op.constant for op in known)
+    if not is_packed and len(m.factors) > 1:
+        return v
+    return replace(v, dot_terms=m.form.terms, matrices=m, is_packed=is_packed)
 
 
 def _tile(
@@ -77,21 +97,35 @@ def _tile(
     if c.scores is first:
         out = out.add(CacheWrite(first.name, f"{first.name}.sum"))
         first = out.state[f"{first.name}.sum"].op
-    out, loops = _tile_registers(out, op, c.last, outer, target)
+    out, last, outer, copied = _copied(out, c.last, outer, target)
+    out, first, inner, copies = _copied(out, first, inner, target)
+    out, loops = _tile_registers(out, op, last, outer, target)
     out = out.add(Parallel(op.name, len(loops.blocks)))
-    out = place_anchor(out, op, c.last, loops, outer, target)
+    out = place_anchor(out, op, last, loops, outer, target)
     host, block = op.name, loops.blocks[-1]
+    for name in copied:
+        out = place_producer(out, name, host, block, target)
     out = _place_rows(out, c.rows, host, block, target)
     out = out.add(ComputeAt(c.scores.name, host, block))
     out, tiles = _tile_registers(out, c.scores, first, inner, target, "scores.")
     out = place_anchor(out, c.scores, first, tiles, inner, target)
-    for stage in reversed(c.before):
-        out = place_producer(out, stage.name, host, block, target)
+    for name in (*copies, *(stage.name for stage in reversed(c.before))):
+        out = place_producer(out, name, host, block, target)
     out = pack_constants(out, first)
     out = prefetch_next_tile(out, c.scores, first, "scores.")
     order = Tag.PANELS_OUTSIDE if inner.panels_outside else Tag.TILES_OUTSIDE
     out = out.add(done=(c.scores.name, first.name), tags=(Tag.ATTENTION, order))
-    return finish_tiling(out, op, c.last, outer)
+    return finish_tiling(out, op, last, outer)
+
+
+def _copied(
+    p: Partial, anchor: Compute, v: Variant, target: Target
+) -> tuple[Partial, Compute, Variant, tuple[str, ...]]:
+    """`anchor` with a copy of its second factor, where matrices want one, and that stage."""
+    if v.matrices is None or v.is_packed:
+        return p, anchor, v, ()
+    out, changed, matrices, name = terms_together(p, anchor, v.matrices, target)
+    return out, changed, replace(v, matrices=matrices), (name,)
 
 
 def _tile_registers(
@@ -102,12 +136,17 @@ def _tile_registers(
     own = dict(zip((a.name for a in anchor.axes), op.axes, strict=True))
     c, extent = op.axes[-1].name, op.axes[-1].extent
     panel, lanes = Hole(f"{prefix}panel"), Hole(f"{prefix}lanes")
-    out = p.hole(panel.name, panel_domain(extent, target), Role.VECTORS)
+    m, panels = v.matrices, panel_domain(extent, target)
+    if m:
+        panels = panels[: most_sums(m)]
+    out = p.hole(panel.name, panels, Role.VECTORS)
     out = out.hole(lanes.name, lanes_domain(extent, target), Role.LANES)
     levels: list[list[str]] = []
     for a in (own[n] for n in rows):
         tile, many = f"{prefix}{a.name}.tile", f"{prefix}{a.name}.tiles"
-        out = out.hole(tile, tile_domain(a.extent), Role.TILE)
+        is_row = m is not None and a == op.axes[m.rows]
+        sizes = matrix_domain(a.extent, m, is_row) if m else tile_domain(a.extent)
+        out = out.hole(tile, sizes, Role.TILE)
         out = out if prefix else out.hole(many, count_domain(a.extent), Role.TILES)
         factors = (Hole(tile),) if prefix else (Hole(many), Hole(tile))
         out = out.add(Split(op.name, a.name, factors, "split"))
@@ -118,7 +157,8 @@ def _tile_registers(
     tiles = [f"{c}.0", *tiles] if v.panels_outside else [*tiles, f"{c}.0"]
     inner = [*(x[-1] for x in levels), f"{c}.1.0"]
     out = out.add(Reorder(op.name, (*blocks, *tiles, *inner, f"{c}.1.1")))
-    out = out.add(*(Annotate(op.name, n, "unroll") for n in inner))
+    unrolled = inner[-1:] if m else inner
+    out = out.add(*(Annotate(op.name, n, "unroll") for n in unrolled))
     out = out.add(Annotate(op.name, f"{c}.1.1", "vectorize"))
     return out, Loops(tuple(blocks), tuple(tiles), c, prefix)
 

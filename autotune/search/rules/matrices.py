@@ -44,7 +44,7 @@ def terms_together(
 ) -> tuple[Partial, Compute, Matrices, str]:
     """`anchor` with a copy of its second factor in the order of matrices, and that stage."""
     ((_, b),) = m.factors
-    name = f"{b.tensor.name}.terms"
+    name = f"{anchor.name}.{b.tensor.name}.terms"
     out = p.add(CacheTerms(b.tensor.name, anchor.name, name, m.form.terms))
     changed = out.state[anchor.name].op
     found = as_matrices(changed, target.isa.forms)

@@ -336,7 +336,7 @@ def tile_consumer(
     for a in pixels:
         tile, many = f"{a.name}.tile", f"{a.name}.tiles"
         sizes = (1,) if a.name in rows else tile_domain(a.extent)
-        if v.matrices:
+        if v.matrices and a.name not in rows:
             sizes = matrix_domain(a.extent, v.matrices, a == op.axes[v.matrices.rows])
         out = out.hole(tile, sizes, Role.TILE).hole(many, count_domain(a.extent), Role.TILES)
         out = out.add(Split(op.name, a.name, (Hole(many), Hole(tile)), "split"))
