@@ -84,14 +84,10 @@ def _whole(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _right(rows: Sequence[Row]) -> tuple[int, int, str]:
-    """`onnxruntime` was asked only where a case is not right as it is given."""
     natively = sum(row["outcome"] == "right" for row in rows)
-    asked = [row for row in rows if row["onnxruntime"]]
-    whole = natively + sum(
-        row["outcome"] != "right" and row["fallback"] == "right" for row in asked
-    )
-    alone = [row for row in asked if row["onnxruntime"] == "right"]
-    kept = sum("right" in (row["fallback"], row["outcome"]) for row in alone)
+    alone = [row for row in rows if row["onnxruntime"] == "right"]
+    kept = sum(row["fallback"] == "right" for row in alone)
+    whole = natively + sum(row["fallback"] == "right" for row in rows)
     return natively, whole, f"{kept} of {len(alone)}"
 
 
@@ -140,10 +136,9 @@ refused is tried again with all inputs but the first as constants, as exporters 
 
 _WITH_FALLBACK = """
 *Plain types*: all inputs and outputs of the model are tensors of float16, float32, float64,
-integers of 8 to 64 bits or bool. *Natively*: as above. *With fallback*: those, and those of the
-others that are right as they are given where [ONNX Runtime computes](fallback.md) what is not
-compiled. *ONNX Runtime*: how many of the cases that it gets right and we do not compile as they
-are given end right here in either way.
+integers of 8 to 64 bits or bool. *Natively*: as above. *With fallback*: those, and the refused ones
+that are right as they are given where [ONNX Runtime computes](fallback.md) what is not compiled.
+*ONNX Runtime*: of the refused cases that it gets right, how many are right with the fallback.
 """
 
 _SOAKED = """

@@ -1,6 +1,6 @@
 """Official cases that are refused, with the fallback and by ONNX Runtime alone.
 
-python -m benchmarks.conformance   # asks for both of every case that is refused as given
+python -m benchmarks.conformance   # asks for both of every case that is refused
 """
 
 from __future__ import annotations
