@@ -101,7 +101,14 @@ def placeholder(
 
 
 def compute(name: str, axes: Sequence[Axis], body: Expr) -> Compute:
-    """Define a tensor whose shape is the extents of `axes`."""
+    """Define a tensor whose shape is the extents of `axes`.
+
+    Raises ValueError where two axes, those of a reduction included, have one name.
+    """
+    reduced = body.axes if isinstance(body, Reduce) else ()
+    names = [a.name for a in (*axes, *reduced)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two axes of {name} have one name: {', '.join(names)}")
     shape = tuple(a.extent for a in axes)
     return Compute(Tensor(name, shape, dtype_of(body)), tuple(axes), body)
 

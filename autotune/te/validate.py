@@ -54,6 +54,8 @@ def _require_op(op: Op) -> None:
     if op.tensor.shape != tuple(a.extent for a in op.axes):
         raise ValueError(f"the axes of {op.name} do not span its tensor")
     scope = {a.name for a in (*op.axes, *reduce_axes)}
+    if len(scope) < len(op.axes) + len(reduce_axes):
+        raise ValueError(f"two axes of {op.name} have one name")
     for e in distinct(op.body):
         _require_expr(e, scope, is_body=e is op.body)
 

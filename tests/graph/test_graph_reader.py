@@ -278,9 +278,9 @@ def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:
 
 
 def test_an_attribute_that_came_later(tmp_path: Path) -> None:
-    op = node("SpaceToDepth", "x", blocksize=2, mode="CRD")
-    with pytest.raises(UnsupportedOperator, match="attribute 'mode'"):
-        build_network(save(model(op, {"x": (1, 2, 4, 4)}, opset=28), tmp_path))
+    op = node("Cast", "x", to=1, round_mode="down")
+    with pytest.raises(UnsupportedOperator, match="attribute 'round_mode'"):
+        build_network(save(model(op, {"x": (1, 2, 4, 4)}, opset=24), tmp_path))
 
 
 def test_dropout_in_training_is_refused(tmp_path: Path) -> None:

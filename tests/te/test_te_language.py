@@ -10,8 +10,10 @@ import pytest
 
 from autotune import te
 from autotune.errors import DefinitionError
-from autotune.te.dag import print_dag
+from autotune.te.dag import Compute, ComputeDAG, compute, placeholder, print_dag
 from autotune.te.evaluate import evaluate
+from autotune.te.expr import Axis, Reduce, Tensor
+from autotune.te.validate import require_valid
 from autotune.te.values import numbered
 
 
@@ -173,3 +175,13 @@ def test_mistakes_are_told_with_the_line_of_the_user(
         mistake()
     assert error.value.message.startswith(f"{Path(__file__)}:")
     assert error.value.hint
+
+
+def test_axes_of_one_computation_have_names_of_their_own() -> None:
+    x, g = placeholder("x", (4, 4)), Axis("g", 4)
+    body = Reduce("sum", x.tensor[g, g], (g,))
+    with pytest.raises(ValueError, match="two axes of y have one name: g, g"):
+        compute("y", (g,), body)
+    op = Compute(Tensor("y", (4,), "float32"), (g,), body)
+    with pytest.raises(ValueError, match="two axes of y have one name"):
+        require_valid(ComputeDAG((x, op), ("y",)))
