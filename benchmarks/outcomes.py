@@ -159,6 +159,12 @@ def difference(found: Sequence[Any], expected: Sequence[Any], rtol: float, atol:
         if isinstance(given, list | tuple):
             return f"output {n} is a sequence"
         want = np.asarray(given)
+        if want.dtype.name.startswith("float8") and got.dtype == np.uint8:
+            got = got.view(want.dtype)  # what ONNX Runtime gives for them
+        if want.dtype.kind in "OU":
+            if got.shape != want.shape or not np.array_equal(got.astype(str), want.astype(str)):
+                return f"output {n}: other strings"
+            continue
         if got.dtype != want.dtype:
             return f"output {n} has dtype {got.dtype}, expected {want.dtype}"
         if got.shape != want.shape:
