@@ -325,8 +325,8 @@ compiled as a user does it, with the check, and run on inputs of their kind besi
 its defaults: pages with letters, voiced sound, text files, tokens, graphs. *error*: the largest
 difference over the largest value of the output; *its own*: what ONNX Runtime's results move by
 without its optimisations, or when the inputs move by one unit in the last place. *right*: at most
-1e-4, or four times that; *unsteady*: four times that would tell nothing. What is not compiled runs
-in ONNX Runtime ([how](../fallback.md)).
+1e-4, or eight times that; *unsteady*: eight times that would tell nothing. What is not compiled
+runs in ONNX Runtime ([how](../fallback.md)).
 
     python -m benchmarks.exports FOLDER              # where PyTorch is installed
     python -m benchmarks.real_models FOLDER WHEELS
