@@ -80,8 +80,9 @@ def _nth(
 ) -> dict[str, Array]:
     """The inputs of inference `n`."""
     return {
-        p.name: arrays[p.name].reshape(counts[p.name], *p.shape)[n if counts[p.name] > 1 else 0]
+        p.name: arrays[p.name].reshape(count, *p.shape)[n if count > 1 else 0, ...]  # no scalar
         for p in ports
+        for count in (counts[p.name],)
     }
 
 

@@ -121,7 +121,8 @@ def test_a_branch_that_is_never_taken_may_not_fit_the_shapes(cli: Cli, tmp_path:
     np.savez(tmp_path / "high.npz", x=np.ones((4, 256), np.float32), is_high=np.array(True))
     done = cli(*arguments, "--check-input", "high.npz", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert "agree with ONNX Runtime on given" in done.err
+    assert "on given" in done.err
+    assert "Unable to handle" not in done.err  # a number is an array as well
     bound = cli(*arguments, "--const", "is_high=true", cwd=tmp_path)
     assert bound.code == 0
     assert "run in ONNX Runtime" not in bound.err
