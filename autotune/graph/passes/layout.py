@@ -21,7 +21,6 @@ from autotune.graph.ir import (
     Graph,
     Node,
     Shape,
-    moves_nothing,
     to_first,
     to_last,
     unsupported,
@@ -40,33 +39,6 @@ def channels_last(graph: Graph) -> Graph:
         node = layout.editor.updated(original)
         attempt(layout.editor, node, partial(layout.visit, node), layout.emit_first)
     return layout.finish()
-
-
-def merge_transposes(graph: Graph) -> Graph:
-    """Transpose(Transpose(x)) -> Transpose(x); one that moves only dimensions of 1 -> Reshape."""
-    editor = Editor(graph)
-    made: dict[str, Node] = {}
-    for original in graph.nodes:
-        node = editor.updated(original)
-        if node.op != "Transpose":
-            editor.emit(node)
-            continue
-        source = node.inputs[0]
-        rank = len(editor.types[source].shape)
-        perm = tuple(node.attrs.get("perm", reversed(range(rank))))
-        if source in made:
-            inner = made[source]
-            perm = tuple(inner.attrs["perm"][p] for p in perm)
-            source = inner.inputs[0]
-        node = replace(node, inputs=(source,), attrs={"perm": perm})
-        made[node.output] = node
-        if perm == tuple(range(len(perm))):
-            editor.alias(node.output, source)
-        elif moves_nothing(perm, editor.types[source].shape):
-            editor.emit(Node(node.name, "Reshape", (source,), node.outputs))
-        else:
-            editor.emit(node)
-    return editor.build()
 
 
 class _Layout:

@@ -15,7 +15,7 @@ from autotune.graph.ir import Graph
 from autotune.graph.passes.common_nodes import merge_equal_nodes
 from autotune.graph.passes.dequantised_moves import move_dequantise
 from autotune.graph.passes.hoisting import hoist_elementwise
-from autotune.graph.passes.layout import channels_last, merge_transposes
+from autotune.graph.passes.layout import channels_last
 from autotune.graph.passes.lookups import tabulate_bytes
 from autotune.graph.passes.normalisations import group_normalisations
 from autotune.graph.passes.parallel_convolutions import fold_linear
@@ -34,6 +34,7 @@ from autotune.graph.passes.simplify import (
     remove_identities,
 )
 from autotune.graph.passes.small_constants import store_small_constants
+from autotune.graph.passes.transposes import merge_transposes
 
 
 class Form(Enum):
