@@ -108,6 +108,7 @@ def test_signals_end_any_command_with_their_code(tuned: Path, tmp_path: Path, ki
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=lambda: signal.signal(kind, signal.SIG_DFL),  # under nohup, it is ignored
             env=os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
         ) as process:
             while not kills.heeds_signals(process.pid):
