@@ -63,7 +63,7 @@ def product(dag: ComputeDAG, name: str) -> tuple[Expr, Expr] | None:
     body = op.body.body
     if op.tensor.dtype != _WIDE or not isinstance(body, Binary) or body.op != "mul":
         return None
-    is_computed = not all(_is_constant(dag, x.tensor.name) for x in op.reads)
+    is_computed = not all(dag.is_constant(x.tensor.name) for x in op.reads)
     factors = (body.a, body.b)
     return factors if is_computed and all(map(_is_element, factors)) else None
 
@@ -76,11 +76,6 @@ def _is_element(e: Expr) -> bool:
         case Select(a=Load() as inside, b=Const(value=0.0)):
             return is_guard(e) and _is_element(inside)
     return False
-
-
-def _is_constant(dag: ComputeDAG, name: str) -> bool:
-    op = dag[name]
-    return isinstance(op, Placeholder) and op.constant
 
 
 @lru_cache(maxsize=64)
@@ -128,7 +123,7 @@ class _Parts:
         match factor:
             case Load(tensor=tensor):
                 if tensor.name not in self._of:
-                    constant = _is_constant(self.dag, tensor.name)
+                    constant = self.dag.is_constant(tensor.name)
                     self._of[tensor.name] = (self._stored if constant else self._staged)(tensor)
                 return self._of[tensor.name](factor, n)
             case Select(cond=cond, a=a):

@@ -102,17 +102,12 @@ def convolution(dag: ComputeDAG, name: str) -> Convolution | None:
     a, b = product.a, product.b
     if not isinstance(a, Load) or not isinstance(b, Load):
         return None
-    data, weight = (b, a) if _is_constant(dag, a) else (a, b)
-    if not _is_constant(dag, weight) or _is_constant(dag, data):
+    data, weight = (b, a) if dag.is_constant(a.tensor.name) else (a, b)
+    if not dag.is_constant(weight.tensor.name) or dag.is_constant(data.tensor.name):
         return None
     pairs = tuple(p for t in op.reduce_axes if (p := _pair(op, data, weight, t)) is not None)
     found = Convolution(op, data, weight, pairs)
     return found if pairs and found.channels else None
-
-
-def _is_constant(dag: ComputeDAG, load: Load) -> bool:
-    op = dag[load.tensor.name]
-    return isinstance(op, Placeholder) and op.constant
 
 
 def _pair(op: Compute, data: Load, weight: Load, tap: Axis) -> Pair | None:

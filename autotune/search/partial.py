@@ -22,7 +22,7 @@ from autotune.schedule.steps import (
 from autotune.search.space import Parameter, Role
 from autotune.target import Target
 from autotune.te.arith import linear
-from autotune.te.dag import Compute, ComputeDAG, Placeholder
+from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, loads, variables
 
 MAX_TILE = 32
@@ -137,7 +137,7 @@ def constants_of(state: State, op: Compute) -> list[str]:
     reads = state[op.name].op.reads
     chosen = {x.tensor.name for x in reads if any(map(loads, x.indices))}
     names = [n for n in dict.fromkeys(x.tensor.name for x in reads) if n not in chosen]
-    return [n for n in names if isinstance(o := state.dag[n], Placeholder) and o.constant]
+    return [n for n in names if state.dag.is_constant(n)]
 
 
 def batch_and_rows(op: Compute) -> tuple[list[str], list[str]]:

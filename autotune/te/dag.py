@@ -141,6 +141,11 @@ class ComputeDAG:
     def __getitem__(self, name: str) -> Op:
         return self._by_name[name]
 
+    def is_constant(self, name: str) -> bool:
+        """Whether tensor `name` is an input whose values are known when a program is built."""
+        op = self[name]
+        return isinstance(op, Placeholder) and op.constant
+
     @property
     def placeholders(self) -> tuple[Placeholder, ...]:
         """Inputs in order, constants included."""

@@ -54,7 +54,7 @@ def arithmetic_s(
     def rate(op: Compute) -> float:
         found = [flops_per_s, *(rates[f] for f in _forms_of(op, tuple(rates)))]
         if is_narrowed and product(dag, op.name):
-            found += [rate / N_PRODUCTS for f, rate in dots if is_narrow(f)]
+            found += [per_s / N_PRODUCTS for f, per_s in dots if is_narrow(f)]
         return max(found)
 
     return sum(flops(op) / rate(op) for op in dag.computes)
@@ -62,13 +62,12 @@ def arithmetic_s(
 
 def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ...]:
     """The forms of multiply-add with several terms that some computation can use."""
-    narrow = filter(is_narrow, target.isa.forms) if narrow_products_pay(target) else ()
-    forms = tuple(narrow)
+    narrow = tuple(filter(is_narrow, target.isa.forms)) if narrow_products_pay(target) else ()
     found: dict[MultiplyAdd, None] = {}
     for dag in dags:
         for op in dag.computes:
             found |= dict.fromkeys(_forms_of(op, target.isa.forms))
-            found |= dict.fromkeys(forms if forms and product(dag, op.name) else ())
+            found |= dict.fromkeys(narrow if narrow and product(dag, op.name) else ())
     return tuple(found)
 
 

@@ -56,7 +56,7 @@ from autotune.search.rules.tiling import (
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import RowChain, row_chain
-from autotune.te.dag import Compute, Placeholder
+from autotune.te.dag import Compute
 from autotune.te.products import Matrices, as_matrices
 
 
@@ -82,8 +82,7 @@ def _with(v: Variant, m: Matrices | None, state: State) -> Variant:
     """The structure with register tiles of matrices, where the product is one of them."""
     if m is None:
         return v
-    known = (state.dag[b.tensor.name] for _, b in m.factors)
-    is_packed = all(isinstance(op, Placeholder) and op.constant for op in known)
+    is_packed = all(state.dag.is_constant(b.tensor.name) for _, b in m.factors)
     if not is_packed and len(m.factors) > 1:
         return v
     return replace(v, dot_terms=m.form.terms, matrices=m, is_packed=is_packed)

@@ -11,7 +11,7 @@ from autotune.schedule.steps import ComputeInline, Interleave
 from autotune.search.partial import Partial
 from autotune.search.space import Tag
 from autotune.target import Target
-from autotune.te.dag import Compute, ComputeDAG, Placeholder
+from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Reduce, variables
 from autotune.te.windows import moves_with_last
 
@@ -59,7 +59,7 @@ def _by_constants(dag: ComputeDAG, anchor: Compute) -> bool:
     tensors = (
         x.tensor.name for x in anchor.reads if any(channel in variables(i) for i in x.indices)
     )
-    return all(isinstance(op := dag[n], Placeholder) and op.constant for n in tensors)
+    return all(map(dag.is_constant, tensors))
 
 
 def interleave_tags(factor: int) -> tuple[Tag, ...]:

@@ -16,7 +16,7 @@ from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.arith import linear
 from autotune.te.chains import matches, shared_axes
-from autotune.te.dag import Compute, ComputeDAG, Placeholder
+from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Expr, Load, Reduce, Var, variables
 from autotune.te.windows import reuses
 
@@ -70,9 +70,7 @@ def _is_own(op: Compute, x: Load) -> bool:
 
 def _is_common(dag: ComputeDAG, op: Compute, x: Load) -> bool:
     """Whether all results of `op` read the same constants."""
-    source = dag[x.tensor.name]
-    is_constant = isinstance(source, Placeholder) and source.constant
-    return is_constant and not any(a.name in variables(x) for a in op.axes)
+    return dag.is_constant(x.tensor.name) and not any(a.name in variables(x) for a in op.axes)
 
 
 def tile_rows_with_everything(p: Partial, name: str, target: Target) -> list[Partial] | None:
