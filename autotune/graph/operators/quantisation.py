@@ -168,7 +168,7 @@ def quantised_dynamically(editor: Editor, node: Node, x: str) -> tuple[str, str,
         return name
 
     shapes = {"Quantize": editor.types[x].shape}
-    nothing, most = (editor.constant(f"{x}.bound", np.float32([v])[0]) for v in (0, 255))
+    nothing, most = (editor.constant(f"{x}.bound", np.array(v, np.float32)) for v in (0, 255))
     low = emit("Min", emit("ReduceMin", x, keepdims=0), nothing)
     high = emit("Max", emit("ReduceMax", x, keepdims=0), nothing)
     scale = emit("Div", emit("Sub", high, low), most)
