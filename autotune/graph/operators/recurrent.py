@@ -316,8 +316,8 @@ def _with_hidden_size(editor: Editor, node: Node) -> Node:
 
 
 def _quantised(editor: Editor, node: Node) -> None:
-    """W and R are bytes (directions, in, gates · hidden); behind the inputs of LSTM are their scales
-    and zero points, (directions) or (directions, gates · hidden)."""
+    """W and R are bytes (directions, in, gates · hidden); their scales and zero points, behind the
+    inputs of LSTM, are (directions) or (directions, gates · hidden)."""
     names = (*node.inputs, *("",) * (12 - len(node.inputs)))
     if any(names[n] not in editor.constants for n in (1, 2, 8, 9, 10, 11)):
         raise unsupported(node, editor.graph, "its weights are computed at run time")
