@@ -104,6 +104,22 @@ CASES: dict[str, Case] = {
         HEADS,
         1,
     ),
+    "quantised by columns, with a past": (
+        "QAttention",
+        {
+            "x": RNG.integers(0, 255, (2, 4, 8)).astype(np.uint8),
+            "w!": RNG.integers(0, 255, (8, 24)).astype(np.uint8),
+            "b!": B,
+            "sx": np.float32([0.01]),
+            "sw!": (0.01 + 0.01 * RNG.random(24)).astype(np.float32),
+            "m": np.ones((2, 7), np.int32),
+            "zx": np.uint8([120]),
+            "zw!": RNG.integers(100, 150, 24).astype(np.uint8),
+            "past": normal(2, 2, 2, 3, 4),
+        },
+        {**HEADS, "unidirectional": 1, "scale": 0.3},
+        2,
+    ),
     "rotation": (
         "RotaryEmbedding",
         {"x": X, "at": np.array([[0, 2, 3, 5], [1, 2, 3, 4]]), **TABLES},

@@ -143,3 +143,17 @@ def test_a_result_that_has_no_composition_is_refused(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "model.onnx")
     with pytest.raises(UnsupportedOperator, match="further output"):
         build_network(tmp_path / "model.onnx")
+
+
+def test_layer_normalisation_in_a_model_that_is_older_than_it(tmp_path: Path) -> None:
+    """As the optimiser of ONNX Runtime writes it."""
+    one = helper.make_node("LayerNormalization", ["x", "s", "b"], ["y"], epsilon=1e-5)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, X.shape)
+    known = [numpy_helper.from_array(a, n) for n, a in (("s", ROW), ("b", 2 * ROW))]
+    graph = helper.make_graph([one], "g", [x], [y], known)
+    imports = [helper.make_opsetid("", 12)]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=7)
+    onnx.save(proto, tmp_path / "model.onnx")
+    found = execute(build_network(tmp_path / "model.onnx"), {"x": X})
+    np.testing.assert_allclose(found["y"], onnxruntime_outputs(proto, {"x": X})["y"], atol=1e-5)

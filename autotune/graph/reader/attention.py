@@ -100,10 +100,8 @@ def _attention(c: Composer) -> None:
 
 def _quantised_attention(c: Composer) -> None:
     """x, weights, bias, scales of both, mask, zero points of both, past."""
-    parts = (
-        c("DequantizeLinear", c.input(n), c.input(n + 3), c.input(n + 6), axis=1) for n in (0, 1)
-    )
-    product = c("Add", c("MatMul", *parts), c.input(2))
+    operands = c.input(0), c.input(1), c.input(6), c.input(7)
+    product = c("Add", c.integer_product(operands, (c.input(3), c.input(4))), c.input(2))
     _of_projection(c, product, mask=5, past=8, added=-1)
 
 

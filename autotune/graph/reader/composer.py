@@ -119,6 +119,11 @@ class Composer:
         q, scale, zero = (self.input(first + k) for k in range(3))
         return self("DequantizeLinear", q, scale, zero, **attrs)
 
+    def integer_product(self, operands: tuple[str, ...], scales: tuple[str, str]) -> str:
+        """The product of two matrices of bytes (with two zero points) as floats of both scales."""
+        total = self.cast(self("MatMulInteger", *operands), "float32")
+        return self("Mul", total, self("Mul", *scales))
+
     def quantised(self, x: str, scale: int) -> None:
         """`x` quantised by inputs `scale` and `scale + 1` as the result."""
         self.result("QuantizeLinear", x, self.input(scale), self.input(scale + 1))

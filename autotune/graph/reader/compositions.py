@@ -29,13 +29,22 @@ def composed(node: Node, editor: Editor) -> list[Node] | None:
 
     `editor` has the types and values of tensors, as far as they are known.
     """
-    composition = COMPOSITIONS.get(node.op)
-    is_old = node.opset < OPSET and schema_of(node.op, OPSET) is not None
-    if composition is None or (is_old and node.op in _STANDARD):
+    composition = _composition(node)
+    if composition is None:
         return None
     composer = Composer(node, editor)
     composition(composer)
     return composer.nodes or None
+
+
+def _composition(node: Node) -> Composition | None:
+    """What `node` is short for. In a model of an opset without it, LayerNormalization is that of
+    com.microsoft: the optimiser of ONNX Runtime writes it into models of all opsets."""
+    own = COMPOSITIONS.get(f"com.microsoft.{node.op}")
+    if own is not None and schema_of(node.op, node.opset) is None:
+        return own
+    is_old = node.opset < OPSET and schema_of(node.op, OPSET) is not None
+    return None if is_old and node.op in _STANDARD else COMPOSITIONS.get(node.op)
 
 
 # --- quantised ----------------------------------------------------------------------------------
@@ -120,12 +129,11 @@ def _integer_to_float(c: Composer) -> None:
 def _float_product(
     c: Composer, operands: tuple[str, ...], scales: tuple[str, str], bias: str
 ) -> None:
-    total = c.cast(c("MatMulInteger", *operands), "float32")
-    factor = c("Mul", *scales)
+    product = c.integer_product(operands, scales)
     if bias:
-        c.result("Add", c("Mul", total, factor), bias)
+        c.result("Add", product, bias)
     else:
-        c.result("Mul", total, factor)
+        c.result("Identity", product)
 
 
 # --- activations and normalisations -------------------------------------------------------------
