@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
+from onnx import helper
 
 from autotune.errors import ModelError, UnsupportedOperator
 from autotune.graph.network import build_network
@@ -265,4 +267,69 @@ def test_an_unknown_activation_is_refused(name: str, reason: str, tmp_path: Path
     one = node("RNN", "x w r", "_ h", hidden_size=HIDDEN, activations=[name])
     proto = model(one, {"x": (STEPS, BATCH, WIDTH)}, {n: weights("RNN")[n] for n in "wr"}, "h")
     with pytest.raises(UnsupportedOperator, match=reason):
+        build_network(save(proto, tmp_path))
+
+
+ONE_THREAD = onnxruntime.SessionOptions()
+ONE_THREAD.intra_op_num_threads = 1
+"""With more, ONNX Runtime quantises the sequences of each thread by a scale of their own."""
+
+
+def bytes_of(name: str, dtype: str, is_per_channel: bool) -> dict[str, np.ndarray]:
+    """Weights (2 directions, in, gates · hidden) of bytes, their scales and zero points."""
+    info = np.iinfo(dtype)
+    shape = (2, WIDTH if name == "w" else HIDDEN, 4 * HIDDEN)
+    parts = (2, 4 * HIDDEN) if is_per_channel else (2,)
+    zero = 0 if dtype == "int8" else 120
+    return {
+        name: RNG.integers(info.min, info.max, shape, endpoint=True).astype(dtype),
+        f"{name}s": (0.004 + 0.004 * RNG.random(parts)).astype(np.float32),
+        f"{name}z": np.full(parts, zero, dtype),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    ("inputs", "is_per_channel", "attrs"),
+    [
+        ("x w r b _ h0 c0 p", True, {"clip": 0.5}),
+        ("x w r b l h0 _ _", False, {"input_forget": 1}),
+        ("x w r _ _ _ _ _", True, {"activations": ["Sigmoid", "Tanh", "Relu"] * 2}),
+    ],
+)
+def test_lstm_of_bytes_is_within_a_step_of_onnxruntime(
+    inputs: str, is_per_channel: bool, attrs: dict[str, object], dtype: str, tmp_path: Path
+) -> None:
+    known = {"b": values(2, 8 * HIDDEN), "l": LENGTHS, "p": PEEPHOLES}
+    known |= bytes_of("w", dtype, is_per_channel) | bytes_of("r", dtype, is_per_channel)
+    shapes = {"x": (STEPS, BATCH, WIDTH)}
+    shapes |= {n: (2, BATCH, HIDDEN) for n in ("h0", "c0") if n in inputs.split()}
+    names = f"{inputs} ws wz rs rz".split()
+    attrs = {"hidden_size": HIDDEN, "direction": "bidirectional", **attrs}
+    one = node("DynamicQuantizeLSTM", " ".join(names), "y h c", domain="com.microsoft", **attrs)
+    proto = model(one, shapes, {n: a for n, a in known.items() if n in names}, "y h c")
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    network = build_network(save(proto, tmp_path))
+    feeds = random_feeds(network)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), ONE_THREAD)
+    found = execute(network, feeds)
+    step = 1e-5 if "l" not in names else 0.01  # behind its end a sequence counts otherwise
+    for name, want in zip("yhc", session.run(list("yhc"), feeds), strict=True):
+        assert found[name].shape == want.shape
+        np.testing.assert_allclose(found[name], want, atol=step)
+
+
+def test_lstm_of_bytes_with_scales_of_another_length_is_refused(tmp_path: Path) -> None:
+    known = bytes_of("w", "int8", False) | bytes_of("r", "int8", False)
+    known["rs"] = np.ones((2, 3), np.float32)
+    one = node(
+        "DynamicQuantizeLSTM",
+        "x w r _ _ _ _ _ ws wz rs rz",
+        domain="com.microsoft",
+        hidden_size=HIDDEN,
+        direction="bidirectional",
+    )
+    proto = model(one, {"x": (STEPS, BATCH, WIDTH)}, known)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    with pytest.raises(ModelError, match=r"\(2, 3\) scales"):
         build_network(save(proto, tmp_path))

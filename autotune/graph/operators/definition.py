@@ -292,6 +292,8 @@ class Operator:
     """Why attributes and operand shapes do not fit together, before inference; "" if they do."""
     shape: Callable[[Editor, Node], Shape | None] | None = None
     """The shape of the result where the `onnx` package infers less; None leaves it to that."""
+    results: Callable[[Editor, Node], Sequence[Shape]] | None = None
+    """The shapes of all results of an operator that opset 22 lacks and that has several."""
     dtype: Callable[[Editor, Node], str | None] | None = None
     """The type of the result of an operator that opset 22 lacks, where it is not that of its first
     operand; None for one that no program computes with."""

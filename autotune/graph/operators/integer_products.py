@@ -46,7 +46,7 @@ def unsigned(editor: Editor, node: Node, name: str) -> str:
     return out
 
 
-def _integer_product(editor: Editor, node: Node) -> None:
+def integer_product(editor: Editor, node: Node) -> None:
     """MatMulInteger, ConvInteger -> MatMul, Conv; see the module."""
     a, b, *zeros = (*node.inputs, "", "")
     za, zb = zeros[:2]
@@ -179,7 +179,7 @@ def _zero_along(editor: Editor, node: Node, zero: str, position: int, op: str, r
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "MatMulInteger": Operator(canonical=_integer_product, n_terms=row_length),
+    "MatMulInteger": Operator(canonical=integer_product, n_terms=row_length),
     "LessZero": of_formula(_less_zero_formula, any_type=True),
-    "ConvInteger": Operator(canonical=_integer_product, n_terms=window_size),
+    "ConvInteger": Operator(canonical=integer_product, n_terms=window_size),
 }

@@ -156,6 +156,28 @@ def _repeated_shape(node: Node, given: Shape, shape: Shape) -> Shape:
     return given
 
 
+def quantised_dynamically(editor: Editor, node: Node, x: str) -> tuple[str, str, str]:
+    """Emit x as steps of its own range, as DynamicQuantizeLinear does: uint8, scale, zero point.
+
+    Source: https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html
+    """
+
+    def emit(op: str, *inputs: str, dtype: str = "float32", **attrs: object) -> str:
+        name = editor.new(f"{x}.{op.lower()}", shapes.get(op, ()), dtype)
+        editor.emit(Node(node.name, op, inputs, (name,), attrs))
+        return name
+
+    shapes = {"Quantize": editor.types[x].shape}
+    nothing, most = (editor.constant(f"{x}.bound", np.array(v, np.float32)) for v in (0, 255))
+    low = emit("Min", emit("ReduceMin", x, keepdims=0), nothing)
+    high = emit("Max", emit("ReduceMax", x, keepdims=0), nothing)
+    scale = emit("Div", emit("Sub", high, low), most)
+    exact = emit("Sub", nothing, emit("Div", low, scale))
+    nearest = emit("Round", emit("Clip", exact, nothing, most))
+    zero = emit("Cast", nearest, dtype="uint8", to="uint8")
+    return emit("Quantize", x, scale, zero, dtype="uint8", to="uint8"), scale, zero
+
+
 def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:
     """(q - zero) · scale in float32, as `Dequantize` computes it."""
     whole = q.astype(np.int32) if zero is None else q.astype(np.int32) - zero.astype(np.int32)

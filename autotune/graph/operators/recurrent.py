@@ -69,7 +69,7 @@ def _recurrent(editor: Editor, node: Node) -> None:
     if node.attrs.get("layout", 0):
         _batch_first(editor, node)
         return
-    names = (*node.inputs, *("",) * (8 - len(node.inputs)))
+    names = (*node.inputs, *("",) * (12 - len(node.inputs)))
     x, initial = names[0], names[5:7]
     steps, batch, _ = editor.types[x].shape
     _require_shapes(editor, node, names)
@@ -315,7 +315,33 @@ def _with_hidden_size(editor: Editor, node: Node) -> Node:
     return replace(node, attrs={**node.attrs, "hidden_size": size[0]}) if size else node
 
 
+def _quantised(editor: Editor, node: Node) -> None:
+    """W and R are bytes (directions, in, gates · hidden); their scales and zero points, behind the
+    inputs of LSTM, are (directions) or (directions, gates · hidden)."""
+    names = (*node.inputs, *("",) * (12 - len(node.inputs)))
+    if any(names[n] not in editor.constants for n in (1, 2, 8, 9, 10, 11)):
+        raise unsupported(node, editor.graph, "its weights are computed at run time")
+    hidden, directions = editor.types[names[2]].shape[1], _directions(node)
+    for n in (8, 9, 10, 11):
+        shape = editor.types[names[n]].shape
+        if shape not in ((directions,), (directions, 4 * hidden)):
+            raise _unfitting(node, f"{shape} scales or zero points")
+    turned = [_transposed(editor, node, name, (0, 2, 1)) for name in names[1:3]]
+    inputs = (names[0], *turned, *names[3:])
+    _recurrent(editor, replace(node, op="LSTM", inputs=inputs))
+
+
+def _quantised_results(editor: Editor, node: Node) -> Sequence[Shape]:
+    """Shapes of Y and of the last states of DynamicQuantizeLSTM."""
+    x, r = (editor.types[node.inputs[n]].shape for n in (0, 2))
+    if len(x) != 3 or len(r) != 3:
+        raise _unfitting(node, f"the shapes {x} and {r} instead of three dimensions each")
+    state = (_directions(node), x[1], r[1])
+    return (x[0], *state), state, state
+
+
 OPERATORS: Mapping[str, Operator] = {
+    "com.microsoft.DynamicQuantizeLSTM": Operator(canonical=_quantised, results=_quantised_results),
     **{op: Operator(canonical=_recurrent, completed=_with_hidden_size) for op in CELLS},
     "LstmState": Operator(define=_lstm_state),
     "LstmOutput": Operator(define=_lstm_output),

@@ -6,6 +6,9 @@
 
 Attribute `clip` bounds what activations of gates are applied to. With peepholes an LSTM adds p ⊙ c
 to i and f, and p ⊙ c' to o; with `input_forget` f(f) is 1 - f(i).
+
+Where W and R are bytes, data and states are quantised before each product, all of them by one scale
+(`DynamicQuantizeLSTM` of com.microsoft).
 """
 
 from __future__ import annotations
@@ -16,11 +19,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Node, Shape, float_array
+from autotune.graph.operators.integer_products import integer_product
+from autotune.graph.operators.quantisation import quantised_dynamically
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 Activation = tuple[str, tuple[tuple[str, float], ...]]
 """An elementwise operator and its attributes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Weights (in, gates · hidden) that states or data are multiplied by.
+
+    `scale`: of bytes, a number or one for each column; "" for floats. `zero`: zero points of bytes.
+    """
+
+    name: str
+    scale: str = ""
+    zero: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +90,25 @@ class Steps:
 
     # --- weights ---
 
-    def matrix(self, n: int, gates: slice) -> str:
+    def matrix(self, n: int, gates: slice) -> Matrix:
         """The rows of some gates of W (input 1) or R (2), transposed: (in, gates · hidden)."""
         first, last = gates.start * self.hidden, gates.stop * self.hidden
         value = self.editor.constants.get(self.names[n])
         if value is not None:
-            return self.constant(value[self.direction, first:last].T)
+            name = self.constant(value[self.direction, first:last].T)
+            at = 6 + 2 * n
+            scale, zero = (self._of_bytes(m, slice(first, last)) for m in (at, at + 1))
+            return Matrix(name, scale, zero)
         n_in = self.editor.types[self.names[n]].shape[-1]
         rows = self._taken(n, first, last, (last - first, n_in))
-        return self.emit("Transpose", [rows], (n_in, last - first), perm=(1, 0))
+        return Matrix(self.emit("Transpose", [rows], (n_in, last - first), perm=(1, 0)))
+
+    def _of_bytes(self, n: int, rows: slice) -> str:
+        """Scales (inputs 8, 10) or zero points (9, 11) of some rows; "" where there are none."""
+        if not self.names[n]:
+            return ""
+        own = self.editor.constants[self.names[n]][self.direction]
+        return self.constant(own[rows] if own.ndim else own)
 
     def vector(self, n: int, first: int, last: int) -> str:
         """Elements of B (input 3) or the peepholes (7)."""
@@ -142,7 +169,7 @@ class Steps:
         gates, n_in = GATES[self.node.op], self.editor.types[x].shape[-1]
         flat, wide = (steps * batch, n_in), (steps * batch, gates * self.hidden)
         rows = self.emit("Reshape", [x], flat)
-        product = self.emit("MatMul", [rows, self.matrix(1, slice(0, gates))], wide)
+        product = self.times(rows, self.matrix(1, slice(0, gates)), wide)
         total = self.emit("Add", [product, self.input_bias()], wide)
         apart = self.emit("Reshape", [total], (steps, 1, batch, wide[1]))
         return self.split(apart, [1] * steps, 0)
@@ -160,11 +187,23 @@ class Steps:
         """Shape of `n` states side by side."""
         return (*self.shape[:-1], n * self.hidden)
 
-    def product(self, state: str, r: str, row: str, shape: Shape) -> str:
+    def product(self, state: str, r: Matrix, row: str, shape: Shape) -> str:
         """h·R + row; the row where the state is zero. `r` is (hidden, gates · hidden)."""
         if not state:
             return row
-        return self.emit("Add", [self.emit("MatMul", [state, r], shape), row], shape)
+        return self.emit("Add", [self.times(state, r, shape), row], shape)
+
+    def times(self, x: str, matrix: Matrix, shape: Shape) -> str:
+        """x · matrix, of the result's `shape`; for bytes x is quantised first."""
+        if not matrix.scale:
+            return self.emit("MatMul", [x, matrix.name], shape)
+        q, step, zero = quantised_dynamically(self.editor, self.node, x)
+        whole = self.editor.new(f"{self.node.name}.sums", shape, "int32")
+        operands = (q, matrix.name, zero, matrix.zero)
+        product = Node(self.node.name, "MatMulInteger", operands, (whole,))
+        integer_product(self.editor, product)
+        scale = self.emit("Mul", [step, matrix.scale], self.editor.types[matrix.scale].shape)
+        return self.emit("Mul", [self.emit("Cast", [whole], shape, to="float32"), scale], shape)
 
     def activated(self, activation: Activation, x: str, shape: Shape | None = None) -> str:
         """An activation of x, which is clipped before."""

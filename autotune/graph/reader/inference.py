@@ -36,7 +36,9 @@ class Inference:
         """
         if any(n and not is_static(n, self.editor) for n in node.inputs):
             return
-        if schema_of(node.op, OPSET) is None and operator_of(node.op).shape is None:
+        operator = operator_of(node.op)
+        has_shape = operator.shape is not None or operator.results is not None
+        if schema_of(node.op, OPSET) is None and not has_shape:
             return
         for name, kind in self.types_of(node).items():
             check_type(node, name, kind.shape)
@@ -57,13 +59,16 @@ class Inference:
 
     def _own(self, node: Node) -> list[TensorType | None]:
         """The types of an operator that is not of the standard."""
-        shape = operator_of(node.op).shape
-        found = shape(self.editor, node) if shape else None
-        of_type = operator_of(node.op).dtype
+        operator = operator_of(node.op)
+        of_type = operator.dtype
         dtype = of_type(self.editor, node) if of_type else self.editor.types[node.inputs[0]].dtype
         if dtype is None:
             raise unsupported(node, self.editor.graph, "its result is of another type")
-        return [None if found is None else TensorType(found, dtype) for _ in node.outputs]
+        if operator.results is not None:
+            found = operator.results(self.editor, node)[: len(node.outputs)]
+            return [TensorType(shape, dtype) for shape in found]
+        shape = operator.shape(self.editor, node) if operator.shape else None
+        return [None if shape is None else TensorType(shape, dtype) for _ in node.outputs]
 
     def _key(self, node: Node) -> object | None:
         """The key of everything that the output types depend on; None if it would be large."""
