@@ -15,11 +15,10 @@ flushed to zero: elements below 1e-36 are products of bfloat16 alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 
 from autotune.errors import ScheduleError
-from autotune.schedule.state import Transformed
+from autotune.schedule.state import Rewritten, Transformed
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
 from autotune.te.expr import (
     Axis,
@@ -44,15 +43,6 @@ from autotune.te.expr import (
 ORDERS = {3: ((1, 0), (0, 1), (0, 0)), 6: ((2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0))}
 """The parts that are multiplied, by the number of products, smallest products first."""
 _NARROW, _WIDE = "bfloat16", "float32"
-
-
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """A DAG with the products of one sum replaced, and what makes the parts of its constants."""
-
-    dag: ComputeDAG
-    derived: tuple[Compute, ...]
-    transformed: tuple[Transformed, ...]
 
 
 def product(dag: ComputeDAG, name: str) -> tuple[Expr, Expr] | None:

@@ -5,7 +5,7 @@ With arrays for the holes of a sketch, the extents of the state are arrays: one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -28,10 +28,10 @@ from autotune.schedule.rewriting import (
 from autotune.schedule.state import (
     Attach,
     FuseRelation,
+    Rewritten,
     SplitRelation,
     Stage,
     State,
-    Transformed,
     fresh,
     initial,
 )
@@ -58,7 +58,7 @@ from autotune.schedule.steps import (
     Steps,
     Winograd,
 )
-from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.dag import ComputeDAG
 from autotune.te.expr import Reduce
 from autotune.te.products import products
 
@@ -284,22 +284,18 @@ def _interleave(state: State, step: Interleave, _: Holes) -> State:
 
 
 def _winograd(state: State, step: Winograd, _: Holes) -> State:
-    new = winograd.rewrite(state.dag, step.stage, step.taps, step.tile)
-    return _transformed(state, new.dag, new.derived, (new.transformed,))
+    return _rewritten(state, winograd.rewrite(state.dag, step.stage, step.taps, step.tile))
 
 
 def _narrow_products(state: State, step: NarrowProducts, _: Holes) -> State:
-    new = narrow_products.rewrite(state.dag, step.stage, step.n_products)
-    return _transformed(state, new.dag, new.derived, new.transformed)
+    return _rewritten(state, narrow_products.rewrite(state.dag, step.stage, step.n_products))
 
 
-def _transformed(
-    state: State, dag: ComputeDAG, derived: Sequence[Compute], new: Sequence[Transformed]
-) -> State:
+def _rewritten(state: State, new: Rewritten) -> State:
     return replace(
-        _with_dag(state, dag),
-        derived=(*state.derived, *derived),
-        transformed=(*state.transformed, *new),
+        _with_dag(state, new.dag),
+        derived=(*state.derived, *new.derived),
+        transformed=(*state.transformed, *new.transformed),
     )
 
 

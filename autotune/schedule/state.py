@@ -203,6 +203,15 @@ class Transformed:
     watched: tuple[tuple[str, tuple[int, ...]], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A DAG with one sum computed another way, and what makes its new constants of the old."""
+
+    dag: ComputeDAG
+    derived: tuple[Compute, ...]
+    transformed: tuple[Transformed, ...]
+
+
 @dataclass(frozen=True)
 class State:
     """Stages in topological order over the DAG as rewritten by the steps.

@@ -18,7 +18,7 @@ from functools import lru_cache, reduce
 
 from autotune.errors import ScheduleError
 from autotune.schedule.filtering import Filtering, combine, filtering
-from autotune.schedule.state import Transformed
+from autotune.schedule.state import Rewritten, Transformed
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
 from autotune.te.expr import (
@@ -139,15 +139,6 @@ def _elsewhere(axis: Axis, data: Load, weight: Load, dimension: int) -> bool:
     return any(axis.name in variables(i) for i in (*others, *weight.indices))
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """A DAG with one convolution replaced, and what makes the new constant out of the old one."""
-
-    dag: ComputeDAG
-    derived: tuple[Compute, ...]
-    transformed: Transformed
-
-
 @lru_cache(maxsize=64)
 def rewrite(dag: ComputeDAG, name: str, taps: tuple[str, ...], m: int) -> Rewritten:
     """Replace convolution `name` by F(m, ·) along the window axes `taps`.
@@ -205,7 +196,7 @@ class _Rewriter:
         points = zip(self.points, self.filters, strict=True)
         watched = tuple((a.name, f.watched) for a, f in points)
         transformed = Transformed(self.name, data[-1].name, watched)
-        return Rewritten(ComputeDAG(tuple(ops), self.dag.outputs), derived, transformed)
+        return Rewritten(ComputeDAG(tuple(ops), self.dag.outputs), derived, (transformed,))
 
     # --- data ---------------------------------------------------------------------------------
 

@@ -145,7 +145,7 @@ def test_every_sketch_computes_the_convolution(dag: ComputeDAG, target: Target) 
     assert {s.name.split("+")[0] for s in sketches} == {"winograd2", "winograd4"}
     for sketch in sketches:
         rows = sketch.sample(50, rng)
-        rows = rows[analyse(dag, sketch, rows, target).valid][:3]
+        rows = rows[analyse(dag, sketch, rows, target).valid][:1]
         assert len(rows)
         for row in rows:
             program = lower(dag, sketch.bind(row))
