@@ -137,6 +137,71 @@ DTYPES: Mapping[str, DType] = {
 """Element types that a program can compute with, by name."""
 
 
+@dataclass(frozen=True, slots=True)
+class SmallType:
+    """An element type of models in which nothing is computed: another one holds its values.
+
+    `numpy`: the dtype of a user's arrays. `onnx`: number of the type in a `TensorProto`. `stored`:
+    name of the type of `DTYPES` that holds the values in a network. Of floats, `digits` are the
+    bits of the fraction, `smallest` is the smallest normal number, and `beyond` what a number is
+    that is too large and not limited: infinite, or NaN.
+    """
+
+    name: str
+    numpy: np.dtype[Any]
+    onnx: int
+    stored: str
+    low: float
+    high: float
+    digits: int = 0
+    smallest: float = 0.0
+    beyond: float = float("nan")
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it has fractions."""
+        return self.smallest > 0
+
+
+def _small_float(kind: type[Any], onnx: int) -> SmallType:
+    info = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
+    high, least = float(info.max), float(info.smallest_normal)
+    with np.errstate(all="ignore"):
+        beyond = float(np.array(np.inf).astype(kind))
+    name = np.dtype(kind).name
+    return SmallType(
+        name, np.dtype(kind), onnx, "float32", -high, high, int(info.nmant), least, beyond
+    )
+
+
+def _small_integer(kind: type[Any], onnx: int) -> SmallType:
+    info, name = ml_dtypes.iinfo(kind), np.dtype(kind).name  # type: ignore[no-untyped-call]
+    stored = "uint8" if name.startswith("u") else "int8"
+    return SmallType(name, np.dtype(kind), onnx, stored, int(info.min), int(info.max))
+
+
+SMALL_TYPES: Mapping[str, SmallType] = {
+    d.name: d
+    for d in (
+        _small_float(ml_dtypes.float8_e4m3fn, onnx=17),
+        _small_float(ml_dtypes.float8_e4m3fnuz, onnx=18),
+        _small_float(ml_dtypes.float8_e5m2, onnx=19),
+        _small_float(ml_dtypes.float8_e5m2fnuz, onnx=20),
+        _small_float(ml_dtypes.float4_e2m1fn, onnx=23),
+        _small_integer(ml_dtypes.uint4, onnx=21),
+        _small_integer(ml_dtypes.int4, onnx=22),
+        _small_integer(ml_dtypes.uint2, onnx=25),
+        _small_integer(ml_dtypes.int2, onnx=26),
+    )
+}
+"""Element types that inputs, outputs and constants of a model may have as well, by name."""
+
+
+def numpy_type(name: str) -> np.dtype[Any]:
+    """The dtype of arrays of a type of `DTYPES` or `SMALL_TYPES`."""
+    return (DTYPES.get(name) or SMALL_TYPES[name]).numpy
+
+
 def dtype_bytes(name: str) -> int:
     """Bytes of one element in memory."""
     return DTYPES[name].n_bytes

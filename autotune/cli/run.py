@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from autotune.cli.console import columns, debug_option, put, put_path, say, say_note
 from autotune.cli.models import say_random_weights
 from autotune.cli.options import FILE, THREADS, NamedFile
+from autotune.dtypes import SMALL_TYPES
 from autotune.errors import UsageError
 from autotune.files import open_input, replacing, require_place
 from autotune.units import format_bytes
@@ -112,14 +113,17 @@ def read_inputs(
                 f"which input is {path}?",
                 f"write {option} NAME={path}; inputs: {', '.join(names)}",
             )
-    return {name: as_bfloat16(array, ports, name) for name, array in arrays.items()}
+    return {name: with_dtype(array, ports, name) for name, array in arrays.items()}
 
 
-def as_bfloat16(array: NDArray[Any], ports: tuple[Endpoint, ...], name: str) -> NDArray[Any]:
-    """`array`, whose dtype a file has lost if it is bfloat16: it says two bytes of anything."""
-    is_lost = array.dtype == np.dtype("V2")
-    port = next((p for p in ports if p.name == name and p.dtype == "bfloat16"), None)
-    return array.view(port.numpy_dtype) if port and is_lost else array
+def with_dtype(array: NDArray[Any], ports: tuple[Endpoint, ...], name: str) -> NDArray[Any]:
+    """`array`, whose dtype a file has lost if it is none of NumPy's: it says bytes of anything."""
+    port = next((p for p in ports if p.name == name), None)
+    if port is None or array.dtype.kind != "V" or array.dtype.names:
+        return array
+    known = port.numpy_dtype
+    is_foreign = known.kind == "V" or known.name in SMALL_TYPES
+    return array.view(known) if is_foreign and known.itemsize == array.itemsize else array
 
 
 def read_array(path: Path, most_bytes: int = _MOST_BYTES) -> NDArray[Any] | Arrays:
@@ -171,6 +175,8 @@ def write_npz(path: Path, arrays: Arrays) -> None:
         for name, array in arrays.items():  # numpy.savez has no room for one called "file"
             if array.dtype == object:  # strings: as NumPy keeps them without pickle
                 array = array.astype(str)
+            elif array.dtype.name in SMALL_TYPES:  # what NumPy writes of float8 it may not read
+                array = array.view("V1")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
 

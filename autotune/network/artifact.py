@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.memory import aligned
-from autotune.dtypes import DTYPES
+from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.errors import ArtifactError, UsageError
 from autotune.files import open_input, replacing
 from autotune.graph.reader.constant_inputs import constants_from_json, constants_to_json
@@ -66,7 +66,8 @@ class Endpoint:
     elements are copied to or from byte `offset` after that address, where they lie as a window:
     an array of some shape with strides in elements. `limit`: see `graph.network.Port`. `dtype` is
     that of the user's array; the elements that kernels read and write are `stored`, which is
-    float32 for half precision (float16, bfloat16), unless kernels take it as it `is_native`.
+    float32 for half precision (float16, bfloat16) and for float8, and a byte for integers of less,
+    unless kernels take it as it `is_native`.
     """
 
     name: str
@@ -93,19 +94,23 @@ class Endpoint:
     @property
     def is_float(self) -> bool:
         """Whether elements have fractions."""
-        return self.dtype in DTYPES and DTYPES[self.dtype].is_float
+        known = DTYPES.get(self.dtype) or SMALL_TYPES.get(self.dtype)
+        return known is not None and known.is_float
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """Dtype of the user's array; Python's objects for strings, sequences and maps."""
         if self.dtype in ("string", ""):
             return np.dtype(object)
-        known = DTYPES.get(self.dtype)
+        known = DTYPES.get(self.dtype) or SMALL_TYPES.get(self.dtype)
         return np.dtype(self.dtype) if known is None else known.numpy
 
 
 def stored_dtype(dtype: str) -> str:
-    """Dtype of the elements of a port in memory: halves are converted at the edge of a network."""
+    """Dtype of the elements of a port in memory: halves and small types are converted at the edge
+    of a network."""
+    if dtype in SMALL_TYPES:
+        return SMALL_TYPES[dtype].stored
     return DTYPES[dtype].compute if dtype in DTYPES else dtype
 
 

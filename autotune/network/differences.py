@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.dtypes import DTYPES
+from autotune.dtypes import DTYPES, SMALL_TYPES
 
 Array = NDArray[Any]
 
@@ -26,8 +26,11 @@ longest sums of common networks (k ≈ 5,000), and a few times that after a hund
 wrong, missing or doubled term of such a sum is 1e-3 and more.
 """
 
-_TOLERANCES = {d.name: 4 * d.eps for d in DTYPES.values() if d.is_narrow}
-"""Eight units of roundoff: an oracle rounds to half precision after every node, we at the end."""
+_TOLERANCES = {d.name: 4 * d.eps for d in DTYPES.values() if d.is_narrow} | {
+    d.name: 2.0**-d.digits for d in SMALL_TYPES.values() if d.is_float
+}
+"""Eight units of roundoff: an oracle rounds to half precision after every node, we at the end. Of
+floats of a byte and less one step: a number halfway between two falls on either side."""
 
 _LEAST_SCALE = 1e-30
 """Outputs smaller than this come of denormal numbers, which count as zero: no error is relative to
@@ -124,7 +127,7 @@ def max_error(actual: Array, expected: Array) -> float:
 
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether it has fractions: NumPy does not know bfloat16 as a float."""
-    known = DTYPES.get(dtype.name)
+    known = DTYPES.get(dtype.name) or SMALL_TYPES.get(dtype.name)
     return known.is_float if known else dtype.kind == "f"
 
 

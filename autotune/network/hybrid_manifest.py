@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from autotune.dtypes import SMALL_TYPES
 from autotune.network.container import CONSTANTS, model_name, object_name, require
 from autotune.network.manifest import (
     MOST_PARTS,
@@ -22,7 +23,7 @@ from autotune.network.manifest import (
     separate,
 )
 
-_DTYPES = ("float32", "float64", "float16", "bfloat16", "bool", "string", "")
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "bool", "string", "", *SMALL_TYPES)
 _INTEGERS = tuple(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))
 _MOST_DIMENSIONS = 64
 

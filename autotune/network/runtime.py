@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
@@ -368,14 +369,14 @@ def random_array(rng: np.random.Generator, port: Endpoint) -> Array:
         return np.array(_WORDS, object)[rng.integers(0, len(_WORDS), port.shape)]
     if port.is_float:
         return rng.standard_normal(port.shape).astype(port.numpy_dtype)
-    return rng.integers(0, port.limit, port.shape).astype(port.dtype)
+    return rng.integers(0, port.limit, port.shape).astype(port.numpy_dtype)
 
 
 def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
     """`given` as a contiguous array, as it is stored, if it has the shape and dtype of `end`."""
     array = given if isinstance(given, np.ndarray) else as_array(end.name, given)
     if array.dtype != dtype:
-        name = "ml_dtypes.bfloat16" if end.dtype == "bfloat16" else f"'{dtype}'"
+        name = f"ml_dtypes.{dtype}" if hasattr(ml_dtypes, dtype.name) else f"'{dtype}'"
         raise UsageError(
             f"input '{end.name}' has dtype {array.dtype}, expected {dtype}",
             f"convert it: array.astype({name})",

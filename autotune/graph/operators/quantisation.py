@@ -11,10 +11,10 @@ products of what is dequantised, multiplied and quantised again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
+from autotune.dtypes import DTYPES, SMALL_TYPES, SmallType
 from autotune.errors import ModelError
 from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
 from autotune.graph.operators.definition import Attrs, Folding, Operator
@@ -36,24 +36,25 @@ from autotune.te.expr import (
 
 _SINGLE = ((), (1,))
 """Shapes of one scale for all of a tensor."""
-_BYTES = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
 
 
 def _quantize(attrs: Attrs, x: Expr, scale: Expr | None = None, zero: Expr | None = None) -> Expr:
     """saturated(round(x / scale) + zero), halves to even."""
     to = attrs["to"]
-    info = np.iinfo(to)
+    low, high = attrs.get("limits", (DTYPES[to].low, DTYPES[to].high))
     real = cast("float32", x)
     steps = call("round", real if scale is None else div(real, scale))
     if zero is not None:
         steps = add(steps, cast("float32", zero))
-    return cast(to, minimum(f32(float(info.max)), maximum(f32(float(info.min)), steps)))
+    return cast(to, minimum(f32(float(high)), maximum(f32(float(low)), steps)))
 
 
 def _dequantize(attrs: Attrs, q: Expr, scale: Expr, zero: Expr | None = None) -> Expr:
     """(q - zero) · scale."""
     if zero is None:
         return mul(cast("float32", q), scale)
+    if dtype_of(q) == "float32":
+        return mul(sub(q, zero), scale)
     if isinstance(zero, Const) and dtype_of(q) != "int32":
         return mul(sub(cast("float32", q), f32(float(zero.value))), scale)
     return mul(cast("float32", sub(cast("int32", q), cast("int32", zero))), scale)
@@ -61,7 +62,6 @@ def _dequantize(attrs: Attrs, q: Expr, scale: Expr, zero: Expr | None = None) ->
 
 def _aligned(editor: Editor, node: Node) -> None:
     """Scale and zero point in shapes that repeat along the tensor; a zero point of 0 is none."""
-    node = replace(node, inputs=tuple(_bytes(editor, n) for n in node.inputs))
     name, scale, *rest = node.inputs
     zero = rest[0] if rest else ""
     check_scale(editor, node, scale)
@@ -69,17 +69,27 @@ def _aligned(editor: Editor, node: Node) -> None:
     if zero and zero in editor.constants and not editor.constants[zero].any():
         zero = ""
     names = [_along(editor, node, n) for n in (scale, zero) if n]
-    op = "Quantize" if node.op == "QuantizeLinear" else "Dequantize"
-    attrs = {"to": editor.types[node.output].dtype} if op == "Quantize" else {}
-    editor.emit(Node(node.name, op, (name, *names), node.outputs, attrs))
+    if node.op == "DequantizeLinear":
+        editor.emit(Node(node.name, "Dequantize", (name, *names), node.outputs))
+        return
+    attrs: Attrs = {"to": editor.types[node.output].dtype}
+    small = SMALL_TYPES.get(node.attrs.get("small_type", ""))
+    if small is not None and small.is_float:
+        _in_small_floats(editor, node, small, (name, *names))
+        return
+    if small is not None:
+        attrs = {**attrs, "limits": (int(small.low), int(small.high))}
+    editor.emit(Node(node.name, "Quantize", (name, *names), node.outputs, attrs))
 
 
-def _bytes(editor: Editor, name: str) -> str:
-    """A constant of integers that are shorter than a byte as one of bytes; any other as it is."""
-    value = editor.constants.get(name) if name else None
-    if value is None or value.dtype.name not in _BYTES:
-        return name
-    return editor.constant(f"{name}.bytes", value.astype(_BYTES[value.dtype.name]))
+def _in_small_floats(editor: Editor, node: Node, small: SmallType, names: tuple[str, ...]) -> None:
+    """x / scale + zero, rounded to a value of `small`."""
+    for op, operand in zip(("Div", "Add"), names[1:], strict=False):
+        real = editor.new(f"{node.output}.real", editor.types[node.output].shape)
+        editor.emit(Node(node.name, op, (names[0], operand), (real,)))
+        names = (real, *names[1:])
+    attrs = {"to": small.name, "saturate": node.attrs.get("saturate", 1)}
+    editor.emit(Node(node.name, "ToSmallType", names[:1], node.outputs, attrs))
 
 
 def check_scale(editor: Editor, node: Node, name: str) -> None:

@@ -24,6 +24,7 @@ from autotune.graph.operators import (
     regions,
     resize,
     scatter,
+    small_types,
     top_k,
     user_operators,
     weight_only,
@@ -33,7 +34,7 @@ from autotune.graph.operators.definition import Operator
 FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
-    *(quantisation, integer_products, weight_only, lookup),
+    *(quantisation, integer_products, weight_only, lookup, small_types),
     *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
 

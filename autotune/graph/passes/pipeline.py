@@ -34,6 +34,7 @@ from autotune.graph.passes.simplify import (
     remove_identities,
 )
 from autotune.graph.passes.small_constants import store_small_constants
+from autotune.graph.passes.small_types import store_small_types
 from autotune.graph.passes.transposes import merge_transposes
 
 
@@ -63,6 +64,7 @@ class Pass:
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass("store-small-types", store_small_types),
     Pass("drop-empty-outputs", drop_empty_outputs),
     Pass("remove-dead", remove_dead),
     Pass("remove-identities", remove_identities),

@@ -82,7 +82,7 @@ def unsigned_activations(graph: Graph) -> Graph:
     for original in graph.nodes:
         node = editor.updated(original)
         name = node.output
-        if node.op == "Quantize" and node.attrs["to"] == "int8" and _has_known_zero(editor, node):
+        if node.op == "Quantize" and node.attrs == {"to": "int8"} and _has_known_zero(editor, node):
             users = [u for u in readers.get(name, []) if _dequantises(editor, u, name)]
             if name not in graph.outputs and len(users) == len(readers.get(name, [])):
                 moved.add(name)

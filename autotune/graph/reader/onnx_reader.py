@@ -301,8 +301,8 @@ def _require_types(model: ModelProto) -> None:
 def _require_dtype(value: ValueInfoProto) -> None:
     """Raises NotCompilable for an input dtype that the runtime does not support, even if unused."""
     kind = value.type.tensor_type.elem_type
-    names = {dtypes.DTYPES[d].onnx: d for d in DTYPES}
-    if kind not in names:
+    small = {d.onnx for d in dtypes.SMALL_TYPES.values()}
+    if kind not in {dtypes.DTYPES[d].onnx for d in DTYPES} | small:
         label = TensorProto.DataType.Name(kind).lower() if kind in _ALL_KINDS else str(kind)
         raise NotCompilable(
             f"input '{value.name}' has elements of type '{label}'",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import ModelProto, NodeProto, TypeProto
 
+from autotune.dtypes import SMALL_TYPES
 from autotune.errors import AutotuneError
 from autotune.graph.ir import Array, Node, TensorType
 from autotune.graph.operators.table import DTYPES
@@ -191,7 +192,8 @@ class _Surveyor:
 
     def _foreign(self, name: str) -> str:
         kind = self.folder.editor.types.get(name)
-        return f"type {_dtype_text(kind.dtype)}" if kind and kind.dtype not in DTYPES else ""
+        is_known = kind is None or kind.dtype in DTYPES or kind.dtype in SMALL_TYPES
+        return "" if kind is None or is_known else f"type {_dtype_text(kind.dtype)}"
 
     def _refuse(self, n: int, node: Node, n_nodes: int, reason: str) -> None:
         """Forget what was made of a node; its results are known by their declared types."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
-from autotune.dtypes import DTYPES
+from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.graph.reader.tensors import array_of
 
 _NAMES = {d.onnx: d.name for d in DTYPES.values() if d.is_narrow}
@@ -22,11 +22,12 @@ _TYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
 
 
 def half_ports(model: ModelProto) -> dict[str, str]:
-    """The dtypes of the inputs and outputs of `model` that are in half precision, by name."""
+    """The dtypes of the inputs and outputs of `model` that are stored in wider ones, by name."""
     kinds = {
         v.name: v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)
     }
-    return {name: _NAMES[kind] for name, kind in kinds.items() if kind in _NAMES}
+    names = _NAMES | {d.onnx: d.name for d in SMALL_TYPES.values()}
+    return {name: names[kind] for name, kind in kinds.items() if kind in names}
 
 
 def widen(model: ModelProto) -> None:

@@ -1,0 +1,61 @@
+"""① ToSmallType(x): the nearest value that a small type has, in the type that holds it.
+
+    float8 and float4:  x -> round(x / step) · step      step: the distance of values around x
+    int4, int2, …:      x -> the lowest bits of x
+
+Source: https://onnx.ai/onnx/technical/float8.html; integers beyond the range wrap, as `ml_dtypes`
+has them. Bytes are moved and dequantised as what holds them (`passes.small_types`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autotune.dtypes import SMALL_TYPES, SmallType
+from autotune.graph.operators.definition import Attrs, Operator
+from autotune.graph.operators.elementwise import of_formula
+from autotune.te.expr import (
+    Const,
+    Expr,
+    add,
+    binary,
+    call,
+    cast,
+    compare,
+    div,
+    f32,
+    maximum,
+    mul,
+    select,
+    sub,
+)
+
+_EXPONENT = Const(0x7F800000, "int32")
+
+
+def _to_small_type(attrs: Attrs, x: Expr) -> Expr:
+    kind = SMALL_TYPES[attrs["to"]]
+    if kind.is_float:
+        return _nearest(kind, bool(attrs.get("saturate", 1)), x)
+    low, bits = Const(int(kind.low), "int32"), Const(int(kind.high - kind.low), "int32")
+    above = binary("bitand", sub(cast("int32", x), low), bits)
+    return cast(kind.stored, add(above, low))
+
+
+def _nearest(kind: SmallType, is_limited: bool, x: Expr) -> Expr:
+    """The value of `kind` nearest to x, halves to even."""
+    bits = binary("bitand", call("bits_as_int32", x), _EXPONENT)
+    power = maximum(call("bits_as_float32", bits), f32(kind.smallest))
+    step = mul(power, f32(2.0**-kind.digits))
+    rounded = mul(call("round", div(x, step)), step)
+    is_negative = compare("lt", x, f32(0.0))
+    limit = kind.high if is_limited else kind.beyond
+    beyond = select(is_negative, f32(-limit), f32(limit))
+    size = call("abs", rounded)
+    fitting = select(compare("gt", size, f32(kind.high)), beyond, rounded)
+    return select(compare("gt", call("abs", x), f32(2 * kind.high)), beyond, fitting)
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "ToSmallType": of_formula(_to_small_type, any_type=True),
+}
