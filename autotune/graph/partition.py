@@ -11,7 +11,7 @@ copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 
@@ -109,10 +109,18 @@ class _Partition:
     def _add(self, group: Group, nodes: list[Node]) -> None:
         """Append nodes, each behind what its readers compute themselves."""
         for node in nodes:
-            own = [self.computed_by_readers.get(name) for name in node.inputs]
-            group.nodes += [n for n in own if n is not None and n not in group.nodes]
-            group.nodes.append(node)
+            for needed in (*self._computed_by(node), node):
+                if needed not in group.nodes:
+                    group.nodes.append(needed)
         self.placed |= {n.output for n in nodes}
+
+    def _computed_by(self, reader: Node) -> Iterator[Node]:
+        """The nodes in no group of their own that `reader` reads, each behind those it reads."""
+        for name in reader.inputs:
+            if name in self.computed_by_readers:
+                node = self.computed_by_readers[name]
+                yield from self._computed_by(node)
+                yield node
 
     def _widens(self, node: Node) -> bool:
         """Whether a node only converts to a larger type."""

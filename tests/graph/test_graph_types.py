@@ -164,3 +164,22 @@ def test_doubles_are_computed_in_float64(op: NodeProto, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-3 if is_single else 1e-11, atol=1e-12)
     if op.op_type == "Erf":
         np.testing.assert_allclose(found, np.vectorize(math.erf)(x), rtol=1e-14)
+
+
+def test_a_conversion_of_a_conversion_is_computed_where_both_are_read(tmp_path: Path) -> None:
+    """Positions of tokens that are no padding, as RoBERTa counts them."""
+    dtypes = {name: getattr(TensorProto, name.upper()) for name in ("bool", "int32", "int64")}
+    nodes = [
+        node("Cast", "ids", "is_token", to=dtypes["bool"]),
+        node("Cast", "is_token", "narrow", to=dtypes["int32"]),
+        node("Cast", "narrow", "wide", to=dtypes["int64"]),
+        node("CumSum", "wide axis", "count"),
+        node("Cast", "count", "narrow_count", to=dtypes["int32"]),
+        node("Mul", "narrow_count narrow", "y"),
+    ]
+    constants = {"axis": np.array(1)}
+    types = {"ids": "int64", "y": "int32"}
+    proto = model(nodes, {"ids": (2, 9)}, constants, opset=18, types=types)
+    inputs = {"ids": np.array([[0, 4, 3, 0, 7, 7, 0, 1, 2], [5, 0, 0, 1, 0, 0, 0, 0, 9]])}
+    found = execute(build_network(save(proto, tmp_path)), inputs)["y"]
+    np.testing.assert_array_equal(found, reference_outputs(proto, inputs)["y"])
