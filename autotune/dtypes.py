@@ -143,8 +143,9 @@ class SmallType:
 
     `numpy`: the dtype of a user's arrays. `onnx`: number of the type in a `TensorProto`. `stored`:
     name of the type of `DTYPES` that holds the values in a network. Of floats, `digits` are the
-    bits of the fraction, `smallest` is the smallest normal number, and `beyond` what a number is
-    that is too large and not limited: infinite, or NaN.
+    bits of the fraction, `smallest` is the smallest normal number, `beyond` what a number is that
+    is too large and not limited (infinite, or NaN). `of_nan`: what NaN is, a number in types
+    without one.
     """
 
     name: str
@@ -156,6 +157,7 @@ class SmallType:
     digits: int = 0
     smallest: float = 0.0
     beyond: float = float("nan")
+    of_nan: float = float("nan")
 
     @property
     def is_float(self) -> bool:
@@ -167,10 +169,10 @@ def _small_float(kind: type[Any], onnx: int) -> SmallType:
     info = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
     high, least = float(info.max), float(info.smallest_normal)
     with np.errstate(all="ignore"):
-        beyond = float(np.array(np.inf).astype(kind))
+        beyond, of_nan = (float(np.array(x).astype(kind)) for x in (np.inf, np.nan))
     name = np.dtype(kind).name
     return SmallType(
-        name, np.dtype(kind), onnx, "float32", -high, high, int(info.nmant), least, beyond
+        name, np.dtype(kind), onnx, "float32", -high, high, int(info.nmant), least, beyond, of_nan
     )
 
 

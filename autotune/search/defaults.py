@@ -82,7 +82,9 @@ def default_alternatives(
 
     Some may have no program: lowering knows limits that the cost model does not.
     """
-    found = _policy(dag, target, n_threads, max_error).unmeasured_best(_WIDE, factor)
+    found = _policy(dag, target, n_threads, max_error).unmeasured_best(
+        _WIDE, factor, one_per_order=True
+    )
     return sorted(found, key=lambda c: c.predicted_s or math.inf)[:n]
 
 

@@ -25,6 +25,7 @@ from autotune.search.cost.features import features
 from autotune.search.cost.ranker import Array, Ranker
 from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
+from autotune.search.reading_order import order_holes
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Rows, Sketch
@@ -154,11 +155,13 @@ class SketchPolicy:
         return [self._candidate(name, *pools[name], k) for name, k in chosen]
 
     def unmeasured_best(
-        self, widths: Sequence[int], factor: float = math.inf
+        self, widths: Sequence[int], factor: float = math.inf, one_per_order: bool = False
     ) -> Iterator[Candidate]:
         """What the estimate alone finds, best first: the best of each structure, then the rest.
 
-        Only what is estimated at most at `factor` times the best.
+        Only what is estimated at most at `factor` times the best. `one_per_order`: of rows whose
+        programs certainly read their constants in the same order, the best alone lives on; without
+        it, the first hundreds may differ in prefetching and in tiles of pixels only.
 
         Structures evolve side by side. In generation g only the `widths[g]` best of them go on, so
         most of the work is spent on few; the others keep the rows that they have.
@@ -166,9 +169,14 @@ class SketchPolicy:
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
         seeds = {name: self._seed_rows(sketch) for name, sketch in self.sketches.items()}
         pools = {name: found for name, found in seeds.items() if len(found[0])}
+        orders = {n: order_holes(self.dag, self.sketches[n]) for n in pools if one_per_order}
         for width in widths:
             for name in sorted(pools, key=lambda n: float(pools[n][1][0]))[:width]:
                 pools[name] = self._generation(self.sketches[name], *pools[name])
+                if one_per_order:
+                    kept = np.sort(_first_of_each(pools[name][0][:, orders[name]]))
+                    rows, scores, identity = pools[name]
+                    pools[name] = rows[kept], scores[kept], identity[kept]
         least = min((float(scores[0]) for _, scores, _ in pools.values()), default=0.0)
         ranked = sorted(
             (k > 0, float(score), name, k)

@@ -51,7 +51,8 @@ def test_segments_share_the_constants_and_the_arena(artifact: Artifact, tmp_path
     assert isinstance(model.artifact, HybridArtifact)
     networks = [s.network for s in model.artifact.segments if s.network is not None]
     assert len({id(network.constants) for network in networks}) == 1
-    assert model.artifact.constants.nbytes < 1.1 * 3 * 256 * 256 * 4
+    # columns that fill no whole tile of a program are packed with some that are not read
+    assert model.artifact.constants.nbytes < 1.5 * 3 * 256 * 256 * 4
 
 
 def test_the_branch_is_taken_that_the_data_decide(artifact: Artifact, source: Path) -> None:

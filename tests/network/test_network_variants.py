@@ -149,7 +149,8 @@ def test_threads_with_different_shapes_do_not_disturb_each_other(folder: Path) -
 
 def test_variants_share_their_weights_and_code(folder: Path) -> None:
     model_bytes = (folder / "encoder.onnx").stat().st_size
-    assert Artifact.load(folder / "all.atn").constants.nbytes <= 1.02 * model_bytes
+    # columns that fill no whole tile of a program are packed with some that are not read
+    assert Artifact.load(folder / "all.atn").constants.nbytes <= 1.06 * model_bytes
     assert (folder / "all.atn").stat().st_size <= 1.15 * model_bytes
 
 

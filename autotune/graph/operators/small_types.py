@@ -9,6 +9,7 @@ has them. Bytes are moved and dequantised as what holds them (`passes.small_type
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from autotune.dtypes import SMALL_TYPES, SmallType
@@ -53,7 +54,9 @@ def _nearest(kind: SmallType, is_limited: bool, x: Expr) -> Expr:
     beyond = select(is_negative, f32(-limit), f32(limit))
     size = call("abs", rounded)
     fitting = select(compare("gt", size, f32(kind.high)), beyond, rounded)
-    return select(compare("gt", call("abs", x), f32(2 * kind.high)), beyond, fitting)
+    nearest = select(compare("gt", call("abs", x), f32(2 * kind.high)), beyond, fitting)
+    has_nan = math.isnan(kind.of_nan)
+    return nearest if has_nan else select(compare("ne", x, x), f32(kind.of_nan), nearest)
 
 
 OPERATORS: Mapping[str, Operator] = {
