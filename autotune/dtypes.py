@@ -199,9 +199,17 @@ SMALL_TYPES: Mapping[str, SmallType] = {
 """Element types that inputs, outputs and constants of a model may have as well, by name."""
 
 
-def numpy_type(name: str) -> np.dtype[Any]:
-    """The dtype of arrays of a type of `DTYPES` or `SMALL_TYPES`."""
-    return (DTYPES.get(name) or SMALL_TYPES[name]).numpy
+PORT_TYPES: Mapping[str, DType | SmallType] = {**DTYPES, **SMALL_TYPES}
+"""All element types of tensors that go in and out of a network, by name."""
+
+
+def stored_dtype(name: str) -> str:
+    """Dtype of the elements of a port in memory; halves and small types are converted at the edge
+    of a network. Other names, as of strings, are their own."""
+    known = PORT_TYPES.get(name)
+    if known is None:
+        return name
+    return known.stored if isinstance(known, SmallType) else known.compute
 
 
 def dtype_bytes(name: str) -> int:

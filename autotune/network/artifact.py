@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.memory import aligned
-from autotune.dtypes import DTYPES, SMALL_TYPES
+from autotune.dtypes import PORT_TYPES, stored_dtype
 from autotune.errors import ArtifactError, UsageError
 from autotune.files import open_input, replacing
 from autotune.graph.reader.constant_inputs import constants_from_json, constants_to_json
@@ -94,7 +94,7 @@ class Endpoint:
     @property
     def is_float(self) -> bool:
         """Whether elements have fractions."""
-        known = DTYPES.get(self.dtype) or SMALL_TYPES.get(self.dtype)
+        known = PORT_TYPES.get(self.dtype)
         return known is not None and known.is_float
 
     @property
@@ -102,16 +102,8 @@ class Endpoint:
         """Dtype of the user's array; Python's objects for strings, sequences and maps."""
         if self.dtype in ("string", ""):
             return np.dtype(object)
-        known = DTYPES.get(self.dtype) or SMALL_TYPES.get(self.dtype)
+        known = PORT_TYPES.get(self.dtype)
         return np.dtype(self.dtype) if known is None else known.numpy
-
-
-def stored_dtype(dtype: str) -> str:
-    """Dtype of the elements of a port in memory: halves and small types are converted at the edge
-    of a network."""
-    if dtype in SMALL_TYPES:
-        return SMALL_TYPES[dtype].stored
-    return DTYPES[dtype].compute if dtype in DTYPES else dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.config import PRECISIONS
-from autotune.dtypes import DTYPES, is_float, numpy_type
+from autotune.dtypes import DTYPES, PORT_TYPES, is_float
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.graph.network import Network, Port
 from autotune.network.accuracy import GIVEN, OutputAccuracy, Report, Tally
@@ -466,7 +466,7 @@ def _view(storages: dict[str, Array], network: Network, place: Place) -> Array:
 
 def _user(array: Array, port: Port) -> Array:
     with np.errstate(over="ignore"):
-        return np.array(array).reshape(port.shape).astype(numpy_type(port.dtype))
+        return np.array(array).reshape(port.shape).astype(PORT_TYPES[port.dtype].numpy)
 
 
 def _require(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.dtypes import DTYPES, SMALL_TYPES
+from autotune.dtypes import DTYPES, PORT_TYPES, SMALL_TYPES
 
 Array = NDArray[Any]
 
@@ -127,7 +127,7 @@ def max_error(actual: Array, expected: Array) -> float:
 
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether it has fractions: NumPy does not know bfloat16 as a float."""
-    known = DTYPES.get(dtype.name) or SMALL_TYPES.get(dtype.name)
+    known = PORT_TYPES.get(dtype.name)
     return known.is_float if known else dtype.kind == "f"
 
 

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from autotune.codegen.memory import aligned
 from autotune.codegen.pack import pack
+from autotune.dtypes import stored_dtype
 from autotune.errors import CodegenError
 from autotune.graph.network import Call, Network, Port
 from autotune.loopir.nodes import Buffer, Kernel, Program
-from autotune.network.artifact import Endpoint, KernelInfo, stored_dtype
+from autotune.network.artifact import Endpoint, KernelInfo
 from autotune.network.barriers import Access, access, barriers
 from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer
 from autotune.network.memory import Place, align, live_blocks, place_of, plan_arena

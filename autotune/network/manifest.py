@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from autotune.config import MOST_THREADS, PRECISION_NAMES
-from autotune.dtypes import DTYPES, SMALL_TYPES, dtype_bytes
+from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes, stored_dtype
 from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.network.container import CONSTANTS, object_name, require
 from autotune.network.entry import ARENA, FIRST_BOUND
@@ -161,9 +161,8 @@ def _require_inside(port: Json, arena_bytes: int, bound: Mapping[int, Json]) -> 
 
 def _element_bytes(port: Json) -> int:
     dtype: str = port["dtype"]
-    if dtype in SMALL_TYPES:
-        dtype = SMALL_TYPES[dtype].stored
-    return dtype_bytes(dtype if port.get("is_native") else DTYPES[dtype].compute)
+    is_native = port.get("is_native") and dtype in DTYPES
+    return dtype_bytes(dtype if is_native else stored_dtype(dtype))
 
 
 # --- types and ranges -------------------------------------------------------------------------
@@ -262,7 +261,7 @@ def _target(value: Any) -> bool:
 _plain_port = is_record(
     name=is_text,
     shape=_extents,
-    dtype=lambda x: x in DTYPES or x in SMALL_TYPES,
+    dtype=lambda x: x in PORT_TYPES,
     base=is_number(0),
     offset=is_number(0),
     window=_window,

@@ -41,7 +41,7 @@ from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.opsets import opset_of, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
 from autotune.graph.reader.tensors import Array, array_of
-from autotune.graph.reader.widening import half_ports, widen
+from autotune.graph.reader.widening import narrow_ports, widen
 from autotune.units import format_bytes
 
 _LARGE = 1024
@@ -131,7 +131,7 @@ def load_model(
     model = read_file(Path(path))
     drop_initializers_from_inputs(model)
     bind_constants(model, constants or {})
-    halves = half_ports(model)
+    halves = narrow_ports(model)
     widen(model)
     bind_inputs(model, shapes or {})
     if compilable:

@@ -1,7 +1,7 @@
 """① Half precision (float16, bfloat16) -> float32: constants, types, and what operators convert to.
 
 Half precision is treated as a storage format: everything is computed in float32, so results are at
-least as exact as the model specifies. Inputs and outputs keep the declared types (`half_ports`),
+least as exact as the model specifies. Inputs and outputs keep the declared types (`narrow_ports`),
 and the runtime converts them.
 """
 
@@ -21,7 +21,7 @@ _TYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
 """Attributes whose number names a type."""
 
 
-def half_ports(model: ModelProto) -> dict[str, str]:
+def narrow_ports(model: ModelProto) -> dict[str, str]:
     """The dtypes of the inputs and outputs of `model` that are stored in wider ones, by name."""
     kinds = {
         v.name: v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)
