@@ -58,6 +58,16 @@ def build_subgraph(
     return _Builder(graph, group).build(arrange)
 
 
+def definition_of(graph: Graph, node: Node) -> tuple[ComputeDAG, dict[str, str]]:
+    """What a node alone computes, as it is defined, and the tensors that its operands stand for."""
+    builder = _Builder(graph, Group([node]))
+    with naming(node):
+        builder.define(node)
+    result = builder.tensors[node.output]
+    assert isinstance(result, Tensor)
+    return builder.scope.dag(result), builder.inputs | builder.constant_names
+
+
 def defined_type(graph: Graph, group: Group) -> TensorType:
     """The type of the output of a group, as the definitions of its operators have it.
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.conformance import official, read, tried
 from benchmarks.conformance_page import OTHER, reason_of
 
-N_SAMPLED = 150
+N_SAMPLED = 100
 BAD = {"wrong", "untyped", "lost"}
 
 

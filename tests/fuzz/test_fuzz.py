@@ -17,9 +17,9 @@ FAULTS: dict[str, frozenset[int]] = {
     "artifacts": frozenset(),
 }
 """Seeds that give something wrong, untyped or lost. One that no longer does has to be removed."""
-REPORTED = range(0, len(models()), 2)
-"""Every second one, of every kind: `make soak` tries them all."""
-COUNTS = {"random models": 150, "damaged models": 150, "logs": 200, "artifacts": 300}
+REPORTED = range(0, len(models()), 3)
+"""Every third one, of every kind: `make soak` tries them all."""
+COUNTS = {"random models": 100, "damaged models": 100, "logs": 200, "artifacts": 300}
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_every_outcome_is_right_or_a_refusal(name: str) -> None:
 
 @pytest.mark.slow
 def test_models_that_others_got_wrong_are_right_or_refused() -> None:
-    assert len(REPORTED) >= 300
+    assert len(REPORTED) >= 200
     assert {models()[n][0] for n in REPORTED} == {kind.__name__ for kind in kinds()}
     tally = run("reported models", REPORTED)
     assert not tally.bad

@@ -51,7 +51,7 @@ def test_random_schedules(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_many_random_schedules(name: str) -> None:
-    check_many(name, 25, 2000)
+    check_many(name, 10, 2000)
 
 
 @pytest.mark.parametrize("name", ["gemm", "conv", "max_pool", "broadcasting", "two_outputs"])
