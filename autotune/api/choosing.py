@@ -68,6 +68,7 @@ class Plan:
     `network_error` is the largest error of the outputs. `drafts`: analytic defaults of tasks that
     were found already, by key. `store`: where programs are kept and found again. `keep_cut`: a cut
     even if all of the model is faster in ONNX Runtime. `max_bytes`: most bytes of constants.
+    `split`: a dimension of which any extent is to be computed, see `splitting`.
     """
 
     model: Path
@@ -85,6 +86,7 @@ class Plan:
     keep_cut: bool = False
     store: Store | None = None
     max_bytes: int | None = None
+    split: str | None = None
     network_error: float = math.inf
     drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
 

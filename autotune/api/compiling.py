@@ -25,6 +25,7 @@ from autotune.api.cutting import Sources, cut_times
 from autotune.api.mixing import NOT_MIXED, compile_mixed, form_notes
 from autotune.api.sizing import fitting
 from autotune.api.sources import total_bytes
+from autotune.api.splitting import check_split, split_of
 from autotune.api.warm import Note
 from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
@@ -145,6 +146,7 @@ def compile(
     keep_cut: bool = False,
     cache: bool = True,
     max_size: float | None = None,
+    split: str | None = None,
     note: Note = lambda text: None,
 ) -> Compiled:
     """Compile `model` from the best records of `log`; the words are those of the command line.
@@ -153,7 +155,8 @@ def compile(
     needed. `check_inputs`: your own, of one inference or of several. `dims`: extents of dimensions
     by name, see `bindings`; `constants`: inputs that are the same in every inference. `fallback`:
     what cannot be compiled runs in ONNX Runtime, and the artifact is a `HybridArtifact`;
-    `keep_cut`: even where all of the model is faster there. `note` is told, in a line each, what a
+    `keep_cut`: even where all of the model is faster there. `split`: a dimension of which any
+    extent is computed, by the variants that there are. `note` is told, in a line each, what a
     user should know. See `compile_plan` for errors.
     """
     path, log_path = Path(model) if model else None, Path(log) if log else None
@@ -170,7 +173,9 @@ def compile(
         precision,
     )
     store = program_store() if cache else None
-    chosen_plan = replace(chosen_plan, fallback=fallback, keep_cut=keep_cut, store=store)
+    chosen_plan = replace(
+        chosen_plan, fallback=fallback, keep_cut=keep_cut, store=store, split=split
+    )
     if max_size is not None:
         n_bytes = round(max_size * total_bytes(chosen_plan.model))
         chosen_plan = replace(chosen_plan, max_bytes=n_bytes)
@@ -224,7 +229,9 @@ def compile_plan(
 def _compiled(
     sources: Sources, plan: Plan, check: bool, given: Given, note: Note, progress: Progress
 ) -> Compiled:
+    split = split_of(plan)
     artifact, networks = _programs(sources, plan, note, progress)
+    artifact = replace(artifact, split=split)
     if not runs_here(plan.target):
         if check:
             note("not checked: this CPU cannot run the code")
@@ -339,14 +346,16 @@ def _checked(
     for one, network, original in zip(artifact.variants, networks, originals, strict=True):
         fitting = [arrays for arrays in own if _fits(one, arrays)]
         reports.append(check_model(model_of(one), network, original, fitting))
+    if artifact.split is not None:
+        reports.append(check_split(artifact, plan))
     report = joint_report(reports)
     for line in report.notes:
         note(line)
     first, *others = (
         replace(one, max_error=report.error)
-        for one, report in zip(artifact.variants, reports, strict=True)
+        for one, report in zip(artifact.variants, reports, strict=False)
     )
-    return Compiled(replace(first, others=tuple(others)), report)
+    return Compiled(replace(first, others=tuple(others), split=artifact.split), report)
 
 
 def _fits(artifact: Artifact, given: Mapping[str, NDArray[Any]]) -> bool:

@@ -73,6 +73,12 @@ if TYPE_CHECKING:
     type=Times(),
     help="Most bytes of weights, such as 1.2x those of the model: slower programs where needed.",
 )
+@click.option(
+    "--split",
+    metavar="DIM",
+    help="Compute any extent of this dimension by the variants that there are: a batch of 13 as "
+    "8 + 4 + 1.",
+)
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @format_option
 @debug_option
@@ -99,6 +105,7 @@ def command(
     style: str,
     cache: bool,
     max_size: float | None,
+    split: str | None,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
@@ -132,7 +139,7 @@ def command(
     )
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
     store = program_store() if cache else None
-    plan = replace(plan, fallback=fallback, keep_cut=keep_cut, store=store)
+    plan = replace(plan, fallback=fallback, keep_cut=keep_cut, store=store, split=split)
     if max_size is not None:
         plan = replace(plan, max_bytes=round(max_size * total_bytes(plan.model)))
     path = output or Path(f"{plan.model.stem}.atn")

@@ -1,6 +1,6 @@
 """① Whether the samples of a batch are computed apart from each other: a proof on the graph.
 
-    sample_axes(graph at batch 11, graph at batch 13)   {"ids": 0, "logits": 0}
+    sample_axes((graph at batch 11, graph at batch 13), "batch", {"ids": 0})   {"logits": (0, 1)}
 
 Every tensor with samples is seen as (…, outer, n, inner, …): the sample of an element is a part of
 one of its indices. A node keeps samples apart if each element of its result reads elements of its
@@ -86,8 +86,12 @@ Known = Mapping[str, _Samples | None]
 """How each tensor holds its samples; None for one that is the same for all of them."""
 
 
+Axes = dict[str, tuple[int, int]]
+"""The axis of samples of each tensor, and how many of its indices are one sample."""
+
+
 def sample_axes(graphs: tuple[Graph, Graph], dimension: str, inputs: Mapping[str, int]) -> Axes:
-    """The axis of samples of every output, where no sample depends on another.
+    """Where every output has its samples, if none of them depends on another.
 
     `graphs`: the prepared model at the two `PROOF_EXTENTS` of `dimension`; `inputs`: the axis that
     this dimension is of each input that has it. Outputs that are the same for all samples are
@@ -97,9 +101,6 @@ def sample_axes(graphs: tuple[Graph, Graph], dimension: str, inputs: Mapping[str
     for name, axis in inputs.items():
         proof.known[name] = _Samples(math.prod(graphs[0].shape(name)[axis + 1 :]))
     return proof.axes()
-
-
-Axes = dict[str, int]
 
 
 class _Proof:
@@ -124,7 +125,7 @@ class _Proof:
             place = _place_of(samples.step, first.shape(name), PROOF_EXTENTS[0])
             if place is None or first.shape(name)[place.dim] != PROOF_EXTENTS[0] * place.inner:
                 raise self._mixed(f"output '{name}'", "its samples do not lie one after the other")
-            found[name] = place.dim
+            found[name] = place.dim, place.inner
         return found
 
     def _node(self, a: Node, b: Node) -> None:
@@ -201,11 +202,11 @@ def _counted(array: Array, step: int, n: int) -> tuple[Array, Array] | None:
 
 
 def _dims(a: Shape, b: Shape) -> Iterator[tuple[int, int]]:
-    """Dimensions that can hold the samples, with the elements of each: n outermost, or innermost."""
+    """Dimensions that can hold the samples, and indices of one: all beside n, or fewer."""
     n, m = PROOF_EXTENTS
     if len(a) != len(b):
         return
-    differ = [d for d, (x, y) in enumerate(zip(a, b)) if x != y]
+    differ = [d for d, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
     if len(differ) == 1 and a[differ[0]] % n == 0 and a[differ[0]] * m == b[differ[0]] * n:
         inner = a[differ[0]] // n
         yield differ[0], inner
@@ -325,9 +326,12 @@ class _OneSample:
 
 def _count(own: Load, samples: _Samples) -> Expr:
     """What a constant that counts samples is at a place: a number, and the sample's own number."""
-    assert samples.first is not None and samples.slope is not None
+    assert samples.first is not None
+    assert samples.slope is not None
     at = tuple(int(i.value) if isinstance(i, Const) else slice(None) for i in own.indices)
-    first, slope = (np.unique(x.reshape(own.tensor.shape)[at]) for x in (samples.first, samples.slope))
+    first, slope = (
+        np.unique(x.reshape(own.tensor.shape)[at]) for x in (samples.first, samples.slope)
+    )
     if slope.size > 1:
         raise _Foreign
     base: Expr = idx(int(first[0])) if first.size == 1 else own

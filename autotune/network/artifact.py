@@ -117,6 +117,23 @@ class KernelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """A dimension that may have any extent, as its samples are computed apart: see `blocks`.
+
+    `axes`: of each input and output with samples, the axis of them, and how many of its indices
+    are one sample.
+    """
+
+    dimension: str
+    axes: Mapping[str, tuple[int, int]]
+
+    def to_json(self) -> dict[str, Any]:
+        """As a manifest has it."""
+        axes = {name: list(pair) for name, pair in self.axes.items()}
+        return {"dimension": self.dimension, "axes": axes}
+
+
+@dataclass(frozen=True, slots=True)
 class Tuned:
     """What tuning measured of a task alone: seconds per call, on how many threads."""
 
@@ -137,7 +154,8 @@ class Artifact:
     `precision`: of the factors of products, one of `config.PRECISION_NAMES`.
     `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
     for other shapes of its inputs, over the same `constants` (the same array). `constant_kinds`:
-    bytes of constants by `layout.KINDS`, known only where it was compiled.
+    bytes of constants by `layout.KINDS`, known only where it was compiled. `split`: a dimension
+    of which any extent is computed, by the variants that there are.
     """
 
     name: str
@@ -161,11 +179,12 @@ class Artifact:
     precision: str = "f32"
     others: tuple[Artifact, ...] = ()
     constant_kinds: Mapping[str, int] = field(default_factory=dict, compare=False)
+    split: Split | None = None
 
     @property
     def variants(self) -> tuple[Artifact, ...]:
         """The model at each of its shapes: this artifact, without `others`, and these."""
-        return (replace(self, others=()), *self.others)
+        return (replace(self, others=(), split=None), *self.others)
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Restore from a pickle, which loses the alignment of the constants."""
@@ -184,6 +203,7 @@ class Artifact:
         bound = constants_to_json(self.constant_inputs)
         more: dict[str, Any] = {"constant_inputs": bound} if bound else {}
         more |= {"precision": self.precision} if self.precision != "f32" else {}
+        more |= {"split": self.split.to_json()} if self.split else {}
         return more | {
             "format": FORMAT,
             "version": VERSION,
@@ -220,7 +240,8 @@ class Artifact:
         if self.others:
             ids = {data: n for n, data in enumerate(objects)}
             used = [[ids[data] for data in each] for each in sealed]
-            manifest = joined([variant.manifest() for variant in self.variants], used) | {
+            manifests = [self.manifest(), *(other.manifest() for other in self.others)]
+            manifest = joined(manifests, used) | {
                 "version": VARIANTS_VERSION,
                 "n_objects": len(objects),
                 "parts": manifest["parts"],
@@ -300,7 +321,7 @@ def _read(parts: Container, source: Path) -> Artifact:
         require_manifest(one)
     objects, constants = _read_parts(parts, manifest, source)
     first, *others = (unsealed(one, objects, constants) for one in several)
-    return replace(first, others=tuple(others))
+    return replace(first, others=tuple(replace(other, split=None) for other in others))
 
 
 def _read_parts(parts: Container, manifest: Json, source: Path) -> tuple[dict[str, bytes], Bytes]:
@@ -365,7 +386,15 @@ def common_fields(manifest: Json) -> dict[str, Any]:
         "tasks": tuple(manifest["tasks"]),
         "constant_inputs": constants_from_json(manifest.get("constant_inputs", {})),
         "precision": manifest.get("precision", "f32"),
+        "split": _split(manifest.get("split")),
     }
+
+
+def _split(data: Json | None) -> Split | None:
+    if data is None:
+        return None
+    axes = {name: (axis, inner) for name, (axis, inner) in data["axes"].items()}
+    return Split(data["dimension"], axes)
 
 
 def _read_manifest(parts: Container, source: Path) -> Json:

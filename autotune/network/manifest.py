@@ -46,6 +46,11 @@ def require_manifest(manifest: Json) -> None:
     for port in (*manifest["inputs"], *manifest["outputs"]):
         if port["window"] is not None:
             _require_inside(port, manifest["arena_bytes"], bound)
+    axes = manifest["split"]["axes"] if "split" in manifest else {}
+    for port in (*manifest["inputs"], *manifest["outputs"]):
+        axis, inner = axes.get(port["name"], (-1, 1))
+        require(axis < len(port["shape"]), f"'{port['name']}' has not the dimension of samples")
+        require(axis < 0 or port["shape"][axis] % inner == 0, f"'{port['name']}' has part of one")
 
 
 def require_shared(manifest: Json) -> None:
@@ -62,6 +67,7 @@ def _require_fields(manifest: Json, fields: Mapping[str, Callable[[Any], bool]])
         require(holds(manifest[name]), f"'{name}' in its manifest cannot be")
     require(_constants(manifest.get("constant_inputs", {})), "its constant inputs cannot be")
     require(manifest.get("precision", "f32") in PRECISION_NAMES, "its precision cannot be")
+    require(_split(manifest.get("split")), "the dimension that it splits cannot be")
 
 
 OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error")
@@ -242,6 +248,17 @@ def _constants(value: Any) -> bool:
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
         return False
     return all(map(is_text, value))
+
+
+_axes = is_map_of(lambda x: isinstance(x, list) and len(x) == 2 and _is_axis(*x))
+
+
+def _is_axis(axis: Any, inner: Any) -> bool:
+    return is_number(0, _MOST_DIMENSIONS)(axis) and is_number(1)(inner)
+
+
+def _split(value: Any) -> bool:
+    return value is None or is_record(dimension=is_text, axes=_axes)(value)
 
 
 def _target(value: Any) -> bool:

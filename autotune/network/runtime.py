@@ -15,7 +15,8 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ from autotune.network.arguments import (
     outputs_given,
     writable_in_place,
 )
-from autotune.network.artifact import Artifact, Endpoint, KernelInfo, require_features
+from autotune.network.artifact import Artifact, Endpoint, KernelInfo, Split, require_features
+from autotune.network.blocks import Blocks
 from autotune.network.direct_call import direct_call
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
 from autotune.target import require_cores, usable_cores
@@ -122,6 +124,7 @@ class Model:
         self._team.join(self._memory)
         self._others = tuple(Model(other, n_threads, self._memory) for other in artifact.others)
         self._telling, self._by_shape = telling_shapes(artifact)
+        self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
         network = entry, self._table_address, self.n_threads
         ends = artifact.inputs, artifact.outputs
         self._direct = direct_call(*ends, self._outputs, network, self._memory, self._team)
@@ -160,7 +163,10 @@ class Model:
         model: Model = self
         if self._telling is not None:
             inputs = self._named(inputs)
-            model = self.variant(inputs)
+            number = self._number(inputs)
+            if number is None:
+                return self._by_blocks(inputs, out)
+            model = self._others[number - 1] if number else self
         if model._direct is not None:
             found = model._direct(inputs, out)
             if found is not None:
@@ -179,11 +185,40 @@ class Model:
         """
         if self._telling is None:
             return self
+        number = self._number(inputs)
+        if number is None:
+            raise _no_variant(self.artifact, inputs)
+        return self._others[number - 1] if number else self
+
+    def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+        """This model as one for a number of samples that no variant is for: its ports say so.
+
+        Raises UsageError where it is not computed by variants.
+        """
+        if self._blocks is None:
+            raise UsageError("the model has no dimension of any extent", "compile it with --split")
+        inputs = tuple(replace(end, shape=shapes[end.name]) for end in self.artifact.inputs)
+        feed = {end.name: np.broadcast_to(np.zeros(1), end.shape) for end in inputs}
+        model = object.__new__(Model)  # over the same memory: `copy` makes another
+        model.__dict__.update(self.__dict__)
+        model.artifact = replace(self.artifact, inputs=inputs, outputs=self._blocks.outputs(feed))
+        return model
+
+    def _number(self, inputs: Mapping[str, Array]) -> int | None:
+        """Which variant has the shapes of `inputs`."""
+        assert self._telling is not None
         try:
-            n = self._by_shape[self._telling(inputs)]
+            return self._by_shape.get(self._telling(inputs))
         except (KeyError, AttributeError, TypeError):
-            raise _no_variant(self.artifact, inputs) from None
-        return self._others[n - 1] if n else self
+            return None
+
+    def _by_blocks(self, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
+        if self._blocks is None:
+            raise _no_variant(self.artifact, inputs)
+        return self._blocks.run(inputs, out)
+
+    def _blocks_of(self, split: Split) -> Blocks:
+        return Blocks(self.variants, split, partial(_no_variant, self.artifact))
 
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         """Time every kernel of one inference, in order; run it a few times first to warm up."""
@@ -274,10 +309,11 @@ _Telling = Callable[[Mapping[str, Array]], object]
 def telling_shapes(artifact: Artifact) -> tuple[_Telling | None, dict[object, int]]:
     """What of the inputs tells variants apart, as a function, and their numbers by it.
 
-    One input where that is enough, else all whose shapes differ. None for a single variant.
+    One input where that is enough, else all whose shapes differ. None for a single variant of a
+    model that is not split.
     """
     shapes = _shapes(artifact)
-    if len(shapes) < 2:
+    if not shapes[0]:
         return None, {}
     alone = [n for n in shapes[0] if len({s[n] for s in shapes}) == len(shapes)]
     if alone:
@@ -289,9 +325,12 @@ def telling_shapes(artifact: Artifact) -> tuple[_Telling | None, dict[object, in
 
 
 def _shapes(artifact: Artifact) -> list[dict[str, tuple[int, ...]]]:
-    """Shapes of the inputs of each variant, as far as variants differ in them."""
+    """Shapes of the inputs of each variant, as far as variants may differ in them."""
     shapes = [{end.name: end.shape for end in a.inputs} for a in (artifact, *artifact.others)]
-    return [{n: s[n] for n in s if len({other[n] for other in shapes}) > 1} for s in shapes]
+    told = artifact.split.axes if artifact.split else {}
+    return [
+        {n: s[n] for n in s if n in told or len({other[n] for other in shapes}) > 1} for s in shapes
+    ]
 
 
 def _no_variant(artifact: Artifact, inputs: Mapping[str, Array]) -> UsageError:
@@ -299,9 +338,11 @@ def _no_variant(artifact: Artifact, inputs: Mapping[str, Array]) -> UsageError:
     require_names(artifact.inputs, inputs)
     shapes = _shapes(artifact)
     given = {n: getattr(inputs[n], "shape", ()) for n in shapes[0]}
+    any_of = f", with any '{artifact.split.dimension}'" if artifact.split else ""
     return UsageError(
         f"no variant is for inputs of shape {_shapes_text(given)}",
-        f"there are {'; '.join(map(_shapes_text, shapes))}: compile the model for more with --dim",
+        f"there are {'; '.join(map(_shapes_text, shapes))}{any_of}: "
+        "compile the model for more with --dim",
     )
 
 

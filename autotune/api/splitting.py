@@ -1,0 +1,141 @@
+"""⑪ A dimension of which any extent is computed: the proof at compile time, and its check.
+
+split_of(plan) ─► Split, for the artifact: a batch of 13 runs as 8 + 4 + 1
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from autotune.api.choosing import Plan
+from autotune.api.operators import operators_of
+from autotune.config import AUTO
+from autotune.errors import AutotuneError, UnsupportedOperator, UsageError
+from autotune.graph.ir import Graph
+from autotune.graph.network import prepared_graphs, stored_network
+from autotune.graph.reader.constant_inputs import bind_constants
+from autotune.graph.reader.dimensions import Place, Shapes, symbols
+from autotune.graph.reader.onnx_reader import read_outline
+from autotune.graph.samples import PROOF_EXTENTS, sample_axes
+from autotune.network.accuracy import Report
+from autotune.network.artifact import Artifact, Split
+from autotune.network.check import check_model
+from autotune.network.oracles import Original
+from autotune.network.runtime import model_of
+
+
+def split_of(plan: Plan) -> Split | None:
+    """Where the samples of `plan.split` are, if none depends on another; None without one.
+
+    Raises UsageError where they do, where no variant is for one sample, and for a dimension that
+    the model does not have, or not as an axis of its own.
+    """
+    name = plan.split
+    if name is None:
+        return None
+    places = _places(plan, name)
+    axes = {place.input: place.axis for place in places}
+    for variant in plan.variants:
+        lacking = [place for place in places if place.input not in variant.shapes]
+        if lacking:
+            raise UsageError(
+                f"'{name}' is to be split, and has no extents",
+                f"give those that are compiled: --dim {name}=1,4,8 --split {name}",
+            )
+    extents = {variant.shapes[p.input][p.axis] for variant in plan.variants for p in places}
+    if 1 not in extents:
+        raise UsageError(
+            f"'{name}' can only be split where a variant has extent 1",
+            f"add it: --dim {name}={','.join(map(str, sorted({1, *extents})))}",
+        )
+    graphs = tuple(_prepared(plan, _shapes_at(plan, axes, n)) for n in PROOF_EXTENTS)
+    first, second = graphs
+    found = sample_axes((first, second), name, axes)
+    outputs = {first.output_names.get(n, n): pair for n, pair in found.items()}
+    return Split(name, {n: (axis, 1) for n, axis in axes.items()} | outputs)
+
+
+def check_split(artifact: Artifact, plan: Plan) -> Report:
+    """Compare a number of samples that no variant is for with an oracle. Raises WrongNumbers."""
+    split = artifact.split
+    assert split is not None
+    extent = PROOF_EXTENTS[1]
+    axes = {end.name: split.axes[end.name][0] for end in artifact.inputs if end.name in split.axes}
+    shapes = _shapes_at(plan, axes, extent)
+    first, stored = _graph_and_prepared(plan, shapes)
+    network = stored_network(first, stored, artifact.name, artifact.model_hash)
+    network = replace(network, constant_inputs=artifact.constant_inputs)
+    original = Original(plan.model, dict(shapes), plan.random_weights, plan.constants)
+    known = {end.name: end.shape for end in artifact.inputs}
+    model = model_of(artifact).at({**known, **{n: s for n, s in shapes.items() if n in known}})
+    return check_model(model, network, original)
+
+
+def _places(plan: Plan, name: str) -> tuple[Place, ...]:
+    outline = read_outline(plan.model)
+    bind_constants(outline, plan.constants)
+    found = symbols(outline)
+    if name not in found:
+        known = ", ".join(f"'{n}'" for n in found) or "none"
+        raise UsageError(f"the model has no dimension '{name}'", f"its dimensions are {known}")
+    others = [other for other in found if other != name and name in _words(other)]
+    if others:
+        raise UsageError(
+            f"'{name}' cannot be any: '{others[0]}' follows from it", "leave out --split"
+        )
+    inputs = [place.input for place in found[name]]
+    twice = next((n for n in inputs if inputs.count(n) > 1), None)
+    if twice is not None:
+        raise UsageError(
+            f"'{name}' cannot be any: it is two dimensions of input '{twice}'", "leave out --split"
+        )
+    return found[name]
+
+
+def _words(name: str) -> set[str]:
+    """Names in a dimension that is an expression of others."""
+    try:
+        return {n.id for n in ast.walk(ast.parse(name, mode="eval")) if isinstance(n, ast.Name)}
+    except SyntaxError:
+        return set()
+
+
+def _shapes_at(plan: Plan, axes: dict[str, int], extent: int) -> Shapes:
+    shapes = dict(plan.variants[0].shapes)
+    for name, axis in axes.items():
+        shapes[name] = (*shapes[name][:axis], extent, *shapes[name][axis + 1 :])
+    return shapes
+
+
+def _prepared(plan: Plan, shapes: Shapes) -> Graph:
+    return _graph_and_prepared(plan, shapes)[1]
+
+
+def _graph_and_prepared(plan: Plan, shapes: Shapes) -> tuple[Graph, Graph]:
+    """The graph of the model, and what all passes leave of it."""
+    try:
+        graphs = [
+            graph
+            for _, graph in prepared_graphs(
+                plan.model,
+                shapes,
+                plan.random_weights,
+                operators_of(plan.operators),
+                plan.constants,
+                "f32" if plan.precision == AUTO else plan.precision,
+            )
+        ]
+    except UnsupportedOperator as error:
+        raise UsageError(
+            f"'{plan.split}' cannot be any: a part of the model runs in ONNX Runtime "
+            f"({error.message})",
+            "leave out --split",
+        ) from error
+    except AutotuneError as error:
+        raise UsageError(
+            f"'{plan.split}' cannot be any: the model does not take {PROOF_EXTENTS[0]} and "
+            f"{PROOF_EXTENTS[1]} of it: {error.message}",
+            "leave out --split",
+        ) from error
+    return graphs[0], graphs[-1]
