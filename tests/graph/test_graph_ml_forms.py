@@ -77,11 +77,6 @@ def test_a_classifier_has_labels_and_scores(post_transform: str, tmp_path: Path)
     [
         ("Imputer", {"imputed_value_floats": [5.0], "replaced_value_float": NAN}, [[NAN, 2, 0]]),
         ("Imputer", {"imputed_value_floats": [5.0, 6.0, 7.0]}, [[0, 2, 0]]),
-        (
-            "LinearRegressor",
-            {"coefficients": [1.0] * 3, "post_transform": "SOFTMAX"},
-            "post_transform of one",
-        ),
         ("OneHotEncoder", {"cats_int64s": [3, 1, 2]}, [[1, 2.5, 9]]),
         ("Normalizer", {"norm": "L2"}, [[0, 0, 0], [3, 0, 4]]),
         ("Normalizer", {"norm": "MAX"}, [[0, -1, -2], [-3, -1, -4]]),
@@ -101,6 +96,11 @@ def test_values_that_are_special(
     [
         ("LinearRegressor", {"coefficients": [1.0, 2.0]}, "'coefficients' has 2 elements"),
         ("LinearRegressor", {**LINEAR, "post_transform": "PROBIT"}, "post_transform PROBIT"),
+        (
+            "LinearRegressor",
+            {"coefficients": [1.0] * 3, "post_transform": "SOFTMAX"},
+            "post_transform of one",
+        ),
         ("OneHotEncoder", {"cats_strings": ["a", "b"]}, "strings"),
         ("Scaler", {"offset": [1.0, 2.0], "scale": [1.0]}, "'offset' has 2 elements"),
     ],

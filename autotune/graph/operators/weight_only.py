@@ -1,6 +1,7 @@
 """① Weight-only quantisation: float data times small integers, widened while they are read.
 
     MatMulNBits(a, B, scales, zero points)          -> WeightOnlyMatMul(a, q, scale, …)
+    MatMulBnb4(a, B, absmax)                        -> the same (see `block_quantised`)
     MatMul(a, DequantizeLinear(q, scales, zeros))   -> the same (see `passes.quantised`)
 
     y[…, n] = Σ scale[k/block, n]·(Σ a[…, k]·value(q[k, n]) - zero[k/block, n]·Σ a[…, k])
@@ -19,7 +20,7 @@ from math import gcd
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape, malformed, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape
 from autotune.graph.operators.definition import (
     POINT,
     Operands,
@@ -104,7 +105,8 @@ def _n_terms(block: int) -> int:
 class SmallWeights:
     """Weights (q - zero) · scale: `q` is (k, n), scale and zero are (k/block, n).
 
-    With `bits` = 4 the values of `q` are below 16, and `block` is even.
+    With `bits` = 4 the values of `q` are below 16, and `block` is even. They then may stand for any
+    16 floats instead, `values`: the weights are values[q] · scale.
     """
 
     q: Array
@@ -112,6 +114,7 @@ class SmallWeights:
     zero: Array
     block: int
     bits: int
+    values: Array | None = None
 
 
 def weight_only_product(editor: Editor, node: Node, weights: SmallWeights, bias: str = "") -> None:
@@ -135,16 +138,23 @@ def weight_only_product(editor: Editor, node: Node, weights: SmallWeights, bias:
 
 def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None]:
     """The integers as they are stored, the values of 4 bits, and the zero points that are left."""
+    if w.values is not None:
+        return _packed(w.q), w.values.astype(np.float32), None
     shared = w.zero.flat[0] if w.zero.size and (w.zero == w.zero.flat[0]).all() else None
     if w.bits == 4:
         around = 8 if shared is None else shared
         values = (np.arange(_N_VALUES) - around).astype(np.float32)
-        packed = w.q[0::2] | (w.q[1::2] << 4)
-        return packed, values, None if shared is not None else _small(w.zero - around)
+        return _packed(w.q), values, None if shared is not None else _small(w.zero - around)
     moved = None if shared is None else w.q - shared
     if moved is not None and (moved == moved.astype(np.int8)).all():
         return moved.astype(np.int8), None, None
     return w.q, None, _small(w.zero)
+
+
+def _packed(q: Array) -> Array:
+    """Two rows of 4 bits in a byte, the even one in the lower half."""
+    packed: Array = q[0::2] | (q[1::2] << 4)
+    return packed
 
 
 def _small(zero: Array) -> Array:
@@ -167,50 +177,7 @@ def _sums(editor: Editor, node: Node, n_terms: int) -> str:
     return sums
 
 
-def _n_bits(editor: Editor, node: Node) -> None:
-    """B (n, k/block, bytes of a block) with `bits` a weight, the first one in the lowest bits."""
-    names = (*node.inputs, "", "", "")
-    values = [editor.constants.get(name) if name else None for name in names[:4]]
-    packed, scales, zeros = values[1], values[2], values[3]
-    if packed is None or scales is None or (names[3] and zeros is None):
-        raise unsupported(node, editor.graph, "its weights are computed at run time")
-    n, k, block, bits = (node.attrs.get(a, d) for a, d in _ATTRIBUTES.items())
-    if bits not in (2, 4, 8) or names[4] or k % block:
-        raise unsupported(node, editor.graph, f"{bits} bits in blocks of {block} of {k}, reordered")
-    n_blocks = k // block
-    q = _unpacked(packed.reshape(n, n_blocks, -1), bits).reshape(n, k)
-    if zeros is None:
-        zero = np.full((n, n_blocks), float(1 << (bits - 1)))
-    elif zeros.dtype == np.uint8:
-        zero = _unpacked(zeros.reshape(n, -1), bits)[:, :n_blocks].astype(np.float64)
-    else:
-        zero = zeros.reshape(n, n_blocks).astype(np.float64)
-    scale = scales.reshape(n, n_blocks).astype(np.float64)
-    bits = bits if bits == 4 else 8
-    weights = SmallWeights(q.T, scale.T, zero.T, block, bits)
-    weight_only_product(editor, node, weights, names[5])
-
-
-_ATTRIBUTES = {"N": 0, "K": 0, "block_size": 32, "bits": 4}
-
-
-def _unpacked(packed: Array, bits: int) -> Array:
-    """Whole numbers of `bits` bits along the last dimension, lowest bits first."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    parts = (packed[..., None] >> shifts) & ((1 << bits) - 1)
-    wide: Array = parts.astype(np.uint8).reshape(*packed.shape[:-1], -1)
-    return wide
-
-
-def _n_bits_shape(editor: Editor, node: Node) -> Shape | None:
-    data, k = editor.types[node.inputs[0]].shape, node.attrs.get("K", 0)
-    if not data or data[-1] != k:
-        raise malformed(node, f"K is {k} for data of {data}")
-    return (*data[:-1], node.attrs.get("N", 0))
-
-
 OPERATORS: Mapping[str, Operator] = {
-    "com.microsoft.MatMulNBits": Operator(canonical=_n_bits, shape=_n_bits_shape),
     "WeightOnlyMatMul": Operator(
         define=_define,
         takes_prologue=True,
