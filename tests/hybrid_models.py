@@ -82,7 +82,7 @@ encoded (float[4] x) => (int64[2,n] places, seq(float[k]) parts) {
 
 SCALED = f"""
 scaled (float[64,256] x) => (seq(map(int64, float[])) y) {{
-  a = ai.onnx.ml.LabelEncoder <keys_floats = [1.0], values_floats = [2.0], default_float = 0.5> (x)
+  a = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (x)
   b = MatMul (a, w1)
   c = Relu (b)
   d = MatMul (c, w2)

@@ -1,215 +1,181 @@
-"""① Operators of ai.onnx.ml on numbers -> products, comparisons and gathers.
+"""① Operators of ai.onnx.ml on numbers -> others of opset 22: what scikit-learn is converted to.
 
-    Scaler(x)           ->  (x - offset) · scale
-    Normalizer(x)       ->  x / Σ|x|, x / sqrt(Σx²) or x / max(x), by rows
-    LinearRegressor(x)  ->  x · coefficientsᵀ + intercepts
-    SVMRegressor(x)     ->  kernel(x, support vectors) · coefficients + rho
-    OneHotEncoder(x)    ->  x = every category
+    Scaler(x)                    ->  (x - offset)·scale
+    Normalizer(x)                ->  x / (max x, Σ|x| or √Σx²), rows of sum 0 as they are
+    LinearRegressor(x)           ->  post_transform(x·coefficientsᵀ + intercepts)
+    LinearClassifier(x)          ->  classlabels[argmax s], post_transform(s); s as above
+    ArrayFeatureExtractor(x, i)  ->  Gather(x, i) of the last axis
 
-Strings, and lists of maps, have no composition. Meanings: ONNX operator reference, ai.onnx.ml.
+Everything is computed in float32, as ONNX Runtime does. Strings, trees and support vectors have no
+composition here. Meanings: https://onnx.ai/onnx/operators/index.html#ai-onnx-ml
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from autotune.graph.ir import Array
 from autotune.graph.reader.composer import Composer, Composition
 
-_TINY = 1e-30
-"""Rows of zeros are divided by this."""
+_POST_TRANSFORMS = {"NONE": "Identity", "SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}
 
 
-def _dtype(c: Composer) -> str:
-    c.shape(0)
-    return c.types[c.input(0)].dtype
+def _floats(c: Composer, name: str, *shape: int) -> Array:
+    """The attribute as float32 [*shape]; refused where it has another number of elements."""
+    values = np.array(c.attr(name, ()), np.float32)
+    if values.size != abs(int(np.prod(shape))) and -1 not in shape:
+        raise c.refuse(f"'{name}' has {values.size} elements")
+    return values.reshape(shape)
 
 
-def _columns(c: Composer) -> int:
-    """Columns of the first input, which has to be a matrix."""
-    shape = c.shape(0)
-    if len(shape) != 2:
-        raise c.refuse(f"its input of shape {shape} is no matrix")
-    return shape[1]
+def _number(c: Composer, n: int = 0) -> str:
+    """Input `n` as float32; refused where it is not of numbers."""
+    kind = c.types.get(c.input(n))
+    if kind is None or kind.dtype in ("object", "string"):
+        raise c.refuse("the operand is not a tensor of numbers")
+    return c.input(n) if kind.dtype == "float32" else c.cast(c.input(n), "float32")
 
 
-def _floats(c: Composer, name: str) -> Array:
-    return np.array(c.attr(name, ()), np.float32)
+def _n_features(c: Composer, n: int = 0) -> int:
+    """Columns of the matrix that input `n` is."""
+    if c.rank(n) != 2:
+        raise c.refuse(f"an operand of {c.rank(n)} dimensions")
+    return c.shape(n)[1]
 
 
-def _float_rows(c: Composer) -> str:
-    """The first input in float32."""
-    return c.input(0) if _dtype(c) == "float32" else c.cast(c.input(0), "float32")
-
-
-def _matrix(c: Composer, name: str, rows: int, columns: int) -> Array:
-    """An attribute of `rows` · `columns` floats as a matrix."""
-    values = _floats(c, name)
-    if rows < 1 or values.size != rows * columns:
-        raise c.refuse(f"{values.size} {name} for {rows} rows of {columns}")
-    return values.reshape(rows, columns)
-
-
-def _per_column(c: Composer, name: str, values: Array) -> str:
-    """One value for all columns, or one for each."""
-    if values.size not in (1, _columns(c)):
-        raise c.refuse(f"{values.size} {name} for {_columns(c)} columns")
-    return c.array(values)
+# --- of features --------------------------------------------------------------------------------
 
 
 def _scaler(c: Composer) -> None:
-    """(x - offset) · scale, of all columns or of each; in float64 where x may need it."""
-    dtype = "float32" if _dtype(c) == "float32" else "float64"
-    values = (_floats(c, name).astype(dtype) for name in ("offset", "scale"))
-    offset, scale = (_per_column(c, "offsets or scales", v) for v in values)
-    scaled = c("Mul", c("Sub", c.cast(c.input(0), dtype), offset), scale)
-    c.result("Identity", c.cast(scaled, "float32"))
+    """x[…, k] -> float32[…, k]; an offset and a scale for each feature, or one for all."""
+    x = _number(c)
+    moved = c("Sub", x, c.array(_per_feature(c, "offset")))
+    c.result("Mul", moved, c.array(_per_feature(c, "scale")))
+
+
+def _per_feature(c: Composer, name: str) -> Array:
+    values = _floats(c, name, -1)
+    if values.size not in (1, c.shape(0)[-1]):
+        raise c.refuse(f"'{name}' has {values.size} elements")
+    return values
 
 
 def _normalizer(c: Composer) -> None:
-    """Rows divided by a norm; a row of zeros stays."""
-    _columns(c)
-    x, axis, norm = _float_rows(c), c.integers(1), c.attr("norm", "MAX")
-    if norm == "MAX":
-        size = c("ReduceMax", x, axis)
-        is_zero = c("Equal", size, c.float(0.0))
-        c.result("Div", x, c("Where", is_zero, c.float(1.0), size))
-    elif norm in ("L1", "L2"):
-        c.result("Div", x, c("Max", c(f"Reduce{norm}", x, axis), c.float(_TINY)))
-    else:
+    """x[n, k] -> float32[n, k], of each row."""
+    _n_features(c)
+    x, axis = _number(c), c.integers(1)
+    norm = c.attr("norm", "MAX")
+    if norm not in ("MAX", "L1", "L2"):
         raise c.refuse(f"norm {norm}")
+    reduction = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}[norm]
+    size = c(reduction, x, axis)
+    is_zero = c("Equal", size, c.float(0.0))
+    c.result("Div", x, c("Where", is_zero, c.float(1.0), size))
 
 
 def _binarizer(c: Composer) -> None:
-    """1 where x is greater than the threshold, otherwise 0."""
-    dtype = _dtype(c)
-    threshold = c.cast(c.float(c.attr("threshold", 0.0)), "float64")
-    greater = c("Greater", c.cast(c.input(0), "float64"), threshold)
-    c.result("Identity", c.cast(greater, dtype))
+    """1 where x > threshold, else 0; elements of the type of x."""
+    is_more = c("Greater", _number(c), c.float(float(c.attr("threshold", 0.0))))
+    c.result("CastLike", is_more, c.input(0))
 
 
 def _imputer(c: Composer) -> None:
-    """Values that are missing, or NaN, replaced by those of the columns."""
-    dtype = _dtype(c)
-    kind = "float" if dtype.startswith("float") else "int64"
-    imputed = np.array(c.attr(f"imputed_value_{kind}s", ()), dtype)
-    missing = np.array(c.attr(f"replaced_value_{kind}", 0), dtype)
-    filling = _per_column(c, f"imputed_value_{kind}s", imputed)
+    """Another value for each feature, or one for all, where x is the value that stands for none."""
+    is_float = c.types[c.input(0)].dtype == "float32" if c.input(0) in c.types else False
+    if not is_float:
+        raise c.refuse("the operand is not of float32")
+    absent = float(c.attr("replaced_value_float", 0.0))
     x = c.input(0)
-    found = c("IsNaN", x) if np.isnan(missing) else c("Equal", x, c.array(missing))
-    c.result("Where", found, filling, x)
-
-
-def _linear_regressor(c: Composer) -> None:
-    """[n, k] -> [n, targets]."""
-    c.result("Identity", _after(c, _linear_scores(c, c.attr("targets", 1))))
-
-
-def _linear_scores(c: Composer, n_rows: int) -> str:
-    weights = _matrix(c, "coefficients", n_rows, _columns(c))
-    scores = c("MatMul", _float_rows(c), c.array(np.ascontiguousarray(weights.T)))
-    intercepts = _floats(c, "intercepts")
-    if intercepts.size not in (0, n_rows):
-        raise c.refuse(f"{intercepts.size} intercepts for {n_rows} results")
-    return c("Add", scores, c.array(intercepts)) if intercepts.size else scores
-
-
-def _after(c: Composer, scores: str) -> str:
-    """Scores after attribute `post_transform`."""
-    match c.attr("post_transform", "NONE"):
-        case "NONE":
-            return scores
-        case "LOGISTIC":
-            return c("Sigmoid", scores)
-        case "SOFTMAX":
-            return c("Softmax", scores, axis=1)
-        case other:
-            raise c.refuse(f"post_transform {other}")
-
-
-def _linear_classifier(c: Composer) -> None:
-    """[n, k] -> labels [n] of the greatest scores, scores [n, classes]."""
-    labels = np.array(c.attr("classlabels_ints", ()), np.int64)
-    if labels.size < 2:
-        raise c.refuse("its labels are strings, or fewer than two")
-    scores = _linear_scores(c, labels.size)
-    best = c("ArgMax", scores, axis=1, keepdims=0)
-    c.bind(0, c("Gather", c.array(labels), best, axis=0))
-    c.bind(1, _after(c, scores))
-
-
-def _svm_regressor(c: Composer) -> None:
-    """[n, k] -> [n, 1]: as a sum over support vectors, or linear where there are none."""
-    n_supports, k = c.attr("n_supports", 0), _columns(c)
-    rho = _floats(c, "rho")
-    if rho.size != 1 or c.attr("post_transform", "NONE") != "NONE" or c.attr("one_class", 0):
-        raise c.refuse("it is of one class, has a post_transform or several rho")
-    x = _float_rows(c)
-    if n_supports:
-        vectors = _matrix(c, "support_vectors", n_supports, k)
-        x, k = _kernel(c, x, vectors), n_supports
-    elif c.attr("kernel_type", "LINEAR") != "LINEAR":
-        raise c.refuse("its kernel has no support vectors")
-    weights = c.array(_matrix(c, "coefficients", 1, k).reshape(k, 1))
-    c.result("Add", c("MatMul", x, weights), c.array(rho))
-
-
-def _kernel(c: Composer, x: str, vectors: Array) -> str:
-    """[n, k] and support vectors [s, k] -> [n, s]; parameters: gamma, coef0, degree."""
-    kind, given = c.attr("kernel_type", "LINEAR"), _floats(c, "kernel_params")
-    if kind != "LINEAR" and given.size != 3:
-        raise c.refuse(f"{given.size} kernel_params instead of 3")
-    gamma, coef0, degree = map(float, given if given.size == 3 else (0.0, 0.0, 0.0))
-    if kind == "RBF":  # of differences: squares that are taken apart cancel
-        apart = c("Sub", c("Unsqueeze", x, c.integers(1)), c.array(vectors))
-        squares = c("ReduceSumSquare", apart, c.integers(2), keepdims=0)
-        return c("Exp", c("Mul", squares, c.float(-gamma)))
-    product = c("MatMul", x, c.array(np.ascontiguousarray(vectors.T)))
-    if kind == "LINEAR":
-        return product
-    scaled = c("Add", c("Mul", product, c.float(gamma)), c.float(coef0))
-    if kind == "SIGMOID":
-        return c("Tanh", scaled)
-    if kind == "POLY":
-        return c("Pow", scaled, c.float(degree))
-    raise c.refuse(f"kernel_type {kind}")
+    is_absent = c("IsNaN", x) if np.isnan(absent) else c("Equal", x, c.float(absent))
+    c.result("Where", is_absent, c.array(_per_feature(c, "imputed_value_floats")), x)
 
 
 def _extractor(c: Composer) -> None:
-    """Columns of the last dimension; of a vector they are a row."""
-    shape = c.shape(0)
-    x = c.input(0) if len(shape) > 1 else c.reshaped(c.input(0), 1, *shape)
-    c.result("Gather", x, c.reshaped(c.input(1), -1), axis=-1)
+    """x[…, k], indices of n elements -> […, n]; of a vector [1, n]."""
+    kind = c.types.get(c.input(0))
+    if kind is None or kind.dtype in ("object", "string"):
+        raise c.refuse("the operand is not a tensor of numbers")
+    indices = c.reshaped(c.input(1), int(np.prod(c.shape(1))))
+    x = c.input(0) if c.rank(0) > 1 else c("Unsqueeze", c.input(0), c.integers(0))
+    c.result("Gather", x, indices, axis=-1)
 
 
 def _one_hot(c: Composer) -> None:
-    """A last dimension of categories; what is none of them is zero throughout."""
+    """x[…] -> float32[…, n]: 1 at the place of the category that x is, 0 everywhere for others."""
     categories = np.array(c.attr("cats_int64s", ()), np.int64)
     if not categories.size or not c.attr("zeros", 1):
-        raise c.refuse("its categories are strings, or others have to fail")
-    whole = c.cast(c.input(0), "int64")
-    column = c("Unsqueeze", whole, c.integers(len(c.shape(0))))
-    c.result("Identity", c.cast(c("Equal", column, c.array(categories)), "float32"))
+        raise c.refuse("categories that are strings, or values without a category")
+    _number(c)
+    x = c("Unsqueeze", c.cast(c.input(0), "int64"), c.integers(-1))
+    c.result("Cast", c("Equal", x, c.array(categories)), to=1)
 
 
 def _vectorizer(c: Composer) -> None:
-    """Matrices beside each other in float32."""
-    given = tuple(c.attr("inputdimensions", ()))
-    shapes = [c.shape(n) for n in range(len(c.node.inputs))]
-    if any(len(s) != 2 for s in shapes) or given != tuple(s[1] for s in shapes if len(s) == 2):
-        raise c.refuse(f"inputs of shapes {shapes} for inputdimensions {given}")
-    c.result("Concat", *(c.cast(n, "float32") for n in c.node.inputs), axis=1)
+    """Matrices of one number of rows -> float32[n, Σk]."""
+    n_columns = tuple(_n_features(c, k) for k in range(len(c.node.inputs)))
+    if n_columns != tuple(c.attr("inputdimensions", ())):
+        raise c.refuse("columns of another number than 'inputdimensions'")
+    c.result("Concat", *(_number(c, k) for k in range(len(n_columns))), axis=1)
+
+
+# --- linear models ------------------------------------------------------------------------------
+
+
+def _scores(c: Composer, n_targets: int) -> str:
+    """x[n, k] -> x·coefficientsᵀ + intercepts, [n, n_targets]."""
+    n_features = _n_features(c)
+    weights = _floats(c, "coefficients", n_targets, n_features)
+    product = c("MatMul", _number(c), c.array(np.ascontiguousarray(weights.T)))
+    if not c.attr("intercepts", ()):
+        return product
+    return c("Add", product, c.array(_floats(c, "intercepts", n_targets)))
+
+
+def _post_transform(c: Composer) -> tuple[str, dict[str, Any]]:
+    """The operator that turns scores into results."""
+    name = c.attr("post_transform", "NONE")
+    if name not in _POST_TRANSFORMS:
+        raise c.refuse(f"post_transform {name}")
+    return _POST_TRANSFORMS[name], {"axis": -1} if name == "SOFTMAX" else {}
+
+
+def _regressor(c: Composer) -> None:
+    """x[n, k] -> float32[n, targets]. A transformed single target is refused: ONNX Runtime leaves it
+    as it is, against the standard."""
+    op, attrs = _post_transform(c)
+    n_targets = int(c.attr("targets", 1))
+    if n_targets == 1 and op != "Identity":
+        raise c.refuse("post_transform of one target")
+    c.result(op, _scores(c, n_targets), **attrs)
+
+
+def _classifier(c: Composer) -> None:
+    """x[n, k] -> int64[n], float32[n, classes]. What one score says of two classes differs between
+    runtimes, and is refused."""
+    labels = np.array(c.attr("classlabels_ints", ()), np.int64)
+    if c.attr("classlabels_strings", ()) or labels.size != len(c.attr("intercepts", ())):
+        raise c.refuse("labels that are strings, or one score for two classes")
+    if labels.size < 2:
+        raise c.refuse(f"{labels.size} classes")
+    op, attrs = _post_transform(c)
+    scores = _scores(c, labels.size)
+    if c.wants(0):
+        best = c("ArgMax", scores, axis=1, keepdims=0)
+        c.result("Gather", c.array(labels), best)
+    if c.wants(1):
+        c.bind(1, c(op, scores, **attrs))
 
 
 COMPOSITIONS: dict[str, Composition] = {
-    "ai.onnx.ml.ArrayFeatureExtractor": _extractor,
-    "ai.onnx.ml.Binarizer": _binarizer,
-    "ai.onnx.ml.FeatureVectorizer": _vectorizer,
-    "ai.onnx.ml.Imputer": _imputer,
-    "ai.onnx.ml.LinearClassifier": _linear_classifier,
-    "ai.onnx.ml.LinearRegressor": _linear_regressor,
-    "ai.onnx.ml.Normalizer": _normalizer,
-    "ai.onnx.ml.OneHotEncoder": _one_hot,
     "ai.onnx.ml.Scaler": _scaler,
-    "ai.onnx.ml.SVMRegressor": _svm_regressor,
+    "ai.onnx.ml.Normalizer": _normalizer,
+    "ai.onnx.ml.Binarizer": _binarizer,
+    "ai.onnx.ml.Imputer": _imputer,
+    "ai.onnx.ml.ArrayFeatureExtractor": _extractor,
+    "ai.onnx.ml.OneHotEncoder": _one_hot,
+    "ai.onnx.ml.FeatureVectorizer": _vectorizer,
+    "ai.onnx.ml.LinearRegressor": _regressor,
+    "ai.onnx.ml.LinearClassifier": _classifier,
 }
