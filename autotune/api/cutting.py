@@ -133,12 +133,19 @@ def _loadable(segment: Segment) -> Segment:
 
 
 def require_tunable(sources: Sources, name: str) -> None:
-    """Raise NotCompilable where ONNX Runtime would run all of a model."""
-    if not any(network.tasks for network in sources.wholes):
+    """Raise NotCompilable where ONNX Runtime would run all of a model, or nothing is computed."""
+    if any(network.tasks for network in sources.wholes):
+        return
+    nothing = f"there is nothing to tune in {name}"
+    if sources.cuts:
         raise NotCompilable(
-            f"there is nothing to tune in {name}: all of it runs in ONNX Runtime",
+            f"{nothing}: all of it runs in ONNX Runtime",
             "see why with --no-fallback; autotune compile takes it as it is",
         )
+    raise NotCompilable(
+        f"{nothing}: it computes nothing at these shapes",
+        "autotune compile takes it as it is",
+    )
 
 
 def outside_texts(cut: Cut) -> Iterator[str]:

@@ -143,6 +143,16 @@ def test_inputs_that_decide_shapes_are_named_with_the_option(cli: Cli, tmp_path:
     assert "ONNX Runtime" not in bound.err
 
 
+def test_where_nothing_is_computed_tune_does_not_blame_onnxruntime(
+    cli: Cli, tmp_path: Path
+) -> None:
+    text = "empty (float[0,6] x) => (float[0,6] y) { y = Relu (x) }"
+    done = cli("tune", models.saved(text, tmp_path), "--time", "2s", cwd=tmp_path)
+    assert done.code == 1
+    assert "nothing to tune in empty.onnx: it computes nothing at these shapes" in done.err
+    assert "ONNX Runtime" not in done.err
+
+
 def test_no_fallback_names_all_that_is_missing(cli: Cli, tmp_path: Path) -> None:
     text = models.DETECTOR.replace(
         "e = Sigmoid (d)", "e0 = Sigmoid (d)\n  e = RandomNormalLike (e0)"
