@@ -14,7 +14,12 @@ from onnx import ModelProto, helper, numpy_helper, save
 
 from autotune.errors import AutotuneError
 from autotune.graph.network import Network, build_network
+from autotune.loopir.lower import lower
+from autotune.search.defaults import default_candidate
+from autotune.target import host_target
+from autotune.te.evaluate import evaluate
 from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
+from tests.schedule.running import assert_computes, random_inputs
 
 pytest.importorskip("onnxruntime")
 RNG = np.random.default_rng(0)
@@ -183,6 +188,37 @@ def table(q: Array, kind: str, bits: int) -> Array:
         return q.astype(getattr(ml_dtypes, kind))
     q = q.astype(np.uint8)
     return q[..., 0::2] | (q[..., 1::2] << 4) if bits == 4 else q
+
+
+@pytest.mark.parametrize(
+    "kind", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float4_e2m1fn"]
+)
+def test_weights_of_small_floats_stay_small(kind: str, tmp_path: Path) -> None:
+    w = RNG.integers(0, 256, (64, 24)).astype(np.uint8)
+    values = (w & 15 if "4_" in kind else w).view(getattr(ml_dtypes, kind))
+    values = np.where(np.isfinite(values.astype(np.float32)), values, values.dtype.type(0.5))
+    x, scale = RNG.standard_normal((3, 64)).astype(np.float32), positive(4, 24)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["real"], axis=0, block_size=16),
+        helper.make_node("MatMul", ["x", "real"], ["y"]),
+    ]
+    tensors = [numpy_helper.from_array(values, "w"), numpy_helper.from_array(scale, "s")]
+    ports = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", (3, 64)), ("y", (3, 24)))]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], tensors)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    save(proto, tmp_path / "model.onnx")
+    network = build_network(tmp_path / "model.onnx")
+    real = values.astype(np.float64) * np.repeat(scale, 16, axis=0)
+    want = x.astype(np.float64) @ real
+    found = execute(network, {"x": x})["y"]
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
+    (call,) = network.calls
+    stored = [a.nbytes for a in call.constants.values() if a.dtype.kind in "iu"]
+    assert stored == [w.size // (2 if "4_" in kind else 1)]
+    dag = network.tasks[call.task]
+    inputs = random_inputs(dag) | dict(call.constants)
+    program = lower(dag, default_candidate(dag, host_target(), 1).steps)
+    assert_computes(program, inputs, evaluate(dag, inputs), host_target(), (1,))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ The inner sums are over a few k of one block, so that a weight costs its product
 bits. Those are widened by no conversion: 4 bits within the fraction of a float whose exponent makes
 them whole numbers, 2^e + q, less 2^e. Other values of 4 bits, and blocks that are no multiple of 8,
 are uint8 of (k/2, n), the even k in the lower half, and are looked up in a table of 16 floats.
+Weights of float8 are int8 of their bits, which are moved to the places that a float32 has for them.
 A zero point that all weights share is part of the values; others are multiplied by sums of the
 data, which a node of its own computes once.
 """
@@ -20,10 +21,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from math import gcd
+from math import gcd, log2
 
 import numpy as np
 
+from autotune.dtypes import SMALL_TYPES, SmallType
 from autotune.graph.ir import Array, Editor, Node, Shape
 from autotune.graph.operators.definition import (
     POINT,
@@ -47,11 +49,13 @@ from autotune.te.expr import (
     binary,
     call,
     cast,
+    compare,
     f32,
     floordiv,
     idx,
     mod,
     mul,
+    select,
     sub,
 )
 
@@ -61,7 +65,8 @@ _IN_WORD = 8
 """Weights of 4 bits in a word."""
 _FRACTION = 23
 _BIAS = 127
-"""Bits of the fraction of a float32, and what is added to its exponent."""
+_ONE = Const(1 << _FRACTION, "int32")
+"""Bits of the fraction of a float32, what is added to its exponent, and an exponent of 1."""
 _MOST_TERMS = 8
 """Products that are summed before they are scaled: each is a weight that waits in a register."""
 
@@ -77,6 +82,9 @@ def _define(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
     if tensor(operands, 1).dtype == "int32":
         word = tensor(operands, 1)[floordiv(first, idx(_IN_WORD)), column]
         weights = [_of_word(word, n, node.attrs["zero"]) for n in range(n_terms)]
+    elif kind := SMALL_TYPES.get(node.attrs["small_type"]):
+        q = tensor(operands, 1)
+        weights = [_of_float8(q[add(first, idx(n)), column], kind) for n in range(n_terms)]
     else:
         weights = _weights(operands, first, column, n_terms)
     products: list[Expr] = [
@@ -93,8 +101,10 @@ def _define(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
 
 
 def _sum(terms: list[Expr]) -> Expr:
-    """Their sum in two chains of multiply-adds, half as long as one would be: a CPU looks ahead over
-    some dozens of instructions."""
+    """Their sum in two chains of multiply-adds, half as long as one would be.
+
+    A CPU looks ahead over some dozens of instructions.
+    """
     half = -(-len(terms) // 2)
     parts = [reduce(add, part) for part in (terms[:half], terms[half:]) if part]
     return reduce(add, parts)
@@ -124,6 +134,26 @@ def _of_word(word: Expr, n: int, zero: int) -> Expr:
     return sub(call("bits_as_float32", real), f32(float((1 << exponent) + zero)))
 
 
+def _of_float8(byte: Expr, kind: SmallType) -> Expr:
+    """The finite value of `kind` whose bits are an int8.
+
+    Sign, exponent and fraction are moved to the places that a float32 has for them, and the
+    difference of the biases is added. Below the smallest normal number s, 0.f · s is then read as
+    1.f · s/2: twice that less s is the value. No step has denormal numbers, which a CPU may be told
+    to take for zeros.
+    """
+    unit, sign = 1 << (_FRACTION - kind.digits), -(1 << 31)
+    exponent = Const((_BIAS - 1 + int(log2(kind.smallest))) << _FRACTION, "int32")
+    least = Const((_BIAS + int(log2(kind.smallest))) << _FRACTION, "int32")
+    moved = mul(cast("int32", byte), Const(unit, "int32"))
+    bits = binary("bitand", moved, Const(127 * unit + sign, "int32"))
+    real = call("bits_as_float32", add(bits, exponent))
+    is_small = compare("lt", binary("bitand", moved, Const(127 * unit, "int32")), _ONE)
+    signed = binary("bitor", binary("bitand", moved, Const(sign, "int32")), least)
+    below = sub(mul(real, f32(2.0)), call("bits_as_float32", signed))
+    return select(is_small, below, real)
+
+
 def _n_terms(block: int) -> int:
     """Products of one block that are summed before they are scaled."""
     return gcd(block, _MOST_TERMS)
@@ -134,7 +164,8 @@ class SmallWeights:
     """Weights (q - zero) · scale: `q` is (k, n), scale and zero are (k/block, n).
 
     With `bits` = 4 the values of `q` are below 16, and `block` is even. They then may stand for any
-    16 floats instead, `values`: the weights are values[q] · scale.
+    16 floats instead, `values`: the weights are values[q] · scale. `small_type`: name of the float8
+    whose bits `q` holds as int8, without zero points.
     """
 
     q: Array
@@ -143,6 +174,7 @@ class SmallWeights:
     block: int
     bits: int
     values: Array | None = None
+    small_type: str = ""
 
 
 def weight_only_product(editor: Editor, node: Node, weights: SmallWeights, bias: str = "") -> None:
@@ -160,7 +192,12 @@ def weight_only_product(editor: Editor, node: Node, weights: SmallWeights, bias:
     ]
     while not names[-1]:
         names.pop()
-    attrs = {"bits": weights.bits, "block": weights.block, "zero": shared}
+    attrs = {
+        "bits": weights.bits,
+        "block": weights.block,
+        "zero": shared,
+        "small_type": weights.small_type,
+    }
     editor.emit(Node(node.name, "WeightOnlyMatMul", tuple(names), node.outputs, attrs))
 
 
@@ -169,6 +206,8 @@ def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None, int]:
     one that all weights of 4 bits share."""
     if w.values is not None:
         return _packed(w.q), w.values.astype(np.float32), None, 0
+    if w.small_type:
+        return w.q, None, None, 0
     shared = w.zero.flat[0] if w.zero.size and (w.zero == w.zero.flat[0]).all() else None
     if w.bits == 4:
         is_whole = shared is not None and float(shared).is_integer()

@@ -151,8 +151,8 @@ def _post_transform(c: Composer) -> tuple[str, dict[str, Any]]:
 
 
 def _regressor(c: Composer) -> None:
-    """x[n, k] -> float32[n, targets]. A transformed single target is refused: ONNX Runtime leaves it
-    as it is, against the standard."""
+    """x[n, k] -> float32[n, targets]. A transformed single target is refused: ONNX Runtime leaves
+    it as it is, against the standard."""
     op, attrs = _post_transform(c)
     n_targets = int(c.attr("targets", 1))
     if n_targets == 1 and op != "Identity":
