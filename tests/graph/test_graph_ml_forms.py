@@ -21,6 +21,14 @@ from tests.graph.onnx_models import (
 
 ML = "ai.onnx.ml"
 NAN = float("nan")
+LARGE = 2.0**24
+VECTORS: dict[str, Any] = {
+    "coefficients": [0.5, -1.0],
+    "support_vectors": [0.5, -1.0, 0.25, 2.0, -0.5, 1.0],
+    "n_supports": 2,
+    "rho": [0.5],
+    "kernel_params": [0.1, 0.3, 3.0],
+}
 LINEAR: dict[str, Any] = {
     "coefficients": [0.5, -1.0, 0.25, 2.0, -0.5, 1.0],
     "intercepts": [0.1, -0.2],
@@ -65,6 +73,39 @@ def test_results_are_those_of_onnxruntime(
     assert error_against_onnxruntime(save(proto, tmp_path), proto) < 1e-6
 
 
+@pytest.mark.parametrize("kernel", ["LINEAR", "RBF", "POLY", "SIGMOID"])
+def test_support_vectors_of_every_kernel(kernel: str, tmp_path: Path) -> None:
+    proto = ml_model("SVMRegressor", {**VECTORS, "kernel_type": kernel}, {"x": (9, 3)})
+    assert error_against_onnxruntime(save(proto, tmp_path), proto) < 1e-5
+
+
+def test_support_vectors_left_out_are_a_linear_model(tmp_path: Path) -> None:
+    attrs = {"coefficients": [1.0, 2.0, 3.0], "rho": [0.5], "kernel_params": [0.1, 0.3, 3.0]}
+    proto = ml_model("SVMRegressor", attrs, {"x": (9, 3)})
+    assert error_against_onnxruntime(save(proto, tmp_path), proto) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "dtype", "result"),
+    [
+        ("Scaler", {"offset": [LARGE], "scale": [0.5]}, "float64", "float32"),
+        (
+            "Imputer",
+            {"replaced_value_int64": int(LARGE) + 1, "imputed_value_int64s": [9]},
+            "int64",
+            "int64",
+        ),
+    ],
+)
+def test_numbers_that_float32_does_not_hold(
+    op: str, attrs: dict[str, Any], dtype: str, result: str, tmp_path: Path
+) -> None:
+    feeds = {"x": np.array([[LARGE + 1, LARGE + 3, LARGE]], dtype)}
+    proto = ml_model(op, attrs, {"x": (1, 3)}, x=dtype, y=result)
+    results = execute(build_network(save(proto, tmp_path)), feeds)
+    np.testing.assert_array_equal(results["y"], onnxruntime_outputs(proto, feeds)["y"])
+
+
 @pytest.mark.parametrize("post_transform", ["NONE", "SOFTMAX", "LOGISTIC"])
 def test_a_classifier_has_labels_and_scores(post_transform: str, tmp_path: Path) -> None:
     attrs = {**LINEAR, "classlabels_ints": [7, -3], "post_transform": post_transform}
@@ -101,6 +142,8 @@ def test_values_that_are_special(
             {"coefficients": [1.0] * 3, "post_transform": "SOFTMAX"},
             "post_transform of one",
         ),
+        ("SVMRegressor", {**VECTORS, "one_class": 1}, "one class"),
+        ("SVMRegressor", {**VECTORS, "rho": [0.0, 1.0]}, "'rho' has 2 elements"),
         ("OneHotEncoder", {"cats_strings": ["a", "b"]}, "strings"),
         ("Scaler", {"offset": [1.0, 2.0], "scale": [1.0]}, "'offset' has 2 elements"),
     ],

@@ -4,10 +4,11 @@
     Normalizer(x)                ->  x / (max x, Σ|x| or √Σx²), rows of sum 0 as they are
     LinearRegressor(x)           ->  post_transform(x·coefficientsᵀ + intercepts)
     LinearClassifier(x)          ->  classlabels[argmax s], post_transform(s); s as above
+    SVMRegressor(x)              ->  kernel(x, support vectors)·coefficients + rho
     ArrayFeatureExtractor(x, i)  ->  Gather(x, i) of the last axis
 
-Everything is computed in float32, as ONNX Runtime does. Strings, trees and support vectors have no
-composition here. Meanings: https://onnx.ai/onnx/operators/index.html#ai-onnx-ml
+All but a Scaler of float64 is computed in float32, as ONNX Runtime does. Strings,
+trees and classes by support vectors have no composition here. Meanings: https://onnx.ai/onnx/operators/index.html#ai-onnx-ml
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array
 from autotune.graph.reader.composer import Composer, Composition
 
@@ -49,14 +51,20 @@ def _n_features(c: Composer, n: int = 0) -> int:
 
 
 def _scaler(c: Composer) -> None:
-    """x[…, k] -> float32[…, k]; an offset and a scale for each feature, or one for all."""
-    x = _number(c)
-    moved = c("Sub", x, c.array(_per_feature(c, "offset")))
-    c.result("Mul", moved, c.array(_per_feature(c, "scale")))
+    """x[…, k] -> float32[…, k]; an offset and a scale for each feature, or one for all.
+
+    Numbers of float64 are moved in float64, because most of their digits may cancel.
+    """
+    x, dtype = _number(c), "float32"
+    if c.types[c.input(0)].dtype == "float64":
+        x, dtype = c.input(0), "float64"
+    moved = c("Sub", x, c.array(_per_feature(c, "offset").astype(dtype)))
+    scaled = c("Mul", moved, c.array(_per_feature(c, "scale").astype(dtype)))
+    c.result("Cast", scaled, to=DTYPES["float32"].onnx)
 
 
-def _per_feature(c: Composer, name: str) -> Array:
-    values = _floats(c, name, -1)
+def _per_feature(c: Composer, name: str, dtype: str = "float32") -> Array:
+    values = np.array(c.attr(name, ()), dtype)
     if values.size not in (1, c.shape(0)[-1]):
         raise c.refuse(f"'{name}' has {values.size} elements")
     return values
@@ -83,13 +91,14 @@ def _binarizer(c: Composer) -> None:
 
 def _imputer(c: Composer) -> None:
     """Another value for each feature, or one for all, where x is the value that stands for none."""
-    is_float = c.types[c.input(0)].dtype == "float32" if c.input(0) in c.types else False
-    if not is_float:
-        raise c.refuse("the operand is not of float32")
-    absent = float(c.attr("replaced_value_float", 0.0))
-    x = c.input(0)
-    is_absent = c("IsNaN", x) if np.isnan(absent) else c("Equal", x, c.float(absent))
-    c.result("Where", is_absent, c.array(_per_feature(c, "imputed_value_floats")), x)
+    kind = c.types.get(c.input(0))
+    if kind is None or kind.dtype not in ("float32", "int64"):
+        raise c.refuse("the operand is neither of float32 nor of int64")
+    x, given = c.input(0), "float" if kind.dtype == "float32" else "int64"
+    absent = np.array(c.attr(f"replaced_value_{given}", 0), kind.dtype)
+    is_absent = c("IsNaN", x) if np.isnan(absent) else c("Equal", x, c.array(absent))
+    values = _per_feature(c, f"imputed_value_{given}s", kind.dtype)
+    c.result("Where", is_absent, c.array(values), x)
 
 
 def _extractor(c: Composer) -> None:
@@ -168,6 +177,43 @@ def _classifier(c: Composer) -> None:
         c.bind(1, c(op, scores, **attrs))
 
 
+# --- support vectors ----------------------------------------------------------------------------
+
+
+def _support_vectors(c: Composer) -> None:
+    """x[n, k] -> kernel(x, support vectors)·coefficients + rho, float32[n, 1]; without support
+    vectors x·coefficients + rho."""
+    n_vectors, n_features = int(c.attr("n_supports", 0)), _n_features(c)
+    if c.attr("one_class", 0) or c.attr("post_transform", "NONE") != "NONE":
+        raise c.refuse("one class, or a post_transform")
+    x = _number(c)
+    if n_vectors:
+        x = _kernel(c, x, _floats(c, "support_vectors", n_vectors, n_features))
+    elif c.attr("kernel_type", "LINEAR") != "LINEAR":
+        raise c.refuse("a kernel without support vectors")
+    weights = _floats(c, "coefficients", n_vectors or n_features, 1)
+    c.result("Add", c("MatMul", x, c.array(weights)), c.array(_floats(c, "rho", 1)))
+
+
+def _kernel(c: Composer, x: str, vectors: Array) -> str:
+    """x[n, k] and vectors [s, k] -> [n, s]; the parameters are gamma, coef0 and degree."""
+    kind = c.attr("kernel_type", "LINEAR")
+    if kind == "LINEAR":
+        return c("MatMul", x, c.array(np.ascontiguousarray(vectors.T)))
+    gamma, coef0, degree = map(float, _floats(c, "kernel_params", 3))
+    if kind == "RBF":  # exp(-gamma·|x - v|²), of differences: x² - 2xv + v² would cancel
+        apart = c("Sub", c("Unsqueeze", x, c.integers(1)), c.array(vectors))
+        squares = c("ReduceSumSquare", apart, c.integers(2), keepdims=0)
+        return c("Exp", c("Mul", squares, c.float(-gamma)))
+    product = c("MatMul", x, c.array(np.ascontiguousarray(vectors.T)))
+    scaled = c("Add", c("Mul", product, c.float(gamma)), c.float(coef0))
+    if kind == "SIGMOID":
+        return c("Tanh", scaled)
+    if kind == "POLY":
+        return c("Pow", scaled, c.float(degree))
+    raise c.refuse(f"kernel_type {kind}")
+
+
 COMPOSITIONS: dict[str, Composition] = {
     "ai.onnx.ml.Scaler": _scaler,
     "ai.onnx.ml.Normalizer": _normalizer,
@@ -178,4 +224,5 @@ COMPOSITIONS: dict[str, Composition] = {
     "ai.onnx.ml.FeatureVectorizer": _vectorizer,
     "ai.onnx.ml.LinearRegressor": _regressor,
     "ai.onnx.ml.LinearClassifier": _classifier,
+    "ai.onnx.ml.SVMRegressor": _support_vectors,
 }
