@@ -164,6 +164,11 @@ class SmallType:
         """Whether it has fractions."""
         return self.smallest > 0
 
+    @property
+    def bits(self) -> int:
+        """Bits of an element in a file."""
+        return int(self.name.removeprefix("u").removeprefix("int").removeprefix("float")[0])
+
 
 def _small_float(kind: type[Any], onnx: int) -> SmallType:
     info = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from autotune.api.bindings import Variant, networks_of
 from autotune.errors import MissingDependency, ModelError, NotCompilable, UsageError
 from autotune.graph.cut import Cut, Outside, Segment, cut_model, loadable_forms
+from autotune.graph.ir import Shape
 from autotune.graph.network import Network, Port
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import Constants
@@ -132,12 +133,19 @@ def _loadable(segment: Segment) -> Segment:
 
 
 def require_tunable(sources: Sources, name: str) -> None:
-    """Raise NotCompilable where ONNX Runtime would run all of a model."""
-    if not any(network.tasks for network in sources.wholes):
+    """Raise NotCompilable where ONNX Runtime would run all of a model, or nothing is computed."""
+    if any(network.tasks for network in sources.wholes):
+        return
+    nothing = f"there is nothing to tune in {name}"
+    if sources.cuts:
         raise NotCompilable(
-            f"there is nothing to tune in {name}: all of it runs in ONNX Runtime",
+            f"{nothing}: all of it runs in ONNX Runtime",
             "see why with --no-fallback; autotune compile takes it as it is",
         )
+    raise NotCompilable(
+        f"{nothing}: it computes nothing at these shapes",
+        "autotune compile takes it as it is",
+    )
 
 
 def outside_texts(cut: Cut) -> Iterator[str]:
@@ -155,6 +163,29 @@ def outside_texts(cut: Cut) -> Iterator[str]:
         ops = ", ".join(names[:_MOST_NAMES]) + more
         count = f"{len(nodes)} nodes, first" if len(nodes) > 1 else "node"
         yield f"  {ops} ({count} '{nodes[0].name}'): {reason}"
+    deciding = _deciding_inputs(cut)
+    if _AT_RUN_TIME in kinds and deciding:
+        names = [f"--const {name}=VALUE" for name in deciding]
+        yield f"  inputs that decide shapes and are always the same can be bound: {' '.join(names)}"
+
+
+def _deciding_inputs(cut: Cut) -> list[str]:
+    """Inputs that can be shapes: integers, one or as few as a tensor may have dimensions, that
+    an operator in ONNX Runtime reads."""
+    read = {name for s in cut.segments if s.network is None for name in s.inputs}
+    return [
+        port.name
+        for port in cut.inputs
+        if port.name in read and port.dtype in ("int32", "int64") and _is_short(port.shape)
+    ]
+
+
+_MOST_DIMENSIONS = 8
+"""Elements that an input of integers has at most where it may be a shape."""
+
+
+def _is_short(shape: Shape) -> bool:
+    return len(shape) < 2 and 0 < math.prod(shape) <= _MOST_DIMENSIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +256,13 @@ _MOST_NAMES = 6
 """Operators that a line names."""
 
 
+_AT_RUN_TIME = "a shape is known only at run time"
+
+
 def _kind(node: Outside) -> str:
     """The reason of a node, without what is of this node alone."""
     if node.reason.startswith("the shape of"):
-        return "a shape is known only at run time"
+        return _AT_RUN_TIME
     if node.reason.endswith("its condition depends on the data"):
         return f"{node.reason} (an input that decides it can be bound: --const NAME=VALUE)"
     return node.reason

@@ -28,12 +28,24 @@ from autotune.te.expr import (
 )
 
 Extent = int | np.ndarray
+Depth = int | np.ndarray
+"""One depth of a loop, or several, of shape [depths, 1]: what depends on them has a row for each"""
 Spans = Mapping[str, Extent]
 
 
 def plain(extent: Extent) -> Extent:
     """An int where it is one number."""
     return int(extent) if np.ndim(extent) == 0 else extent
+
+
+def deeper(n: int, depth: Depth, extent: Extent) -> Extent:
+    """`extent` of the loop at depth `n` where that is deeper than `depth`, else 1."""
+    if isinstance(depth, int):
+        return extent if n > depth else 1
+    inside = n > depth
+    if inside.all():
+        return extent
+    return np.where(inside, extent, 1) if inside.any() else 1
 
 
 class UnboundedIndex(Exception):

@@ -5,25 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from autotune.errors import ScheduleError
-from autotune.schedule.region import Extent, UnboundedIndex, plain, span
+from autotune.schedule.region import Depth, Extent, UnboundedIndex, plain, span
 from autotune.schedule.state import Stage, State
 from autotune.te.arith import linear
 from autotune.te.expr import Expr, Load
 
 
-def required_extents(state: State, name: str, target: Stage, depth: int) -> tuple[Extent, ...]:
+def required_extents(state: State, name: str, target: Stage, depth: Depth) -> tuple[Extent, ...]:
     """Extents of what one iteration of loop `depth` of `target` reads of tensor `name`.
 
     Reduction axes keep their extents. Quotients take regions to be tiles of the divisor: lowering
     computes the exact region. Every reader must be computed inside that loop, else ScheduleError.
     """
-    key = (name, target.name, depth)
+    key = (name, target.name, depth if isinstance(depth, int) else depth.tobytes())
     if key not in state._extents:
         state._extents[key] = _required_extents(state, name, target, depth)
     return state._extents[key]
 
 
-def _required_extents(state: State, name: str, target: Stage, depth: int) -> tuple[Extent, ...]:
+def _required_extents(state: State, name: str, target: Stage, depth: Depth) -> tuple[Extent, ...]:
     op = state[name].op
     reads = [
         (load, _extents_inside(state, state[reader.name], target, depth))
@@ -54,13 +54,13 @@ def _needed(reads: list[tuple[Load, dict[str, Extent]]], dim: int, size: int) ->
     return np.minimum(longest, size)
 
 
-def _extents_inside(state: State, reader: Stage, target: Stage, depth: int) -> dict[str, Extent]:
+def _extents_inside(state: State, reader: Stage, target: Stage, depth: Depth) -> dict[str, Extent]:
     if reader.name == target.name:
         return reader.inner_extents(depth)
     attach = reader.attach
     while attach and attach.target != target.name:
         attach = state[attach.target].attach
-    if attach is None or target.position(attach.iter) < depth:
+    if attach is None or np.any(target.position(attach.iter) < depth):
         raise ScheduleError(f"{reader.name} reads outside loop {depth} of {target.name}")
     needed = required_extents(state, reader.name, target, depth)
     return dict(zip((a.name for a in reader.axes), needed, strict=True))

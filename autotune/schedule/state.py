@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autotune.errors import ScheduleError
-from autotune.schedule.region import Extent
+from autotune.schedule.region import Depth, Extent, deeper
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
 
@@ -171,9 +171,9 @@ class Stage:
         parent = next((r.parent for r in self.splits if loop in r.children), None)
         return loop if parent is None else self.axis_of(parent)
 
-    def inner_extents(self, depth: int) -> dict[str, Extent]:
+    def inner_extents(self, depth: Depth) -> dict[str, Extent]:
         """How many values each axis takes while the loops deeper than `depth` run."""
-        leaf = {it.name: it.extent if n > depth else 1 for n, it in enumerate(self.iters)}
+        leaf = {it.name: deeper(n, depth, it.extent) for n, it in enumerate(self.iters)}
         for fused in reversed(self.fuses):
             whole = self._cover(fused.loop, leaf)
             for name, extent in zip((fused.outer, fused.inner), fused.extents, strict=True):
@@ -224,7 +224,7 @@ class State:
     stages: dict[str, Stage]
     derived: tuple[Compute, ...] = ()
     transformed: tuple[Transformed, ...] = ()
-    _extents: dict[tuple[str, str, int], tuple[Extent, ...]] = field(
+    _extents: dict[tuple[str, str, int | bytes], tuple[Extent, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
     """Answers of `required_extents`."""

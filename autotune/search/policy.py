@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Algorithm, NarrowProducts, Steps, Winograd, steps_text
 from autotune.search.cost.analysis import analyse
-from autotune.search.cost.features import features
+from autotune.search.cost.features import features, log2_seconds
 from autotune.search.cost.ranker import Array, Ranker
 from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
@@ -34,7 +34,7 @@ from autotune.te.dag import ComputeDAG
 
 POPULATION = 1024
 ELITE = 96
-GENERATIONS = 3
+GENERATIONS, CHILDREN = 3, 6
 PRUNE_LOG2 = 1.0
 """Structures whose best estimate is this far above the best of all (log2 s) are not evolved."""
 EXPLORE = 0.1
@@ -155,7 +155,11 @@ class SketchPolicy:
         return [self._candidate(name, *pools[name], k) for name, k in chosen]
 
     def unmeasured_best(
-        self, widths: Sequence[int], factor: float = math.inf, one_per_order: bool = False
+        self,
+        widths: Sequence[int],
+        factor: float = math.inf,
+        one_per_order: bool = False,
+        n_children: int = CHILDREN,
     ) -> Iterator[Candidate]:
         """What the estimate alone finds, best first: the best of each structure, then the rest.
 
@@ -164,7 +168,8 @@ class SketchPolicy:
         it, the first hundreds may differ in prefetching and in tiles of pixels only.
 
         Structures evolve side by side. In generation g only the `widths[g]` best of them go on, so
-        most of the work is spent on few; the others keep the rows that they have.
+        most of the work is spent on few; the others keep the rows that they have. `n_children`: of
+        each parent.
         """
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
         seeds = {name: self._seed_rows(sketch) for name, sketch in self.sketches.items()}
@@ -172,7 +177,7 @@ class SketchPolicy:
         orders = {n: order_holes(self.dag, self.sketches[n]) for n in pools if one_per_order}
         for width in widths:
             for name in sorted(pools, key=lambda n: float(pools[n][1][0]))[:width]:
-                pools[name] = self._generation(self.sketches[name], *pools[name])
+                pools[name] = self._generation(self.sketches[name], *pools[name], n_children)
                 if one_per_order:
                     kept = np.sort(_first_of_each(pools[name][0][:, orders[name]]))
                     rows, scores, identity = pools[name]
@@ -271,13 +276,18 @@ class SketchPolicy:
         return rows[new], scores[new]
 
     def _generation(
-        self, sketch: Sketch, rows: Rows, scores: Array, identity: Rows
+        self,
+        sketch: Sketch,
+        rows: Rows,
+        scores: Array,
+        identity: Rows,
+        n_children: int = CHILDREN,
     ) -> tuple[Rows, Array, Rows]:
-        """Parents and their children, as `_score` gives them."""
+        """Parents and the `n_children` of each, as `_score` gives them."""
         parents = rows[:ELITE]
         if not len(parents):
             return rows, scores, identity
-        children = np.repeat(parents, 6, axis=0)
+        children = np.repeat(parents, n_children, axis=0)
         mates = parents[self.rng.integers(0, len(parents), len(children))]
         crossed = sketch.cross(children, mates, self.rng)
         half = self.rng.random(len(children))[:, None] < 0.3
@@ -299,8 +309,11 @@ class SketchPolicy:
         keep &= found.valid
         if not keep.any():
             return rows[:0], np.zeros(0), found.identity[:0]
-        x = features(found, sketch, rows, self.target, self.n_threads)[keep]
-        scores = self.model.predict(x)
+        if self.model.is_trained:
+            x = features(found, sketch, rows, self.target, self.n_threads)[keep]
+            scores = self.model.predict(x)
+        else:
+            scores = log2_seconds(found, self.target, self.n_threads)[keep]
         order = np.argsort(scores, kind="stable")
         return rows[keep][order], scores[order], found.identity[keep][order]
 

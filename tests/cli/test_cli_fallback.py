@@ -128,6 +128,31 @@ def test_a_branch_that_is_never_taken_may_not_fit_the_shapes(cli: Cli, tmp_path:
     assert "run in ONNX Runtime" not in bound.err
 
 
+def test_inputs_that_decide_shapes_are_named_with_the_option(cli: Cli, tmp_path: Path) -> None:
+    text = """
+    reshaped (float[2,6] x, int64[2] to, int64[64] places) => (float[p,q] y) {
+      a = Reshape (x, to)
+      y = Relu (a)
+    }"""
+    arguments = ("compile", models.saved(text, tmp_path), "-o", "m.atn", "--no-check")
+    done = cli(*arguments, cwd=tmp_path)
+    assert done.code == 0
+    assert "can be bound: --const to=VALUE\n" in done.err
+    bound = cli(*arguments, "--const", "to=3,4", cwd=tmp_path)
+    assert bound.code == 0
+    assert "ONNX Runtime" not in bound.err
+
+
+def test_where_nothing_is_computed_tune_does_not_blame_onnxruntime(
+    cli: Cli, tmp_path: Path
+) -> None:
+    text = "empty (float[0,6] x) => (float[0,6] y) { y = Relu (x) }"
+    done = cli("tune", models.saved(text, tmp_path), "--time", "2s", cwd=tmp_path)
+    assert done.code == 1
+    assert "nothing to tune in empty.onnx: it computes nothing at these shapes" in done.err
+    assert "ONNX Runtime" not in done.err
+
+
 def test_no_fallback_names_all_that_is_missing(cli: Cli, tmp_path: Path) -> None:
     text = models.DETECTOR.replace(
         "e = Sigmoid (d)", "e0 = Sigmoid (d)\n  e = RandomNormalLike (e0)"

@@ -458,3 +458,14 @@ def test_one_hot(axis: int, tmp_path: Path) -> None:
     }
     proto = model(nodes, {"x": (2, 3)}, constants, types={"x": "int64"})
     assert_matches(proto, tmp_path)
+
+
+def test_an_optional_that_holds_a_tensor_is_that_tensor(tmp_path: Path) -> None:
+    nodes = [
+        node("Optional", "x", "o"),
+        node("OptionalHasElement", "o", "has"),
+        node("OptionalGetElement", "o", "e"),
+        node("Relu", "e"),
+    ]
+    proto = model(nodes, {"x": (3, 4)}, outputs="y has", opset=18, types={"has": "bool"})
+    assert_matches(proto, tmp_path)

@@ -35,7 +35,7 @@ def kinds(found: Cut) -> list[bool]:
         (models.DETECTOR, [True, False], ["NonMaxSuppression", "Gather", "Squeeze", "Gather"]),
         (models.BRANCH, [True, False, True], ["If"]),
         (models.TREES, [True, False], ["TreeEnsembleRegressor"]),
-        (models.SCALED, [False, True, False], ["Scaler", "ZipMap"]),
+        (models.SCALED, [True, False], ["ZipMap"]),
         (models.WORDS, [False, True], ["LabelEncoder", "Identity"]),
         (models.ENCODED, [False], ["NonZero", "SplitToSequence"]),
     ],

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from autotune.errors import DynamicShape, ExitCode, ModelError, UnsupportedOperator, UsageError
 from autotune.graph.network import build_network
-from autotune.graph.reader.onnx_reader import model_hash, prepare_model
+from autotune.graph.passes.small_constants import exact_half
+from autotune.graph.reader.onnx_reader import external_files, model_hash, prepare_model
 from tests.graph.onnx_models import (
     LIGHT,
     assert_matches,
@@ -114,6 +115,25 @@ def test_external_data(tmp_path: Path) -> None:
     before = model_hash(path)
     (tmp_path / "weights.bin").write_bytes(b"\0" * (tmp_path / "weights.bin").stat().st_size)
     assert model_hash(path) != before
+
+
+@pytest.mark.parametrize("shift", [0, 3, 8])
+def test_external_files_are_found_wherever_their_key_lies(shift: int, tmp_path: Path) -> None:
+    proto, path = mlp(), tmp_path / "model.onnx"
+    del proto.graph.initializer[1:]
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    proto = onnx.load(path, load_external_data=False)
+    proto.producer_name = "x" * (1 << 22)  # moves the key to the end of a block that is read
+    proto.producer_name = "x" * ((1 << 23) - proto.SerializeToString().index(b"location") - shift)
+    path.write_bytes(proto.SerializeToString())
+    assert external_files(path) == [tmp_path / "weights.bin"]
+
+
+def test_a_constant_is_half_precision_only_if_every_element_is() -> None:
+    halves = weights(256, 256).astype(np.float16).astype(np.float32)
+    assert exact_half(halves) is not None
+    halves[-1, -1] = 1 / 3
+    assert exact_half(halves) is None
 
 
 def test_missing_external_data(tmp_path: Path) -> None:

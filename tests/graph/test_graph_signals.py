@@ -70,6 +70,16 @@ def test_transforms(form: str, axis: int, length: int, dtype: str, tmp_path: Pat
     assert_computes(proto, {"x": x}, tmp_path, {"y": want.astype(dtype)})
 
 
+@pytest.mark.parametrize("bands", [(8, 16, 8192, 0.0, 4096.0), (20, 400, 16000, 50.0, 7600.0)])
+def test_mel_weights(bands: tuple[float, ...], tmp_path: Path) -> None:
+    names = "n l r a b"
+    constants = dict(zip(names.split(), map(np.array, bands), strict=True))
+    constants |= {n: constants[n].astype(np.float32) for n in "ab"}
+    nodes = [node("MelWeightMatrix", names, "m"), node("MatMul", "x m", "y")]
+    x = values(3, bands[1] // 2 + 1)
+    assert_computes(model(nodes, {"x": x.shape}, constants), {"x": x}, tmp_path)
+
+
 @pytest.mark.parametrize("form", ["real", "complex", "one side", "inverse"])
 @pytest.mark.parametrize(("extent", "length"), [(360, 360), (257, 512), (400, 300)])
 def test_long_transforms(form: str, extent: int, length: int, tmp_path: Path) -> None:

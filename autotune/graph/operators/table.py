@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune import dtypes
 from autotune.graph.operators import (
     bits,
+    block_quantised,
     contraction,
     convolution,
     cumulative_sum,
@@ -34,7 +35,7 @@ from autotune.graph.operators.definition import Operator
 FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
-    *(quantisation, integer_products, weight_only, lookup, small_types),
+    *(quantisation, integer_products, weight_only, block_quantised, lookup, small_types),
     *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
 

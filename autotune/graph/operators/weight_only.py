@@ -1,25 +1,32 @@
 """① Weight-only quantisation: float data times small integers, widened while they are read.
 
     MatMulNBits(a, B, scales, zero points)          -> WeightOnlyMatMul(a, q, scale, …)
+    MatMulBnb4(a, B, absmax)                        -> the same (see `block_quantised`)
     MatMul(a, DequantizeLinear(q, scales, zeros))   -> the same (see `passes.quantised`)
 
     y[…, n] = Σ scale[k/block, n]·(Σ a[…, k]·value(q[k, n]) - zero[k/block, n]·Σ a[…, k])
 
 The inner sums are over a few k of one block, so that a weight costs its product and no scaling.
-`q` is uint8 or int8 of shape (k, n), or with 4 bits (k/2, n), the even k in the lower half; the
-value of 4 bits is looked up in a table of 16 floats. A zero point that all weights share is part
-of the values; others are multiplied by sums of the data, which a node of its own computes once.
+`q` is uint8 or int8 of shape (k, n), or with 4 bits int32 of (k/8, n), the first k in the lowest
+bits. Those are widened by no conversion: 4 bits within the fraction of a float whose exponent makes
+them whole numbers, 2^e + q, less 2^e. Other values of 4 bits, and blocks that are no multiple of 8,
+are uint8 of (k/2, n), the even k in the lower half, and are looked up in a table of 16 floats.
+Weights of float8 are int8 of their bits, which are moved to the places that a float32 has for them.
+A zero point that all weights share is part of the values; others are multiplied by sums of the
+data, which a node of its own computes once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
+from functools import reduce
+from math import gcd, log2
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape, malformed, unsupported
+from autotune.dtypes import SMALL_TYPES, SmallType
+from autotune.graph.ir import Array, Editor, Node, Shape
 from autotune.graph.operators.definition import (
     POINT,
     Operands,
@@ -39,16 +46,27 @@ from autotune.te.expr import (
     Tensor,
     Var,
     add,
+    binary,
+    call,
     cast,
+    compare,
+    f32,
     floordiv,
     idx,
     mod,
     mul,
+    select,
     sub,
 )
 
 _N_VALUES = 16
 _VALUES = Const(_N_VALUES, "int32")
+_IN_WORD = 8
+"""Weights of 4 bits in a word."""
+_FRACTION = 23
+_BIAS = 127
+_ONE = Const(1 << _FRACTION, "int32")
+"""Bits of the fraction of a float32, what is added to its exponent, and an exponent of 1."""
 _MOST_TERMS = 8
 """Products that are summed before they are scaled: each is a weight that waits in a register."""
 
@@ -61,7 +79,14 @@ def _define(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
     b, j = Axis("b", a.shape[-1] // block), Axis("k", block // n_terms)
     first = add(mul(b.var, idx(block)), mul(j.var, idx(n_terms)))
     rows, column = [x.var for x in axes[:-1]], axes[-1].var
-    weights = _weights(operands, first, column, n_terms)
+    if tensor(operands, 1).dtype == "int32":
+        word = tensor(operands, 1)[floordiv(first, idx(_IN_WORD)), column]
+        weights = [_of_word(word, n, node.attrs["zero"]) for n in range(n_terms)]
+    elif kind := SMALL_TYPES.get(node.attrs["small_type"]):
+        q = tensor(operands, 1)
+        weights = [_of_float8(q[add(first, idx(n)), column], kind) for n in range(n_terms)]
+    else:
+        weights = _weights(operands, first, column, n_terms)
     products: list[Expr] = [
         mul(a[(*rows, add(first, idx(n)))], weight) for n, weight in enumerate(weights)
     ]
@@ -76,10 +101,13 @@ def _define(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
 
 
 def _sum(terms: list[Expr]) -> Expr:
-    total = terms[0]
-    for term in terms[1:]:
-        total = add(total, term)
-    return total
+    """Their sum in two chains of multiply-adds, half as long as one would be.
+
+    A CPU looks ahead over some dozens of instructions.
+    """
+    half = -(-len(terms) // 2)
+    parts = [reduce(add, part) for part in (terms[:half], terms[half:]) if part]
+    return reduce(add, parts)
 
 
 def _weights(operands: Operands, first: Expr, column: Var, n_terms: int) -> list[Expr]:
@@ -95,6 +123,37 @@ def _weights(operands: Operands, first: Expr, column: Var, n_terms: int) -> list
     return found
 
 
+def _of_word(word: Expr, n: int, zero: int) -> Expr:
+    """Weight `n` of a word, less `zero`; exact."""
+    at = 4 * n
+    if at + 4 > _FRACTION:
+        word, at = binary("shr", word, Const(12, "int32")), at - 12
+    exponent = _FRACTION - at
+    bits = binary("bitand", word, Const((_N_VALUES - 1) << at, "int32"))
+    real = binary("bitor", bits, Const((_BIAS + exponent) << _FRACTION, "int32"))
+    return sub(call("bits_as_float32", real), f32(float((1 << exponent) + zero)))
+
+
+def _of_float8(byte: Expr, kind: SmallType) -> Expr:
+    """The finite value of `kind` whose bits are an int8.
+
+    Sign, exponent and fraction are moved to the places that a float32 has for them, and the
+    difference of the biases is added. Below the smallest normal number s, 0.f · s is then read as
+    1.f · s/2: twice that less s is the value. No step has denormal numbers, which a CPU may be told
+    to take for zeros.
+    """
+    unit, sign = 1 << (_FRACTION - kind.digits), -(1 << 31)
+    exponent = Const((_BIAS - 1 + int(log2(kind.smallest))) << _FRACTION, "int32")
+    least = Const((_BIAS + int(log2(kind.smallest))) << _FRACTION, "int32")
+    moved = mul(cast("int32", byte), Const(unit, "int32"))
+    bits = binary("bitand", moved, Const(127 * unit + sign, "int32"))
+    real = call("bits_as_float32", add(bits, exponent))
+    is_small = compare("lt", binary("bitand", moved, Const(127 * unit, "int32")), _ONE)
+    signed = binary("bitor", binary("bitand", moved, Const(sign, "int32")), least)
+    below = sub(mul(real, f32(2.0)), call("bits_as_float32", signed))
+    return select(is_small, below, real)
+
+
 def _n_terms(block: int) -> int:
     """Products of one block that are summed before they are scaled."""
     return gcd(block, _MOST_TERMS)
@@ -104,7 +163,9 @@ def _n_terms(block: int) -> int:
 class SmallWeights:
     """Weights (q - zero) · scale: `q` is (k, n), scale and zero are (k/block, n).
 
-    With `bits` = 4 the values of `q` are below 16, and `block` is even.
+    With `bits` = 4 the values of `q` are below 16, and `block` is even. They then may stand for any
+    16 floats instead, `values`: the weights are values[q] · scale. `small_type`: name of the float8
+    whose bits `q` holds as int8, without zero points.
     """
 
     q: Array
@@ -112,12 +173,14 @@ class SmallWeights:
     zero: Array
     block: int
     bits: int
+    values: Array | None = None
+    small_type: str = ""
 
 
 def weight_only_product(editor: Editor, node: Node, weights: SmallWeights, bias: str = "") -> None:
     """Emit the product of input 0 of `node` with `weights`."""
     stem = f"{node.output}.weight"
-    q, values, zero = _stored(weights)
+    q, values, zero, shared = _stored(weights)
     names = [
         node.inputs[0],
         editor.constant(f"{stem}.q", np.ascontiguousarray(q)),
@@ -129,22 +192,49 @@ def weight_only_product(editor: Editor, node: Node, weights: SmallWeights, bias:
     ]
     while not names[-1]:
         names.pop()
-    attrs = {"bits": weights.bits, "block": weights.block}
+    attrs = {
+        "bits": weights.bits,
+        "block": weights.block,
+        "zero": shared,
+        "small_type": weights.small_type,
+    }
     editor.emit(Node(node.name, "WeightOnlyMatMul", tuple(names), node.outputs, attrs))
 
 
-def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None]:
-    """The integers as they are stored, the values of 4 bits, and the zero points that are left."""
+def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None, int]:
+    """The integers as they are stored, the values of 4 bits, the zero points that are left, and the
+    one that all weights of 4 bits share."""
+    if w.values is not None:
+        return _packed(w.q), w.values.astype(np.float32), None, 0
+    if w.small_type:
+        return w.q, None, None, 0
     shared = w.zero.flat[0] if w.zero.size and (w.zero == w.zero.flat[0]).all() else None
     if w.bits == 4:
-        around = 8 if shared is None else shared
+        is_whole = shared is not None and float(shared).is_integer()
+        around = int(float(shared)) if shared is not None and is_whole else _N_VALUES // 2
+        rest = None if is_whole else _small(w.zero - around)
+        if w.block % _IN_WORD == 0:
+            return _words(w.q), None, rest, around
         values = (np.arange(_N_VALUES) - around).astype(np.float32)
-        packed = w.q[0::2] | (w.q[1::2] << 4)
-        return packed, values, None if shared is not None else _small(w.zero - around)
+        return _packed(w.q), values, rest, around
     moved = None if shared is None else w.q - shared
     if moved is not None and (moved == moved.astype(np.int8)).all():
-        return moved.astype(np.int8), None, None
-    return w.q, None, _small(w.zero)
+        return moved.astype(np.int8), None, None, 0
+    return w.q, None, _small(w.zero), 0
+
+
+def _words(q: Array) -> Array:
+    """Eight rows of 4 bits in a word, the first one in the lowest bits."""
+    total = np.zeros((q.shape[0] // _IN_WORD, q.shape[1]), np.uint32)
+    for n in range(_IN_WORD):
+        total |= q[n::_IN_WORD].astype(np.uint32) << (4 * n)
+    return total.view(np.int32)
+
+
+def _packed(q: Array) -> Array:
+    """Two rows of 4 bits in a byte, the even one in the lower half."""
+    packed: Array = q[0::2] | (q[1::2] << 4)
+    return packed
 
 
 def _small(zero: Array) -> Array:
@@ -167,50 +257,7 @@ def _sums(editor: Editor, node: Node, n_terms: int) -> str:
     return sums
 
 
-def _n_bits(editor: Editor, node: Node) -> None:
-    """B (n, k/block, bytes of a block) with `bits` a weight, the first one in the lowest bits."""
-    names = (*node.inputs, "", "", "")
-    values = [editor.constants.get(name) if name else None for name in names[:4]]
-    packed, scales, zeros = values[1], values[2], values[3]
-    if packed is None or scales is None or (names[3] and zeros is None):
-        raise unsupported(node, editor.graph, "its weights are computed at run time")
-    n, k, block, bits = (node.attrs.get(a, d) for a, d in _ATTRIBUTES.items())
-    if bits not in (2, 4, 8) or names[4] or k % block:
-        raise unsupported(node, editor.graph, f"{bits} bits in blocks of {block} of {k}, reordered")
-    n_blocks = k // block
-    q = _unpacked(packed.reshape(n, n_blocks, -1), bits).reshape(n, k)
-    if zeros is None:
-        zero = np.full((n, n_blocks), float(1 << (bits - 1)))
-    elif zeros.dtype == np.uint8:
-        zero = _unpacked(zeros.reshape(n, -1), bits)[:, :n_blocks].astype(np.float64)
-    else:
-        zero = zeros.reshape(n, n_blocks).astype(np.float64)
-    scale = scales.reshape(n, n_blocks).astype(np.float64)
-    bits = bits if bits == 4 else 8
-    weights = SmallWeights(q.T, scale.T, zero.T, block, bits)
-    weight_only_product(editor, node, weights, names[5])
-
-
-_ATTRIBUTES = {"N": 0, "K": 0, "block_size": 32, "bits": 4}
-
-
-def _unpacked(packed: Array, bits: int) -> Array:
-    """Whole numbers of `bits` bits along the last dimension, lowest bits first."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    parts = (packed[..., None] >> shifts) & ((1 << bits) - 1)
-    wide: Array = parts.astype(np.uint8).reshape(*packed.shape[:-1], -1)
-    return wide
-
-
-def _n_bits_shape(editor: Editor, node: Node) -> Shape | None:
-    data, k = editor.types[node.inputs[0]].shape, node.attrs.get("K", 0)
-    if not data or data[-1] != k:
-        raise malformed(node, f"K is {k} for data of {data}")
-    return (*data[:-1], node.attrs.get("N", 0))
-
-
 OPERATORS: Mapping[str, Operator] = {
-    "com.microsoft.MatMulNBits": Operator(canonical=_n_bits, shape=_n_bits_shape),
     "WeightOnlyMatMul": Operator(
         define=_define,
         takes_prologue=True,

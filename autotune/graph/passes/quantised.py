@@ -20,6 +20,7 @@ from autotune.graph.operators.integer_products import MAX_TERMS, signed_weights,
 from autotune.graph.operators.quantisation import check_zero, dequantised, spread
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.weight_only import SmallWeights, weight_only_product
+from autotune.graph.passes.small_types import exact_small_float
 from autotune.graph.passes.whole_terms import WholeTerms
 
 _NIBBLE, _LEAST_BLOCK = 16, 8
@@ -164,6 +165,8 @@ class _Products:
         """Emit the integer form of a product, if it has one."""
         if node.op not in ("Conv", "MatMul"):
             return False
+        if self._is_of_small_floats(node):
+            return True
         x, w = (self._quantised(name) for name in node.inputs[:2])
         value = self.editor.constants.get(w.name) if w is not None else None
         if x is None or w is None or value is None or not _is_one(x):
@@ -178,6 +181,31 @@ class _Products:
         if scales is None or node.attrs.get("trans_a", 0) or is_batched or terms > most:
             return False
         self._emit(node, x, weights, scales, "float32" if is_grouped else "int32")
+        return True
+
+    def _is_of_small_floats(self, node: Node) -> bool:
+        """Emit the product of floats and weights that a float of 8 or 4 bits has exactly."""
+        maker = self.made.get(node.inputs[1])
+        if node.op != "MatMul" or maker is None or not self._is_constant(maker):
+            return False
+        value, scale = (self.editor.constants[n] for n in maker.inputs[:2])
+        kind = exact_small_float(value)
+        if kind is None or value.ndim != 2 or len(maker.inputs) > 2 or node.attrs.get("trans_a", 0):
+            return False
+        if node.attrs.get("trans_b", 0):
+            value, scale = value.T, scale.T
+        block = _block(value.shape[0], scale, np.zeros((), np.int32))
+        if not block or (kind.bits == 4 and block % 2):
+            return False
+        rows = np.broadcast_to(scale, value.shape)[::block].astype(np.float64)
+        bits = np.ascontiguousarray(value.astype(kind.numpy)).view(np.int8)
+        weights = SmallWeights(bits, rows, np.zeros(rows.shape), block, 8, small_type=kind.name)
+        if kind.bits == 4:
+            values = np.arange(_NIBBLE, dtype=np.uint8).view(kind.numpy).astype(np.float32)
+            q = bits.view(np.uint8)
+            weights = replace(weights, q=q, bits=4, values=values, small_type="")
+        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        weight_only_product(self.editor, node, weights, bias)
         return True
 
     def _is_weight_only(self, node: Node, w: _Quantised, value: Array) -> bool:

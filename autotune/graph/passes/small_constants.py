@@ -17,6 +17,8 @@ import numpy as np
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array, Editor, Graph, Node
 
+_SAMPLE = 4096
+"""Elements of an array that are looked at before all of it is."""
 _LEAST_BYTES = 64 << 10
 _MOST_ROWS = 32
 _HALVES = ("bfloat16", "float16")
@@ -51,11 +53,18 @@ def exact_half(value: Array) -> Array | None:
     if value.dtype != np.float32 or value.nbytes < _LEAST_BYTES:
         return None
     for dtype in _HALVES:
-        with np.errstate(over="ignore"):
-            half = value.astype(DTYPES[dtype].numpy)
-        if np.array_equal(half.astype(np.float32), value, equal_nan=True):
-            return half
+        if _rounded(value.flat[:_SAMPLE], dtype) is not None:  # most arrays need no more
+            half = _rounded(value, dtype)
+            if half is not None:
+                return half
     return None
+
+
+def _rounded(value: Array, dtype: str) -> Array | None:
+    """`value` in another type where that changes no element, else None."""
+    with np.errstate(over="ignore"):
+        half = value.astype(DTYPES[dtype].numpy)
+    return half if np.array_equal(half.astype(np.float32), value, equal_nan=True) else None
 
 
 def _has_few_rows(editor: Editor, node: Node) -> bool:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array, Editor, Node
+from autotune.graph.operators.movement import emit_zeros_behind
 
 
 @dataclass(slots=True)
@@ -34,20 +34,5 @@ class WholeTerms:
         weights = np.concatenate([weights, np.zeros(zeros, weights.dtype)], axis)
         at = 1 if node.op == "Conv" else len(self.editor.types[name].shape) - 1
         if (name, at) not in self.padded:
-            self.padded[name, at] = self._padded(node, name, at, missing)
+            self.padded[name, at] = emit_zeros_behind(self.editor, node, name, at, missing)
         return self.padded[name, at], weights
-
-    def _padded(self, node: Node, name: str, at: int, missing: int) -> str:
-        """`name` with `missing` zeros behind dimension `at`."""
-        kind = self.editor.types[name]
-        wide = tuple(n + missing * (d == at) for d, n in enumerate(kind.shape))
-        out = self.editor.new(f"{name}.whole", wide, kind.dtype)
-        pads = np.zeros(2 * len(wide), np.int64)
-        pads[len(wide) + at] = missing
-        zero = np.zeros((), DTYPES[kind.dtype].numpy)
-        given = (
-            self.editor.constant(f"{name}.pads", pads),
-            self.editor.constant(f"{name}.fill", zero),
-        )
-        self.editor.emit(Node(node.name, "Pad", (name, *given), (out,)))
-        return out

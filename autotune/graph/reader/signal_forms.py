@@ -169,4 +169,31 @@ def _stft(c: Composer) -> None:
     c.result("Reshape", rows, c.integers(batch, n_frames, n_bins, 2))
 
 
-COMPOSITIONS: dict[str, Composition] = {"DFT": _dft, "STFT": _stft}
+def _mel_weights(c: Composer) -> None:
+    """Bands, length of the transform, rate, lowest and highest frequency -> [bins, bands]:
+    triangles between places that are evenly apart in mel = 2595 · log10(1 + Hz / 700)."""
+    given = [c.value(n) for n in range(5)]
+    if any(v is None or v.size != 1 for v in given):
+        raise c.refuse("an input is computed at run time")
+    n_bands, length, rate, *edges = (v.reshape(-1)[0] for v in given if v is not None)
+    n_bins = int(length) // 2 + 1
+    if n_bands < 1 or length < 1 or rate < 1:
+        raise c.refuse(f"{n_bands} bands of {length} samples at {rate} Hz")
+    check_constant(c.node, 8 * n_bins * int(n_bands))
+    low, high = (2595 * np.log10(1 + float(e) / 700) for e in edges)
+    mel = np.arange(n_bands + 2) * ((high - low) / (n_bands + 2)) + low
+    places = (int(length) + 1) * (700 * (10 ** (mel / 2595) - 1)) // rate
+    left, middle, right = places[:-2], places[1:-1], places[2:]
+    k = np.arange(n_bins)[:, None]
+    rise = np.where(middle > left, (k - left) / np.maximum(middle - left, 1), 1.0)
+    fall = (right - k) / np.maximum(right - middle, 1)
+    found = np.where((left <= k) & (k <= middle), rise, 0.0)
+    found = np.where((middle <= k) & (k < right), fall, found)
+    c.result("Cast", c.array(found), to=c.attr("output_datatype", 1))
+
+
+COMPOSITIONS: dict[str, Composition] = {
+    "DFT": _dft,
+    "STFT": _stft,
+    "MelWeightMatrix": _mel_weights,
+}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,7 +251,7 @@ class _Walk:
         Those of one of the `chain` terms that it adds up, where no other term has them too.
         """
         vectors, splats = np.zeros(self.n), np.zeros(self.n)
-        inner = self._register_extents()
+        inner = self._register_extents
         term = inner | {a.name: np.ones(self.n) for a in self.op.reduce_axes}
         counts = [self._elements(access, inner) for access in self.reads]
         of_term = [self._elements(access, term) for access in self.reads]
@@ -271,7 +271,7 @@ class _Walk:
         """Rows of the matrices that one step loads: those of the result, or groups of terms."""
         marked = [x for x in self.loops if x.own and x.annotation == "tile"]
         heights = {x.kind: x.extent for x in marked}
-        total, inner = np.zeros(self.n), self._register_extents()
+        total, inner = np.zeros(self.n), self._register_extents
         if not marked:
             return total
         for access in self.reads:
@@ -281,7 +281,7 @@ class _Walk:
 
     def _guards(self) -> Array:
         """Distinct loads per expanded body of which each step chooses anew whether to make them."""
-        inner = self._register_extents()
+        inner = self._register_extents
         rolled = [x for x in self.loops if not (x.own and x.annotation)]
         step = rolled[-1].name.partition(".")[0] if rolled and rolled[-1].own else None
         chosen = {x for x, axes in guarded(self.op) if step is None or step in axes}
@@ -290,13 +290,14 @@ class _Walk:
 
     def _needed(self) -> Array:
         """Share of the steps that execute: predicate hoisting removes those that add zero."""
-        inner = self._register_extents()
+        inner = self._register_extents
         share = np.ones(self.n)
         for axes, part in needed_shares(self.op):
             same = product([inner[a] for a in axes], self.n) == 1
             share = share * np.where(same, part, 1.0)
         return share
 
+    @cached_property
     def _register_extents(self) -> dict[str, Array]:
         """Values that each axis takes inside the expanded body."""
         leaf_depth = [k for k, i in enumerate(self.stage.iters) if i.annotation]
@@ -330,7 +331,7 @@ class _Walk:
 
         The terms of one dot instruction are loaded together, and so is a matrix.
         """
-        together = self._together()
+        together = self._together
         total = one = np.ones(self.n)
         for size, index, spread in access.dimensions:
             extent = self.nest.distinct(index, size, spread, inner)
@@ -340,6 +341,7 @@ class _Walk:
             total = total * extent
         return total
 
+    @cached_property
     def _together(self) -> dict[str, Array]:
         """How many values of each axis one instruction takes."""
         found: dict[str, Array] = {}
@@ -356,9 +358,8 @@ class _Walk:
         busy = _BUSY / vector_passes(lanes, self.target)
         least = np.minimum(busy / accumulators, 1.0) if self.op.reduce_axes else 0.0
         share = np.ones(self.n)
-        for stage, rel in self.nest.splits_around():
+        for rel, extent in self.nest.splits_around:
             if rel.tail == "split":
-                extent = self.nest.extent_of(stage, rel.parent)
                 tile = full(rel.factors[-1], self.n)
                 rest = extent % tile
                 last = np.where(rest > 0, np.maximum(rest / tile, least), 0.0)
@@ -368,17 +369,16 @@ class _Walk:
     def _versions(self) -> Array:
         """Copies of the loops: each split with a remainder doubles what its tile loops surround."""
         copies = np.ones(self.n)
-        for stage, rel in self.nest.splits_around():
+        for rel, extent in self.nest.splits_around:
             if rel.tail == "split":
-                extent = self.nest.extent_of(stage, rel.parent)
                 copies = copies * np.where(extent % full(rel.factors[-1], self.n), 2.0, 1.0)
         return copies
 
     def _waste(self) -> Array:
         """Points computed over points needed; tiles that are shifted inwards recompute some."""
         waste = np.ones(self.n)
-        for stage, rel in self.nest.splits_around():
-            count = self.nest.extent_of(stage, rel.parent)
+        for rel, extent in self.nest.splits_around:
+            count = extent
             for level, factor in enumerate(reversed(rel.factors)):
                 f = full(factor, self.n)
                 outer = np.ceil(count / f)

@@ -31,18 +31,18 @@ class _Part:
 
     Arrays have shape [depths, n], or [n] where all depths are alike.
 
-    `held`: size of the local buffer; infinite for a tensor in memory. `crowded`: bytes of L1 that
-    are taken, which are more than those touched where the lines share a few of its sets.
+    `held`: size of the local buffer; None for a tensor in memory. `crowded`: bytes of L1 that are
+    taken, which are more than those touched where the lines share a few of its sets.
     """
 
     n_bytes: Array
     n_runs: Array
-    held: Array
+    held: Array | None
     crowded: Array
 
     def missing(self, size: float, amount: Array) -> Array:
         """The `amount` of this part that a cache of `size` bytes has to fetch."""
-        return np.where(self.held <= size, 0.0, amount)
+        return amount if self.held is None else np.where(self.held <= size, 0.0, amount)
 
 
 class Caches:
@@ -66,17 +66,17 @@ class Caches:
         crowded = self._total(p.crowded for p in self._parts)
         trips = [np.ones(self.n), *accumulate((x.extent for x in self.nest.loops), np.multiply)]
         outside = np.stack([trips[d] for d in self._depths])
+        every, last = np.arange(self.n), len(self._depths) - 1
         result = []
         sizes = (self.target.l1_bytes, self.target.l2_bytes, self.target.l3_bytes)
         for level, size in enumerate(s * u for s, u in zip(sizes, USABLE, strict=True)):
-            n_bytes = self._total(p.missing(size, p.n_bytes) for p in self._parts) * outside
-            n_runs = self._total(p.missing(size, p.n_runs) for p in self._parts) * outside
-            fits = (feet if level else crowded) <= size
-            moved, pieces = n_bytes[-1], n_runs[-1]
-            for k in range(len(self._depths) - 2, -1, -1):
-                moved = np.where(fits[k + 1], n_bytes[k], moved)
-                pieces = np.where(fits[k + 1], n_runs[k + 1], pieces)
+            fits = ((feet if level else crowded) <= size)[1:]
+            at = np.where(fits.any(axis=0), fits.argmax(axis=0), last) if last else last
+            n_bytes = self._total(p.missing(size, p.n_bytes) for p in self._parts)
+            moved = (n_bytes * outside)[at, every]
             if level:  # the penalty per run does not apply to hits in L2
+                n_runs = self._total(p.missing(size, p.n_runs) for p in self._parts)
+                pieces = (n_runs * outside)[np.minimum(at + 1, last), every]
                 moved = moved + RUN_START_BYTES * np.minimum(pieces, moved / CACHE_LINE)
             result.append(moved)
         return result[0], result[1], result[2]
@@ -91,8 +91,7 @@ class Caches:
 
     def _touched(self, depths: Sequence[int]) -> list[_Part]:
         """Footprint per tensor of the loops from each of `depths` inwards, shape [depths, n]."""
-        each = [self.nest.inner_extents(d) for d in depths]
-        inner = {name: np.stack([extents[name] for extents in each]) for name in each[0]}
+        inner = self.nest.inner_extents(depths)
         parts = [self._part(x, inner) for x in self.nest.reads]
         out = self.nest.op.tensor
         extents = [inner[a.name] for a in self.nest.op.axes]
@@ -106,7 +105,7 @@ class Caches:
         ]
         if tensor.name in self.nest.stage.packs:  # packed constants are read contiguously
             n_bytes = product(extents, self.n) * dtype_bytes(tensor.dtype)
-            return _Part(n_bytes, np.ones(self.n), np.full(self.n, np.inf), n_bytes)
+            return _Part(n_bytes, np.ones(self.n), None, n_bytes)
         part = self._contiguous(tensor.name, tensor.dtype, extents, tensor.shape, CACHE_LINE)
         return replace(part, crowded=np.maximum(part.n_bytes, self._crowded(access, inner)))
 
@@ -138,12 +137,12 @@ class Caches:
             n_runs = np.where(whole, n_runs, n_runs * extent)
             whole = whole & (extent >= size)
         held = self._held(name)
-        n_bytes = np.minimum(n_runs * np.maximum(run, line), held)
+        n_bytes = n_runs * np.maximum(run, line)
+        if held is not None:
+            n_bytes = np.minimum(n_bytes, held)
         return _Part(n_bytes, n_runs, held, n_bytes)
 
-    def _held(self, name: str) -> Array:
-        """Bytes of the local buffer of a stage; infinite where it has none."""
+    def _held(self, name: str) -> Array | None:
+        """Bytes of the local buffer of a stage; None where it has none."""
         stage = self.nest.state.stages.get(name)
-        if stage is None or stage.attach is None:
-            return np.full(self.n, np.inf)
-        return local_bytes(stage, self.n)
+        return None if stage is None or stage.attach is None else local_bytes(stage, self.n)

@@ -113,7 +113,7 @@ def features(
     cycles = statement_cycles(main, target)
     prefetch = _first(sketch, rows, Role.PREFETCH)  # negative: a weight panel ahead
     columns += [
-        np.log2(np.maximum(analytic_seconds(analysis, target, n_threads), 1e-9)),
+        log2_seconds(analysis, target, n_threads),
         idle_factor(main, n_threads),
         sum((statement_cycles(s, target) for s in rest), np.zeros(n)) / cycles,
         _log(sum((s.local_bytes for s in rest), np.zeros(n))),
@@ -125,6 +125,11 @@ def features(
     ]
     columns += [np.full(n, float(tag in sketch.tags)) for tag in Tag]
     return np.stack([np.asarray(c, np.float64) for c in columns], axis=1)
+
+
+def log2_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
+    """The feature "analytic" by itself: what an untrained ranker predicts, shape [n]."""
+    return np.log2(np.maximum(analytic_seconds(analysis, target, n_threads), 1e-9))
 
 
 def _flops(s: Statement) -> Array:

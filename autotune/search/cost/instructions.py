@@ -29,6 +29,8 @@ from autotune.te.intrinsics import INTRINSICS
 
 _LOOKUPS = {"uint8": 4, "int32": 2}
 """Instructions that look up bytes in a table of all bytes, by 4 bits in one of 16 floats."""
+_FROM_BITS = 2
+"""Instructions that make a float of some bits of a word."""
 _EXTREMUM = 3
 """Instructions of a minimum or maximum whose operands may both be NaN."""
 _BINARIES = {"div": 8, "pow": 130, "fmod": 160}
@@ -46,18 +48,21 @@ def operations(op: Compute) -> int:
 
 @lru_cache(maxsize=256)
 def lookups(op: Compute) -> tuple[tuple[int, frozenset[str]], ...]:
-    """Instructions of each look-up in a small table, and the axes that what it yields depends on.
+    """Instructions of each look-up in a small table and of each float that is made of bits, and the
+    axes that what it yields depends on.
 
     Those are part of `operations`; along all other axes one look-up serves all points.
     """
     body = op.body.body if isinstance(op.body, Reduce) else op.body
-    found = {e: _lookup_cost(e) for e in distinct(body) if isinstance(e, Load)}
+    found = {e: _lookup_cost(e) for e in distinct(body) if isinstance(e, Load | Call)}
     return tuple((cost, variables(e)) for e, cost in found.items() if cost)
 
 
-def _lookup_cost(e: Load) -> int:
-    match e.indices:
-        case (Cast(a=a),):
+def _lookup_cost(e: Expr) -> int:
+    match e:
+        case Call(fn="bits_as_float32"):
+            return _FROM_BITS
+        case Load(indices=(Cast(a=a),)):
             return _LOOKUPS.get(dtype_of(a), 0)
     return 0
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from math import prod
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from autotune.dtypes import dtype_bytes
 from autotune.loopir.predicate_hoisting import conditions
-from autotune.schedule.region import Extent, UnboundedIndex, span
+from autotune.schedule.region import Depth, Extent, UnboundedIndex, span
 from autotune.schedule.required import required_extents
 from autotune.schedule.state import SplitRelation, Stage, State
 from autotune.te.arith import linear
@@ -153,13 +153,15 @@ class Nest:
         parts = [full(f, self.n) for f in rel.factors]
         return np.ceil(self.extent_of(stage, rel.parent) / product(parts, self.n))
 
-    def splits_around(self) -> Iterator[tuple[Stage, SplitRelation]]:
-        """Splits whose tile loop surrounds this statement."""
-        for stage, depth in self.chain:
-            names = {i.name for i in stage.iters[:depth]}
-            for rel in stage.splits:
-                if rel.children[-2] in names:
-                    yield stage, rel
+    @cached_property
+    def splits_around(self) -> tuple[tuple[SplitRelation, Array], ...]:
+        """Splits whose tile loop surrounds this statement, with the extents of their parents."""
+        return tuple(
+            (relation, self.extent_of(stage, relation.parent))
+            for stage, depth in self.chain
+            for relation in stage.splits
+            if any(i.name == relation.children[-2] for i in stage.iters[:depth])
+        )
 
     def distinct(self, index: Expr, size: int, spread: int, inner: dict[str, Array]) -> Array:
         """Most values that an index takes: its span, less what strides skip."""
@@ -171,23 +173,26 @@ class Nest:
         most = points * (1 + spread) if spread else points
         return np.minimum(np.minimum(reach + spread, most), size)
 
-    def inner_extents(self, depth: int) -> dict[str, Array]:
-        """Values that each own axis takes while all loops from `depth` inwards run."""
-        seen = 0
+    def inner_extents(self, depths: Sequence[int]) -> dict[str, Array]:
+        """Values that each own axis takes while all loops from a depth inwards run: [depths, n]."""
+        parts: list[dict[str, Array]] = []
+        first = 0
         for stage, count in self.chain:
-            if stage.name == self.stage.name:
-                inner = stage.inner_extents(depth - seen - 1)
-                return {k: full(v, self.n) for k, v in inner.items()}
-            if depth < seen + count:
-                return self._host_extents(stage, depth - seen)
-            seen += count
-        raise AssertionError("the chain ends with the stage itself")
+            is_own = stage.name == self.stage.name
+            here = [d - first for d in depths if first <= d and (is_own or d < first + count)]
+            if here:
+                inner = self._own_extents(stage, np.array(here)[:, None] - 1)
+                shape = (len(here), self.n)
+                parts.append({k: np.broadcast_to(v, shape) for k, v in inner.items()})
+            first += count
+        return {name: np.concatenate([p[name] for p in parts], dtype=float) for name in parts[0]}
 
-    def _host_extents(self, host: Stage, depth: int) -> dict[str, Array]:
-        """What the host needs of this stage while its own loops from `depth` inwards run."""
-        needed = required_extents(self.state, self.stage.name, host, depth - 1)
-        names = (a.name for a in self.stage.axes)
-        return {n: full(e, self.n) for n, e in zip(names, needed, strict=True)}
+    def _own_extents(self, host: Stage, depth: Depth) -> dict[str, Extent]:
+        """What this stage, or its host, needs of it while loops deeper than `depth` run."""
+        if host.name == self.stage.name:
+            return host.inner_extents(depth)
+        needed = required_extents(self.state, self.stage.name, host, depth)
+        return dict(zip((a.name for a in self.stage.axes), needed, strict=True))
 
 
 def local_bytes(stage: Stage, n: int) -> Array:

@@ -83,6 +83,11 @@ class Ranker:
             if n >= _MIN_SAMPLES and n >= 1.15 * self._trained_on:
                 self._trained_on, self._due = n, len(self._log2)
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether `predict` differs from the feature "analytic"."""
+        return self._booster is not None or self._due > 0
+
     def predict(self, rows: Array) -> Array:
         """Estimated log2 seconds, shape [n]."""
         if self._due:

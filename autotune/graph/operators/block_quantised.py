@@ -1,0 +1,303 @@
+"""① Weights in blocks of few bits, as the operators of com.microsoft have them.
+
+    MatMulNBits(a, B, scales, zeros, groups, bias)   -> WeightOnlyMatMul of columns of a
+    MatMulBnb4(a, B, absmax)                         -> WeightOnlyMatMul with 16 values
+    GatherBlockQuantized(data, index, scales, zeros) -> GatherBlocks, Reshape
+
+Columns of `a` that are no whole block are padded with zeros; columns in groups (`g_idx`, which
+quantisers write that sort columns) are brought into the order of their groups.
+
+Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import gcd, prod
+
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Node, Shape, malformed, unsupported
+from autotune.graph.operators.definition import (
+    POINT,
+    Operands,
+    Operator,
+    Scope,
+    axes_of,
+    optional,
+    tensor,
+)
+from autotune.graph.operators.gather import check_indices, chosen, extents_along
+from autotune.graph.operators.movement import emit_zeros_behind
+from autotune.graph.operators.weight_only import SmallWeights, weight_only_product
+from autotune.te.expr import (
+    Const,
+    Expr,
+    Tensor,
+    add,
+    cast,
+    compare,
+    floordiv,
+    idx,
+    mod,
+    mul,
+    select,
+    sub,
+)
+
+_ATTRIBUTES = {"N": 0, "K": 0, "block_size": 32, "bits": 4}
+_BITS = (2, 4, 8)
+_NIBBLE = Const(16, "int32")
+
+
+def _n_bits(editor: Editor, node: Node) -> None:
+    """B (n, blocks, bytes of a block) with `bits` a weight, the first one in the lowest bits."""
+    packed, scales, zeros, groups = _constants(editor, node, 4)
+    n, k, block, bits = (node.attrs.get(a, d) for a, d in _ATTRIBUTES.items())
+    n_blocks = -(-k // block)
+    if bits not in _BITS:
+        raise unsupported(node, editor.graph, f"{bits} bits")
+    if packed is None or scales is None or packed.size * 8 != n * n_blocks * block * bits:
+        raise malformed(node, f"B is no {n} x {n_blocks} blocks of {block} times {bits} bits")
+    q = _unpacked(packed.reshape(n, -1), bits)[:, :k]
+    scale = scales.reshape(n, n_blocks).astype(np.float64)
+    zero = _zero_points(zeros, scale.shape, bits)
+    order, of_block = _columns(node, k, block, groups)
+    padded = np.concatenate([q, np.zeros((n, 1), q.dtype)], axis=1)
+    node = _with_columns(editor, node, order)
+    weights = SmallWeights(
+        padded[:, order].T, scale[:, of_block].T, zero[:, of_block].T, block, 4 if bits < 8 else 8
+    )
+    weight_only_product(editor, node, weights, (*node.inputs, "", "", "", "")[5])
+
+
+def _constants(editor: Editor, node: Node, last: int) -> list[Array | None]:
+    """The values of operands 1 … `last` of a product; None for those that are left out."""
+    names = (*node.inputs, *("",) * last)[1 : last + 1]
+    if any(name and name not in editor.constants for name in names):
+        raise unsupported(node, editor.graph, "its weights are computed at run time")
+    return [editor.constants[name] if name else None for name in names]
+
+
+def _zero_points(zeros: Array | None, shape: Shape, bits: int) -> Array:
+    """Zero points of `shape`, given in `bits` along the last dimension, as floats, or not at all.
+
+    Those that are left out are in the middle of the range.
+    """
+    if zeros is None:
+        return np.full(shape, float(1 << (bits - 1)))
+    if zeros.dtype == np.uint8:
+        zeros = _unpacked(zeros.reshape(*shape[:-1], -1), bits)[..., : shape[-1]]
+    return zeros.reshape(shape).astype(np.float64)
+
+
+def _columns(node: Node, k: int, block: int, groups: Array | None) -> tuple[Array, list[int]]:
+    """Columns of the data block by block, `k` where there is none, and the group of each block."""
+    group = np.arange(k) // block if groups is None else groups.reshape(-1)
+    n_groups = -(-k // block)
+    if len(group) != k or group.min() < 0 or group.max() >= n_groups:
+        raise malformed(node, f"g_idx has not one of {n_groups} groups for each of {k} columns")
+    order, of_block = [], []
+    for n in range(n_groups):
+        members = np.flatnonzero(group == n)
+        missing = -len(members) % block
+        order += [*members, *(k,) * missing]
+        of_block += [n] * ((len(members) + missing) // block)
+    return np.array(order), of_block
+
+
+def _with_columns(editor: Editor, node: Node, order: Array) -> Node:
+    """`node` with columns of its data in `order`; those behind the last one are zeros."""
+    name, *rest = node.inputs
+    kind = editor.types[name]
+    k = kind.shape[-1]
+    is_sorted = bool((order[:k] == np.arange(k)).all())
+    missing = len(order) - k
+    if missing:
+        missing = missing if is_sorted else 1
+        name = emit_zeros_behind(editor, node, name, len(kind.shape) - 1, missing)
+    if not is_sorted:
+        index = editor.constant(f"{node.output}.order", order.astype(np.int64))
+        ordered = editor.new(f"{name}.ordered", (*kind.shape[:-1], len(order)), kind.dtype)
+        attrs = {"axis": len(kind.shape) - 1}
+        editor.emit(Node(node.name, "Gather", (name, index), (ordered,), attrs))
+        name = ordered
+    return replace(node, inputs=(name, *rest))
+
+
+def _unpacked(packed: Array, bits: int) -> Array:
+    """Whole numbers of `bits` bits along the last dimension, lowest bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = (packed[..., None] >> shifts) & ((1 << bits) - 1)
+    wide: Array = parts.astype(np.uint8).reshape(*packed.shape[:-1], -1)
+    return wide
+
+
+def _product_shape(editor: Editor, node: Node) -> Shape | None:
+    data, k = editor.types[node.inputs[0]].shape, node.attrs.get("K", 0)
+    if not data or data[-1] != k:
+        raise malformed(node, f"K is {k} for data of {data}")
+    return (*data[:-1], node.attrs.get("N", 0))
+
+
+# --- values of bitsandbytes -------------------------------------------------------------------
+
+_FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
+"""Twelfths."""
+_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+_VALUES = (np.array([*_FP4, *(-v for v in _FP4)]) / 12, np.array(_NF4))
+"""By `quant_type`: 4-bit floats with the sign in front, and quantiles of the normal distribution.
+Source: Dettmers et al., QLoRA, 2023, and bitsandbytes."""
+
+
+def _bnb4(editor: Editor, node: Node) -> None:
+    """B (n · k / 2): rows one behind another, the first of two weights in the upper half."""
+    packed, absmax = _constants(editor, node, 2)
+    n, k, block = (node.attrs.get(name, 0) for name in ("N", "K", "block_size"))
+    own, kind = gcd(block, k), node.attrs.get("quant_type", 0)
+    if kind not in (0, 1) or own % 2 or node.attrs.get("transB", 1) != 1:
+        raise unsupported(node, editor.graph, f"quant_type {kind}, blocks of {block} of {k}")
+    if packed is None or absmax is None or packed.size * 2 != n * k:
+        raise malformed(node, f"B has not {n} x {k} weights")
+    bytes_of = packed.reshape(-1, 1)
+    q = np.concatenate([bytes_of >> 4, bytes_of & 15], axis=1).reshape(n, k)
+    scale = absmax.reshape(-1)[np.arange(n * k // own) * own // block].reshape(n, k // own)
+    zero = np.zeros(scale.T.shape)
+    weights = SmallWeights(q.T, scale.T, zero, own, 4, _VALUES[kind])
+    weight_only_product(editor, node, weights)
+
+
+# --- rows of tables ---------------------------------------------------------------------------
+
+
+def _define_gather(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[a…, i…, b…] = (q - zero) · scale, all of them at [a…, index[i…], b…].
+
+    Scales and zero points of dimension `along` are those of blocks. Where q is packed, a byte holds
+    columns k and k + n/2 of n, and the result has a dimension of the two halves.
+    """
+    q, index, scale = (tensor(operands, n) for n in range(3))
+    axis, along, is_packed = (node.attrs[name] for name in ("axis", "along", "is_packed"))
+    axes = axes_of(shape)
+    at: list[Expr] = [x.var for x in axes]
+    if is_packed:
+        half, byte = at[-2:]
+        at[-2:] = [add(mul(half, idx(q.shape[-1])), byte)]
+    last = axis + len(at) - len(q.shape) + 1
+    row = index[tuple(at[axis:last]) or (idx(0),)]
+    place = [*at[:axis], chosen(row, q.shape[axis]), *at[last:]]
+    block = [*place]
+    block[along] = floordiv(place[along], idx(node.attrs["block"]))
+    if is_packed:
+        both = cast("int32", q[(*place[:-1], byte)])
+        is_lower = compare("lt", half, idx(1))
+        value = select(is_lower, mod(both, _NIBBLE), floordiv(both, _NIBBLE))
+    else:
+        value = cast("int32", q[tuple(place)])
+    zeros = optional(operands, 3)
+    zero = Const(node.attrs["zero"], "int32") if zeros is None else zeros[tuple(block)]
+    real = mul(cast("float32", sub(value, cast("int32", zero))), scale[tuple(block)])
+    return scope.compute("gather", axes or POINT, real)
+
+
+def _gather(editor: Editor, node: Node) -> None:
+    """Constant integers, packed where they have 4 bits, with their scales and zero points."""
+    names = (*node.inputs, "")[:4]
+    given = [n for n in (names[0], *names[2:]) if n]
+    if any(name not in editor.constants for name in given):
+        raise unsupported(node, editor.graph, "its weights are computed at run time")
+    q, scale = (editor.constants[n] for n in (names[0], names[2]))
+    zeros = editor.constants[names[3]] if names[3] else None
+    axis, along, block = _gather_attributes(node, q.ndim)
+    bits, n_packed = node.attrs.get("bits", 4), _n_packed(editor, node)
+    # of a type of 4 bits the default is 0
+    zero = 1 << (bits - 1) if n_packed > 1 or bits == 8 else 0
+    if n_packed > 1:
+        q = _unpacked(q, bits)
+        zeros = None if zeros is None else _zero_points(zeros, scale.shape, bits)
+    extents = tuple(-(-n // block) if d == along else n for d, n in enumerate(q.shape))
+    if scale.shape != extents or (zeros is not None and zeros.shape != extents):
+        raise malformed(node, f"scales or zero points are not of shape {extents}")
+    low = min(int(a.min(initial=0)) for a in (q, zeros) if a is not None)
+    q, zero = (q.astype(np.int16) - low).astype(np.uint8), zero - low
+    is_packed = bits <= 4 and q.shape[-1] % 2 == 0 and axis != q.ndim - 1
+    attrs = {"axis": axis, "along": along, "block": block, "zero": zero, "is_packed": is_packed}
+    constants = [("q", _halves(q) if is_packed else q), ("scale", scale.astype(np.float32))]
+    if zeros is not None:
+        constants.append(("zero", (zeros.astype(np.int16) - low).astype(np.uint8)))
+    stored = [editor.constant(f"{node.output}.{n}", np.ascontiguousarray(a)) for n, a in constants]
+    inputs = (stored[0], names[1], *stored[1:])
+    _emit_gather(editor, node, Node(node.name, "GatherBlocks", inputs, node.outputs, attrs))
+
+
+def _emit_gather(editor: Editor, node: Node, gather: Node) -> None:
+    """Emit `gather`, and a Reshape where its result has the halves of rows apart."""
+    shape = editor.types[node.output].shape
+    if not gather.attrs["is_packed"] or not prod(shape):
+        editor.emit(gather)
+        return
+    halves = editor.new(f"{node.output}.halves", (*shape[:-1], 2, shape[-1] // 2))
+    editor.emit(replace(gather, outputs=(halves,)))
+    editor.emit(Node(node.name, "Reshape", (halves,), node.outputs))
+
+
+def _halves(q: Array) -> Array:
+    """The first half of the last dimension in the lower bits, the second one in the upper bits."""
+    n = q.shape[-1] // 2
+    packed: Array = q[..., :n] | (q[..., n:] << 4)
+    return packed
+
+
+def _gather_attributes(node: Node, rank: int) -> tuple[int, int, int]:
+    """Dimension of the index, dimension of blocks, and elements of a block."""
+    axis, along = (node.attrs.get(n, d) % rank for n, d in _GATHER_AXES.items())
+    return axis, along, node.attrs.get("block_size", 128)
+
+
+_GATHER_AXES = {"gather_axis": 0, "quantize_axis": 1}
+
+
+def _n_packed(editor: Editor, node: Node) -> int:
+    """Integers in an element of the table: those of uint8 hold several of few bits."""
+    out, data = editor.types[node.output].shape, editor.types[node.inputs[0]].shape
+    return out[-1] // data[-1] if out and data[-1] else 1
+
+
+def _gather_shape(editor: Editor, node: Node) -> Shape | None:
+    kind, index = (editor.types[n] for n in node.inputs[:2])
+    bits = node.attrs.get("bits", 4)
+    n_packed = 8 // bits if kind.dtype == "uint8" and bits in _BITS else 1
+    axis = node.attrs.get("gather_axis", 0) % len(kind.shape)
+    data = (*kind.shape[:-1], kind.shape[-1] * n_packed)
+    return (*data[:axis], *index.shape, *data[axis + 1 :])
+
+
+def _scale_type(editor: Editor, node: Node) -> str | None:
+    return editor.types[node.inputs[2]].dtype
+
+
+def _check_index(editor: Editor, node: Node) -> str:
+    axis = node.attrs.get("gather_axis", 0)
+    return check_indices(editor, replace(node, attrs={"axis": axis}))
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "com.microsoft.MatMulNBits": Operator(canonical=_n_bits, shape=_product_shape),
+    "com.microsoft.MatMulBnb4": Operator(canonical=_bnb4, shape=_product_shape),
+    "com.microsoft.GatherBlockQuantized": Operator(
+        canonical=_gather, shape=_gather_shape, dtype=_scale_type, check=_check_index
+    ),
+    "GatherBlocks": Operator(
+        define=_define_gather,
+        any_type=True,
+        roles=("table", "index", "scale", "zero"),
+        weight_input=0,
+        indexed=extents_along,
+    ),
+}
