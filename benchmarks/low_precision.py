@@ -1,6 +1,7 @@
 """Products of narrow types beside the peaks of their forms, quantised networks beside others.
 
     python -m benchmarks.low_precision --machine Z [--threads 1] [--budget 40m] [--model FILE]…
+    python -m benchmarks.low_precision --machine Z --trials 0 --only bf16 --bf16 FILE…
 
 * GEMM and convolutions of ResNet-50 in every narrow form that the CPU has, tuned, as a share of the
   peak of the form, which is measured before and after each.
@@ -8,6 +9,7 @@
   beside ONNX Runtime.
 * Networks as ONNX Runtime quantises them (QDQ and dynamic), and files of `--model`, beside ONNX
   Runtime and OpenVINO, in turns.
+* Files of `--bf16`, compiled with products in bf16, beside OpenVINO as its user gets it.
 
 Every case is a row of `docs/results/low_precision.csv` as soon as it is done and is not measured
 again; what is left of the budget is shared by what is left to measure.
@@ -90,7 +92,8 @@ class Case:
 @click.option("--time", "time_s", type=Duration(), default="2s", help="Per side.  [2s]")
 @click.option("--budget", "budget_s", type=Duration(), help="For all that is left.  [no limit]")
 @click.option("--model", "models", multiple=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--only", default="", help="Cases whose kind or name contains this.")
+@click.option("--bf16", "halved", multiple=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--only", default="", help="Cases whose kind, name or form contains this.")
 @click.option("--out", type=click.Path(path_type=Path), default=FILE, help="The table.")
 def main(
     machine: str,
@@ -99,13 +102,14 @@ def main(
     time_s: float,
     budget_s: float | None,
     models: Sequence[Path],
+    halved: Sequence[Path],
     only: str,
     out: Path,
 ) -> None:
     """Measure what is not in the table yet."""
     target = host_target()
     done = {tuple(row[key] for key in HEAD) for row in read_rows(out)}
-    named = [c for c in cases_of(target, models) if only in f"{c.head['kind']} {c.head['case']}"]
+    named = [c for c in cases_of(target, models, halved) if only in " ".join(c.head.values())]
     whole = [
         Case({"machine": machine, "threads": str(threads), **c.head}, c.measure) for c in named
     ]
@@ -116,7 +120,9 @@ def main(
         click.echo(", ".join(row.get(key, "") for key in FIELDS[1:]))
 
 
-def cases_of(target: Target, models: Sequence[Path] = ()) -> Iterator[Case]:
+def cases_of(
+    target: Target, models: Sequence[Path] = (), halved: Sequence[Path] = ()
+) -> Iterator[Case]:
     """All cases that the CPU has a form for, kernels first."""
     for form in target.isa.forms:
         if form.terms == 1 or form.operands[0] == "int16":
@@ -134,6 +140,9 @@ def cases_of(target: Target, models: Sequence[Path] = ()) -> Iterator[Case]:
     for path in models:
         head = {"kind": "network", "case": path.stem, "form": "file"}
         yield Case(head, partial(_network, path=path))
+    for path in halved:
+        head = {"kind": "network", "case": path.stem, "form": "bf16"}
+        yield Case(head, partial(_halved, path=path))
 
 
 # --- kernels ------------------------------------------------------------------------------------
@@ -258,8 +267,14 @@ def _network(plan: Plan, path: Path) -> dict[str, str]:
         return _tuned(path, Path(folder), plan, sides)[0]
 
 
+def _halved(plan: Plan, path: Path) -> dict[str, str]:
+    sides = ("openvino:default",) if importlib.util.find_spec("openvino") else ()
+    with tempfile.TemporaryDirectory() as folder:
+        return _tuned(path, Path(folder), plan, sides, "bf16")[0]
+
+
 def _tuned(
-    path: Path, folder: Path, plan: Plan, against: Sequence[str]
+    path: Path, folder: Path, plan: Plan, against: Sequence[str], precision: str = "f32"
 ) -> tuple[dict[str, str], BenchResult]:
     """Tune, compile and measure a model; untuned where there are no trials."""
     log, trials = None, 0
@@ -267,18 +282,26 @@ def _tuned(
     if plan.trials:
         log = folder / "low_precision.jsonl"
         n_trials = plan.trials * n_tasks
-        events = autotune.tune(path, log, trials=n_trials, time_s=plan.tune_s, threads=plan.threads)
+        events = autotune.tune(
+            path,
+            log,
+            trials=n_trials,
+            time_s=plan.tune_s,
+            threads=plan.threads,
+            precision=precision,
+        )
         deque(events, maxlen=0)
         trials = len(read_log(log).records)
     artifact = folder / "low_precision.atn"
-    autotune.compile(path, log, threads=plan.threads).artifact.save(artifact)
+    done = autotune.compile(path, log, threads=plan.threads, precision=precision)
+    done.artifact.save(artifact)
     result = autotune.bench(artifact, against, path, plan.time_s)
     return {"trials": str(trials), **_cells(result)}, result
 
 
 def _cells(result: BenchResult) -> dict[str, str]:
     times = {"autotune": result.autotune, **result.baselines}
-    cells = {f"{name}_us": f"{t.median_s * 1e6:.1f}" for name, t in times.items()}
+    cells = {f"{n.split(':')[0]}_us": f"{t.median_s * 1e6:.1f}" for n, t in times.items()}
     return cells if result.ratio is None else {**cells, "ratio": f"{result.ratio:.3f}"}
 
 
