@@ -1,6 +1,7 @@
 """① Products of integers: MatMulInteger and ConvInteger as products of bytes, summed in int32.
 
     Σ (a - za)·(b - zb)  ->  Σ a·w - za·Σ w     a: uint8, w = b - zb: constant
+    Σ a·w  ->  Σ a·(w - d) + d·Σ a              where w needs 9 bits; d: one for each channel
 
 Where `w` is not constant, both operands are widened first. A convolution reads 0 where
 its window leaves the picture, not za: there the sum over w is that of the taps inside.
@@ -8,7 +9,7 @@ its window leaves the picture, not za: there the sum over w is that of the taps 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
 
 import numpy as np
@@ -30,6 +31,61 @@ def signed_weights(value: Array, zero: Array | None) -> Array:
     wide = value.astype(np.int16) - (np.int16(0) if zero is None else zero.astype(np.int16))
     fits = not wide.size or (wide.min() >= -128 and wide.max() <= 127)
     return np.ascontiguousarray(wide.astype(np.int8 if fits else np.int16))
+
+
+def _unpadded(name: str, weights: Array) -> tuple[str, Array]:
+    return name, weights
+
+
+def emit_product(
+    editor: Editor,
+    node: Node,
+    operands: tuple[str, Array],
+    axis: int,
+    out: str,
+    attrs: Attrs,
+    padded: Callable[[str, Array], tuple[str, Array]] = _unpadded,
+) -> None:
+    """MatMul or Conv of bytes `operands`, data and constant weights, with sums in int32 as `out`.
+
+    `axis`: of the weights, that of output channels. Weights of int16 become those of int8 where
+    each channel of them spans no more: one more product, with ones, adds what is missing. `padded`:
+    makes data and weights fit instructions.
+    """
+    name, weights = operands
+    op = node.op.removesuffix("Integer")
+    narrow, offsets = _bytes_and_offsets(weights, axis)
+    data, narrow = padded(name, narrow)
+    w = editor.constant(f"{node.inputs[1]}.signed", narrow)
+    if offsets is None:
+        editor.emit(Node(node.name, op, (data, w), (out,), attrs))
+        return
+    shape = list(editor.types[out].shape)
+    at = 1 if op == "Conv" else len(shape) - 1
+    trailing = (1,) * (len(shape) - 1 - at)
+    one_channel = [1 if n == axis else extent for n, extent in enumerate(weights.shape)]
+    _, each = padded(name, np.ones(one_channel, np.int8))  # what is padded has zeros here as well
+    ones = editor.constant(f"{node.inputs[1]}.ones", each)
+    part, moved = (editor.new(f"{out}.{stem}", tuple(shape), "int32") for stem in ("part", "moved"))
+    shape[at] = 1
+    sums = editor.new(f"{out}.data", tuple(shape), "int32")
+    known = editor.constant(f"{out}.offsets", offsets.reshape(-1, *trailing))
+    editor.emit(Node(node.name, op, (data, w), (part,), attrs))
+    editor.emit(Node(node.name, op, (data, ones), (sums,), attrs))
+    editor.emit(Node(node.name, "Mul", (sums, known), (moved,)))
+    editor.emit(Node(node.name, "Add", (part, moved), (out,)))
+
+
+def _bytes_and_offsets(weights: Array, axis: int) -> tuple[Array, Array | None]:
+    """Weights as int8 and what each channel has more; None where they are int8 or span too much."""
+    others = tuple(n for n in range(weights.ndim) if n != axis)
+    if weights.dtype == np.int8 or not weights.size:
+        return weights, None
+    low, high = (f(axis=others, keepdims=True).astype(np.int32) for f in (weights.min, weights.max))
+    if (high - low > 255).any():
+        return weights, None
+    offsets = np.where((low >= -128) & (high <= 127), 0, low + 128).astype(np.int32)
+    return (weights - offsets).astype(np.int8), offsets.reshape(-1)
 
 
 def unsigned(editor: Editor, node: Node, name: str) -> str:
@@ -58,22 +114,34 @@ def integer_product(editor: Editor, node: Node) -> None:
     offset = np.int32(0)
     if editor.types[a].dtype == "int8":
         a, offset = unsigned(editor, node, a), np.int32(128)
-    w = editor.constant(f"{b}.signed", weights)
     known = editor.constants.get(za) if za else np.zeros(1, np.int32)
-    sums = _sums_of_weights(
-        node, op, weights, editor.types[a].shape, editor.types[node.output].shape
-    )
+    kind = editor.types[node.output]
+    sums = _sums_of_weights(node, op, weights, editor.types[a].shape, kind.shape)
+    total = None
     if known is not None and known.size == 1:
         total = int(known.reshape(-1)[0]) + int(offset)
-        if not total:
-            editor.emit(Node(node.name, op, (a, w), node.outputs, node.attrs))
-            return
+    product = (
+        node.output if total == 0 else editor.new(f"{node.output}.product", kind.shape, "int32")
+    )
+    _emit_sums(editor, node, op, (a, weights), product)
+    if total:
         rest = editor.constant(f"{node.output}.rest", (sums * np.int32(-total)).astype(np.int32))
-        product = editor.new(f"{node.output}.product", editor.types[node.output].shape, "int32")
-        editor.emit(Node(node.name, op, (a, w), (product,), node.attrs))
         editor.emit(Node(node.name, "Add", (product, rest), node.outputs))
+    elif total is None:
+        _less_zero(editor, node, op, product, za, offset, sums)
+
+
+def _emit_sums(
+    editor: Editor, node: Node, op: str, operands: tuple[str, Array], product: str
+) -> None:
+    """The sums of products of bytes, without zero points."""
+    name, weights = operands
+    if weights.ndim > 1 and (op == "Conv" or weights.ndim == 2) and node.attrs.get("group", 1) == 1:
+        axis = 0 if op == "Conv" else 1
+        emit_product(editor, node, operands, axis, product, node.attrs)
         return
-    _less_zero(editor, node, op, (a, w), za, offset, sums)
+    w = editor.constant(f"{node.inputs[1]}.signed", weights)
+    editor.emit(Node(node.name, op, (name, w), (product,), node.attrs))
 
 
 def _constant_weights(editor: Editor, op: str, b: str, zb: str) -> Array | None:
@@ -119,7 +187,7 @@ def _less_zero(
     editor: Editor,
     node: Node,
     op: str,
-    operands: Sequence[str],
+    product: str,
     za: str,
     offset: np.int32,
     sums: Array,
@@ -135,8 +203,6 @@ def _less_zero(
         column = editor.new(f"{za}.column", (*shape, 1), editor.types[za].dtype)
         editor.emit(Node(node.name, "Reshape", (za,), (column,)))
         za = column
-    product = editor.new(f"{node.output}.product", editor.types[node.output].shape, "int32")
-    editor.emit(Node(node.name, op, tuple(operands), (product,), node.attrs))
     known = editor.constant(f"{node.output}.sums", sums)
     attrs = {"offset": int(offset)}
     editor.emit(Node(node.name, "LessZero", (product, za, known), node.outputs, attrs))

@@ -11,12 +11,18 @@ product has no such form, its operands are dequantised while it reads them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node
-from autotune.graph.operators.integer_products import MAX_TERMS, signed_weights, unsigned
+from autotune.graph.operators.integer_products import (
+    MAX_TERMS,
+    emit_product,
+    signed_weights,
+    unsigned,
+)
 from autotune.graph.operators.quantisation import check_zero, dequantised, spread
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.weight_only import SmallWeights, weight_only_product
@@ -280,12 +286,14 @@ class _Products:
         axis = _channel_axis(node, weights.ndim)
         others = tuple(n for n in range(weights.ndim) if n != axis)
         rest = (-zero * weights.astype(np.int64).sum(axis=others)).astype(sums)
-        if not is_float:
-            name, weights = self.whole.of(node, name, weights)
-        w = editor.constant(f"{node.inputs[1]}.signed", weights)
         attrs = {**node.attrs, "pad_value": zero} if node.op == "Conv" else node.attrs
         total = editor.new(f"{node.output}.sum", out, sums)
-        editor.emit(Node(node.name, node.op, (name, w), (total,), attrs))
+        if is_float:
+            w = editor.constant(f"{node.inputs[1]}.signed", weights)
+            editor.emit(Node(node.name, node.op, (name, w), (total,), attrs))
+        else:
+            padded = partial(self.whole.of, node)
+            emit_product(editor, node, (name, weights), axis, total, attrs, padded)
         if not rest.any():
             return total
         less = editor.new(f"{node.output}.total", out, sums)
