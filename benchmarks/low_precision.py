@@ -1,7 +1,7 @@
 """Products of narrow types beside the peaks of their forms, quantised networks beside others.
 
     python -m benchmarks.low_precision --machine Z [--threads 1] [--budget 40m] [--model FILE]…
-    python -m benchmarks.low_precision --machine Z --trials 0 --only bf16 --bf16 FILE…
+    python -m benchmarks.low_precision --machine Z --trials 0 --only "in bf16" --bf16 FILE…
 
 * GEMM and convolutions of ResNet-50 in every narrow form that the CPU has, tuned, as a share of the
   peak of the form, which is measured before and after each.
@@ -141,7 +141,7 @@ def cases_of(
         head = {"kind": "network", "case": path.stem, "form": "file"}
         yield Case(head, partial(_network, path=path))
     for path in halved:
-        head = {"kind": "network", "case": path.stem, "form": "bf16"}
+        head = {"kind": "network", "case": path.stem, "form": "in bf16"}
         yield Case(head, partial(_halved, path=path))
 
 

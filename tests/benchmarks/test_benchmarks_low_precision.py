@@ -57,6 +57,6 @@ def test_weights_and_a_model_file_are_measured_beside_onnxruntime(
     rows = run(tmp_path / "rows.csv", "--trials", "0", "--model", str(path), "--only", "mine")
     assert [r["case"] for r in rows] == ["1x64->32", "mine"]
     assert all(float(r["ratio"]) > 0 for r in rows)
-    *_, last = run(tmp_path / "rows.csv", "--trials", "0", "--bf16", str(path), "--only", "bf16")
-    assert (last["case"], last["form"]) == ("mine", "bf16")
+    *_, last = run(tmp_path / "rows.csv", "--trials", "0", "--bf16", str(path), "--only", "in bf16")
+    assert (last["case"], last["form"]) == ("mine", "in bf16")
     assert float(last["autotune_us"]) > 0
