@@ -35,7 +35,7 @@ from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.network.accuracy import Report, joint_report
-from autotune.network.artifact import Artifact, Tuned
+from autotune.network.artifact import Artifact, Split, Tuned
 from autotune.network.check import check_model
 from autotune.network.compiler import compile_variants
 from autotune.network.hybrid import hybrid_artifact
@@ -214,22 +214,28 @@ def compile_plan(
     sources = plan.sources() if sources is None else sources
     for text in (*denial(), *sources.notes, *form_notes(plan.precision, plan.target)):
         note(text)
+    split = split_of(plan)
     if plan.precision != AUTO:
-        return _compiled(sources, plan, check, given, note, progress)
+        return _compiled(sources, plan, split, check, given, note, progress)
     if sources.cuts:
         note(NOT_MIXED)
-        return _compiled(sources, plan, check, given, note, progress)
+        return _compiled(sources, plan, split, check, given, note, progress)
 
     def attempt(networks: Sequence[Network], tell: Note) -> Compiled:
-        return _compiled(Sources(tuple(networks)), plan, check, given, tell, progress)
+        return _compiled(Sources(tuple(networks)), plan, split, check, given, tell, progress)
 
     return compile_mixed(plan, attempt, note, progress)
 
 
 def _compiled(
-    sources: Sources, plan: Plan, check: bool, given: Given, note: Note, progress: Progress
+    sources: Sources,
+    plan: Plan,
+    split: Split | None,
+    check: bool,
+    given: Given,
+    note: Note,
+    progress: Progress,
 ) -> Compiled:
-    split = split_of(plan)
     artifact, networks = _programs(sources, plan, note, progress)
     artifact = replace(artifact, split=split)
     if not runs_here(plan.target):
@@ -346,14 +352,13 @@ def _checked(
     for one, network, original in zip(artifact.variants, networks, originals, strict=True):
         fitting = [arrays for arrays in own if _fits(one, arrays)]
         reports.append(check_model(model_of(one), network, original, fitting))
-    if artifact.split is not None:
-        reports.append(check_split(artifact, plan))
-    report = joint_report(reports)
+    composed = [check_split(artifact, plan)] if artifact.split is not None else []
+    report = joint_report([*reports, *composed])
     for line in report.notes:
         note(line)
     first, *others = (
         replace(one, max_error=report.error)
-        for one, report in zip(artifact.variants, reports, strict=False)
+        for one, report in zip(artifact.variants, reports, strict=True)
     )
     return Compiled(replace(first, others=tuple(others), split=artifact.split), report)
 

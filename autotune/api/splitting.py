@@ -6,15 +6,15 @@ split_of(plan) ─► Split, for the artifact: a batch of 13 runs as 8 + 4 + 1
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 
 from autotune.api.choosing import Plan
 from autotune.api.operators import operators_of
 from autotune.config import AUTO
 from autotune.errors import AutotuneError, UnsupportedOperator, UsageError
 from autotune.graph.ir import Graph
-from autotune.graph.network import prepared_graphs, stored_network
-from autotune.graph.reader.constant_inputs import bind_constants
+from autotune.graph.network import build_network, prepared_graphs
+from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.reader.constant_inputs import Constants, bind_constants
 from autotune.graph.reader.dimensions import Place, Shapes, symbols
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.samples import PROOF_EXTENTS, sample_axes
@@ -28,7 +28,7 @@ from autotune.network.runtime import model_of
 def split_of(plan: Plan) -> Split | None:
     """Where the samples of `plan.split` are, if none depends on another; None without one.
 
-    Raises UsageError where they do, where no variant is for one sample, and for a dimension that
+    Raises UsageError where one does, where no variant is for one sample, and for a dimension that
     the model does not have, or not as an axis of its own.
     """
     name = plan.split
@@ -36,23 +36,24 @@ def split_of(plan: Plan) -> Split | None:
         return None
     places = _places(plan, name)
     axes = {place.input: place.axis for place in places}
-    for variant in plan.variants:
-        lacking = [place for place in places if place.input not in variant.shapes]
-        if lacking:
-            raise UsageError(
-                f"'{name}' is to be split, and has no extents",
-                f"give those that are compiled: --dim {name}=1,4,8 --split {name}",
-            )
+    if any(place.input not in variant.shapes for variant in plan.variants for place in places):
+        raise UsageError(
+            f"'{name}' is to be split, and has no extents",
+            f"give those that are compiled: --dim {name}=1,4,8 --split {name}",
+        )
     extents = {variant.shapes[p.input][p.axis] for variant in plan.variants for p in places}
     if 1 not in extents:
         raise UsageError(
             f"'{name}' can only be split where a variant has extent 1",
             f"add it: --dim {name}={','.join(map(str, sorted({1, *extents})))}",
         )
-    graphs = tuple(_prepared(plan, _shapes_at(plan, axes, n)) for n in PROOF_EXTENTS)
-    first, second = graphs
+    shapes = [_shapes_at(plan, axes, n) for n in PROOF_EXTENTS]
+    (imported, first), (_, second) = (_imported_and_prepared(plan, at) for at in shapes)
     found = sample_axes((first, second), name, axes)
-    outputs = {first.output_names.get(n, n): pair for n, pair in found.items()}
+    empty = next((n for n in imported.outputs if n not in first.outputs), None)
+    if empty is not None:
+        raise UsageError(f"'{name}' cannot be any: an output has no elements", "leave out --split")
+    outputs = {imported.output_names.get(n, n): pair for n, pair in found.items()}
     return Split(name, {n: (axis, 1) for n, axis in axes.items()} | outputs)
 
 
@@ -63,9 +64,7 @@ def check_split(artifact: Artifact, plan: Plan) -> Report:
     extent = PROOF_EXTENTS[1]
     axes = {end.name: split.axes[end.name][0] for end in artifact.inputs if end.name in split.axes}
     shapes = _shapes_at(plan, axes, extent)
-    first, stored = _graph_and_prepared(plan, shapes)
-    network = stored_network(first, stored, artifact.name, artifact.model_hash)
-    network = replace(network, constant_inputs=artifact.constant_inputs)
+    network = build_network(plan.model, shapes, *_settings(plan))
     original = Original(plan.model, dict(shapes), plan.random_weights, plan.constants)
     known = {end.name: end.shape for end in artifact.inputs}
     model = model_of(artifact).at({**known, **{n: s for n, s in shapes.items() if n in known}})
@@ -108,24 +107,16 @@ def _shapes_at(plan: Plan, axes: dict[str, int], extent: int) -> Shapes:
     return shapes
 
 
-def _prepared(plan: Plan, shapes: Shapes) -> Graph:
-    return _graph_and_prepared(plan, shapes)[1]
+def _settings(plan: Plan) -> tuple[bool, UserOperators, Constants, str]:
+    """What the graph of a model depends on beside shapes."""
+    precision = "f32" if plan.precision == AUTO else plan.precision
+    return plan.random_weights, operators_of(plan.operators), plan.constants, precision
 
 
-def _graph_and_prepared(plan: Plan, shapes: Shapes) -> tuple[Graph, Graph]:
+def _imported_and_prepared(plan: Plan, shapes: Shapes) -> tuple[Graph, Graph]:
     """The graph of the model, and what all passes leave of it."""
     try:
-        graphs = [
-            graph
-            for _, graph in prepared_graphs(
-                plan.model,
-                shapes,
-                plan.random_weights,
-                operators_of(plan.operators),
-                plan.constants,
-                "f32" if plan.precision == AUTO else plan.precision,
-            )
-        ]
+        graphs = [graph for _, graph in prepared_graphs(plan.model, shapes, *_settings(plan))]
     except UnsupportedOperator as error:
         raise UsageError(
             f"'{plan.split}' cannot be any: a part of the model runs in ONNX Runtime "

@@ -61,6 +61,8 @@ class _Place:
 def _place_of(step: int, shape: Shape, n: int) -> _Place | None:
     """Where samples that are `step` elements apart lie in a dense tensor of `shape`."""
     stride = math.prod(shape)
+    if not stride:
+        return None
     for dim, extent in enumerate(shape):
         stride //= extent
         if stride <= step < stride * extent and step % stride == 0:

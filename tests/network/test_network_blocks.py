@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import autotune
 from autotune.errors import ArtifactError, UsageError
@@ -146,6 +148,18 @@ def test_dimensions_that_cannot_be_split(
     path = encoder(tmp_path / "encoder.onnx")
     with pytest.raises(UsageError, match=message):
         autotune.compile(path, dims=dims, split=split)
+
+
+def test_tensors_without_elements_are_refused(tmp_path: Path) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    shape = "batch", 0, 4
+    ports = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, shape)] for n in "xy"]
+    opset = helper.make_opsetid("", 18)
+    graph = helper.make_graph([node], "empty", *ports)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match="no elements"):
+        autotune.compile(tmp_path / "m.onnx", dims={"batch": (1, 4)}, split="batch")
 
 
 def test_the_axes_are_those_of_inputs_and_outputs(model: Model) -> None:
