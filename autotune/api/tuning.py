@@ -43,7 +43,7 @@ from autotune.measure.peak import Peaks
 from autotune.measure.protocols import Device
 from autotune.network.aliasing import overwritable
 from autotune.network.row_strides import dense_operands
-from autotune.records import Header, HeaderVariant, Journal, Log, Workload
+from autotune.records import Header, HeaderNetwork, HeaderVariant, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker
 from autotune.search.defaults import default_candidate
 from autotune.search.elite_pool import ElitePool
@@ -123,6 +123,7 @@ class Tuning:
                 self._stop,
                 self._rules,
             )
+            session.networks = networks_of(header, self._tasks)
             session.replay(self._log.within(self._config.task_error))
             watch = NoiseWatch(read_usage)
             session.noise = watch.to_json
@@ -176,7 +177,23 @@ def new_header(
         random_weights=first.random_weights,
         constant_inputs=constants_to_json(first.constant_inputs),
         variants=several if len(several) > 1 else (),
+        networks=_by_precision([networks, *others], [v.share for v in variants]) if others else (),
     )
+
+
+def _by_precision(
+    networks: Sequence[Sequence[Network]], shares: Sequence[float]
+) -> tuple[HeaderNetwork, ...]:
+    """The networks that the variants are in each precision, with the calls of one inference."""
+    found = []
+    for variants in networks:
+        weights: dict[str, float] = {}
+        for network, share in zip(variants, shares, strict=True):
+            for key, n in network.weights.items():
+                weights[key] = weights.get(key, 0.0) + share * n
+        parts = {key: p for network in variants for key, p in network.parts.items()}
+        found.append(HeaderNetwork(tuple(weights.items()), parts))
+    return tuple(found)
 
 
 def _counted(weights: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -347,6 +364,15 @@ def tuning_tasks(log: Log, peaks: Peaks, rules: Sequence[Rule] = ()) -> list[Tun
     return tasks
 
 
+def networks_of(header: Header, tasks: Iterable[TuningTask]) -> list[list[TuningTask]]:
+    """The tasks of each network of a header that has several, as that network calls them."""
+    by_key = {task.key: task for task in tasks}
+    return [
+        [replace(by_key[key], weight=n, parts=found.parts.get(key, ())) for key, n in found.tasks]
+        for found in header.networks
+    ]
+
+
 def constant_bytes(log: Log) -> int:
     """Bytes of weights that the model streams per inference."""
     read = (
@@ -378,5 +404,7 @@ def total_flops(log: Log) -> int:
 
 def _called(log: Log) -> list[tuple[ComputeDAG, float]]:
     """The tasks of a model without those that may replace others, and how often each is called."""
-    tasks = (task for task in log.header.weights.items() if task[0] not in log.header.parts)
+    header = log.header
+    weights = dict(header.networks[0].tasks) if header.networks else header.weights
+    tasks = (task for task in weights.items() if task[0] not in header.parts)
     return [(log.workloads[key].dag, weight) for key, weight in tasks]

@@ -5,12 +5,22 @@ from __future__ import annotations
 from autotune.records.distill import best_for, best_records, distill, ranked_records
 from autotune.records.journal import Journal, require_new_log, write_log
 from autotune.records.reader import read_log
-from autotune.records.record import End, Entry, Header, HeaderVariant, Log, MeasureRecord, Workload
+from autotune.records.record import (
+    End,
+    Entry,
+    Header,
+    HeaderNetwork,
+    HeaderVariant,
+    Log,
+    MeasureRecord,
+    Workload,
+)
 
 __all__ = [
     "End",
     "Entry",
     "Header",
+    "HeaderNetwork",
     "HeaderVariant",
     "Journal",
     "Log",

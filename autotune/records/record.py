@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -44,6 +45,17 @@ class HeaderVariant:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderNetwork:
+    """One of the networks that a model may become, in one precision, as `Header` says them.
+
+    `tasks`: (workload key, calls per inference); `parts`: of its chains alone.
+    """
+
+    tasks: tuple[tuple[str, float], ...]
+    parts: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """What a run is about. `tasks`: (workload key, occurrences in the model), in model order.
 
@@ -53,8 +65,9 @@ class Header:
     `random_weights`: the model's were replaced by random ones; None in logs that do not say.
     `constant_inputs`: inputs of the model that have the same value in every inference, as JSON.
     `variants`: of a model that is tuned for several shapes; `shapes` are then those of the first,
-    and `tasks` counts the calls of all. `created` is ISO 8601 with time zone; `model_path` is
-    empty where a model was not a file.
+    and `tasks` counts the calls of all. `networks`: of a model that is tuned in several precisions,
+    one each, the first in float32; `tasks` are those of all. `created` is ISO 8601 with time zone;
+    `model_path` is empty where a model was not a file.
     """
 
     run_id: str
@@ -75,6 +88,7 @@ class Header:
     random_weights: bool | None = None
     constant_inputs: dict[str, Any] = field(default_factory=dict)
     variants: tuple[HeaderVariant, ...] = ()
+    networks: tuple[HeaderNetwork, ...] = ()
 
     @property
     def weights(self) -> dict[str, float]:
@@ -329,6 +343,7 @@ def _decode_header(data: dict[str, Any]) -> Header:
         random_weights=data.get("random_weights"),
         constant_inputs=data.get("constant_inputs", {}),
         variants=tuple(map(_variant, data.get("variants", ()))),
+        networks=tuple(map(_network, data.get("networks", ()))),
     )
     require_types(header)
     require_types(TuneConfig.from_json(header.config))
@@ -340,6 +355,8 @@ def _decode_header(data: dict[str, Any]) -> Header:
     keys = {key for key, _ in header.tasks}
     if any(v.share <= 0 or not keys >= {key for key, _ in v.tasks} for v in header.variants):
         raise ValueError("a variant that no model has")
+    if any(not keys >= {*dict(n.tasks), *_mentioned(n.parts)} for n in header.networks):
+        raise ValueError("a network that no model has")
     return header
 
 
@@ -347,6 +364,15 @@ def _variant(data: dict[str, Any]) -> HeaderVariant:
     shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
     tasks = tuple((key, weight) for key, weight in data["tasks"])
     return HeaderVariant(shapes, data["share"], tasks)
+
+
+def _network(data: dict[str, Any]) -> HeaderNetwork:
+    tasks = tuple((key, float(weight)) for key, weight in data["tasks"])
+    return HeaderNetwork(tasks, _names(data["parts"]))
+
+
+def _mentioned(parts: Mapping[str, tuple[str, ...]]) -> set[str]:
+    return {key for whole, replaced in parts.items() for key in (whole, *replaced)}
 
 
 def _names(data: dict[str, Any]) -> dict[str, tuple[str, ...]]:

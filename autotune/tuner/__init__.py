@@ -22,7 +22,7 @@ from autotune.tuner.replay import ReplayMeasurer
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.session import Run, Session
 from autotune.tuner.task import TuningTask
-from autotune.tuner.totals import TaskTimes, Totals, totals
+from autotune.tuner.totals import TaskTimes, Totals, fastest, totals
 
 __all__ = [
     "BatchMeasured",
@@ -55,6 +55,7 @@ __all__ = [
     "bound_s",
     "dots_of",
     "event_to_json",
+    "fastest",
     "spent",
     "totals",
 ]

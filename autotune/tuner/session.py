@@ -39,7 +39,7 @@ from autotune.tuner.ledger import Default, Ledger
 from autotune.tuner.protocols import Measurer, Model, Policy, Sink
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.task import TuningTask
-from autotune.tuner.totals import Totals, totals
+from autotune.tuner.totals import Totals, fastest
 
 _MAX_ASKS = 3  # proposals of nothing new after which a task's space counts as exhausted
 _FINAL_TIME = 0.06  # share of the time budget kept for measuring the finalists again
@@ -70,7 +70,8 @@ class Session:
     everything measured in the log. `default`: the program that a task has without tuning, which is
     measured first. `first`: what is measured next, before anything is proposed. `noise`: how much
     others disturbed, for the end of the log. `finals`: at the end, measure the best few of every
-    task again before one of them is declared the winner.
+    task again before one of them is declared the winner. `networks`: where the model may become one
+    of several, the tasks of each with their weights in it; else `tasks` are those of the only one.
     """
 
     run: Run
@@ -88,6 +89,7 @@ class Session:
     first: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     finals: bool = True
     noise: Callable[[], dict[str, object]] = dict
+    networks: Sequence[Sequence[TuningTask]] = ()
     ledger: Ledger = field(default_factory=Ledger)
     _policies: dict[str, Policy] = field(default_factory=dict)
     _defaults: dict[str, Candidate | None] = field(default_factory=dict)
@@ -167,7 +169,8 @@ class Session:
         )
 
     def _totals(self) -> Totals:
-        return totals(self.tasks, {task.key: self.ledger.times(task.key) for task in self.tasks})
+        times = {task.key: self.ledger.times(task.key) for task in self.tasks}
+        return fastest(self.networks or (self.tasks,), times)
 
     def _search(self) -> Generator[Event, None, StopReason]:
         while True:

@@ -63,18 +63,28 @@ class _Calls:
     whole: str | None = None
 
 
+def fastest(networks: Sequence[Sequence[TuningTask]], times: Mapping[str, TaskTimes]) -> Totals:
+    """What is known of the fastest of `networks`, which are alternatives.
+
+    Those of which a call is not known do not compete; where that is all, the first one counts.
+    """
+    known = [tasks for tasks in networks if None not in _tuned_s(tasks, times)]
+    found = [totals(tasks, times) for tasks in known or networks[:1]]
+    return min(found, key=lambda t: t.total_s)
+
+
 def totals(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> Totals:
     """What is known of a network with these tasks, of which `times` were measured."""
     flops = {task.key: max(1, task.flops) for task in tasks}
-    tuned = {key: t.tuned_s for key, t in times.items() if t.tuned_s is not None}
+    n_tuned = sum(t.tuned_s is not None for t in times.values())
     untuned = {key: t.untuned_s for key, t in times.items() if t.untuned_s is not None}
-    estimated = {key: t.estimate_s for key, t in times.items() if t.estimate_s is not None}
+    estimated = _estimates(times)
+    n_compared = sum(times[key].tuned_s is not None for key in untuned)
     total_s = before_s = after_s = 0.0
     work = compared = 0.0
-    for calls in _calls(tasks):
+    for calls, now_s in zip(_calls(tasks), _tuned_s(tasks, times), strict=True):
         weighted_flops = calls.weight * sum(flops[key] for key in calls.tasks)
         work += weighted_flops
-        now_s = _seconds(calls, tuned, tuned, estimated)
         default_s = _seconds(calls, untuned, {}, estimated)
         if now_s is not None:
             total_s += calls.weight * now_s
@@ -83,7 +93,18 @@ def totals(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> Total
             after_s += calls.weight * now_s
             compared += weighted_flops
     share = compared / work if work else 0.0
-    return Totals(total_s, len(tuned), before_s, after_s, len(untuned.keys() & tuned), share)
+    return Totals(total_s, n_tuned, before_s, after_s, n_compared, share)
+
+
+def _estimates(times: Mapping[str, TaskTimes]) -> dict[str, float]:
+    return {key: t.estimate_s for key, t in times.items() if t.estimate_s is not None}
+
+
+def _tuned_s(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> list[float | None]:
+    """Seconds of one call each of `_calls` as tuned, where they are known."""
+    tuned = {key: t.tuned_s for key, t in times.items() if t.tuned_s is not None}
+    estimated = _estimates(times)
+    return [_seconds(calls, tuned, tuned, estimated) for calls in _calls(tasks)]
 
 
 def _calls(tasks: Sequence[TuningTask]) -> Iterator[_Calls]:

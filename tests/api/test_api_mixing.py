@@ -148,5 +148,10 @@ def test_tasks_of_other_precisions_are_alternatives(tmp_path: Path) -> None:
     assert {k for k, _ in header.tasks} == known.keys()
     assert {k for k in header.parts if known[k].label.endswith(", bf16")} <= other.tasks.keys()
     assert sorted(len(parts) for parts in header.parts.values()) == [1, 1]
+    wide, narrow = header.networks
+    assert dict(narrow.tasks) == other.weights
+    assert dict(wide.tasks).keys() | dict(narrow.tasks) == known.keys()
+    assert not wide.parts
+    assert not narrow.parts
     with pytest.raises(UsageError, match="precision is 'fp8'"):
         autotune.compile(path, precision="fp8")

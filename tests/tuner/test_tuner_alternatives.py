@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.records import Header
+from autotune.records import Header, HeaderNetwork
 from autotune.records.record import decode, encode
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
-from autotune.tuner import Scheduler, TaskStop, TaskTimes, TuningTask, totals
+from autotune.tuner import Scheduler, TaskStop, TaskTimes, TuningTask, fastest, totals
 
 BATCH = 4
 
@@ -49,6 +49,25 @@ def test_the_faster_alternative_counts(tasks: list[TuningTask]) -> None:
     assert total_s(3.0, 4.0, 5.0) == 3.0 + 5.0
     assert total_s(3.0, 4.0, 9.0) == 2 * 3.0 + 4.0
     assert total_s(3.0, None, 5.0) == 3.0  # compile has no measurement to choose by
+
+
+def test_of_several_networks_the_fastest_counts_once_all_of_it_is_known(
+    tasks: list[TuningTask],
+) -> None:
+    """Chains in two precisions are two networks, and no sum of both."""
+    narrow = [replace(tasks[2], key="ab16", parts=("a16", "b16")), replace(tasks[0], key="a16")]
+    narrow.append(replace(tasks[1], key="b16"))
+    seconds = {"a": 3.0, "b": 4.0, "ab": 5.0, "a16": 1.0, "b16": 2.0}
+
+    def total_s() -> float:
+        times = {key: TaskTimes(tuned_s=s) for key, s in seconds.items()}
+        return fastest((tasks, narrow), times).total_s
+
+    assert total_s() == 3.0 + 5.0  # nobody knows whether compile takes ab16
+    seconds["ab16"] = 9.0
+    assert total_s() == 2 * 1.0 + 2.0
+    seconds["a16"] = 90.0
+    assert total_s() == 3.0 + 5.0
 
 
 def test_a_chain_is_compared_with_the_alternative_of_an_untuned_network(
@@ -107,6 +126,9 @@ def test_a_clearly_slower_alternative_is_given_up(tasks: list[TuningTask]) -> No
 
 def test_parts_are_in_the_log(any_target: Target) -> None:
     header = Header("r", "2026", "m", "h", {}, any_target, 1, 0, {}, {}, (("a", 1), ("ab", 1)))
-    joined = replace(header, parts={"ab": ("a", "a")})
+    one = HeaderNetwork((("a", 1.0), ("ab", 0.5)), {"ab": ("a", "a")})
+    joined = replace(header, parts={"ab": ("a", "a")}, networks=(one,))
     assert decode(encode(joined)) == joined
-    assert decode(encode(header).replace(',"parts":{}', "")) == header
+    older = encode(header).replace(',"parts":{}', "").replace(',"networks":[]', "")
+    assert decode(older) == header
+    assert decode(encode(replace(joined, networks=(replace(one, parts={"c": ("a",)}),)))) is None
