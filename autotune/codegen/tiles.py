@@ -166,12 +166,7 @@ class Tiles:
             return False
         register = self._register(nest, self._plan)
         if nest.form:
-            first = self._plan.n_sums
-            end = first + self._plan.n_a
-            for x, y in nest.factors:
-                a = self._operand(nest, x, range(first, end))
-                b = self._operand(nest, y, range(end, end + self._plan.n_b))
-                self._code.multiply_add(nest.form, register, a, b)
+            self._multiply_add(nest, nest.form, register, self._plan)
         elif nest.memory is None:
             self._code.zero(register)
         elif nest.stores:
