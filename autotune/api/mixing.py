@@ -1,6 +1,7 @@
 """⑪ `--precision auto`: products in what is fastest, while the network stays exact enough.
 
     networks in float32, in bfloat16, and with the products mixed ─► the fastest by what is known
+    products of integers as they are, and as exact sums of floats ─► the same
     the error of the network > --max-error ─► the products that gain least go back to float32
 
 Every attempt is a whole network with its casts, compiled and checked: errors of tasks do not add
@@ -10,10 +11,12 @@ up, and what rounding a tensor costs depends on who reads it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 from autotune.api.bindings import Variant
@@ -52,9 +55,16 @@ class Mixtures:
         """Nodes of any variant that may be narrow."""
         return frozenset().union(*(m.narrowable for m in self.mixtures))
 
-    def networks(self, precision: str, kept: Set[str] = frozenset()) -> tuple[Network, ...]:
+    @property
+    def integers(self) -> frozenset[str]:
+        """Nodes of any variant whose products of integers floats compute exactly."""
+        return frozenset().union(*(m.integers for m in self.mixtures))
+
+    def networks(
+        self, precision: str, kept: Set[str] = frozenset(), floats: Set[str] = frozenset()
+    ) -> tuple[Network, ...]:
         """A network for every variant, see `Mixture.network`."""
-        found = [m.network(precision, kept) for m in self.mixtures]
+        found = [m.network(precision, kept, floats) for m in self.mixtures]
         return unified(found) if len(found) > 1 else tuple(found)
 
 
@@ -78,27 +88,36 @@ def narrow_precisions(target: Target) -> tuple[str, ...]:
 
 def form_notes(precision: str, target: Target) -> Iterable[str]:
     """A line where no instruction of the target multiplies factors of `precision`."""
-    dtype = PRECISIONS.get(precision, "float32")
-    if not any(dtype in form.operands for form in target.isa.forms):
+    if precision in PRECISIONS and not _multiplies(precision, target):
         yield (
-            f"{target.cpu} has no instruction for products of {dtype}: {precision} halves the "
-            "bytes of weights and activations, products take the time of float32"
+            f"{target.cpu} has no instruction for products of {PRECISIONS[precision]}: {precision} "
+            "halves the bytes of weights and activations, products take the time of float32"
         )
 
 
 def alternatives(mixtures: Mixtures, target: Target) -> tuple[tuple[Network, ...], ...]:
     """The networks beside float32 whose tasks are tuned too, each for every variant.
 
-    All products narrow; and those alone that an instruction of the target multiplies as they are.
+    All products narrow; those alone that an instruction of the target multiplies as they are; and
+    products of integers as floats, in float32 and narrow.
     """
     found = []
+    if mixtures.integers:
+        found.append(mixtures.networks("f32", floats=mixtures.integers))
     for precision in narrow_precisions(target):
         all_narrow = mixtures.networks(precision)
         found.append(all_narrow)
         unfit = _unfit(all_narrow, target)
         if unfit and not unfit >= mixtures.narrowable:
             found.append(mixtures.networks(precision, unfit))
+        if mixtures.integers and _multiplies(precision, target):
+            found.append(mixtures.networks(precision, floats=mixtures.integers))
     return tuple(found)
+
+
+def _multiplies(precision: str, target: Target) -> bool:
+    """Whether an instruction of the target multiplies factors of `precision`."""
+    return any(PRECISIONS[precision] in form.operands for form in target.isa.forms)
 
 
 def _unfit(networks: Iterable[Network], target: Target) -> frozenset[str]:
@@ -119,11 +138,15 @@ def _fits(op: Compute, target: Target) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Mix:
-    """A choice: `narrow` products, those that gain most first, and the seconds expected of it."""
+    """A choice: `narrow` products, those that gain most first, and the seconds expected of it.
+
+    `floats`: the products of integers that are computed as floats.
+    """
 
     precision: str
     narrow: tuple[str, ...]
     cost_s: float
+    floats: frozenset[str] = frozenset()
 
 
 class _Costs:
@@ -179,25 +202,79 @@ def _optimism(plan: Plan) -> float:
 
 
 def _fastest(mixtures: Mixtures, plan: Plan, note: Note, show: Progress) -> tuple[_Mix, float]:
-    """The mix that is expected to be fastest, and the seconds of all in float32."""
-    wide = mixtures.networks("f32")
-    narrow = {p: mixtures.networks(p) for p in narrow_precisions(plan.target)}
-    everything = [*wide, *(n for networks in narrow.values() for n in networks)]
-    costs = _Costs(plan, everything, note, show)
-    wide_s = costs.total_s(wide, mixtures.shares)
-    mixes = [_Mix("f32", (), wide_s)]
-    before = costs.by_product(wide, mixtures.shares)
-    for precision, networks in narrow.items():
-        after = costs.by_product(networks, mixtures.shares)
-        gains = {name: before.get(name, 0.0) - after.get(name, 0.0) for name in mixtures.narrowable}
-        order = sorted(gains, key=lambda name: (-gains[name], name))
-        slower = frozenset(name for name in order if gains[name] <= 0)
-        for kept in dict.fromkeys((frozenset(), slower, _unfit(networks, plan.target))):
-            mixed = mixtures.networks(precision, kept)
-            kept_order = tuple(name for name in order if name not in kept)
-            mixes.append(_Mix(precision, kept_order, costs.total_s(mixed, mixtures.shares)))
-    best = min(mixes, key=lambda mix: mix.cost_s)
-    return (best if best.cost_s < _WORTH_IT * wide_s else mixes[0]), wide_s
+    """The mix that is expected to be fastest, and the seconds of all as the model says."""
+    chooser = _Chooser(mixtures, plan, note, show)
+    plain = chooser.mix()
+    best = min(chooser.mixes(), key=lambda mix: mix.cost_s)
+    return (best if best.cost_s < _WORTH_IT * plain.cost_s else plain), plain.cost_s
+
+
+class _Chooser:
+    """The mixes that are worth a look: what gains by itself, all, and nothing."""
+
+    def __init__(self, mixtures: Mixtures, plan: Plan, note: Note, show: Progress) -> None:
+        self._mixtures, self._target = mixtures, plan.target
+        self._precisions = ("f32", *narrow_precisions(plan.target))
+        self._networks, self._gains = cache(self._made), cache(self._faster)
+        whole = tuple(dict.fromkeys((frozenset(), mixtures.integers)))
+        several = [self._networks(p, floats) for p in self._precisions for floats in whole]
+        self._costs = _Costs(plan, [n for networks in several for n in networks], note, show)
+        self._plain = self._by_product(several[0])
+
+    def mixes(self) -> Iterable[_Mix]:
+        """All that are looked at."""
+        everything = self._mixtures.integers
+        for precision in self._precisions:
+            faster = everything.intersection(self._gains(precision, everything))
+            for floats in dict.fromkeys((frozenset(), faster, everything)):
+                gains = self._gains(precision, floats)
+                for kept in self._worth_keeping(precision, floats, gains):
+                    yield self.mix(precision, floats, kept, gains)
+
+    def _worth_keeping(
+        self, precision: str, floats: frozenset[str], gains: Mapping[str, float]
+    ) -> Iterable[frozenset[str]]:
+        """Sets of products that may better stay in float32."""
+        if precision == "f32":
+            return (frozenset(),)
+        slower = self._mixtures.narrowable.difference(gains)
+        unfit = _unfit(self._networks(precision, floats), self._target)
+        return dict.fromkeys((frozenset(), slower, unfit))
+
+    def mix(
+        self,
+        precision: str = "f32",
+        floats: frozenset[str] = frozenset(),
+        kept: frozenset[str] = frozenset(),
+        gains: Mapping[str, float] = MappingProxyType({}),
+    ) -> _Mix:
+        """A choice, and what it is expected to take."""
+        networks = self._networks(precision, floats, kept)
+        names = self._mixtures.narrowable - kept if precision != "f32" else ()
+        order = sorted(names, key=lambda name: (-gains.get(name, 0.0), name))
+        cost_s = self._costs.total_s(networks, self._mixtures.shares)
+        return _Mix(precision, tuple(order), cost_s, floats)
+
+    def _made(
+        self, precision: str, floats: frozenset[str], kept: frozenset[str] = frozenset()
+    ) -> tuple[Network, ...]:
+        kept |= _wide_floats(precision, floats, self._target)
+        return self._mixtures.networks(precision, kept, floats)
+
+    def _by_product(self, networks: Sequence[Network]) -> dict[str, float]:
+        return self._costs.by_product(networks, self._mixtures.shares)
+
+    def _faster(self, precision: str, floats: frozenset[str]) -> dict[str, float]:
+        """Seconds that products gain where all are so, of those that gain any."""
+        after = self._by_product(self._networks(precision, floats))
+        names = self._mixtures.narrowable | self._mixtures.integers
+        gains = {n: self._plain.get(n, 0.0) - after.get(n, 0.0) for n in names}
+        return {name: gain for name, gain in gains.items() if gain > 0}
+
+
+def _wide_floats(precision: str, floats: frozenset[str], target: Target) -> frozenset[str]:
+    """Of products of integers computed as floats, those that are in float32: all or none."""
+    return frozenset() if _multiplies(precision, target) else floats
 
 
 class Checked(Protocol):
@@ -239,8 +316,10 @@ class _Search(Generic[C]):
         return 0, self._attempt(self._networks(0), notes.append), notes
 
     def _networks(self, n_narrow: int) -> tuple[Network, ...]:
-        kept = self._mixtures.narrowable - set(self._mix.narrow[:n_narrow])
-        return self._mixtures.networks(self._mix.precision if n_narrow else "f32", kept)
+        mix, target = self._mix, self._plan.target
+        kept = self._mixtures.narrowable - set(mix.narrow[:n_narrow])
+        kept |= _wide_floats(mix.precision, mix.floats, target)
+        return self._mixtures.networks(mix.precision, kept, mix.floats)
 
     def _within(self, n_narrow: int) -> tuple[C, list[str]] | None:
         """The compiled network where its error is within the limit."""
@@ -263,18 +342,29 @@ def compile_mixed(plan: Plan, attempt: Attempt[C], note: Note, show: Progress) -
     mixtures = mixtures_of(
         plan.model, plan.variants, plan.random_weights, operators, plan.constants
     )
-    mix, wide_s = _fastest(mixtures, plan, note, show)
+    mix, plain_s = _fastest(mixtures, plan, note, show)
     n_narrow, found, notes = _Search(mixtures, mix, plan, attempt).run()
-    for text in (*_told(mixtures, mix, n_narrow, wide_s, plan), *notes):
+    for text in (*_told(mixtures, mix, n_narrow, plain_s, plan), *notes):
         note(text)
     return found
 
 
-def _told(mixtures: Mixtures, mix: _Mix, n_narrow: int, wide_s: float, plan: Plan) -> Iterable[str]:
+def _told(
+    mixtures: Mixtures, mix: _Mix, n_narrow: int, plain_s: float, plan: Plan
+) -> Iterable[str]:
     """What was chosen, in lines for a user."""
-    n_all = len(mixtures.narrowable)
+    share = ""
+    if n_narrow == len(mix.narrow) and plain_s > 0:
+        share = f", about {100 * mix.cost_s / plain_s:.0f} % of the time as the model states them"
+    if mix.floats:
+        is_wide = _wide_floats(mix.precision, mix.floats, plan.target)
+        yield (
+            f"precision {AUTO}: {len(mix.floats)} of {len(mixtures.integers)} products of integers "
+            f"as exact sums of {'f32' if is_wide else mix.precision}{'' if n_narrow else share}"
+        )
     if not mix.narrow:
-        yield f"precision {AUTO}: no product is worth rounding to half precision"
+        if mixtures.narrowable:
+            yield f"precision {AUTO}: no product is worth rounding to half precision"
         return
     if n_narrow < len(mix.narrow):
         yield (
@@ -282,9 +372,9 @@ def _told(mixtures: Mixtures, mix: _Mix, n_narrow: int, wide_s: float, plan: Pla
             f"windows that {mix.precision} makes faster are in float32: the error of the network "
             f"would exceed --max-error {plan.network_error:g}"
         )
-    if not n_narrow:
-        return
-    told = f"precision {AUTO}: {n_narrow} of {n_all} products and windows in {mix.precision}"
-    if n_narrow == len(mix.narrow) and wide_s > 0:
-        told += f", about {100 * mix.cost_s / wide_s:.0f} % of the time in float32"
-    yield told
+    if n_narrow:
+        n_all = len(mixtures.narrowable)
+        yield (
+            f"precision {AUTO}: {n_narrow} of {n_all} products and windows in {mix.precision}"
+            f"{share}"
+        )

@@ -1,8 +1,9 @@
 """① The networks of one model in which some products are narrow and others float32.
 
     mixture = Mixture(model, name, digest)
-    mixture.network("bf16")                    all products in bfloat16
-    mixture.network("bf16", kept={"fc", …})    those of these nodes in float32
+    mixture.network("bf16")                     all products in bfloat16
+    mixture.network("bf16", kept={"fc", …})     those of these nodes in float32
+    mixture.network("f32", floats={"fc", …})    products of integers of these in float32
 
 A tensor between two tasks is stored narrow where a narrow product reads it. So what a neighbour is
 computed in is part of a task, and the cost of the rounding in between is part of its latency.
@@ -19,6 +20,7 @@ from typing import Any
 from autotune.config import PRECISIONS
 from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.passes.float_integers import has_exact_floats
 from autotune.graph.passes.pipeline import prepare_first, prepare_rest
 from autotune.graph.passes.precision import narrowable
 from autotune.graph.reader.constant_inputs import Constants
@@ -49,20 +51,32 @@ class Mixture:
 
     @cached_property
     def narrowable(self) -> frozenset[str]:
-        """Names of nodes that may read narrow operands."""
-        return frozenset(node.name for node in self._first.nodes if narrowable(node))
+        """Names of nodes that read float32 operands and may read narrow ones."""
+        first = self._first
+        read = ((n.name, first.types[n.inputs[0]].dtype) for n in first.nodes if narrowable(n))
+        return frozenset(name for name, dtype in read if dtype == "float32")
 
-    def network(self, precision: str, kept: Set[str] = frozenset()) -> Network:
+    @cached_property
+    def integers(self) -> frozenset[str]:
+        """Names of nodes whose products of integers floats compute exactly."""
+        nodes = self._first.nodes
+        return frozenset(node.name for node in nodes if has_exact_floats(self._first, node))
+
+    def network(
+        self, precision: str, kept: Set[str] = frozenset(), floats: Set[str] = frozenset()
+    ) -> Network:
         """The network with products in `precision`, but for those of `kept` nodes.
 
+        `floats`: those of `integers` that are computed in `precision` too, or in float32 if kept.
         Errors: see `build_network`.
         """
-        if self.narrowable <= kept:
+        found = self.narrowable | floats
+        if found <= kept:
             precision = "f32"
         dtype = PRECISIONS[precision]
-        stored = named(lambda: prepare_rest(self._first, dtype, kept))
+        stored = named(lambda: prepare_rest(self._first, dtype, kept, floats))
         network = named(lambda: stored_network(self._graph, stored, self._name, self._digest))
-        is_mixed = precision != "f32" and not self.narrowable.isdisjoint(kept)
+        is_mixed = precision != "f32" and not found.isdisjoint(kept)
         network = replace(network, precision=precision, is_mixed=is_mixed, **self._more)
         return as_stated(network, self._model)
 

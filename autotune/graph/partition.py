@@ -123,10 +123,13 @@ class _Partition:
                 yield node
 
     def _widens(self, node: Node) -> bool:
-        """Whether a node only converts to a larger type."""
+        """Whether a node only converts to a larger type, with the nodes that it computes itself."""
         if not operator_of(node.op).widens:
             return False
-        source, result = (DTYPES[self.graph.types[n].dtype] for n in (node.inputs[0], node.output))
+        name = node.inputs[0]
+        while name in self.computed_by_readers:
+            name = self.computed_by_readers[name].inputs[0]
+        source, result = (DTYPES[self.graph.types[n].dtype] for n in (name, node.output))
         return source.bits < result.bits
 
     def _is_for_readers(self, node: Node) -> bool:

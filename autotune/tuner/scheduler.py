@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from autotune.result import MeasureResult
+from autotune.te.precisions import precision_of
 from autotune.tuner.budget import TaskStop
 from autotune.tuner.task import TuningTask
 
@@ -172,7 +173,7 @@ class Scheduler:
         for whole in self._wholes.get(state.task.key, []):
             others, ours = self._alternatives(whole)
             weight -= whole.task.weight * (1 - self._chance(ours, others))
-        return weight
+        return max(0.0, weight)
 
     def _chance(self, ours: list[TaskState], others: list[TaskState]) -> float:
         """Share of the remaining gain on `ours` that counts after it has caught up."""
@@ -186,7 +187,13 @@ class Scheduler:
         """Whether every call of this task has a clearly faster alternative."""
         if state.task.parts:
             return self._is_clear(*self._alternatives(state))
-        wholes = self._wholes.get(state.task.key, [])
+        wholes: dict[str, list[TaskState]] = {}
+        for whole in self._wholes.get(state.task.key, []):
+            wholes.setdefault(precision_of(whole.task.dag), []).append(whole)
+        return any(self._beats(found, state) for found in wholes.values())
+
+    def _beats(self, wholes: list[TaskState], state: TaskState) -> bool:
+        """Whether these stand for all calls of a task, and each is clearly faster."""
         everywhere = math.isclose(sum(w.task.weight for w in wholes), state.task.weight)
         return everywhere and all(
             self._is_clear(ours, others) for others, ours in map(self._alternatives, wholes)

@@ -21,6 +21,8 @@ from autotune.records import MeasureRecord, read_log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_to_json
 from autotune.search.defaults import default_candidate
+from autotune.target import host_target
+from autotune.te.precisions import precision_of
 from tests.graph.onnx_models import execute, model, node, onnxruntime_outputs, save
 from tests.graph.text_models import text_transformer
 from tests.network.test_network_accuracy import cancelling
@@ -33,6 +35,14 @@ def two_products() -> ModelProto:
     nodes = [node("MatMul", "x w", "a"), node("Relu", "a", "r"), node("MatMul", "r v", "y")]
     w, v = (RNG.standard_normal((64, 64)).astype(np.float32) / 8 for _ in range(2))
     return model(nodes, {"x": (16, 64)}, {"w": w, "v": v})
+
+
+def two_products_of_integers() -> ModelProto:
+    nodes = [node("MatMulInteger", "x w", "a"), node("MatMulInteger", "z v", "y")]
+    w, v = (RNG.integers(-127, 128, (n, 64)).astype(np.int8) for n in (64, 96))
+    types = {"x": "uint8", "z": "uint8", "a": "int32", "y": "int32"}
+    inputs = {"x": (16, 64), "z": (16, 96)}
+    return model(nodes, inputs, {"w": w, "v": v}, "a y", types=types)
 
 
 @pytest.mark.parametrize("make", [conv_net, text_transformer])
@@ -88,20 +98,21 @@ def test_what_no_precision_bears_is_float32(tmp_path: Path) -> None:
     assert any("are in float32: the error of the network" in text for text in notes)
 
 
-def measured(path: Path, log: Path, fast: dict[tuple[str, bool], float]) -> None:
-    """A log of `--precision auto` in which tasks take what `fast` says of (product, narrow)."""
+def measured(path: Path, log: Path, fast: dict[tuple[str, str], float]) -> None:
+    """A log of `--precision auto` in which tasks take what `fast` says of (product, precision)."""
     prepared = prepare(path, resolve(None, {"precision": "auto", "threads": 1}).config, log)
     assert prepared.config.max_error == 2e-2
     with create(prepared, log) as session:
         known = set()
         for (network,) in ((prepared.network,), *prepared.others):
             for call in network.calls:
-                name, is_narrow = "".join(call.narrowable), call.label.endswith(", bf16")
+                name = "".join(call.narrowable)
                 if call.task in known:
                     continue
                 known.add(call.task)
                 steps = default_candidate(network.tasks[call.task], prepared.target, 1).steps
-                seconds = fast.get((name, is_narrow), 1e-9)
+                precision = precision_of(network.tasks[call.task])
+                seconds = fast.get((name, precision), 1e-9)
                 result = MeasureResult(MeasureStatus.OK, (seconds,) * 3, max_error=1e-6)
                 session.journal.append(
                     [
@@ -121,22 +132,49 @@ def measured(path: Path, log: Path, fast: dict[tuple[str, bool], float]) -> None
 @pytest.mark.parametrize(
     ("slow", "narrow"),
     [
-        ({("a", True), ("y", True)}, ""),
-        ({("a", False), ("y", False)}, "ay"),
-        ({("a", True), ("y", False)}, "y"),
+        ({("a", "bf16"), ("y", "bf16")}, ""),
+        ({("a", "f32"), ("y", "f32")}, "ay"),
+        ({("a", "bf16"), ("y", "f32")}, "y"),
     ],
 )
 def test_every_product_is_what_was_measured_faster(
-    slow: set[tuple[str, bool]], narrow: str, tmp_path: Path
+    slow: set[tuple[str, str]], narrow: str, tmp_path: Path
 ) -> None:
     path, log = save(two_products(), tmp_path), tmp_path / "log.jsonl"
-    pairs = {(n, b): 1e-2 if (n, b) in slow else 1e-4 for n in "ay" for b in (True, False)}
+    pairs = {(n, p): 1e-2 if (n, p) in slow else 1e-4 for n in "ay" for p in ("f32", "bf16")}
     measured(path, log, pairs)
     done = autotune.compile(log=log)
     labels = [k.label for k in done.artifact.kernels if "MatMul" in k.label]
     assert [label.endswith(", bf16") for label in labels] == [n in narrow for n in "ay"]
     for precision in ("f32", "bf16") if narrow == "y" else ():  # the log has the tasks of both
         assert autotune.compile(log=log, precision=precision).artifact.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("fastest", "told"),
+    [
+        ({"a": "int8", "y": "int8"}, ""),
+        ({"a": "f32", "y": "int8"}, "1 of 2 products of integers as exact sums of f32"),
+        ({"a": "f32", "y": "f32"}, "2 of 2 products of integers as exact sums of f32"),
+        ({"a": "bf16", "y": "bf16"}, "2 of 2 products of integers as exact sums of bf16"),
+    ],
+)
+def test_products_of_integers_are_what_was_measured_faster(
+    fastest: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    """Whatever it is, the sums are those of the definition."""
+    forms = {operand for form in host_target().isa.forms for operand in form.operands}
+    if "bf16" in fastest.values() and "bfloat16" not in forms:
+        pytest.skip("products of bfloat16 need an instruction for them")
+    path, log = save(two_products_of_integers(), tmp_path), tmp_path / "log.jsonl"
+    pairs = [(n, p) for n in fastest for p in ("int8", "f32", "bf16")]
+    measured(path, log, {(n, p): 1e-4 if fastest[n] == p else 1e-2 for n, p in pairs})
+    notes: list[str] = []
+    done = autotune.compile(log=log, note=notes.append)
+    lines = [text for text in notes if "products of integers" in text]
+    assert [told in text for text in lines] == ([True] if told else [])
+    assert done.report is not None
+    assert done.report.error == 0
 
 
 def test_tasks_of_other_precisions_are_alternatives(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from autotune import te
 from autotune.records import Header, HeaderNetwork
 from autotune.records.record import decode, encode
 from autotune.result import MeasureResult, MeasureStatus
@@ -122,6 +123,33 @@ def test_a_clearly_slower_alternative_is_given_up(tasks: list[TuningTask]) -> No
     assert scheduler(tasks, 1e-3, 1e-3, 2.3e-3, 3).stops() == {"ab": TaskStop.BEATEN}
     assert scheduler(tasks, 1e-3, 1e-3, 2.1e-3, 3).stops() == {}
     assert scheduler(tasks, 1e-3, 1e-3, 1.5e-3, 3).stops() == {"b": TaskStop.BEATEN}
+
+
+def test_alternatives_in_two_precisions_are_two_and_no_sum(tasks: list[TuningTask]) -> None:
+    """One that is clearly faster is enough, whatever the other takes."""
+    a = tasks[0]
+    narrow = TuningTask("b16", _narrow(8), 2, bound_s=1e-9, parts=("a",))
+    found = [a, replace(tasks[1], weight=2, parts=("a",)), narrow]
+
+    def stops(b: float, b16: float) -> set[str]:
+        s = Scheduler(found, BATCH, patience=1000)
+        for key, best in (("a", 2e-3), ("b", b), ("b16", b16)):
+            s.observe(key, [ok(best * (1 + 0.1 * (11 - k))) for k in range(12)])
+        return set(s.stops())
+
+    assert stops(1e-3, 1e-3) == {"a"}
+    assert stops(9e-3, 1e-3) == {"a", "b"}
+    assert stops(2e-3, 2e-3) == set()
+
+
+def _narrow(n: int) -> ComputeDAG:
+    x, w = te.placeholder((n, n), "x", "bfloat16"), te.placeholder((n, n), "w", "bfloat16")
+    k = te.reduce_axis(n, "k")
+
+    def product(i: te.Expression, j: te.Expression) -> te.Expression:
+        return te.sum(x[i, k].astype("float32") * w[k, j].astype("float32"), k)
+
+    return te.dag_of(te.compute((n, n), product))
 
 
 def test_parts_are_in_the_log(any_target: Target) -> None:

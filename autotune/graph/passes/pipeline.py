@@ -14,6 +14,7 @@ from functools import partial
 from autotune.graph.ir import Graph
 from autotune.graph.passes.common_nodes import merge_equal_nodes
 from autotune.graph.passes.dequantised_moves import move_dequantise
+from autotune.graph.passes.float_integers import float_integers
 from autotune.graph.passes.hoisting import hoist_elementwise
 from autotune.graph.passes.layout import channels_last
 from autotune.graph.passes.lookups import tabulate_bytes
@@ -100,13 +101,27 @@ _N_FIRST = next(n for n, step in enumerate(PASSES) if step.form is not Form.ONNX
 """Passes that are the same whatever products are computed in."""
 
 
-def passes(dtype: str = "float32", kept: Set[str] = frozenset()) -> tuple[Pass, ...]:
-    """The passes for products whose factors are of `dtype`, but for those of `kept` nodes."""
-    if dtype == "float32":
-        return PASSES
-    narrow = partial(narrow_products, dtype=dtype, kept=kept)
-    narrow.__doc__ = narrow_products.__doc__
-    return (*PASSES[:_N_FIRST], Pass("narrow-products", narrow), *PASSES[_N_FIRST:])
+def passes(
+    dtype: str = "float32", kept: Set[str] = frozenset(), floats: Set[str] = frozenset()
+) -> tuple[Pass, ...]:
+    """The passes for products whose factors are of `dtype`, but for those of `kept` nodes.
+
+    `floats`: nodes whose products of integers are products of floats, see `float_integers`.
+    """
+    added = []
+    if floats:
+        stored = floats - kept if dtype != "float32" else frozenset()
+        added.append(Pass("float-integers", _bound(float_integers, names=floats, stored=stored)))
+    if dtype != "float32":
+        added.append(Pass("narrow-products", _bound(narrow_products, dtype=dtype, kept=kept)))
+    return (*PASSES[:_N_FIRST], *added, *PASSES[_N_FIRST:])
+
+
+def _bound(run: Callable[..., Graph], **arguments: str | Set[str]) -> Callable[[Graph], Graph]:
+    """`run` with arguments, and with its docstring."""
+    found = partial(run, **arguments)
+    found.__doc__ = run.__doc__
+    return found
 
 
 def prepare_first(graph: Graph) -> Graph:
@@ -116,9 +131,11 @@ def prepare_first(graph: Graph) -> Graph:
     return graph
 
 
-def prepare_rest(graph: Graph, dtype: str, kept: Set[str] = frozenset()) -> Graph:
-    """What `prepare` makes of a graph of which `prepare_first` is done."""
-    for step in passes(dtype, kept)[_N_FIRST:]:
+def prepare_rest(
+    graph: Graph, dtype: str, kept: Set[str] = frozenset(), floats: Set[str] = frozenset()
+) -> Graph:
+    """What `prepare` makes of a graph of which `prepare_first` is done; see `passes`."""
+    for step in passes(dtype, kept, floats)[_N_FIRST:]:
         graph = step.run(graph)
     return graph
 
