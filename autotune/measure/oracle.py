@@ -5,8 +5,9 @@ are of order 1; another of rank 1 (a bias) is 0.1·normal. Where a DAG takes log
 fmod or the inverse of a function that has bounds, or divides by something that is no literal, all
 values are uniform(0.5, 1.5) instead, scaled alike.
 Integers are indices of the smallest dimension that they choose from; else bytes are any, and
-others flags: 0 and 1. What scales a sum of products of bytes makes it of order 50. Tensors that say
-where the rows of a ragged reduction begin make all rows equally long.
+others flags: 0 and 1. Floats whose sum of products is read as an integer are bytes too. What scales
+a sum of products of bytes makes it of order 50. Tensors that say where the rows of a ragged
+reduction begin make all rows equally long.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from autotune.te.expr import (
     Const,
     Expr,
     Load,
+    Reduce,
     Var,
     dtype_of,
     loads,
@@ -37,6 +39,7 @@ from autotune.te.expr import (
 )
 from autotune.te.intrinsics import INTRINSICS
 from autotune.te.ragged import pointers
+from autotune.te.whole_numbers import whole_factors, whole_sums
 
 Array = NDArray[Any]
 
@@ -229,6 +232,8 @@ def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive:
         return rng.integers(low, high + 1, shape).astype(dtype)
     if not is_float(p.tensor.dtype):
         return rng.integers(0, _limit(dag, p.name), shape).astype(dtype)
+    if p.name in whole_factors(dag):
+        return rng.integers(-128, 128, shape).astype(dtype)
     if positive:
         values = rng.random(shape, dtype=np.float32) + np.float32(0.5)
     else:
@@ -280,13 +285,26 @@ def _scale(dag: ComputeDAG, p: Placeholder) -> float:
 
 def _terms_scaled_by(dag: ComputeDAG, name: str) -> int:
     """Terms of the sum of integers that a constant is multiplied with as a float; 0 for none."""
-    sums = [_reduction_length(c) for c in dag.computes if not is_float(c.tensor.dtype)]
     for op in dag.consumers(name):
         for e in walk(op.body):
             match e:
-                case Binary(op="mul", a=Cast(), b=Load(tensor=tensor)) if tensor.name == name:
-                    return max(sums, default=0)
+                case Binary(op="mul", a=a, b=Load(tensor=tensor)) if tensor.name == name:
+                    return max(map(_reduction_length, _sums_in(dag, a)), default=0)
     return 0
+
+
+def _sums_in(dag: ComputeDAG, e: Expr) -> list[Compute]:
+    """Sums of whole numbers that a value is, after conversions and together with other terms."""
+    match e:
+        case Cast(a=a):
+            return _sums_in(dag, a)
+        case Binary(op="add" | "sub", a=a, b=b):
+            return _sums_in(dag, a) + _sums_in(dag, b)
+        case Load(tensor=tensor) if isinstance(op := dag[tensor.name], Compute):
+            if not isinstance(op.body, Reduce):
+                return _sums_in(dag, op.body)
+            return [op] if tensor.name in whole_sums(dag) or not is_float(tensor.dtype) else []
+    return []
 
 
 def _reduction_length(op: Compute) -> int:

@@ -11,19 +11,22 @@ from autotune.te.dag import ComputeDAG
 from autotune.te.language import dag_of
 
 
-def quantised_product(n: int = 200, k: int = 64) -> ComputeDAG:
-    x = te.placeholder((n, k), "x", "uint8")
-    w = te.placeholder((k, n), "w", "int8", constant=True)
+def quantised_product(
+    x_type: str = "uint8", w_type: str = "int8", sum_type: str = "int32", n: int = 200, k: int = 64
+) -> ComputeDAG:
+    x = te.placeholder((n, k), "x", x_type)
+    w = te.placeholder((k, n), "w", w_type, constant=True)
     scale = te.placeholder((n,), "scale", constant=True)
     r = te.reduce_axis(k, "r")
     s = te.compute(
         (n, n),
-        lambda i, j: te.sum(x[i, r].astype("int32") * w[r, j].astype("int32"), r),
+        lambda i, j: te.sum(x[i, r].astype(sum_type) * w[r, j].astype(sum_type), r),
         "s",
     )
+    whole = te.compute((n, n), lambda i, j: s[i, j].astype("int32"), "whole")
 
     def quantised(i: te.Expression, j: te.Expression) -> te.Expression:
-        steps = te.round(s[i, j].astype("float32") * scale[j]) + 128.0
+        steps = te.round(whole[i, j].astype("float32") * scale[j]) + 128.0
         return te.minimum(te.maximum(steps, 0.0), 255.0).astype("uint8")
 
     return dag_of(te.compute((n, n), quantised, "y"))
@@ -40,6 +43,18 @@ def test_bytes_take_all_values_and_results_are_not_all_saturated() -> None:
     assert values["w"].min() < -120
     inside = (REFERENCE.expected["y"] > 0) & (REFERENCE.expected["y"] < 255)
     assert inside.mean() > 0.8
+
+
+@pytest.mark.parametrize("types", [("uint8", "float32"), ("bfloat16", "bfloat16")])
+def test_floats_that_stand_for_integers_are_whole(types: tuple[str, str]) -> None:
+    """So that sums of them are exact, as they are in the network."""
+    ref = reference(quantised_product(*types, sum_type="float32"), 0, 1e-4)
+    x, w = (ref.values[name].astype(np.float64) for name in "xw")
+    assert (w == np.round(w)).all()
+    assert w.std() > 50
+    want = np.clip(np.round((x @ w).astype(np.float32) * ref.values["scale"]) + 128, 0, 255)
+    np.testing.assert_array_equal(ref.expected["y"], want)
+    assert ((want > 0) & (want < 255)).mean() > 0.8
 
 
 @pytest.mark.parametrize(("n_off", "step", "right"), [(0, 0, True), (9, 1, True), (60, 1, False)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from autotune.dtypes import DTYPES
 from autotune.schedule.narrow_products import product
 from autotune.schedule.steps import NarrowProducts, Parts, Winograd
 from autotune.schedule.winograd import convolution
@@ -14,8 +13,9 @@ from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Axis, Cast, Load, distinct
+from autotune.te.expr import Axis
 from autotune.te.ragged import ragged_axes
+from autotune.te.whole_numbers import whole_sums
 from autotune.te.windows import reuses
 
 MAX_POINTS = 6
@@ -90,7 +90,7 @@ def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:
         found = convolution(dag, op.name)
         if found is None or _count(found.channels) < MIN_CHANNELS or not found.outputs:
             continue
-        if _is_integer(dag, op):
+        if op.name in whole_sums(dag):
             continue
         taps = tuple(p.tap.name for p in found.pairs)
         widest = max(p.n_taps for p in found.pairs)
@@ -98,15 +98,6 @@ def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:
             step = Winograd(op.name, taps, tile)
             out.append(begin(dag).add(step, tags=(_WINOGRAD[tile],)))
     return out
-
-
-def _is_integer(dag: ComputeDAG, op: Compute) -> bool:
-    """Whether the sums are read as integers, which a rounding error below them would change."""
-    casts = (e for c in dag.computes for e in distinct(c.body) if isinstance(e, Cast))
-    return any(
-        isinstance(e.a, Load) and e.a.tensor == op.tensor and DTYPES[e.dtype].is_integer
-        for e in casts
-    )
 
 
 def narrow_products_pay(target: Target) -> bool:
@@ -125,7 +116,7 @@ def is_narrow(form: MultiplyAdd) -> bool:
 def _narrow_products(dag: ComputeDAG) -> list[Partial]:
     """All products of float32 by narrower ones, where they are of data with much else."""
     sums = [op for op in dag.computes if product(dag, op.name) and reuses(op)]
-    if not sums or any(_is_integer(dag, op) for op in sums):
+    if not sums or whole_sums(dag):
         return []
     steps = (NarrowProducts(op.name, N_PRODUCTS) for op in sums)
     return [begin(dag).add(*steps, tags=(Tag.NARROW3,))]
