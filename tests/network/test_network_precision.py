@@ -77,6 +77,23 @@ def test_pictures_of_three_channels_use_whole_instructions(tmp_path: Path) -> No
     assert np.abs(found - want).max() < 1e-2 * np.abs(want).max()
 
 
+@pytest.mark.parametrize(("channels", "factors"), [(8, "bfloat16"), (3, "float32")])
+def test_groups_of_channels_use_whole_instructions(
+    channels: int, factors: str, tmp_path: Path
+) -> None:
+    n = 4 * channels
+    nodes = [node("Conv", "x w", "c", pads=[1] * 4, group=4), node("Conv", "c v", "y")]
+    proto = model(
+        nodes, {"x": (1, n, 9, 9)}, {"w": weights(n, channels, 3, 3), "v": weights(10, n, 1, 1)}
+    )
+    network = build_network(save(proto, tmp_path), precision="bf16")
+    read = {a.shape: str(a.dtype) for c in network.calls for a in c.constants.values()}
+    assert [dtype for shape, dtype in read.items() if channels in shape] == [factors]
+    feeds = {"x": RNG.standard_normal((1, n, 9, 9)).astype(np.float32)}
+    found, want = execute(network, feeds)["y"], onnxruntime_outputs(proto, feeds)["y"]
+    assert 1e-6 < np.abs(found - want).max() / np.abs(want).max() < 1e-2
+
+
 def test_a_transformer_is_compiled_and_checked(tmp_path: Path) -> None:
     path = save(text_transformer(), tmp_path)
     for precision in ("f32", "bf16"):

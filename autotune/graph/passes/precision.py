@@ -25,6 +25,9 @@ from autotune.graph.passes.whole_terms import WholeTerms
 _TERMS = {"bfloat16": 2}
 """Products of a type that one instruction adds up, where CPUs have such an instruction."""
 
+_PAIR = 2
+"""Channels of each group of a convolution are a multiple of it, or stay float32: none is padded."""
+
 
 def narrow_products(graph: Graph, dtype: str, kept: Set[str] = frozenset()) -> Graph:
     """Factors of Conv and MatMul in `dtype`, but of `kept` nodes; see the module."""
@@ -80,7 +83,7 @@ class _Narrower:
         return self._is_float(name) or self.editor.types[name].dtype == self.dtype
 
     def _visit(self, node: Node) -> None:
-        is_dense = node.op == "MatMul" or (node.op == "Conv" and node.attrs.get("group", 1) == 1)
+        is_dense = node.op == "MatMul" or (node.op == "Conv" and self._is_dense(node))
         data = node.inputs if node.op == "Concat" else node.inputs[:1]
         is_kept = node.name in self.kept
         if is_dense and not is_kept and all(map(self._is_factor, node.inputs[:2])):
@@ -99,6 +102,11 @@ class _Narrower:
         for name in node.outputs:
             if name in self.wanted and name not in self.graph.outputs:
                 self._narrowed(node, name)
+
+    def _is_dense(self, node: Node) -> bool:
+        """Whether a convolution sums over channels, of groups over pairs of them."""
+        n_channels = self.editor.types[node.inputs[1]].shape[1]
+        return node.attrs.get("group", 1) == 1 or n_channels % _PAIR == 0
 
     def _whole(self, node: Node, factors: list[str]) -> list[str]:
         """Narrow factors with channels of zeros, where one instruction adds up several products."""
