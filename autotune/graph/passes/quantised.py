@@ -182,11 +182,11 @@ class _Products:
         scales = _per_channel(w.scale, weights.ndim, axis)
         terms = prod(weights.shape) // weights.shape[axis]
         is_batched = node.op == "MatMul" and weights.ndim != 2
-        is_grouped = node.attrs.get("group", 1) != 1
-        most = _MOST_FLOAT_TERMS if is_grouped else MAX_TERMS
+        in_floats = node.attrs.get("group", 1) != 1 and not _fits_groups(weights)
+        most = _MOST_FLOAT_TERMS if in_floats else MAX_TERMS
         if scales is None or node.attrs.get("trans_a", 0) or is_batched or terms > most:
             return False
-        self._emit(node, x, weights, scales, "float32" if is_grouped else "int32")
+        self._emit(node, x, weights, scales, "float32" if in_floats else "int32")
         return True
 
     def _is_of_small_floats(self, node: Node) -> bool:
@@ -305,6 +305,11 @@ class _Products:
 def _is_one(x: _Quantised) -> bool:
     """Whether a tensor has one scale and one zero point."""
     return x.scale.size == 1 and (x.zero is None or x.zero.size == 1)
+
+
+def _fits_groups(weights: Array) -> bool:
+    """Whether instructions add up products of bytes over the channels of each group."""
+    return weights.dtype == np.int8 and weights.shape[1] % _TERMS == 0
 
 
 def _block(k: int, scale: Array, zero: Array) -> int:
