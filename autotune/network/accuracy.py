@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.network.differences import Difference, is_float, relative_rms
+from autotune.network.differences import TOLERANCE, Difference, is_float, relative_rms
 from autotune.network.quantised_outputs import steps_apart
 
 Array = NDArray[Any]
@@ -38,7 +38,8 @@ class OutputAccuracy:
     number. `allowed`: what was allowed of `error`. `n_rows`: rows of a classifier, on the user's
     own inputs where there are any; in `n_agreeing` of them the highest score is at the same place.
     `step`: distance between neighbouring values of a quantised output, 0 for others, and `n_steps`:
-    by how many of them an element differs at most.
+    by how many of them an element differs at most. `is_decided`: whether it could be compared on
+    any kind of inputs; else notes say why not, and `error` tells nothing.
     """
 
     name: str
@@ -49,8 +50,11 @@ class OutputAccuracy:
     n_agreeing: int = 0
     step: float = 0.0
     n_steps: int = 0
+    is_decided: bool = True
 
     def __str__(self) -> str:
+        if not self.is_decided:
+            return f"{self.name}: cannot be compared"
         text = f"{self.name}: largest error {self.error:.1e}, RMS {self.rms:.1e}"
         if self.step:
             plural = "step" if self.n_steps == 1 else "steps"
@@ -81,10 +85,12 @@ class Report:
     def __str__(self) -> str:
         several = {GIVEN: f"{self.n_given:,} given"} if self.n_given > 1 else {}
         kinds = ", ".join(several.get(kind, kind) for kind in self.kinds)
-        return (
-            f"outputs agree with {' and '.join(self.oracles)} on {kinds} inputs: "
-            f"largest error {self.error:.1e} of the largest value"
-        )
+        asked = f"with {' and '.join(self.oracles)} on {kinds} inputs"
+        n_open = sum(not output.is_decided for output in self.outputs)
+        if n_open and n_open == len(self.outputs):
+            return f"outputs cannot be compared {asked}"
+        rest = f"; {n_open} of {len(self.outputs)} cannot be compared" if n_open else ""
+        return f"outputs agree {asked}: largest error {self.error:.1e} of the largest value{rest}"
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -105,16 +111,23 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def worst_of(outputs: Iterable[OutputAccuracy]) -> OutputAccuracy:
+    """The output with the largest error, of those that could be compared if any could."""
+    none = OutputAccuracy("", 0.0, 0.0, TOLERANCE)
+    return max(outputs, key=lambda o: (o.is_decided, o.error), default=none)
+
+
 def joint_report(reports: Sequence[Report]) -> Report:
     """What several checks found together: the largest error, and every note once."""
-    worst = max(reports, key=lambda r: r.error)
+    outputs = tuple(_joint(found) for found in _by_name(o for r in reports for o in r.outputs))
+    worst = worst_of(outputs)
     return Report(
         tuple(dict.fromkeys(o for r in reports for o in r.oracles)),
         tuple(dict.fromkeys(k for r in reports for k in r.kinds)),
         worst.error,
         worst.allowed,
         tuple(dict.fromkeys(n for r in reports for n in r.notes)),
-        tuple(_joint(outputs) for outputs in _by_name(o for r in reports for o in r.outputs)),
+        outputs,
         sum(r.n_given for r in reports),
     )
 
@@ -130,7 +143,14 @@ def _joint(outputs: Sequence[OutputAccuracy]) -> OutputAccuracy:
     worst = max(outputs, key=lambda o: o.error)
     n_rows, n_agreeing = sum(o.n_rows for o in outputs), sum(o.n_agreeing for o in outputs)
     rms, n_steps = max(o.rms for o in outputs), max(o.n_steps for o in outputs)
-    return replace(worst, rms=rms, n_rows=n_rows, n_agreeing=n_agreeing, n_steps=n_steps)
+    return replace(
+        worst,
+        rms=rms,
+        n_rows=n_rows,
+        n_agreeing=n_agreeing,
+        n_steps=n_steps,
+        is_decided=any(o.is_decided for o in outputs),
+    )
 
 
 @dataclass
@@ -142,6 +162,7 @@ class Tally:
     error: float = 0.0
     allowed: float = 0.0
     n_steps: int = 0
+    is_decided: bool = False
     _sums: dict[str, tuple[float, float]] = field(default_factory=dict)
     _rows: dict[bool, tuple[int, int]] = field(default_factory=dict)
 
@@ -167,7 +188,9 @@ class Tally:
         rms = max((relative_rms(*sums) for sums in self._sums.values()), default=0.0)
         rows = self._rows.get(True) or self._rows.get(False) or (0, 0)
         steps = self.step, self.n_steps
-        return OutputAccuracy(self.name, self.error, rms, self.allowed, *rows, *steps)
+        return OutputAccuracy(
+            self.name, self.error, rms, self.allowed, *rows, *steps, self.is_decided
+        )
 
 
 def is_classifier(name: str, expected: Array) -> bool:

@@ -25,11 +25,10 @@ from autotune.config import PRECISIONS
 from autotune.dtypes import DTYPES, PORT_TYPES, is_float
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.graph.network import Network, Port
-from autotune.network.accuracy import GIVEN, OutputAccuracy, Report, Tally
+from autotune.network.accuracy import GIVEN, Report, Tally, worst_of
 from autotune.network.baselines import baseline
 from autotune.network.check_inputs import check_inputs
 from autotune.network.differences import (
-    TOLERANCE,
     Difference,
     difference,
     flat_outputs,
@@ -40,6 +39,7 @@ from autotune.network.hybrid import HybridArtifact
 from autotune.network.memory import Place, place_of
 from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
 from autotune.network.quantised_outputs import is_quantised, is_within_a_step, output_steps
+from autotune.network.random_numbers import random_outputs
 from autotune.network.runtime import Model, random_inputs
 from autotune.te.evaluate import evaluate
 from autotune.te.strides import spanned
@@ -98,7 +98,7 @@ class _Findings:
 
     def __init__(self, model: Model, network: Network, oracles: Oracles, has_given: bool) -> None:
         proto = oracles.original.proto
-        kinds = is_quantised(proto), output_steps(proto), has_given
+        kinds = is_quantised(proto), output_steps(proto), random_outputs(proto.graph), has_given
         self._setting = _Setting(model, network, oracles, *kinds)
         self._tallies: dict[str, Tally] = {}
         self._notes: dict[tuple[str, str], tuple[float, str]] = {}
@@ -122,6 +122,7 @@ class _Findings:
             verdict = check.verdict(name)
             step = self._setting.steps.get(name, 0.0)
             tally = self._tallies.setdefault(name, Tally(name, step))
+            tally.is_decided |= verdict.is_decided
             actual = check.actual.get(name)
             if actual is not None and actual.shape == array.shape:
                 tally.add(kind, verdict.found, verdict.allowed, actual, array)
@@ -135,7 +136,7 @@ class _Findings:
         if not self._asked and self._unasked:
             raise self._failure
         outputs = tuple(tally.accuracy for tally in self._tallies.values())
-        worst = max(outputs, key=lambda o: o.error, default=OutputAccuracy("", 0, 0, TOLERANCE))
+        worst = worst_of(outputs)
         unseen = (
             f"output '{name}' has no finite element: --check-input x.npz checks on numbers of yours"
             for name, is_seen in self._seen.items()
@@ -169,13 +170,15 @@ class _Verdict:
     found: Difference
     allowed: float
     note: str = ""
+    is_decided: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
     """What is compared with what.
 
-    `steps`: see `quantised_outputs`. `has_given`: whether there are inputs of the user's.
+    `steps`: see `quantised_outputs`. `random`: see `random_numbers`. `has_given`: whether there are
+    inputs of the user's.
     """
 
     model: Model
@@ -183,6 +186,7 @@ class _Setting:
     oracles: Oracles
     is_quantised: bool
     steps: Mapping[str, float]
+    random: Mapping[str, str]
     has_given: bool
 
 
@@ -223,8 +227,12 @@ class _Check:
         found = _difference(self.actual, name, self.expected[name])
         if found.within(floor):
             return _Verdict(found, floor)
+        if name in self.setting.random:
+            node = self.setting.random[name]
+            note = f"output '{name}' depends on random numbers (node {node}): it is not checked"
+            return _Verdict(found, floor, note, is_decided=False)
         if self._is_reshaped(name, unit):
-            return _Verdict(Difference(0.0, 0, ""), floor, self._undecided(name))
+            return _Verdict(Difference(0.0, 0, ""), floor, self._undecided(name), is_decided=False)
         if self.setting.is_quantised and unit == 1.0:
             verdict = self._in_steps(name, found, floor)
         else:
@@ -258,7 +266,7 @@ class _Check:
             return None
         is_expected = unit > 1.0 and allowed < _TELLING
         note = "" if is_expected else self._ill_conditioned(name, found, spread, n_moved)
-        return _Verdict(found, allowed, note)
+        return _Verdict(found, allowed, note, is_expected or _is_told(spread))
 
     def _in_steps(self, name: str, found: Difference, floor: float) -> _Verdict | None:
         """Whether values halfway between two steps of a quantised model explain a difference.
@@ -318,12 +326,11 @@ class _Check:
         )
 
     def _ill_conditioned(self, name: str, found: Difference, spread: _Spread, n_moved: int) -> str:
-        is_told = ROUNDING_FACTOR * spread.error < _TELLING
         theirs, ours = _amount(spread.error, n_moved), _amount(found.error, found.n_moved)
         return (
             f"ill-conditioned here: output '{name}' on {self.kind} inputs: {self.oracle.name} "
             f"itself differs by {theirs} where it rounds otherwise, the compiled network by {ours}"
-            f"{'' if is_told else _TELL_MORE}"
+            f"{'' if _is_told(spread) else _TELL_MORE}"
         )
 
     def _wrong(self, name: str, found: Difference, floor: float) -> WrongNumbers:
@@ -389,6 +396,11 @@ class _Spread:
     n_moved: int = 0
     rms: float = 0.0
     is_reshaped: bool = False
+
+
+def _is_told(spread: _Spread) -> bool:
+    """Whether what is allowed of an ill-conditioned output tells right from wrong."""
+    return ROUNDING_FACTOR * spread.error < _TELLING
 
 
 def _difference(found: Mapping[str, Array], name: str, expected: Array) -> Difference:

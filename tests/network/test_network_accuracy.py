@@ -14,9 +14,12 @@ import autotune
 from autotune.errors import WrongNumbers
 from autotune.network.accuracy import agreement, is_classifier
 from autotune.network.artifact import Endpoint
+from autotune.network.check import check_model
 from autotune.network.check_inputs import inferences
+from autotune.network.oracles import Original
+from autotune.network.random_numbers import random_outputs
 from tests.graph.onnx_models import model, node, save
-from tests.network.test_network_check import Fault, check
+from tests.network.test_network_check import Fault, check, compiled
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)
@@ -43,6 +46,45 @@ def test_the_place_of_the_highest_score_is_compared_row_by_row() -> None:
 def dense(tmp_path: Path) -> Path:
     proto = model([node("MatMul", "x w", "y")], {"x": (2, 16)}, {"w": normal(16, 12)})
     return Path(save(proto, tmp_path))
+
+
+def test_random_numbers_are_found_in_branches_too() -> None:
+    draws = model([node("RandomNormal", "", "r", shape=[2, 16])], {}, None, "r").graph
+    keeps = model([node("Identity", "x", "k")], {}, None, "k").graph
+    nodes = [
+        node("RandomUniformLike", "x", "u"),
+        node("Add", "x u", "y"),
+        node("If", "c", "b", then_branch=draws, else_branch=keeps),
+        node("Neg", "b", "v"),
+        node("MatMul", "x w", "z"),
+    ]
+    types = {"c": "bool"}
+    inputs = {"x": (2, 16), "c": ()}
+    proto = model(nodes, inputs, {"w": normal(16, 12)}, "y z v", types=types)
+    assert random_outputs(proto.graph) == {
+        "y": "RandomUniformLike 'u'",
+        "v": "RandomNormal 'r'",
+    }
+
+
+def test_what_cannot_be_compared_does_not_agree(tmp_path: Path) -> None:
+    def file(name: str, op: str, outputs: str) -> Path:
+        nodes = [node(op, "x", "u"), node("Add", "x u", "y"), node("MatMul", "x w", "z")]
+        weights = {"w": np.eye(16, dtype=np.float32)}
+        (tmp_path / name).mkdir()
+        return Path(save(model(nodes, {"x": (2, 16)}, weights, outputs), tmp_path / name))
+
+    drawn, given = file("drawn", "RandomUniformLike", "y z"), file("given", "Abs", "y z")
+    report = check_model(*compiled(given), Original(drawn))
+    assert [o.name for o in report.outputs if o.is_decided] == ["z"]
+    assert report.error < 1e-5
+    assert str(report).endswith("; 1 of 2 cannot be compared")
+    assert "y: cannot be compared" in report.lines
+    told = "output 'y' depends on random numbers (node RandomUniformLike 'u'): it is not checked"
+    assert told in report.notes
+    drawn, given = file("drawn alone", "RandomUniformLike", "y"), file("alone", "Abs", "y")
+    report = check_model(*compiled(given), Original(drawn))
+    assert str(report) == "outputs cannot be compared with ONNX Runtime on normal, uniform inputs"
 
 
 def test_every_output_has_its_errors(tmp_path: Path) -> None:
