@@ -13,7 +13,7 @@ from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.noise import read_usage
 from autotune.network import bench as network_bench
 from autotune.network.artifact import Tuned
-from autotune.network.baselines import Runner, baseline
+from autotune.network.baselines import Runner, baseline, wide_inputs
 from autotune.network.bench import BenchResult
 from autotune.network.oracles import Original
 from autotune.network.runtime import Model, load
@@ -34,7 +34,8 @@ def bench(
     ours = compiled if isinstance(compiled, Model) else load(compiled)
     source, fixed = _onnx_model(ours, Path(model) if model else None) if against else (None, {})
     baselines = {n: _with(fixed, baseline(n, source, ours.n_threads)) for n in against}
-    return network_bench.bench(ours, baselines, min_s=time_s, usage=read_usage)
+    wide = wide_inputs(source)
+    return network_bench.bench(ours, baselines, min_s=time_s, usage=read_usage, wide=wide)
 
 
 def _with(fixed: Mapping[str, Any], run: Runner) -> Runner:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 
 from autotune import __version__
-from autotune.cli.console import STDOUT_HINT, State, put, say_error
+from autotune.cli.console import STDOUT_HINT, State, debug_option, put, say_error
 from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.errors import AutotuneError, DynamicShape, ExitCode
 
@@ -71,6 +71,7 @@ Exit codes: 0 ok · 1 failure · 2 usage · 3 a task without a valid schedule ·
     no_args_is_help=False,
 )
 @click.version_option(__version__, "-V", "--version", message="autotune %(version)s")
+@debug_option
 @click.pass_context
 def app(ctx: click.Context) -> None:
     """Find the fastest program for every part of an ONNX model on this CPU, and compile it."""
@@ -147,6 +148,6 @@ def _report(error: BaseException) -> int:
             text = str(error).strip().splitlines()
             say_error(
                 f"{type(error).__name__}: {text[0] if text else 'no message'}",
-                "this is a bug; --debug shows where it happened",
+                "this is a bug; add --debug to the command to see where",
             )
             return ExitCode.FAILURE

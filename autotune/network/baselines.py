@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto
 
 from autotune.errors import AutotuneError, MissingDependency, ModelError
 
@@ -39,6 +40,14 @@ def baseline(name: str, model: Any, n_threads: int) -> Runner:
             return runner(inputs)
 
     return run
+
+
+def wide_inputs(model: Any) -> frozenset[str]:
+    """Names of the inputs that a model takes in float32; none of a path's, which is as it was."""
+    if not isinstance(model, ModelProto):
+        return frozenset()
+    kinds = {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
+    return frozenset(name for name, kind in kinds.items() if kind == TensorProto.FLOAT)
 
 
 @contextmanager

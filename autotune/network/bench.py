@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from autotune.measure.noise import Noise, Usage, judge
@@ -117,18 +118,21 @@ def bench(
     min_s: float = 2.0,
     seed: int = 0,
     usage: Callable[[], Usage] | None = None,
+    wide: Collection[str] = (),
 ) -> BenchResult:
     """Time `model` on random inputs until each side has `min_runs` runs and `min_s` seconds.
 
     `baselines`: by name, what runs the same model with the same weights on as many threads.
-    `usage`: reads processor times, to detect co-tenants.
+    `usage`: reads processor times, to detect co-tenants. `wide`: inputs that the baselines
+    take in float32, whatever the model does; nothing is converted while time is taken.
     """
     runners = dict(baselines or {})
     inputs = random_inputs(model.input_info, seed)
+    theirs = {name: a.astype(np.float32) if name in wide else a for name, a in inputs.items()}
     trips = _Trips(CoreLatency(model.artifact.target, model.n_threads))
     ours = model.run(inputs)
-    errors = {name: _error(run(inputs), ours) for name, run in runners.items()}
-    sides = [partial(run, inputs) for run in (model.run, *runners.values())]
+    errors = {name: _error(run(theirs), ours) for name, run in runners.items()}
+    sides = [partial(model.run, inputs), *(partial(run, theirs) for run in runners.values())]
     before = usage() if usage else None
     first, *others = (tuple(t) for t in interleave(sides, min_runs, min_s, trips.add))
     timings = {

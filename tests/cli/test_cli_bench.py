@@ -23,7 +23,7 @@ Cli = Callable[..., Any]
 Golden = Callable[[str, str], None]
 
 TIMES = {"min_s", "median_s", "mean_s", "max_s", "std_s", "runs", "threads"}
-INSTALLED = tuple(name for name in BASELINES if importlib.util.find_spec(name))
+INSTALLED = all(map(importlib.util.find_spec, ("onnxruntime", "openvino")))
 
 
 def test_the_names_are_those_of_the_runners() -> None:
@@ -78,15 +78,16 @@ def test_alone(cli: Cli, artifact: Path) -> None:
     assert (text.code, len(text.out.splitlines())) == (0, 2)
 
 
-@pytest.mark.skipif(INSTALLED != BASELINES, reason="a baseline is not installed")
+@pytest.mark.skipif(not INSTALLED, reason="a baseline is not installed")
 @pytest.mark.parametrize(
     "against",
     [("--against", "onnxruntime", "--against", "openvino"), ("--against", "onnxruntime,openvino")],
+    ids=["options", "list"],
 )
 def test_beside_several(cli: Cli, artifact: Path, against: tuple[str, ...]) -> None:
     data = bench(cli, artifact, *against)
     assert list(data) == ["autotune", "onnxruntime", "openvino", "ratio", "ratios", "noise"]
-    for name in BASELINES:
+    for name in ("onnxruntime", "openvino"):
         assert set(data[name]) == TIMES | {"max_error"}
         assert data[name]["max_error"] < 1e-5
         ratio = data["autotune"]["median_s"] / data[name]["median_s"]

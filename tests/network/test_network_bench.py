@@ -14,6 +14,7 @@ import onnx.helper as oh
 import pytest
 from numpy.typing import NDArray
 
+import autotune
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.measure.noise import Usage
 from autotune.network.baselines import BASELINES, baseline
@@ -263,3 +264,16 @@ def test_noise_is_what_others_did_during_the_run(model: Model) -> None:
         noise = result.to_json()["noise"]
         assert (noise and noise["other_cpus"]) == other_cpus
         assert noise is None or noise["n_cores"] == 2
+
+
+def test_baselines_take_float32_where_the_file_has_halves(tmp_path: Path) -> None:
+    half = oh.np_dtype_to_tensor_dtype(np.dtype("float16"))
+    ports = [oh.make_tensor_value_info(name, half, (2, 8)) for name in "xy"]
+    weights = onnx.numpy_helper.from_array(np.eye(8, dtype=np.float16), "w")
+    graph = oh.make_graph([oh.make_node("MatMul", ["x", "w"], ["y"])], "g", *[[p] for p in ports])
+    graph.initializer.append(weights)
+    imports = [oh.make_opsetid("", 17)]
+    onnx.save(oh.make_model(graph, ir_version=8, opset_imports=imports), tmp_path / "m.onnx")
+    artifact = autotune.compile(tmp_path / "m.onnx", threads=1).artifact
+    result = autotune.bench(Model(artifact, 1), ("onnxruntime",), time_s=0.01)
+    assert result.baselines["onnxruntime"].max_error < 1e-3
