@@ -48,8 +48,9 @@ class Statement:
     `steps`: executions of the expanded innermost body; `tiles`: how often a register tile is
     started; `accumulators`, `operands`: vector registers that must live at once; `instructions`:
     arithmetic per step; `loads`: distinct elements or vectors loaded per step; `guards`: those of
-    them that each step chooses anew; `chain`: dependent operations per step; `traffic`: bytes that
-    miss L1, L2 and L3; `local_bytes`: size of its local buffer; `reloads`: 1 where the reduction
+    them that each step chooses anew; `narrow_guards`: of these, those of floats of 16 bits where a
+    step has several terms; `chain`: dependent operations per step; `traffic`: bytes that miss L1,
+    L2 and L3; `local_bytes`: size of its local buffer; `reloads`: 1 where the reduction
     runs in blocks and tiles are loaded again;
     `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
     copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_PANEL or 0;
@@ -68,6 +69,7 @@ class Statement:
     instructions: Array
     loads: Array
     guards: Array
+    narrow_guards: Array
     stores: Array
     chain: Array
     lanes: Array
@@ -191,6 +193,7 @@ class _Walk:
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
         work = self._work()
         loads, operands = self._loads(accumulators, chain)
+        guards, narrow_guards = self._guards()
         caches = Caches(self.nest, self.target)
         return Statement(
             name=self.op.name,
@@ -202,7 +205,8 @@ class _Walk:
             operands=operands,
             instructions=accumulators * chain * work - self._shared_lookups(expanded),
             loads=loads,
-            guards=self._guards(),
+            guards=guards,
+            narrow_guards=np.where(chain > 1, narrow_guards, 0.0),
             stores=accumulators,
             chain=chain,
             lanes=lanes,
@@ -279,14 +283,19 @@ class _Walk:
             total = total + self._elements(access, inner) * heights[kind]
         return total
 
-    def _guards(self) -> Array:
-        """Distinct loads per expanded body of which each step chooses anew whether to make them."""
+    def _guards(self) -> tuple[Array, Array]:
+        """Distinct loads per expanded body of which each step chooses anew whether to make them.
+
+        All of them, and those of floats of 16 bits.
+        """
         inner = self._register_extents
         rolled = [x for x in self.loops if not (x.own and x.annotation)]
         step = rolled[-1].name.partition(".")[0] if rolled and rolled[-1].own else None
         chosen = {x for x, axes in guarded(self.op) if step is None or step in axes}
-        counts = [self._elements(x, inner) for x in self.reads if x.load in chosen]
-        return reduce(np.add, counts) if counts else np.zeros(self.n)
+        none = np.zeros(self.n)
+        counts = {x.load: self._elements(x, inner) for x in self.reads if x.load in chosen}
+        narrow = (n for x, n in counts.items() if x.tensor.dtype in ("bfloat16", "float16"))
+        return sum(counts.values(), none), sum(narrow, none)
 
     def _needed(self) -> Array:
         """Share of the steps that execute: predicate hoisting removes those that add zero."""

@@ -38,6 +38,9 @@ CROWDED_CYCLES, CROWDED_REGISTERS = 1.0, 31
 A tile of 28 multiply-adds per term hides most of it; it was not observed with 16 registers."""
 GUARD_INSTRUCTIONS, LOOP_INSTRUCTIONS = 3.0, 2.0
 """Instructions of a conditional load (compare, select an address) and of a loop counter."""
+NARROW_GUARD_CYCLES = 2.0
+"""Cycles of a conditional load of half precision in a step of several terms: LLVM loads what has
+one address together, and spills it (0.6 to 5 in 60 candidates of convolutions of 4 channels)."""
 SHARPNESS = 5.0
 """Exponent of the p-norm over ports and dependences: near-equal bottlenecks delay one another."""
 OVERLAP = 3.0
@@ -113,6 +116,7 @@ def step_cycles(s: Statement, target: Target) -> Array:
     begun = s.instructions + s.loads + GUARD_INSTRUCTIONS * s.guards + LOOP_INSTRUCTIONS
     crowded = (s.accumulators + s.operands >= CROWDED_REGISTERS) & (s.chain > 1)
     spill = np.where(crowded, CROWDED_CYCLES * s.chain, 0.0)
+    spill = spill + NARROW_GUARD_CYCLES * s.narrow_guards
     return busiest(arithmetic, loads, latency, begun / core.issue_width) + spill
 
 
