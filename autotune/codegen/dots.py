@@ -16,7 +16,7 @@ from typing import Protocol
 from autotune.codegen.arithmetic import TYPES, Arithmetic
 from autotune.codegen.frame import Frame, Guard
 from autotune.codegen.lanes import side_by_side
-from autotune.codegen.text import BF16, I32, Builder, Type, Value, constant, vector
+from autotune.codegen.text import BF16, I32, Builder, Type, Value, constant, undefined, vector
 from autotune.dtypes import DTYPES
 from autotune.loopir.nodes import For, Store
 from autotune.target.isa import Isa, MultiplyAdd
@@ -64,7 +64,7 @@ def find_dot(loop: For, at: Frame, isa: Isa) -> Dot | None:
             for form in isa.forms if pairs else ():
                 ordered = tuple(o for pair in pairs if (o := in_order(form, *pair)))
                 fits = form.terms == loop.extent and form.accumulator == store.tensor.dtype
-                bits = n_lanes * form.accumulator_bits
+                bits = _register_bits(form, n_lanes)
                 fits = fits and bits in form.intrinsics and bits <= isa.vector_bits
                 if fits and len(ordered) == len(pairs):
                     return Dot(loop, form, store, total, ordered, n_lanes)
@@ -86,11 +86,29 @@ def emit_dot(dot: Dot, emitter: Emitter) -> Value:
     return total
 
 
+def _register_bits(form: MultiplyAdd, n_lanes: int) -> int:
+    """Bits of the register that `n_lanes` accumulators take: of the smallest one, all or a part."""
+    smallest = min(form.intrinsics, default=0)
+    return max(smallest, n_lanes * form.accumulator_bits)
+
+
 def _added(dot: Dot, emitter: Emitter, total: Value, operands: list[Value]) -> Value:
-    name = dot.form.intrinsics[dot.n_lanes * dot.form.accumulator_bits]
+    b, bits = emitter.b, _register_bits(dot.form, dot.n_lanes)
+    times = bits // (dot.n_lanes * dot.form.accumulator_bits)
+    whole, operands = _filled(b, total, times), [_filled(b, x, times) for x in operands]
+    name = dot.form.intrinsics[bits]
     if dot.form.accumulates:
-        return emitter.b.call(name, total.type, [total, *operands])
-    return emitter.b.add(total, emitter.b.call(name, total.type, operands))
+        found = b.call(name, whole.type, [whole, *operands])
+    else:
+        found = b.add(whole, b.call(name, whole.type, operands))
+    return found if times == 1 else b.shuffle(found, found, range(dot.n_lanes))
+
+
+def _filled(b: Builder, few: Value, times: int) -> Value:
+    """A vector of `times` as many lanes, whose further ones nobody reads."""
+    if times == 1:
+        return few
+    return b.shuffle(few, undefined(few.type), range(few.type.count * times))
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ CASES = {
     "activations": matmul(9, 40, 32, constant=False),
     "transposed": matmul(9, 40, 32, constant=False, transposed=True),
     "few": matmul(5, 7, 4),
+    "three": matmul(9, 3, 32),
     "convolution": convolution(0),
     "zero_point": convolution(3),
 }
@@ -101,9 +102,11 @@ def _one_instruction(dag: ComputeDAG, target: Target) -> str:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=_id)
-def test_a_cpu_with_the_instruction_runs_it(target: Target) -> None:
-    form = max(dot_forms(CASES["matmul"]["s"], target.isa.forms), key=lambda f: f.terms)
-    assert form.name in _one_instruction(CASES["matmul"], target)
+@pytest.mark.parametrize("name", ["matmul", "three"])
+def test_a_cpu_with_the_instruction_runs_it(name: str, target: Target) -> None:
+    """Whole registers of it, or a part of the smallest one."""
+    form = max(dot_forms(CASES[name]["s"], target.isa.forms), key=lambda f: f.terms)
+    assert form.name in _one_instruction(CASES[name], target)
 
 
 def test_a_cpu_without_the_instruction_has_no_such_structure() -> None:
