@@ -258,8 +258,7 @@ class _Chooser:
     def _made(
         self, precision: str, floats: frozenset[str], kept: frozenset[str] = frozenset()
     ) -> tuple[Network, ...]:
-        kept |= _wide_floats(precision, floats, self._target)
-        return self._mixtures.networks(precision, kept, floats)
+        return _networks(self._mixtures, self._target, precision, floats, kept)
 
     def _by_product(self, networks: Sequence[Network]) -> dict[str, float]:
         return self._costs.by_product(networks, self._mixtures.shares)
@@ -270,6 +269,17 @@ class _Chooser:
         names = self._mixtures.narrowable | self._mixtures.integers
         gains = {n: self._plain.get(n, 0.0) - after.get(n, 0.0) for n in names}
         return {name: gain for name, gain in gains.items() if gain > 0}
+
+
+def _networks(
+    mixtures: Mixtures,
+    target: Target,
+    precision: str,
+    floats: frozenset[str],
+    kept: frozenset[str],
+) -> tuple[Network, ...]:
+    """Networks whose `floats` are in `precision` where an instruction multiplies it."""
+    return mixtures.networks(precision, kept | _wide_floats(precision, floats, target), floats)
 
 
 def _wide_floats(precision: str, floats: frozenset[str], target: Target) -> frozenset[str]:
@@ -318,8 +328,7 @@ class _Search(Generic[C]):
     def _networks(self, n_narrow: int) -> tuple[Network, ...]:
         mix, target = self._mix, self._plan.target
         kept = self._mixtures.narrowable - set(mix.narrow[:n_narrow])
-        kept |= _wide_floats(mix.precision, mix.floats, target)
-        return self._mixtures.networks(mix.precision, kept, mix.floats)
+        return _networks(self._mixtures, target, mix.precision, mix.floats, kept)
 
     def _within(self, n_narrow: int) -> tuple[C, list[str]] | None:
         """The compiled network where its error is within the limit."""

@@ -123,7 +123,7 @@ class _Partition:
                 yield node
 
     def _widens(self, node: Node) -> bool:
-        """Whether a node only converts to a larger type, with the nodes that it computes itself."""
+        """Whether a node only converts to a larger type, from what the first of its chain reads."""
         if not operator_of(node.op).widens:
             return False
         name = node.inputs[0]

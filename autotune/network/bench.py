@@ -128,7 +128,7 @@ def bench(
     """
     runners = dict(baselines or {})
     inputs = random_inputs(model.input_info, seed)
-    theirs = {name: a.astype(np.float32) if name in wide else a for name, a in inputs.items()}
+    theirs = {n: a.astype(np.float32, copy=False) if n in wide else a for n, a in inputs.items()}
     trips = _Trips(CoreLatency(model.artifact.target, model.n_threads))
     ours = model.run(inputs)
     errors = {name: _error(run(theirs), ours) for name, run in runners.items()}

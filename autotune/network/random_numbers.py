@@ -6,14 +6,9 @@ from collections.abc import Iterator
 
 from onnx import AttributeProto, GraphProto, NodeProto
 
-_DRAWS = (
-    "Bernoulli",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-)
+from autotune.graph.operators.folded import RANDOM
+
+_DRAWS = (*RANDOM, "Multinomial")
 
 
 def random_outputs(graph: GraphProto) -> dict[str, str]:

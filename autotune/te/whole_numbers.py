@@ -7,23 +7,29 @@ A rounding error far below 1 changes such a sum by 1.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from autotune.dtypes import DTYPES, is_float
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Cast, Const, Expr, Load, Reduce, Select, distinct, dtype_of, loads
 
 
+@lru_cache(maxsize=256)
 def whole_sums(dag: ComputeDAG) -> frozenset[str]:
     """Names of sums of floats that a cast reads as they are, as integers."""
     casts = (e for op in dag.computes for e in distinct(op.body) if isinstance(e, Cast))
-    read = {e.a.tensor.name for e in casts if isinstance(e.a, Load) and _is_whole(e.dtype)}
+    wholes = (e.a for e in casts if DTYPES[e.dtype].is_integer)
+    read = {a.tensor.name for a in wholes if isinstance(a, Load)}
     sums = (op for op in dag.computes if op.name in read and is_float(op.tensor.dtype))
     return frozenset(op.name for op in sums if isinstance(op.body, Reduce) and op.body.op == "sum")
 
 
+@lru_cache(maxsize=256)
 def whole_factors(dag: ComputeDAG) -> frozenset[str]:
     """Names of the placeholders whose elements, moved and converted, are factors of such sums."""
     found: set[str] = set()
-    left = [x.tensor.name for name in whole_sums(dag) for x in _computation(dag, name).reads]
+    sums = whole_sums(dag)
+    left = [x.tensor.name for op in dag.computes if op.name in sums for x in op.reads]
     while left:
         name = left.pop()
         op = dag[name]
@@ -32,16 +38,6 @@ def whole_factors(dag: ComputeDAG) -> frozenset[str]:
         elif _moves(op.body):
             left += [x.tensor.name for x in op.reads]
     return frozenset(found)
-
-
-def _computation(dag: ComputeDAG, name: str) -> Compute:
-    op = dag[name]
-    assert isinstance(op, Compute)
-    return op
-
-
-def _is_whole(dtype: str) -> bool:
-    return dtype != "bool" and DTYPES[dtype].is_integer
 
 
 def _moves(e: Expr) -> bool:

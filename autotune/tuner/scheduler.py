@@ -95,6 +95,7 @@ class Scheduler:
         for state in self.states.values():
             for part in state.task.parts:
                 self._wholes.setdefault(part, []).append(state)
+        self._precisions = {t.key: precision_of(t.dag) for t in tasks if t.parts}
         self._batch = batch
         self._patience = patience
 
@@ -189,7 +190,7 @@ class Scheduler:
             return self._is_clear(*self._alternatives(state))
         wholes: dict[str, list[TaskState]] = {}
         for whole in self._wholes.get(state.task.key, []):
-            wholes.setdefault(precision_of(whole.task.dag), []).append(whole)
+            wholes.setdefault(self._precisions[whole.task.key], []).append(whole)
         return any(self._beats(found, state) for found in wholes.values())
 
     def _beats(self, wholes: list[TaskState], state: TaskState) -> bool:

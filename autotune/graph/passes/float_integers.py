@@ -34,7 +34,10 @@ def float_integers(graph: Graph, names: Set[str], stored: Set[str] = frozenset()
 
 class _Floats:
     def __init__(self, graph: Graph, names: Set[str], stored: Set[str]) -> None:
-        self.graph, self.names, self.editor = graph, names, Editor(graph)
+        self.graph, self.editor = graph, Editor(graph)
+        nodes = (n for n in graph.nodes if n.name in names and has_exact_floats(graph, n))
+        self.products = {node.output for node in nodes}
+        """What the products make that become those of floats."""
         self.floats: dict[str, str] = {}
         """Data as bytes -> as floats."""
         self.stored = self._stored(stored)
@@ -43,7 +46,7 @@ class _Floats:
     def run(self) -> Graph:
         for original in self.graph.nodes:
             node = self.editor.updated(original)
-            if self._is_float(node):
+            if node.output in self.products:
                 self._emit_product(node)
             elif node.op == "Dequantize" and node.inputs[0] in self.stored:
                 floats = self._as_floats(node, node.inputs[0])
@@ -52,15 +55,12 @@ class _Floats:
                 self.editor.emit(node)
         return self.editor.build()
 
-    def _is_float(self, node: Node) -> bool:
-        return node.name in self.names and has_exact_floats(self.graph, node)
-
     def _stored(self, names: Set[str]) -> frozenset[str]:
         """What only products of nodes `names` read, and what dequantises it."""
         found = set()
         for name, readers in self.graph.consumers().items():
-            products = {node.name for node in readers if self._is_float(node)}
-            rest = [node for node in readers if not self._is_float(node)]
+            products = {node.name for node in readers if node.output in self.products}
+            rest = [node for node in readers if node.output not in self.products]
             if products and products <= names and all(n.op == "Dequantize" for n in rest):
                 found.add(name)
         return frozenset(found.difference(self.graph.outputs))
@@ -99,6 +99,6 @@ def _most(node: Node, weights: Array) -> int:
         others = tuple(range(1, weights.ndim))
     else:
         others = (max(0, weights.ndim - (1 if node.attrs.get("trans_b", 0) else 2)),)
-    wide = weights.astype(np.int64)
-    positive, negative = np.maximum(wide, 0), np.maximum(-wide, 0)
-    return int(max(part.sum(axis=others).max(initial=0) for part in (positive, negative)))
+    signs = (np.maximum(weights, 0), np.minimum(weights, 0))
+    sums = (np.abs(part.sum(axis=others, dtype=np.int64)) for part in signs)
+    return int(max(total.max(initial=0) for total in sums))

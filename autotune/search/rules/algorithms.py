@@ -87,10 +87,8 @@ def _rounds(op: Compute, target: Target) -> bool:
 def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:
     out = []
     for op in dag.computes:
-        found = convolution(dag, op.name)
+        found = None if op.name in whole_sums(dag) else convolution(dag, op.name)
         if found is None or _count(found.channels) < MIN_CHANNELS or not found.outputs:
-            continue
-        if op.name in whole_sums(dag):
             continue
         taps = tuple(p.tap.name for p in found.pairs)
         widest = max(p.n_taps for p in found.pairs)
