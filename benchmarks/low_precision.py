@@ -5,8 +5,9 @@
 
 * GEMM and convolutions of ResNet-50 in every narrow form that the CPU has, tuned, as a share of the
   peak of the form, which is measured before and after each.
-* MatMulNBits of 4 bits with one row, as a share of the rate at which its weights can be read,
-  beside ONNX Runtime.
+* MatMulNBits of 4 bits with one row and with 32, data as they are or rounded to bytes
+  (`accuracy_level` 4), beside ONNX Runtime; with one row as a share of the rate at which its
+  weights can be read.
 * Networks as ONNX Runtime quantises them (QDQ and dynamic), and files of `--model`, beside ONNX
   Runtime and OpenVINO, in turns.
 * Files of `--bf16`, compiled with products in bf16, beside OpenVINO as its user gets it.
@@ -23,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,8 @@ CONVOLUTIONS = (
 )  # fmt: skip
 """Extent, channels, output channels, kernel; of stride 1."""
 WEIGHTS_K, WEIGHTS_N, BLOCK = 4096, 11008, 32
+ROWS, LEVELS = (1, 32), {"4 bits": 0, "4 bits, data in bytes": 4}
+"""Of products with weights of 4 bits: rows of data, and `accuracy_level` by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +136,10 @@ def cases_of(
         for conv in CONVOLUTIONS:
             text = "Conv {0}x{0} {1}->{2} {3}x{3}".format(*conv)
             yield _kernel(text, form, partial(convolution, form, *conv))
-    head = {"kind": "weights", "case": f"1x{WEIGHTS_K}->{WEIGHTS_N}", "form": "4 bits"}
-    yield Case(head, _few_bits)
+    for rows, (form_name, level) in product(ROWS, LEVELS.items()):
+        case = f"{rows}x{WEIGHTS_K}->{WEIGHTS_N}"
+        head = {"kind": "weights", "case": case, "form": form_name}
+        yield Case(head, partial(_few_bits, rows=rows, level=level))
     for name, form_name in NETWORKS:
         head = {"kind": "network", "case": name, "form": form_name}
         yield Case(head, partial(_built_network, name=name, form=form_name))
@@ -206,32 +212,34 @@ def _random(shape: Sequence[int], dtype: str) -> np.ndarray[tuple[int, ...], np.
 # --- weights of few bits ------------------------------------------------------------------------
 
 
-def few_bits_model(k: int, n: int) -> onnx.ModelProto:
-    """MatMulNBits of one row: 4 bits a weight, a float32 scale for 32 of them."""
+def few_bits_model(rows: int, k: int, n: int, level: int) -> onnx.ModelProto:
+    """MatMulNBits: 4 bits a weight, a float32 scale for 32 of them."""
     rng = np.random.default_rng(0)
     packed = rng.integers(0, 256, (n, k // BLOCK, BLOCK // 2)).astype(np.uint8)
     scales = (0.01 + 0.01 * rng.random(n * k // BLOCK)).astype(np.float32)
-    attributes: Any = {"K": k, "N": n, "bits": 4, "block_size": BLOCK}
+    attributes: Any = {"K": k, "N": n, "bits": 4, "block_size": BLOCK, "accuracy_level": level}
     node = helper.make_node(
         "MatMulNBits", ["x", "w", "s"], ["y"], "p", domain="com.microsoft", **attributes
     )
     graph = helper.make_graph(
         [node],
         "few_bits",
-        [helper.make_tensor_value_info("x", 1, (1, k))],
-        [helper.make_tensor_value_info("y", 1, (1, n))],
+        [helper.make_tensor_value_info("x", 1, (rows, k))],
+        [helper.make_tensor_value_info("y", 1, (rows, n))],
         [numpy_helper.from_array(packed, "w"), numpy_helper.from_array(scales, "s")],
     )
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=9)
 
 
-def _few_bits(plan: Plan) -> dict[str, str]:
-    """Latency, and the share of the rate of L3 or memory, whichever keeps the weights."""
+def _few_bits(plan: Plan, rows: int, level: int) -> dict[str, str]:
+    """Latency, and of one row the share of the rate of what keeps the weights, L3 or memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "few_bits.onnx"
-        onnx.save(few_bits_model(WEIGHTS_K, WEIGHTS_N), path)
+        onnx.save(few_bits_model(rows, WEIGHTS_K, WEIGHTS_N, level), path)
         cells, result = _tuned(path, Path(folder), plan, ("onnxruntime",))
+    if rows > 1:
+        return cells
     flops, n_bytes = 2 * WEIGHTS_K * WEIGHTS_N, WEIGHTS_K * WEIGHTS_N * (BLOCK // 2 + 4) // BLOCK
     evict = not stay_cached(plan.target, plan.threads, n_bytes, flops)
     peaks = measure_peaks(plan.target, plan.threads, evict)
