@@ -20,6 +20,7 @@ from autotune.codegen.lanes import NEAR_STRIDES
 from autotune.codegen.loads import load_picked, load_repeated, load_strided
 from autotune.codegen.lookups import load_looked_up, table_index
 from autotune.codegen.powers import fixed_power
+from autotune.codegen.saturation import quantised
 from autotune.codegen.text import (
     I1,
     I8,
@@ -345,7 +346,8 @@ class _Function:
         return self.do.call(e.fn, dtype_of(e.args[0]), self.value(e.args[0], guard))
 
     def _cast(self, e: Cast, guard: Guard | None) -> Value:
-        return self.do.cast(dtype_of(e.a), e.dtype, self.value(e.a, guard))
+        few = quantised(self, self.do, e, guard)
+        return few or self.do.cast(dtype_of(e.a), e.dtype, self.value(e.a, guard))
 
     def _select(self, e: Select, guard: Guard | None) -> Value:
         choice = self.at.known(e.cond)
