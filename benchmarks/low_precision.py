@@ -10,7 +10,8 @@
   weights can be read.
 * Networks as ONNX Runtime quantises them (QDQ and dynamic), and files of `--model`, beside ONNX
   Runtime and OpenVINO, in turns.
-* Files of `--bf16`, compiled with products in bf16, beside OpenVINO as its user gets it.
+* Files of `--bf16`, compiled with products in bf16, beside OpenVINO as its user gets it, and beside
+  PyTorch in bf16 where it is installed and has the network (`benchmarks.torch_networks`).
 
 Every case is a row of `docs/results/low_precision.csv` as soon as it is done and is not measured
 again; what is left of the budget is shared by what is left to measure.
@@ -48,10 +49,16 @@ from benchmarks.quantised_models import quantised
 from benchmarks.results import FOLDER, append_row, read_rows
 from benchmarks.sparse import DENSE, encoder
 from benchmarks.tables import BASELINES
+from benchmarks.torch_baseline import Array, is_installed
+from benchmarks.torch_networks import NETWORKS as NETWORKS_OF_TORCH
+from benchmarks.torch_networks import torch_network
 
 FILE = FOLDER / "low_precision.csv"
 HEAD = ("machine", "kind", "case", "form", "threads")
-FIELDS = (*HEAD, "trials", "autotune_us", "share_pct", "onnxruntime_us", "openvino_us", "ratio")
+FIELDS = (
+    *HEAD, "trials", "autotune_us", "share_pct", "onnxruntime_us", "openvino_us", "torch_us",
+    "ratio",
+)  # fmt: skip
 
 GEMMS = ((512, 512, 512), (1024, 1024, 1024), (128, 3072, 768))
 """Rows, columns, terms."""
@@ -60,6 +67,7 @@ CONVOLUTIONS = (
     (7, 512, 512, 3),
 )  # fmt: skip
 """Extent, channels, output channels, kernel; of stride 1."""
+_ARTIFACT = "low_precision.atn"
 WEIGHTS_K, WEIGHTS_N, BLOCK = 4096, 11008, 32
 ROWS, LEVELS = (1, 32), {"4 bits": 0, "4 bits, data in bytes": 4}
 """Of products with weights of 4 bits: rows of data, and `accuracy_level` by name."""
@@ -276,9 +284,23 @@ def _network(plan: Plan, path: Path) -> dict[str, str]:
 
 
 def _halved(plan: Plan, path: Path) -> dict[str, str]:
+    """Beside OpenVINO, and beside PyTorch where that is installed and has the network."""
     sides = ("openvino:default",) if importlib.util.find_spec("openvino") else ()
     with tempfile.TemporaryDirectory() as folder:
-        return _tuned(path, Path(folder), plan, sides, "bf16")[0]
+        cells, _ = _tuned(path, Path(folder), plan, sides, "bf16")
+        model = autotune.load(Path(folder) / _ARTIFACT)
+    if not is_installed() or path.stem not in NETWORKS_OF_TORCH:
+        return cells
+    run = torch_network(path.stem, plan.threads)
+
+    def answered(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        run()
+        return {}  # other weights: there is nothing to compare
+
+    result = bench(model, {"torch": answered}, min_s=plan.time_s)
+    torch_s = result.baselines["torch"].median_s
+    ratio = max(result.autotune.median_s / torch_s, float(cells.get("ratio", 0)))
+    return {**cells, "torch_us": f"{torch_s * 1e6:.1f}", "ratio": f"{ratio:.3f}"}
 
 
 def _tuned(
@@ -300,7 +322,7 @@ def _tuned(
         )
         deque(events, maxlen=0)
         trials = len(read_log(log).records)
-    artifact = folder / "low_precision.atn"
+    artifact = folder / _ARTIFACT
     done = autotune.compile(path, log, threads=plan.threads, precision=precision)
     done.artifact.save(artifact)
     result = autotune.bench(artifact, against, path, plan.time_s)
