@@ -5,11 +5,13 @@
 
 * GEMM and convolutions of ResNet-50 in every narrow form that the CPU has, tuned, as a share of the
   peak of the form, which is measured before and after each.
-* MatMulNBits of 4 bits with one row, as a share of the rate at which its weights can be read,
-  beside ONNX Runtime.
+* MatMulNBits of 4 bits with one row and with 32, data as they are or rounded to bytes
+  (`accuracy_level` 4), beside ONNX Runtime; with one row as a share of the rate at which its
+  weights can be read.
 * Networks as ONNX Runtime quantises them (QDQ and dynamic), and files of `--model`, beside ONNX
   Runtime and OpenVINO, in turns.
-* Files of `--bf16`, compiled with products in bf16, beside OpenVINO as its user gets it.
+* Files of `--bf16`, compiled with products in bf16, beside OpenVINO as its user gets it, and beside
+  PyTorch in bf16 where it is installed and has the network (`benchmarks.torch_networks`).
 
 Every case is a row of `docs/results/low_precision.csv` as soon as it is done and is not measured
 again; what is left of the budget is shared by what is left to measure.
@@ -23,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +49,16 @@ from benchmarks.quantised_models import quantised
 from benchmarks.results import FOLDER, append_row, read_rows
 from benchmarks.sparse import DENSE, encoder
 from benchmarks.tables import BASELINES
+from benchmarks.torch_baseline import Array, is_installed
+from benchmarks.torch_networks import NETWORKS as NETWORKS_OF_TORCH
+from benchmarks.torch_networks import torch_network
 
 FILE = FOLDER / "low_precision.csv"
 HEAD = ("machine", "kind", "case", "form", "threads")
-FIELDS = (*HEAD, "trials", "autotune_us", "share_pct", "onnxruntime_us", "openvino_us", "ratio")
+FIELDS = (
+    *HEAD, "trials", "autotune_us", "share_pct", "onnxruntime_us", "openvino_us", "torch_us",
+    "ratio",
+)  # fmt: skip
 
 GEMMS = ((512, 512, 512), (1024, 1024, 1024), (128, 3072, 768))
 """Rows, columns, terms."""
@@ -58,7 +67,10 @@ CONVOLUTIONS = (
     (7, 512, 512, 3),
 )  # fmt: skip
 """Extent, channels, output channels, kernel; of stride 1."""
+_ARTIFACT = "low_precision.atn"
 WEIGHTS_K, WEIGHTS_N, BLOCK = 4096, 11008, 32
+ROWS, LEVELS = (1, 32), {"4 bits": 0, "4 bits, data in bytes": 4}
+"""Of products with weights of 4 bits: rows of data, and `accuracy_level` by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +144,10 @@ def cases_of(
         for conv in CONVOLUTIONS:
             text = "Conv {0}x{0} {1}->{2} {3}x{3}".format(*conv)
             yield _kernel(text, form, partial(convolution, form, *conv))
-    head = {"kind": "weights", "case": f"1x{WEIGHTS_K}->{WEIGHTS_N}", "form": "4 bits"}
-    yield Case(head, _few_bits)
+    for rows, (form_name, level) in product(ROWS, LEVELS.items()):
+        case = f"{rows}x{WEIGHTS_K}->{WEIGHTS_N}"
+        head = {"kind": "weights", "case": case, "form": form_name}
+        yield Case(head, partial(_few_bits, rows=rows, level=level))
     for name, form_name in NETWORKS:
         head = {"kind": "network", "case": name, "form": form_name}
         yield Case(head, partial(_built_network, name=name, form=form_name))
@@ -206,32 +220,34 @@ def _random(shape: Sequence[int], dtype: str) -> np.ndarray[tuple[int, ...], np.
 # --- weights of few bits ------------------------------------------------------------------------
 
 
-def few_bits_model(k: int, n: int) -> onnx.ModelProto:
-    """MatMulNBits of one row: 4 bits a weight, a float32 scale for 32 of them."""
+def few_bits_model(rows: int, k: int, n: int, level: int) -> onnx.ModelProto:
+    """MatMulNBits: 4 bits a weight, a float32 scale for 32 of them."""
     rng = np.random.default_rng(0)
     packed = rng.integers(0, 256, (n, k // BLOCK, BLOCK // 2)).astype(np.uint8)
     scales = (0.01 + 0.01 * rng.random(n * k // BLOCK)).astype(np.float32)
-    attributes: Any = {"K": k, "N": n, "bits": 4, "block_size": BLOCK}
+    attributes: Any = {"K": k, "N": n, "bits": 4, "block_size": BLOCK, "accuracy_level": level}
     node = helper.make_node(
         "MatMulNBits", ["x", "w", "s"], ["y"], "p", domain="com.microsoft", **attributes
     )
     graph = helper.make_graph(
         [node],
         "few_bits",
-        [helper.make_tensor_value_info("x", 1, (1, k))],
-        [helper.make_tensor_value_info("y", 1, (1, n))],
+        [helper.make_tensor_value_info("x", 1, (rows, k))],
+        [helper.make_tensor_value_info("y", 1, (rows, n))],
         [numpy_helper.from_array(packed, "w"), numpy_helper.from_array(scales, "s")],
     )
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=9)
 
 
-def _few_bits(plan: Plan) -> dict[str, str]:
-    """Latency, and the share of the rate of L3 or memory, whichever keeps the weights."""
+def _few_bits(plan: Plan, rows: int, level: int) -> dict[str, str]:
+    """Latency, and of one row the share of the rate of what keeps the weights, L3 or memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "few_bits.onnx"
-        onnx.save(few_bits_model(WEIGHTS_K, WEIGHTS_N), path)
+        onnx.save(few_bits_model(rows, WEIGHTS_K, WEIGHTS_N, level), path)
         cells, result = _tuned(path, Path(folder), plan, ("onnxruntime",))
+    if rows > 1:
+        return cells
     flops, n_bytes = 2 * WEIGHTS_K * WEIGHTS_N, WEIGHTS_K * WEIGHTS_N * (BLOCK // 2 + 4) // BLOCK
     evict = not stay_cached(plan.target, plan.threads, n_bytes, flops)
     peaks = measure_peaks(plan.target, plan.threads, evict)
@@ -268,9 +284,23 @@ def _network(plan: Plan, path: Path) -> dict[str, str]:
 
 
 def _halved(plan: Plan, path: Path) -> dict[str, str]:
+    """Beside OpenVINO, and beside PyTorch where that is installed and has the network."""
     sides = ("openvino:default",) if importlib.util.find_spec("openvino") else ()
     with tempfile.TemporaryDirectory() as folder:
-        return _tuned(path, Path(folder), plan, sides, "bf16")[0]
+        cells, _ = _tuned(path, Path(folder), plan, sides, "bf16")
+        model = autotune.load(Path(folder) / _ARTIFACT)
+    if not is_installed() or path.stem not in NETWORKS_OF_TORCH:
+        return cells
+    run = torch_network(path.stem, plan.threads)
+
+    def answered(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        run()
+        return {}  # other weights: there is nothing to compare
+
+    result = bench(model, {"torch": answered}, min_s=plan.time_s)
+    torch_s = result.baselines["torch"].median_s
+    ratio = max(result.autotune.median_s / torch_s, float(cells.get("ratio", 0)))
+    return {**cells, "torch_us": f"{torch_s * 1e6:.1f}", "ratio": f"{ratio:.3f}"}
 
 
 def _tuned(
@@ -292,7 +322,7 @@ def _tuned(
         )
         deque(events, maxlen=0)
         trials = len(read_log(log).records)
-    artifact = folder / "low_precision.atn"
+    artifact = folder / _ARTIFACT
     done = autotune.compile(path, log, threads=plan.threads, precision=precision)
     done.artifact.save(artifact)
     result = autotune.bench(artifact, against, path, plan.time_s)

@@ -198,7 +198,7 @@ def _sparse(rows: list[Row]) -> Iterator[str]:
 
 def _low_precision(rows: list[Row]) -> Iterator[str]:
     keys = ["kind", "case", "form", "threads", "trials", "autotune_us", "share_pct"]
-    yield from _by_machine(rows, [*keys, "onnxruntime_us", "openvino_us", "ratio"])
+    yield from _by_machine(rows, [*keys, "onnxruntime_us", "openvino_us", "torch_us", "ratio"])
 
 
 def _real_models(rows: list[Row]) -> Iterator[str]:
@@ -355,7 +355,7 @@ _LOW_PRECISION = """
 Products of narrow types as a share of the peak of their form of multiply-add, measured before and
 after each; a product of one row with weights of 4 bits as a share of the rate at which they can be
 read; networks that ONNX Runtime quantised, beside ONNX Runtime and OpenVINO in turns; networks with
-products in bf16 beside OpenVINO as its user gets it (form *in bf16*).
+products in bf16 beside OpenVINO as its user gets it and PyTorch in bf16 (form *in bf16*).
 [Precision](../precision.md) explains the forms.
 
     python -m benchmarks.low_precision --machine NAME --budget 40m

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from math import gcd
 
 from autotune.codegen.arithmetic import TYPES, VALUES, Arithmetic
+from autotune.codegen.byte_dots import add_byte_dot
 from autotune.codegen.dots import emit_dot, find_dot
 from autotune.codegen.frame import Frame, Guard, reads_memory
 from autotune.codegen.lanes import NEAR_STRIDES
@@ -325,14 +326,17 @@ class _Function:
             return self._fma(e.b, e.a, guard)
         if e.op == "add" and _is_float_product(e.a):
             return self._fma(e.a, e.b, guard)
+        match e:
+            case Binary(op="add", a=total, b=Binary(op="bytedot", a=x, b=y)):
+                parts = self._same(*(self.value(n, guard) for n in (total, x, y)))
+                return add_byte_dot(self.b, *parts)
         a, b = self._same(self.value(e.a, guard), self.value(e.b, guard))
         return self.do.binary(e.op, dtype_of(e.a), a, b)
 
     def _fma(self, product: Expr, addend: Expr, guard: Guard | None) -> Value:
         assert isinstance(product, Binary)
-        parts = [self.value(x, guard) for x in (product.a, product.b, addend)]
-        count = max(p.type.count for p in parts)
-        return self.do.math.fma(*(self.broadcast(p, count) for p in parts))
+        parts = (self.value(x, guard) for x in (product.a, product.b, addend))
+        return self.do.math.fma(*self._same(*parts))
 
     def _compare(self, e: Compare, guard: Guard | None) -> Value:
         a, b = self._same(self.value(e.a, guard), self.value(e.b, guard))
@@ -458,9 +462,9 @@ class _Function:
     def _reduce(self, e: Reduce, _: Guard | None) -> Value:
         raise CodegenError("a reduction reached code generation without being lowered")
 
-    def _same(self, a: Value, b: Value) -> tuple[Value, Value]:
-        count = max(a.type.count, b.type.count)
-        return self.broadcast(a, count), self.broadcast(b, count)
+    def _same(self, *values: Value) -> list[Value]:
+        count = max(v.type.count for v in values)
+        return [self.broadcast(v, count) for v in values]
 
     def broadcast(self, value: Value, count: int) -> Value:
         if count == 1 or value.type.is_vector:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from autotune.codegen.byte_dots import byte_dot
 from autotune.codegen.text import Builder, Constant, Value, constant, n_bits
 
 
@@ -101,5 +102,6 @@ INTEGERS: Mapping[str, Callable[[Builder, Value, Value, bool], Value]] = {
     "bitand": _bits("and"),
     "bitor": _bits("or"),
     "bitxor": _bits("xor"),
+    "bytedot": byte_dot,
 }
 """An emitter of every operation, given whether its operands are unsigned."""

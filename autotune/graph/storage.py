@@ -1,7 +1,8 @@
 """① Storage: which activations own memory and which are strided views of another's memory.
 
-The inputs of a Concat are computed in place, in their part of its result. A Slice is a view, and a
-Reshape is the same memory under another shape. Where no view is possible, an `Identity` group
+The inputs of a Concat are computed in place, in their part of its result, also where a Reshape of
+all but the last dimension lies between. A Slice is a view, and a Reshape is the same memory under
+another shape. Where no view is possible, an `Identity` group
 copies. Views are dense in the last dimension, and all dimensions before it must collapse into one
 (see `te.collapse`). Owned memory is dense, or has row-stride padding (`te.strides`) where no view
 needs dense rows.
@@ -55,7 +56,10 @@ def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
         if pending == 1:
             if not todo:
                 return None
-            pending, stride = _next_run(todo, extent)
+            pending, stride = todo.pop(0)
+        while pending % extent and todo and todo[0][0] * todo[0][1] == stride:
+            n, stride = todo.pop(0)
+            pending *= n
         if pending % extent:
             return None
         pending //= extent
@@ -65,15 +69,6 @@ def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     for n in reversed([n for n, extent in enumerate(new) if extent == 1]):
         out[n] = out[n + 1] * new[n + 1] if n + 1 < len(new) else 1
     return tuple(out)
-
-
-def _next_run(todo: list[tuple[int, int]], extent: int) -> tuple[int, int]:
-    """Take contiguous dimensions until `extent` divides the product of their extents."""
-    total, stride = todo.pop(0)
-    while total % extent and todo and todo[0][0] * todo[0][1] == stride:
-        n, stride = todo.pop(0)
-        total *= n
-    return total, stride
 
 
 def is_window(shape: Shape, strides: Shape) -> bool:
@@ -89,10 +84,11 @@ def is_window(shape: Shape, strides: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A tensor's position inside the result of a Concat."""
+    """A tensor's position inside the result of a Concat; `like`: the input of it that it is."""
 
     concat: Node
     offset: int
+    like: str
 
 
 def plan_storage(graph: Graph, groups: list[Group]) -> tuple[dict[str, Value], list[Group]]:
@@ -120,6 +116,8 @@ class _Storage:
         self.used: dict[str, int] = {}
         """How many names begin with a stem."""
         self.concats = {n.output: n for n in graph.nodes if n.op == "Concat"}
+        self.reshapes = {n.output: n for n in graph.nodes if n.op == "Reshape"}
+        self.readers = graph.consumers()
 
     def run(self) -> tuple[dict[str, Value], list[Group]]:
         for node in reversed(list(self.concats.values())):
@@ -143,8 +141,23 @@ class _Storage:
                 and name not in self.places
                 and name not in self.graph.outputs
             )
-            if placeable:  # an input may occur twice: only its first part is in place
-                self.places[name] = _Place(node, offset)
+            source = self._reshaped(name) if name not in self.places else ""
+            if placeable or source:  # an input may occur twice: only its first part is in place
+                self.places[name] = self.places[source or name] = _Place(node, offset, name)
+
+    def _reshaped(self, name: str) -> str:
+        """The computed tensor that `name` is, but for extents in front of the last one, and that
+        nothing else reads; else ""."""
+        last = self.graph.shape(name)[-1:]
+        while name in self.reshapes and self._is_private(name):
+            name = self.reshapes[name].inputs[0]
+            if name in self.made and self._is_private(name):
+                is_free = name not in self.places and self.graph.shape(name)[-1:] == last
+                return name if is_free else ""
+        return ""
+
+    def _is_private(self, name: str) -> bool:
+        return len(self.readers.get(name, ())) == 1 and name not in self.graph.outputs
 
     def _fits_in_place(self, node: Node) -> bool:
         strides = dense(self.graph.shape(node.output))
@@ -184,7 +197,13 @@ class _Storage:
         place = self.places.get(name)
         if place is None:
             return self._own(name)
-        return self._inside(name, name, place.concat, place.offset)
+        value = self._inside(name, place.like, place.concat, place.offset)
+        shape = self.graph.shape(name)
+        if shape != value.shape:
+            strides = reshape_strides(value.shape, value.strides, shape)
+            assert strides is not None  # the same last extent, and a window in front of it
+            value = self.values[name] = replace(value, shape=shape, strides=strides)
+        return value
 
     def _inside(self, name: str, like: str, concat: Node, offset: int) -> Value:
         whole = self._target(concat.output)

@@ -4,10 +4,10 @@ Activations are standard normal. A constant inside a reduction of K terms is nor
 are of order 1; another of rank 1 (a bias) is 0.1·normal. Where a DAG takes log, sqrt, rsqrt, pow,
 fmod or the inverse of a function that has bounds, or divides by something that is no literal, all
 values are uniform(0.5, 1.5) instead, scaled alike.
-Integers are indices of the smallest dimension that they choose from; else bytes are any, and
-others flags: 0 and 1. Floats whose sum of products is read as an integer are bytes too. What scales
-a sum of products of bytes makes it of order 50. Tensors that say where the rows of a ragged
-reduction begin make all rows equally long.
+Integers are indices of the smallest dimension that they choose from; else bytes are any, so are
+words whose bits are read, and others are flags: 0 and 1. Floats whose sum of products is read as an
+integer are bytes too. What scales a sum of products of bytes makes it of order 50. Tensors that say
+where the rows of a ragged reduction begin make all rows equally long.
 """
 
 from __future__ import annotations
@@ -230,6 +230,8 @@ def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive:
     if dtype.kind in "iu" and dtype.itemsize <= 2 and not _chooses(dag, p.name):
         low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.itemsize == 1 else _WORDS
         return rng.integers(low, high + 1, shape).astype(dtype)
+    if _holds_bits(dag, p.name):
+        return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
     if not is_float(p.tensor.dtype):
         return rng.integers(0, _limit(dag, p.name), shape).astype(dtype)
     if p.name in whole_factors(dag):
@@ -262,6 +264,19 @@ def _chooses(dag: ComputeDAG, name: str) -> bool:
         for load in op.reads
         for index in load.indices
     )
+
+
+def _holds_bits(dag: ComputeDAG, name: str) -> bool:
+    """Whether the bits of a tensor of integers are read, one by one or in bytes."""
+    for op in dag.consumers(name):
+        for e in walk(op.body):
+            match e:
+                case Binary(op="shl" | "shr", a=Load(tensor=tensor)) if tensor.name == name:
+                    return True
+                case Binary(op="bitand" | "bitor" | "bitxor" | "bytedot", a=a, b=b):
+                    if any(isinstance(x, Load) and x.tensor.name == name for x in (a, b)):
+                        return True
+    return False
 
 
 def _reach(index: Expr, op: Compute) -> int:

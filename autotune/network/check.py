@@ -39,8 +39,8 @@ from autotune.network.hybrid import HybridArtifact
 from autotune.network.memory import Place, place_of
 from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
 from autotune.network.quantised_outputs import is_quantised, is_within_a_step, output_steps
-from autotune.network.random_numbers import random_outputs
 from autotune.network.runtime import Model, random_inputs
+from autotune.network.undefined_outputs import undefined_outputs
 from autotune.te.evaluate import evaluate
 from autotune.te.strides import spanned
 
@@ -98,7 +98,7 @@ class _Findings:
 
     def __init__(self, model: Model, network: Network, oracles: Oracles, has_given: bool) -> None:
         proto = oracles.original.proto
-        kinds = is_quantised(proto), output_steps(proto), random_outputs(proto.graph), has_given
+        kinds = is_quantised(proto), output_steps(proto), undefined_outputs(proto.graph), has_given
         self._setting = _Setting(model, network, oracles, *kinds)
         self._tallies: dict[str, Tally] = {}
         self._notes: dict[tuple[str, str], tuple[float, str]] = {}
@@ -177,8 +177,8 @@ class _Verdict:
 class _Setting:
     """What is compared with what.
 
-    `steps`: see `quantised_outputs`. `random`: see `random_numbers`. `has_given`: whether there are
-    inputs of the user's.
+    `steps`: see `quantised_outputs`. `undefined`: see `undefined_outputs`. `has_given`: whether
+    there are inputs of the user's.
     """
 
     model: Model
@@ -186,7 +186,7 @@ class _Setting:
     oracles: Oracles
     is_quantised: bool
     steps: Mapping[str, float]
-    random: Mapping[str, str]
+    undefined: Mapping[str, str]
     has_given: bool
 
 
@@ -224,13 +224,12 @@ class _Check:
         """On one output. Raises WrongNumbers."""
         unit = _unit(self.network)
         floor = max(tolerance(self.expected[name].dtype), _FEW_ROUNDINGS * _EPS * (unit - 1.0))
+        if name in self.setting.undefined:
+            note = f"output '{name}' {self.setting.undefined[name]}: it is not checked"
+            return _Verdict(Difference(0.0, 0, ""), floor, note, is_decided=False)
         found = _difference(self.actual, name, self.expected[name])
         if found.within(floor):
             return _Verdict(found, floor)
-        if name in self.setting.random:
-            node = self.setting.random[name]
-            note = f"output '{name}' depends on random numbers (node {node}): it is not checked"
-            return _Verdict(found, floor, note, is_decided=False)
         if self._is_reshaped(name, unit):
             return _Verdict(Difference(0.0, 0, ""), floor, self._undecided(name), is_decided=False)
         if self.setting.is_quantised and unit == 1.0:

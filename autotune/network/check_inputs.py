@@ -4,6 +4,7 @@
     uniform    floats from 0 to 1; of indices the first and the last; bytes of every value
     pixels     floats that are whole numbers from 0 to 255, where the model scales or centres them
 
+Flags that are counted to the length of a cache are all set: results behind it are anything.
 Equal seeds give equal inputs.
 """
 
@@ -26,13 +27,15 @@ _PIXEL = 16.0
 _SCALES = {"Mul": 1, "Div": 1, "Sub": 1, "Add": 1}
 _REARRANGES = ("Cast", "Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Slice", "Split")
 _FLAGS = 2
+_LENGTHS = 5
+"""The operand of GroupQueryAttention that says how many places of a cache are filled, less one."""
 
 
 def check_inputs(
     ports: tuple[Endpoint, ...], graph: GraphProto, seed: int = 0
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """Inputs by name for every kind that says something else than the others."""
-    nonzero = _divisors(graph)
+    nonzero = _divisors(graph) | _counted(graph)
     yield "normal", _without_zeros(random_inputs(ports, seed), nonzero)
     if ports:
         rng = np.random.default_rng([seed, 1])
@@ -113,6 +116,20 @@ def _without_zeros(arrays: Mapping[str, Array], names: set[str]) -> dict[str, Ar
 def _divisors(graph: GraphProto) -> set[str]:
     nodes = (n for n in graph.node if n.op_type in ("Div", "Mod") and len(n.input) > 1)
     return {node.input[1] for node in nodes}
+
+
+def _counted(graph: GraphProto) -> set[str]:
+    """Inputs from which the filled lengths of caches are computed."""
+    makers = {name: node for node in graph.node for name in node.output}
+    names = [n.input[_LENGTHS] for n in graph.node if n.op_type == "GroupQueryAttention"]
+    found: set[str] = set()
+    while names:
+        name = names.pop()
+        maker = makers.get(name)
+        if name not in found and maker is not None:
+            names += maker.input
+        found.add(name)
+    return found & {i.name for i in graph.input}
 
 
 def _pixels(graph: GraphProto) -> Iterator[str]:

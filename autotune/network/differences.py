@@ -109,7 +109,8 @@ def difference(actual: Array, expected: Array) -> Difference:
         moved = np.asarray(actual != expected)
         what = _moved(actual, expected, moved)
         return Difference(0.0, int(np.count_nonzero(moved)), what, _squares(actual, expected))
-    return _of_floats(actual.astype(np.float64), expected.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # of what nothing wrote: NaN of any kind
+        return _of_floats(actual.astype(np.float64), expected.astype(np.float64))
 
 
 def max_error(actual: Array, expected: Array) -> float:

@@ -20,6 +20,7 @@ Array = NDArray[Any]
 
 _QUANTISERS = ("QuantizeLinear", "QLinear", "QGemm", "DynamicQuantize")
 """What the names of operators begin with that round to steps."""
+_OF_BYTES = 4
 _MOVES = (
     "Identity",
     "Reshape",
@@ -41,7 +42,13 @@ _SAME = 0.01
 
 def is_quantised(model: ModelProto) -> bool:
     """Whether something in `model` is rounded to steps while it is computed."""
-    return any(node.op_type.startswith(_QUANTISERS) for node in _nodes(model.graph))
+    return any(map(_rounds, _nodes(model.graph)))
+
+
+def _rounds(node: NodeProto) -> bool:
+    if node.op_type == "MatMulNBits":  # to bytes, where it permits that
+        return any(a.name == "accuracy_level" and a.i == _OF_BYTES for a in node.attribute)
+    return node.op_type.startswith(_QUANTISERS)
 
 
 def output_steps(model: ModelProto) -> dict[str, float]:

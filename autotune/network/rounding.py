@@ -32,8 +32,12 @@ _UNITS: dict[int, float] = {
 }
 """Spacing of the numbers from 1 on, by type."""
 
-_EXACT = {"Resize": (1, 2), "Upsample": (1,), "Range": (0, 1, 2), "Dropout": (1,)}
-"""Inputs that are floats and decide what is computed: by operator."""
+_EXACT = {
+    "Resize": (1, 2), "Upsample": (1,), "Range": (0, 1, 2), "Dropout": (1,),
+    "MatMulNBits": (2, 3),
+}  # fmt: skip
+"""Inputs that are floats and decide what is computed, or that ONNX Runtime takes constants for: by
+operator. Of scales that are computed its products of bytes make something else."""
 _SHAPES_ONLY = ("Shape", "Size")
 _LEAST_WEIGHTS = 9
 """Fewer constants may be the scales of a shape."""

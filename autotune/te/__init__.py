@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.te.functions import abs as abs
+from autotune.te.functions import byte_dot as byte_dot
 from autotune.te.functions import ceil as ceil
 from autotune.te.functions import clip as clip
 from autotune.te.functions import erf as erf

@@ -2,7 +2,8 @@
 
     expr = Const(value, dtype) | Var(name)                       -- Var: an int64 loop index
          | Binary(op, a, b)    op ∈ add sub mul div floordiv mod min max pow fmod and or
-                                    quot rem ipow shl shr bitand bitor bitxor -- see `integers`
+                                    quot rem ipow shl shr bitand bitor bitxor bytedot
+                                    -- see `integers`
          | Compare(op, a, b)   op ∈ lt le gt ge eq ne
          | Call(fn, (a,))      fn ∈ abs neg floor ceil round not sqrt rsqrt erf sigmoid
                                     exp log log1p sin cos tan asin acos atan sinh cosh tanh

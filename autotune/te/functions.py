@@ -101,6 +101,14 @@ def integer_power(a: Operand, b: Operand) -> Expression:
     return of_integers("ipow", a, b)
 
 
+def byte_dot(a: Operand, b: Operand) -> Expression:
+    """Σ of products of the bytes of integers, modulo 2^bits: those of a unsigned, of b signed.
+
+    An int32 holds four bytes, the first one in its lowest bits.
+    """
+    return of_integers("bytedot", a, b)
+
+
 def where(condition: Operand, a: Operand, b: Operand) -> Expression:
     """`a` where `condition` holds, else `b`.
 

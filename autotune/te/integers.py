@@ -6,6 +6,8 @@
     Binary("shl", a, b)    a·2^b modulo 2^bits; 0 where b is negative or not below the bits of a
     Binary("shr", a, b)    a / 2^b towards minus infinity; the sign alone where b is no such number
     Binary("bitand" | "bitor" | "bitxor", a, b)
+    Binary("bytedot", a, b)   Σ of products of their bytes, modulo 2^bits: those of a are unsigned,
+                              those of b signed; an int32 holds four, the first one lowest
 
 Emitters are `INTEGERS` in `codegen/integers.py`.
 """
@@ -75,6 +77,15 @@ def _np_shr(a: Array, b: Array) -> Array:
     return found
 
 
+def _np_bytedot(a: Array, b: Array) -> Array:
+    total = np.zeros((), np.int64)
+    for at in range(0, 8 * a.dtype.itemsize, 8):
+        x, y = ((n >> n.dtype.type(at)).astype(np.int64) & 255 for n in (a, b))
+        total = total + x * (y - 256 * (y > 127))
+    found: Array = np.asarray(total.astype(a.dtype))
+    return found
+
+
 _QUOT = """\
 def quot(a, b, bits):
     size = 0 if b == 0 else abs(int(a)) // abs(int(b))
@@ -99,6 +110,11 @@ _SHR = """\
 def shr(a, b, bits):
     return int(a) >> int(b if 0 <= b < bits else bits)
 """
+_BYTEDOT = """\
+def bytedot(a, b, bits):
+    places = range(0, bits, 8)
+    return sum((int(a) >> p) % 256 * (((int(b) >> p) + 128) % 256 - 128) for p in places)
+"""
 
 WITHIN = """\
 def within(x, low, bits):
@@ -117,6 +133,7 @@ INTEGER_OPS: Mapping[str, IntegerOp] = {
         IntegerOp("bitand", np.bitwise_and, infix="&"),
         IntegerOp("bitor", np.bitwise_or, infix="|"),
         IntegerOp("bitxor", np.bitwise_xor, infix="^"),
+        IntegerOp("bytedot", _np_bytedot, python=_BYTEDOT),
     )
 }
 """All operations on integers that only data have, by name."""

@@ -44,6 +44,7 @@ def test_weights_and_a_model_file_are_measured_beside_onnxruntime(
 ) -> None:
     monkeypatch.setattr(low_precision, "WEIGHTS_K", 64)
     monkeypatch.setattr(low_precision, "WEIGHTS_N", 32)
+    monkeypatch.setattr(low_precision, "ROWS", (1,))
     weights = numpy_helper.from_array(np.eye(8, dtype=np.float32), "w")
     ports = [helper.make_tensor_value_info(n, 1, (2, 8)) for n in "xy"]
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
@@ -55,7 +56,7 @@ def test_weights_and_a_model_file_are_measured_beside_onnxruntime(
     monkeypatch.setattr(low_precision, "BASELINES", ("onnxruntime",))
     run(tmp_path / "rows.csv", "--trials", "0", "--only", "weights")
     rows = run(tmp_path / "rows.csv", "--trials", "0", "--model", str(path), "--only", "mine")
-    assert [r["case"] for r in rows] == ["1x64->32", "mine"]
+    assert [r["case"] for r in rows] == ["1x64->32", "1x64->32", "mine"]
     assert all(float(r["ratio"]) > 0 for r in rows)
     *_, last = run(tmp_path / "rows.csv", "--trials", "0", "--bf16", str(path), "--only", "in bf16")
     assert (last["case"], last["form"]) == ("mine", "in bf16")

@@ -29,6 +29,7 @@ FORMS = {
     "conjunction": lambda a, b: a & b,
     "disjunction": lambda a, b: a | b,
     "difference": lambda a, b: a ^ b,
+    "bytes": te.byte_dot,
 }
 
 
@@ -39,6 +40,9 @@ def exact(form: str, a: int, b: int, dtype: str) -> int:
         size = abs(a) // abs(b) if b else 0
         quotient = -size if (a < 0) != (b < 0) else size
         return quotient if form == "quotient" else (a - b * quotient if b else 0)
+    if form == "bytes":
+        signed = (((b >> p) + 128) % 256 - 128 for p in range(0, bits, 8))
+        return sum((a >> 8 * n) % 256 * y for n, y in enumerate(signed))
     if form == "power":
         return pow(a, b, 1 << bits) if b >= 0 else a ** (b % 2) if abs(a) == 1 else 0
     if form == "left":
@@ -108,3 +112,19 @@ def test_integers_by_constants_are_exact() -> None:
         whole = [exact("quotient", int(p), c, "int32") for p in x]
         expected = np.array(whole, np.int64).astype(np.int32)
         np.testing.assert_array_equal(found[f"q{n}"], expected)
+
+
+@pytest.mark.parametrize("target", ["haswell", "x86-64-v4", ""])
+@pytest.mark.parametrize("n_lanes", [1, 2, 4, 8, 16, 32])
+def test_products_of_bytes_are_added(target: str, n_lanes: int) -> None:
+    rng = np.random.default_rng(7)
+    x, y = (rng.integers(-(2**31), 2**31, 64).astype(np.int32) for _ in range(2))
+    x[:8], y[:8] = -1, (-1, 0, (1 << 31) - 1, -(2**31), 0x7F7F7F7F, 0x01010101, 127, -128)
+    a, b = te.placeholder((64,), "a", "int32"), te.placeholder((64,), "b", "int32")
+    total = te.compute((64,), lambda i: (b[i] >> 8) + te.byte_dot(a[i], b[i]), "total")
+    steps = (Split("total", "i", (n_lanes,)), Annotate("total", "i.1", "vectorize"))
+    machine = parse_target(target) if target else host_target()
+    found = run_compiled(lower(te.dag_of([total]), steps), {"a": x, "b": y}, machine)["total"]
+    bytes_of = x.view(np.uint8).reshape(-1, 4).astype(np.int64)
+    expected = (y >> 8) + (bytes_of * y.view(np.int8).reshape(-1, 4)).sum(1)
+    np.testing.assert_array_equal(found, expected.astype(np.int32))

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from autotune.errors import UnsupportedOperator
+from autotune.errors import AutotuneError, UnsupportedOperator
 from autotune.graph.network import build_network
 from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
 
@@ -80,6 +80,19 @@ CASES: dict[str, Case] = {
         GQA,
         {**GROUPS, **LONG, **FILLED},
         {**SHARED, "local_window_size": 2, "softcap": 2.0},
+        3,
+    ),
+    "groups, both ways": (GQA, {**GROUPS, **LONG, **FILLED}, {**SHARED, "causal": 0}, 3),
+    "groups, both ways, first prompt": (
+        GQA,
+        {**PROMPT, **EMPTY, **FIRST},
+        {**SHARED, "causal": 0},
+        3,
+    ),
+    "groups, cache of a window": (
+        GQA,
+        {**GROUPS, **LONG, **FILLED, "last": i32(5, 5)},
+        {**SHARED, "local_window_size": 4, "sliding_window_cache": 1},
         3,
     ),
     "groups, smooth": (GQA, {**GROUPS, **LONG, **FILLED}, {**SHARED, "smooth_softmax": 1}, 3),
@@ -174,4 +187,25 @@ def test_a_total_length_at_run_time_is_refused_with_what_binds_it(tmp_path: Path
     arrays = {name.replace("total!", "total"): a for name, a in arrays.items()}
     onnx.save(model_of((op, arrays, attrs, n))[0], tmp_path / "model.onnx")
     with pytest.raises(UnsupportedOperator, match="--const"):
+        build_network(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "attrs", "message"),
+    [
+        ({"pk": normal(2, 2, 6, 8), "pv": normal(2, 2, 6, 8)}, {}, r"not \(2, 2, …, 16\)"),
+        ({}, {"local_window_size": 7, "sliding_window_cache": 1}, "a cache of 6 for a window of 7"),
+        (
+            {"total!": np.array(7, np.int32)},
+            {"local_window_size": 4, "sliding_window_cache": 1},
+            "older than the window",
+        ),
+    ],
+)
+def test_a_cache_that_does_not_fit_is_refused(
+    arrays: dict[str, Array], attrs: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    case = GQA, {**GROUPS, **LONG, **FILLED, **arrays}, {**SHARED, **attrs}, 3
+    onnx.save(model_of(case)[0], tmp_path / "model.onnx")
+    with pytest.raises(AutotuneError, match=message):
         build_network(tmp_path / "model.onnx")

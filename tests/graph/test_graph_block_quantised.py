@@ -120,16 +120,68 @@ def of_definition(x: Array, constants: Mapping[str, Array], attrs: Mapping[str, 
     return result
 
 
-def test_the_permission_to_use_integers_changes_no_result(tmp_path: Path) -> None:
-    x = RNG.standard_normal((20, 64)).astype(np.float32)
-    constants = {"b": RNG.integers(0, 256, (N, 2, 16)).astype(np.uint8), "s": positive(N, 2)}
-    attrs = {"K": 64, "N": N, "bits": 4, "block_size": 32}
-    path, found = tmp_path / "model.onnx", []
-    for level in (0, 4):
-        more = {**attrs, "accuracy_level": level}
-        save(model("MatMulNBits", ["x", "b", "s"], x, constants, more), path)
-        found.append(execute(build_network(path), {"x": x})["y"])
-    np.testing.assert_array_equal(found[0], found[1])
+@pytest.mark.parametrize(
+    ("bits", "k", "block", "zeros"),
+    [
+        (4, 80, 32, False),
+        (4, 256, 128, True),
+        (8, 96, 32, True),
+        (8, 64, 16, False),
+        (2, 64, 32, 1),
+    ],
+)
+def test_products_with_data_in_bytes(
+    bits: int, k: int, block: int, zeros: bool, tmp_path: Path
+) -> None:
+    n_blocks = -(-k // block)
+    x = RNG.standard_normal((2, 3, k)).astype(np.float32)
+    x[0, 0, :block] = 0.0
+    x[0, 1, :block] *= 1e-38
+    attrs = {"K": k, "N": N, "bits": bits, "block_size": block, "accuracy_level": 4}
+    constants = {
+        "b": RNG.integers(0, 256, (N, n_blocks, block * bits // 8)).astype(np.uint8),
+        "s": positive(N, n_blocks),
+        "bias": positive(N),
+    }
+    if zeros:
+        constants["z"] = RNG.integers(0, 256, (N, -(-n_blocks * bits // 8))).astype(np.uint8)
+    names = ["x", "b", "s", "z" if zeros else "", "", "bias"]
+    network = assert_same(model("MatMulNBits", names, x, constants, attrs), x, tmp_path)
+    found = execute(network, {"x": x})["y"]
+    exact = of_definition(x.astype(np.float64), constants, attrs)
+    assert (np.abs(found - exact) <= rounding_of_data(x, constants, attrs)).all()
+    product = next(c for c in network.calls if "bytedot" in str(network.tasks[c.task]))
+    dag = network.tasks[product.task]
+    inputs = random_inputs(dag) | dict(product.constants)
+    program = lower(dag, default_candidate(dag, host_target(), 1).steps)
+    assert_computes(program, inputs, evaluate(dag, inputs), host_target(), (1,))
+
+
+def rounding_of_data(x: Array, constants: Mapping[str, Array], attrs: Mapping[str, int]) -> Array:
+    """The largest errors of outputs when data are rounded to bytes, block by block.
+
+    No value moves by more than half a step of its block, m/254.
+    """
+    k, block = attrs["K"], attrs["block_size"]
+    padded = np.pad(np.abs(x), [(0, 0), (0, 0), (0, -k % block)])
+    largest = padded.reshape(*x.shape[:2], -1, block).max(-1).repeat(block, -1)[..., :k]
+    weights = of_definition(np.eye(k), {**constants, "bias": np.zeros(N)}, attrs)
+    errors: Array = largest / 254 @ np.abs(weights) + 1e-4
+    return errors
+
+
+def test_data_stay_floats_where_columns_are_in_groups(tmp_path: Path) -> None:
+    x = RNG.standard_normal((2, 64)).astype(np.float32)
+    attrs = {"K": 64, "N": N, "bits": 4, "block_size": 32, "accuracy_level": 4}
+    constants = {
+        "b": RNG.integers(0, 256, (N, 2, 16)).astype(np.uint8),
+        "s": positive(N, 2),
+        "g": RNG.permutation(np.arange(64, dtype=np.int32) // 32),
+        "bias": np.zeros(N, np.float32),
+    }
+    save(model("MatMulNBits", ["x", "b", "s", "", "g"], x, constants, attrs), tmp_path / "m.onnx")
+    found = execute(build_network(tmp_path / "m.onnx"), {"x": x})["y"]
+    np.testing.assert_allclose(found, of_definition(x, constants, attrs), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [0, 1])

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import NodeProto
 
 from autotune.graph.network import Network
+from autotune.graph.storage import reshape_strides
 from tests.graph.onnx_models import assert_matches, model, node
 
 RNG = np.random.default_rng(0)
@@ -66,3 +67,32 @@ def test_who_needs_dense_rows_gets_them_without_a_copy(tmp_path: Path) -> None:
     network = checked(nodes, tmp_path)
     assert PADDED not in row_strides(network)
     assert not any(call.label == "Identity" for call in network.calls)
+
+
+def test_what_is_reshaped_on_the_way_to_a_concat_is_computed_in_place(tmp_path: Path) -> None:
+    nodes = [
+        node("ConvTranspose", "x w", "up", strides=[2, 2]),
+        node("Relu", "x2", "skip"),
+        node("Concat", "skip up", "t", axis=1),
+        node("Conv", "t v", "y"),
+    ]
+    constants = {"w": weights(8, 4, 2, 2), "v": weights(5, 7, 1, 1)}
+    network = assert_matches(
+        model(nodes, {"x": (1, 8, 6, 5), "x2": (1, 3, 12, 10)}, constants), tmp_path
+    )
+    assert not any("Identity" in call.label for call in network.calls)
+
+
+def test_strides_of_other_shapes_are_those_of_numpy() -> None:
+    base = np.zeros((4, 6, 40), np.int8)
+    for array in (base, base[..., :32], base[:, :, ::2], base[:, :4], base[:2]):
+        for shape in ((24, 40), (8, 3, 40), (2, 12, 32), (2, 2, 3, 2, 20), (4, 160), (2, 6, 2, 20)):
+            if np.prod(shape) != array.size:
+                continue
+            view = array.view()
+            try:
+                view.shape = shape
+                expected = view.strides
+            except AttributeError:
+                expected = None
+            assert reshape_strides(array.shape, array.strides, shape) == expected

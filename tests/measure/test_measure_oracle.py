@@ -55,6 +55,17 @@ def test_values_are_scaled_so_that_outputs_are_of_order_one() -> None:
     assert ref.values["a"].dtype == np.float32
 
 
+def test_words_whose_bits_are_read_have_any_bits() -> None:
+    i = Axis("i", 100)
+    words, shifts = (placeholder(n, (100,), "int32") for n in ("words", "shifts"))
+    body = binary("shr", words.tensor[i.var], shifts.tensor[i.var])
+    dag = ComputeDAG((words, shifts, Compute(Tensor("y", (100,), "int32"), (i,), body)), ("y",))
+    values = random_values(dag, 0)
+    assert int(values["words"].max()) > 1 << 29
+    assert int(values["words"].min()) < -(1 << 29)
+    assert set(values["shifts"]) == {0, 1}
+
+
 def test_values_depend_on_seed_and_structure_only() -> None:
     one, two = random_values(matmul_bias(), 7), random_values(matmul_bias("_other"), 7)
     for a, b in zip(one.values(), two.values(), strict=True):

@@ -17,7 +17,7 @@ from autotune.network.artifact import Endpoint
 from autotune.network.check import check_model
 from autotune.network.check_inputs import inferences
 from autotune.network.oracles import Original
-from autotune.network.random_numbers import random_outputs
+from autotune.network.undefined_outputs import undefined_outputs
 from tests.graph.onnx_models import model, node, save
 from tests.network.test_network_check import Fault, check, compiled
 
@@ -61,10 +61,21 @@ def test_random_numbers_are_found_in_branches_too() -> None:
     types = {"c": "bool"}
     inputs = {"x": (2, 16), "c": ()}
     proto = model(nodes, inputs, {"w": normal(16, 12)}, "y z v", types=types)
-    assert random_outputs(proto.graph) == {
-        "y": "RandomUniformLike 'u'",
-        "v": "RandomNormal 'r'",
+    assert undefined_outputs(proto.graph) == {
+        "y": "depends on random numbers (node RandomUniformLike 'u')",
+        "v": "depends on random numbers (node RandomNormal 'r')",
     }
+
+
+def test_places_of_a_cache_that_nothing_fills_are_no_result() -> None:
+    given = "q k v pk pv last total"
+    nodes = [
+        node("GroupQueryAttention", given, "y pk1 pv1", sliding_window_cache=1),
+        node("GroupQueryAttention", given, "z pk2 pv2"),
+    ]
+    proto = model(nodes, {"q": (1, 1, 8)}, {}, "y pk1 z pk2")
+    why = "has places that nothing fills (node GroupQueryAttention 'y')"
+    assert undefined_outputs(proto.graph) == {"pk1": why}
 
 
 def test_what_cannot_be_compared_does_not_agree(tmp_path: Path) -> None:

@@ -408,6 +408,29 @@ def test_inputs_are_what_the_first_operators_expect(tmp_path: Path) -> None:
         assert not np.array_equal(arrays["x"], other[kind]["x"])
 
 
+def test_masks_that_are_counted_are_of_ones(tmp_path: Path) -> None:
+    path = tmp_path / "prompt.onnx"
+    graph = """
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[1, 5, 32] q, float[1, 5, 16] k, float[1, 5, 16] v, float[1, 2, 0, 8] pk,
+           float[1, 2, 0, 8] pv, int64[1, 5] mask, int64[5] flags)
+            => (float[1, 5, 32] y, float[1, 2, 5, 8] ck, float[1, 2, 5, 8] cv, float[5] f)
+        <int64[1] axes = {1}, int64[1] one = {1}, int32 total = {5}>
+        {
+            sum = ReduceSum<keepdims = 0>(mask, axes) less = Sub(sum, one)
+            last = Cast<to = 6>(less) f = Cast<to = 1>(flags)
+            y, ck, cv = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2>
+                (q, k, v, pk, pv, last, total)
+        }
+    """
+    onnx.save(onnx.parser.parse_model(graph), path)
+    model, _ = compiled(path)
+    found = [arrays for _, arrays in check_inputs(model.input_info, onnx.load(path).graph)]
+    assert all(arrays["mask"].all() for arrays in found)
+    assert not all(arrays["flags"].all() for arrays in found)
+    assert check(path).error < 1e-5
+
+
 def test_a_fault_that_only_the_users_input_shows(tmp_path: Path) -> None:
     path = text(tmp_path, MLP.replace("N", "1"), w=np.eye(4, dtype=np.float32))
     given = {"x": np.full((1, 4), 7.5, np.float32)}

@@ -66,6 +66,23 @@ def test_products_of_a_convolutional_network(precision: str, limit: float, tmp_p
     assert 1e-6 < error < limit
 
 
+def test_what_a_transposed_convolution_makes_is_moved_narrow(tmp_path: Path) -> None:
+    nodes = [
+        node("ConvTranspose", "x w", "up", strides=[2, 2]),
+        node("Relu", "x2", "skip"),
+        node("Concat", "skip up", "t", axis=1),
+        node("Conv", "t v", "y"),
+    ]
+    constants = {"w": weights(8, 4, 2, 2), "v": weights(5, 8, 1, 1)}
+    proto = model(nodes, {"x": (1, 8, 6, 5), "x2": (1, 4, 12, 10)}, constants)
+    network = build_network(save(proto, tmp_path), precision="bf16")
+    assert [c.label for c in network.calls].count("Cast") == 1  # of an input
+    assert "Conv+Cast, bf16" in [c.label for c in network.calls]
+    feeds = {p.name: RNG.standard_normal(p.shape).astype(np.float32) for p in network.inputs}
+    found, want = execute(network, feeds)["y"], onnxruntime_outputs(proto, feeds)["y"]
+    assert np.abs(found - want).max() < 1e-2 * np.abs(want).max()
+
+
 def test_pictures_of_three_channels_use_whole_instructions(tmp_path: Path) -> None:
     nodes = [node("Conv", "x w b", "c", pads=[1] * 4, strides=[2, 2]), node("Relu", "c", "y")]
     proto = model(nodes, {"x": (1, 3, 9, 9)}, {"w": weights(16, 3, 3, 3), "b": weights(16)})

@@ -1,6 +1,7 @@
 """① Weights in blocks of few bits, as the operators of com.microsoft have them.
 
-    MatMulNBits(a, B, scales, zeros, groups, bias)   -> WeightOnlyMatMul of columns of a
+    MatMulNBits(a, B, scales, zeros, groups, bias)   -> WeightOnlyMatMul of columns of a, or
+                                                        BlockMatMul with `accuracy_level` 4
     MatMulBnb4(a, B, absmax)                         -> WeightOnlyMatMul with 16 values
     GatherBlockQuantized(data, index, scales, zeros) -> GatherBlocks, Reshape
 
@@ -29,6 +30,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.gather import check_indices, chosen, extents_along
+from autotune.graph.operators.integer_blocks import block_product, takes_integers
 from autotune.graph.operators.movement import emit_zeros_behind
 from autotune.graph.operators.weight_only import SmallWeights, weight_only_product
 from autotune.te.expr import (
@@ -48,6 +50,10 @@ from autotune.te.expr import (
 
 _ATTRIBUTES = {"N": 0, "K": 0, "block_size": 32, "bits": 4}
 _BITS = (2, 4, 8)
+_OF_BYTES = 4
+"""The `accuracy_level` that permits to round the data to bytes."""
+_LEAST_BLOCK = 64
+"""Bits of a block whose data are."""
 _NIBBLE = Const(16, "int32")
 
 
@@ -69,7 +75,11 @@ def _n_bits(editor: Editor, node: Node) -> None:
     weights = SmallWeights(
         padded[:, order].T, scale[:, of_block].T, zero[:, of_block].T, block, 4 if bits < 8 else 8
     )
-    weight_only_product(editor, node, weights, (*node.inputs, "", "", "", "")[5])
+    bias = (*node.inputs, "", "", "", "")[5]
+    permits_bytes = node.attrs.get("accuracy_level", 0) == _OF_BYTES and groups is None
+    # as onnxruntime, which has no such product of blocks as small as these
+    is_of_bytes = permits_bytes and takes_integers(weights) and block * bits >= _LEAST_BLOCK
+    (block_product if is_of_bytes else weight_only_product)(editor, node, weights, bias)
 
 
 def _constants(editor: Editor, node: Node, last: int) -> list[Array | None]:

@@ -14,6 +14,7 @@ from autotune.graph.operators import (
     folded,
     gather,
     grid_sample,
+    integer_blocks,
     integer_products,
     lookup,
     movement,
@@ -35,7 +36,8 @@ from autotune.graph.operators.definition import Operator
 FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
-    *(quantisation, integer_products, weight_only, block_quantised, lookup, small_types),
+    *(quantisation, integer_products, weight_only, integer_blocks, block_quantised),
+    *(lookup, small_types),
     *(cumulative_sum, top_k, recurrent, folded, user_operators),
 )
 

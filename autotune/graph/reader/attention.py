@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from autotune.graph.ir import Array
+from autotune.graph.ir import Array, malformed
 from autotune.graph.reader.composer import Composer, Composition
 
 _LOWEST = float(np.finfo(np.float32).min)
@@ -257,6 +257,7 @@ def _group_query_attention(c: Composer) -> None:
         _heads(c, x, batch, length, n, size)
         for x, n in zip(names, (n_heads, n_shared, n_shared), strict=True)
     )
+    _check_cache(c, (batch, n_shared, size))
     n_keys, n_past = _cache_extents(c, length)
     filled = _filled(c, batch, length)
     own = _positions(c, length, 1, length)
@@ -291,6 +292,21 @@ def _total(c: Composer) -> Array:
     if total is None:
         raise c.refuse("its total length is computed at run time; bind it with --const")
     return total.reshape(-1)
+
+
+def _check_cache(c: Composer, heads: tuple[int, int, int]) -> None:
+    """Past keys have as many samples, heads and values of a head as the new ones; a cache of a
+    window holds all of it, and nothing that it had to give up."""
+    for shape in (c.shape(n) for n in (3, 4) if c.input(n)):
+        if (*shape[:2], *shape[3:]) != heads:
+            batch, n, size = heads
+            raise malformed(c.node, f"its cache is of shape {shape}, not ({batch}, {n}, …, {size})")
+    if c.attr("sliding_window_cache", 0):
+        capacity, window = c.shape(3)[2] if c.input(3) else 0, c.attr("local_window_size", -1)
+        if capacity < window:
+            raise malformed(c.node, f"a cache of {capacity} for a window of {window}")
+        if int(_total(c)[0]) > capacity:
+            raise c.refuse("its cache gives up what is older than the window")
 
 
 def _cache_extents(c: Composer, length: int) -> tuple[int, int]:
@@ -341,6 +357,8 @@ def _group_masks(c: Composer, weights: str, places: str, n_keys: int) -> str:
     if c.input(10):
         weights = c("Add", weights, c.input(10))
     at = _positions(c, n_keys, 1, 1, 1, n_keys)
+    if not c.attr("causal", 1):
+        places = c.reshaped(c.cast(c.input(5), "int64"), -1, 1, 1, 1)
     seen = c("LessOrEqual", at, places)
     if window > 0:
         first = c("Sub", places, c.array(np.array([window])))

@@ -48,14 +48,21 @@ def operations(op: Compute) -> int:
 
 @lru_cache(maxsize=256)
 def lookups(op: Compute) -> tuple[tuple[int, frozenset[str]], ...]:
-    """Instructions of each look-up in a small table and of each float that is made of bits, and the
-    axes that what it yields depends on.
+    """Instructions of each look-up in a small table, of each float that is made of bits and of what
+    bytes are made from, and the axes that what they yield depends on.
 
     Those are part of `operations`; along all other axes one look-up serves all points.
     """
     body = op.body.body if isinstance(op.body, Reduce) else op.body
-    found = {e: _lookup_cost(e) for e in distinct(body) if isinstance(e, Load | Call)}
-    return tuple((cost, variables(e)) for e, cost in found.items() if cost)
+    found = [(_lookup_cost(e), e) for e in distinct(body)]
+    operands = dict.fromkeys(e for x in distinct(body) for e in _byte_operands(x))
+    found += [(_work(e, set()), e) for e in operands]
+    return tuple((cost, variables(e)) for cost, e in found if cost)
+
+
+def _byte_operands(e: Expr) -> tuple[Expr, ...]:
+    """What the bytes are taken from that `e` multiplies."""
+    return (e.a, e.b) if isinstance(e, Binary) and e.op == "bytedot" else ()
 
 
 def _lookup_cost(e: Expr) -> int:
@@ -103,6 +110,8 @@ def _cost(e: Expr) -> int:
             return quarters // 4 + (roots + (y < 0)) * _BINARIES["div"]
         case Binary(op="min" | "max", a=a, b=b) if _is_float(e):
             return 1 if isinstance(a, Const) or isinstance(b, Const) else _EXTREMUM
+        case Binary(op="shl" | "shr", b=Const()):
+            return 1
         case Binary(op=op) if op in INTEGER_OPS:
             return INTEGER_OPS[op].cost
         case Binary(op=op):

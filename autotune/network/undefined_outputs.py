@@ -1,4 +1,8 @@
-"""⑩ Outputs that depend on random numbers: no two inferences agree in them, so none is checked."""
+"""⑩ Outputs in which no two inferences or implementations agree, so that none is checked.
+
+They are computed from random numbers, or are caches of a window, whose places behind the filled
+ones are whatever was there (`sliding_window_cache` of GroupQueryAttention).
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,36 @@ from autotune.graph.operators.folded import RANDOM
 _DRAWS = (*RANDOM, "Multinomial")
 
 
-def random_outputs(graph: GraphProto) -> dict[str, str]:
-    """Outputs of a graph that are computed from random numbers, each with a node that draws them.
+def undefined_outputs(graph: GraphProto) -> dict[str, str]:
+    """Such outputs of a graph, and why: what they depend on, with a node that it comes from.
 
     The node by its name, or as in `RandomNormal 'y'` by what it makes where it has none.
     """
     found: dict[str, str] = {}
     for node in graph.node:
-        source = _drawn_in(node) or next((found[n] for n in _read(node) if n in found), "")
-        if source:
-            found |= {name: source for name in node.output if name}
+        source = _drawn_in(node)
+        reason = f"depends on random numbers (node {source})" if source else ""
+        reason = reason or next((found[n] for n in _read(node) if n in found), "")
+        names = list(node.output)
+        if not reason and _has_window(node):
+            names, reason = names[1:], f"has places that nothing fills (node {_named(node)})"
+        if reason:
+            found |= {name: reason for name in names if name}
     return {o.name: found[o.name] for o in graph.output if o.name in found}
+
+
+def _has_window(node: NodeProto) -> bool:
+    return any(a.name == "sliding_window_cache" and a.i for a in node.attribute)
+
+
+def _named(node: NodeProto) -> str:
+    return node.name or f"{node.op_type} '{node.output[0]}'"
 
 
 def _drawn_in(node: NodeProto) -> str:
     """The node that draws random numbers, this one or one in a branch or loop of it."""
     if node.op_type in _DRAWS:
-        return node.name or f"{node.op_type} '{node.output[0]}'"
+        return _named(node)
     inner = (_drawn_in(n) for graph in _bodies(node) for n in graph.node)
     return next(filter(None, inner), "")
 

@@ -1,0 +1,209 @@
+"""① Weights of few bits times data that are rounded to bytes, block by block.
+
+    MatMulNBits(a, B, scales, zero points), accuracy_level 4
+        ->  m = LargestInBlocks(a), QuantizeBlocks(a, m), SumBytes of it, BlockMatMul
+
+    y[…, n] = Σ over blocks: scale[n]·(m/127)·(Σ a'[…, k]·q[k, n] - zero[n]·Σ a'[…, k])
+
+a' = round(a·127/m), halves to even, are four bytes in an int32, the first one lowest. `q` is int32
+of (k/8, n): byte t of a word holds rows t and t + 4 of eight, in its lower and upper half; weights
+of 8 bits are int32 of (k/4, n). A sum within a block is one of integers, exact, and blocks are
+added up in float32. A zero point that all weights share is where a sum begins.
+
+Sources: `accuracy_level` in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+("input A can be quantized with the same block_size to int8"). The rounding is that of ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Node, Shape
+from autotune.graph.operators.definition import (
+    Operands,
+    Operator,
+    Scope,
+    axes_of,
+    biased,
+    optional,
+    tensor,
+)
+from autotune.graph.operators.weight_only import SmallWeights
+from autotune.te.expr import (
+    Axis,
+    Const,
+    Expr,
+    Reduce,
+    Tensor,
+    add,
+    binary,
+    call,
+    cast,
+    compare,
+    div,
+    f32,
+    floordiv,
+    idx,
+    mul,
+    select,
+    sub,
+)
+
+_LARGEST = 127
+_LEAST = 2.0**-119
+"""Blocks whose largest value is smaller count as zeros: their quotients would overflow."""
+_IN_WORD = 4
+"""Bytes of an int32."""
+_MOST_TERMS = 64
+"""Rows that are summed as integers before they are scaled."""
+_LOWER_HALVES = 0x0F0F0F0F
+_ONES = 0x01010101
+
+
+def takes_integers(weights: SmallWeights) -> bool:
+    """Whether a product with `weights` may be one of bytes: their zero points are integers."""
+    zero = weights.zero
+    is_whole = bool(((zero == np.rint(zero)) & (zero >= 0) & (zero < 256)).all())
+    return is_whole and weights.values is None and weights.block % (2 * _IN_WORD) == 0
+
+
+def block_product(editor: Editor, node: Node, weights: SmallWeights, bias: str = "") -> None:
+    """Emit the product of input 0 of `node`, rounded to bytes, with `weights`."""
+    stem, zero = f"{node.output}.weight", weights.zero
+    is_shared = bool((zero == zero.flat[0]).all())
+    words, largest = _rounded(editor, node, weights.block)
+    q, scale = _words(weights.q, 32 // weights.bits), weights.scale / _LARGEST
+    names = [
+        words,
+        editor.constant(f"{stem}.q", q),
+        editor.constant(f"{stem}.scale", np.ascontiguousarray(scale, np.float32)),
+        largest,
+        _sums(editor, node, words, _n_terms(weights.block), -int(zero.flat[0]) if is_shared else 1),
+        "" if is_shared else editor.constant(f"{stem}.zero", zero.astype(np.uint8, order="C")),
+        bias,
+    ]
+    while not names[-1]:
+        names.pop()
+    attrs = {"bits": weights.bits, "block": weights.block}
+    editor.emit(Node(node.name, "BlockMatMul", tuple(names), node.outputs, attrs))
+
+
+def _words(q: Array, n_weights: int) -> Array:
+    """Rows of bytes, or of 4 bits, `n_weights` in a word."""
+    total = np.zeros((q.shape[0] // n_weights, q.shape[1]), np.uint32)
+    for n in range(n_weights):
+        place = 8 * (n % _IN_WORD) + 4 * (n // _IN_WORD)
+        total |= q[n::n_weights].astype(np.uint32) << place
+    return total.view(np.int32)
+
+
+def _n_terms(block: int) -> int:
+    """Rows of one block that are summed as integers."""
+    return gcd(block, _MOST_TERMS)
+
+
+def _rounded(editor: Editor, node: Node, block: int) -> tuple[str, str]:
+    """Emit what rounds input 0 to bytes: the names of words, and of the largest sizes of blocks."""
+    name, attrs = node.inputs[0], {"block": block}
+    *rows, k = editor.types[name].shape
+    largest = editor.new(f"{name}.largest", (*rows, k // block))
+    words = editor.new(f"{name}.words", (*rows, k // _IN_WORD), "int32")
+    editor.emit(Node(node.name, "LargestInBlocks", (name,), (largest,), attrs))
+    editor.emit(Node(node.name, "QuantizeBlocks", (name, largest), (words,), attrs))
+    return words, largest
+
+
+def _sums(editor: Editor, node: Node, words: str, n_terms: int, times: int) -> str:
+    """Emit sums of `n_terms` bytes in a row, `times` a number."""
+    *rows, n_words = editor.types[words].shape
+    sums = editor.new(f"{words}.sums", (*rows, n_words * _IN_WORD // n_terms), "int32")
+    attrs = {"n_words": n_terms // _IN_WORD, "times": times}
+    editor.emit(Node(node.name, "SumBytes", (words,), (sums,), attrs))
+    return sums
+
+
+# --- definitions ------------------------------------------------------------------------------
+
+
+def _define_largest(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    x, block = tensor(operands, 0), node.attrs["block"]
+    axes, k = axes_of(shape), Axis("k", block)
+    *rows, b = [a.var for a in axes]
+    value = cast("float32", x[(*rows, add(mul(b, idx(block)), k.var))])
+    return scope.compute("largest", axes, Reduce("max", call("abs", value), (k,)))
+
+
+def _define_quantize(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    x, largest = tensor(operands, 0), tensor(operands, 1)
+    axes = axes_of(shape)
+    rows, word = [a.var for a in axes[:-1]], axes[-1].var
+    size = largest[(*rows, floordiv(word, idx(node.attrs["block"] // _IN_WORD)))]
+    factor = select(compare("gt", size, f32(_LEAST)), div(f32(_LARGEST), size), f32(0.0))
+    total: Expr | None = None
+    for n in range(_IN_WORD):
+        real = cast("float32", x[(*rows, add(mul(word, idx(_IN_WORD)), idx(n)))])
+        steps = cast("int32", call("round", mul(real, factor)))
+        if n < _IN_WORD - 1:
+            steps = binary("bitand", steps, Const(255, "int32"))
+        steps = binary("shl", steps, Const(8 * n, "int32")) if n else steps
+        total = steps if total is None else binary("bitor", total, steps)
+    assert total is not None
+    return scope.compute("words", axes, total)
+
+
+def _define_sums(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    words, n_words = tensor(operands, 0), node.attrs["n_words"]
+    axes, k = axes_of(shape), Axis("k", node.attrs["n_words"])
+    *rows, group = [a.var for a in axes]
+    word = words[(*rows, add(mul(group, idx(n_words)), k.var))]
+    total = binary("bytedot", Const(_ONES, "int32"), word)
+    scaled = mul(total, Const(node.attrs["times"], "int32"))
+    return scope.compute("sums", axes, Reduce("sum", scaled, (k,)))
+
+
+def _define_product(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    words, q, scale, largest, sums = (tensor(operands, n) for n in range(5))
+    block, bits = node.attrs["block"], node.attrs["bits"]
+    n_terms, in_word = _n_terms(block), 32 // bits
+    axes = axes_of(shape)
+    b, j = Axis("b", scale.shape[0]), Axis("k", block // n_terms)
+    group = add(mul(b.var, idx(j.extent)), j.var)
+    rows, column = [x.var for x in axes[:-1]], axes[-1].var
+    zero = optional(operands, 5)
+    total: Expr = Const(0, "int32") if zero is not None else sums[(*rows, group)]
+    for n in range(n_terms // _IN_WORD):
+        at, half = divmod(n * _IN_WORD, in_word)
+        weights = q[add(mul(group, idx(n_terms // in_word)), idx(at)), column]
+        word = words[(*rows, add(mul(group, idx(n_terms // _IN_WORD)), idx(n)))]
+        total = add(total, binary("bytedot", _of_word(weights, bits, half), word))
+    real = cast("float32", total)
+    if zero is not None:
+        moved = cast("float32", sums[(*rows, group)])
+        real = sub(real, mul(cast("float32", zero[b.var, column]), moved))
+    body = mul(real, mul(scale[b.var, column], largest[(*rows, b.var)]))
+    result = scope.compute("matmul", axes, Reduce("sum", body, (b, j)))
+    return biased(scope, result, optional(operands, 6))
+
+
+def _of_word(weights: Expr, bits: int, half: int) -> Expr:
+    """Four weights of a word as bytes: from 4 bits those of its lower or its upper halves."""
+    if bits == 8:
+        return weights
+    shifted = binary("shr", weights, Const(4, "int32")) if half else weights
+    return binary("bitand", shifted, Const(_LOWER_HALVES, "int32"))
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "LargestInBlocks": Operator(define=_define_largest, any_type=True),
+    "QuantizeBlocks": Operator(define=_define_quantize, any_type=True, roles=("x", "largest")),
+    "SumBytes": Operator(define=_define_sums, any_type=True),
+    "BlockMatMul": Operator(
+        define=_define_product,
+        any_type=True,
+        roles=("x", "weight", "scale", "largest", "sums", "zero", "bias"),
+        weight_input=1,
+    ),
+}
