@@ -1,4 +1,4 @@
-"""Residual sums of quantised networks: what lies between tasks is bytes."""
+"""Residual sums of quantised networks: bytes between tasks, scales without a division."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper, save
 
-from autotune.graph.network import build_network
+from autotune.graph.network import Network, build_network
+from autotune.te.expr import Binary, walk
 from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
 from tests.graph.test_graph_quantised import model_of
 
@@ -43,8 +44,9 @@ class Qdq:
         return self.quantised(self.node("Conv", [x, weight], name))
 
 
-def residual_block(op: str, is_projected: bool) -> ModelProto:
-    scales = {"x": 0.0513, "first": 0.0621, "a": 0.0417, "b": 0.0339, "c": 0.0523, "sum": STEP}
+def residual_block(op: str, is_projected: bool, shortcut: float = 0.0523) -> ModelProto:
+    """A block whose shortcut is quantised by scale `shortcut` where a convolution projects it."""
+    scales = {"x": 0.0513, "first": 0.0621, "a": 0.0417, "b": 0.0339, "c": shortcut, "sum": STEP}
     q = Qdq(scales)
     x = q.conv(q.quantised("x"), "first")
     long = q.conv(q.conv(x, "a"), "b")
@@ -55,16 +57,40 @@ def residual_block(op: str, is_projected: bool) -> ModelProto:
     return model_of(q.nodes, inputs, {"y": "float32"}, q.constants, {"y": [1, 6, 6, CHANNELS]})
 
 
-@pytest.mark.parametrize("is_projected", [False, True], ids=["identity", "projected"])
-@pytest.mark.parametrize("op", ["Add", "Sub"])
-def test_residual_sums_are_computed_from_bytes(op: str, is_projected: bool, tmp_path: Path) -> None:
-    proto = residual_block(op, is_projected)
-    save(proto, tmp_path / "m.onnx")
-    network = build_network(tmp_path / "m.onnx")
-    ends = {p.value for p in (*network.inputs, *network.outputs)}
-    assert {v.dtype for n, v in network.values.items() if n not in ends} == {"uint8"}
+def divisions(network: Network, label: str) -> int:
+    """Divisions in the tasks whose label has `label` in it."""
+    dags = [network.tasks[c.task] for c in network.calls if label in c.label]
+    assert dags
+    bodies = (op.body for dag in dags for op in dag.computes)
+    return sum(isinstance(e, Binary) and e.op == "div" for body in bodies for e in walk(body))
+
+
+def assert_within_one_step(network: Network, proto: ModelProto) -> None:
+    """Outputs are those of ONNX Runtime, a few of a tie on its other side."""
     feeds = {"x": RNG.standard_normal((1, CHANNELS, 6, 6)).astype(np.float32)}
     found, expected = execute(network, feeds)["y"], onnxruntime_outputs(proto, feeds)["y"]
     steps = np.abs(found - expected) / STEP
     assert steps.max() < 1.01
     assert np.count_nonzero(steps > 0.5) <= 2
+
+
+@pytest.mark.parametrize("is_projected", [False, True], ids=["identity", "projected"])
+@pytest.mark.parametrize("op", ["Add", "Sub"])
+def test_residual_sums_are_of_bytes_and_need_no_division(
+    op: str, is_projected: bool, tmp_path: Path
+) -> None:
+    proto = residual_block(op, is_projected)
+    save(proto, tmp_path / "m.onnx")
+    network = build_network(tmp_path / "m.onnx")
+    ends = {p.value for p in (*network.inputs, *network.outputs)}
+    assert {v.dtype for n, v in network.values.items() if n not in ends} == {"uint8"}
+    assert divisions(network, "Conv") == 0
+    assert_within_one_step(network, proto)
+
+
+def test_scales_whose_quotient_may_be_infinite_are_divided_at_run_time(tmp_path: Path) -> None:
+    proto = residual_block("Add", True, 1e37)
+    save(proto, tmp_path / "m.onnx")
+    network = build_network(tmp_path / "m.onnx")
+    assert divisions(network, "Dequantize+Add") > 0
+    assert_within_one_step(network, proto)

@@ -24,10 +24,10 @@ from autotune.graph.passes.parallel_convolutions import fold_linear
 from autotune.graph.passes.precision import narrow_products
 from autotune.graph.passes.quantised import (
     dequantise_constants,
-    fold_requantisation,
     integer_products,
     unsigned_activations,
 )
+from autotune.graph.passes.requantisation import fold_requantisation
 from autotune.graph.passes.rewrites import canonical_operators, resolve_operands
 from autotune.graph.passes.simplify import (
     drop_empty_outputs,

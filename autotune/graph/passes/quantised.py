@@ -1,11 +1,11 @@
 """① Products of dequantised tensors become products of integers.
 
     MatMul((q - z)·s, (w - v)·r)  ->  float(Σ q·w + rest) · (s·r)      w - v: constant
-    Quantize(f·m + b, t, z)       ->  Quantize(f·(m/t) + b/t, 1, z)
 
 The sums are exact, so the result is that of the definition but for its last rounding. What goes
-with them (bias, activation, quantising again) is fused behind the product as for any other. Where a
-product has no such form, its operands are dequantised while it reads them.
+with them (bias, activation, quantising again: `passes.requantisation`) is fused behind the product
+as for any other. Where a product has no such form, its operands are dequantised while it reads
+them.
 """
 
 from __future__ import annotations
@@ -334,68 +334,3 @@ def _per_channel(scale: Array, rank: int, axis: int) -> Array | None:
     shape = (1,) * (rank - scale.ndim) + scale.shape
     varies = [n for n, extent in enumerate(shape) if extent > 1]
     return scale.reshape(-1).astype(np.float64) if varies == [axis] else None
-
-
-# --- quantising again ---------------------------------------------------------------------------
-
-_HOMOGENEOUS = ("Relu", "LeakyRelu")
-"""f(a·x) = a·f(x) for a > 0."""
-
-
-def fold_requantisation(graph: Graph) -> Graph:
-    """Quantize(Relu(f·m + b), t, z) -> Quantize(Relu(f·(m/t) + b/t), -, z) where only it reads."""
-    makers = {n.output: n for n in graph.nodes}
-    readers, editor = graph.consumers(), Editor(graph)
-    replaced: dict[str, Node] = {}
-    for node in graph.nodes:
-        scale = _single(editor, node.inputs[1]) if node.op == "Quantize" else None
-        chain = _chain(node, makers, readers, graph) if scale is not None else []
-        if scale is None or not 0 < scale < np.inf or not chain:
-            continue
-        for link in chain:
-            replaced[link.output] = _divided(editor, link, scale)
-        replaced[node.output] = replace(node, inputs=(node.inputs[0], "", *node.inputs[2:]))
-    for node in graph.nodes:
-        editor.emit(replaced.get(node.output, node))
-    return editor.build()
-
-
-def _single(editor: Editor, name: str) -> float | None:
-    value = editor.constants.get(name) if name else None
-    return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
-
-
-def _chain(
-    node: Node, makers: dict[str, Node], readers: dict[str, list[Node]], graph: Graph
-) -> list[Node]:
-    """The nodes between the scaled sum of integers and what quantises it again, both ends read by
-    one node only; none where there is something else in between."""
-    found: list[Node] = []
-    name = node.inputs[0]
-    while True:
-        maker = makers.get(name)
-        if maker is None or len(readers.get(name, ())) != 1 or name in graph.outputs:
-            return []
-        found.append(maker)
-        operands = maker.inputs[1:]
-        known = all(n in graph.constants for n in operands if n)
-        if maker.op == "Mul" and known:
-            return found
-        if not (maker.op in _HOMOGENEOUS or (maker.op in ("Add", "Clip") and known)):
-            return []
-        name = maker.inputs[0]
-
-
-def _divided(editor: Editor, node: Node, scale: float) -> Node:
-    """The node with its constant operands divided by `scale`."""
-    if node.op in _HOMOGENEOUS:
-        return node
-    names = [
-        editor.constant(
-            f"{n}.divided", (editor.constants[n].astype(np.float64) / scale).astype(np.float32)
-        )
-        if n
-        else ""
-        for n in node.inputs[1:]
-    ]
-    return replace(node, inputs=(node.inputs[0], *names))
