@@ -111,18 +111,17 @@ def test_integers_are_interpolated_in_float32(
     """Without their fraction; a sum that is whole but for its last digit falls on either side."""
     info = np.iinfo(dtype)
     x = np.random.default_rng(0).integers(max(info.min, -999), min(info.max, 999), shape, dtype)
-    constants = {"s": np.array([1, 1, 2, 1.5], "f4")}
-    proto = model(
-        node("Resize", "x _ s", mode="linear"), {"x": shape}, constants, types={"x": dtype}
-    )
+
+    def resized(mode: str) -> ModelProto:
+        constants, types = {"s": np.array([1, 1, 2, 1.5], "f4")}, {"x": dtype, "y": dtype}
+        return model(node("Resize", "x _ s", mode=mode), {"x": shape}, constants, types=types)
+
+    proto = resized("linear")
     found = execute(build_network(save(proto, tmp_path)), {"x": x})["y"]
     want = onnxruntime_outputs(proto, {"x": x})["y"]
     apart = np.abs(found.astype(np.int64) - want)
     assert found.dtype == want.dtype
     assert apart.max() <= 1
     assert np.count_nonzero(apart) <= 0.02 * apart.size
-    proto = model(
-        node("Resize", "x _ s", mode="cubic"), {"x": shape}, constants, types={"x": dtype}
-    )
     with pytest.raises(UnsupportedOperator, match="integers"):
-        build_network(save(proto, tmp_path))
+        build_network(save(resized("cubic"), tmp_path))
