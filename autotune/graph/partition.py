@@ -138,11 +138,7 @@ class _Partition:
         readers = self.readers.get(node.output, [])
         if not readers or node.output in self.graph.outputs:
             return False
-        is_chain = len(readers) == 1 and operator_of(readers[0].op).is_elementwise
-        is_chain = is_chain and self._epilogue_of(node) is not None
-        return not is_chain and all(
-            operator_of(r.op).fusion in (Fusion.ELEMENTWISE, Fusion.ANCHOR) for r in readers
-        )
+        return all(operator_of(r.op).fusion in (Fusion.ELEMENTWISE, Fusion.ANCHOR) for r in readers)
 
     def _until_joined(self, name: str) -> list[Node]:
         """The elementwise nodes between a tensor and the node where its consumers reconverge.
@@ -178,18 +174,21 @@ class _Partition:
         shape = self.graph.shape(node.output)
         fits = [
             self.owner[name]
-            for name in node.inputs
+            for name in map(self._stored, node.inputs)
             if self._is_private(name) and self.graph.shape(name) == shape
         ]
         fits = [group for group in fits if len(group.nodes) < _MOST_FUSED]
         return max(fits, key=lambda g: self.rank[g.output], default=None)
 
+    def _stored(self, name: str) -> str:
+        """The tensor that a reader computes `name` from, the only reader; else `name`."""
+        while name in self.computed_by_readers and self.n_uses[name] == 1:
+            name = self.computed_by_readers[name].inputs[0]
+        return name
+
     def _prologue_of(self, node: Node) -> Group | None:
         """The group that can become the prologue of an anchor."""
-        name = node.inputs[0]
-        widening = self.computed_by_readers.get(name)
-        if widening is not None and self.n_uses[name] == 1:
-            name = widening.inputs[0]
+        name = self._stored(node.inputs[0])
         if not operator_of(node.op).takes_prologue or not self._is_private(name):
             return None
         group = self.owner[name]
