@@ -172,6 +172,11 @@ class _Builder:
                 self.define(self._chain_first(node))
         result = self.tensors[self.group.output]
         assert isinstance(result, Tensor)
+        stated = self.graph.types[self.group.output].dtype
+        if result.dtype != stated:  # its memory would be of another size
+            raise unsupported(
+                self.group.nodes[-1], self.graph, f"it computes {result.dtype} instead of {stated}"
+            )
         dag = follow_sources(collapse(arrange(self.scope.dag(result), self.inputs)))
         shapes = {p.name: p.tensor.shape for p in dag.placeholders}
         return Subgraph(

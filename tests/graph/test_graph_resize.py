@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from tests.graph.onnx_models import assert_matches, error_against_reference, model, node
+from autotune.errors import UnsupportedOperator
+from autotune.graph.network import build_network
+from tests.graph.onnx_models import (
+    assert_matches,
+    error_against_reference,
+    execute,
+    model,
+    node,
+    onnxruntime_outputs,
+    save,
+)
 
 EXTENTS = [(10, 2.3), (10, 0.7), (5, 1.4), (20, 0.35), (4, 0.6), (6, 3.1), (8, 0.5), (7, 1.0)]
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric")
@@ -91,3 +101,27 @@ def test_a_region_is_cropped_and_what_is_outside_of_it_is_a_constant(
 def test_a_long_row_needs_no_matrix(tmp_path: Path) -> None:
     """A matrix of 100,000 by 150,000 weights would take 60 GB."""
     assert_matches(along_a_row(100_000, 1.5, 19, mode="linear"), tmp_path, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+@pytest.mark.parametrize("shape", [(1, 2, 4, 6), (1, 2, 24, 24)], ids=["taps", "matrices"])
+def test_integers_are_interpolated_in_float32(
+    dtype: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Without their fraction; a sum that is whole but for its last digit falls on either side."""
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(max(info.min, -999), min(info.max, 999), shape, dtype)
+
+    def resized(mode: str) -> ModelProto:
+        constants, types = {"s": np.array([1, 1, 2, 1.5], "f4")}, {"x": dtype, "y": dtype}
+        return model(node("Resize", "x _ s", mode=mode), {"x": shape}, constants, types=types)
+
+    proto = resized("linear")
+    found = execute(build_network(save(proto, tmp_path)), {"x": x})["y"]
+    want = onnxruntime_outputs(proto, {"x": x})["y"]
+    apart = np.abs(found.astype(np.int64) - want)
+    assert found.dtype == want.dtype
+    assert apart.max() <= 1
+    assert np.count_nonzero(apart) <= 0.02 * apart.size
+    with pytest.raises(UnsupportedOperator, match="integers"):
+        build_network(save(resized("cubic"), tmp_path))

@@ -2,6 +2,7 @@
 
     Resize(x) -> Interpolate(x, first, weight, …)   along axes with few taps per result
                | MatMul(W, x)                       along other axes;  W[out, in]
+               | Cast(Resize(Cast(x)))              of integers, in float32
 
 Every result has a coordinate in the source; its neighbours there are weighted by a kernel: a
 triangle ('linear') or Keys' cubic. Antialiasing widens the kernel when an axis shrinks. Results
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.dtypes import is_float
 from autotune.graph.ir import Array, Editor, Node, Shape, float_array, to_last, unsupported
 from autotune.graph.limits import check_constant
 from autotune.graph.operators.definition import (
@@ -88,9 +90,33 @@ def _resize(editor: Editor, node: Node) -> None:
     if all(axis.is_repetition for axis in axes.values()):
         editor.emit(replace(node, inputs=node.inputs[:1], attrs={}))
         return
+    if (
+        not is_float(editor.types[node.output].dtype)
+        and node.attrs.get("mode", "nearest") != "nearest"
+    ):
+        _of_integers(editor, node, axes)
+    else:
+        _emit(editor, node, axes)
+
+
+def _of_integers(editor: Editor, node: Node, axes: Mapping[int, _Axis]) -> None:
+    """Sums in float32 without their fraction, as in ONNX Runtime; the standard says nothing."""
+    if node.attrs["mode"] != "linear" or node.attrs.get("antialias", 0):
+        raise unsupported(node, editor.graph, "integers, cubic or antialiased")
+    kind = editor.types[node.output]
+    source = editor.new(f"{node.output}.source", editor.types[node.inputs[0]].shape)
+    sums = editor.new(f"{node.output}.sums", kind.shape)
+    editor.emit(Node(node.name, "Cast", node.inputs[:1], (source,), {"to": "float32"}))
+    _emit(editor, replace(node, inputs=(source,), outputs=(sums,)), axes)
+    editor.emit(Node(node.name, "Cast", (sums,), node.outputs, {"to": kind.dtype}))
+
+
+def _emit(editor: Editor, node: Node, axes: Mapping[int, _Axis]) -> None:
+    """The sums, and where they lie outside the extrapolation value."""
     outside = not all(axis.inside.all() for axis in axes.values())
-    dtype = editor.types[node.output].dtype
-    result = editor.new(f"{node.output}.inside", out, dtype) if outside else node.output
+    kind = editor.types[node.output]
+    inside = editor.new(f"{node.output}.inside", kind.shape, kind.dtype) if outside else ""
+    result = inside or node.output
     _interpolate(editor, replace(node, outputs=(result,)), axes)
     if outside:
         _fill_outside(editor, node, axes, result)
