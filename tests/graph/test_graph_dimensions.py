@@ -72,7 +72,7 @@ def test_the_error_names_all_open_dimensions_and_where_they_are(attention: Path)
     assert "batch (ids.0, mask.0, past.0, bias.0)" in caught.value.message
     assert "sequence (ids.1, mask.1), past (past.1)" in caught.value.message
     assert "past + sequence" not in caught.value.message  # it follows from the others
-    assert caught.value.options == ("--dim batch=1", "--dim sequence=128", "--dim past=1")
+    assert caught.value.options == ("--dim batch=1", "--dim sequence=1", "--dim past=127")
 
 
 def test_a_dimension_without_a_name_is_called_by_its_place(tmp_path: Path) -> None:

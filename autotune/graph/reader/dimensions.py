@@ -23,7 +23,8 @@ Extents = Mapping[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
 
 _LENGTHS = ("seq", "len", "token", "time", "frame", "step")
-_USUAL_LENGTH = 128
+_PAST = "past"
+_USUAL_LENGTH, _USUAL_HEAD = 128, 64
 _USUAL_IMAGE = (1, 3, 224, 224)
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -177,8 +178,16 @@ def _fixed(value: ValueInfoProto) -> Iterable[tuple[int, TensorShapeProto.Dimens
 
 def _usual(name: str, places: tuple[Place, ...], model: ModelProto) -> int:
     """An extent to show how options are written."""
-    place = places[0]
+    place, low = places[0], name.lower()
     value = next(v for v in _inputs(model) if v.name == place.input)
+    if any(_PAST in n.lower() for n in symbols(model)):  # one token behind those of a cache
+        if "cache" in low or "head" in low:
+            return _USUAL_HEAD
+        if _PAST in low:
+            return _USUAL_LENGTH - 1
+        if any(part in low for part in _LENGTHS):
+            return _USUAL_LENGTH if "total" in low else 1
+        return 1
     if len(value.type.tensor_type.shape.dim) == len(_USUAL_IMAGE):
         return _USUAL_IMAGE[place.axis]
     return _USUAL_LENGTH if any(part in name.lower() for part in _LENGTHS) else 1
