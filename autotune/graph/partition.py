@@ -136,7 +136,8 @@ class _Partition:
         """Whether all readers of a tensor can compute it, and it would have to be stored for them:
         its operand is smaller."""
         readers = self.readers.get(node.output, [])
-        if not readers or node.output in self.graph.outputs:
+        is_placed = any(r.output in self.placed for r in readers)  # where consumers reconverge
+        if not readers or node.output in self.graph.outputs or is_placed:
             return False
         return all(operator_of(r.op).fusion in (Fusion.ELEMENTWISE, Fusion.ANCHOR) for r in readers)
 

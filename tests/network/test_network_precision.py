@@ -83,6 +83,29 @@ def test_what_a_transposed_convolution_makes_is_moved_narrow(tmp_path: Path) -> 
     assert np.abs(found - want).max() < 1e-2 * np.abs(want).max()
 
 
+@pytest.mark.parametrize("op", ["GRU", "LSTM", "RNN"])
+def test_recurrent_layers(op: str, tmp_path: Path) -> None:
+    gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[op]
+    attrs = {"linear_before_reset": 1} if op == "GRU" else {}
+    nodes = [
+        node(op, "x w r", "y1", hidden_size=24, direction="bidirectional", **attrs),
+        node("Transpose", "y1", "t", perm=[0, 2, 1, 3]),
+        node("Reshape", "t shape", "s"),
+        node(op, "s w2 r", "y", hidden_size=24, direction="bidirectional", **attrs),
+    ]
+    constants = {
+        "w": weights(2, 24 * gates, 16),
+        "w2": weights(2, 24 * gates, 48),
+        "r": weights(2, 24 * gates, 24),
+        "shape": np.array([6, 1, 48]),
+    }
+    proto = model(nodes, {"x": (6, 1, 16)}, constants)
+    network = build_network(save(proto, tmp_path), precision="bf16")
+    feeds = {"x": RNG.standard_normal((6, 1, 16)).astype(np.float32)}
+    found, want = execute(network, feeds)["y"], onnxruntime_outputs(proto, feeds)["y"]
+    assert np.abs(found - want).max() < 2e-2
+
+
 def test_pictures_of_three_channels_use_whole_instructions(tmp_path: Path) -> None:
     nodes = [node("Conv", "x w b", "c", pads=[1] * 4, strides=[2, 2]), node("Relu", "c", "y")]
     proto = model(nodes, {"x": (1, 3, 9, 9)}, {"w": weights(16, 3, 3, 3), "b": weights(16)})
