@@ -2,24 +2,45 @@
 
     acc[v] + bytedot(w[v], x)  ->  vpdpbusd(acc, w, splat(x))
 
-Without that instruction bytes are widened to 16 bits, whose products are summed in pairs; else one
-by one.
+Without that instruction products of bytes are summed in pairs of 16 bits, where w has no byte above
+127, so that none saturates; else bytes are widened to 16 bits first. Where there are no vectors, it
+is one by one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autotune.codegen.text import I8, I16, I32, Builder, Type, Value, constant, n_bits, vector
 from autotune.target.isa import MultiplyAdd
+from autotune.te.expr import Binary, Const, Expr
 
 _BYTES, _WORDS = ("uint8", "int8"), ("int16", "int16")
+_SIGNS = 0x80808080
 
 
-def add_byte_dot(b: Builder, total: Value, x: Value, y: Value) -> Value:
-    """`total` and the sum of products of the bytes of `x`, unsigned, and of `y`, signed."""
+def has_small_bytes(e: Expr) -> bool:
+    """Whether no byte of an integer is above 127: a mask sees to it."""
+    match e:
+        case Binary(op="bitand", b=Const(value=mask)):
+            return not int(mask) & _SIGNS
+    return False
+
+
+def add_byte_dot(b: Builder, parts: Sequence[Value], is_small: bool = False) -> Value:
+    """A total, and the sum of products of the bytes of x, unsigned, and of y, signed: `parts`.
+
+    `is_small`: no byte of x is above 127.
+    """
+    total, x, y = parts
     if form := _form(b, total.type, _BYTES):
         few = [b.bitcast(v, vector(I8, 4 * total.type.count)) for v in (x, y)]
         return b.call(form.intrinsics[_bits(total.type)], total.type, [total, *few])
     if form := _form(b, total.type, _WORDS):
+        if is_small:
+            ones = constant(vector(I16, 2 * total.type.count), 1)
+            name = form.intrinsics[_bits(total.type)]
+            return b.add(total, b.call(name, total.type, [_pairs(b, x, y), ones]))
         for left, right in zip(_halves(b, x, "lshr"), _halves(b, y, "ashr"), strict=True):
             pairs = b.call(form.intrinsics[_bits(total.type)], total.type, [left, right])
             total = b.add(total, pairs)
@@ -29,7 +50,7 @@ def add_byte_dot(b: Builder, total: Value, x: Value, y: Value) -> Value:
 
 def byte_dot(b: Builder, x: Value, y: Value, unsigned: bool) -> Value:
     """The sum of products alone."""
-    return add_byte_dot(b, constant(x.type, 0), x, y)
+    return add_byte_dot(b, (constant(x.type, 0), x, y))
 
 
 def _form(b: Builder, kind: Type, operands: tuple[str, str]) -> MultiplyAdd | None:
@@ -43,6 +64,13 @@ def _form(b: Builder, kind: Type, operands: tuple[str, str]) -> MultiplyAdd | No
 
 def _bits(kind: Type) -> int:
     return n_bits(kind) * kind.count
+
+
+def _pairs(b: Builder, x: Value, y: Value) -> Value:
+    """Sums of two neighbouring products of bytes, of 16 bits."""
+    few = [b.bitcast(v, vector(I8, 4 * v.type.count)) for v in (x, y)]
+    name = b.module.isa.byte_pairs[_bits(x.type)]
+    return b.call(name, vector(I16, 2 * x.type.count), few)
 
 
 def _halves(b: Builder, v: Value, shift: str) -> tuple[Value, Value]:

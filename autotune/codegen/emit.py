@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from math import gcd
 
 from autotune.codegen.arithmetic import TYPES, VALUES, Arithmetic
-from autotune.codegen.byte_dots import add_byte_dot
+from autotune.codegen.byte_dots import add_byte_dot, has_small_bytes
 from autotune.codegen.dots import emit_dot, find_dot
 from autotune.codegen.frame import Frame, Guard, reads_memory
 from autotune.codegen.lanes import NEAR_STRIDES
@@ -329,7 +329,7 @@ class _Function:
         match e:
             case Binary(op="add", a=total, b=Binary(op="bytedot", a=x, b=y)):
                 parts = self._same(*(self.value(n, guard) for n in (total, x, y)))
-                return add_byte_dot(self.b, *parts)
+                return add_byte_dot(self.b, parts, has_small_bytes(x))
         a, b = self._same(self.value(e.a, guard), self.value(e.b, guard))
         return self.do.binary(e.op, dtype_of(e.a), a, b)
 

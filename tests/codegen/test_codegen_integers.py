@@ -116,15 +116,16 @@ def test_integers_by_constants_are_exact() -> None:
 
 @pytest.mark.parametrize("target", ["haswell", "x86-64-v4", ""])
 @pytest.mark.parametrize("n_lanes", [1, 2, 4, 8, 16, 32])
-def test_products_of_bytes_are_added(target: str, n_lanes: int) -> None:
+@pytest.mark.parametrize("mask", [-1, 0x7F7F7F7F])
+def test_products_of_bytes_are_added(target: str, n_lanes: int, mask: int) -> None:
     rng = np.random.default_rng(7)
     x, y = (rng.integers(-(2**31), 2**31, 64).astype(np.int32) for _ in range(2))
     x[:8], y[:8] = -1, (-1, 0, (1 << 31) - 1, -(2**31), 0x7F7F7F7F, 0x01010101, 127, -128)
     a, b = te.placeholder((64,), "a", "int32"), te.placeholder((64,), "b", "int32")
-    total = te.compute((64,), lambda i: (b[i] >> 8) + te.byte_dot(a[i], b[i]), "total")
+    total = te.compute((64,), lambda i: (b[i] >> 8) + te.byte_dot(a[i] & mask, b[i]), "total")
     steps = (Split("total", "i", (n_lanes,)), Annotate("total", "i.1", "vectorize"))
     machine = parse_target(target) if target else host_target()
     found = run_compiled(lower(te.dag_of([total]), steps), {"a": x, "b": y}, machine)["total"]
-    bytes_of = x.view(np.uint8).reshape(-1, 4).astype(np.int64)
+    bytes_of = (x & np.int32(mask)).view(np.uint8).reshape(-1, 4).astype(np.int64)
     expected = (y >> 8) + (bytes_of * y.view(np.int8).reshape(-1, 4)).sum(1)
     np.testing.assert_array_equal(found, expected.astype(np.int32))

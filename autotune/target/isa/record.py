@@ -85,10 +85,11 @@ class Isa:
     intrinsics for 1/x to 14 bits and x·2^n, "" where there is none; they take vectors of
     `estimate_lanes` floats. `lane_lookup`: that of floats chosen from a vector of 16 by the lowest
     bits of integers, "" where there is none. `byte_lookup`: that of bytes chosen from two vectors
-    of 64, "" where a CPU has not `byte_lookup_feature`. `pause`: the intrinsic that eases a core
-    that spins. `line_flushes`: intrinsics that drop a cache line, by the feature they need, fastest
-    first. `denormals_ir`: `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM
-    assembly.
+    of 64, "" where a CPU has not `byte_lookup_feature`. `byte_pairs`: by the bits of a vector, that
+    of sums of two products of bytes, unsigned by signed, saturated at 16 bits. `pause`: the
+    intrinsic that eases a core that spins. `line_flushes`: intrinsics that drop a cache line, by
+    the feature they need, fastest first. `denormals_ir`: `i32 @flush_denormals()` and
+    `void @restore_denormals(i32)` as LLVM assembly.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Isa:
     lane_lookup: str = ""
     byte_lookup: str = ""
     byte_lookup_feature: str = ""
+    byte_pairs: Mapping[int, str] = field(default_factory=dict)
     estimate_lanes: tuple[int, ...] = ()
 
     @property

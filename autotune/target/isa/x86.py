@@ -74,6 +74,12 @@ _DOT_INT16 = MultiplyAdd(
 )
 _DOT_INT16_512 = replace(_DOT_INT16, features=("avx512bw",))
 
+_BYTE_PAIRS = {
+    128: "llvm.x86.ssse3.pmadd.ub.sw.128",
+    256: "llvm.x86.avx2.pmadd.ub.sw",
+    512: "llvm.x86.avx512.pmaddubs.w.512",
+}
+
 AVX2 = Isa(
     name="x86-64-v3",
     requires=("avx2", "fma"),
@@ -83,6 +89,7 @@ AVX2 = Isa(
     pause="llvm.x86.sse2.pause",
     line_flushes=_LINE_FLUSHES,
     denormals_ir=_DENORMALS_IR,
+    byte_pairs=_BYTE_PAIRS,
 )
 AVX512 = Isa(
     name="x86-64-v4",
@@ -99,6 +106,7 @@ AVX512 = Isa(
     lane_lookup="llvm.x86.avx512.permvar.sf.512",
     byte_lookup="llvm.x86.avx512.vpermi2var.qi.512",
     byte_lookup_feature="avx512vbmi",
+    byte_pairs=_BYTE_PAIRS,
 )
 
 # Few cores share an L3 of AMD's, without a mesh between: alone a core streams 23 bytes per cycle
