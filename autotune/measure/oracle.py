@@ -196,8 +196,9 @@ def check(name: str, found: Array, ref: Reference) -> Verdict:
     where = tuple(int(i) for i in at)
     n_wrong = int(np.count_nonzero(error > ref.tolerances[name]))
     if ref.is_stepped and _are_steps(n_wrong, error.size, relative):
-        is_tie = worst <= 1 and not _is_float(expected)  # the next whole number: no inaccuracy
-        return Verdict(0.0 if is_tie else relative, "")
+        within = error <= ref.tolerances[name]  # another step is no inaccuracy
+        rest = float(error.max(initial=0.0, where=within)) / (ref.largest[name] or 1.0)
+        return Verdict(_beyond(rest, ref), "")
     return Verdict(
         relative,
         f"{n_wrong} of {error.size} elements of {name} are wrong: at {where} expected "

@@ -288,3 +288,31 @@ def test_what_does_not_fit_is_refused(more: dict[str, Array], hint: str, tmp_pat
     save(model("MatMulNBits", names, x, constants, attrs), tmp_path / "model.onnx")
     with pytest.raises(AutotuneError, match=hint):
         build_network(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
+def test_filters_of_small_floats_keep_their_fractions(kind: str, tmp_path: Path) -> None:
+    dtype = getattr(ml_dtypes, kind)
+    w = RNG.standard_normal((5, 3, 3)).astype(dtype)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"]),
+        helper.make_node("Conv", ["x", "d"], ["y"]),
+    ]
+    x = RNG.standard_normal((1, 3, 9)).astype(np.float32)
+    tensors = [numpy_helper.from_array(a, n) for n, a in (("w", w), ("s", np.float32(0.5)))]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, x.shape)],
+        [helper.make_tensor_value_info("y", 1, (1, 5, 7))],
+        [
+            helper.make_tensor("w", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), w.shape, w),
+            scale,
+        ],
+    )
+    imports = [helper.make_opsetid("", 21)]
+    save(helper.make_model(graph, opset_imports=imports, ir_version=10), tmp_path / "m.onnx")
+    found = execute(build_network(tmp_path / "m.onnx"), {"x": x})["y"]
+    windows = np.lib.stride_tricks.sliding_window_view(x[0], 3, 1)
+    want = np.einsum("cok,nck->no", windows, 0.5 * w.astype(np.float32))
+    np.testing.assert_allclose(found[0], want, rtol=1e-5, atol=1e-5)

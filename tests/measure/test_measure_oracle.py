@@ -55,6 +55,20 @@ def test_values_are_scaled_so_that_outputs_are_of_order_one() -> None:
     assert ref.values["a"].dtype == np.float32
 
 
+def test_the_other_step_of_a_tie_is_no_inaccuracy() -> None:
+    i = Axis("i", 4096)
+    x = placeholder("x", (4096,))
+    body = mul(call("round", mul(x.tensor[i.var], f32(32.0))), f32(1 / 32))
+    dag = ComputeDAG((x, Compute(Tensor("y", (4096,)), (i,), body)), ("y",))
+    ref = reference(dag, 0, 1e-4)
+    found = ref.expected["y"].copy()
+    found[7] += 1 / 32
+    step = check("y", found, ref)
+    assert (step.problem, step.max_error) == ("", 0.0)
+    found[:9] += 1 / 32
+    assert check("y", found, ref).problem
+
+
 def test_words_whose_bits_are_read_have_any_bits() -> None:
     i = Axis("i", 100)
     words, shifts = (placeholder(n, (100,), "int32") for n in ("words", "shifts"))

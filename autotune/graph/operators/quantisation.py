@@ -189,8 +189,9 @@ def quantised_dynamically(editor: Editor, node: Node, x: str) -> tuple[str, str,
 
 
 def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:
-    """(q - zero) · scale in float32, as `Dequantize` computes it."""
-    whole = q.astype(np.int32) if zero is None else q.astype(np.int32) - zero.astype(np.int32)
+    """(q - zero) · scale in float32, as `Dequantize` computes it; float8 is held in float32."""
+    wide = np.float32 if q.dtype.kind == "f" else np.int32
+    whole = q.astype(wide) if zero is None else q.astype(wide) - zero.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):  # scales may be infinite
         real: Array = whole.astype(np.float32) * scale
     return real
