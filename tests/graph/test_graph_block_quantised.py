@@ -299,16 +299,13 @@ def test_filters_of_small_floats_keep_their_fractions(kind: str, tmp_path: Path)
         helper.make_node("Conv", ["x", "d"], ["y"]),
     ]
     x = RNG.standard_normal((1, 3, 9)).astype(np.float32)
-    tensors = [numpy_helper.from_array(a, n) for n, a in (("w", w), ("s", np.float32(0.5)))]
+    tensors = [numpy_helper.from_array(a, n) for n, a in (("w", w), ("s", np.array(0.5, "f4")))]
     graph = helper.make_graph(
         nodes,
         "g",
         [helper.make_tensor_value_info("x", 1, x.shape)],
         [helper.make_tensor_value_info("y", 1, (1, 5, 7))],
-        [
-            helper.make_tensor("w", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), w.shape, w),
-            scale,
-        ],
+        tensors,
     )
     imports = [helper.make_opsetid("", 21)]
     save(helper.make_model(graph, opset_imports=imports, ir_version=10), tmp_path / "m.onnx")

@@ -18,8 +18,10 @@ from autotune.te.expr import (
     add,
     binary,
     call,
+    cast,
     div,
     f32,
+    idx,
     maximum,
     mul,
 )
@@ -66,6 +68,23 @@ def test_the_other_step_of_a_tie_is_no_inaccuracy() -> None:
     step = check("y", found, ref)
     assert (step.problem, step.max_error) == ("", 0.0)
     found[:9] += 1 / 32
+    assert check("y", found, ref).problem
+
+
+def test_means_of_two_bytes_are_ties_in_every_second_case() -> None:
+    i = Axis("i", 512)
+    a, b = (placeholder(n, (512,), "uint8") for n in "ab")
+    step = placeholder("step", (1,), constant=True)
+    size = step.tensor[idx(0)]
+    total = add(*(mul(cast("float32", p.tensor[i.var]), size) for p in (a, b)))
+    body = mul(call("round", div(mul(total, f32(0.5)), size)), size)
+    dag = ComputeDAG((a, b, step, Compute(Tensor("y", (512,)), (i,), body)), ("y",))
+    ref = reference(dag, 0, 1e-4)
+    x, y, s = (ref.values[n] for n in ("a", "b", "step"))
+    found = np.round((x * s + y * s) * np.float32(0.5) / s) * s
+    assert np.count_nonzero(np.abs(found - ref.expected["y"]) > s / 2) > 5
+    assert check("y", found, ref).problem == ""
+    found[(x.astype(int) + y) % 2 == 0] += s
     assert check("y", found, ref).problem
 
 
