@@ -34,8 +34,7 @@ def add_byte_dot(b: Builder, parts: Sequence[Value], is_small: bool = False) -> 
     """
     total, x, y = parts
     if form := _form(b, total.type, _BYTES):
-        few = [b.bitcast(v, vector(I8, 4 * total.type.count)) for v in (x, y)]
-        return b.call(form.intrinsics[_bits(total.type)], total.type, [total, *few])
+        return b.call(form.intrinsics[_bits(total.type)], total.type, [total, *_bytes(b, x, y)])
     if form := _form(b, total.type, _WORDS):
         if is_small:
             ones = constant(vector(I16, 2 * total.type.count), 1)
@@ -68,9 +67,12 @@ def _bits(kind: Type) -> int:
 
 def _pairs(b: Builder, x: Value, y: Value) -> Value:
     """Sums of two neighbouring products of bytes, of 16 bits."""
-    few = [b.bitcast(v, vector(I8, 4 * v.type.count)) for v in (x, y)]
     name = b.module.isa.byte_pairs[_bits(x.type)]
-    return b.call(name, vector(I16, 2 * x.type.count), few)
+    return b.call(name, vector(I16, 2 * x.type.count), _bytes(b, x, y))
+
+
+def _bytes(b: Builder, x: Value, y: Value) -> list[Value]:
+    return [b.bitcast(v, vector(I8, 4 * v.type.count)) for v in (x, y)]
 
 
 def _halves(b: Builder, v: Value, shift: str) -> tuple[Value, Value]:

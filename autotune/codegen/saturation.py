@@ -38,15 +38,11 @@ class _Saturated:
 def quantised(emitter: Emitter, do: Arithmetic, e: Cast, guard: Guard | None) -> Value | None:
     """The value of a cast that quantises, or of one that makes a number of what another one just
     quantised; None for any other cast."""
-    found = _saturated(e)
+    is_number = e.dtype in ("int32", "float32")
+    found = _saturated(e) or (_saturated(e.a) if is_number else None)
     if found is not None:
         return do.cast("int32", e.dtype, _stepped(emitter, do, found, guard))
-    if e.dtype not in ("int32", "float32"):
-        return None
-    found = _saturated(e.a)
-    if found is not None:
-        return do.cast("int32", e.dtype, _stepped(emitter, do, found, guard))
-    found = _less_zero(e.a)
+    found = _less_zero(e.a) if is_number else None
     return None if found is None else do.cast("int32", e.dtype, _whole(emitter, do, found, guard))
 
 

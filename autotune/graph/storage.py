@@ -2,10 +2,9 @@
 
 The inputs of a Concat are computed in place, in their part of its result, also where a Reshape of
 all but the last dimension lies between. A Slice is a view, and a Reshape is the same memory under
-another shape. Where no view is possible, an `Identity` group
-copies. Views are dense in the last dimension, and all dimensions before it must collapse into one
-(see `te.collapse`). Owned memory is dense, or has row-stride padding (`te.strides`) where no view
-needs dense rows.
+another shape. Where no view is possible, an `Identity` group copies. Views are dense in the last
+dimension, and all dimensions before it must collapse into one (see `te.collapse`). Owned memory is
+dense, or has row-stride padding (`te.strides`) where no view needs dense rows.
 """
 
 from __future__ import annotations
@@ -136,14 +135,13 @@ class _Storage:
             del self.concats[node.output]
             return
         for name, offset in self._parts(node):
-            placeable = (
-                (name in self.made or name in self.concats)
-                and name not in self.places
-                and name not in self.graph.outputs
-            )
-            source = self._reshaped(name) if name not in self.places else ""
-            if placeable or source:  # an input may occur twice: only its first part is in place
-                self.places[name] = self.places[source or name] = _Place(node, offset, name)
+            if name in self.places:
+                continue  # an input may occur twice: only its first part is in place
+            is_computed = name in self.made or name in self.concats
+            is_own = is_computed and name not in self.graph.outputs
+            source = name if is_own else self._reshaped(name)
+            if source:
+                self.places[name] = self.places[source] = _Place(node, offset, name)
 
     def _reshaped(self, name: str) -> str:
         """The computed tensor that `name` is, but for extents in front of the last one, and that

@@ -72,11 +72,11 @@ class Reference:
     tolerances: Mapping[str, float]
     largest: Mapping[str, float]
     is_finite: Mapping[str, bool]
+    dag: ComputeDAG
     is_stepped: bool = False
     """Whether values are rounded to whole numbers on the way."""
     roundoff: float = 0.0
     """Spacing of the narrowest floats that values are rounded to on the way; 0 for float32."""
-    dag: ComputeDAG | None = None
     _derived: dict[tuple[Compute, ...], Mapping[str, Array]] = field(default_factory=dict)
     _ties: dict[str, Array] = field(default_factory=dict)
 
@@ -86,7 +86,7 @@ class Reference:
         By experiment: a mean of two bytes is a tie in every second case, and what its scale is
         rounded to decides. None where evaluating the task takes long.
         """
-        if not self._ties and self.dag is not None and self.dag.flops <= _MOST_FLOPS:
+        if not self._ties and self.dag.flops <= _MOST_FLOPS:
             found = {n: np.zeros(a.shape, bool) for n, a in self.expected.items()}
             for factor in (1 + _ROUNDING, 1 - _ROUNDING):
                 for n, a in evaluate(_before_steps(self.dag, factor), self.values).items():
@@ -134,8 +134,7 @@ def reference(
     largest = {n: _largest(a) for n, a in outputs.items()}
     is_finite = {n: bool(np.isfinite(a).all()) for n, a in outputs.items()}
     narrow = roundoff(dag)
-    stepped = is_stepped(dag)
-    return Reference(values, outputs, tolerances, largest, is_finite, stepped, narrow, dag)
+    return Reference(values, outputs, tolerances, largest, is_finite, dag, is_stepped(dag), narrow)
 
 
 def _before_steps(dag: ComputeDAG, factor: float) -> ComputeDAG:
@@ -242,12 +241,9 @@ def check(name: str, found: Array, ref: Reference) -> Verdict:
     where = tuple(int(i) for i in at)
     wrong = error > ref.tolerances[name]
     n_wrong = int(np.count_nonzero(wrong))
-    if ref.is_stepped and (
-        _are_steps(n_wrong, error.size, relative)
-        or _are_steps(int(np.count_nonzero(wrong & ~ref.ties(name))), error.size, relative)
-    ):
-        within = ~wrong  # another step is no inaccuracy
-        rest = float(error.max(initial=0.0, where=within)) / (ref.largest[name] or 1.0)
+    if ref.is_stepped and relative <= _LARGEST_STEP and _are_steps(wrong, name, ref):
+        # another step is no inaccuracy
+        rest = float(error.max(initial=0.0, where=~wrong)) / (ref.largest[name] or 1.0)
         return Verdict(_beyond(rest, ref), "")
     return Verdict(
         relative,
@@ -266,12 +262,14 @@ def _beyond(relative: float, ref: Reference) -> float:
     return max(0.0, relative - ref.roundoff)
 
 
-def _are_steps(n_wrong: int, n: int, relative: float) -> bool:
-    """Whether so few elements are off by so little that rounding to whole numbers explains it.
+def _are_steps(wrong: NDArray[np.bool_], name: str, ref: Reference) -> bool:
+    """Whether rounding to whole numbers explains that elements are off: they are few, or all but a
+    few of them are ties.
 
     A float32 lies so near to the middle of two steps with a probability of about 2·10⁻⁵.
     """
-    return n_wrong <= max(_FEW, _SHARE_OF_STEPS * n) and relative <= _LARGEST_STEP
+    most = max(_FEW, _SHARE_OF_STEPS * wrong.size)
+    return bool(wrong.sum() <= most or (wrong & ~ref.ties(name)).sum() <= most)
 
 
 def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive: bool) -> Array:

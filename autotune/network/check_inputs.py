@@ -4,7 +4,7 @@
     uniform    floats from 0 to 1; of indices the first and the last; bytes of every value
     pixels     floats that are whole numbers from 0 to 255, where the model scales or centres them
 
-Flags that are counted to the length of a cache are all set: results behind it are anything.
+Masks from which the filled length of a cache is counted are ones: results behind it are undefined.
 Equal seeds give equal inputs.
 """
 
@@ -35,7 +35,7 @@ def check_inputs(
     ports: tuple[Endpoint, ...], graph: GraphProto, seed: int = 0
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """Inputs by name for every kind that says something else than the others."""
-    nonzero = _divisors(graph) | _counted(graph)
+    nonzero = _divisors(graph) | _masks_of_caches(graph)
     yield "normal", _without_zeros(random_inputs(ports, seed), nonzero)
     if ports:
         rng = np.random.default_rng([seed, 1])
@@ -104,7 +104,8 @@ def _uniform(rng: np.random.Generator, port: Endpoint) -> Array:
 
 
 def _without_zeros(arrays: Mapping[str, Array], names: set[str]) -> dict[str, Array]:
-    """Integers that something is divided by are not zero: some runtimes end the process there."""
+    """Integers of these inputs are not zero: some runtimes end the process where something is
+    divided by it, and masks have no holes."""
     return {
         name: np.where(a == 0, 1, a).astype(a.dtype)
         if name in names and a.dtype.kind in "iu"
@@ -118,7 +119,7 @@ def _divisors(graph: GraphProto) -> set[str]:
     return {node.input[1] for node in nodes}
 
 
-def _counted(graph: GraphProto) -> set[str]:
+def _masks_of_caches(graph: GraphProto) -> set[str]:
     """Inputs from which the filled lengths of caches are computed."""
     makers = {name: node for node in graph.node for name in node.output}
     names = [n.input[_LENGTHS] for n in graph.node if n.op_type == "GroupQueryAttention"]

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from autotune.graph.operators.block_quantised import LEVEL_OF_BYTES
+
 Array = NDArray[Any]
 
 _QUANTISERS = ("QuantizeLinear", "QLinear", "QGemm", "DynamicQuantize")
 """What the names of operators begin with that round to steps."""
-_OF_BYTES = 4
 _MOVES = (
     "Identity",
     "Reshape",
@@ -47,7 +48,7 @@ def is_quantised(model: ModelProto) -> bool:
 
 def _rounds(node: NodeProto) -> bool:
     if node.op_type == "MatMulNBits":  # to bytes, where it permits that
-        return any(a.name == "accuracy_level" and a.i == _OF_BYTES for a in node.attribute)
+        return any(a.name == "accuracy_level" and a.i == LEVEL_OF_BYTES for a in node.attribute)
     return node.op_type.startswith(_QUANTISERS)
 
 

@@ -59,6 +59,20 @@ def model(
     return proto
 
 
+def upsampled_beside_a_skip(n_skipped: int) -> ModelProto:
+    """A level of a U-Net: what is upsampled, joined with `n_skipped` other channels, convolved."""
+    nodes = [
+        node("ConvTranspose", "x w", "up", strides=[2, 2]),
+        node("Relu", "x2", "skip"),
+        node("Concat", "skip up", "t", axis=1),
+        node("Conv", "t v", "y"),
+    ]
+    rng = np.random.default_rng(0)
+    shapes = {"w": (8, 4, 2, 2), "v": (5, n_skipped + 4, 1, 1)}
+    constants = {n: rng.standard_normal(s).astype(np.float32) / 4 for n, s in shapes.items()}
+    return model(nodes, {"x": (1, 8, 6, 5), "x2": (1, n_skipped, 12, 10)}, constants)
+
+
 def execute(network: Network, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Run a network over storage that begins as NaN, so that what is not written shows."""
     roots = [v for v in network.values.values() if v.parent is None]

@@ -9,7 +9,7 @@ from onnx import NodeProto
 
 from autotune.graph.network import Network
 from autotune.graph.storage import reshape_strides
-from tests.graph.onnx_models import assert_matches, model, node
+from tests.graph.onnx_models import assert_matches, model, node, upsampled_beside_a_skip
 
 RNG = np.random.default_rng(0)
 PADDED = (1040, 1)
@@ -70,16 +70,7 @@ def test_who_needs_dense_rows_gets_them_without_a_copy(tmp_path: Path) -> None:
 
 
 def test_what_is_reshaped_on_the_way_to_a_concat_is_computed_in_place(tmp_path: Path) -> None:
-    nodes = [
-        node("ConvTranspose", "x w", "up", strides=[2, 2]),
-        node("Relu", "x2", "skip"),
-        node("Concat", "skip up", "t", axis=1),
-        node("Conv", "t v", "y"),
-    ]
-    constants = {"w": weights(8, 4, 2, 2), "v": weights(5, 7, 1, 1)}
-    network = assert_matches(
-        model(nodes, {"x": (1, 8, 6, 5), "x2": (1, 3, 12, 10)}, constants), tmp_path
-    )
+    network = assert_matches(upsampled_beside_a_skip(n_skipped=3), tmp_path)
     assert not any("Identity" in call.label for call in network.calls)
 
 

@@ -14,7 +14,14 @@ from autotune import te
 from autotune.dtypes import DTYPES
 from autotune.errors import LogMismatch, WrongNumbers
 from autotune.graph.network import build_network
-from tests.graph.onnx_models import execute, model, node, onnxruntime_outputs, save
+from tests.graph.onnx_models import (
+    execute,
+    model,
+    node,
+    onnxruntime_outputs,
+    save,
+    upsampled_beside_a_skip,
+)
 from tests.graph.text_models import text_transformer
 
 RNG = np.random.default_rng(0)
@@ -67,14 +74,7 @@ def test_products_of_a_convolutional_network(precision: str, limit: float, tmp_p
 
 
 def test_what_a_transposed_convolution_makes_is_moved_narrow(tmp_path: Path) -> None:
-    nodes = [
-        node("ConvTranspose", "x w", "up", strides=[2, 2]),
-        node("Relu", "x2", "skip"),
-        node("Concat", "skip up", "t", axis=1),
-        node("Conv", "t v", "y"),
-    ]
-    constants = {"w": weights(8, 4, 2, 2), "v": weights(5, 8, 1, 1)}
-    proto = model(nodes, {"x": (1, 8, 6, 5), "x2": (1, 4, 12, 10)}, constants)
+    proto = upsampled_beside_a_skip(n_skipped=4)
     network = build_network(save(proto, tmp_path), precision="bf16")
     assert [c.label for c in network.calls].count("Cast") == 1  # of an input
     assert "Conv+Cast, bf16" in [c.label for c in network.calls]

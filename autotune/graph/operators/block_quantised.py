@@ -50,7 +50,7 @@ from autotune.te.expr import (
 
 _ATTRIBUTES = {"N": 0, "K": 0, "block_size": 32, "bits": 4}
 _BITS = (2, 4, 8)
-_OF_BYTES = 4
+LEVEL_OF_BYTES = 4
 """The `accuracy_level` that permits to round the data to bytes."""
 _LEAST_BLOCK = 64
 """Bits of a block whose data are."""
@@ -76,7 +76,7 @@ def _n_bits(editor: Editor, node: Node) -> None:
         padded[:, order].T, scale[:, of_block].T, zero[:, of_block].T, block, 4 if bits < 8 else 8
     )
     bias = (*node.inputs, "", "", "", "")[5]
-    permits_bytes = node.attrs.get("accuracy_level", 0) == _OF_BYTES and groups is None
+    permits_bytes = node.attrs.get("accuracy_level", 0) == LEVEL_OF_BYTES and groups is None
     # as onnxruntime, which has no such product of blocks as small as these
     is_of_bytes = permits_bytes and takes_integers(weights) and block * bits >= _LEAST_BLOCK
     (block_product if is_of_bytes else weight_only_product)(editor, node, weights, bias)

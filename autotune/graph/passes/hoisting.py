@@ -3,13 +3,18 @@
     MatMul → Reshape → Transpose → Mul(·, ½)       ->  MatMul → Mul(·, ½) → Reshape → Transpose
     MatMul → Reshape (1, m, n) → Add(·, residual)  ->  MatMul → Add(·, residual) → Reshape
 
-There they fuse with the producer of the operand, or fold into its weights.
+    MatMul → Transpose → Cast(bfloat16)            ->  MatMul → Cast(bfloat16) → Transpose
+
+There they fuse with the producer of the operand, or fold into its weights. Behind the layout of
+memory only conversions to fewer bits move: fewer bytes are moved then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from autotune.dtypes import DTYPES
 from autotune.graph.ir import Editor, Graph, Node, Shape
 from autotune.graph.operators.table import operator_of
 
@@ -19,15 +24,34 @@ def hoist_elementwise(graph: Graph) -> Graph:
 
     A Reshape costs nothing anywhere; a Transpose moves only with its single consumer.
     """
-    hoister = _Hoister(graph)
+    return _hoisted(graph, lambda editor, node: operator_of(node.op).is_elementwise)
+
+
+def hoist_narrowing(graph: Graph) -> Graph:
+    """Move conversions to fewer bits in front of the Reshape or Transpose of their operand."""
+    return _hoisted(graph, _narrows)
+
+
+def _narrows(editor: Editor, node: Node) -> bool:
+    if node.op != "Cast":
+        return False
+    source, result = (DTYPES[editor.types[n].dtype] for n in (node.inputs[0], node.output))
+    return result.bits < source.bits
+
+
+def _hoisted(graph: Graph, moves: Callable[[Editor, Node], bool]) -> Graph:
+    hoister = _Hoister(graph, moves)
     for node in graph.nodes:
         hoister.visit(hoister.editor.updated(node))
     return hoister.editor.build()
 
 
 class _Hoister:
-    def __init__(self, graph: Graph) -> None:
+    """`moves`: which elementwise operators move."""
+
+    def __init__(self, graph: Graph, moves: Callable[[Editor, Node], bool]) -> None:
         self.editor = Editor(graph)
+        self.moves = moves
         self.readers = {name: len(users) for name, users in graph.consumers().items()}
         self.kept = set(graph.outputs)
         self.movers: dict[str, Node] = {}
@@ -37,7 +61,7 @@ class _Hoister:
 
     def visit(self, node: Node) -> None:
         """Emit `node`, before the Reshape or Transpose of an operand where that is possible."""
-        mover = self._mover(node) if operator_of(node.op).is_elementwise else None
+        mover = self._mover(node) if self.moves(self.editor, node) else None
         if mover is None:
             self._emit(node)
             return

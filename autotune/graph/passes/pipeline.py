@@ -15,10 +15,9 @@ from autotune.graph.ir import Graph
 from autotune.graph.passes.common_nodes import merge_equal_nodes
 from autotune.graph.passes.dequantised_moves import move_dequantise
 from autotune.graph.passes.float_integers import float_integers
-from autotune.graph.passes.hoisting import hoist_elementwise
+from autotune.graph.passes.hoisting import hoist_elementwise, hoist_narrowing
 from autotune.graph.passes.layout import channels_last
 from autotune.graph.passes.lookups import tabulate_bytes
-from autotune.graph.passes.narrow_moves import narrow_before_moves
 from autotune.graph.passes.normalisations import group_normalisations
 from autotune.graph.passes.parallel_convolutions import fold_linear
 from autotune.graph.passes.precision import narrow_products
@@ -93,7 +92,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("merge-reshapes-3", merge_reshapes, Form.STORED),
     Pass("remove-dead-4", remove_dead, Form.STORED),
     Pass("resolve", resolve_operands, Form.RESOLVED),
-    Pass("narrow-before-moves", narrow_before_moves, Form.RESOLVED),
+    Pass("hoist-narrowing", hoist_narrowing, Form.RESOLVED),
     Pass("remove-identities-2", remove_identities, Form.RESOLVED),
     Pass("remove-dead-5", remove_dead, Form.RESOLVED),
 )

@@ -295,8 +295,8 @@ def _total(c: Composer) -> Array:
 
 
 def _check_cache(c: Composer, heads: tuple[int, int, int]) -> None:
-    """Past keys have as many samples, heads and values of a head as the new ones; a cache of a
-    window holds all of it, and nothing that it had to give up."""
+    """Require past keys of as many samples, heads and values of a head as the new ones, and of a
+    cache of a window that it is as long as the window and evicts nothing."""
     for shape in (c.shape(n) for n in (3, 4) if c.input(n)):
         if (*shape[:2], *shape[3:]) != heads:
             batch, n, size = heads

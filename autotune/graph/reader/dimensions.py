@@ -180,17 +180,20 @@ def _usual(name: str, places: tuple[Place, ...], model: ModelProto) -> int:
     """An extent to show how options are written."""
     place, low = places[0], name.lower()
     value = next(v for v in _inputs(model) if v.name == place.input)
-    if any(_PAST in n.lower() for n in symbols(model)):  # one token behind those of a cache
-        if "cache" in low or "head" in low:
-            return _USUAL_HEAD
-        if _PAST in low:
-            return _USUAL_LENGTH - 1
-        if any(part in low for part in _LENGTHS):
-            return _USUAL_LENGTH if "total" in low else 1
-        return 1
+    if any(_PAST in n.lower() for n in symbols(model)):
+        return _usual_behind_a_cache(low)
     if len(value.type.tensor_type.shape.dim) == len(_USUAL_IMAGE):
         return _USUAL_IMAGE[place.axis]
-    return _USUAL_LENGTH if any(part in name.lower() for part in _LENGTHS) else 1
+    return _USUAL_LENGTH if any(part in low for part in _LENGTHS) else 1
+
+
+def _usual_behind_a_cache(name: str) -> int:
+    """The same for one token behind those of a cache."""
+    if "cache" in name or "head" in name:
+        return _USUAL_HEAD
+    if _PAST in name:
+        return _USUAL_LENGTH - 1
+    return _USUAL_LENGTH if "total" in name else 1
 
 
 def _text(shape: tuple[int, ...]) -> str:

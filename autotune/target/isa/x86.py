@@ -74,6 +74,7 @@ _DOT_INT16 = MultiplyAdd(
 )
 _DOT_INT16_512 = replace(_DOT_INT16, features=("avx512bw",))
 
+# Exact where the unsigned bytes are below 128: 2·127·128 is less than 2^15.
 _BYTE_PAIRS = {
     128: "llvm.x86.ssse3.pmadd.ub.sw.128",
     256: "llvm.x86.avx2.pmadd.ub.sw",
