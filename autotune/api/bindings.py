@@ -20,7 +20,7 @@ from autotune.errors import UsageError
 from autotune.graph.network import Network, build_network
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import Constants, bind_constants, require_constant
-from autotune.graph.reader.dimensions import Shapes, shapes_at
+from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.variants import unified
 from autotune.records import Header
@@ -70,13 +70,15 @@ def variants(
         )
     outline = read_outline(model)
     bind_constants(outline, constants or {})
-    return tuple(
+    found = tuple(
         Variant(
             dict(shapes_at(outline, dict(zip(names, (n for n, _ in point), strict=True)), given)),
             math.prod(share for _, share in point),
         )
         for point in itertools.product(*choices)
     )
+    require_static(outline, names, given)
+    return found
 
 
 def networks_of(

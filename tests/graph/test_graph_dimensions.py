@@ -111,6 +111,13 @@ def test_a_wrong_dimension_is_refused(attention: Path, options: Any, message: st
     assert caught.value.hint
 
 
+def test_open_dimensions_beside_given_ones_are_named_alone(attention: Path) -> None:
+    with pytest.raises(DynamicShape, match=r"no value: past \(past.1\)$") as caught:
+        variants(attention, dims={"batch": 2, "sequence": 5})
+    assert caught.value.options == ("--dim past=127",)
+    assert variants(attention, shapes={"past": (2, 3)}, dims={"sequence": 5})
+
+
 def test_a_fixed_dimension_is_no_open_one(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": ("n", 3)})
     with pytest.raises(UsageError, match=r"'x\.1' is 3 in the model"):

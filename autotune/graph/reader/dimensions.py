@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import operator
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from onnx import ModelProto, TensorShapeProto, ValueInfoProto
@@ -98,10 +98,17 @@ def shapes_at(model: ModelProto, extents: Extents, shapes: Shapes | None = None)
     return given
 
 
-def require_static(model: ModelProto) -> None:
-    """Raise DynamicShape where inputs have dimensions without a value; it names all of them."""
-    unranked = [v for v in _inputs(model) if not v.type.tensor_type.HasField("shape")]
-    free = free_symbols(model, {})
+def require_static(
+    model: ModelProto, known: Container[str] = (), shapes: Shapes | None = None
+) -> None:
+    """Raise DynamicShape where inputs have dimensions without a value; it names all of them.
+
+    `known`: names that are given one, beside those that `shapes` say.
+    """
+    given = shapes or {}
+    without = [v for v in _inputs(model) if not v.type.tensor_type.HasField("shape")]
+    unranked = [v for v in without if v.name not in given]
+    free = {n: p for n, p in free_symbols(model, given).items() if n not in known}
     if not free and not unranked:
         return
     options = [
