@@ -15,8 +15,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, numpy_helper
 
 from autotune.errors import ModelError
+from autotune.graph.reader.node_order import names_read
 from autotune.graph.reader.onnx_nodes import value_info
-from autotune.graph.reader.onnx_reader import Model, names_read
+from autotune.graph.reader.onnx_reader import Model
 from autotune.graph.reader.survey import DeclaredTypes, Survey
 
 

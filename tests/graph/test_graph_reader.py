@@ -284,6 +284,29 @@ def test_a_branch_keeps_the_weights_that_it_reads(tmp_path: Path) -> None:
     assert error_against_onnxruntime(save(proto, tmp_path)) <= 1e-6
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_in_any_order(seed: int, tmp_path: Path) -> None:
+    nodes = [node("Tanh", "x", "a"), node("Exp", "a", "b"), node("Add", "b a", "c")]
+    branch = helper.make_graph(
+        [node("Mul", "sum c", "made"), node("Add", "c a", "sum")],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("made", 1, None)],
+    )
+    nodes.append(node("If", "yes", "d", then_branch=branch, else_branch=branch))
+    nodes += [node("MatMul", "d w", "e"), node("Sub", "e c", "y")]
+    shuffled = np.random.default_rng(seed).permutation(len(nodes))
+    constants = {"w": weights(6, 6), "yes": np.array(True)}
+    proto = model([nodes[i] for i in shuffled], {"x": (4, 6)}, constants)
+    assert error_against_onnxruntime(save(proto, tmp_path)) <= 1e-5
+
+
+def test_nodes_in_a_cycle(tmp_path: Path) -> None:
+    proto = model([node("Add", "x b", "a"), node("Exp", "a", "b"), node("Neg", "b")], {"x": (4, 6)})
+    with pytest.raises(ModelError, match="topologically sorted"):
+        build_network(save(proto, tmp_path))
+
+
 def test_a_branch_that_data_decide_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperator, match=r"'If'.*depends on the data"):
         build_network(save(squeezed_or_not("c"), tmp_path))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,6 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import (
-    GraphProto,
     ModelProto,
     NodeProto,
     TensorProto,
@@ -38,6 +37,7 @@ from autotune.graph.ir import OPSET
 from autotune.graph.operators.table import DTYPES
 from autotune.graph.reader.constant_inputs import Constants, bind_constants, fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
+from autotune.graph.reader.node_order import names_read, put_in_order
 from autotune.graph.reader.opsets import opset_of, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
 from autotune.graph.reader.tensors import Array, array_of
@@ -105,14 +105,6 @@ def use_older_opset(model: ModelProto) -> None:
         for entry in model.opset_import:
             if entry.domain in ("", "ai.onnx"):
                 entry.version = OPSET
-
-
-def names_read(graph: GraphProto) -> Iterator[str]:
-    """The names that the nodes of a graph and of its subgraphs read."""
-    for node in graph.node:
-        yield from node.input
-        for attribute in node.attribute:
-            yield from names_read(attribute.g)
 
 
 def load_model(
@@ -200,7 +192,7 @@ def _holds(path: Path, text: bytes) -> bool:
 
 
 def read_file(path: Path) -> ModelProto:
-    """Parse an ONNX file together with its external data."""
+    """Parse an ONNX file together with its external data; nodes are in topological order."""
     model = _parse(path)
     if not model.graph.output:
         raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
@@ -208,6 +200,7 @@ def read_file(path: Path) -> ModelProto:
         raise ModelError(f"'{path}' is of an opset below 1", "export the model again")
     if not model.opset_import and model.ir_version < _IR_VERSION_WITH_OPSETS:
         model.opset_import.add(version=1)
+    put_in_order(model.graph)
     return model
 
 

@@ -23,8 +23,9 @@ from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constants import Folder
 from autotune.graph.reader.functions import check_calls
 from autotune.graph.reader.ml_shapes import ml_types
+from autotune.graph.reader.node_order import names_read
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of, type_of
-from autotune.graph.reader.onnx_reader import Model, forget_shape, names_read
+from autotune.graph.reader.onnx_reader import Model, forget_shape
 
 Ask = Callable[[ModelProto, tuple[str, ...]], Mapping[str, TypeProto]]
 """Types of tensors of a model, by whoever will run it; tensors that are not known are left out."""
