@@ -227,6 +227,14 @@ def is_float(name: str) -> bool:
     return DTYPES[name].is_float
 
 
+def holds(wide: str, narrow: str) -> bool:
+    """Whether dtype `wide` has every value of dtype `narrow`: the same, or narrower integers."""
+    a, b = DTYPES[wide], DTYPES[narrow]
+    if not (a.is_integer and b.is_integer):
+        return wide == narrow
+    return a.low <= b.low and b.high <= a.high
+
+
 def limits_within(name: str, of: str) -> tuple[float, float]:
     """The smallest and largest value of dtype `name` that dtype `of` has as well.
 

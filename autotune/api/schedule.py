@@ -105,10 +105,13 @@ class Schedule:
         self._state = replay(self.dag, self._steps)
         return self
 
-    def cache_read(self, tensor: str, reader: str, name: str = "") -> StageSchedule:
-        """A stage that copies the part of `tensor` which `reader` reads; returns the new stage."""
+    def cache_read(
+        self, tensor: str, reader: str, name: str = "", dtype: str = ""
+    ) -> StageSchedule:
+        """A stage that copies the part of `tensor` which `reader` reads, as the wider `dtype` if
+        one is given; returns the new stage."""
         name = name or f"{tensor}.copy"
-        self.apply(CacheRead(tensor, reader, name))
+        self.apply(CacheRead(tensor, reader, name, dtype))
         return self[name]
 
     def cache_terms(self, tensor: str, reader: str, terms: int, name: str = "") -> StageSchedule:
@@ -328,7 +331,8 @@ def _loops_hint(state: State, step: Step) -> str:
 def python_text(step: Step) -> str:
     """The call that takes `step`: `s["out"].split("i", 16)`."""
     if isinstance(step, CacheRead):
-        return f"s.cache_read({_quoted(step.tensor, step.reader, step.name)})"
+        wider = (step.dtype,) if step.dtype else ()
+        return f"s.cache_read({_quoted(step.tensor, step.reader, step.name, *wider)})"
     if isinstance(step, CacheTerms):
         names = _quoted(step.tensor, step.reader)
         return f's.cache_terms({names}, {step.terms}, "{step.name}")'

@@ -8,6 +8,7 @@ from functools import lru_cache, reduce
 
 import numpy as np
 
+from autotune.dtypes import DTYPES, holds
 from autotune.errors import ScheduleError
 from autotune.schedule.region import Extent
 from autotune.schedule.steps import (
@@ -22,11 +23,13 @@ from autotune.schedule.steps import (
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.expr import (
     Axis,
+    Cast,
     Expr,
     Load,
     Reduce,
     Tensor,
     add,
+    cast,
     compare,
     floordiv,
     identity,
@@ -89,11 +92,18 @@ def cache_read(dag: ComputeDAG, step: CacheRead) -> ComputeDAG:
         raise ScheduleError(f"{reader.name} does not read a tensor '{step.tensor}'")
     axes = tuple(Axis(f"d{n}", e) for n, e in enumerate(source.shape))
     everything = Load(source, tuple(a.var for a in axes))
-    copy = Compute(Tensor(step.name, source.shape, source.dtype), axes, everything)
+    dtype = step.dtype or source.dtype
+    if dtype not in DTYPES or not holds(dtype, source.dtype):
+        raise ScheduleError(f"a copy as {dtype} does not hold the {source.dtype} of {source.name}")
+    copy = Compute(Tensor(step.name, source.shape, dtype), axes, cast(dtype, everything))
+    found = {x for x in reader.reads if x.tensor.name == source.name}
 
     def one(e: Expr) -> Expr | None:
-        if isinstance(e, Load) and e.tensor.name == source.name:
-            return Load(copy.tensor, e.indices)
+        match e:
+            case Cast(a=Load() as x) if x in found:  # a wider copy needs no step in between
+                return cast(e.dtype, Load(copy.tensor, x.indices))
+            case Load() if e in found:
+                return cast(source.dtype, Load(copy.tensor, e.indices))
         return None
 
     changed = replace(reader, body=map_expr(reader.body, one))

@@ -125,11 +125,15 @@ class CacheRead:
     """Add a stage `name` that copies the part of `tensor` that `reader` reads.
 
     reader[…] = f(tensor[…])   ->   name[…] = tensor[…];  reader[…] = f(name[…])
+
+    With a `dtype` the copy is of that type, which holds all values of the tensor's: integers that
+    an instruction takes wider than they are stored.
     """
 
     tensor: str
     reader: str
     name: str
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +324,8 @@ def _to_json(step: Step) -> dict[str, Any]:
     out: dict[str, Any] = {"step": _NAMES[type(step)]}
     for f in fields(step):
         value = getattr(step, f.name)
-        out[f.name] = list(value) if isinstance(value, tuple) else value
+        if value != "":
+            out[f.name] = list(value) if isinstance(value, tuple) else value
     return out
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from autotune.dtypes import DTYPES
+from autotune.dtypes import holds
 from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import linear
 from autotune.te.dag import Compute
@@ -52,17 +52,9 @@ def in_order(form: MultiplyAdd, a: Expr, b: Expr) -> Factors | None:
     What is narrower than an operand of the form is widened in registers.
     """
     for pair in ((a, b), (b, a)):
-        if all(_holds(o, dtype_of(e)) for o, e in zip(form.operands, pair, strict=True)):
+        if all(holds(o, dtype_of(e)) for o, e in zip(form.operands, pair, strict=True)):
             return pair
     return None
-
-
-def _holds(operand: str, dtype: str) -> bool:
-    """Whether every value of `dtype` is one of `operand`: the same type, or narrower integers."""
-    wide, narrow = DTYPES[operand], DTYPES[dtype]
-    if not (wide.is_integer and narrow.is_integer):
-        return operand == dtype
-    return wide.low <= narrow.low and narrow.high <= wide.high
 
 
 def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:

@@ -19,6 +19,7 @@ from autotune.errors import ScheduleError
 from autotune.schedule.replay import replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.search.cost.caches import Caches
+from autotune.search.cost.dots import dot_form, widening, work
 from autotune.search.cost.instructions import lookups, operations
 from autotune.search.cost.nest import (
     Access,
@@ -33,11 +34,10 @@ from autotune.search.cost.nest import (
 )
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
-from autotune.target.isa import TileUnit
+from autotune.target.isa import MultiplyAdd, TileUnit
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Binary, Expr, Load, Reduce, variables
-from autotune.te.products import products
+from autotune.te.expr import Binary, Expr, Load, variables
 from autotune.te.ragged import on_average
 
 
@@ -191,19 +191,21 @@ class _Walk:
         steps = product([x.extent for x in rolled], self.n)
         blocked = {i.name for i in self.stage.iters[: self.stage.register_depth]}
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
-        work = self._work()
+        n_each = self._work()
         loads, operands = self._loads(accumulators, chain)
         guards, narrow_guards = self._guards()
         caches = Caches(self.nest, self.target)
         return Statement(
             name=self.op.name,
             reduces=bool(self.op.reduce_axes),
-            flops=float(_points(self.op) * work),
+            flops=float(_points(self.op) * n_each),
             steps=steps * self._useful(accumulators, lanes) * self._needed(),
             tiles=steps / product([x.extent for x in inner], self.n),
             accumulators=accumulators,
             operands=operands,
-            instructions=accumulators * chain * work - self._shared_lookups(expanded),
+            instructions=accumulators * chain * n_each
+            - self._shared_lookups(expanded)
+            + self._widening(),
             loads=loads,
             guards=guards,
             narrow_guards=np.where(chain > 1, narrow_guards, 0.0),
@@ -233,12 +235,27 @@ class _Walk:
 
     # --- counts -------------------------------------------------------------------------------
 
-    def _work(self) -> int:
+    def _work(self) -> float:
         """Instructions for an element and a term, or for the terms of a dot instruction."""
-        body = self.op.body
-        if self._axes_marked("dot") and isinstance(body, Reduce):
-            return len(products(body.body))
+        if self._axes_marked("dot"):
+            return work(self.op, self._dot_form)
         return max(1, operations(self.op))
+
+    @cached_property
+    def _dot_form(self) -> MultiplyAdd | None:
+        """The instruction of a `dot` loop; of tiles, None."""
+        extents = [int(full(e, self.n)[0]) for e in self._axes_marked("dot").values()]
+        is_dot = extents and not self.stage.has_tile
+        return dot_form(self.op, extents[0], self.target) if is_dot else None
+
+    def _widening(self) -> Array:
+        """Instructions per expanded body that widen operands of a dot instruction."""
+        total, inner = np.zeros(self.n), self._register_extents
+        for access in self.reads:
+            lanes = self._uses_lanes(access.load)
+            cost = widening(self._dot_form, access.load.tensor.dtype, lanes)
+            total = total + cost * self._elements(access, inner) if cost else total
+        return total
 
     def _shared_lookups(self, expanded: list[Loop]) -> Array:
         """Instructions of look-ups in an expanded body that are those of another point of it."""
@@ -269,6 +286,8 @@ class _Walk:
         held = np.minimum(vectors, 4.0) if expanded else vectors
         if splats.any():  # the smaller operand set stays in registers
             held = np.minimum(held, splats) + 1.0
+        if self._dot_form is not None and not self._dot_form.accumulates:
+            held = held + 1.0  # a product before it is added
         return np.maximum(total, 1.0), held
 
     def _lines(self) -> Array:

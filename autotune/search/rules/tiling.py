@@ -54,8 +54,8 @@ from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import matches
 from autotune.te.dag import Compute, Placeholder
-from autotune.te.expr import Axis, Reduce, variables
-from autotune.te.products import Matrices, as_matrices, dot_forms, products
+from autotune.te.expr import Axis, Load, Reduce, dtype_of, variables
+from autotune.te.products import Matrices, as_matrices, dot_forms, in_order, products
 from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
 
 
@@ -237,14 +237,20 @@ def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) 
     if skips and not all(only_pads(state[n].op) for n in producers):
         return []
     rows = _window_axes(op, anchor)[:-1] if skips else []
+    wider = _widened(anchor, v, target)
     out, op, anchor = interleaved(p, op, anchor, v.interleave)
     if v.matrices is not None and not v.is_packed:
         out, anchor, matrices, name = terms_together(out, anchor, v.matrices, target)
         v = replace(v, matrices=matrices)
         producers.insert(0, name)  # it reads the others
     for name in copied:
-        out = out.add(CacheRead(name, anchor.name, f"{name}.copy"))
+        out = out.add(CacheRead(name, anchor.name, f"{name}.copy", wider.get(name, "")))
         producers.append(f"{name}.copy")
+    for n, name in enumerate(producers):
+        if name in wider:
+            producers[n] = f"{name}.wide"
+            out = out.add(CacheRead(name, anchor.name, producers[n], wider[name]))
+            out = out.add(ComputeInline(name), done=(name,))
     out, loops = tile_consumer(out, op, target, v, rows)
     out = place_anchor(out, op, anchor, loops, v, target)
     host, loop = op.name, loops.blocks[-1]
@@ -258,6 +264,23 @@ def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) 
         else:
             out = place_producer(out, name, host, loop, target)
     return [finish_tiling(out, op, anchor, v)]
+
+
+def _widened(anchor: Compute, v: Variant, target: Target) -> dict[str, str]:
+    """What the instruction of `v` takes wider than it is stored, and as what, but for constants.
+
+    Held as that it is widened once, not wherever it is multiplied.
+    """
+    assert isinstance(anchor.body, Reduce)
+    if v.dot_terms == 1 or v.matrices is not None or v.inline_producers:
+        return {}
+    found = {}
+    for form in dot_forms(anchor, target.isa.forms):
+        ordered = (in_order(form, *pair) for pair in products(anchor.body.body))
+        for e, dtype in (p for o in ordered if o for p in zip(o, form.operands, strict=True)):
+            if form.terms == v.dot_terms and isinstance(e, Load) and dtype_of(e) != dtype:
+                found[e.tensor.name] = dtype
+    return found
 
 
 def _window_axes(op: Compute, anchor: Compute) -> list[str]:
