@@ -89,7 +89,7 @@ class Isa:
     of sums of two products of bytes, unsigned by signed, saturated at 16 bits. `pause`: the
     intrinsic that eases a core that spins. `line_flushes`: intrinsics that drop a cache line, by
     the feature they need, fastest first. `denormals_ir`: `i32 @flush_denormals()` and
-    `void @restore_denormals(i32)` as LLVM assembly.
+    `void @restore_denormals(i32)` as LLVM assembly. `avoided`: features that no code uses.
     """
 
     name: str
@@ -107,6 +107,7 @@ class Isa:
     byte_lookup_feature: str = ""
     byte_pairs: Mapping[int, str] = field(default_factory=dict)
     estimate_lanes: tuple[int, ...] = ()
+    avoided: tuple[str, ...] = ()
 
     @property
     def narrows_to_bfloat16(self) -> bool:
