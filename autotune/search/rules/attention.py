@@ -47,12 +47,12 @@ from autotune.search.rules.matrices import matrix_domain, most_sums, terms_toget
 from autotune.search.rules.rows import place_row_stage
 from autotune.search.rules.tiling import (
     Loops,
-    Variant,
     finish_tiling,
     place_anchor,
     prefetch_next_tile,
     root_and_anchor,
 )
+from autotune.search.rules.variants import Variant
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import RowChain, row_chain

@@ -38,13 +38,13 @@ from autotune.search.partial import (
 )
 from autotune.search.rules.interleaving import interleaved, interleaving
 from autotune.search.rules.tiling import (
-    Variant,
     anchor_of,
     finish_tiling,
     place_anchor,
     root_and_anchor,
     tile_consumer,
 )
+from autotune.search.rules.variants import Variant, hold_wider, widened, with_dots
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import only_producer
@@ -86,10 +86,11 @@ def tile_window_and_reduction(p: Partial, name: str, target: Target) -> list[Par
         for i in inlined
         for n in factors
     ]
+    plain = [v for v in variants if v.interleave == 1]
+    variants = with_dots(variants, chain.anchor, target)
     m = as_matrices(chain.anchor, target.isa.forms)
     constants = constants_of(state, chain.anchor)
     if m is not None and m.rows == _row_axis(found[0]) and _reads_constants(m, constants):
-        plain = [v for v in variants if v.interleave == 1]
         variants += [replace(v, dot_terms=m.form.terms, matrices=m) for v in plain]
     return [_tile(p, found[0], chain, v, target) for v in variants]
 
@@ -131,20 +132,23 @@ def _tile(p: Partial, op: Compute, c: _Chain, v: Variant, target: Target) -> Par
     out, op, anchor = interleaved(p, op, c.anchor, v.interleave)
     out, loops = tile_consumer(out, op, target, v, rows)
     out = place_anchor(out, op, anchor, loops, v, target)
-    host, block = op.name, loops.blocks[-1]
+    host, block, middle = op.name, loops.blocks[-1], c.middle.name
     window = c.window
     if window is None:
-        out = out.add(CacheWrite(c.middle.name, f"{c.middle.name}.sum"))
-        window = out.state[f"{c.middle.name}.sum"].op
-    out = out.add(ComputeAt(c.middle.name, host, block))
-    out = _tile_window(out, c.middle, window, target)
+        out = out.add(CacheWrite(middle, f"{middle}.sum"))
+        window = out.state[f"{middle}.sum"].op
+    wider = widened(anchor, v, target)
+    if middle in wider:
+        out, middle = hold_wider(out, middle, anchor.name, wider[middle])
+    out = out.add(ComputeAt(middle, host, block))
+    out = _tile_window(out, out.state[middle].op, window, target)
     for stage in c.padding:
         if v.inline_producers:
             out = out.add(ComputeInline(stage.name), done=(stage.name,))
         else:
             out = place_producer(out, stage.name, host, block, target)
     out = out.add(*(Pack(n, window.name) for n in constants_of(out.state, window)))
-    out = out.add(done=(c.middle.name, window.name), tags=(Tag.FUSED_WINDOW,))
+    out = out.add(done=(middle, window.name), tags=(Tag.FUSED_WINDOW,))
     return finish_tiling(out, op, anchor, v)
 
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from autotune.schedule.steps import Annotate, ComputeAt, Hole, Parallel, Reorder, Split
 from autotune.search.partial import Partial, unroll_last
-from autotune.search.rules.tiling import Loops, Variant, root_and_anchor, tile_consumer
+from autotune.search.rules.tiling import Loops, root_and_anchor, tile_consumer
+from autotune.search.rules.variants import Variant
 from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.dag import Compute

@@ -21,7 +21,6 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from math import prod
 
-from autotune.dtypes import is_float
 from autotune.schedule.state import State
 from autotune.schedule.steps import (
     NEXT_PANEL,
@@ -47,15 +46,22 @@ from autotune.search.partial import (
     tile_domain,
     unroll_last,
 )
-from autotune.search.rules.interleaving import interleave_tags, interleaved, interleaving
+from autotune.search.rules.interleaving import interleaved, interleaving
 from autotune.search.rules.matrices import matrix_domain, most_sums, row_domain, terms_together
 from autotune.search.rules.rows import only_terms_are_contiguous
-from autotune.search.space import Role, Tag
+from autotune.search.rules.variants import (
+    Variant,
+    has_several_products,
+    hold_wider,
+    widened,
+    with_dots,
+)
+from autotune.search.space import Role
 from autotune.target import Target
 from autotune.te.chains import matches
 from autotune.te.dag import Compute, Placeholder
-from autotune.te.expr import Axis, Load, Reduce, dtype_of, variables
-from autotune.te.products import Matrices, as_matrices, dot_forms, in_order, products
+from autotune.te.expr import Axis, variables
+from autotune.te.products import as_matrices
 from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
 
 
@@ -102,54 +108,6 @@ def anchor_of(state: State, op: Compute) -> Compute | None:
 # --- tiling -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """One structural choice of multi-level tiling.
-
-    `channels_outside`: blocks of channels are outside blocks of pixels. `panels_outside`: within a
-    block, panels of channels are outside tiles of pixels. `k_blocked`: the reduction runs in blocks
-    outside the tiles. `producers_per_k`: producers are computed for each of these blocks.
-    `copy_inputs`: what the reduction reads is copied for each block; `copy_panels`: only what
-    varies along the channels, so that the rows of a panel are neighbours.
-    `interleave`: partial results of a channel in neighbouring lanes. `dot_terms`: terms that one
-    multiply-add adds up. `matrices`: the register tile is of matrices in registers (`matrices`).
-    `is_packed`: constants alone are second factors; else a copy for each block has their order.
-    """
-
-    channels_outside: bool = False
-    panels_outside: bool = False
-    k_blocked: bool = False
-    unroll_window: bool = False
-    inline_producers: bool = False
-    copy_inputs: bool = False
-    copy_panels: bool = False
-    producers_per_k: bool = False
-    interleave: int = 1
-    dot_terms: int = 1
-    matrices: Matrices | None = None
-    is_packed: bool = True
-
-    @property
-    def tags(self) -> tuple[Tag, ...]:
-        """The structure as tags of a sketch."""
-        marked = {
-            Tag.CHANNELS_OUTSIDE: self.channels_outside,
-            Tag.PIXELS_OUTSIDE: not self.channels_outside,
-            Tag.PANELS_OUTSIDE: self.panels_outside,
-            Tag.TILES_OUTSIDE: not self.panels_outside,
-            Tag.K_BLOCKED: self.k_blocked,
-            Tag.WINDOW_UNROLLED: self.unroll_window,
-            Tag.INLINED: self.inline_producers,
-            Tag.COPIED: self.copy_inputs,
-            Tag.COPIED_PANELS: self.copy_panels,
-            Tag.PER_K: self.producers_per_k,
-            Tag.MATRICES: self.matrices is not None,
-        }
-        dots = {2: (Tag.DOT2,), 4: (Tag.DOT4,)}.get(self.dot_terms, ())
-        structure = (tag for tag, is_on in marked.items() if is_on)
-        return (*structure, *interleave_tags(self.interleave), *dots)
-
-
 def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> list[Variant]:
     pixels = any(a.extent > 1 for a in consumer.axes[:-1])
     if not reuses(anchor):
@@ -185,17 +143,11 @@ def _with_forms(
 ) -> list[Variant]:
     """The variants with each form of multiply-add that fits the reduction, and with plain ones.
 
-    A window that is unrolled as a whole has no terms left to add up at once. Sums of integers are
-    the same by every form: that with the most terms is the fastest. Several products in place of
-    one are there for such forms alone.
+    Several products in place of one are there for such forms alone.
     """
-    forms = dot_forms(anchor, target.isa.forms)
-    integers = [f for f in forms if not is_float(f.accumulator)]
-    forms = (max(integers, key=lambda f: f.terms),) if integers else forms
+    several = has_several_products(anchor)
+    found = with_dots(variants, anchor, target)
     plain = [v for v in variants if v.interleave == 1 and not v.unroll_window]
-    dots = [replace(v, dot_terms=f.terms) for f in forms for v in plain]
-    several = isinstance(anchor.body, Reduce) and len(products(anchor.body.body)) > 1
-    found = dots if several or (dots and integers) else variants + dots
     matrices = _with_matrices(plain, anchor, target, constants)
     found = matrices if several and matrices else found + matrices
     # what decides on several products is outside
@@ -237,7 +189,7 @@ def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) 
     if skips and not all(only_pads(state[n].op) for n in producers):
         return []
     rows = _window_axes(op, anchor)[:-1] if skips else []
-    wider = _widened(anchor, v, target)
+    wider = {} if v.inline_producers else widened(anchor, v, target)
     out, op, anchor = interleaved(p, op, anchor, v.interleave)
     if v.matrices is not None and not v.is_packed:
         out, anchor, matrices, name = terms_together(out, anchor, v.matrices, target)
@@ -248,9 +200,7 @@ def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) 
         producers.append(f"{name}.copy")
     for n, name in enumerate(producers):
         if name in wider:
-            producers[n] = f"{name}.wide"
-            out = out.add(CacheRead(name, anchor.name, producers[n], wider[name]))
-            out = out.add(ComputeInline(name), done=(name,))
+            out, producers[n] = hold_wider(out, name, anchor.name, wider[name])
     out, loops = tile_consumer(out, op, target, v, rows)
     out = place_anchor(out, op, anchor, loops, v, target)
     host, loop = op.name, loops.blocks[-1]
@@ -264,23 +214,6 @@ def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) 
         else:
             out = place_producer(out, name, host, loop, target)
     return [finish_tiling(out, op, anchor, v)]
-
-
-def _widened(anchor: Compute, v: Variant, target: Target) -> dict[str, str]:
-    """What the instruction of `v` takes wider than it is stored, and as what, but for constants.
-
-    Held as that it is widened once, not wherever it is multiplied.
-    """
-    assert isinstance(anchor.body, Reduce)
-    if v.dot_terms == 1 or v.matrices is not None or v.inline_producers:
-        return {}
-    found = {}
-    for form in dot_forms(anchor, target.isa.forms):
-        ordered = (in_order(form, *pair) for pair in products(anchor.body.body))
-        for e, dtype in (p for o in ordered if o for p in zip(o, form.operands, strict=True)):
-            if form.terms == v.dot_terms and isinstance(e, Load) and dtype_of(e) != dtype:
-                found[e.tensor.name] = dtype
-    return found
 
 
 def _window_axes(op: Compute, anchor: Compute) -> list[str]:

@@ -1,0 +1,107 @@
+"""⑥ The structural choices of multi-level tiling, and the forms of multiply-add among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autotune.dtypes import is_float
+from autotune.schedule.steps import CacheRead, ComputeInline
+from autotune.search.partial import Partial
+from autotune.search.rules.interleaving import interleave_tags
+from autotune.search.space import Tag
+from autotune.target import Target
+from autotune.te.dag import Compute
+from autotune.te.expr import Load, Reduce, dtype_of
+from autotune.te.products import Matrices, dot_forms, in_order, products
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One structural choice of multi-level tiling.
+
+    `channels_outside`: blocks of channels are outside blocks of pixels. `panels_outside`: within a
+    block, panels of channels are outside tiles of pixels. `k_blocked`: the reduction runs in blocks
+    outside the tiles. `producers_per_k`: producers are computed for each of these blocks.
+    `copy_inputs`: what the reduction reads is copied for each block; `copy_panels`: only what
+    varies along the channels, so that the rows of a panel are neighbours.
+    `interleave`: partial results of a channel in neighbouring lanes. `dot_terms`: terms that one
+    multiply-add adds up. `matrices`: the register tile is of matrices in registers (`matrices`).
+    `is_packed`: constants alone are second factors; else a copy for each block has their order.
+    """
+
+    channels_outside: bool = False
+    panels_outside: bool = False
+    k_blocked: bool = False
+    unroll_window: bool = False
+    inline_producers: bool = False
+    copy_inputs: bool = False
+    copy_panels: bool = False
+    producers_per_k: bool = False
+    interleave: int = 1
+    dot_terms: int = 1
+    matrices: Matrices | None = None
+    is_packed: bool = True
+
+    @property
+    def tags(self) -> tuple[Tag, ...]:
+        """The structure as tags of a sketch."""
+        marked = {
+            Tag.CHANNELS_OUTSIDE: self.channels_outside,
+            Tag.PIXELS_OUTSIDE: not self.channels_outside,
+            Tag.PANELS_OUTSIDE: self.panels_outside,
+            Tag.TILES_OUTSIDE: not self.panels_outside,
+            Tag.K_BLOCKED: self.k_blocked,
+            Tag.WINDOW_UNROLLED: self.unroll_window,
+            Tag.INLINED: self.inline_producers,
+            Tag.COPIED: self.copy_inputs,
+            Tag.COPIED_PANELS: self.copy_panels,
+            Tag.PER_K: self.producers_per_k,
+            Tag.MATRICES: self.matrices is not None,
+        }
+        dots = {2: (Tag.DOT2,), 4: (Tag.DOT4,)}.get(self.dot_terms, ())
+        structure = (tag for tag, is_on in marked.items() if is_on)
+        return (*structure, *interleave_tags(self.interleave), *dots)
+
+
+def with_dots(variants: list[Variant], anchor: Compute, target: Target) -> list[Variant]:
+    """The variants with each form on vectors that fits the reduction, and with plain ones.
+
+    A window that is unrolled as a whole has no terms left to add up at once. Sums of integers are
+    the same by every form: that with the most terms is the fastest.
+    """
+    forms = dot_forms(anchor, target.isa.forms)
+    integers = [f for f in forms if not is_float(f.accumulator)]
+    forms = (max(integers, key=lambda f: f.terms),) if integers else forms
+    plain = [v for v in variants if v.interleave == 1 and not v.unroll_window]
+    dots = [replace(v, dot_terms=f.terms) for f in forms for v in plain]
+    is_all = has_several_products(anchor) or (dots and integers)
+    return dots if is_all else variants + dots
+
+
+def has_several_products(anchor: Compute) -> bool:
+    """Whether a term of a sum is several products."""
+    return isinstance(anchor.body, Reduce) and len(products(anchor.body.body)) > 1
+
+
+def widened(anchor: Compute, v: Variant, target: Target) -> dict[str, str]:
+    """What the instruction of `v` takes wider than it is stored, and as what, but for constants.
+
+    Held as that it is widened once, not wherever it is multiplied.
+    """
+    assert isinstance(anchor.body, Reduce)
+    if v.dot_terms == 1 or v.matrices is not None:
+        return {}
+    found = {}
+    for form in dot_forms(anchor, target.isa.forms):
+        ordered = (in_order(form, *pair) for pair in products(anchor.body.body))
+        for e, dtype in (p for o in ordered if o for p in zip(o, form.operands, strict=True)):
+            if form.terms == v.dot_terms and isinstance(e, Load) and dtype_of(e) != dtype:
+                found[e.tensor.name] = dtype
+    return found
+
+
+def hold_wider(p: Partial, name: str, reader: str, dtype: str) -> tuple[Partial, str]:
+    """What pointwise stage `name` computes for `reader`, as `dtype`: the new stage in its place."""
+    wide = f"{name}.wide"
+    out = p.add(CacheRead(name, reader, wide, dtype))
+    return out.add(ComputeInline(name), done=(name,)), wide
