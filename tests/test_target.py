@@ -57,3 +57,9 @@ def test_affinity_does_not_change_the_key() -> None:
         os.sched_setaffinity(0, allowed)
     assert restricted.n_cores == 1
     assert restricted.key == before.key
+
+
+def test_no_code_moves_bytes_by_an_instruction_that_is_microcoded() -> None:
+    for name in ("native", *NAMES):
+        features = parse_target(name).llvm_features.split(",")
+        assert "-sse4a" in features and "+sse4a" not in features

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from autotune.network.artifact import Artifact
+from autotune.target import parse_target
 from tests.cli.conftest import Cli
+
+TILES = parse_target("emulated-amx")
 
 
 def _model(path: Path) -> Path:
@@ -35,6 +39,7 @@ def _model(path: Path) -> Path:
     return path
 
 
+@pytest.mark.skipif(not any(f.unit for f in TILES.isa.forms), reason="they take AVX-512")
 def test_a_network_of_emulated_tiles_agrees_with_its_model(cli: Cli, tmp_path: Path) -> None:
     model, out = _model(tmp_path / "m.onnx"), tmp_path / "m.atn"
     settings = ("--precision", "bf16", "--target", "emulated-amx")

@@ -12,9 +12,10 @@ from autotune.codegen.compile import assembly
 from autotune.errors import ScheduleError
 from autotune.loopir.lower import lower
 from autotune.schedule.replay import replay
-from autotune.schedule.steps import Annotate, Reorder, Split
+from autotune.schedule.steps import Annotate, CacheRead, Reorder, Split
 from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
+from autotune.search.space import Sketch
 from autotune.target import Target, host_target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
@@ -66,6 +67,28 @@ def convolution(pad: int) -> ComputeDAG:
     return dag_of(te.compute((6, 7, 24), lambda i, j, k: s[i, j, k] + 1, "y"))
 
 
+def separable() -> ComputeDAG:
+    """A window of each of 16 channels, its sums as bytes, and a product of those."""
+    x = te.placeholder((8, 9, 16), "x", "uint8")
+    v = te.placeholder((3, 3, 16), "v", "int8", constant=True)
+    w = te.placeholder((16, 24), "w", "int8", constant=True)
+    a, b, c = te.reduce_axis(3, "a"), te.reduce_axis(3, "b"), te.reduce_axis(16, "c")
+    window = te.compute(
+        (6, 7, 16),
+        lambda i, j, k: te.sum(
+            x[i + a, j + b, k].astype("int32") * v[a, b, k].astype("int32"), [a, b]
+        ),
+        "window",
+    )
+    q = te.compute((6, 7, 16), lambda i, j, k: ((window[i, j, k] >> 6) & 255).astype("uint8"), "q")
+    s = te.compute(
+        (6, 7, 24),
+        lambda i, j, k: te.sum(q[i, j, c].astype("int32") * w[c, k].astype("int32"), c),
+        "s",
+    )
+    return dag_of(te.compute((6, 7, 24), lambda i, j, k: s[i, j, k] + 1, "y"))
+
+
 CASES = {
     "matmul": matmul(9, 40, 32),
     "activations": matmul(9, 40, 32, constant=False),
@@ -74,6 +97,7 @@ CASES = {
     "three": matmul(9, 3, 32),
     "convolution": convolution(0),
     "zero_point": convolution(3),
+    "separable": separable(),
 }
 
 
@@ -92,6 +116,27 @@ def test_every_structure_computes_the_sum(name: str, target: Target) -> None:
         for row in rows[:1]:
             program = lower(dag, sketch.bind(row))
             assert_computes(program, inputs, wanted, target, (2,))
+
+
+def _held_as(sketches: list[Sketch]) -> dict[str, str]:
+    """What is copied in a wider type, and in which."""
+    steps = (s for sketch in sketches for s in sketch.steps if isinstance(s, CacheRead))
+    return {s.tensor: s.dtype for s in steps if s.dtype}
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("matmul", "a"), ("convolution", "p"), ("zero_point", "p"), ("separable", "q")],
+)
+def test_data_are_widened_once_where_the_instruction_takes_wider_ones(name: str, data: str) -> None:
+    assert _held_as(generate_sketches(CASES[name], parse_target("haswell"))) == {data: "int16"}
+    assert _held_as(generate_sketches(CASES[name], parse_target("znver4"))) == {}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=_id)
+def test_a_product_behind_a_fused_window_is_one_of_dot_instructions(target: Target) -> None:
+    fused = [s for s in generate_sketches(CASES["separable"], target) if "chained" in s.tags]
+    assert fused and all({"dot2", "dot4"} & s.tags for s in fused)
 
 
 def _one_instruction(dag: ComputeDAG, target: Target) -> str:

@@ -12,6 +12,7 @@ from onnx import helper
 from autotune.errors import ModelError, UnsupportedOperator
 from autotune.graph.network import build_network
 from tests.graph.onnx_models import (
+    EXACT_BYTES,
     assert_matches,
     execute,
     model,
@@ -272,6 +273,7 @@ def test_an_unknown_activation_is_refused(name: str, reason: str, tmp_path: Path
 
 ONE_THREAD = onnxruntime.SessionOptions()
 ONE_THREAD.intra_op_num_threads = 1
+ONE_THREAD.add_session_config_entry(*EXACT_BYTES)
 """With more, ONNX Runtime quantises the sequences of each thread by a scale of their own."""
 
 

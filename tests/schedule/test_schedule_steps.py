@@ -154,6 +154,8 @@ REFUSED: list[tuple[Step, str]] = [
     (ComputeAt("e", "c", "i"), "e is an output and stays at the root"),
     (ComputeAt("c", "e", "i"), "d reads outside"),
     (CacheRead("bias", "c", "copy"), "c does not read a tensor 'bias'"),
+    (CacheRead("a", "c", "copy", "int16"), "a copy as int16 does not hold the float32 of a"),
+    (CacheRead("a", "c", "copy", "wide"), "a copy as wide does not hold the float32 of a"),
     (CacheRead("a", "c", "d"), "there is a tensor 'd' already"),
     (CacheTerms("b", "c", "copy", 4), "c does not read b in groups of 4 terms"),
     (CacheTerms("b", "d", "copy", 2), "d is no sum that reads a tensor 'b'"),
