@@ -136,7 +136,8 @@ def test_data_are_widened_once_where_the_instruction_takes_wider_ones(name: str,
 @pytest.mark.parametrize("target", TARGETS, ids=_id)
 def test_a_product_behind_a_fused_window_is_one_of_dot_instructions(target: Target) -> None:
     fused = [s for s in generate_sketches(CASES["separable"], target) if "chained" in s.tags]
-    assert fused and all({"dot2", "dot4"} & s.tags for s in fused)
+    assert fused
+    assert all({"dot2", "dot4"} & s.tags for s in fused)
 
 
 def _one_instruction(dag: ComputeDAG, target: Target) -> str:
