@@ -26,30 +26,10 @@ if TYPE_CHECKING:
     from autotune import te as te
     from autotune.api.benching import bench as bench
     from autotune.api.compiling import compile as compile
-    from autotune.api.inference_session import InferenceSession as InferenceSession
-    from autotune.api.inference_session import NodeArg as NodeArg
-    from autotune.api.io_binding import IOBinding as IOBinding
-    from autotune.api.io_binding import OrtValue as OrtValue
     from autotune.api.model import resume as resume
     from autotune.api.model import tune as tune
     from autotune.api.schedule import Schedule as Schedule
     from autotune.api.schedule import StageSchedule as StageSchedule
-    from autotune.api.session_options import ExecutionMode as ExecutionMode
-    from autotune.api.session_options import ExecutionOrder as ExecutionOrder
-    from autotune.api.session_options import GraphOptimizationLevel as GraphOptimizationLevel
-    from autotune.api.session_options import RunOptions as RunOptions
-    from autotune.api.session_options import SessionOptions as SessionOptions
-    from autotune.api.session_options import disable_telemetry_events as disable_telemetry_events
-    from autotune.api.session_options import get_all_providers as get_all_providers
-    from autotune.api.session_options import get_available_providers as get_available_providers
-    from autotune.api.session_options import get_device as get_device
-    from autotune.api.session_options import (
-        set_default_logger_severity as set_default_logger_severity,
-    )
-    from autotune.api.session_options import (
-        set_default_logger_verbosity as set_default_logger_verbosity,
-    )
-    from autotune.api.session_options import set_seed as set_seed
     from autotune.api.task import Best as Best
     from autotune.api.task import Function as Function
     from autotune.api.task import Task as Task
@@ -78,6 +58,26 @@ if TYPE_CHECKING:
     from autotune.network.compiler import compile_network as compile_network
     from autotune.network.runtime import Model as Model
     from autotune.network.runtime import load as load
+    from autotune.ort.binding import IOBinding as IOBinding
+    from autotune.ort.binding import OrtValue as OrtValue
+    from autotune.ort.options import ExecutionMode as ExecutionMode
+    from autotune.ort.options import ExecutionOrder as ExecutionOrder
+    from autotune.ort.options import GraphOptimizationLevel as GraphOptimizationLevel
+    from autotune.ort.options import RunOptions as RunOptions
+    from autotune.ort.options import SessionOptions as SessionOptions
+    from autotune.ort.options import disable_telemetry_events as disable_telemetry_events
+    from autotune.ort.options import get_all_providers as get_all_providers
+    from autotune.ort.options import get_available_providers as get_available_providers
+    from autotune.ort.options import get_device as get_device
+    from autotune.ort.options import (
+        set_default_logger_severity as set_default_logger_severity,
+    )
+    from autotune.ort.options import (
+        set_default_logger_verbosity as set_default_logger_verbosity,
+    )
+    from autotune.ort.options import set_seed as set_seed
+    from autotune.ort.session import InferenceSession as InferenceSession
+    from autotune.ort.session import NodeArg as NodeArg
     from autotune.records import best_for as best_for
     from autotune.records import read_log as read_log
     from autotune.search.defaults import default_steps as default_steps
@@ -121,16 +121,16 @@ _DROP_IN = (
     "set_seed",
 )
 _LAZY = dict.fromkeys(_ERRORS, "autotune.errors")
-_LAZY |= dict.fromkeys(_DROP_IN, "autotune.api.session_options")
+_LAZY |= dict.fromkeys(_DROP_IN, "autotune.ort.options")
 _LAZY |= {
     "Best": "autotune.api.task",
     "Function": "autotune.api.task",
-    "IOBinding": "autotune.api.io_binding",
-    "InferenceSession": "autotune.api.inference_session",
+    "IOBinding": "autotune.ort.binding",
+    "InferenceSession": "autotune.ort.session",
     "Model": "autotune.network.runtime",
     "ModelMetadata": "autotune.graph.reader.interface",
-    "NodeArg": "autotune.api.inference_session",
-    "OrtValue": "autotune.api.io_binding",
+    "NodeArg": "autotune.ort.session",
+    "OrtValue": "autotune.ort.binding",
     "Schedule": "autotune.api.schedule",
     "StageSchedule": "autotune.api.schedule",
     "Task": "autotune.api.task",

@@ -34,6 +34,7 @@ FLOORS = {
     "display": 7,
     "network": 7,
     "api": 8,
+    "ort": 9,
     "cli": 9,
     "rules": 9,
     "__init__": 9,

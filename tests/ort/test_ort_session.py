@@ -17,10 +17,10 @@ import pytest
 from numpy.typing import NDArray
 
 import autotune as ort
-from autotune.api import cached
 from autotune.api.compiling import compile as compile_model
 from autotune.cache import cache_folder
 from autotune.errors import DynamicShape, UsageError
+from autotune.ort import cached
 
 EXAMPLE = Path(__file__).parents[2] / "examples/drop_in.py"
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

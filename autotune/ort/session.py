@@ -19,14 +19,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from autotune.api.bindings import Dims, arrays_of
-from autotune.api.cached import MOST_BYTES, Request, artifact_store, file_of
-from autotune.api.io_binding import IOBinding, OrtValue
-from autotune.api.models_by_shape import LOGGER, ModelsByShape, log_beside
-from autotune.api.session_options import CPU_PROVIDER, RunOptions, SessionOptions
 from autotune.errors import UsageError
 from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.runtime import Model
+from autotune.ort.binding import IOBinding, OrtValue
+from autotune.ort.cached import MOST_BYTES, Request, artifact_store, file_of
+from autotune.ort.models import LOGGER, ModelsByShape, log_beside
+from autotune.ort.options import CPU_PROVIDER, RunOptions, SessionOptions
 from autotune.records import read_log
 from autotune.target import usable_cores
 

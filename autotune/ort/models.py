@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.api.bindings import variant_text
-from autotune.api.cached import Request, cached_artifact, hash_of
 from autotune.cache import Store
 from autotune.config import TuneConfig
 from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.graph.reader.interface import Interface, ModelPort
 from autotune.network.arguments import as_array
 from autotune.network.runtime import Model, model_of
+from autotune.ort.cached import Request, cached_artifact, hash_of
 from autotune.records import Log, read_log
 from autotune.target import host_target
 
