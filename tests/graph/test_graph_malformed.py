@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from onnx import ModelProto
 
@@ -49,3 +51,32 @@ def test_a_reduction_over_no_axes_is_what_it_does_to_one_element(
 def test_a_number_expanded_to_a_number_is_the_number(tmp_path: Path) -> None:
     nodes = [node("Expand", "x s", "t"), node("Exp", "t")]
     assert_matches(model(nodes, {"x": ()}, {"s": np.zeros(0, np.int64)}), tmp_path)
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx.ml", "com.microsoft", "of.a.user"])
+def test_an_operator_set_that_is_not_defined_yet_is_refused(domain: str, tmp_path: Path) -> None:
+    proto = model(node("Relu", "x"), {"x": (2, 3)})
+    del proto.opset_import[:]
+    versions = {"": 17, domain: 99}
+    proto.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in versions.items())
+    assert_refused_as_in_onnxruntime(proto, tmp_path, is_refused=domain != "of.a.user")
+
+
+def test_a_format_that_is_not_defined_yet_is_refused(tmp_path: Path) -> None:
+    proto = model(node("Relu", "x"), {"x": (2, 3)})
+    proto.ir_version = onnx.IR_VERSION
+    assert_refused_as_in_onnxruntime(proto, tmp_path, is_refused=False)
+    proto.ir_version = 99
+    assert_refused_as_in_onnxruntime(proto, tmp_path, is_refused=True)
+
+
+def assert_refused_as_in_onnxruntime(proto: ModelProto, folder: Path, is_refused: bool) -> None:
+    path = save(proto, folder)
+    if not is_refused:
+        network.build_network(path)
+        onnxruntime.InferenceSession(str(path))
+        return
+    with pytest.raises(ModelError, match="99, the newest that is known is [0-9]+"):
+        network.build_network(path)
+    with pytest.raises(Exception, match="99"):
+        onnxruntime.InferenceSession(str(path))

@@ -17,7 +17,7 @@ from autotune.errors import ModelError
 from autotune.graph.ir import Function, Graph, Node, Reference, TensorType
 from autotune.graph.limits import MOST_NESTED
 from autotune.graph.reader.onnx_nodes import function_of, proto_of, value_info
-from autotune.graph.reader.opsets import NEWEST, defaults_of, schema_of
+from autotune.graph.reader.opsets import defaults_of, schema_of
 
 
 def inlined(node: Node, function: Function, suffix: str) -> list[Node]:
@@ -87,7 +87,7 @@ def standard_body(node: Node, types: Mapping[str, TensorType]) -> Function | Non
     if schema is None:
         return None
     if schema.has_function:
-        return _fixed_body(node.op, min(node.opset, NEWEST))
+        return _fixed_body(node.op, node.opset)
     if not has_body(schema):
         return None
     kinds = [_type_bytes(name, types) for name in node.inputs]

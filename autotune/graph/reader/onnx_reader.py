@@ -38,7 +38,7 @@ from autotune.graph.operators.table import DTYPES
 from autotune.graph.reader.constant_inputs import Constants, bind_constants, fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.node_order import names_read, put_in_order
-from autotune.graph.reader.opsets import opset_of, schema_of
+from autotune.graph.reader.opsets import opset_of, require_known_versions, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
 from autotune.graph.reader.tensors import Array, array_of
 from autotune.graph.reader.widening import narrow_ports, widen
@@ -198,6 +198,7 @@ def read_file(path: Path) -> ModelProto:
         raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
     if any(entry.version < 1 for entry in model.opset_import):
         raise ModelError(f"'{path}' is of an opset below 1", "export the model again")
+    require_known_versions(model)
     if not model.opset_import and model.ir_version < _IR_VERSION_WITH_OPSETS:
         model.opset_import.add(version=1)
     put_in_order(model.graph)

@@ -8,13 +8,40 @@ from functools import cache
 from typing import Any
 
 import onnx
-from onnx import OperatorSetIdProto
+from onnx import ModelProto, OperatorSetIdProto
 
+from autotune.errors import ModelError
 from autotune.graph.ir import OPSET, Node
 from autotune.graph.reader.upgrades import default_of
 
 NEWEST = onnx.defs.onnx_opset_version()
-"""The newest opset of the installed `onnx` package; newer ones are read as this one."""
+"""The newest opset of the installed `onnx` package."""
+
+_NEWEST = {
+    domain: newest for domain, (_, newest) in onnx.defs.C.schema_version_map().items()
+} | {"ai.onnx": NEWEST, "com.microsoft": 1}
+"""The newest version of every operator set that has one here; those of a user have any."""
+
+
+def require_known_versions(model: ModelProto) -> None:
+    """Raise ModelError for a version of the format, or of an operator set, that is not defined yet.
+
+    What operators mean may change with it, as Mod does in opset 28.
+    """
+    _require_known("IR version", model.ir_version, onnx.IR_VERSION)
+    for owner in (model, *model.functions):
+        for entry in owner.opset_import:
+            domain = entry.domain or "ai.onnx"
+            _require_known(f"{domain} opset", entry.version, _NEWEST.get(domain, entry.version))
+
+
+def _require_known(kind: str, version: int, newest: int) -> None:
+    if version > newest:
+        raise ModelError(
+            f"the model is of {kind} {version}, the newest that is known is {newest} "
+            f"(package onnx {onnx.__version__})",
+            "export it for an older one, or upgrade the package onnx",
+        )
 
 
 def opset_of(imports: Iterable[OperatorSetIdProto]) -> int:
@@ -26,7 +53,7 @@ def opset_of(imports: Iterable[OperatorSetIdProto]) -> int:
 def schema_of(op: str, opset: int) -> onnx.defs.OpSchema | None:
     """The definition of a standard operator; None where there is none."""
     try:
-        return onnx.defs.get_schema(op, min(opset, NEWEST))
+        return onnx.defs.get_schema(op, opset)
     except onnx.defs.SchemaError:
         return None
 
