@@ -212,24 +212,7 @@ def _range(c: Composer) -> None:
         c.result("Range", *(c.array(v.reshape(())) for v in known if v is not None))
 
 
-def _optional(c: Composer) -> None:
-    """An optional that holds a tensor is that tensor."""
-    if not _dtype(c):
-        raise c.refuse("what it holds is no tensor, or nothing")
-    c.result("Identity", c.input(0))
-
-
-def _has_element(c: Composer) -> None:
-    """True of a tensor."""
-    if not _dtype(c):
-        raise c.refuse("what it asks about is no tensor, or nothing")
-    c.result("Constant", value=np.array(True))
-
-
 COMPOSITIONS: dict[str, Composition] = {
-    "Optional": _optional,
-    "OptionalGetElement": _optional,
-    "OptionalHasElement": _has_element,
     "SpaceToDepth": _space_to_depth,
     "Range": _range,
     "LayerNormalization": _layer_norm,

@@ -6,6 +6,8 @@ If(known) {then} {else}                       ->  the nodes of one branch
 Loop(known) {body}, Scan(x) {body}            ->  the nodes of all iterations
 SequenceConstruct(a, b), ConcatFromSequence   ->  Concat(a, b)
 SplitToSequence(x), SequenceAt(1)             ->  Split(x), its second output
+Optional(x), OptionalGetElement               ->  x
+OptionalHasElement(x), OptionalHasElement()   ->  True, False
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ CONTROL = ("If", "Loop", "Scan")
 
 
 class Unfolding:
-    """Unfolds nodes in order, and keeps the sequences of the graph."""
+    """Unfolds nodes in order, and keeps the sequences and the empty optionals of the graph."""
 
     def __init__(self, editor: Editor, budget: Budget) -> None:
         self.editor, self.budget = editor, budget
         self.sequences: dict[str, Names] = {}
+        self._empty: set[str] = {""}
         self._n_suffixes = 0
 
     def __call__(self, node: Node) -> list[Node] | None:
@@ -224,6 +227,25 @@ class Unfolding:
         self.sequences[node.output] = names
         return []
 
+    def optional(self, node: Node) -> list[Node] | None:
+        """What an optional holds, under another name; without an input it is an empty one."""
+        held = next(iter(node.inputs), "")
+        if held in self._empty:
+            self._empty |= set(node.outputs)
+            return []
+        if held in self.sequences:
+            return self.identity(node)
+        return [_identity(node, held, node.output)] if held in self.editor.types else None
+
+    def has_element(self, node: Node) -> list[Node] | None:
+        """Whether an optional holds something; without an input it does not."""
+        asked = next(iter(node.inputs), "")
+        is_empty = asked in self._empty
+        if not is_empty and asked not in self.sequences and asked not in self.editor.types:
+            return None
+        self.editor.set_constant(node.output, np.array(not is_empty))
+        return []
+
     def insert(self, node: Node) -> list[Node] | None:
         """A sequence with one more tensor, at the end or in front of a position."""
         names, at = self.sequences.get(node.inputs[0]), self.constant(node, 2)
@@ -317,6 +339,9 @@ _HANDLERS: dict[str, Callable[[Unfolding, Node], list[Node] | None]] = {
     "Loop": Unfolding.loop,
     "Scan": Unfolding.scan,
     "AffineGrid": Unfolding.grid,
+    "Optional": Unfolding.optional,
+    "OptionalGetElement": Unfolding.optional,
+    "OptionalHasElement": Unfolding.has_element,
     "SequenceConstruct": Unfolding.construct,
     "SequenceEmpty": Unfolding.construct,
     "Identity": Unfolding.identity,
