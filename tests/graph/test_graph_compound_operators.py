@@ -469,3 +469,26 @@ def test_an_optional_that_holds_a_tensor_is_that_tensor(tmp_path: Path) -> None:
     ]
     proto = model(nodes, {"x": (3, 4)}, outputs="y has", opset=18, types={"has": "bool"})
     assert_matches(proto, tmp_path)
+
+
+def test_an_optional_holds_a_sequence_or_nothing(tmp_path: Path) -> None:
+    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+    nodes = [
+        node("SequenceConstruct", "x x", "s"),
+        node("Optional", "s", "o"),
+        node("OptionalHasElement", "o", "has"),
+        node("OptionalGetElement", "o", "e"),
+        node("ConcatFromSequence", "e", "y", axis=0),
+        node("Optional", "", "nothing", type=kind),
+        node("OptionalHasElement", "nothing", "has_not"),
+        node("OptionalHasElement", "", "neither"),
+        node("OptionalHasElement", "_", "nor"),
+    ]
+    answers = ("has", "has_not", "neither", "nor")
+    types = dict.fromkeys(answers, "bool")
+    proto = model(nodes, {"x": (3, 4)}, outputs=f"y {' '.join(answers)}", opset=18, types=types)
+    network = build_network(save(proto, tmp_path))
+    x = np.ones((3, 4), np.float32)
+    found = execute(network, {"x": x})
+    assert np.array_equal(found["y"], np.concatenate([x, x]))
+    assert [bool(found[name]) for name in answers] == [True, False, False, False]
