@@ -10,6 +10,7 @@ import pytest
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce, mul
+from tests.targets import CPUS, take_for
 
 GOLDEN = Path(__file__).parent / "golden"
 ASSETS = Path(__file__).parent / "assets"
@@ -19,6 +20,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite tests/golden from what is printed now"
     )
+    parser.addoption("--cpu", choices=CPUS, help="take this machine for a made-up CPU")
+
+
+_TAKEN_FOR = pytest.StashKey[pytest.MonkeyPatch]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before modules are collected: some ask for `host_target()` when they are imported."""
+    config.stash[_TAKEN_FOR] = pytest.MonkeyPatch()
+    if name := config.getoption("--cpu"):
+        take_for(CPUS[name], config.stash[_TAKEN_FOR])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_TAKEN_FOR].undo()
 
 
 @pytest.fixture(autouse=True, scope="session")

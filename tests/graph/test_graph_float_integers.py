@@ -11,8 +11,7 @@ from onnx import helper, save
 from autotune.graph.mixture import Mixture
 from autotune.graph.network import Network, build_network
 from autotune.schedule.steps import NarrowProducts, Winograd
-from autotune.search.rules.algorithms import algorithms, narrow_products_pay
-from autotune.target import host_target, parse_target
+from autotune.search.rules.algorithms import algorithms
 from tests.graph.onnx_models import execute
 from tests.graph.test_graph_quantised import (
     RNG,
@@ -25,6 +24,7 @@ from tests.graph.test_graph_quantised import (
     quantization,
     small_network,
 )
+from tests.targets import AMX
 
 
 @pytest.mark.parametrize("per_channel", [True, False])
@@ -42,8 +42,7 @@ def test_floats_give_every_bit_of_integers(per_channel: bool, tmp_path: Path) ->
     assert "int8" not in dtypes_of(wide)
     assert algorithms_of(wide) == set()
     assert algorithms_of(mixture.network("f32")) == set()
-    narrowed = {NarrowProducts} if narrow_products_pay(host_target()) else set()
-    assert algorithms_of(build_network(tmp_path / "float.onnx")) == {Winograd} | narrowed
+    assert algorithms_of(build_network(tmp_path / "float.onnx")) == {Winograd, NarrowProducts}
     np.testing.assert_array_equal(execute(wide, feeds)["y"], want)
     narrow = mixture.network("bf16", mixture.narrowable, mixture.integers)
     assert sum(call.label.endswith(", bf16") for call in narrow.calls) == 3
@@ -55,8 +54,7 @@ def test_floats_give_every_bit_of_integers(per_channel: bool, tmp_path: Path) ->
 
 def algorithms_of(network: Network) -> set[type]:
     """What sums may be rewritten into where there are matrix tiles."""
-    target = parse_target("emulated-amx")
-    found = [p for dag in network.tasks.values() for p in algorithms(dag, target)]
+    found = [p for dag in network.tasks.values() for p in algorithms(dag, AMX)]
     return {type(s) for p in found for s in p.steps if isinstance(s, Winograd | NarrowProducts)}
 
 
