@@ -111,8 +111,8 @@ class Isa:
 
     @property
     def narrows_to_bfloat16(self) -> bool:
-        """Whether one instruction rounds float32: where bfloat16 is multiplied, it is made."""
-        return any("bfloat16" in f.operands for f in self.forms)
+        """Whether an instruction rounds float32: it comes with dots of vectors, not with tiles."""
+        return any("bfloat16" in f.operands and not f.unit for f in self.forms)
 
 
 @dataclass(frozen=True, slots=True)
