@@ -25,8 +25,8 @@ def _made_up(name: str, l2_bytes: int, l3_bytes: int) -> Target:
     return Target(name, "", isa.vector_bits, isa.n_registers, 32 * _KIB, l2_bytes, l3_bytes, 4)
 
 
-AVX2 = _made_up("haswell", 256 * _KIB, 8 * _MIB)
-AVX512 = _made_up("skylake-avx512", 1 * _MIB, 24 * _MIB)
+AVX2 = _made_up("x86-64-v3", 256 * _KIB, 8 * _MIB)
+AVX512 = _made_up("x86-64-v4", 1 * _MIB, 24 * _MIB)
 VNNI = _made_up("cascadelake", 1 * _MIB, 36 * _MIB)
 BF16 = _made_up("znver4", 1 * _MIB, 32 * _MIB)
 AMX = _made_up("sapphirerapids", 2 * _MIB, 105 * _MIB)
