@@ -76,7 +76,7 @@ def assert_refused_as_in_onnxruntime(proto: ModelProto, folder: Path, is_refused
         network.build_network(path)
         onnxruntime.InferenceSession(str(path))
         return
-    with pytest.raises(ModelError, match="99, the newest that is known is [0-9]+"):
+    with pytest.raises(ModelError, match=r"99, the newest that is known is [0-9]+"):
         network.build_network(path)
     with pytest.raises(Exception, match="99"):
         onnxruntime.InferenceSession(str(path))
