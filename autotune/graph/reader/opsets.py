@@ -17,9 +17,8 @@ from autotune.graph.reader.upgrades import default_of
 NEWEST = onnx.defs.onnx_opset_version()
 """The newest opset of the installed `onnx` package."""
 
-_NEWEST = {
-    domain: newest for domain, (_, newest) in onnx.defs.C.schema_version_map().items()
-} | {"ai.onnx": NEWEST, "com.microsoft": 1}
+_DEFINED = {domain: newest for domain, (_, newest) in onnx.defs.C.schema_version_map().items()}
+_NEWEST = _DEFINED | {"ai.onnx": NEWEST, "com.microsoft": 1}
 """The newest version of every operator set that has one here; those of a user have any."""
 
 
