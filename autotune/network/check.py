@@ -35,7 +35,7 @@ from autotune.network.differences import (
     scale_of,
     tolerance,
 )
-from autotune.network.hybrid import HybridArtifact
+from autotune.network.hybrid import HybridArtifact, draws
 from autotune.network.memory import Place, place_of
 from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
 from autotune.network.quantised_outputs import is_quantised, is_within_a_step, output_steps
@@ -98,7 +98,8 @@ class _Findings:
 
     def __init__(self, model: Model, network: Network, oracles: Oracles, has_given: bool) -> None:
         proto = oracles.original.proto
-        kinds = is_quantised(proto), output_steps(proto), undefined_outputs(proto.graph), has_given
+        undefined = undefined_outputs(proto.graph, draws(model.artifact))
+        kinds = is_quantised(proto), output_steps(proto), undefined, has_given
         self._setting = _Setting(model, network, oracles, *kinds)
         self._tallies: dict[str, Tally] = {}
         self._notes: dict[tuple[str, str], tuple[float, str]] = {}

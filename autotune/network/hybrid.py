@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+from onnx import ModelProto, NodeProto
+
 from autotune import __version__
 from autotune.codegen.memory import aligned
 from autotune.graph.cut import Cut, Segment
@@ -32,6 +34,7 @@ from autotune.network.container import Bytes, bytes_of, described, model_name, r
 from autotune.network.entry import FIRST_BOUND
 from autotune.network.hybrid_manifest import networks_of
 from autotune.network.manifest import OF_VARIANT, Json
+from autotune.network.undefined_outputs import drawn_in
 from autotune.target import Target
 
 ONNX_TASK = "onnxruntime"
@@ -102,6 +105,18 @@ class HybridArtifact(Artifact):
         }
         text = json.dumps(manifest, indent=1, sort_keys=True).encode()
         container.write(out, text, objects, self.constants, models)
+
+
+def draws(artifact: Artifact) -> bool:
+    """Whether random numbers are drawn in an inference: what is compiled has none."""
+    segments = artifact.segments if isinstance(artifact, HybridArtifact) else ()
+    models = (ModelProto.FromString(s.onnx) for s in segments if s.network is None)
+    return any(drawn_in(node) for model in models for node in _nodes_of(model))
+
+
+def _nodes_of(model: ModelProto) -> Iterator[NodeProto]:
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        yield from nodes
 
 
 def _plan(variant: HybridArtifact, models: tuple[bytes, ...], numbers: Any) -> dict[str, Any]:

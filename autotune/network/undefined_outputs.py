@@ -12,17 +12,16 @@ from onnx import AttributeProto, GraphProto, NodeProto
 
 from autotune.graph.operators.folded import RANDOM
 
-_DRAWS = (*RANDOM, "Multinomial")
 
-
-def undefined_outputs(graph: GraphProto) -> dict[str, str]:
+def undefined_outputs(graph: GraphProto, is_drawn: bool = True) -> dict[str, str]:
     """Such outputs of a graph, and why: what they depend on, with a node that it comes from.
 
+    `is_drawn`: whether random numbers are drawn, which is so as long as an output depends on them.
     The node by its name, or as in `RandomNormal 'y'` by what it makes where it has none.
     """
     found: dict[str, str] = {}
     for node in graph.node:
-        source = _drawn_in(node)
+        source = drawn_in(node) if is_drawn else ""
         reason = f"depends on random numbers (node {source})" if source else ""
         reason = reason or next((found[n] for n in _read(node) if n in found), "")
         names = list(node.output)
@@ -41,11 +40,11 @@ def _named(node: NodeProto) -> str:
     return node.name or f"{node.op_type} '{node.output[0]}'"
 
 
-def _drawn_in(node: NodeProto) -> str:
+def drawn_in(node: NodeProto) -> str:
     """The node that draws random numbers, this one or one in a branch or loop of it."""
-    if node.op_type in _DRAWS:
+    if node.op_type in RANDOM:
         return _named(node)
-    inner = (_drawn_in(n) for graph in _bodies(node) for n in graph.node)
+    inner = (drawn_in(n) for graph in _bodies(node) for n in graph.node)
     return next(filter(None, inner), "")
 
 

@@ -227,6 +227,8 @@ class Folding(Enum):
     FINITE = "finite"
     """Only for finite operands: the reference implementation pads with NaN."""
     NEVER = "never"
+    """It stays, for what reads it is rewritten."""
+    DRAWN = "drawn"
     """Its result is random."""
     REQUIRED = "required"
     """It exists in a model only until it is folded."""

@@ -25,12 +25,15 @@ def _size(editor: Editor, node: Node) -> list[Array] | None:
     return [np.array(np.prod(kind.shape, dtype=np.int64))]
 
 
-RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
+RANDOM = (
+    *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
+    *("Bernoulli", "Multinomial"),
+)
 """What draws random numbers."""
 
 OPERATORS: Mapping[str, Operator] = {
     "Shape": Operator(folding=Folding.REQUIRED, fold=_shape),
     "Size": Operator(folding=Folding.REQUIRED, fold=_size),
     **{op: Operator(folding=Folding.REQUIRED) for op in ("Constant", "ConstantOfShape", "Range")},
-    **{op: Operator(folding=Folding.NEVER) for op in RANDOM},
+    **{op: Operator(folding=Folding.DRAWN) for op in RANDOM},
 }

@@ -45,7 +45,7 @@ def _key(editor: Editor, node: Node) -> Hashable | None:
     operator = operator_of(node.op)
     is_scalar = all(np.prod(editor.types[o].shape) == 1 for o in node.outputs if o)
     is_free = operator.moves or (operator.is_cheap and not is_scalar)
-    if is_free or operator.folding is Folding.NEVER:
+    if is_free or operator.folding in (Folding.NEVER, Folding.DRAWN):
         return None
     attrs = tuple((name, _frozen(value)) for name, value in sorted(node.attrs.items()))
     if any(value is None for _, value in attrs):

@@ -21,6 +21,7 @@ from autotune.graph.operators.definition import Folding
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.user_operators import UserOperator, UserOperators, define
 from autotune.graph.reader.compositions import COMPOSITIONS
+from autotune.graph.reader.draws import Draws
 from autotune.graph.reader.functions import has_body
 from autotune.graph.reader.inference import Inference
 from autotune.graph.reader.onnx_nodes import proto_of, value_info
@@ -50,6 +51,7 @@ class Folder:
         self.budget = Budget(graph.constants.values())
         self.unfold = Unfolding(self.editor, self.budget)
         self.infer = Inference(self.editor)
+        self.draws = Draws(self.editor)
         self.refusals = Refusals()
         for name in graph.inputs:
             kind = self.editor.types.get(name)
@@ -87,10 +89,16 @@ class Folder:
                 unsupported(node, self.editor.graph, "its condition depends on the data")
             )
         node = _without_empty_parts(node, self.editor)
+        if operator_of(node.op).folding is Folding.DRAWN:
+            return self._drawn(node)
         is_native = operator_of(node.op).is_native
         if not is_native and not self._has_known_inputs(node):
             return self._expanded(node)
         self.infer(node)
+        self.draws.see(node)
+        zeros = self.draws.times_zero(node)
+        if zeros is not None:
+            return zeros
         if _has_no_terms(node, self.editor):
             return _bias_alone(node, self.editor)
         values = self._known_result(node)
@@ -103,6 +111,12 @@ class Folder:
             self._check_broadcast(node)
             self.editor.emit(node)
         return []
+
+    def _drawn(self, node: Node) -> list[Node]:
+        """Random numbers, which nothing may depend on. Raises UnsupportedOperator."""
+        self.infer(node)
+        self.draws.draw(node)
+        return self._expanded(node)
 
     def _define(self, node: Node, function: UserOperator) -> None:
         """Emit the nodes of a user's operator, or fold it."""
