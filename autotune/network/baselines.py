@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
 from autotune.errors import AutotuneError, MissingDependency, ModelError
+from autotune.network.onnxruntime_package import onnxruntime_package
 
 _REASON_WIDTH = 400
 _LEAVE_OUT = "leave out --against {}"
@@ -68,7 +69,7 @@ def onnxruntime_runner(model: Any, n_threads: int, optimise: bool = True) -> Run
     Without `optimise` it computes node by node what the model says.
     """
     try:
-        import onnxruntime
+        onnxruntime = onnxruntime_package()
     except ImportError as error:
         raise _missing("onnxruntime") from error
     options = onnxruntime.SessionOptions()

@@ -19,6 +19,7 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 from autotune.codegen.memory import Recycled
 from autotune.errors import MissingDependency
 from autotune.network.baselines import blamed
+from autotune.network.onnxruntime_package import onnxruntime_package
 from autotune.network.oracles import ONNXRUNTIME
 
 FALLBACK_HINT = (
@@ -40,10 +41,9 @@ _KINDS = {
 def require_onnxruntime(what: str) -> Any:
     """The package. Raises MissingDependency: `what` says what needs it."""
     try:
-        import onnxruntime
+        return onnxruntime_package()
     except ImportError as error:
         raise MissingDependency(f"{what}; onnxruntime is not installed", FALLBACK_HINT) from error
-    return onnxruntime
 
 
 def declared_types(model: ModelProto, names: Sequence[str]) -> Mapping[str, TypeProto]:
