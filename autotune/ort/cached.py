@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -28,10 +27,8 @@ from autotune.files import open_input
 from autotune.graph.reader.constant_inputs import constants_to_json
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.network.artifact import Artifact
+from autotune.ort.request import MOST_BYTES, Request
 from autotune.target import host_target
-
-MOST_BYTES = 8 << 30
-"""Of the artifacts of all models together; the least recently used go first."""
 
 
 def artifact_store(max_bytes: int = MOST_BYTES) -> Store:
@@ -39,78 +36,59 @@ def artifact_store(max_bytes: int = MOST_BYTES) -> Store:
     return Store(cache_folder() / "artifacts", max_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to compile for this CPU; the fields are those of `compile`.
+def key_of_request(request: Request) -> str:
+    """A digest of all that the artifact depends on. Raises UsageError for missing files."""
+    settings = {
+        "shapes": sorted((name, list(shape)) for name, shape in request.shapes.items()),
+        "dims": _dims_json(request.dims),
+        "constants": constants_to_json(request.constants),
+        "precision": request.precision,
+        "max_error": request.max_error,
+        "fallback": request.fallback,
+        "threads": request.threads,
+        "log": _file_hash(request.log) if request.log else None,
+        "operators": [_file_hash(path) for path in request.operators],
+        "installed": sorted((e.name, e.value) for e in entry_points(group=GROUP)),
+    }
+    return key_of(
+        hash_of(request.model),
+        host_target().key,
+        package_key(),
+        json.dumps(settings, sort_keys=True),
+    )
 
-    `model`: a file, or the bytes of one. `name`: how messages call it. `example`: inputs that the
-    outputs are checked on, beside random ones.
+
+def compiled(request: Request, note: Note, cache: bool) -> Artifact:
+    """Compile and check it; where no oracle can run it on anything, it stays unchecked.
+
+    `cache`: keep its programs. Raises as `compiling.compile`.
     """
+    with file_of(request.model, request.name) as path:
+        try:
+            return _compiled(request, path, True, note, cache)
+        except ModelError as error:  # of the model, then it comes again
+            artifact = _compiled(request, path, False, note, cache)
+            note(f"not checked: {error.message}")
+            return artifact
 
-    model: Path | bytes
-    name: str
-    threads: int
-    log: Path | None = None
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    dims: Dims = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    precision: str | None = None
-    max_error: float | None = None
-    operators: Sequence[Path] = ()
-    fallback: bool = True
-    example: Mapping[str, Any] = field(default_factory=dict)
 
-    def key(self) -> str:
-        """A digest of all that the artifact depends on. Raises UsageError for missing files."""
-        settings = {
-            "shapes": sorted((name, list(shape)) for name, shape in self.shapes.items()),
-            "dims": _dims_json(self.dims),
-            "constants": constants_to_json(self.constants),
-            "precision": self.precision,
-            "max_error": self.max_error,
-            "fallback": self.fallback,
-            "threads": self.threads,
-            "log": _file_hash(self.log) if self.log else None,
-            "operators": [_file_hash(path) for path in self.operators],
-            "installed": sorted((e.name, e.value) for e in entry_points(group=GROUP)),
-        }
-        return key_of(
-            hash_of(self.model),
-            host_target().key,
-            package_key(),
-            json.dumps(settings, sort_keys=True),
-        )
-
-    def compiled(self, note: Note, cache: bool) -> Artifact:
-        """Compile and check it; where no oracle can run it on anything, it stays unchecked.
-
-        `cache`: keep its programs. Raises as `compiling.compile`.
-        """
-        with file_of(self.model, self.name) as path:
-            try:
-                return self._compiled(path, True, note, cache)
-            except ModelError as error:  # of the model, then it comes again
-                artifact = self._compiled(path, False, note, cache)
-                note(f"not checked: {error.message}")
-                return artifact
-
-    def _compiled(self, path: Path, check: bool, note: Note, cache: bool) -> Artifact:
-        return compile_model(
-            path,
-            self.log,
-            check=check,
-            check_inputs=dict(self.example) or None,
-            threads=self.threads,
-            shapes=dict(self.shapes) or None,
-            dims=self.dims or None,
-            constants=self.constants,
-            precision=self.precision,
-            max_error=self.max_error,
-            operators=self.operators,
-            fallback=self.fallback,
-            cache=cache,
-            note=note,
-        ).artifact
+def _compiled(request: Request, path: Path, check: bool, note: Note, cache: bool) -> Artifact:
+    return compile_model(
+        path,
+        request.log,
+        check=check,
+        check_inputs=dict(request.example) or None,
+        threads=request.threads,
+        shapes=dict(request.shapes) or None,
+        dims=request.dims or None,
+        constants=request.constants,
+        precision=request.precision,
+        max_error=request.max_error,
+        operators=request.operators,
+        fallback=request.fallback,
+        cache=cache,
+        note=note,
+    ).artifact
 
 
 def cached_artifact(request: Request, store: Store | None, note: Note) -> Artifact:
@@ -118,15 +96,15 @@ def cached_artifact(request: Request, store: Store | None, note: Note) -> Artifa
     that ask for it at the same time. Raises as `compiling.compile`.
     """
     if store is None:
-        return request.compiled(note, cache=False)
-    key = request.key()
+        return compiled(request, note, cache=False)
+    key = key_of_request(request)
     found = _kept(store, key)
     if found is not None:
         return found
     with store.locked(key):
         found = _kept(store, key)  # by another, while this one waited
         if found is None:
-            found = request.compiled(note, cache=True)
+            found = compiled(request, note, cache=True)
             with suppress(OSError), store.writing(key) as file:  # else it is compiled again
                 found.write(file)
         return found

@@ -14,8 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,21 +22,19 @@ from numpy.typing import NDArray
 
 from autotune.api.bindings import variant_text
 from autotune.cache import Store
-from autotune.config import TuneConfig
-from autotune.errors import AutotuneError, LogMismatch, UsageError
+from autotune.errors import LogMismatch, UsageError
 from autotune.graph.reader.interface import Interface, ModelPort
 from autotune.network.arguments import as_array
 from autotune.network.runtime import Model, model_of
-from autotune.ort.cached import Request, cached_artifact, hash_of
-from autotune.records import Log, read_log
-from autotune.target import host_target
+from autotune.ort.cached import cached_artifact
+from autotune.ort.logs import names_shapes
+from autotune.ort.request import Request
 
 Key: TypeAlias = "tuple[tuple[int, ...], ...]"
 """Shapes of the open inputs, in their order."""
 
 LOGGER = logging.getLogger("autotune")
 _ONNX_NAMES = {"float32": "float", "float64": "double"}
-_LOG_NAMES = ("{}-best.jsonl", "{}.jsonl")
 
 
 class ModelsByShape:
@@ -78,7 +75,7 @@ class ModelsByShape:
         """Compile the shapes that the request names; those of its log, where it has none."""
         request = self._request
         is_named = bool(request.dims) or not self._names
-        if not is_named and not _variants_of(request):
+        if not is_named and not names_shapes(request.log):
             return
         for model in self._model(request).variants:
             shapes = {end.name: end.shape for end in model.input_info}
@@ -144,55 +141,3 @@ def _shape_of(array: NDArray[Any], port: ModelPort) -> tuple[int, ...]:
             "give an array of that shape",
         )
     return shape
-
-
-@dataclass(frozen=True, slots=True)
-class UsableLog:
-    """A log, and how many threads its programs are for."""
-
-    path: Path
-    n_threads: int
-
-
-def log_beside(model: Path | bytes, threads: int | None) -> UsableLog | None:
-    """The log beside a model that was made from it, on this CPU; `threads`: None for any number.
-
-    It is data: one that names Python files is left alone, as are compiled files beside the model.
-    """
-    if not isinstance(model, Path):
-        return None
-    paths = (model.with_name(name.format(model.stem)) for name in _LOG_NAMES)
-    for path in paths:
-        if not path.is_file():
-            continue
-        try:
-            reason = _misfit(read_log(path), model, threads)
-            if not reason:
-                return UsableLog(path, read_log(path).header.n_threads)
-        except (AutotuneError, TypeError, ValueError) as error:
-            reason = str(error)
-        LOGGER.info("%s is not used: %s", path, reason)
-    return None
-
-
-def _misfit(log: Log, model: Path, threads: int | None) -> str:
-    """Why a log is not for this model on this CPU; empty where it is."""
-    if not log.headers or not log.records:
-        return "it has no records"
-    if log.header.model_hash != hash_of(model):
-        return "it was made for another model file"
-    if not any(record.target_key == host_target().key for record in log.records):
-        return "it was made on another CPU"
-    if threads not in (None, log.header.n_threads):
-        return f"it was made for {log.header.n_threads} threads"
-    if TuneConfig.from_json(log.settings).operators:
-        return "it names files with operators (give it as `log` if you trust them)"
-    return ""
-
-
-def _variants_of(request: Request) -> bool:
-    """Whether the log of a request names shapes."""
-    if request.log is None:
-        return False
-    header = read_log(request.log).header
-    return any(v.shapes for v in header.variants) or bool(header.shapes)

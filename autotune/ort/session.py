@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,11 +24,11 @@ from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, in
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.runtime import Model
 from autotune.ort.binding import IOBinding, OrtValue
-from autotune.ort.cached import MOST_BYTES, Request, artifact_store, file_of
-from autotune.ort.models import LOGGER, ModelsByShape, log_beside
+from autotune.ort.cached import artifact_store, file_of
+from autotune.ort.models import LOGGER, ModelsByShape
 from autotune.ort.options import CPU_PROVIDER, RunOptions, SessionOptions
-from autotune.records import read_log
-from autotune.target import usable_cores
+from autotune.ort.preparing import with_log
+from autotune.ort.request import MOST_BYTES, Request
 
 _LISTED = (list, tuple, int, float)
 _BYTES = (bytes, bytearray, memoryview)
@@ -116,7 +116,7 @@ class InferenceSession:
         self._options = options
         with file_of(request.model, request.name) as path:
             self._interface = interface_of(read_outline(path))
-        request = _with_log(request)
+        request = with_log(request)
         store = artifact_store(cache_bytes) if cache else None
         self._constants = dict(request.constants)
         self._output_names = tuple(port.name for port in self._interface.outputs)
@@ -296,21 +296,6 @@ def _source(given: str | bytes | os.PathLike[str]) -> Path | bytes:
     raise UsageError(
         f"a session of a {type(given).__name__}", "give the path of an ONNX file, or its bytes"
     )
-
-
-def _with_log(request: Request) -> Request:
-    """`request` with the log beside its model, if there is one, and the threads to run on."""
-    threads = min(request.threads, usable_cores()) or None
-    if request.log is not None:
-        in_log = read_log(request.log).headers
-        return replace(request, threads=threads or (in_log[0].n_threads if in_log else 1))
-    found = None
-    if not (request.dims or request.constants or request.operators or request.precision):
-        found = log_beside(request.model, threads)
-    if found is None or found.n_threads > usable_cores():
-        return replace(request, threads=threads or usable_cores())
-    LOGGER.info("compiled from %s", found.path)
-    return replace(request, log=found.path, threads=found.n_threads)
 
 
 def _extents(dims: Dims) -> dict[str, int]:

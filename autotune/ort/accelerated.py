@@ -1,0 +1,250 @@
+"""⑪ ONNX Runtime's session, answered by compiled networks where they are right and faster.
+
+    accelerated(onnxruntime) ─► the class InferenceSession, a subclass of onnxruntime's own
+
+Until something is compiled, and for all that is not, the session *is* ONNX Runtime's: its inputs,
+outputs, errors, options and bindings.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.errors import UsageError
+from autotune.ort.contest import OURS, Contest
+from autotune.ort.programs import Mode, Programs, Setting
+from autotune.ort.request import MOST_BYTES, Request, Run
+from autotune.ort.status import SessionStatus, status_of
+
+if TYPE_CHECKING:
+    from autotune.api.bindings import Dims
+
+MOST_SHAPES = 16
+"""Combinations of shapes that a session keeps in memory."""
+_TENSOR = "tensor("
+_SIMPLE_OPTIONS = (
+    "intra_op_num_threads", "inter_op_num_threads", "graph_optimization_level", "execution_mode",
+    "log_severity_level", "log_verbosity_level", "enable_cpu_mem_arena", "enable_mem_pattern",
+)  # fmt: skip
+"""What a pickled session keeps of its options."""
+
+
+@cache
+def accelerated(package: Any) -> type:
+    """The session class over a package `onnxruntime`."""
+    base: Any = package.InferenceSession
+
+    class InferenceSession(base):  # type: ignore[misc]
+        """A model ready to run: ONNX Runtime's session, and compiled networks in its place.
+
+        `path_or_bytes`, `sess_options`, `providers`, `provider_options`: as ONNX Runtime has them.
+        `compile`: "background" (ONNX Runtime answers until a compiled network is ready, is right
+        and is faster), "wait" (compile when the session is made, or when a shape comes for the
+        first time) or "never". `log`: as for `autotune.compile`; without it, a log beside the model
+        is used if it fits (`model-best.jsonl`, `model.jsonl`). `threads`: instead of
+        `intra_op_num_threads`. `dims`, `constants`, `precision`, `max_error`: as for `compile`.
+        `cache`: keep what is compiled in the user's cache folder, up to `cache_bytes` for all
+        models. `most_shapes`: how many combinations of shapes stay compiled, at least 1.
+
+        Safe to use in several threads; it can be pickled (the path, or the bytes, not what was
+        compiled).
+        """
+
+        def __init__(
+            self,
+            path_or_bytes: Any,
+            sess_options: Any = None,
+            providers: Sequence[Any] | None = None,
+            provider_options: Sequence[Any] | None = None,
+            *,
+            compile: str = Mode.BACKGROUND,
+            log: str | Path | None = None,
+            threads: int | None = None,
+            dims: Dims | None = None,
+            constants: Mapping[str, Any] | None = None,
+            precision: str | None = None,
+            max_error: float | None = None,
+            cache: bool = True,
+            cache_bytes: int = MOST_BYTES,
+            most_shapes: int = MOST_SHAPES,
+            **others: Any,
+        ) -> None:
+            setting = Setting(_mode(compile), cache_bytes if cache else None, most_shapes)
+            if most_shapes < 1 or cache_bytes < 0:
+                raise UsageError(
+                    "there is no room for a compiled model", "most_shapes is 1 or more"
+                )
+            if isinstance(path_or_bytes, bytearray | memoryview):
+                path_or_bytes = bytes(path_or_bytes)
+            options = sess_options
+            if threads:
+                options = package.SessionOptions() if options is None else options
+                options.intra_op_num_threads = threads
+            named: dict[str, Any] = {
+                "compile": compile, "log": log, "threads": threads, "dims": dims,
+                "constants": constants, "precision": precision, "max_error": max_error,
+                "cache": cache, "cache_bytes": cache_bytes, "most_shapes": most_shapes,
+            }  # fmt: skip
+            self._saved = (path_or_bytes, options, providers, provider_options, named)
+            loaded = _Loaded(path_or_bytes)
+            super().__init__(path_or_bytes, options, providers, provider_options, **others)
+            self._fixed = {name: np.asarray(value) for name, value in (constants or {}).items()}
+            self._names = [output.name for output in self._outputs_meta]
+            request = Request(
+                loaded.model,
+                loaded.model.stem if isinstance(loaded.model, Path) else "model",
+                threads or (options.intra_op_num_threads if options is not None else 0),
+                Path(log).absolute() if log else None,
+                dims=dict(dims or {}),
+                constants=self._fixed,
+                precision=precision,
+                max_error=max_error,
+            )
+            self._programs = Programs(
+                request,
+                setting,
+                {meta.name: meta.shape for meta in self._inputs_meta},
+                self._theirs,
+                loaded.is_unchanged,
+                self._is_onnxruntime_alone,
+            )
+            reason = _outside(self, options)
+            if reason:
+                self._programs.give_up(reason)
+            else:
+                self._programs.start()
+
+        def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Sequence[Any]:
+            """Outputs in the order of `output_names`, or all; see ONNX Runtime's."""
+            contest = self._programs.at(input_feed) if run_options is None else None
+            if contest is not None:
+                contest.left -= 1
+                if contest.left < 0:
+                    return self._timed(contest, output_names, input_feed)
+                if contest.is_ours:
+                    try:
+                        found = contest.run(input_feed)
+                        return [found[name] for name in output_names or self._names]
+                    except (UsageError, KeyError):
+                        pass  # ONNX Runtime says what is wrong
+            if self._fixed:
+                input_feed = {**self._fixed, **input_feed}
+            answer: Sequence[Any] = super().run(output_names, input_feed, run_options)
+            return answer
+
+        def _timed(self, contest: Contest, output_names: Any, feed: Any) -> Sequence[Any]:
+            """A call that shows who is faster."""
+            side = contest.turn()
+            start_s = time.perf_counter()
+            if side == OURS:
+                try:
+                    found = contest.run(feed)
+                    answer: Sequence[Any] = [found[n] for n in output_names or self._names]
+                except (UsageError, KeyError):
+                    return base.run(self, output_names, {**self._fixed, **feed})  # type: ignore[no-any-return]
+            else:
+                answer = base.run(self, output_names, {**self._fixed, **feed})
+            contest.add(side, time.perf_counter() - start_s)
+            if contest.is_lost:
+                self._programs.lose(contest)
+            return answer
+
+        def models(self) -> tuple[Run, ...]:
+            """What is compiled and answers: one for every combination of shapes."""
+            return tuple(self._programs.models())
+
+        def autotune_status(self) -> SessionStatus:
+            """What is compiled, what is not, and why."""
+            return status_of(self._programs)
+
+        def __repr__(self) -> str:
+            return f"InferenceSession({self.autotune_status().line})"
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            path_or_bytes, options, providers, provider_options, named = self._saved
+            simple = None
+            if options is not None:
+                simple = {name: getattr(options, name) for name in _SIMPLE_OPTIONS}
+            return _restored, (path_or_bytes, simple, providers, provider_options, named)
+
+        def _theirs(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+            answers = base.run(self, self._names, {**self._fixed, **feed})
+            return dict(zip(self._names, answers, strict=True))
+
+        def _is_onnxruntime_alone(self) -> None:
+            """Nothing will be compiled: from now on a call costs what it costs there."""
+            if not self._fixed and type(self).run is InferenceSession.run:
+                self.__dict__["run"] = base.run.__get__(self)
+
+    InferenceSession.__module__ = __name__
+    InferenceSession.__qualname__ = "InferenceSession"
+    return InferenceSession
+
+
+class _Loaded:
+    """The model as it was when a session began to load it."""
+
+    def __init__(self, path_or_bytes: Any) -> None:
+        is_path = isinstance(path_or_bytes, str | os.PathLike)
+        self.model = Path(path_or_bytes).absolute() if is_path else path_or_bytes
+        self._time_ns = time.time_ns()
+        self._first = _stamp(self.model) if is_path else None
+
+    def is_unchanged(self, files: Sequence[str]) -> bool:
+        """Whether the files of the model are those that the session has loaded."""
+        if self._first is not None and _stamp(self.model) != self._first:
+            return False
+        stamps = [_stamp(name) for name in files]
+        return all(stamp is not None and stamp[-1] <= self._time_ns for stamp in stamps)
+
+
+def _stamp(path: Any) -> tuple[int, ...] | None:
+    """What changes with a file; None where there is none. A rename or a write changes the last."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def _mode(name: str) -> Mode:
+    try:
+        return Mode(name)
+    except ValueError:
+        names = ", ".join(f"'{mode}'" for mode in Mode)
+        raise UsageError(f"compile is {name!r}", f"give one of {names}") from None
+
+
+def _outside(session: Any, options: Any) -> str:
+    """Why nothing of a session is ever compiled; empty where it may be."""
+    if getattr(options, "replaces_model", False):
+        return "its options replace weights or operators of the model"
+    if options is not None and options.enable_profiling:
+        return "it is profiled by ONNX Runtime"
+    kinds = [meta.type for meta in session._inputs_meta]
+    other = next((kind for kind in kinds if not kind.startswith(_TENSOR)), None)
+    if other is not None:
+        return f"it takes a {other}"
+    providers = session.get_providers()
+    return "" if providers == ["CPUExecutionProvider"] else f"it runs on {providers[0]}"
+
+
+def _restored(
+    path_or_bytes: Any, simple: Any, providers: Any, provider_options: Any, named: Any
+) -> Any:
+    from autotune.network.onnx_session import require_onnxruntime
+
+    package = require_onnxruntime("a session of ONNX Runtime's")
+    options = None
+    if simple is not None:
+        options = package.SessionOptions()
+        for name, value in simple.items():
+            setattr(options, name, value)
+    return accelerated(package)(path_or_bytes, options, providers, provider_options, **named)

@@ -1,0 +1,118 @@
+"""⑪ What a session needs before a compiled network may answer: facts, and an artifact.
+
+    facts_of(request) ─► Facts          which inputs decide, which files count, which log fits
+    prepare(request, …) ─► Prepared     the artifact, in a file
+
+Either runs here, or (`serve`) in a process of low priority, beside a session that ONNX Runtime
+answers meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import AutotuneError, LogMismatch
+from autotune.graph.reader.deciding import deciding_inputs
+from autotune.graph.reader.onnx_reader import external_files, read_outline
+from autotune.measure.frames import Message
+from autotune.measure.supervisor import Handler
+from autotune.network.artifact import Artifact
+from autotune.network.hybrid import HybridArtifact
+from autotune.ort.cached import artifact_store, cached_artifact, file_of, key_of_request
+from autotune.ort.logs import log_beside, names_shapes
+from autotune.ort.request import FACTS, FAILED, Facts, Job, Prepared, Request
+from autotune.records import read_log
+from autotune.target import usable_cores
+
+_NICEST = 19
+
+
+def facts_of(request: Request) -> Facts:
+    """Raises as `compile` does for a model or log that cannot be read."""
+    files = (
+        [request.model, *external_files(request.model)] if isinstance(request.model, Path) else []
+    )
+    with file_of(request.model, request.name) as path:
+        deciding = deciding_inputs(read_outline(path))
+    found = with_log(request)
+    return Facts(
+        tuple(name for name in deciding if name not in request.constants),
+        tuple(map(str, files)),
+        str(found.log) if found.log else None,
+        found.threads,
+        names_shapes(found.log),
+    )
+
+
+def with_log(request: Request) -> Request:
+    """`request` with the log beside its model, if there is one, and the threads to run on."""
+    threads = min(request.threads, usable_cores()) or None
+    if request.log is not None:
+        in_log = read_log(request.log).headers
+        return replace(request, threads=threads or (in_log[0].n_threads if in_log else 1))
+    found = None
+    if not (request.dims or request.constants or request.operators or request.precision):
+        found = log_beside(request.model, threads)
+    if found is None or found.n_threads > usable_cores():
+        return replace(request, threads=threads or usable_cores())
+    return replace(request, log=found.path, threads=found.n_threads)
+
+
+def prepare(request: Request, store_bytes: int | None) -> Prepared:
+    """Compile what is asked for, or find it in the cache. Raises as `compile`.
+
+    `store_bytes`: of the cache; None: nothing is kept.
+    """
+    notes: list[str] = []
+    store = None if store_bytes is None else artifact_store(store_bytes)
+    try:
+        artifact = cached_artifact(request, store, notes.append)
+    except LogMismatch as error:
+        if not request.shapes:
+            raise
+        notes.append(f"{error.message}: compiled without it")
+        request = replace(request, log=None)
+        artifact = cached_artifact(request, store, notes.append)
+    path = store.find(key_of_request(request)) if store else None
+    told = tuple(notes)
+    if path is not None:
+        return Prepared(str(path), True, told, is_any_compiled(artifact))
+    handle, name = tempfile.mkstemp(suffix=".atn")
+    with open(handle, "wb") as file:
+        artifact.write(file)
+    return Prepared(name, False, told, is_any_compiled(artifact))
+
+
+def is_any_compiled(artifact: Artifact) -> bool:
+    """Whether something of it is machine code, not all ONNX Runtime's."""
+    if not isinstance(artifact, HybridArtifact):
+        return True
+    parts = (artifact, *artifact.others)
+    return any(s.network is not None for part in parts for s in getattr(part, "segments", ()))
+
+
+def answer(job: Job) -> Facts | Prepared:
+    """Do a job. Raises as `compile` does."""
+    if job.kind == FACTS:
+        return facts_of(job.request)
+    return prepare(job.request, job.store_bytes)
+
+
+def serve(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
+    """The handler of a process beside a session, which takes what time others leave."""
+    os.nice(_NICEST)
+    return _reply
+
+
+def _reply(message: Message) -> Message:
+    job: Job = pickle.loads(bytes(message.blobs[0]))
+    try:
+        return Message(job.kind, asdict(answer(job)))
+    except AutotuneError as error:
+        return Message(FAILED, {"text": error.message, "hint": error.hint})

@@ -1,0 +1,449 @@
+"""⑪ The compiled networks of a session, and for which calls there is one.
+
+    programs.at(feed) ─► a compiled network in contest with ONNX Runtime, or None: that answers
+
+A call is told by the shapes of its inputs, and by the values of those that decide what is computed.
+What is seen for the first time is compiled and checked in the background, then run once beside
+the session's own ONNX Runtime, and from then on answers if it gave the same and is faster. Of
+further shapes those come first that are called most, from the second call on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import AutotuneError, LogMismatch, UsageError
+from autotune.ort.background import background
+from autotune.ort.contest import Contest
+from autotune.ort.request import ARTIFACT, FACTS, Facts, Failure, Feed, Job, Prepared, Request, Run
+
+if TYPE_CHECKING:
+    from autotune.network.runtime import Model
+
+LOGGER = logging.getLogger("autotune")
+
+Key: TypeAlias = tuple[Any, ...]
+"""Shapes of the open inputs, then the bytes of those that decide."""
+
+_LEAST_CALLS = 2
+"""Of a shape that is not the first one, before it is compiled."""
+_MOST_APART = 2e-2
+"""Of the largest value: what differs more from ONNX Runtime's is not taken."""
+_UNKNOWN: Any = object()
+
+
+class Mode(StrEnum):
+    """When a model is compiled: while its session is made or called, beside it, or not at all."""
+
+    WAIT = "wait"
+    BACKGROUND = "background"
+    NEVER = "never"
+
+
+class State(StrEnum):
+    """Of the calls of one shape."""
+
+    WAITING = "waiting"
+    COMPILING = "compiling"
+    LOADED = "loaded"
+    COMPILED = "compiled"
+    ONNXRUNTIME = "onnxruntime"
+
+
+@dataclass(slots=True)
+class Entry:
+    """Calls of one shape. `values`: of the inputs that decide."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    state: State = State.WAITING
+    n_calls: int = 0
+    reason: str = ""
+    example: Mapping[str, NDArray[Any]] | None = None
+    run: Run | None = None
+    contest: Contest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a session compiles. `store_bytes`: of the cache, None for none; `most_shapes`: kept."""
+
+    mode: Mode
+    store_bytes: int | None
+    most_shapes: int
+
+
+class Programs:
+    """See the module. `shapes`: of all inputs, with what is open as None or a name.
+
+    `theirs`: an inference by ONNX Runtime, of all outputs by name. `is_loaded`: whether files of
+    the model still are what the session has loaded. `when_idle`: called once it is known that ONNX
+    Runtime answers everything.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        setting: Setting,
+        shapes: Mapping[str, Sequence[Any]],
+        theirs: Callable[[Feed], Mapping[str, Any]],
+        is_loaded: Callable[[Sequence[str]], bool],
+        when_idle: Callable[[], None],
+    ) -> None:
+        self.request, self.setting = request, setting
+        self.notes: tuple[str, ...] = ()
+        self.reason = ""
+        self._theirs, self._is_loaded, self._when_idle = theirs, is_loaded, when_idle
+        self._inputs = tuple(name for name in shapes if name not in request.constants)
+        self._open = tuple(n for n in self._inputs if _is_open(shapes[n]))
+        self._fixed = {n: tuple(shapes[n]) for n in self._inputs if n not in self._open}
+        self._deciding: tuple[str, ...] = ()
+        self._is_known = False
+        self._named = bool(request.dims)
+        self._only: Contest | None = None
+        self._runs: dict[Key, Contest | None] = {}
+        self._entries: dict[Key, Entry] = {}
+        self._jobs: dict[int, Key | None] = {}
+        self._files: tuple[str, ...] = ()
+        self._example: Mapping[str, NDArray[Any]] | None = None
+        self._lock = threading.RLock()
+        self._is_warned = False
+
+    def start(self) -> None:
+        """Begin: now where a session waits, beside it where it does not."""
+        if self.setting.mode is Mode.NEVER:
+            self.give_up("compile='never'")
+        else:
+            self._work()
+
+    def at(self, feed: Feed) -> Contest | None:
+        """What computes a call; None where ONNX Runtime does."""
+        if self._only is not None:
+            return self._only
+        try:
+            run = self._runs.get(self._key(feed), _UNKNOWN)
+        except (KeyError, AttributeError, TypeError):
+            return None
+        return self._missed(feed) if run is _UNKNOWN else run
+
+    def models(self) -> list[Run]:
+        """What is compiled and answers."""
+        return [known.run for known in list(self._runs.values()) if known is not None]
+
+    def entries(self) -> list[Entry]:
+        """What is known of every shape, in the order in which they came."""
+        with self._lock:
+            return [replace(entry) for entry in self._entries.values()]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is, or waits to be, compiled."""
+        with self._lock:
+            return bool(self._jobs) or self._chosen_job() is not None
+
+    # Calls
+
+    def _key(self, feed: Feed) -> Key:
+        shapes = [feed[name].shape for name in self._open]
+        if self._deciding:
+            shapes += [np.asarray(feed[name]).tobytes() for name in self._deciding]
+        return tuple(shapes)
+
+    def _missed(self, feed: Feed) -> Contest | None:
+        """A call that nothing is compiled for yet."""
+        if self.setting.mode is Mode.NEVER or self.reason:
+            return None
+        arrays = {name: feed[name] for name in self._inputs}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            return None
+        key = self._key(feed)
+        with self._lock:
+            if not self._is_known:
+                self._example = self._example or _copied(arrays)
+                return None
+            entry = self._entry(key, arrays)
+            entry.n_calls += 1
+            is_new = entry.example is None
+            if is_new and (self._is_wanted(entry) or entry.state is State.LOADED):
+                entry.example = _copied(arrays)
+            needs_work = is_new and entry.example is not None
+        if needs_work:
+            self._work()
+        return self._runs.get(key)
+
+    def _entry(self, key: Key, arrays: Mapping[str, NDArray[Any]]) -> Entry:
+        if key not in self._entries:
+            shapes = {name: array.shape for name, array in arrays.items()}
+            values = {name: arrays[name].copy() for name in self._deciding}
+            self._entries[key] = Entry(shapes, values)
+        return self._entries[key]
+
+    def _is_wanted(self, entry: Entry) -> bool:
+        """Whether a shape is worth a compilation."""
+        if entry.state is not State.WAITING:
+            return False
+        is_first = len(self._entries) == 1
+        return is_first or self.setting.mode is Mode.WAIT or entry.n_calls >= _LEAST_CALLS
+
+    # Work
+
+    def _work(self) -> None:
+        if self.setting.mode is Mode.BACKGROUND:
+            background().notify(self)
+            return
+        with self._lock:
+            while (job := self.next_job()) is not None:
+                self.take(job, _answered_here(job))
+
+    def next_job(self) -> Job | None:
+        """The most urgent job, which counts as begun; what is loaded is compared first."""
+        self._compare_loaded()
+        with self._lock:
+            chosen = self._chosen_job()
+            if chosen is None:
+                return None
+            key, job = chosen
+            self._jobs[id(job)] = key
+            if key is not None and key in self._entries:
+                self._entries[key].state = State.COMPILING
+            return job
+
+    def _chosen_job(self) -> tuple[Key | None, Job] | None:
+        if self.reason or self._jobs:
+            return None
+        store = self.setting.store_bytes
+        if not self._is_known:
+            return None, Job(FACTS, self.request)
+        if self._named:
+            return None, Job(ARTIFACT, self.request, store)
+        if not self._open and not self._deciding and not self._entries:
+            self._entries[()] = Entry(self._fixed)
+        waiting = [
+            (entry.n_calls, key) for key, entry in self._entries.items() if self._is_ready(entry)
+        ]
+        if not waiting:
+            return None
+        _, key = max(waiting, key=lambda pair: pair[0])
+        entry = self._entries[key]
+        request = replace(
+            self.request,
+            shapes={n: s for n, s in entry.shapes.items() if n not in entry.values},
+            dims={},
+            constants={**self.request.constants, **entry.values},
+            example=entry.example or {},
+        )
+        return key, Job(ARTIFACT, request, store)
+
+    def _is_ready(self, entry: Entry) -> bool:
+        is_static = not self._open and not self._deciding
+        return entry.state is State.WAITING and (is_static or entry.example is not None)
+
+    def take(self, job: Job, found: Facts | Prepared | Failure) -> None:
+        """The answer to a job."""
+        key = self._jobs[id(job)]
+        if isinstance(found, Facts):
+            self._take_facts(found)
+        elif isinstance(found, Failure):
+            self._take_failure(key, found)
+        else:
+            self._take_artifact(key, found)
+        with self._lock:
+            del self._jobs[id(job)]
+        self._compare_loaded()
+
+    def _take_facts(self, facts: Facts) -> None:
+        with self._lock:
+            self._deciding = tuple(n for n in self._inputs if n in facts.deciding)
+            self._open = tuple(n for n in self._open if n not in self._deciding)
+            log = Path(facts.log) if facts.log else None
+            self.request = replace(self.request, log=log, threads=facts.threads)
+            self._files = facts.files
+            self._named = self._named or facts.is_named
+            self._is_known = True
+            if log is not None:
+                LOGGER.info("compiled from %s", log)
+            if self._example is not None:
+                entry = self._entry(self._key(self._example), self._example)
+                entry.example, entry.n_calls = self._example, 1
+                self._example = None
+        if not self._is_loaded(facts.files):
+            self.give_up("its file has changed since the session was made")
+
+    def _take_failure(self, key: Key | None, failure: Failure) -> None:
+        text = f"{failure.text} ({failure.hint})" if failure.hint else failure.text
+        if key is None:
+            self.give_up(text)
+        else:
+            self._refuse(key, text)
+
+    def _take_artifact(self, key: Key | None, found: Prepared) -> None:
+        self._named = self._named and key is not None
+        self.notes = self.notes or found.notes
+        if not found.is_compiled:
+            return self._leave(key, "nothing of it is compiled")
+        if not self._is_loaded(self._files):
+            return self.give_up("its file has changed since the session was made")
+        try:
+            loaded = _loaded(found, self.request.threads)
+        except AutotuneError as error:
+            return self._leave(key, error.message)
+        with self._lock:
+            for model in loaded.variants:
+                at = key if key is not None else self._key_of(model)
+                entry = self._entries.setdefault(at, Entry(_shapes_of(model)))
+                entry.run = _with_names(model) if entry.values else model.run
+                entry.state = State.LOADED
+        self._warn()
+
+    def _key_of(self, model: Model) -> Key:
+        shapes = _shapes_of(model)
+        return tuple(shapes[name] for name in self._open)
+
+    # Outcomes
+
+    def _compare_loaded(self) -> None:
+        """Take what is loaded and gives what ONNX Runtime gives, once there are inputs for it."""
+        with self._lock:
+            loaded = [
+                (key, entry)
+                for key, entry in self._entries.items()
+                if entry.state is State.LOADED and entry.example is not None
+            ]
+        for key, entry in loaded:
+            assert entry.run is not None
+            assert entry.example is not None
+            problem = _disagreement(entry.run, self._theirs, entry.example)
+            if problem:
+                self._refuse(key, problem)
+            else:
+                self._adopt(key, entry)
+
+    def _adopt(self, key: Key, entry: Entry) -> None:
+        with self._lock:
+            entry.state, entry.example = State.COMPILED, None
+            assert entry.run is not None
+            entry.contest = Contest(entry.run, self.setting.mode is not Mode.WAIT)
+            self._runs[key] = entry.contest
+            if not self._open and not self._deciding:
+                self._only = entry.contest
+            compiled = [k for k, run in self._runs.items() if run is not None]
+            if len(compiled) > self.setting.most_shapes:
+                del self._runs[compiled[0]], self._entries[compiled[0]]
+
+    def lose(self, contest: Contest) -> None:
+        """Let ONNX Runtime answer what it has been faster at again and again."""
+        key = next((k for k, known in self._runs.items() if known is contest), None)
+        if key is not None:
+            self._only = None
+            self._refuse(key, f"compiled it takes {contest.ratio or 0.0:.2f} x the time")
+
+    def _leave(self, key: Key | None, reason: str) -> None:
+        if key is None:
+            self.give_up(reason)
+            return
+        self._refuse(key, reason)
+
+    def _refuse(self, key: Key, reason: str) -> None:
+        """ONNX Runtime answers calls of this shape."""
+        LOGGER.info("%s: ONNX Runtime answers: %s", self.request.name, reason)
+        with self._lock:
+            entry = self._entries[key]
+            entry.state, entry.reason, entry.example, entry.run = (
+                State.ONNXRUNTIME,
+                reason,
+                None,
+                None,
+            )
+            self._runs[key] = None
+        if not self._open and not self._deciding:
+            self.give_up(reason)
+
+    def give_up(self, reason: str) -> None:
+        """ONNX Runtime answers all calls that nothing was compiled for."""
+        LOGGER.info("%s: ONNX Runtime answers: %s", self.request.name, reason)
+        with self._lock:
+            self.reason = reason
+            self._is_known = True
+            is_idle = not self.models()
+        if is_idle:
+            self._when_idle()
+
+    def _warn(self) -> None:
+        """Say once what stays outside."""
+        outside = [text for text in self.notes if "ONNX Runtime" in text]
+        if outside and not self._is_warned:
+            self._is_warned = True
+            LOGGER.warning("%s: %s", self.request.name, "; ".join(self.notes[:4]))
+
+
+def _answered_here(job: Job) -> Facts | Prepared | Failure:
+    """Raises UsageError and LogMismatch: of what the caller has asked for, nothing else can be."""
+    from autotune.ort.preparing import answer  # which imports the compiler
+
+    try:
+        return answer(job)
+    except (UsageError, LogMismatch):
+        raise
+    except AutotuneError as error:
+        return Failure(error.message, error.hint)
+
+
+def _is_open(shape: Sequence[Any]) -> bool:
+    """Whether extents are not known, or the rank: ONNX Runtime says () for unknown ones too."""
+    return not shape or not all(isinstance(n, int) for n in shape)
+
+
+def _shapes_of(model: Model) -> dict[str, tuple[int, ...]]:
+    return {end.name: end.shape for end in model.input_info}
+
+
+def _copied(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name: np.array(array) for name, array in arrays.items()}
+
+
+def _with_names(model: Model) -> Run:
+    """Inferences of a model that has fewer inputs than the session's."""
+    names = [end.name for end in model.input_info]
+
+    def run(feed: Feed, out: Any = None) -> dict[str, NDArray[Any]]:
+        return model.run({name: feed[name] for name in names}, out)
+
+    return run
+
+
+def _loaded(found: Prepared, threads: int) -> Model:
+    from autotune.network.artifact import Artifact
+    from autotune.network.runtime import model_of
+
+    try:
+        return model_of(Artifact.load(found.path), threads)
+    finally:
+        if not found.is_kept:
+            os.unlink(found.path)
+
+
+def _disagreement(ours: Run, theirs: Callable[[Feed], Mapping[str, Any]], feed: Feed) -> str:
+    """How a compiled network differs from ONNX Runtime; empty where it does not."""
+    from autotune.network.differences import max_error
+
+    try:
+        found, expected = ours(feed), theirs(feed)
+    except Exception as error:  # of either, whatever it is: the other answers
+        return f"{type(error).__name__}: {error}"
+    for name, wanted in expected.items():
+        have, want = np.asarray(found[name]), np.asarray(wanted)
+        if have.shape != want.shape or have.dtype != want.dtype:
+            return f"output '{name}' is {have.dtype}{have.shape}, not {want.dtype}{want.shape}"
+        if max_error(have, want) > _MOST_APART:
+            return f"output '{name}' differs from ONNX Runtime's"
+    return ""

@@ -1,0 +1,109 @@
+"""⑪ What a session asks to be compiled, what it is told, and how both go to another process.
+
+    Job(FACTS, request) ─► Facts        Job(ARTIFACT, request) ─► Prepared        either ─► Failure
+
+Nothing is imported here that reads models: a session that ONNX Runtime answers needs none of it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autotune.measure.frames import Message
+
+if TYPE_CHECKING:
+    from autotune.api.bindings import Dims
+
+FACTS, ARTIFACT, FAILED = "facts", "artifact", "failed"
+"""Kinds of messages: requests are answered by their own kind, or by the last."""
+
+Feed: TypeAlias = Mapping[str, Any]
+"""Inputs of an inference, by name."""
+Run: TypeAlias = Callable[..., dict[str, Any]]
+"""Outputs by name of an inference on a feed, written into arrays by name where given (`out`)."""
+
+MOST_BYTES = 8 << 30
+"""Of the artifacts of all models together; the least recently used go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to compile for this CPU; the fields are those of `compile`.
+
+    `model`: a file, or the bytes of one. `name`: how messages call it. `example`: inputs that the
+    outputs are checked on, beside random ones.
+    """
+
+    model: Path | bytes
+    name: str
+    threads: int
+    log: Path | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dims: Dims = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    precision: str | None = None
+    max_error: float | None = None
+    operators: Sequence[Path] = ()
+    fallback: bool = True
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a model before any shape comes.
+
+    `deciding`: inputs that are bound by their values. `files`: all that the model was read from.
+    `log`, `threads`: what it is compiled with. `is_named`: whether the log names shapes.
+    """
+
+    deciding: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    log: str | None = None
+    threads: int = 1
+    is_named: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A compiled network in a file. `is_kept`: it is the cache's, else whoever loads it removes it.
+
+    `notes`: what `compile` told. `is_compiled`: whether any of it is; else all is ONNX Runtime's.
+    """
+
+    path: str
+    is_kept: bool
+    notes: tuple[str, ...] = ()
+    is_compiled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request for the process beside a session: see `prepare`."""
+
+    kind: str
+    request: Request
+    store_bytes: int | None = None
+
+    def message(self) -> Message:
+        """As it is sent: what a session sends to its own process may be pickled."""
+        return Message(self.kind, {}, [pickle.dumps(self)])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no answer to a job: an error of the user's, or of another kind."""
+
+    text: str
+    hint: str = ""
+
+
+def answered(reply: Message) -> Facts | Prepared | Failure:
+    """The answer in a reply of `serve`."""
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in reply.fields.items()}
+    kinds: dict[str, Any] = {FACTS: Facts, ARTIFACT: Prepared}
+    found: Facts | Prepared | Failure = kinds.get(reply.kind, Failure)(**fields)
+    return found

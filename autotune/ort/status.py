@@ -1,0 +1,99 @@
+"""⑪ What a session says of itself: which calls compiled networks answer, and why others are not.
+
+print(session.autotune_status())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.ort.programs import Programs
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeStatus:
+    """Calls of one shape.
+
+    `state`: "waiting", "compiling", "loaded" (waits for a first call to be compared), "compiled"
+    (answers) or "onnxruntime", with a `reason`. `ratio`: median latency over ONNX Runtime's in
+    the calls that compared them last, None where none did. `values`: of inputs that decide.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    values: Mapping[str, object]
+    state: str
+    ratio: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """A session. `reason`: why further shapes are not compiled, empty where they are.
+
+    `is_busy`: whether something is being compiled or waits for it. `notes`: what the compiler told,
+    as the operators that stay in ONNX Runtime.
+    """
+
+    name: str
+    mode: str
+    threads: int
+    is_busy: bool
+    reason: str
+    shapes: tuple[ShapeStatus, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def n_compiled(self) -> int:
+        """Shapes that compiled networks answer."""
+        return sum(shape.state == "compiled" for shape in self.shapes)
+
+    @property
+    def line(self) -> str:
+        """All of it in a line."""
+        told = f", {self.reason}" if self.reason else ", compiling" if self.is_busy else ""
+        text = f"{self.name}: {self.n_compiled} of {len(self.shapes)} shapes compiled{told}"
+        return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+
+    def __str__(self) -> str:
+        return "\n".join([self.line, *map(_text, self.shapes), *(f"  {n}" for n in self.notes)])
+
+    def __repr__(self) -> str:
+        return f"SessionStatus({self.line})"
+
+
+_MOST_CHARACTERS = 250
+
+
+def status_of(programs: Programs) -> SessionStatus:
+    """The status of a session's programs."""
+    shapes = tuple(
+        ShapeStatus(
+            dict(entry.shapes),
+            {name: value.tolist() for name, value in entry.values.items()},
+            str(entry.state),
+            entry.contest.ratio if entry.contest else None,
+            entry.reason,
+        )
+        for entry in programs.entries()
+    )
+    request = programs.request
+    return SessionStatus(
+        request.name,
+        str(programs.setting.mode),
+        request.threads,
+        programs.is_busy,
+        programs.reason,
+        shapes,
+        programs.notes,
+    )
+
+
+def _text(shape: ShapeStatus) -> str:
+    extents = ", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in shape.shapes.items())
+    values = "".join(f", {name} = {value}" for name, value in shape.values.items())
+    ratio = "" if shape.ratio is None else f", {shape.ratio:.2f} x ONNX Runtime's time"
+    reason = f": {shape.reason}" if shape.reason else ""
+    return f"  {extents}{values}: {shape.state}{ratio}{reason}"
