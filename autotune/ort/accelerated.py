@@ -241,7 +241,7 @@ def _restored(
 ) -> Any:
     from autotune.network.onnx_session import require_onnxruntime
 
-    package = require_onnxruntime("a session of ONNX Runtime's")
+    package = require_onnxruntime("a session of ONNX Runtime")
     options = None
     if simple is not None:
         options = package.SessionOptions()
