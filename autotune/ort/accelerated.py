@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.errors import UsageError
+from autotune.ort.bound import array_of, bound
 from autotune.ort.contest import OURS, Contest
 from autotune.ort.programs import Mode, Programs, Setting
 from autotune.ort.request import MOST_BYTES, Request, Run
@@ -124,33 +125,93 @@ def accelerated(package: Any) -> type:
         def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Sequence[Any]:
             """Outputs in the order of `output_names`, or all; see ONNX Runtime's."""
             contest = self._programs.at(input_feed) if run_options is None else None
-            if contest is not None:
-                contest.left -= 1
-                if contest.left < 0:
-                    return self._timed(contest, output_names, input_feed)
-                if contest.is_ours:
-                    try:
-                        found = contest.run(input_feed)
-                        return [found[name] for name in output_names or self._names]
-                    except (UsageError, KeyError):
-                        pass  # ONNX Runtime says what is wrong
+            if contest is None:
+                return self._run_theirs(output_names, input_feed, run_options)
+            contest.left -= 1
+            if contest.left < 0:
+                answer: Sequence[Any] = self._timed(
+                    contest,
+                    lambda: self._run_ours(contest, output_names, input_feed),
+                    lambda: self._run_theirs(output_names, input_feed),
+                )
+                return answer
+            if contest.is_ours:
+                try:
+                    return self._run_ours(contest, output_names, input_feed)
+                except (UsageError, KeyError):
+                    pass  # ONNX Runtime says what is wrong
+            return self._run_theirs(output_names, input_feed)
+
+        def run_with_ort_values(
+            self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None
+        ) -> Sequence[Any]:
+            """`run` of values; see ONNX Runtime's."""
+            feed = {name: array_of(value) for name, value in input_dict_ort_values.items()}
+            if run_options is not None or self._programs.at(feed) is None:
+                answer: Sequence[Any] = super().run_with_ort_values(
+                    output_names, input_dict_ort_values, run_options
+                )
+                return answer
+            make = package.OrtValue.ortvalue_from_numpy
+            return list(map(make, self.run(output_names, feed)))
+
+        def io_binding(self) -> Any:
+            """An empty binding for `run_with_iobinding`."""
+            return bound(package)(self)
+
+        def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+            """One inference on what is bound; see ONNX Runtime's."""
+            contest = None
+            if run_options is None and getattr(iobinding, "is_plain", False):
+                contest = self._programs.at(iobinding.inputs)
+            if contest is None:
+                self._bind_theirs(iobinding, run_options)
+                return
+            contest.left -= 1
+            if contest.left < 0:
+                self._timed(
+                    contest,
+                    lambda: self._bind_ours(contest, iobinding),
+                    lambda: self._bind_theirs(iobinding),
+                )
+            elif contest.is_ours:
+                try:
+                    self._bind_ours(contest, iobinding)
+                except (UsageError, KeyError):
+                    self._bind_theirs(iobinding)
+            else:
+                self._bind_theirs(iobinding)
+
+        def _run_ours(self, contest: Contest, output_names: Any, feed: Any) -> list[Any]:
+            found = contest.run(feed)
+            return [found[name] for name in output_names or self._names]
+
+        def _run_theirs(self, output_names: Any, feed: Any, run_options: Any = None) -> list[Any]:
             if self._fixed:
-                input_feed = {**self._fixed, **input_feed}
-            answer: Sequence[Any] = super().run(output_names, input_feed, run_options)
+                feed = {**self._fixed, **feed}
+            answer: list[Any] = base.run(self, output_names, feed, run_options)
             return answer
 
-        def _timed(self, contest: Contest, output_names: Any, feed: Any) -> Sequence[Any]:
+        def _bind_ours(self, contest: Contest, iobinding: Any) -> None:
+            out = {name: a for name, a in iobinding.outputs.items() if a is not None}
+            found = contest.run(iobinding.inputs, out or None)
+            iobinding.results = [found[name] for name in iobinding.outputs]
+
+        def _bind_theirs(self, iobinding: Any, run_options: Any = None) -> None:
+            if getattr(iobinding, "results", None) is not None:
+                iobinding.results = None
+            base.run_with_iobinding(self, iobinding, run_options)
+
+        def _timed(
+            self, contest: Contest, ours: Callable[[], Any], theirs: Callable[[], Any]
+        ) -> Any:
             """A call that shows who is faster."""
             side = contest.turn()
             start_s = time.perf_counter()
-            if side == OURS:
-                try:
-                    found = contest.run(feed)
-                    answer: Sequence[Any] = [found[n] for n in output_names or self._names]
-                except (UsageError, KeyError):
-                    return base.run(self, output_names, {**self._fixed, **feed})  # type: ignore[no-any-return]
-            else:
-                answer = base.run(self, output_names, {**self._fixed, **feed})
+            try:
+                answer = ours() if side == OURS else theirs()
+            except (UsageError, KeyError):
+                return theirs()
             contest.add(side, time.perf_counter() - start_s)
             if contest.is_lost:
                 self._programs.lose(contest)

@@ -17,7 +17,8 @@ from typing import Protocol
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
 from autotune.ort.request import Facts, Failure, Job, Prepared, answered
 
-_SETUP = Setup("autotune.ort.preparing:serve")
+_NICENESS = 19
+_SERVE = "autotune.ort.preparing:serve"
 _START_TIMEOUT_S = 120.0
 _JOB_TIMEOUT_S = 4 * 3600.0
 """A job that takes longer will not end."""
@@ -41,7 +42,7 @@ class Background:
         self._condition = threading.Condition()
         self._waiting: list[weakref.ref[Working]] = []
         self._thread: threading.Thread | None = None
-        self._child = Child(_SETUP, _START_TIMEOUT_S)
+        self._child = Child(Setup(_SERVE, {"niceness": _NICENESS}), _START_TIMEOUT_S)
 
     def notify(self, worker: Working) -> None:
         """Ask `worker` for jobs until it has none, soon; it may be forgotten meanwhile."""

@@ -30,8 +30,6 @@ from autotune.ort.request import FACTS, FAILED, Facts, Job, Prepared, Request
 from autotune.records import read_log
 from autotune.target import usable_cores
 
-_NICEST = 19
-
 
 def facts_of(request: Request) -> Facts:
     """Raises as `compile` does for a model or log that cannot be read."""
@@ -106,7 +104,7 @@ def answer(job: Job) -> Facts | Prepared:
 
 def serve(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     """The handler of a process beside a session, which takes what time others leave."""
-    os.nice(_NICEST)
+    os.nice(int(arguments["niceness"]))
     return _reply
 
 

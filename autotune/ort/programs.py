@@ -39,6 +39,7 @@ _LEAST_CALLS = 2
 """Of a shape that is not the first one, before it is compiled."""
 _MOST_APART = 2e-2
 """Of the largest value: what differs more from ONNX Runtime's is not taken."""
+_CHANGED = "its file has changed since the session was made"
 _UNKNOWN: Any = object()
 
 
@@ -160,10 +161,10 @@ class Programs:
         return tuple(shapes)
 
     def _missed(self, feed: Feed) -> Contest | None:
-        """A call that nothing is compiled for yet."""
+        """A call that nothing is compiled for yet: ONNX Runtime says so if it is a wrong one."""
         if self.setting.mode is Mode.NEVER or self.reason:
             return None
-        arrays = {name: feed[name] for name in self._inputs}
+        arrays: dict[str, Any] = {name: feed.get(name) for name in self._inputs}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             return None
         key = self._key(feed)
@@ -183,7 +184,7 @@ class Programs:
 
     def _entry(self, key: Key, arrays: Mapping[str, NDArray[Any]]) -> Entry:
         if key not in self._entries:
-            shapes = {name: array.shape for name, array in arrays.items()}
+            shapes = {n: a.shape for n, a in arrays.items() if n not in self._deciding}
             values = {name: arrays[name].copy() for name in self._deciding}
             self._entries[key] = Entry(shapes, values)
         return self._entries[key]
@@ -203,11 +204,25 @@ class Programs:
             return
         with self._lock:
             while (job := self.next_job()) is not None:
-                self.take(job, _answered_here(job))
+                self.take(job, self._answered_here(job))
+
+    def _answered_here(self, job: Job) -> Facts | Prepared | Failure:
+        """Raises UsageError and LogMismatch where what the caller has asked for cannot be."""
+        from autotune.ort.preparing import answer  # which imports the compiler
+
+        try:
+            return answer(job)
+        except AutotuneError as error:
+            is_asked_for = self._jobs[id(job)] is None
+            if is_asked_for and isinstance(error, UsageError | LogMismatch):
+                raise
+            return Failure(error.message, error.hint)
 
     def next_job(self) -> Job | None:
         """The most urgent job, which counts as begun; what is loaded is compared first."""
         self._compare_loaded()
+        if not self.reason and not self._is_loaded(self._files):
+            self.give_up(_CHANGED)
         with self._lock:
             chosen = self._chosen_job()
             if chosen is None:
@@ -237,10 +252,10 @@ class Programs:
         entry = self._entries[key]
         request = replace(
             self.request,
-            shapes={n: s for n, s in entry.shapes.items() if n not in entry.values},
+            shapes=entry.shapes,
             dims={},
             constants={**self.request.constants, **entry.values},
-            example=entry.example or {},
+            example={n: a for n, a in (entry.example or {}).items() if n not in entry.values},
         )
         return key, Job(ARTIFACT, request, store)
 
@@ -277,7 +292,7 @@ class Programs:
                 entry.example, entry.n_calls = self._example, 1
                 self._example = None
         if not self._is_loaded(facts.files):
-            self.give_up("its file has changed since the session was made")
+            self.give_up(_CHANGED)
 
     def _take_failure(self, key: Key | None, failure: Failure) -> None:
         text = f"{failure.text} ({failure.hint})" if failure.hint else failure.text
@@ -292,7 +307,7 @@ class Programs:
         if not found.is_compiled:
             return self._leave(key, "nothing of it is compiled")
         if not self._is_loaded(self._files):
-            return self.give_up("its file has changed since the session was made")
+            return self.give_up(_CHANGED)
         try:
             loaded = _loaded(found, self.request.threads)
         except AutotuneError as error:
@@ -384,18 +399,6 @@ class Programs:
         if outside and not self._is_warned:
             self._is_warned = True
             LOGGER.warning("%s: %s", self.request.name, "; ".join(self.notes[:4]))
-
-
-def _answered_here(job: Job) -> Facts | Prepared | Failure:
-    """Raises UsageError and LogMismatch: of what the caller has asked for, nothing else can be."""
-    from autotune.ort.preparing import answer  # which imports the compiler
-
-    try:
-        return answer(job)
-    except (UsageError, LogMismatch):
-        raise
-    except AutotuneError as error:
-        return Failure(error.message, error.hint)
 
 
 def _is_open(shape: Sequence[Any]) -> bool:

@@ -1,0 +1,148 @@
+"""⑪ ONNX Runtime's bindings, which say what is bound: compiled networks read and write it in place.
+
+bound(onnxruntime) ─► the class IOBinding, a subclass of onnxruntime's own
+array_of(value) ─► the memory of an OrtValue as an array; None where it is none of this CPU's
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_DTYPES = {
+    "float": "float32", "double": "float64", "float16": "float16", "bool": "bool",
+    **{f"{sign}int{n}": f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)},
+}  # fmt: skip
+"""NumPy's names of ONNX Runtime's types; others are left to it."""
+
+
+@cache
+def bound(package: Any) -> type:
+    """The binding class over a package `onnxruntime`."""
+    base: Any = package.IOBinding
+
+    class IOBinding(base):  # type: ignore[misc]
+        """ONNX Runtime's IOBinding. `inputs`, `outputs`: arrays over what is bound, by name.
+
+        None stands for an output that is made for the caller, and for what is no such array
+        (`is_plain` is then False). `results`: outputs of a compiled network, in the order in which
+        they were bound; None where ONNX Runtime has them.
+        """
+
+        def __init__(self, session: Any) -> None:
+            super().__init__(session)
+            self.inputs: dict[str, NDArray[Any] | None] = {}
+            self.outputs: dict[str, NDArray[Any] | None] = {}
+            self.results: list[NDArray[Any]] | None = None
+            self._is_odd = False
+
+        @property
+        def is_plain(self) -> bool:
+            """Whether a compiled network can read and write what is bound."""
+            return not self._is_odd and bool(self.outputs)
+
+        def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+            """See ONNX Runtime's."""
+            super().bind_cpu_input(name, arr_on_cpu)
+            self._keep(self.inputs, name, arr_on_cpu)
+
+        def bind_input(
+            self,
+            name: str,
+            device_type: str,
+            device_id: int,
+            element_type: Any,
+            shape: Sequence[int],
+            buffer_ptr: int,
+        ) -> None:
+            """See ONNX Runtime's."""
+            super().bind_input(name, device_type, device_id, element_type, shape, buffer_ptr)
+            self._keep(self.inputs, name, _at(buffer_ptr, element_type, shape, device_type))
+
+        def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+            """See ONNX Runtime's."""
+            super().bind_ortvalue_input(name, ortvalue)
+            self._keep(self.inputs, name, array_of(ortvalue))
+
+        def bind_output(
+            self,
+            name: str,
+            device_type: str = "cpu",
+            device_id: int = 0,
+            element_type: Any = None,
+            shape: Sequence[int] | None = None,
+            buffer_ptr: int | None = None,
+        ) -> None:
+            """See ONNX Runtime's."""
+            super().bind_output(name, device_type, device_id, element_type, shape, buffer_ptr)
+            if buffer_ptr is None:
+                self.outputs[name] = None
+                self._is_odd |= device_type != "cpu"
+            else:
+                self._keep(self.outputs, name, _at(buffer_ptr, element_type, shape, device_type))
+
+        def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
+            """See ONNX Runtime's."""
+            super().bind_ortvalue_output(name, ortvalue)
+            self._keep(self.outputs, name, array_of(ortvalue))
+
+        def clear_binding_inputs(self) -> None:
+            """See ONNX Runtime's."""
+            super().clear_binding_inputs()
+            self.inputs.clear()
+
+        def clear_binding_outputs(self) -> None:
+            """See ONNX Runtime's."""
+            super().clear_binding_outputs()
+            self.outputs.clear()
+            self.results = None
+
+        def get_outputs(self) -> Any:
+            """See ONNX Runtime's."""
+            if self.results is None:
+                return super().get_outputs()
+            return [package.OrtValue.ortvalue_from_numpy(array) for array in self.results]
+
+        def copy_outputs_to_cpu(self) -> Any:
+            """See ONNX Runtime's."""
+            return super().copy_outputs_to_cpu() if self.results is None else list(self.results)
+
+        def get_outputs_as_ortvaluevector(self) -> Any:
+            """See ONNX Runtime's: of a compiled network's outputs there is none, so it runs."""
+            if self.results is not None:
+                self._session.run_with_iobinding(self._iobinding, None)
+                self.results = None
+            return super().get_outputs_as_ortvaluevector()
+
+        def _keep(self, known: dict[str, Any], name: str, array: Any) -> None:
+            known[name] = array
+            self._is_odd |= not isinstance(array, np.ndarray)
+
+    IOBinding.__module__ = __name__
+    IOBinding.__qualname__ = "IOBinding"
+    return IOBinding
+
+
+def array_of(value: Any) -> NDArray[Any] | None:
+    """The memory of an OrtValue as an array; None where it is no tensor of numbers in this CPU's.
+
+    The array is valid as long as the value is.
+    """
+    if not value.is_tensor() or value.device_name().lower() != "cpu":
+        return None
+    kind = _DTYPES.get(value.data_type().removeprefix("tensor(").removesuffix(")"))
+    return None if kind is None else _at(value.data_ptr(), kind, value.shape(), "cpu")
+
+
+def _at(address: int, element_type: Any, shape: Any, device_type: str) -> NDArray[Any] | None:
+    if device_type != "cpu" or isinstance(element_type, int):
+        return None
+    dtype, extents = np.dtype(element_type), tuple(map(int, shape))
+    memory = (ctypes.c_char * (dtype.itemsize * math.prod(extents))).from_address(int(address))
+    return np.frombuffer(memory, dtype).reshape(extents)
