@@ -2,8 +2,7 @@
 
     import autotune
 
-    for event in autotune.tune("model.onnx", "model.jsonl", trials=200):
-        print(event)
+    print(autotune.tune("model.onnx", "model.jsonl", trials=200))
     autotune.compile("model.onnx", log="model.jsonl").artifact.save("model.atn")
     outputs = autotune.load("model.atn").run({"input": array})
 
@@ -27,13 +26,16 @@ if TYPE_CHECKING:
     from autotune.api.benching import bench as bench
     from autotune.api.compiling import compile as compile
     from autotune.api.model import resume as resume
+    from autotune.api.model import resuming as resuming
     from autotune.api.model import tune as tune
+    from autotune.api.model import tuning as tuning
     from autotune.api.schedule import Schedule as Schedule
     from autotune.api.schedule import StageSchedule as StageSchedule
     from autotune.api.task import Best as Best
     from autotune.api.task import Function as Function
     from autotune.api.task import Task as Task
     from autotune.api.task import TaskTiming as TaskTiming
+    from autotune.api.tune_result import TuneResult as TuneResult
     from autotune.errors import ArtifactError as ArtifactError
     from autotune.errors import AutotuneError as AutotuneError
     from autotune.errors import CodegenError as CodegenError
@@ -135,10 +137,13 @@ _LAZY |= {
     "StageSchedule": "autotune.api.schedule",
     "Task": "autotune.api.task",
     "TaskTiming": "autotune.api.task",
+    "TuneResult": "autotune.api.tune_result",
     "bench": "autotune.api.benching",
     "compile": "autotune.api.compiling",
     "resume": "autotune.api.model",
+    "resuming": "autotune.api.model",
     "tune": "autotune.api.model",
+    "tuning": "autotune.api.model",
     "best_for": "autotune.records",
     "build_network": "autotune.graph.network",
     "chosen": "autotune.graph.network",
@@ -181,6 +186,7 @@ __all__ = [
     "StageSchedule",
     "Task",
     "TaskTiming",
+    "TuneResult",
     "UnsupportedOperator",
     "UsageError",
     "WrongNumbers",
@@ -200,12 +206,14 @@ __all__ = [
     "load",
     "read_log",
     "resume",
+    "resuming",
     "rules",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_seed",
     "te",
     "tune",
+    "tuning",
 ]
 
 
@@ -215,3 +223,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'autotune' has no attribute '{name}'")
     return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

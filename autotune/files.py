@@ -18,7 +18,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 from autotune.errors import AutotuneError, LogBusy, OutputError, UsageError
 from autotune.units import format_bytes
@@ -39,6 +39,17 @@ _LEAST_BYTES = 1 << 20
 """Room that there has to be for any file: its size is hardly known before it is written."""
 
 _named: set[Path] = set()  # names of pending files, removed by a process that exits at once
+
+
+Files: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
+"""A path, or several."""
+
+
+def paths_of(given: Files) -> tuple[Path, ...]:
+    """Paths that are given one by one or together: one alone is not a sequence of letters."""
+    if isinstance(given, str | os.PathLike):
+        return (Path(given),)
+    return tuple(map(Path, given))
 
 
 def open_input(path: Path) -> BinaryIO:

@@ -7,6 +7,8 @@ import statistics
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from autotune.brief import brief
+
 _LEAST_NOISE = 0.002  # however calm the machine
 _FEW = 5  # repeats that say nothing of their spread
 
@@ -25,6 +27,7 @@ class MeasureStatus(StrEnum):
     INACCURATE = "inaccurate"
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class MeasureResult:
     """Outcome of one candidate. All times in seconds.

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -312,15 +311,15 @@ def _tuned(
     if plan.trials:
         log = folder / "low_precision.jsonl"
         n_trials = plan.trials * n_tasks
-        events = autotune.tune(
+        autotune.tune(
             path,
             log,
             trials=n_trials,
             time_s=plan.tune_s,
             threads=plan.threads,
             precision=precision,
+            show="nothing",
         )
-        deque(events, maxlen=0)
         trials = len(read_log(log).records)
     artifact = folder / _ARTIFACT
     done = autotune.compile(path, log, threads=plan.threads, precision=precision)

@@ -12,7 +12,6 @@ shapes come first.
 from __future__ import annotations
 
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,8 +131,8 @@ def measure(model: Model, plan: Plan) -> dict[str, str]:
 def _compiled_model(model: Model, log: Path, plan: Plan) -> tuple[Compiled, float | None]:
     path = log.with_suffix(".onnx")
     onnx.save(model.proto(), path)
-    events = autotune.tune(path, log, trials=plan.trials, time_s=plan.tune_s, threads=plan.threads)
-    deque(events, maxlen=0)
+    trials, time_s = plan.trials, plan.tune_s
+    autotune.tune(path, log, trials=trials, time_s=time_s, threads=plan.threads, show="nothing")
     artifact = autotune.compile(path, log, threads=plan.threads).artifact
     artifact.save(log.with_suffix(".atn"))
     return autotune.load(log.with_suffix(".atn")), artifact.max_error

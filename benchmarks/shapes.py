@@ -115,15 +115,11 @@ def _tune(case: Case, path: Path, log: Path, threads: int, tune_s: float | None)
     from autotune.tuner import spent
 
     if tune_s is not None and log.exists():
-        events = autotune.resume(log, time_s=tune_s)
+        autotune.resume(log, time_s=tune_s, show="nothing")
     elif tune_s is not None:
         dims = case.bound(case.values)
-        events = autotune.tune(path, log, time_s=tune_s, threads=threads, dims=dims)
-    else:
-        return spent(read_log(log)).elapsed_s if log.exists() else 0.0
-    for _ in events:
-        pass
-    return spent(read_log(log)).elapsed_s
+        autotune.tune(path, log, time_s=tune_s, threads=threads, dims=dims, show="nothing")
+    return spent(read_log(log)).elapsed_s if log.exists() else 0.0
 
 
 def _compiled(

@@ -11,7 +11,6 @@ are added to `docs/results/sparse.csv`; a case that is there already is not meas
 from __future__ import annotations
 
 import tempfile
-from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -213,7 +212,7 @@ def _compiled(model: onnx.ModelProto, place: Path, plan: Plan) -> autotune.Model
     if plan.trials:
         n_tasks = len(autotune.build_network(path).tasks)
         trials = plan.trials * n_tasks
-        deque(autotune.tune(path, log, trials=trials, threads=plan.threads), maxlen=0)
+        autotune.tune(path, log, trials=trials, threads=plan.threads, show="nothing")
     compiled = autotune.compile(path, log if plan.trials else None, threads=plan.threads)
     return autotune.Model(compiled.artifact, plan.threads)
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "autotune"
 
 FLOORS = {
+    "brief": 0,
     "cache": 0,
     "dtypes": 0,
     "errors": 0,

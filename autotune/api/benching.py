@@ -8,12 +8,13 @@ from typing import Any
 
 from autotune.api.choosing import tuned_latencies
 from autotune.errors import LogMismatch, UsageError
+from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import model_hash, prepare_model
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.noise import read_usage
 from autotune.network import bench as network_bench
 from autotune.network.artifact import Tuned
-from autotune.network.baselines import Runner, baseline, wide_inputs
+from autotune.network.baselines import BASELINES, Runner, baseline, wide_inputs
 from autotune.network.bench import BenchResult
 from autotune.network.oracles import Original
 from autotune.network.runtime import Model, load
@@ -22,20 +23,41 @@ from autotune.records import best_for, read_log
 
 def bench(
     compiled: Model | str | Path,
-    against: Sequence[str] = (),
-    model: str | Path | None = None,
+    against: str | Sequence[str] = (),
+    model: ModelSource | None = None,
     time_s: float = 2.0,
 ) -> BenchResult:
     """Time `compiled`, a loaded model or the path of an artifact; at least `time_s` per side.
 
-    `against`: names of `network.baselines.BASELINES`, which run the ONNX file that was compiled, or
-    `model`, with as many threads, in turns. Raises MissingDependency where one is not installed.
+    `against`: names of `network.baselines.BASELINES` (a string has commas between them), which run
+    the ONNX file that was compiled, or `model`, with as many threads, in turns. Raises UsageError
+    for other names, MissingDependency where one is not installed.
     """
     ours = compiled if isinstance(compiled, Model) else load(compiled)
-    source, fixed = _onnx_model(ours, Path(model) if model else None) if against else (None, {})
-    baselines = {n: _with(fixed, baseline(n, source, ours.n_threads)) for n in against}
+    names = _baseline_names(against)
+    if not names:
+        return _timed(ours, {}, None, time_s)
+    origin = ours.artifact.model_path if model is None else model
+    if not origin:
+        raise UsageError("what was compiled came from no file", "give the ONNX model: `model`")
+    with model_file(origin) as path:
+        source, fixed = _onnx_model(ours, path)
+        sides = {name: _with(fixed, baseline(name, source, ours.n_threads)) for name in names}
+        return _timed(ours, sides, source, time_s)
+
+
+def _baseline_names(given: str | Sequence[str]) -> tuple[str, ...]:
+    words = given.split(",") if isinstance(given, str) else given
+    names = tuple(dict.fromkeys(word.strip() for word in words if word))
+    for name in names:
+        if name not in BASELINES:
+            raise UsageError(f"there is no '{name}' here", f"known: {', '.join(BASELINES)}")
+    return names
+
+
+def _timed(ours: Model, sides: Mapping[str, Runner], source: Any, time_s: float) -> BenchResult:
     wide = wide_inputs(source)
-    return network_bench.bench(ours, baselines, min_s=time_s, usage=read_usage, wide=wide)
+    return network_bench.bench(ours, sides, min_s=time_s, usage=read_usage, wide=wide)
 
 
 def _with(fixed: Mapping[str, Any], run: Runner) -> Runner:
@@ -43,19 +65,18 @@ def _with(fixed: Mapping[str, Any], run: Runner) -> Runner:
     return (lambda inputs: run({**inputs, **fixed})) if fixed else run
 
 
-def _onnx_model(compiled: Model, path: Path | None) -> tuple[Any, Mapping[str, Any]]:
+def _onnx_model(compiled: Model, source: Path) -> tuple[Any, Mapping[str, Any]]:
     """The ONNX model with the very weights that were compiled, and what its other inputs are.
 
     With constant inputs it is the file itself: where they decide branches, those that are never
     taken may have no meaning at the shapes that were bound.
     """
     artifact = compiled.artifact
-    source = path or Path(artifact.model_path)
     if not source.is_file():
-        raise UsageError(f"there is no model file '{source}'", "name it with --model")
+        raise UsageError(f"there is no model file '{source}'", "name it with `model`")
     if model_hash(source) != artifact.model_hash:
         raise LogMismatch(
-            f"{source} is not the model that was compiled", "name the right one with --model"
+            f"{source} is not the model that was compiled", "name the right one with `model`"
         )
     is_random = artifact.random_weights
     if is_random is None:  # an artifact from before they had to be asked for

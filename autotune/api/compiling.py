@@ -6,6 +6,7 @@ plan(model, log, …) ─► compile_plan(plan) ─► Compiled: the artifact, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,11 +28,14 @@ from autotune.api.sizing import fitting
 from autotune.api.sources import total_bytes
 from autotune.api.splitting import check_split, split_of
 from autotune.api.warm import Note
+from autotune.brief import brief
 from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
 from autotune.errors import AutotuneError, LogMismatch, UsageError
+from autotune.files import Files, paths_of
 from autotune.graph.network import Network, under_names_of
 from autotune.graph.reader.constant_inputs import constants_from_json
+from autotune.graph.reader.model_files import ModelSource, is_path, model_file
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.network.accuracy import Report, joint_report
@@ -128,7 +132,7 @@ def plan(
 
 
 def compile(
-    model: str | Path | None = None,
+    model: ModelSource | None = None,
     log: str | Path | None = None,
     *,
     threads: int | None = None,
@@ -139,7 +143,7 @@ def compile(
     max_error: float | None = None,
     precision: str | None = None,
     random_weights: bool | None = None,
-    operators: Sequence[str | Path] = (),
+    operators: Files = (),
     check: bool = True,
     check_inputs: Given = None,
     fallback: bool = True,
@@ -151,6 +155,7 @@ def compile(
 ) -> Compiled:
     """Compile `model` from the best records of `log`; the words are those of the command line.
 
+    `model`: the path of an ONNX file, its bytes, or an `onnx.ModelProto`; None: that of the log.
     Tasks without a record take the program that the analytic cost model chooses, so a log is not
     needed. `check_inputs`: your own, of one inference or of several. `dims`: extents of dimensions
     by name, see `bindings`; `constants`: inputs that are the same in every inference. `fallback`:
@@ -159,31 +164,36 @@ def compile(
     extent is computed, by the variants that there are. `note` is told, in a line each, what a
     user should know. See `compile_plan` for errors.
     """
-    path, log_path = Path(model) if model else None, Path(log) if log else None
-    chosen_plan = plan(
-        path,
-        log_path,
-        shapes,
-        target,
-        threads,
-        max_error,
-        random_weights,
-        dims,
-        constants,
-        precision,
-    )
-    store = program_store() if cache else None
-    chosen_plan = replace(
-        chosen_plan, fallback=fallback, keep_cut=keep_cut, store=store, split=split
-    )
-    if max_size is not None:
-        n_bytes = round(max_size * total_bytes(chosen_plan.model))
-        chosen_plan = replace(chosen_plan, max_bytes=n_bytes)
-    if operators:
-        chosen_plan = replace(chosen_plan, operators=tuple(map(str, operators)))
-    return compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
+    with nullcontext() if model is None else model_file(model) as path:
+        chosen_plan = plan(
+            path,
+            Path(log) if log else None,
+            shapes,
+            target,
+            threads,
+            max_error,
+            random_weights,
+            dims,
+            constants,
+            precision,
+        )
+        store = program_store() if cache else None
+        chosen_plan = replace(
+            chosen_plan, fallback=fallback, keep_cut=keep_cut, store=store, split=split
+        )
+        if max_size is not None:
+            n_bytes = round(max_size * total_bytes(chosen_plan.model))
+            chosen_plan = replace(chosen_plan, max_bytes=n_bytes)
+        if operators:
+            files = tuple(map(str, paths_of(operators)))
+            chosen_plan = replace(chosen_plan, operators=files)
+        done = compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
+    if model is None or is_path(model):
+        return done
+    return replace(done, artifact=_from(done.artifact, model_path=""))
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """An artifact, and the report of its check; None where it was not checked."""
@@ -304,12 +314,13 @@ def _named(
     artifact: Artifact, plan: Plan, tuned: Mapping[str, Tuned], tasks: tuple[str, ...]
 ) -> Artifact:
     """`artifact` with where it comes from and what is known of its tasks."""
-    path = str(plan.model.resolve())
+    return _from(artifact, tuned=tuned, tasks=tasks, model_path=str(plan.model.resolve()))
 
-    def named(one: Artifact) -> Artifact:
-        return replace(one, tuned=tuned, tasks=tasks, model_path=path)
 
-    return replace(named(artifact), others=tuple(map(named, artifact.others)))
+def _from(artifact: Artifact, **known: Any) -> Artifact:
+    """`artifact`, and each of its variants, with these fields."""
+    others = tuple(replace(other, **known) for other in artifact.others)
+    return replace(artifact, **known, others=others)
 
 
 def _has_random_weights(model: Path, header: Header) -> bool:
@@ -319,17 +330,20 @@ def _has_random_weights(model: Path, header: Header) -> bool:
     return header.random_weights and model_hash(model) == header.model_hash
 
 
+_NAME_IT = "name the model: `autotune.compile(MODEL, log=LOG)`"
+
+
 def _model_of(log: Log) -> Path:
     """The model that a log was made for, if it is still the same file."""
     path = Path(log.header.model_path)
+    if not log.header.model_path:
+        raise UsageError("the log was made for a model in memory", _NAME_IT)
     if not path.is_file():
-        raise UsageError(
-            f"the model of the log is gone: {path}", "name it: autotune compile MODEL --log LOG"
-        )
+        raise UsageError(f"the model of the log is gone: {path}", _NAME_IT)
     if model_hash(path) != log.header.model_hash:
         raise LogMismatch(
             f"{path} is not the model that the log was made for: its contents have changed",
-            "if that is meant, name it: autotune compile MODEL --log LOG",
+            f"if that is meant, {_NAME_IT}",
         )
     return path
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from autotune.brief import brief, brief_value
 from autotune.codegen.compile import assembly, optimised_module
 from autotune.errors import ScheduleError, UsageError
 from autotune.loopir.lower import lower
@@ -83,6 +84,9 @@ class Schedule:
             )
         return StageSchedule(self, stage)
 
+    def __repr__(self) -> str:
+        return f"Schedule({len(self._steps)} steps; stages: {brief_value(self.stages)})"
+
     def __str__(self) -> str:
         return str(self._state)
 
@@ -145,6 +149,7 @@ class Schedule:
         return "\n".join(["def schedule(s):", *lines, ""])
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class LoopProgram:
     """A lowered schedule; printing it shows the loop IR."""

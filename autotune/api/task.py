@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +25,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.api.model import resume, tune_network
+from autotune.api.model import resuming, tune_network
 from autotune.api.schedule import Schedule
 from autotune.api.showing import Show, showing
+from autotune.api.tune_result import Events
+from autotune.brief import brief, cut
 from autotune.config import resolve
 from autotune.errors import DefinitionError, LogMismatch, UsageError
 from autotune.graph.network import Call, Network, Port
@@ -46,13 +48,14 @@ from autotune.te.dag import ComputeDAG
 from autotune.te.language import dag_of
 from autotune.te.strides import dense
 from autotune.te.values import Tensor, numbered
-from autotune.tuner import Event, arithmetic_s, dots_of
+from autotune.tuner import arithmetic_s, dots_of
 from autotune.units import format_seconds
 
 Array: TypeAlias = NDArray[Any]
 Workload: TypeAlias = Callable[..., Tensor | Sequence[Tensor]]
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Best:
     """The fastest program of a task in a log: its latency in seconds, and its schedule."""
@@ -94,7 +97,7 @@ class Task:
         self._log: Path | None = None
 
     def __repr__(self) -> str:
-        return f"Task({self.name}, {self.key}, {self.threads} threads)"
+        return cut(f"Task({self.name}, {self.key}, {self.threads} threads)")
 
     @property
     def key(self) -> str:
@@ -135,7 +138,7 @@ class Task:
         log: str | Path | None = None,
         rules: Sequence[Rule] = (),
         **settings: Any,
-    ) -> Generator[Event, None, None]:
+    ) -> Events:
         """Search, as an iterator of events (`tuner.events`).
 
         `log`: a file to write, or one of this task to go on with; by default one that lasts as long
@@ -148,13 +151,12 @@ class Task:
             self._require_resumable(path, settings)
             self._log = path
             limit = settings.get("max_error")
-            yield from resume(path, trials=trials, time_s=time_s, max_error=limit, rules=rules)
-            return
+            return resuming(path, trials=trials, time_s=time_s, max_error=limit, rules=rules)
         target = target_name(self.target)
         given = {"trials": trials, "time_s": time_s, "threads": self.threads, "target": target}
         config = resolve(settings.pop("preset", None), given | settings).config
         self._log = path
-        yield from tune_network(self.network(), path, config, self.source, rules=rules)
+        return tune_network(self.network(), path, config, self.source, rules=rules)
 
     def best(self, log: str | Path | None = None) -> Best:
         """The best program in `log`, by default that of the last `tune`.
@@ -224,7 +226,7 @@ class Task:
         if self._log is None:
             folder = Path(tempfile.mkdtemp(prefix="autotune-"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            return folder / f"{self.name}.jsonl"
+            return folder / "task.jsonl"
         return self._log
 
     def _require_resumable(self, path: Path, settings: Mapping[str, Any]) -> None:
@@ -324,6 +326,9 @@ class Function:
         self.model = Model(artifact, threads)
         self._names = [p.name for p in dag.placeholders if not p.constant]
 
+    def __repr__(self) -> str:
+        return cut(f"Function({self.model!r})")
+
     def __call__(
         self, *inputs: Array, out: Array | Sequence[Array] | None = None
     ) -> Array | tuple[Array, ...]:
@@ -343,6 +348,7 @@ class Function:
         self.artifact.save(Path(path))
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class TaskTiming:
     """Latencies of a built task. `flops`: of one call.

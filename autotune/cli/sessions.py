@@ -12,14 +12,14 @@ from types import FrameType
 from typing import Any
 
 from autotune.api.session import OpenSession
+from autotune.api.tune_result import require_valid
 from autotune.api.tuning import Tuning
 from autotune.cli.console import say, say_note
 from autotune.cli.progress import JsonLines
 from autotune.cli.signals import ENDS, end_now, exit_code, handled
 from autotune.display.lines import summary_lines
 from autotune.display.renderers import Plain, Renderer, table_on_stderr
-from autotune.errors import ExitCode, NoValidSchedule
-from autotune.records import Log
+from autotune.errors import ExitCode
 from autotune.tuner import NoiseNoticed, SessionFinished, StopReason
 
 
@@ -60,7 +60,7 @@ def run_session(session: OpenSession, events: str | None) -> int:
     renderer = make_renderer(events, stop)
     with stop.installed():
         finished = _show(tuning, renderer)
-    return _conclude(finished, path, session.log, stop, quiet=events is not None)
+    return _conclude(finished, path, stop, quiet=events is not None)
 
 
 def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
@@ -85,28 +85,18 @@ def _show(tuning: Tuning, renderer: Renderer) -> SessionFinished:
     return finished
 
 
-def _conclude(finished: SessionFinished, path: Path, log: Log, stop: StopFlag, quiet: bool) -> int:
+def _conclude(finished: SessionFinished, path: Path, stop: StopFlag, quiet: bool) -> int:
     if not quiet:
         for line in summary_lines(finished):
             say(line)
         say(f"log: {path}")
-    ids = {key: i for i, (key, _) in enumerate(log.header.tasks)}
     if finished.untried:
         say_note(f"{len(finished.untried)} tasks were not reached; compile takes their default")
     if finished.reason is StopReason.INTERRUPTED:
         number = stop.number or signal.SIGINT
         say(f"{ENDS[signal.Signals(number)]}; go on with: autotune resume {path}")
         return exit_code(number)
-    if finished.invalid:
-        names = ", ".join(str(ids[key]) for key in finished.invalid)
-        raise NoValidSchedule(
-            f"no candidate of task {names} was valid ({_causes(finished)})",
-            f"see why: autotune explain {path} --task {ids[finished.invalid[0]]}",
-        )
+    require_valid(finished, path)
     if not quiet:
         say(f"next: autotune compile --log {path}")
     return ExitCode.OK
-
-
-def _causes(finished: SessionFinished) -> str:
-    return ", ".join(f"{n} {status}" for status, n in finished.failures.items())

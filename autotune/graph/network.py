@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from autotune.brief import brief
 from autotune.config import PRECISIONS
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.channels_first import channels_first_groups
@@ -32,6 +33,7 @@ from autotune.graph.passes.pipeline import Pass, prepare, prepared
 from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
+from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
 from autotune.graph.refusals import require_supported
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
@@ -62,6 +64,7 @@ class Port:
     limit: int = FLAGS
 
 
+@brief
 @dataclass(frozen=True)
 class Call:
     """One call of a task: the values and arrays for its placeholders and outputs.
@@ -78,6 +81,7 @@ class Call:
     narrowable: tuple[str, ...] = ()
 
 
+@brief
 @dataclass(frozen=True)
 class Chain:
     """Alternatives: the call `whole`, or the calls at positions `parts`, in order.
@@ -89,6 +93,7 @@ class Chain:
     parts: tuple[int, ...]
 
 
+@brief
 @dataclass(frozen=True)
 class Network:
     """A model as calls of tasks, in topological order, and the `chains` among them.
@@ -245,14 +250,14 @@ def _sum_s(table: Mapping[str, float], tasks: Iterable[str]) -> float:
 
 
 def build_network(
-    path: str | Path,
+    model: ModelSource,
     shapes: Shapes | None = None,
     random_weights: bool = False,
     operators: UserOperators | None = None,
     constants: Constants | None = None,
     precision: str = "f32",
 ) -> Network:
-    """Read an ONNX model and split it into fused subgraphs.
+    """Read an ONNX model (a path, bytes or a ModelProto) and split it into fused subgraphs.
 
     `shapes` binds dynamic dimensions of inputs by name, `constants` whole inputs. `random_weights`:
     give a model that comes without weights (each is a ConstantOfShape) random ones. `operators`:
@@ -261,8 +266,9 @@ def build_network(
     names the operator, its node and the model's opset. Whatever else goes wrong is a ModelError
     too: a file may be damaged in any way.
     """
-    model = named(lambda: load_model(path, shapes, random_weights, constants))
-    network = network_of(model, Path(path).stem, model_hash(path), operators, precision)
+    with model_file(model) as path:
+        loaded = named(lambda: load_model(path, shapes, random_weights, constants))
+        network = network_of(loaded, path.stem, model_hash(path), operators, precision)
     return replace(network, random_weights=random_weights, constant_inputs=dict(constants or {}))
 
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from autotune.brief import brief
 from autotune.dtypes import dtype_bytes
 from autotune.te.dag import Compute
 from autotune.te.expr import Axis, Expr, Tensor
@@ -133,6 +134,7 @@ class Packing:
     indices: tuple[Expr, ...]
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One flat parallel loop. `buffers` are the pointer arguments in order, by buffer name.
@@ -148,6 +150,7 @@ class Kernel:
     head: Body = ()
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Program:
     """A lowered task: kernels to run one after another, a barrier between any two.

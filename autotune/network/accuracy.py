@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.brief import brief
 from autotune.network.differences import TOLERANCE, Difference, is_float, relative_rms
 from autotune.network.quantised_outputs import steps_apart
 
@@ -29,6 +30,7 @@ GIVEN = "given"
 _MOST_LINES = 8
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class OutputAccuracy:
     """One output over all that it was checked on.
@@ -64,6 +66,7 @@ class OutputAccuracy:
         return text
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Report:
     """A check that was passed.

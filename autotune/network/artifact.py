@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.brief import brief
 from autotune.codegen.memory import aligned
 from autotune.dtypes import PORT_TYPES, stored_dtype
 from autotune.errors import ArtifactError, UsageError
@@ -141,6 +142,7 @@ class Tuned:
     n_threads: int
 
 
+@brief
 @dataclass(frozen=True)
 class Artifact:
     """Everything needed to run a network on `target`.

@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.brief import cut
 from autotune.measure.noise import Noise, Usage, judge
 from autotune.network.baselines import Runner
 from autotune.network.core_latency import CoreLatency
 from autotune.network.differences import flat_outputs, max_error
 from autotune.network.runtime import Model, random_inputs
+from autotune.units import format_seconds
 
 BLOCK_S = 0.15
 PAUSE_S = 0.03
@@ -32,7 +34,7 @@ PAUSE_S = 0.03
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Timing:
     """Latencies of single inferences in seconds, in order of measurement.
 
@@ -48,6 +50,10 @@ class Timing:
     def median_s(self) -> float:
         """Median latency."""
         return statistics.median(self.times_s)
+
+    def __repr__(self) -> str:
+        text = f"{format_seconds(self.median_s)}, {len(self.times_s)} runs"
+        return f"Timing({text}, {self.n_threads} threads)"
 
     def to_json(self) -> dict[str, float | int | None]:
         """Summary with the names that the command line documents."""
@@ -65,7 +71,7 @@ class Timing:
         return data
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BenchResult:
     """Timings of the compiled model and of each requested baseline, by name.
 
@@ -92,6 +98,12 @@ class BenchResult:
     def ratio(self) -> float | None:
         """Our median over the best baseline's: below 1 we are faster than all."""
         return max(self.ratios.values(), default=None)
+
+    def __repr__(self) -> str:
+        sides = {"autotune": self.autotune, **self.baselines}
+        medians = ", ".join(f"{n} {format_seconds(t.median_s)}" for n, t in sides.items())
+        ratio = "" if self.ratio is None else f", ratio {self.ratio:.3f}"
+        return cut(f"BenchResult({medians}{ratio})")
 
     def to_json(self) -> dict[str, Any]:
         """`{"autotune": {…}, "onnxruntime": {…} or null, "ratio": ours/theirs or null}`.

@@ -209,7 +209,10 @@ def _compile(
     """
     programs = {unit.prefix: unit.program for unit in units}
     of = package_key() if store else ""
-    keys = [key_of("object", of, LLVM_VERSION, repr(target), prefix) for prefix in programs]
+    keys = [
+        key_of("object", of, LLVM_VERSION, json.dumps(target.to_json()), prefix)
+        for prefix in programs
+    ]
     named = list(programs.items())
     objects = cached_map(partial(_object, target), named, keys, store, bytes, bytes, tell)
     return dict(zip(programs, objects, strict=True))

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from onnx import ModelProto, NodeProto
 
 from autotune import __version__
+from autotune.brief import brief
 from autotune.codegen.memory import aligned
 from autotune.graph.cut import Cut, Segment
 from autotune.graph.network import Port
@@ -41,6 +42,7 @@ ONNX_TASK = "onnxruntime"
 """The beginning of the keys that segments of ONNX Runtime have in a profile, beside tasks."""
 
 
+@brief
 @dataclass(frozen=True)
 class HybridSegment:
     """One segment: a compiled network, or an ONNX file.
@@ -60,6 +62,7 @@ class HybridSegment:
         return f"ONNX Runtime: {', '.join(counted)}"
 
 
+@brief
 @dataclass(frozen=True)
 class HybridArtifact(Artifact):
     """A model as `segments`; `kernels` has those of all of them, and a row for each ONNX file.

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.brief import brief
 from autotune.network.artifact import KernelInfo, Tuned
 from autotune.network.hybrid import ONNX_TASK
 from autotune.network.runtime import Model, random_inputs
@@ -54,6 +55,7 @@ class TaskTime:
         return (self.ratio or 0.0) > SLOW_RATIO
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class NetworkProfile:
     """Every task, in order of first call, and the whole inference, which was not profiled."""

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from autotune.brief import cut
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import load_libgomp, team
@@ -75,13 +76,13 @@ def model_of(artifact: Artifact, n_threads: int | None = None) -> Model:
 
     Raises MissingDependency for one of which a part runs in ONNX Runtime, where that is missing.
     """
-    from autotune.network.hybrid import HybridArtifact  # which imports this module
+    if type(artifact) is Artifact:
+        return Model(artifact, n_threads)
+    from autotune.network.hybrid import HybridArtifact  # which imports this module, and `onnx`
+    from autotune.network.hybrid_runtime import HybridModel
 
-    if isinstance(artifact, HybridArtifact):
-        from autotune.network.hybrid_runtime import HybridModel
-
-        return HybridModel(artifact, n_threads)
-    return Model(artifact, n_threads)
+    assert isinstance(artifact, HybridArtifact)
+    return HybridModel(artifact, n_threads)
 
 
 class Model:
@@ -147,7 +148,8 @@ class Model:
     def __repr__(self) -> str:
         ins, outs = map(_ends_text, (self.artifact.inputs, self.artifact.outputs))
         shapes = f", {len(self.variants)} variants" if self._others else ""
-        return f"Model({self.artifact.name}: {ins} -> {outs}, {self.n_threads} threads{shapes})"
+        name, threads = self.artifact.name, self.n_threads
+        return cut(f"Model({name}, {threads} threads{shapes}: {ins} -> {outs})")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Model, (self.artifact, self.n_threads)

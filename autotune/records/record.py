@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from autotune.brief import brief
 from autotune.config import MOST_THREADS, TuneConfig
 from autotune.errors import LogMismatch
 from autotune.records.typed import require_types
@@ -32,6 +33,7 @@ FORMAT = "autotune-log"
 VERSION = 1
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class HeaderVariant:
     """One combination of shapes of a model that is tuned for several, as `Header` says them.
@@ -44,6 +46,7 @@ class HeaderVariant:
     tasks: tuple[tuple[str, int], ...]
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class HeaderNetwork:
     """One of the networks that a model may become, in one precision, as `Header` says them.
@@ -55,6 +58,7 @@ class HeaderNetwork:
     parts: dict[str, tuple[str, ...]]
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Header:
     """What a run is about. `tasks`: (workload key, occurrences in the model), in model order.
@@ -102,6 +106,7 @@ class Header:
         return found
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A task's computation under its structural key; `label` is for people."""
@@ -111,6 +116,7 @@ class Workload:
     label: str = ""
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class MeasureRecord:
     """One measured candidate. `elapsed_s`: session time spent when it was written.
@@ -146,6 +152,7 @@ class MeasureRecord:
         return self.steps_json.count('"step":')
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class End:
     """A run stopped in an orderly way, for `reason`, with these totals of the whole log.
@@ -167,6 +174,7 @@ class End:
 Entry: TypeAlias = Header | Workload | MeasureRecord | End
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Log:
     """Everything a log file holds. `torn`: its last line was cut off by a kill."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autotune.brief import brief
 from autotune.errors import ScheduleError
 from autotune.schedule.region import Depth, Extent, deeper
 from autotune.te.dag import Compute, ComputeDAG
@@ -75,6 +76,7 @@ class Attach:
     iter: str
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A computation, its loops outermost first, and where it is computed (`attach` None: root).
@@ -212,6 +214,7 @@ class Rewritten:
     transformed: tuple[Transformed, ...]
 
 
+@brief
 @dataclass(frozen=True)
 class State:
     """Stages in topological order over the DAG as rewritten by the steps.

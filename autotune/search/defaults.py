@@ -58,7 +58,14 @@ def default_candidate(
 def candidate_key(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) -> str:
     """A digest of all that `default_candidate` depends on."""
     text = json.dumps(dag_to_json(dag), sort_keys=True)
-    return key_of("default", package_key(), text, repr(target), str(n_threads), repr(max_error))
+    return key_of(
+        "default",
+        package_key(),
+        text,
+        json.dumps(target.to_json()),
+        str(n_threads),
+        repr(max_error),
+    )
 
 
 def encode(candidate: Candidate) -> bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from autotune.brief import brief
 from autotune.errors import UsageError
 from autotune.target.isa import (
     EMULATION,
@@ -34,6 +35,7 @@ from autotune.target.tiles import Permission, tile_permission
 _CPU_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Target:
     """A CPU as the compiler sees it.

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from autotune.brief import brief
 from autotune.dtypes import is_float
 from autotune.te.expr import (
     BOOL,
@@ -58,6 +59,7 @@ class Placeholder:
         return self.tensor.name
 
 
+@brief
 @dataclass(frozen=True)
 class Compute:
     """`tensor[axes] = body` for every point of `axes`; `body` may be a Reduce."""
@@ -113,6 +115,7 @@ def compute(name: str, axes: Sequence[Axis], body: Expr) -> Compute:
     return Compute(Tensor(name, shape, dtype_of(body)), tuple(axes), body)
 
 
+@brief
 @dataclass(frozen=True)
 class ComputeDAG:
     """Operations in topological order and the names of those that are results."""

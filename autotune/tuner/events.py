@@ -10,6 +10,7 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
+from autotune.brief import brief
 from autotune.measure.noise import Noise
 from autotune.result import MeasureResult
 from autotune.tuner.budget import Budget, StopReason, TaskStop
@@ -17,6 +18,7 @@ from autotune.tuner.task import TuningTask
 from autotune.tuner.totals import Totals
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
     """How far a task has come: `untuned_s` is the latency of its default program.
@@ -31,6 +33,7 @@ class TaskProgress:
     stop: TaskStop | None = None
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
     """Tuning begins, after `n_replayed` trials of the log were taken over."""
@@ -51,6 +54,7 @@ class TaskSelected:
     gain_s: float
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class BatchMeasured:
     """A batch is measured and in the log. `best_s` and `n_trials` are the task's, after it."""
@@ -102,6 +106,7 @@ class NoiseNoticed:
     noise: Noise
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class SessionFinished:
     """The end. `seconds` is where the time went: search, measure, model, build, run.

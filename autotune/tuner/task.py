@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.brief import brief
 from autotune.te.dag import ComputeDAG
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class TuningTask:
     """What is tuned. `weight`: calls per inference, on average where the model has several shapes.

@@ -307,7 +307,7 @@ def test_a_log_beside_the_model_is_used_if_it_fits(
 
     monkeypatch.setattr(cached, "compile_model", compile_noted)
     log = path.with_suffix(".jsonl")
-    list(ort.tune(path, log, trials=2, threads=1))
+    ort.tune(path, log, trials=2, threads=1)
     ort.InferenceSession(path)
     session_of(path, log=log)
     saved(STATIC.replace("Abs", "Exp"))

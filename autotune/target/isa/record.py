@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autotune.brief import brief
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileUnit:
@@ -76,6 +78,7 @@ class MultiplyAdd:
         return 2 * self.terms * vector_bits // self.accumulator_bits
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Isa:
     """A level of an instruction set.

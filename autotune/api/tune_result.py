@@ -1,0 +1,87 @@
+"""⑪ A search from its first event to its last: what it found, or why it found nothing.
+
+run_to_end(start, log, show) ─► TuneResult
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from autotune.api.showing import Show, showing
+from autotune.errors import NoValidSchedule
+from autotune.records import read_log
+from autotune.tuner import Event, SessionFinished, StopReason
+from autotune.units import format_seconds
+
+Events: TypeAlias = Generator[Event, None, None]
+"""A search, event by event; to close it ends the search in an orderly way."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TuneResult:
+    """What a search has left behind: its `log`, and the latency of the network in seconds.
+
+    `before`: untuned, `after`: from the log, as sums over the same calls; None where nothing can be
+    compared. `finished`: the last event, which tells the rest.
+    """
+
+    log: Path
+    finished: SessionFinished
+
+    @property
+    def before(self) -> float | None:
+        """Latency of the programs that the analytic cost model chooses, in seconds."""
+        return self.finished.totals.untuned_s or None
+
+    @property
+    def after(self) -> float | None:
+        """Latency of the best programs of the log, in seconds."""
+        return self.finished.totals.tuned_s or None
+
+    @property
+    def trials(self) -> int:
+        """How many candidates have been measured, those of earlier runs of the log included."""
+        return self.finished.n_trials
+
+    def __repr__(self) -> str:
+        seconds = "nothing to compare"
+        if self.before and self.after:
+            seconds = f"{format_seconds(self.before)} -> {format_seconds(self.after)}"
+        return f"TuneResult({_ending(str(self.log))}: {seconds}, {self.trials} trials)"
+
+
+def _ending(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"…{text[-_MOST_SHOWN:]}"
+
+
+_MOST_SHOWN = 120
+"""Characters of a path that are shown."""
+
+
+def run_to_end(start: Callable[[], Events], log: Path, show: Show) -> TuneResult:
+    """Show a search as `show` says, until it ends. Raises as the search, and as `require_valid`."""
+    finished: Event | None = None
+    with showing(show) as tell, closing(start()) as events:
+        for event in events:
+            tell(event)
+            finished = event
+    assert isinstance(finished, SessionFinished)
+    require_valid(finished, log)
+    return TuneResult(log, finished)
+
+
+def require_valid(finished: SessionFinished, log: Path) -> None:
+    """Raise NoValidSchedule where no candidate of a task works and the search was not stopped."""
+    if not finished.invalid or finished.reason is StopReason.INTERRUPTED:
+        return
+    ids = {key: str(i) for i, (key, _) in enumerate(read_log(log).header.tasks)}
+    names = [ids[key] for key in finished.invalid]
+    causes = ", ".join(f"{n} {status}" for status, n in finished.failures.items())
+    raise NoValidSchedule(
+        f"no candidate of task {', '.join(names)} was valid ({causes})",
+        f"see why: autotune explain {log} --task {names[0]}",
+    )

@@ -1,0 +1,58 @@
+"""① A model as a file, whatever form it was given in: a path, the bytes of a file, a ModelProto."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+from onnx import ModelProto
+
+from autotune.errors import UsageError
+
+ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto"
+"""The path of an ONNX file, its contents, or the model that `onnx` makes of them."""
+
+_MOST_BYTES = (2 << 30) - 1
+"""Most bytes of a protocol buffer; a larger model has its weights beside it."""
+
+
+@contextmanager
+def model_file(model: ModelSource, name: str = "model") -> Iterator[Path]:
+    """The file of a model; one that was given otherwise is written to a temporary folder.
+
+    `name`: of the temporary file. Raises UsageError for what is no model.
+    """
+    if is_path(model):
+        yield Path(model)  # type: ignore[arg-type]
+        return
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        path = Path(folder) / f"{name}.onnx"
+        _write(model, path)
+        yield path
+
+
+def is_path(model: object) -> bool:
+    """Whether a model is given by its path."""
+    return isinstance(model, str | os.PathLike)
+
+
+def _write(model: object, path: Path) -> None:
+    match model:
+        case bytes() | bytearray() | memoryview():
+            path.write_bytes(model)
+        case ModelProto() if model.ByteSize() > _MOST_BYTES:
+            copy = ModelProto()
+            copy.CopyFrom(model)
+            onnx.save(copy, str(path), save_as_external_data=True, location=f"{path.name}.data")
+        case ModelProto():
+            path.write_bytes(model.SerializeToString(deterministic=True))
+        case _:
+            raise UsageError(
+                f"a {type(model).__name__} is no model",
+                "give the path of an ONNX file, its bytes, or an onnx.ModelProto",
+            )
