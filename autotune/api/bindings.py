@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import UsageError
+from autotune.graph.constant_values import Constants, require_constant
 from autotune.graph.network import Network, build_network
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.constant_inputs import Constants, bind_constants, require_constant
+from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.variants import unified

@@ -33,8 +33,8 @@ from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
 from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.files import Files, paths_of
+from autotune.graph.constant_values import constants_from_json
 from autotune.graph.network import Network, under_names_of
-from autotune.graph.reader.constant_inputs import constants_from_json
 from autotune.graph.reader.model_files import ModelSource, is_path, model_file
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights

@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 from autotune.api.bindings import Variant, networks_of
 from autotune.errors import MissingDependency, ModelError, NotCompilable, UsageError
+from autotune.graph.constant_values import Constants
 from autotune.graph.cut import Cut, Outside, Segment, cut_model, loadable_forms
 from autotune.graph.ir import Shape
 from autotune.graph.network import Network, Port
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.constant_inputs import Constants
 from autotune.measure.noise import judge, read_usage
 from autotune.network.baselines import blamed, onnxruntime_runner
 from autotune.network.bench import interleave

@@ -25,10 +25,10 @@ from autotune.api.operators import operators_of
 from autotune.api.warm import Note
 from autotune.config import AUTO, PRECISIONS
 from autotune.errors import WrongNumbers
+from autotune.graph.constant_values import Constants
 from autotune.graph.mixture import Mixture
 from autotune.graph.network import Call, Network, chosen
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.constant_inputs import Constants
 from autotune.network.variants import tasks_of, unified
 from autotune.records import MeasureRecord
 from autotune.target import Target

@@ -11,10 +11,11 @@ from autotune.api.choosing import Plan
 from autotune.api.operators import operators_of
 from autotune.config import AUTO
 from autotune.errors import AutotuneError, UnsupportedOperator, UsageError
+from autotune.graph.constant_values import Constants
 from autotune.graph.ir import Graph
 from autotune.graph.network import build_network, prepared_graphs
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.constant_inputs import Constants, bind_constants
+from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Place, Shapes, symbols
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.samples import PROOF_EXTENTS, sample_axes

@@ -29,9 +29,9 @@ from autotune.api.warm import Note, warm_start
 from autotune.config import TuneConfig
 from autotune.dtypes import dtype_bytes
 from autotune.errors import LogMismatch, NoValidSchedule
+from autotune.graph.constant_values import constants_to_json
 from autotune.graph.mixture import merged_weights, replaced
 from autotune.graph.network import Network
-from autotune.graph.reader.constant_inputs import constants_to_json
 from autotune.machine import Limits, read_limits
 from autotune.measure.build import build_program
 from autotune.measure.local import LocalDevice

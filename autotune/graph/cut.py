@@ -17,6 +17,7 @@ from pathlib import Path
 from onnx import ModelProto, ValueInfoProto
 
 from autotune.errors import AutotuneError, ModelError
+from autotune.graph.constant_values import Constants
 from autotune.graph.cut_cost import SMALL, is_worth_a_cut
 from autotune.graph.ir import Array
 from autotune.graph.network import (
@@ -29,7 +30,6 @@ from autotune.graph.network import (
     under_names_of,
 )
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.onnx_nodes import type_of
 from autotune.graph.reader.onnx_reader import (

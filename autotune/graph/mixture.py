@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from autotune.config import PRECISIONS
+from autotune.graph.constant_values import Constants
 from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.passes.float_integers import has_exact_floats
 from autotune.graph.passes.pipeline import prepare_first, prepare_rest
 from autotune.graph.passes.precision import narrowable
-from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import load_model, model_hash

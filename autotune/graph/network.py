@@ -24,13 +24,13 @@ from autotune.brief import brief
 from autotune.config import PRECISIONS
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.channels_first import channels_first_groups
+from autotune.graph.constant_values import Constants
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
 from autotune.graph.joined_groups import joined_groups
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
 from autotune.graph.passes.pipeline import Pass, prepare, prepared
-from autotune.graph.reader.constant_inputs import Constants
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.model_files import ModelSource, model_file

@@ -27,7 +27,7 @@ from autotune.codegen.memory import aligned
 from autotune.dtypes import PORT_TYPES, stored_dtype
 from autotune.errors import ArtifactError, UsageError
 from autotune.files import open_input, replacing
-from autotune.graph.reader.constant_inputs import constants_from_json, constants_to_json
+from autotune.graph.constant_values import constants_from_json, constants_to_json
 from autotune.network import container
 from autotune.network.container import (
     CONSTANTS,

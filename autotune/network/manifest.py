@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune.config import MOST_THREADS, PRECISION_NAMES
 from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes, stored_dtype
-from autotune.graph.reader.constant_inputs import constants_from_json
+from autotune.graph.constant_values import constants_from_json
 from autotune.network.container import CONSTANTS, object_name, require
 from autotune.network.entry import ARENA, FIRST_BOUND
 from autotune.target import Target

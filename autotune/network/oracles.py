@@ -23,7 +23,8 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import MissingDependency, ModelError
-from autotune.graph.reader.constant_inputs import Constants, fed, shapes_of
+from autotune.graph.constant_values import Constants
+from autotune.graph.reader.constant_inputs import fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.onnx_reader import bind_inputs, prepare_model, read_file
 from autotune.graph.reader.opsets import opset_of

@@ -24,7 +24,7 @@ from autotune.api.warm import Note
 from autotune.cache import Store, cache_folder, key_of, package_key
 from autotune.errors import AutotuneError, ModelError
 from autotune.files import open_input
-from autotune.graph.reader.constant_inputs import constants_to_json
+from autotune.graph.constant_values import constants_to_json
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.network.artifact import Artifact
 from autotune.ort.request import MOST_BYTES, Request

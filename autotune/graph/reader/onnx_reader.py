@@ -33,9 +33,10 @@ from onnx import (
 from autotune import dtypes
 from autotune.errors import ModelError, NotCompilable, UsageError
 from autotune.files import open_input, require_regular
+from autotune.graph.constant_values import Constants
 from autotune.graph.ir import OPSET
 from autotune.graph.operators.table import DTYPES
-from autotune.graph.reader.constant_inputs import Constants, bind_constants, fed, shapes_of
+from autotune.graph.reader.constant_inputs import bind_constants, fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.node_order import names_read, put_in_order
 from autotune.graph.reader.opsets import opset_of, require_known_versions, schema_of
