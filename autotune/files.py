@@ -17,10 +17,11 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from autotune.errors import AutotuneError, LogBusy, OutputError, UsageError
+from autotune.errors import AutotuneError, LogBusy, ModelError, OutputError, UsageError
 from autotune.units import format_bytes
 
 _KINDS = {
@@ -162,6 +163,39 @@ def same_file(one: Path, other: Path) -> bool:
         if os.path.samefile(one, other):
             return True
     return os.path.realpath(one) == os.path.realpath(other)
+
+
+def stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes with the content of a file; None where there is none.
+
+    Its last number is when that was, in nanoseconds: of a write, or of a rename over its name.
+    """
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """Files as they were when somebody began to read them."""
+
+    stamps: tuple[tuple[Path, tuple[int, ...] | None], ...]
+
+    @staticmethod
+    def of(paths: Iterable[Path]) -> Stamps:
+        """The files as they are now."""
+        return Stamps(tuple((path, stamp(path)) for path in paths))
+
+    def require_same(self) -> None:
+        """Raise ModelError where one was written, replaced or removed since."""
+        for path, known in self.stamps:
+            if stamp(path) != known:
+                raise ModelError(
+                    f"{path} has changed while it was read",
+                    "begin again when nobody writes it, with a copy if need be",
+                )
 
 
 @contextmanager

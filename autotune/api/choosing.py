@@ -23,6 +23,7 @@ from autotune.api.warm import Note
 from autotune.cache import Store
 from autotune.config import AUTO
 from autotune.errors import LogMismatch, ScheduleError
+from autotune.files import Stamps
 from autotune.graph.network import Network, chosen
 from autotune.measure.cached_map import cached_map
 from autotune.measure.parallel_map import OnProgress, parallel_map
@@ -68,7 +69,8 @@ class Plan:
     `network_error` is the largest error of the outputs. `drafts`: analytic defaults of tasks that
     were found already, by key. `store`: where programs are kept and found again. `keep_cut`: a cut
     even if all of the model is faster in ONNX Runtime. `max_bytes`: most bytes of constants.
-    `split`: a dimension of which any extent is to be computed, see `splitting`.
+    `split`: a dimension of which any extent is to be computed, see `splitting`. `files`: the
+    model's as they were in the beginning, for it is read several times.
     """
 
     model: Path
@@ -89,6 +91,7 @@ class Plan:
     split: str | None = None
     network_error: float = math.inf
     drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
+    files: Stamps = field(default=Stamps(()), compare=False)
 
     def sources(self, is_whole: bool = False) -> Sources:
         """The model at the shapes of every variant, cut where not all of it can be compiled.

@@ -25,14 +25,14 @@ from autotune.api.choosing import (
 from autotune.api.cutting import Sources, cut_times
 from autotune.api.mixing import NOT_MIXED, compile_mixed, form_notes
 from autotune.api.sizing import fitting
-from autotune.api.sources import total_bytes
+from autotune.api.sources import model_files, total_bytes
 from autotune.api.splitting import check_split, split_of
 from autotune.api.warm import Note
 from autotune.brief import brief
 from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
 from autotune.errors import AutotuneError, LogMismatch, UsageError
-from autotune.files import Files, paths_of
+from autotune.files import Files, Stamps, paths_of
 from autotune.graph.constant_values import constants_from_json
 from autotune.graph.network import Network, under_names_of
 from autotune.graph.reader.model_files import ModelSource, is_path, model_file
@@ -79,6 +79,7 @@ def plan(
             raise UsageError("there is no model", "name a model, or a log that knows it")
         threads = n_threads or usable_cores()
         chosen = parse_target(target or "native")
+        files = Stamps.of(model_files(model))
         bound = variants(model, shapes, dims, fixed)
         given = bool(random_weights)
         config = resolve(None, {"precision": precision, "max_error": max_error}).config
@@ -93,6 +94,7 @@ def plan(
             constants=fixed,
             precision=config.precision,
             network_error=config.max_error,
+            files=files,
         )
     read = read_log(log)
     config = TuneConfig.from_json(read.settings)
@@ -107,6 +109,7 @@ def plan(
     header = read.header
     chosen = header.target if target == "log" else parse_target(target or "native")
     path = model or _model_of(read)
+    files = Stamps.of(model_files(path))
     is_random = _has_random_weights(path, header) if random_weights is None else random_weights
     threads = n_threads or header.n_threads
     if precision not in (None, config.precision):
@@ -128,6 +131,7 @@ def plan(
         fixed,
         precision=config.precision,
         network_error=config.max_error,
+        files=files,
     )
 
 
@@ -219,11 +223,20 @@ def compile_plan(
 
     `sources`: those of the plan, where they were read already. `given`: inputs of the user's for
     the check of the variant of their shapes, by name. Raises WrongNumbers where the outputs are
-    wrong, LogMismatch for a log of another model or CPU.
+    wrong, LogMismatch for a log of another model or CPU, ModelError where the model's file has
+    changed meanwhile.
     """
     sources = plan.sources() if sources is None else sources
     for text in (*denial(), *sources.notes, *form_notes(plan.precision, plan.target)):
         note(text)
+    found = _by_precision(sources, plan, check, given, note, progress)
+    plan.files.require_same()
+    return found
+
+
+def _by_precision(
+    sources: Sources, plan: Plan, check: bool, given: Given, note: Note, progress: Progress
+) -> Compiled:
     split = split_of(plan)
     if plan.precision != AUTO:
         return _compiled(sources, plan, split, check, given, note, progress)

@@ -20,7 +20,7 @@ from autotune.api.cutting import require_tunable, sources_of
 from autotune.api.mixing import NOT_MIXED, Mixtures, alternatives, form_notes, mixtures_of
 from autotune.api.operators import operators_of
 from autotune.api.rules import rules_of
-from autotune.api.sources import model_bytes, model_path, random_weights_note
+from autotune.api.sources import model_bytes, model_files, model_path, random_weights_note
 from autotune.api.tuning import (
     Tuning,
     network_workloads,
@@ -32,6 +32,7 @@ from autotune.api.tuning import (
 from autotune.api.warm import Note
 from autotune.config import AUTO, TuneConfig
 from autotune.errors import UsageError
+from autotune.files import Stamps
 from autotune.graph.network import Network
 from autotune.machine import read_limits
 from autotune.measure.memory_plan import private_bytes, require_memory
@@ -90,6 +91,7 @@ def prepare(
     path, target = model_path(model), local_target(config.target)
     require_room(path, log)
     fixed, known = arrays_of(constants), operators_of(config.operators)
+    files = Stamps.of(model_files(path))
     bound = variants(path, shapes, dims, fixed)
     is_random = random_weights or model is None
     is_auto = config.precision == AUTO
@@ -99,12 +101,12 @@ def prepare(
     source = str(path.resolve())
     notes = (*denial(), *sources.notes, *form_notes(precision, target))
     prepared = Prepared(sources.wholes, config, target, source, bound, notes)
-    if not is_auto:
-        return prepared
-    if sources.cuts:
-        return replace(prepared, notes=(*prepared.notes, NOT_MIXED))
-    mixtures = mixtures_of(path, bound, is_random, known, fixed)
-    return _mixed(prepared, mixtures)
+    if is_auto and sources.cuts:
+        prepared = replace(prepared, notes=(*prepared.notes, NOT_MIXED))
+    elif is_auto:
+        prepared = _mixed(prepared, mixtures_of(path, bound, is_random, known, fixed))
+    files.require_same()
+    return prepared
 
 
 def _mixed(prepared: Prepared, mixtures: Mixtures) -> Prepared:

@@ -25,14 +25,19 @@ def model_bytes(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def total_bytes(path: Path) -> int:
-    """`model_bytes` with the files that hold the model's weights, as far as they can be told."""
+def model_files(path: Path) -> list[Path]:
+    """A model's file, and those that hold its weights as far as they can be told."""
     from autotune.graph.reader.onnx_reader import external_files
 
     files = [path]
     with suppress(ModelError, UsageError):
         files += external_files(path)
-    return sum(map(model_bytes, files))
+    return files
+
+
+def total_bytes(path: Path) -> int:
+    """`model_bytes` of all files of a model."""
+    return sum(map(model_bytes, model_files(path)))
 
 
 def random_weights_note(name: str) -> str:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.api.sources import model_bytes, model_path, total_bytes
+from autotune.api.sources import model_bytes, model_files, model_path, total_bytes
 from autotune.cache import program_store
 from autotune.cli.console import counting, debug_option, put_json, put_path, say, say_note
 from autotune.cli.models import (
-    model_files,
     read_workload,
     say_random_weights,
 )

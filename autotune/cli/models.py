@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.api.sources import random_weights_note
 from autotune.cli.console import say_note
-from autotune.errors import ModelError, UsageError
+from autotune.errors import UsageError
 
 if TYPE_CHECKING:
     from autotune.api.task import Task
     from autotune.records import Log
     from autotune.te.dag import ComputeDAG
-
-
-def model_files(path: Path) -> Iterator[Path]:
-    """The file of a model and those that hold its weights, as far as they can be told."""
-    from autotune.graph.reader.onnx_reader import external_files
-
-    yield path
-    with suppress(ModelError, UsageError):
-        yield from external_files(path)
 
 
 def read_workload(model: Path | None, arguments: str | None, threads: int = 0) -> Task | None:

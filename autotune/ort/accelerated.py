@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.errors import UsageError
+from autotune.files import stamp
 from autotune.ort.bound import array_of, bound
 from autotune.ort.contest import OURS, Contest
 from autotune.ort.programs import Mode, Programs, Setting
@@ -256,23 +257,14 @@ class _Loaded:
         is_path = isinstance(path_or_bytes, str | os.PathLike)
         self.model = Path(path_or_bytes).absolute() if is_path else path_or_bytes
         self._time_ns = time.time_ns()
-        self._first = _stamp(self.model) if is_path else None
+        self._first = stamp(self.model) if is_path else None
 
     def is_unchanged(self, files: Sequence[str]) -> bool:
         """Whether the files of the model are those that the session has loaded."""
-        if self._first is not None and _stamp(self.model) != self._first:
+        if self._first is not None and stamp(self.model) != self._first:
             return False
-        stamps = [_stamp(name) for name in files]
-        return all(stamp is not None and stamp[-1] <= self._time_ns for stamp in stamps)
-
-
-def _stamp(path: Any) -> tuple[int, ...] | None:
-    """What changes with a file; None where there is none. A rename or a write changes the last."""
-    try:
-        info = os.stat(path)
-    except OSError:
-        return None
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+        found = [stamp(Path(name)) for name in files]
+        return all(known is not None and known[-1] <= self._time_ns for known in found)
 
 
 def _mode(name: str) -> Mode:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +25,7 @@ from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.runtime import Model
 from autotune.ort.binding import IOBinding, OrtValue
 from autotune.ort.cached import artifact_store, file_of
+from autotune.ort.copies import copy_of
 from autotune.ort.models import LOGGER, ModelsByShape
 from autotune.ort.options import CPU_PROVIDER, RunOptions, SessionOptions
 from autotune.ort.preparing import with_log
@@ -117,6 +118,9 @@ class InferenceSession:
         with file_of(request.model, request.name) as path:
             self._interface = interface_of(read_outline(path))
         request = with_log(request)
+        self._copy = copy_of(request.model) if self._interface.open_inputs else None
+        if self._copy is not None:  # other shapes are compiled from what was loaded
+            request = replace(request, model=self._copy.path)
         store = artifact_store(cache_bytes) if cache else None
         self._constants = dict(request.constants)
         self._output_names = tuple(port.name for port in self._interface.outputs)

@@ -19,6 +19,7 @@ from autotune.errors import UsageError
 from autotune.ort import background
 from autotune.ort.accelerated import accelerated
 from autotune.ort.contest import OURS, THEIRS, Contest
+from autotune.ort.session import InferenceSession
 
 onnxruntime = pytest.importorskip("onnxruntime")
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -118,7 +119,7 @@ def test_a_session_that_never_compiles_is_onnxruntime_itself(saved: Callable[[st
     assert session.autotune_status().reason == "compile='never'"
 
 
-@pytest.mark.parametrize("mode", ["wait", "background"])
+@pytest.mark.parametrize("mode", ["wait", "background", "alone"])
 @pytest.mark.parametrize("is_external", [False, True])
 @pytest.mark.parametrize("change", ["removed", "replaced", "rewritten"])
 def test_a_session_computes_with_the_weights_that_it_has_loaded(
@@ -142,7 +143,11 @@ def test_a_session_computes_with_the_weights_that_it_has_loaded(
         )
 
     save(1.0, path)
-    session = Session(path, compile=mode, threads=1)
+    session: Any = (
+        InferenceSession(path, threads=1)
+        if mode == "alone"
+        else Session(path, compile=mode, threads=1)
+    )
     session.run(None, {"x": np.ones((2, 8), np.float32)})
     changed = data if is_external else path
     if change == "removed":
