@@ -5,8 +5,10 @@ copy_of(Path("model.onnx")) ─► its path; the files go with the object
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 
 from autotune.api.sources import model_files
@@ -17,13 +19,18 @@ class ModelCopy:
     """Copies of a model and of the files with its external data, at the same places beside it."""
 
     def __init__(self, model: Path) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="autotune-")
-        folder = Path(self._folder.name)
+        folder = Path(tempfile.mkdtemp(prefix="autotune-"))
+        weakref.finalize(self, _remove, folder, os.getpid())
         self.path = folder / model.name
         for file in model_files(model):
             target = folder / file.relative_to(model.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
+
+
+def _remove(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # what a forked child forgets, its parent still reads
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def copy_of(model: Path | bytes) -> ModelCopy | None:
