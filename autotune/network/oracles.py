@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import MissingDependency, ModelError
@@ -29,6 +29,7 @@ from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.onnx_reader import bind_inputs, prepare_model, read_file
 from autotune.graph.reader.opsets import opset_of
 from autotune.network.baselines import Runner, blamed, onnxruntime_runner
+from autotune.network.definitions import DEFINITIONS
 from autotune.network.rounding import EXACT, rounded_anew
 
 Array = NDArray[Any]
@@ -38,6 +39,8 @@ ONNXRUNTIME, REFERENCE, NUMPY = "ONNX Runtime", "onnx.reference", "NumPy"
 
 _MISREAD = {"BatchNormalization": 14, "Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "LRN": 999}
 """Operators that onnx.reference computes wrongly below an opset."""
+_POOLS = ("MaxPool", "AveragePool", "LpPool")
+"""Operators whose padding it computes wrongly where it is SAME_LOWER and they are dilated."""
 
 
 @dataclass(frozen=True)
@@ -121,40 +124,44 @@ class Oracle:
 
 def onnxruntime_oracle(original: Original, n_threads: int) -> Oracle:
     """ONNX Runtime, node by node as the file has them."""
-
-    def make(model: Path | ModelProto) -> Runner:
-        with blamed(ONNXRUNTIME, "load", ""):
-            run = onnxruntime_runner(model, n_threads, optimise=False)
-
-        def outputs(inputs: Arrays) -> dict[str, Array]:
-            with blamed(ONNXRUNTIME, "run", ""):
-                return run(inputs)
-
-        return outputs
-
+    make = partial(by_onnxruntime, n_threads)
     return Oracle(ONNXRUNTIME, make, original.proto, original.source, original.fed)
+
+
+def by_onnxruntime(n_threads: int, model: Path | ModelProto) -> Runner:
+    """`model` in ONNX Runtime without optimisations. Raises ModelError, also when it is called."""
+    with blamed(ONNXRUNTIME, "load", ""):
+        run = onnxruntime_runner(model, n_threads, optimise=False)
+
+    def outputs(inputs: Arrays) -> dict[str, Array]:
+        with blamed(ONNXRUNTIME, "run", ""):
+            return run(inputs)
+
+    return outputs
 
 
 def reference_oracle(original: Original) -> Oracle:
     """The evaluator of the `onnx` package, which says what the standard means; slow."""
+    return Oracle(REFERENCE, by_reference, original.proto, fixed=original.fed)
 
-    def make(proto: ModelProto) -> Runner:
-        misread = sorted(set(_misread(proto)))
-        if misread:
-            raise ModelError(f"{REFERENCE} misreads {', '.join(misread)} of this opset")
-        with blamed(REFERENCE, "load", ""):
-            evaluator = ReferenceEvaluator(proto)
-        kinds = {o.name: o.type.tensor_type.elem_type for o in proto.graph.output}
 
-        def outputs(inputs: Arrays) -> dict[str, Array]:
-            with blamed(REFERENCE, "run", ""), np.errstate(all="ignore"):
-                found = evaluator.run(None, dict(inputs))
-            named = zip(evaluator.output_names, found, strict=True)
-            return {name: _as_stated(np.asarray(x), kinds[name]) for name, x in named}
+def by_reference(proto: ModelProto) -> Runner:
+    """`proto` in `onnx.reference`, with the definitions that it lacks. Raises as `by_onnxruntime`,
+    and for what it computes wrongly."""
+    misread = sorted(set(_misread(proto)))
+    if misread:
+        raise ModelError(f"{REFERENCE} misreads {', '.join(misread)} of this opset")
+    with blamed(REFERENCE, "load", ""):
+        evaluator = ReferenceEvaluator(proto, new_ops=[*DEFINITIONS])
+    kinds = {o.name: o.type.tensor_type.elem_type for o in proto.graph.output}
 
-        return outputs
+    def outputs(inputs: Arrays) -> dict[str, Any]:
+        with blamed(REFERENCE, "run", ""), np.errstate(all="ignore"):
+            found = evaluator.run(None, dict(inputs))
+        named = zip(evaluator.output_names, found, strict=True)
+        return {name: _as_stated(x, kinds[name]) for name, x in named}
 
-    return Oracle(REFERENCE, make, original.proto, fixed=original.fed)
+    return outputs
 
 
 @dataclass
@@ -203,19 +210,31 @@ def _same(expected: ModelProto, model: ModelProto, run: Runner) -> Runner:
 def _misread(model: ModelProto) -> Iterator[str]:
     opset = opset_of(model.opset_import)
     for graph in (model.graph, *model.functions):
-        yield from (op for op in _operators(graph) if opset < _MISREAD.get(op, 0))
+        for node in _nodes(graph):
+            if opset < _MISREAD.get(node.op_type, 0):
+                yield node.op_type
+            elif node.op_type in _POOLS and _is_dilated(node):
+                yield f"{node.op_type} with SAME_LOWER and dilations"
 
 
-def _operators(graph: Any) -> Iterator[str]:
+def _nodes(graph: Any) -> Iterator[NodeProto]:
     for node in graph.node:
-        yield node.op_type
+        yield node
         bodies = (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH)
         for body in bodies:
-            yield from _operators(body)
+            yield from _nodes(body)
 
 
-def _as_stated(array: Array, kind: int) -> Array:
-    """`array` in the type that the model states, which the evaluator does not always keep."""
+def _is_dilated(node: NodeProto) -> bool:
+    attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return attrs.get("auto_pad") == b"SAME_LOWER" and max(attrs.get("dilations", [1])) > 1
+
+
+def _as_stated(value: Any, kind: int) -> Any:
+    """`value` in the type that the model states, which the evaluator does not always keep."""
+    if isinstance(value, list):
+        return value
+    array = np.asarray(value)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else array.dtype
     with np.errstate(all="ignore"):
         return array.astype(dtype, copy=False)

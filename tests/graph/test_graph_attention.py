@@ -76,6 +76,18 @@ CASES: dict[str, Case] = {
         {**SHARED, "do_rotary": 1, "rotary_interleaved": 1},
         3,
     ),
+    "groups, prompts of several lengths": (
+        GQA,
+        {**PROMPT, **EMPTY, **FIRST, "last": i32(0, 1), **WIDE},
+        {**SHARED, "do_rotary": 1},
+        3,
+    ),
+    "groups, prompts behind whose ends a window is empty": (
+        GQA,
+        {**PROMPT, **EMPTY, **FIRST, "last": i32(0, 1)},
+        {**SHARED, "local_window_size": 1},
+        3,
+    ),
     "groups, window and cap": (
         GQA,
         {**GROUPS, **LONG, **FILLED},

@@ -371,9 +371,63 @@ def test_where_onnxruntime_and_the_standard_differ_the_standard_counts(
     path = text(tmp_path, MLP.replace("N", "1"), w=np.eye(4, dtype=np.float32))
     monkeypatch.setattr(oracles, "onnxruntime_runner", deviating)
     report = check(path)
-    assert "ONNX Runtime differs from the standard's own evaluator" in report.notes[0]
+    assert "ONNX Runtime computes MatMul (node 'y') otherwise than defined" in report.notes[0]
     with pytest.raises(WrongNumbers):
         check(path, off_by(0.05))
+
+
+SAME = """
+    <ir_version: 10, opset_import: ["" : 22, "com.microsoft" : 1]>
+    g (float[1, 2, 9, 10] x) => (float[1, 2, 9, 5] y)
+    { a = com.microsoft.Gelu(x)
+      p = OP<auto_pad = "SIDE", kernel_shape = [2, 3], dilations = [2, 2], strides = [1, 2]>(a)
+      y = Tanh(p) }
+"""
+"""An operator that `onnx.reference` lacks, in front of one that ONNX Runtime has otherwise."""
+
+
+@pytest.mark.parametrize("side", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_padding_of_dilated_windows_is_as_defined(op: str, side: str, tmp_path: Path) -> None:
+    path = text(tmp_path, SAME.replace("OP", op).replace("SIDE", side))
+    for note in check(path).notes:
+        assert f"ONNX Runtime computes {op} (node 'p') otherwise than defined" in note
+    with pytest.raises(WrongNumbers):
+        check(path, one_percent)
+
+
+@pytest.mark.parametrize(
+    ("bits", "zeros", "is_reordered"),
+    [(4, "none", True), (4, "packed", True), (4, "floats", True), (8, "packed", False)],
+)
+def test_small_weights_are_as_defined(
+    bits: int, zeros: str, is_reordered: bool, tmp_path: Path
+) -> None:
+    k, n, size = 96, 5, 32
+    rng = np.random.default_rng(0)
+    points = {
+        "packed": rng.integers(0, 256, n * -(-3 * bits // 8)).astype(np.uint8),
+        "floats": rng.integers(0, 1 << bits, (n, 3)).astype(np.float32),
+    }
+    arrays = {
+        "b": rng.integers(0, 256, (n, 3, size * bits // 8)).astype(np.uint8),
+        "scales": (rng.random((n, 3)) / 10 + 0.01).astype(np.float32),
+        "zeros": points.get(zeros),
+        "groups": rng.permutation(np.arange(k) // size).astype(np.int32) if is_reordered else None,
+    }
+    names = ["" if a is None else name for name, a in arrays.items()]
+    attrs = {"K": k, "N": n, "bits": bits, "block_size": size}
+    node = helper.make_node("MatMulNBits", ["x", *names], ["y"], domain="com.microsoft", **attrs)
+    x, y = (helper.make_tensor_value_info(n, 1, s) for n, s in (("x", [3, k]), ("y", [3, n])))
+    tensors = [numpy_helper.from_array(a, name) for name, a in arrays.items() if a is not None]
+    graph = helper.make_graph([node], "g", [x], [y], tensors)
+    opsets = [helper.make_opsetid(d, v) for d, v in (("", 17), ("com.microsoft", 1))]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    model, network = compiled(tmp_path / "m.onnx")
+    check_model(model, network, Original(tmp_path / "m.onnx"))
+    model.fault = one_percent
+    with pytest.raises(WrongNumbers):
+        check_model(model, network, Original(tmp_path / "m.onnx"))
 
 
 # --- inputs -----------------------------------------------------------------------------------

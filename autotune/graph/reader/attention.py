@@ -280,11 +280,30 @@ def _group_query_attention(c: Composer) -> None:
     group = n_heads // n_shared
     rows = c.reshaped(q, batch, n_shared, group * length, size)
     weights = c.reshaped(_weights(c, rows, k, size), batch, n_heads, length, n_keys)
-    weights = _group_masks(c, weights, c.reshaped(places, batch, 1, length, 1), n_keys)
+    places = c.reshaped(places, batch, 1, length, 1)
+    weights = _group_masks(c, weights, places, n_keys, length)
     shares = _with_sinks(c, weights, (batch, n_heads, length, n_keys))
     shares = c.reshaped(shares, batch, n_shared, group * length, n_keys)
     found = c.reshaped(c("MatMul", shares, v), batch, n_heads, length, size)
+    if 0 < c.attr("local_window_size", -1) < length and _is_causal_prompt(c, length):
+        found = _without_blind_rows(c, found, places)
     _joined(c, found, batch, length, width)
+
+
+def _is_causal_prompt(c: Composer, length: int) -> bool:
+    """Whether prompts of several lengths may be among the queries, padded behind their ends."""
+    return length > 1 and int(_total(c)[0]) == length and bool(c.attr("causal", 1))
+
+
+def _last(c: Composer) -> str:
+    """The last filled place of every sequence, (batch, 1, 1, 1)."""
+    return c.reshaped(c.cast(c.input(5), "int64"), -1, 1, 1, 1)
+
+
+def _without_blind_rows(c: Composer, found: str, places: str) -> str:
+    """Zeros in rows so far behind the end of a prompt that their window has nothing of it."""
+    before = c("Sub", places, c.array(np.array([c.attr("local_window_size", -1)])))
+    return c("Where", c("Less", before, _last(c)), found, c.float(0.0))
 
 
 def _total(c: Composer) -> Array:
@@ -348,7 +367,7 @@ def _inserted(
     return c("Where", c("Less", own, zero), past, behind)
 
 
-def _group_masks(c: Composer, weights: str, places: str, n_keys: int) -> str:
+def _group_masks(c: Composer, weights: str, places: str, n_keys: int, length: int) -> str:
     """A soft cap, what is added, and the keys that a query does not see."""
     cap, window = c.attr("softcap", 0.0), c.attr("local_window_size", -1)
     if cap:
@@ -358,8 +377,10 @@ def _group_masks(c: Composer, weights: str, places: str, n_keys: int) -> str:
         weights = c("Add", weights, c.input(10))
     at = _positions(c, n_keys, 1, 1, 1, n_keys)
     if not c.attr("causal", 1):
-        places = c.reshaped(c.cast(c.input(5), "int64"), -1, 1, 1, 1)
-    seen = c("LessOrEqual", at, places)
+        places = _last(c)
+    # rows behind the end of a shorter prompt see no more than its last one
+    ends = c("Min", places, _last(c)) if _is_causal_prompt(c, length) else places
+    seen = c("LessOrEqual", at, ends)
     if window > 0:
         first = c("Sub", places, c.array(np.array([window])))
         seen = c("And", seen, c("Greater", at, first))
