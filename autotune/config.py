@@ -17,12 +17,12 @@ from autotune.files import open_input
 from autotune.units import parse_duration
 
 PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-"""What `--precision` names, and the dtype of the factors of products."""
+"""Precisions, and the dtype of the factors of products."""
 AUTO = "auto"
-"""What `--precision` names beside `PRECISIONS`: of each product what is fastest."""
+"""The precision beside `PRECISIONS`: of each product what is fastest."""
 PRECISION_NAMES = (*PRECISIONS, AUTO)
 AUTO_MAX_ERROR = 2e-2
-"""`--max-error` of a network with `--precision auto`, unless another is given."""
+"""The largest error of a network in precision `auto`, unless another is given."""
 PRESETS = ("quick", "full", "ci")
 MOST_TRIALS = 1_000_000_000
 MOST_THREADS = 1_000_000

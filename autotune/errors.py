@@ -6,7 +6,9 @@ but a `MeasureStatus` (see `autotune.result`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -67,11 +69,16 @@ class DefinitionError(UsageError):
 
 
 class DynamicShape(UsageError):
-    """Dimensions of inputs have no value. `options`: of the command line, which give them one."""
+    """Dimensions of inputs have no value; `settings`, by name, are an example that gives them one.
 
-    def __init__(self, message: str, hint: str = "", options: tuple[str, ...] = ()) -> None:
+    They are arguments of `autotune.compile` and `tune`: `dims`, `shapes`.
+    """
+
+    def __init__(
+        self, message: str, hint: str = "", settings: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
         super().__init__(message, hint)
-        self.options = options
+        self.settings = settings or {}
 
 
 class NoValidSchedule(AutotuneError):

@@ -23,6 +23,7 @@ FLOORS = {
     "machine": 0,
     "result": 0,
     "units": 0,
+    "wording": 0,
     "te": 1,
     "graph": 2,
     "schedule": 2,

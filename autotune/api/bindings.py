@@ -116,7 +116,7 @@ def _shares(name: str, values: Values) -> list[tuple[int, float]]:
     if min(weights.values()) <= 0 or not math.isfinite(total):
         raise UsageError(
             f"the shares of dimension '{name}' are not positive numbers",
-            "write them like --dim sequence=16:0.5,128:0.5",
+            "write them like `dims={'sequence': {16: 0.5, 128: 0.5}}`",
         )
     return [(extent, weight / total) for extent, weight in weights.items()]
 

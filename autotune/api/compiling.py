@@ -68,8 +68,9 @@ def plan(
 ) -> Plan:
     """What to compile: defaults filled from the log, where there is one, else from this machine.
 
-    `target`: as `--target`; "log" is the one of the log. `random_weights`: None as the log was made
-    with; `precision` likewise. Raises UsageError and LogMismatch for what does not go together.
+    `target`: the name of a CPU; "log" is the one of the log. `random_weights`: None as the log was
+    made with; `precision` likewise. Raises UsageError and LogMismatch for what does not go
+    together.
     """
     if target in (None, "native"):  # another machine may have more cores
         require_cores(n_threads or 1)
@@ -115,7 +116,7 @@ def plan(
     if precision not in (None, config.precision):
         raise LogMismatch(
             f"the log was made in precision {config.precision}, not {precision}",
-            "leave --precision out, or tune in that precision",
+            "leave `precision` out, or tune in that precision",
         )
     fixed = fixed or constants_from_json(header.constant_inputs)
     bound = variants(path, shapes, dims, fixed) if shapes or dims else variants_of(header)
@@ -290,10 +291,10 @@ def _costs_more(artifact: Artifact, plan: Plan, note: Note) -> bool:
 
 
 KEPT_WHOLE = (
-    "so all of the model runs in ONNX Runtime: tuned programs may change that (autotune tune), and "
-    "--keep-cut compiles what can be"
+    "so all of the model runs in ONNX Runtime: tuned programs may change that (`autotune.tune`), "
+    "and `keep_cut=True` compiles what can be"
 )
-KEPT_CUT = "it is kept all the same (--keep-cut)"
+KEPT_CUT = "it is kept all the same (`keep_cut=True`)"
 
 
 def _programs(

@@ -33,6 +33,7 @@ from autotune.network.profile import fallback_share
 from autotune.network.runtime import Model, random_inputs
 from autotune.network.variants import unified
 from autotune.units import format_seconds
+from autotune.wording import VALUE, arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,11 @@ def require_tunable(sources: Sources, name: str) -> None:
     if sources.cuts:
         raise NotCompilable(
             f"{nothing}: all of it runs in ONNX Runtime",
-            "see why with --no-fallback; autotune compile takes it as it is",
+            "see why with `fallback=False`; `autotune.compile` takes it as it is",
         )
     raise NotCompilable(
         f"{nothing}: it computes nothing at these shapes",
-        "autotune compile takes it as it is",
+        "`autotune.compile` takes it as it is",
     )
 
 
@@ -165,8 +166,8 @@ def outside_texts(cut: Cut) -> Iterator[str]:
         yield f"  {ops} ({count} '{nodes[0].name}'): {reason}"
     deciding = _deciding_inputs(cut)
     if _AT_RUN_TIME in kinds and deciding:
-        names = [f"--const {name}=VALUE" for name in deciding]
-        yield f"  inputs that decide shapes and are always the same can be bound: {' '.join(names)}"
+        known = arguments(constants=dict.fromkeys(deciding, VALUE))
+        yield f"  inputs that decide shapes and are always the same can be bound: {known}"
 
 
 def _deciding_inputs(cut: Cut) -> list[str]:
@@ -256,6 +257,7 @@ _MOST_NAMES = 6
 """Operators that a line names."""
 
 
+_BOUND = "`constants={NAME: VALUE}`"
 _AT_RUN_TIME = "a shape is known only at run time"
 
 
@@ -264,5 +266,5 @@ def _kind(node: Outside) -> str:
     if node.reason.startswith("the shape of"):
         return _AT_RUN_TIME
     if node.reason.endswith("its condition depends on the data"):
-        return f"{node.reason} (an input that decides it can be bound: --const NAME=VALUE)"
+        return f"{node.reason} (an input that decides it can be bound: {_BOUND})"
     return node.reason

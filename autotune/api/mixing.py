@@ -1,8 +1,8 @@
-"""⑪ `--precision auto`: products in what is fastest, while the network stays exact enough.
+"""⑪ Precision `auto`: products in what is fastest, while the network stays exact enough.
 
     networks in float32, in bfloat16, and with the products mixed ─► the fastest by what is known
     products of integers as they are, and as exact sums of floats ─► the same
-    the error of the network > --max-error ─► the products that gain least go back to float32
+    the error of the network > max_error ─► the products that gain least go back to float32
 
 Every attempt is a whole network with its casts, compiled and checked: errors of tasks do not add
 up, and what rounding a tensor costs depends on who reads it.
@@ -35,6 +35,7 @@ from autotune.target import Target
 from autotune.te.dag import Compute
 from autotune.te.precisions import precision_of
 from autotune.te.products import as_matrices, dot_forms
+from autotune.wording import arguments
 
 NOT_MIXED = "precision auto: float32, because parts of the model run in ONNX Runtime"
 _WORTH_IT = 0.97
@@ -379,7 +380,7 @@ def _told(
         yield (
             f"precision {AUTO}: {len(mix.narrow) - n_narrow} of {len(mix.narrow)} products and "
             f"windows that {mix.precision} makes faster are in float32: the error of the network "
-            f"would exceed --max-error {plan.network_error:g}"
+            f"would exceed {arguments(max_error=plan.network_error)}"
         )
     if n_narrow:
         n_all = len(mixtures.narrowable)

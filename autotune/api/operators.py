@@ -1,6 +1,6 @@
 """⑪ ONNX operators from outside: where their definitions are found.
 
-    OPERATORS = {"com.acme.Swish": swish}     # in a file for `--operators FILE.py`
+    OPERATORS = {"com.acme.Swish": swish}     # in a file for `operators`
 
 What such a function gets and returns is in `graph.user_operators`. Installed packages offer theirs
 by the entry point group `autotune.operators`, each the name of such a mapping.

@@ -9,7 +9,7 @@
 
 A rule looks at stage `name` of the sketch `p` and answers with sketches in which it is done. They
 are added to those of the rules that come with autotune (`search.sketch`), and measuring decides.
-Rules come from files (`--rules FILE.py`, which defines `RULES`), from `Task.tune(rules=…)`, and
+Rules come from files that define `RULES` (`autotune.tune(rules=…)`), from `Task.tune(rules=…)`, and
 from installed packages by the entry point group `autotune.rules`, each the name of such a tuple.
 """
 

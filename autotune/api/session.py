@@ -142,10 +142,10 @@ def require_room(model: Path, log: Path | None) -> None:
 
 
 def local_target(name: str) -> Target:
-    """The target `name`, as of `--target`, for code that runs here. Raises UsageError."""
+    """The target of a name, for code that runs here. Raises UsageError."""
     target = parse_target(name)
     if not runs_here(target):
-        raise UsageError(f"this CPU cannot run code for '{name}'", "leave --target out")
+        raise UsageError(f"this CPU cannot run code for '{name}'", "leave `target` out")
     return target
 
 

@@ -44,7 +44,7 @@ def fitting(
     if n_bytes > plan.max_bytes:
         raise UsageError(
             f"the weights take {format_bytes(n_bytes)} in the smallest form that is known,"
-            f" and --max-size allows {format_bytes(plan.max_bytes)}",
+            f" and `max_size` allows {format_bytes(plan.max_bytes)}",
             "allow more, or leave it out",
         )
     n_changed = sum(chosen[key] != steps[key] for key in chosen)

@@ -24,6 +24,7 @@ from autotune.network.artifact import Artifact, Split
 from autotune.network.check import check_model
 from autotune.network.oracles import Original
 from autotune.network.runtime import model_of
+from autotune.wording import arguments
 
 
 def split_of(plan: Plan) -> Split | None:
@@ -40,20 +41,20 @@ def split_of(plan: Plan) -> Split | None:
     if any(place.input not in variant.shapes for variant in plan.variants for place in places):
         raise UsageError(
             f"'{name}' is to be split, and has no extents",
-            f"give those that are compiled: --dim {name}=1,4,8 --split {name}",
+            f"give those that are compiled: {arguments(dims={name: [1, 4, 8]}, split=name)}",
         )
     extents = {variant.shapes[p.input][p.axis] for variant in plan.variants for p in places}
     if 1 not in extents:
         raise UsageError(
             f"'{name}' can only be split where a variant has extent 1",
-            f"add it: --dim {name}={','.join(map(str, sorted({1, *extents})))}",
+            f"add it: {arguments(dims={name: sorted({1, *extents})})}",
         )
     shapes = [_shapes_at(plan, axes, n) for n in PROOF_EXTENTS]
     (imported, first), (_, second) = (_imported_and_prepared(plan, at) for at in shapes)
     found = sample_axes((first, second), name, axes)
     empty = next((n for n in imported.outputs if n not in first.outputs), None)
     if empty is not None:
-        raise UsageError(f"'{name}' cannot be any: an output has no elements", "leave out --split")
+        raise UsageError(f"'{name}' cannot be any: an output has no elements", "leave out `split`")
     outputs = {imported.output_names.get(n, n): pair for n, pair in found.items()}
     return Split(name, {n: (axis, 1) for n, axis in axes.items()} | outputs)
 
@@ -82,13 +83,13 @@ def _places(plan: Plan, name: str) -> tuple[Place, ...]:
     others = [other for other in found if other != name and name in _words(other)]
     if others:
         raise UsageError(
-            f"'{name}' cannot be any: '{others[0]}' follows from it", "leave out --split"
+            f"'{name}' cannot be any: '{others[0]}' follows from it", "leave out `split`"
         )
     inputs = [place.input for place in found[name]]
     twice = next((n for n in inputs if inputs.count(n) > 1), None)
     if twice is not None:
         raise UsageError(
-            f"'{name}' cannot be any: it is two dimensions of input '{twice}'", "leave out --split"
+            f"'{name}' cannot be any: it is two dimensions of input '{twice}'", "leave out `split`"
         )
     return found[name]
 
@@ -122,12 +123,12 @@ def _imported_and_prepared(plan: Plan, shapes: Shapes) -> tuple[Graph, Graph]:
         raise UsageError(
             f"'{plan.split}' cannot be any: a part of the model runs in ONNX Runtime "
             f"({error.message})",
-            "leave out --split",
+            "leave out `split`",
         ) from error
     except AutotuneError as error:
         raise UsageError(
             f"'{plan.split}' cannot be any: the model does not take {PROOF_EXTENTS[0]} and "
             f"{PROOF_EXTENTS[1]} of it: {error.message}",
-            "leave out --split",
+            "leave out `split`",
         ) from error
     return graphs[0], graphs[-1]

@@ -68,7 +68,7 @@ class Best:
 class Task:
     """A computation on `threads` threads of `target` (default: all usable cores of this CPU).
 
-    `target`: a name as for `--target`, or a Target. `workload`: a function that returns the
+    `target`: the name of a CPU, or a Target. `workload`: a function that returns the
     outputs, called with `args`; or the outputs themselves, tensors of `te`; or a ComputeDAG. Raises
     DefinitionError where they are no computation, UsageError for a target or threads that the
     machine does not have.

@@ -327,7 +327,7 @@ def require_tasks(path: Path, log: Log) -> None:
     if n_lost or not tasks:
         raise LogMismatch(
             f"{path} lacks the computation of {n_lost} of its tasks: lines of it are lost",
-            "tune anew, with --warm-start to learn from what was measured",
+            "tune anew, with `warm_start` to learn from what was measured",
         )
 
 

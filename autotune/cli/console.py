@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from autotune.cli.streams import silence
+from autotune.cli.wording import as_options
 from autotune.errors import OutputError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -30,8 +31,8 @@ class State:
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal something that is not data."""
-    click.echo(text, err=True)
+    """Tell the person at the terminal something that is not data, in the words of the command."""
+    click.echo(as_options(text), err=True)
 
 
 def say_error(message: str, hint: str = "") -> None:

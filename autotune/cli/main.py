@@ -14,6 +14,7 @@ import click
 from autotune import __version__
 from autotune.cli.console import STDOUT_HINT, State, debug_option, put, say_error
 from autotune.cli.streams import STDOUT_ERRORS, silence
+from autotune.cli.wording import option
 from autotune.errors import AutotuneError, DynamicShape, ExitCode
 
 # Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
@@ -96,10 +97,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _with_command(error: BaseException, arguments: Sequence[str]) -> BaseException:
     """An error about open dimensions whose hint is the command that binds them, to be copied."""
-    if not isinstance(error, DynamicShape) or not error.options:
+    if not isinstance(error, DynamicShape) or not error.settings:
         return error
-    command = " ".join(["autotune", shlex.join(arguments), *error.options])
-    return DynamicShape(error.message, f"bind them, for example: {command}", error.options)
+    options = [option(name, value) for name, value in error.settings.items()]
+    command = " ".join(["autotune", shlex.join(arguments), *options])
+    return DynamicShape(error.message, f"bind them, for example: {command}", error.settings)
 
 
 def _report(error: BaseException) -> int:

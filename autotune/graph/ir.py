@@ -230,7 +230,7 @@ def malformed(node: Node, reason: str) -> ModelError:
     """The error for a node whose attributes or operands do not fit together."""
     return ModelError(
         f"operator '{node.op}' (node '{node.name}') is not well formed: {reason}",
-        "check the shapes given with --shape, or export the model again",
+        "check the shapes given with `shapes`, or export the model again",
     )
 
 

@@ -331,7 +331,7 @@ def _not_compiled(error: Exception) -> ModelError:
     return ModelError(
         f"the model cannot be compiled: {type(error).__name__}{': ' + text if text else ''}",
         "check it with onnx.checker.check_model(model, full_check=True); "
-        "if it is valid, please report it with what the command says with --debug",
+        "if it is valid, please report it with its `traceback`",
     )
 
 

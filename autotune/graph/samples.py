@@ -39,6 +39,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.wording import arguments
 
 PROOF_EXTENTS = (11, 13)
 """Primes, so that what is a multiple of both by chance is rare."""
@@ -170,7 +171,7 @@ class _Proof:
     def _mixed(self, what: str, why: str) -> UsageError:
         return UsageError(
             f"'{self.dimension}' cannot be any: {what}: {why}",
-            f"give the extents that you use: --dim {self.dimension}=1,4,8",
+            f"give the extents that you use: {arguments(dims={self.dimension: [1, 4, 8]})}",
         )
 
 

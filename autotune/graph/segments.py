@@ -153,7 +153,7 @@ def onnx_model(model: Model, found: Survey, span: Span, declared: DeclaredTypes)
         data: bytes = proto.SerializeToString()
     except Exception as error:  # protobuf has several
         raise ModelError(
-            "a part for ONNX Runtime has more than 2 GiB", "compile the model with --no-fallback"
+            "a part for ONNX Runtime has more than 2 GiB", "compile the model with `fallback=False`"
         ) from error
     return data
 

@@ -362,7 +362,7 @@ def require_features(target: Target, what: str) -> None:
     lacks = ", ".join(missing)
     raise ArtifactError(
         f"{what} is compiled for {target.cpu}; this CPU lacks {lacks}",
-        f"{_HERE}, or with --target for this CPU",
+        f"{_HERE}, or with `target` for this CPU",
     )
 
 

@@ -19,9 +19,9 @@ from onnx import ModelProto, TensorProto
 
 from autotune.errors import AutotuneError, MissingDependency, ModelError
 from autotune.network.onnxruntime_package import onnxruntime_package
+from autotune.wording import arguments
 
 _REASON_WIDTH = 400
-_LEAVE_OUT = "leave out --against {}"
 
 Array = NDArray[Any]
 Runner = Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -33,11 +33,11 @@ def baseline(name: str, model: Any, n_threads: int) -> Runner:
     Raises MissingDependency where it is not installed, ModelError where it refuses the model; so
     does the function where it refuses the inputs.
     """
-    with blamed(name, "load", _LEAVE_OUT.format(name)):
+    with blamed(name, "load", f"leave out {arguments(against=name)}"):
         runner = BASELINES[name](model, n_threads)
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        with blamed(name, "run", _LEAVE_OUT.format(name)):
+        with blamed(name, "run", f"leave out {arguments(against=name)}"):
             return runner(inputs)
 
     return run
@@ -126,7 +126,7 @@ BASELINES: dict[str, Callable[[Any, int], Runner]] = {
     "openvino": openvino_runner,
     "openvino:default": openvino_default_runner,
 }
-"""Runtimes that `bench --against` accepts, by package name."""
+"""Runtimes that `bench` accepts as `against`, by package name."""
 
 
 def _source(model: Any) -> str | bytes:

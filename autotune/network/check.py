@@ -63,7 +63,7 @@ _INEXACT = 2.0**8
 """Roundings that a program may differ by: 3·10⁻⁵, where those of the tuner may by 5·10⁻⁵."""
 _TELLING = 0.25
 """Largest tolerance: above it, unrelated numbers would pass."""
-_TELL_MORE = "; too much to tell right from wrong: give --check-input x.npz"
+_TELL_MORE = "; too much to tell right from wrong: give `check_inputs=ARRAYS`"
 _MOST_FLOPS = 5e10
 """FLOPs up to which operators are computed by definition, which is too slow for larger networks."""
 
@@ -143,7 +143,7 @@ class _Findings:
         outputs = tuple(tally.accuracy for tally in self._tallies.values())
         worst = worst_of(outputs)
         unseen = (
-            f"output '{name}' has no finite element: --check-input x.npz checks on numbers of yours"
+            f"output '{name}' has no finite element: `check_inputs=ARRAYS` checks on yours"
             for name, is_seen in self._seen.items()
             if not is_seen
         )
@@ -164,8 +164,8 @@ def _evaluated(model: Model, network: Network, inputs: Mapping[str, Array]) -> d
     if isinstance(model.artifact, HybridArtifact):
         raise ModelError(
             "no oracle can run the model on such inputs",
-            "give inputs that it can run on (--check-input x.npz), or bind those that are always "
-            "the same (--const NAME=VALUE)",
+            "give inputs that it can run on (`check_inputs=ARRAYS`), or bind those that are always "
+            "the same (`constants={NAME: VALUE}`)",
         )
     return evaluate_network(network, inputs)
 
@@ -371,24 +371,24 @@ class _Check:
         if found.within(inexact) and math.isfinite(found.error):
             return WrongNumbers(
                 f"ill-conditioned here: {message}",
-                "compile with --max-error 1e-6: programs that round more are too inexact for it",
+                "compile with `max_error=1e-6`: programs that round more are too inexact for it",
             )
         return WrongNumbers(message, _REPORT)
 
 
 _REPORT = (
     "this is a bug: please report the model and the log it was compiled from; "
-    "--no-check compiles it as it is"
+    "`check=False` compiles it as it is"
 )
 
 
 def _other_precisions(precision: str, has_given: bool) -> str:
     """What to compile with instead of a precision that is too narrow."""
     wide = {
-        "f16": "--precision bf16, which has the range of float32, or f32",
-        "bf16": "--precision f16, which has more digits, but ends at 65504, or f32",
+        "f16": "`precision='bf16'`, which has the range of float32, or f32",
+        "bf16": "`precision='f16'`, which has more digits, but ends at 65504, or f32",
     }
-    told = "" if has_given else "; check on numbers of yours: --check-input x.npz"
+    told = "" if has_given else "; check on numbers of yours: `check_inputs=ARRAYS`"
     return f"compile it with {wide[precision]}{told}"
 
 

@@ -24,7 +24,7 @@ from autotune.network.oracles import ONNXRUNTIME
 
 FALLBACK_HINT = (
     "pip install 'autotune-compiler[fallback]', which runs them in ONNX Runtime, or compile with "
-    "--no-fallback to see all that is missing"
+    "`fallback=False` to see all that is missing"
 )
 
 _TENSOR = re.compile(r"tensor\((\w+)\)")

@@ -198,7 +198,7 @@ class Model:
         Raises UsageError where it is not computed by variants.
         """
         if self._blocks is None:
-            raise UsageError("the model has no dimension of any extent", "compile it with --split")
+            raise UsageError("the model has no dimension of any extent", "compile it with `split`")
         inputs = tuple(replace(end, shape=shapes[end.name]) for end in self.artifact.inputs)
         feed = {end.name: np.broadcast_to(np.zeros(1), end.shape) for end in inputs}
         model = object.__new__(Model)  # over the same memory: `copy` makes another
@@ -344,7 +344,7 @@ def _no_variant(artifact: Artifact, inputs: Mapping[str, Array]) -> UsageError:
     return UsageError(
         f"no variant is for inputs of shape {_shapes_text(given)}",
         f"there are {'; '.join(map(_shapes_text, shapes))}{any_of}: "
-        "compile the model for more with --dim",
+        "compile the model for more with `dims`",
     )
 
 
@@ -363,7 +363,7 @@ def _arena(artifact: Artifact) -> Array:
     except (MemoryError, OverflowError) as error:
         raise ArtifactError(
             f"'{artifact.name}' needs {format_bytes(n_bytes)} of working memory",
-            "free some memory, or compile the model for smaller inputs (--shape)",
+            "free some memory, or compile the model for smaller inputs (`shapes`)",
         ) from error
     arena.fill(0)  # touch the pages now, not in the first inference
     return arena
@@ -427,7 +427,7 @@ def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
     if array.shape != end.shape:
         raise UsageError(
             f"input '{end.name}' has shape {array.shape}, expected {end.shape}",
-            "shapes are fixed when the model is tuned; compile it for this one with --shape",
+            "shapes are fixed when the model is tuned; compile it for this one with `shapes`",
         )
     if end.stored != end.dtype:
         return array.astype(end.stored, order="C")

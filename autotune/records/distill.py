@@ -160,13 +160,13 @@ def _nothing_usable(log: Log, target_key: str) -> LogMismatch:
     others: Mapping[str, None] = dict.fromkeys(r.target_key for r in log.records if r.result.ok)
     if not others and any(r.result.status is MeasureStatus.INACCURATE for r in log.records):
         return LogMismatch(
-            "no measurement of the log is as accurate as it must be", "allow more with --max-error"
+            "no measurement of the log is as accurate as it must be", "allow more with `max_error`"
         )
     if not others:
         return LogMismatch(
-            "the log holds no valid measurement", "tune first, or compile without --log"
+            "the log holds no valid measurement", "tune first, or compile without `log`"
         )
     return LogMismatch(
         f"the log was measured on {', '.join(others)}, not on {target_key}",
-        "tune on this machine, or name the other one with --target",
+        "tune on this machine, or name the other one with `target`",
     )

@@ -139,7 +139,7 @@ def host_target() -> Target:
 
 
 def parse_target(text: str) -> Target:
-    """Resolve `--target`: `native` or the name of an x86-64 CPU known to LLVM.
+    """Resolve the name of a target: `native` or the name of an x86-64 CPU known to LLVM.
 
     `emulated-amx`, for tests: this CPU, and functions in place of the matrix tiles that it lacks.
 

@@ -198,7 +198,7 @@ def test_a_total_length_at_run_time_is_refused_with_what_binds_it(tmp_path: Path
     op, arrays, attrs, n = CASES["groups"]
     arrays = {name.replace("total!", "total"): a for name, a in arrays.items()}
     onnx.save(model_of((op, arrays, attrs, n))[0], tmp_path / "model.onnx")
-    with pytest.raises(UnsupportedOperator, match="--const"):
+    with pytest.raises(UnsupportedOperator, match="`constants`"):
         build_network(tmp_path / "model.onnx")
 
 

@@ -136,7 +136,7 @@ def test_what_it_does_not_define_is_refused(name: str, tmp_path: Path) -> None:
     assert f"(node '{where}" in caught.value.message
     assert "\n" not in caught.value.message
     assert "again" in caught.value.hint or "attribute `axis`" in caught.value.hint
-    assert "--shape" not in caught.value.hint
+    assert "`shapes`" not in caught.value.hint
 
 
 def test_programs_take_such_scales_too(tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ def test_dynamic_dimension_asks_for_a_shape(tmp_path: Path) -> None:
     path = save(mlp("batch"), tmp_path)
     with pytest.raises(DynamicShape, match=r"batch \(x\.0\)") as caught:
         build_network(path)
-    assert caught.value.hint.endswith("--dim batch=1")
+    assert caught.value.hint.endswith("`dims={'batch': 1}`")
     assert caught.value.exit_code == ExitCode.USAGE
     network = build_network(path, {"x": (3, 64)})
     assert network.outputs[0].shape == (3, 40)
@@ -410,7 +410,7 @@ def test_random_weights_for_a_model_that_has_its_own(kind: str, tmp_path: Path) 
         proto.graph.initializer.append(numpy_helper.from_array(weights(40, 40), "large"))
     with pytest.raises(UsageError, match="weights of its own") as caught:
         build_network(save(proto, tmp_path), random_weights=True)
-    assert "--random-weights" in caught.value.hint
+    assert "`random_weights`" in caught.value.hint
 
 
 def test_names_do_not_matter_but_shapes_do(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_a_model_that_an_baseline_refuses(name: str) -> None:
     proto = onnx_model([node], [port], [oh.make_tensor_value_info("y", 1, (2,))], [])
     with pytest.raises(ModelError, match=f"{name} cannot load the model: .*NoSuch") as caught:
         baseline(name, proto, 1)
-    assert f"--against {name}" in caught.value.hint
+    assert f"`against={name!r}`" in caught.value.hint
     assert "\n" not in caught.value.message
 
 
@@ -188,7 +188,7 @@ def test_inputs_that_an_baseline_refuses(name: str) -> None:
     run = baseline(name, onnx_mlp(), 1)
     with pytest.raises(ModelError, match=f"{name} cannot run the model: ") as caught:
         run({"image": np.ones((1, 3, 5), np.float32)})
-    assert f"--against {name}" in caught.value.hint
+    assert f"`against={name!r}`" in caught.value.hint
     assert "\n" not in caught.value.message
 
 

@@ -195,7 +195,9 @@ def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
 
     path = text(tmp_path, CANCELS.replace("20000.0", "2000000.0"))
     notes = check(path, double).notes
-    assert any("too much to tell right from wrong: give --check-input" in note for note in notes)
+    assert any(
+        "too much to tell right from wrong: give `check_inputs=ARRAYS`" in note for note in notes
+    )
     assert not any("too much to tell" in note for note in check(path).notes)
 
 
@@ -253,7 +255,7 @@ def test_programs_that_round_too_much_are_told_apart(tmp_path: Path) -> None:
     path = text(tmp_path, source, w=w, v=w + np.float32(1e-3))
     with pytest.raises(WrongNumbers, match="ill-conditioned here: ") as caught:
         check(path, off_by(0.05))
-    assert "--max-error" in caught.value.hint
+    assert "`max_error=1e-6`" in caught.value.hint
     with pytest.raises(WrongNumbers, match=r"^output 'y'"):
         check(path, off_by(20.0))
 

@@ -337,7 +337,7 @@ def test_a_log_is_judged_by_the_limit_of_its_last_run(tmp_path: Path, header: He
     assert best == [1, 0, 2]
     with pytest.raises(LogMismatch, match="as accurate") as info:
         best_for(log.within(1e-9), "t1", 2)
-    assert "--max-error" in info.value.hint
+    assert "`max_error`" in info.value.hint
     write_log(tmp_path / "a", log)
     assert [r.sequence for r in distill([tmp_path / "a"]).records] == [0]
     write_log(tmp_path / "b", replace(log, headers=runs[:1]))

@@ -309,7 +309,7 @@ def _without_blind_rows(c: Composer, found: str, places: str) -> str:
 def _total(c: Composer) -> Array:
     total = c.value(6)
     if total is None:
-        raise c.refuse("its total length is computed at run time; bind it with --const")
+        raise c.refuse("its total length is computed at run time; bind it with `constants`")
     return total.reshape(-1)
 
 

@@ -185,7 +185,7 @@ class Folder:
 
 def _undecided(error: UnsupportedOperator) -> UnsupportedOperator:
     """The error with the hint that an input may decide the condition, as a sampling rate does."""
-    hint = "if an input that decides it is always the same, bind it: --const NAME=VALUE"
+    hint = "if an input that decides it is always the same, bind it: `constants={NAME: VALUE}`"
     return UnsupportedOperator(error.message, hint, error.reason)
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import ast
 import operator
-import shlex
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from onnx import ModelProto, TensorShapeProto, ValueInfoProto
 
 from autotune.errors import DynamicShape, UsageError
+from autotune.wording import arguments
 
 Extents = Mapping[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -111,16 +112,15 @@ def require_static(
     free = {n: p for n, p in free_symbols(model, given).items() if n not in known}
     if not free and not unranked:
         return
-    options = [
-        f"--dim {shlex.quote(f'{name}={_usual(name, p, model)}')}" for name, p in free.items()
-    ]
-    options += [f"--shape {shlex.quote(f'{v.name}:{_text(_USUAL_IMAGE)}')}" for v in unranked]
+    dims = {name: _usual(name, places, model) for name, places in free.items()}
+    settings: dict[str, Any] = {"dims": dims} if dims else {}
+    settings |= {"shapes": {v.name: _USUAL_IMAGE for v in unranked}} if unranked else {}
     what = [f"{name} ({', '.join(map(str, places))})" for name, places in free.items()]
     what += [f"all of '{value.name}'" for value in unranked]
     raise DynamicShape(
         f"dimensions of the inputs have no value: {', '.join(what)}",
-        f"bind them, for example: {' '.join(options)}",
-        tuple(options),
+        f"bind them, for example: {arguments(**settings)}",
+        settings,
     )
 
 
@@ -171,7 +171,7 @@ def _require_known(
         if name in fixed:
             raise UsageError(
                 f"dimension '{name}' is {fixed[name]} in the model",
-                f"give a --shape to change it anyway; open dimensions: {known}",
+                f"give `shapes` to change it anyway; open dimensions: {known}",
             )
         raise UsageError(f"the model has no dimension '{name}'", f"its open dimensions: {known}")
     if extent < 0:
@@ -201,10 +201,6 @@ def _usual_behind_a_cache(name: str) -> int:
     if _PAST in name:
         return _USUAL_LENGTH - 1
     return _USUAL_LENGTH if "total" in name else 1
-
-
-def _text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
 
 
 # --- names that follow from others ------------------------------------------------------------

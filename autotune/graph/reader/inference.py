@@ -143,7 +143,7 @@ def _unfitting(node: Node, error: Exception) -> ModelError:
     return ModelError(
         f"the shapes of the model do not fit together: operator '{node.op}' (node '{node.name}'): "
         f"{reason}",
-        "check the shapes given with --shape",
+        "check the shapes given with `shapes`",
     )
 
 

@@ -44,6 +44,7 @@ from autotune.graph.reader.random_weights import replace_all, take_constant_fill
 from autotune.graph.reader.tensors import Array, array_of
 from autotune.graph.reader.widening import narrow_ports, widen
 from autotune.units import format_bytes
+from autotune.wording import arguments
 
 _LARGE = 1024
 """Initialisers with more elements than this never decide a shape: they are stripped."""
@@ -289,7 +290,7 @@ def _require_rank(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
     if (has_shape and len(dims) != len(shape)) or any(extent < 0 for extent in shape):
         raise UsageError(
             f"input '{value.name}' has {len(dims)} dimensions, found {'x'.join(map(str, shape))}",
-            f"use --shape {value.name}:{_example(value)}",
+            f"use {arguments(shapes={value.name: _example(value)})}",
         )
 
 
@@ -327,10 +328,10 @@ def _require_dtype(value: ValueInfoProto) -> None:
         )
 
 
-def _example(value: ValueInfoProto) -> str:
+def _example(value: ValueInfoProto) -> tuple[int, ...]:
     dims = [d.dim_value for d in value.type.tensor_type.shape.dim] or [0, 0, 0, 0]
     usual = (1, 3, 224, 224) if len(dims) == 4 else (1,) * len(dims)
-    return "x".join(str(d or u) for d, u in zip(dims, usual, strict=True))
+    return tuple(d or u for d, u in zip(dims, usual, strict=True))
 
 
 def _take_large(model: ModelProto) -> dict[str, Array]:

@@ -2,7 +2,7 @@
 
 Small test models keep the structure of a network and make every weight with `ConstantOfShape`.
 Equal weights make every channel equal, so that a check of numbers passes whatever is computed.
-`--random-weights` replaces them by random ones whose scale keeps activations near one from the
+`random_weights` replaces them by random ones whose scale keeps activations near one from the
 input to the logits: He's scale for convolutions and matrix products (less after a maximum, little
 for the logits), normalisations close to the identity, and the last normalisation of a residual
 branch damped, so that the sum over many blocks does not grow.
@@ -65,7 +65,7 @@ def _without_values(model: ModelProto, fills: dict[str, Array]) -> dict[str, tup
     shapes = {n: a.shape for n, a in fills.items() if a.dtype == np.float32 and a.size > 1}
     small = [t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT]
     if not shapes or any(math.prod(t.dims) > _SMALL for t in small):
-        raise UsageError("the model has weights of its own", "leave out --random-weights")
+        raise UsageError("the model has weights of its own", "leave out `random_weights`")
     return shapes | {t.name: tuple(t.dims) for t in small if math.prod(t.dims) > 1}
 
 

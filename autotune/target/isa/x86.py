@@ -133,7 +133,7 @@ NAMES: Mapping[str, Isa] = {
     "sapphirerapids": AVX512,
     "znver4": AVX512,
 }
-"""CPUs that `--target` takes, by LLVM's names."""
+"""CPUs that can be a target, by LLVM's names."""
 
 _WORDS = frozenset({"avx512bw"})
 _VNNI = _WORDS | {"avx512vnni"}
