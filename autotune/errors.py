@@ -27,7 +27,10 @@ class ExitCode(IntEnum):
 
 
 class AutotuneError(Exception):
-    """Base of every error meant for a user: what was expected, what was found, and a hint."""
+    """Base of every error meant for a user: what was expected, what was found, and a hint.
+
+    A hint names settings as arguments of Python between backquotes, and is told below a traceback.
+    """
 
     exit_code: ExitCode = ExitCode.FAILURE
 
@@ -35,6 +38,8 @@ class AutotuneError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")
 
 
 class UsageError(AutotuneError):

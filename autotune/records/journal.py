@@ -128,12 +128,13 @@ class Journal:
 
     def _cannot(self, error: OSError) -> AutotuneError:
         found = cannot_write(self.path, error)
-        if isinstance(found, OutputError):
-            found.hint = (
-                "everything measured so far is in the log; make room, then "
-                f"autotune resume {self.path}"
-            )
-        return found
+        if not isinstance(found, OutputError):
+            return found
+        return OutputError(
+            found.message,
+            "everything measured so far is in the log; make room, then autotune resume "
+            f"{self.path}",
+        )
 
     def _require_unchanged(self, data: bytes = b"") -> None:
         change = self._change()
