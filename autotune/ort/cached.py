@@ -9,9 +9,8 @@ of operators, shapes, constants, precision, limit of errors, threads, this CPU, 
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -25,6 +24,7 @@ from autotune.cache import Store, cache_folder, key_of, package_key
 from autotune.errors import AutotuneError, ModelError
 from autotune.files import open_input
 from autotune.graph.constant_values import constants_to_json
+from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.network.artifact import Artifact
 from autotune.ort.request import MOST_BYTES, Request
@@ -63,7 +63,7 @@ def compiled(request: Request, note: Note, cache: bool) -> Artifact:
 
     `cache`: keep its programs. Raises as `compiling.compile`.
     """
-    with file_of(request.model, request.name) as path:
+    with model_file(request.model, request.name) as path:
         try:
             return _compiled(request, path, True, note, cache)
         except ModelError as error:  # of the model, then it comes again
@@ -119,18 +119,6 @@ def _kept(store: Store, key: str) -> Artifact | None:
     except AutotuneError:  # damaged, or removed just now
         store.remove(key)
         return None
-
-
-@contextmanager
-def file_of(model: Path | bytes, name: str) -> Iterator[Path]:
-    """A model as a file, which is temporary where it was given as bytes."""
-    if isinstance(model, Path):
-        yield model
-        return
-    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-        path = Path(folder) / f"{name}.onnx"
-        path.write_bytes(model)
-        yield path
 
 
 def hash_of(model: Path | bytes) -> str:

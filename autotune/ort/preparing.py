@@ -19,12 +19,13 @@ from typing import Any
 
 from autotune.errors import AutotuneError, LogMismatch
 from autotune.graph.reader.deciding import deciding_inputs
+from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import external_files, read_outline
 from autotune.measure.frames import Message
 from autotune.measure.supervisor import Handler
 from autotune.network.artifact import Artifact
 from autotune.network.hybrid import HybridArtifact
-from autotune.ort.cached import artifact_store, cached_artifact, file_of, key_of_request
+from autotune.ort.cached import artifact_store, cached_artifact, key_of_request
 from autotune.ort.logs import log_beside, names_shapes
 from autotune.ort.request import FACTS, FAILED, Facts, Job, Prepared, Request
 from autotune.records import read_log
@@ -36,7 +37,7 @@ def facts_of(request: Request) -> Facts:
     files = (
         [request.model, *external_files(request.model)] if isinstance(request.model, Path) else []
     )
-    with file_of(request.model, request.name) as path:
+    with model_file(request.model, request.name) as path:
         deciding = deciding_inputs(read_outline(path))
     found = with_log(request)
     return Facts(

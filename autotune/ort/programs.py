@@ -162,23 +162,26 @@ class Programs:
 
     def _missed(self, feed: Feed) -> Contest | None:
         """A call that nothing is compiled for yet: ONNX Runtime says so if it is a wrong one."""
-        if self.setting.mode is Mode.NEVER or self.reason:
+        if self.reason or (not self._is_known and self._example is not None):
             return None
+        key = self._key(feed)
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.n_calls += 1
+            if entry.example is not None or not self._is_wanted(entry):
+                return None
         arrays: dict[str, Any] = {name: feed.get(name) for name in self._inputs}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             return None
-        key = self._key(feed)
         with self._lock:
             if not self._is_known:
-                self._example = self._example or _copied(arrays)
+                self._example = _copied(arrays)
                 return None
             entry = self._entry(key, arrays)
-            entry.n_calls += 1
-            is_new = entry.example is None
-            if is_new and (self._is_wanted(entry) or entry.state is State.LOADED):
+            is_wanted = self._is_wanted(entry)
+            if is_wanted:
                 entry.example = _copied(arrays)
-            needs_work = is_new and entry.example is not None
-        if needs_work:
+        if is_wanted:
             self._work()
         return self._runs.get(key)
 
@@ -186,15 +189,19 @@ class Programs:
         if key not in self._entries:
             shapes = {n: a.shape for n, a in arrays.items() if n not in self._deciding}
             values = {name: arrays[name].copy() for name in self._deciding}
-            self._entries[key] = Entry(shapes, values)
+            self._entries[key] = Entry(shapes, values, n_calls=1)
         return self._entries[key]
 
     def _is_wanted(self, entry: Entry) -> bool:
-        """Whether a shape is worth a compilation."""
-        if entry.state is not State.WAITING:
-            return False
-        is_first = len(self._entries) == 1
-        return is_first or self.setting.mode is Mode.WAIT or entry.n_calls >= _LEAST_CALLS
+        """Whether inputs of this shape are of use: to compile it, or to compare what is."""
+        if entry.state is State.LOADED:
+            return True
+        is_worth_it = (
+            entry is next(iter(self._entries.values()))
+            or self.setting.mode is Mode.WAIT
+            or entry.n_calls >= _LEAST_CALLS
+        )
+        return entry.state is State.WAITING and is_worth_it
 
     # Work
 

@@ -21,10 +21,11 @@ import numpy as np
 from autotune.api.bindings import Dims, arrays_of
 from autotune.errors import UsageError
 from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
+from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.runtime import Model
 from autotune.ort.binding import IOBinding, OrtValue
-from autotune.ort.cached import artifact_store, file_of
+from autotune.ort.cached import artifact_store
 from autotune.ort.copies import copy_of
 from autotune.ort.models import LOGGER, ModelsByShape
 from autotune.ort.options import CPU_PROVIDER, RunOptions, SessionOptions
@@ -115,7 +116,7 @@ class InferenceSession:
         most_shapes: int,
     ) -> None:
         self._options = options
-        with file_of(request.model, request.name) as path:
+        with model_file(request.model, request.name) as path:
             self._interface = interface_of(read_outline(path))
         request = with_log(request)
         self._copy = copy_of(request.model) if self._interface.open_inputs else None
