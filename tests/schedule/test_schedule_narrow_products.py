@@ -41,6 +41,7 @@ from autotune.te.expr import (
 )
 from tests.schedule.running import random_inputs, run_compiled
 from tests.schedule.small_dags import conv, gemm
+from tests.targets import AMX, BF16, CPUS
 
 TARGET = host_target()
 Inputs = dict[str, NDArray[Any]]
@@ -77,15 +78,15 @@ DATA = {name: dag.placeholders[0].name for name, dag in DAGS.items()}
 
 
 @cache
-def schedules(name: str) -> tuple[tuple[str, Steps], ...]:
+def schedules(name: str, target: Target = TARGET) -> tuple[tuple[str, Steps], ...]:
     """Schedules of each structure by narrow products."""
     rng, out = np.random.default_rng(0), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(algorithms, "narrow_products_pay", lambda target: True)
-        sketches = generate_sketches(DAGS[name], TARGET)
+        sketches = generate_sketches(DAGS[name], target)
     for sketch in (s for s in sketches if "bf16x3" in s.tags):
         rows = sketch.sample(60, rng)
-        rows = rows[analyse(DAGS[name], sketch, rows, TARGET).valid][:2]
+        rows = rows[analyse(DAGS[name], sketch, rows, target).valid][:2]
         out += [(sketch.name, sketch.bind(row)) for row in rows]
     return tuple(out)
 
@@ -160,23 +161,18 @@ def test_parts_add_up_whatever_the_size(n_products: int) -> None:
 
 
 def test_each_part_is_loaded_once_and_multiplied_by_one_instruction() -> None:
-    if not any(algorithms.is_narrow(f) and f.terms == 2 for f in TARGET.isa.forms):
-        pytest.skip("no dot product of bfloat16")
-    _, steps = schedules("gemm")[0]
-    assert "vdpbf16ps" in assembly(lower(DAGS["gemm"], steps), TARGET)
-
-
-def _with_tiles() -> Target:
-    target = replace(TARGET, features=f"{TARGET.features},+{EMULATION}")
-    if not any(f.unit for f in target.isa.forms):
-        pytest.skip("emulated tiles take AVX-512")
-    return target
+    _, steps = schedules("gemm", BF16)[0]
+    text = assembly(lower(DAGS["gemm"], steps), BF16)
+    assert "vdpbf16ps" in text
+    assert "vcvtneps2bf16" in text
 
 
 @pytest.mark.parametrize("name", ["gemm", "conv"])
 def test_matrix_tiles_multiply_the_parts(name: str) -> None:
     dag = {"gemm": gemm(32, 64, 48), "conv": conv(10, 10, 32, 32)}[name]
-    target = _with_tiles()
+    target = replace(TARGET, features=f"{TARGET.features},+{EMULATION}")
+    if not any(f.unit for f in target.isa.forms):
+        pytest.skip("emulated tiles take AVX-512")
     found = [s for s in generate_sketches(dag, target) if "bf16x3" in s.tags]
     assert {"matrices" in s.tags for s in found} == {True}
     inputs, rng = random_inputs(dag), np.random.default_rng(3)
@@ -202,21 +198,17 @@ def test_only_products_of_float32_elements_are_rewritten() -> None:
 
 def test_an_error_below_that_of_narrow_products_excludes_them() -> None:
     dag = gemm(128, 256, 256)
-    target = _with_tiles()
 
     def is_narrowed(max_error: float) -> bool:
-        steps = default_steps(dag, target, 1, max_error)
+        steps = default_steps(dag, AMX, 1, max_error)
         return any(isinstance(s, NarrowProducts) for s in steps)
 
     assert is_narrowed(5e-5)
     assert not is_narrowed(5e-6)
 
 
-def test_a_form_that_cannot_be_three_times_as_fast_does_not_pay() -> None:
-    forms = [f for f in TARGET.isa.forms if algorithms.is_narrow(f)]
-    plain = TARGET.isa.forms[0].flops(TARGET.vector_bits)
-    fast = any(f.flops(TARGET.vector_bits) > 3 * plain for f in forms)
-    assert algorithms.narrow_products_pay(TARGET) is fast
-    if not fast:
-        sketches = generate_sketches(DAGS["gemm"], TARGET)
-        assert not any("bf16x3" in s.tags for s in sketches)
+@pytest.mark.parametrize("name", CPUS)
+def test_a_form_that_cannot_be_three_times_as_fast_does_not_pay(name: str) -> None:
+    """Dots of bfloat16 are twice as many products as of float32, those of matrices 16 times."""
+    sketches = generate_sketches(DAGS["gemm"], CPUS[name])
+    assert any("bf16x3" in s.tags for s in sketches) is (name == "amx")
