@@ -16,7 +16,7 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help tune test test-fast soak lint format types docs bench golden clean
+.PHONY: help tune test test-targets test-fast soak lint format types docs bench golden clean
 
 help:  ## Show this text
 	@echo 'usage: make [target] [MODEL=model.onnx] [TIME=10m] [ARGS="--threads 2"] [PYTHON=python3.12]'
@@ -28,6 +28,11 @@ tune: $(RUN_STAMP)  ## Set up .venv and tune MODEL (default: the ResNet-50 that 
 test: $(DEV_STAMP)  ## Set up .venv and run every test (timing ones alone, the others on all cores)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timing' $(ARGS)
 	$(BIN)/python -m pytest -m timing $(ARGS)
+
+test-targets: $(DEV_STAMP)  ## Run the tests that depend on the CPU as on made-up ones
+	for cpu in avx2 avx512 vnni bf16 amx; do \
+	  $(BIN)/python -m pytest -q -n auto --dist worksteal -m 'target and not (slow or timing)' --cpu $$cpu $(ARGS) || exit 1; \
+	done
 
 test-fast: $(DEV_STAMP)  ## Run the tests that are not marked slow
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(ARGS)

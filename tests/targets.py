@@ -7,14 +7,13 @@ A test whose expectation depends on the CPU names one of these. What holds on ev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import llvmlite.binding as llvm
 import pytest
 
 from autotune.codegen.jit import Library
 from autotune.measure.process import Child
-from autotune.target import Target, cpu, runs_here
+from autotune.target import Target, cpu, host_target, runs_here, tiles
 from autotune.target.isa import FEATURES, NAMES
 
 _KIB, _MIB = 1 << 10, 1 << 20
@@ -51,18 +50,20 @@ def take_for(made_up: Target, patch: pytest.MonkeyPatch) -> None:
     """Let `host_target()` and `runs_here()` answer as on `made_up`.
 
     Where this machine does not run its code, tests end as skipped where code would begin to run:
-    what precedes is tested. Processes that tests start see the real machine.
+    what precedes is tested. Processes that tests start see the real machine. Where this machine
+    is such a CPU, there is nothing to add to tests without `--cpu`.
     """
+    if host_target().isa == made_up.isa:
+        pytest.exit(f"this machine has what {made_up.cpu} has: tested without --cpu", 0)
     if not runs_here(made_up):
         for kind, method in ((Library, "__init__"), (Child, "start")):
             patch.setattr(kind, method, _skip)
-    features = _features(made_up)
-    text = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items()))
-    host = replace(made_up, features=text, n_cores=cpu.usable_cores())
-    sizes = (0, host.l1_bytes, host.l2_bytes, host.l3_bytes)
-    patch.setattr(cpu, "host_features", lambda: features)
-    patch.setattr(cpu, "_cache_bytes", lambda level: sizes[level])
+    features, sizes = _features(made_up), (made_up.l1_bytes, made_up.l2_bytes, made_up.l3_bytes)
+    patch.setattr(llvm, "get_host_cpu_features", lambda: features)
     patch.setattr(llvm, "get_host_cpu_name", lambda: made_up.cpu)
+    patch.setattr(cpu, "_cache_bytes", lambda level: sizes[level - 1])
+    patch.setattr(tiles, "request_tiles", lambda: True)
+    tiles.tile_permission.cache_clear()
 
 
 def _features(made_up: Target) -> dict[str, bool]:

@@ -11,6 +11,8 @@ from autotune.errors import UsageError
 from autotune.target import Target, difference, host_target, parse_target, require_cores
 from autotune.target.isa.x86 import NAMES
 
+pytestmark = pytest.mark.target
+
 
 def test_the_key_is_the_cpu_not_the_cores_that_a_process_may_use(any_target: Target) -> None:
     fewer = replace(any_target, n_cores=1)

@@ -150,6 +150,7 @@ def test_every_product_is_what_was_measured_faster(
         assert autotune.compile(log=log, precision=precision).artifact.precision == precision
 
 
+@pytest.mark.target
 @pytest.mark.parametrize(
     ("fastest", "told"),
     [

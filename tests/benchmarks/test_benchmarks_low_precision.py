@@ -14,6 +14,8 @@ from onnx import helper, numpy_helper
 from autotune.target import host_target
 from benchmarks import low_precision
 
+pytestmark = pytest.mark.target
+
 HAS_DOTS = any(f.operands == ("uint8", "int8") for f in host_target().isa.forms)
 
 

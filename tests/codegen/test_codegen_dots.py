@@ -23,6 +23,8 @@ from autotune.te.language import dag_of
 from autotune.te.products import dot_forms
 from tests.schedule.running import assert_computes, random_inputs
 
+pytestmark = pytest.mark.target
+
 HOST = host_target()
 WIDTHS = [replace(HOST, vector_bits=b, n_registers=n) for b, n in ((256, 16), (512, 32))]
 TARGETS = [t for t in WIDTHS if t.vector_bits <= HOST.vector_bits]

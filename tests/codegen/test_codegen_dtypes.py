@@ -21,6 +21,8 @@ from autotune.target import Target, host_target, parse_target
 from autotune.te.evaluate import evaluate
 from tests.schedule.running import run_compiled
 
+pytestmark = pytest.mark.target
+
 Array = NDArray[Any]
 N = 64
 HASWELL, ZEN4, HOST = parse_target("haswell"), parse_target("znver4"), host_target()

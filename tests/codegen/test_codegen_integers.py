@@ -18,6 +18,8 @@ from autotune.target import host_target, parse_target, runs_here
 from autotune.te.evaluate import evaluate
 from tests.schedule.running import run_compiled
 
+pytestmark = pytest.mark.target
+
 Array = NDArray[Any]
 TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FORMS = {

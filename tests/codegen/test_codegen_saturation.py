@@ -19,6 +19,8 @@ from autotune.target import Target, host_target, parse_target
 from autotune.te.evaluate import evaluate
 from tests.schedule.running import run_compiled
 
+pytestmark = pytest.mark.target
+
 Array = NDArray[Any]
 HASWELL, HOST = parse_target("haswell"), host_target()
 TARGETS = [pytest.param(HASWELL, id="avx2"), pytest.param(HOST, id="host")]

@@ -43,8 +43,12 @@ from autotune.te.language import dag_of
 from autotune.tuner import dots_of
 from tests.schedule.running import Array, assert_close, assert_computes, run_compiled
 
+pytestmark = pytest.mark.target
+
 HOST = host_target()
-EMULATED = replace(HOST, features=f"{HOST.features},+{EMULATION}")
+_FEATURES = [f for f in HOST.features.split(",") if "amx" not in f]
+WITHOUT = replace(HOST, features=",".join(_FEATURES))
+EMULATED = replace(HOST, features=",".join([*_FEATURES, f"+{EMULATION}"]))
 AMX = ("amx-tile", "amx-bf16", "amx-int8")
 WITH_AMX = replace(
     HOST, features=",".join([*HOST.features.split(","), *(f"+{name}" for name in AMX)])
@@ -275,9 +279,8 @@ def test_the_first_draft_is_of_tiles() -> None:
 
 
 def test_a_cpu_without_tiles_never_sees_them() -> None:
-    target = replace(HOST, features=",".join(f for f in HOST.features.split(",") if "amx" not in f))
-    assert not any("matrices" in s.tags for s in generate_sketches(GEMM, target))
-    names = [f.name for f in dots_of([GEMM], target)]
+    assert not any("matrices" in s.tags for s in generate_sketches(GEMM, WITHOUT))
+    names = [f.name for f in dots_of([GEMM], WITHOUT)]
     assert not any(name.startswith("tdp") for name in names)
 
 

@@ -21,6 +21,8 @@ from autotune.te.evaluate import evaluate
 from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
 from tests.schedule.running import assert_computes, random_inputs
 
+pytestmark = pytest.mark.target
+
 pytest.importorskip("onnxruntime")
 RNG = np.random.default_rng(0)
 N = 8

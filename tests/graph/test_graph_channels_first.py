@@ -17,6 +17,8 @@ from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from tests.graph.onnx_models import assert_matches, model, node, save
 
+pytestmark = pytest.mark.target
+
 
 def weight(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)

@@ -26,6 +26,8 @@ from tests.graph.test_graph_quantised import (
 )
 from tests.targets import AMX
 
+pytestmark = pytest.mark.target
+
 
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_floats_give_every_bit_of_integers(per_channel: bool, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from tests.graph.onnx_models import execute
 from tests.graph.test_graph_quantised import model_of, normal
 from tests.schedule.running import assert_computes, random_inputs
 
+pytestmark = pytest.mark.target
+
 HOST = host_target()
 TARGETS = [t for t in (HOST, parse_target("haswell")) if runs_here(t)]
 SCALES = {"s": 0.04, "t": 1 / 127, "u": 0.03, "one": 1.0, "half": 0.5}

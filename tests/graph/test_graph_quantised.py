@@ -25,6 +25,8 @@ from autotune.te.evaluate import evaluate
 from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
 from tests.schedule.running import assert_computes, random_inputs
 
+pytestmark = pytest.mark.target
+
 quantization = pytest.importorskip("onnxruntime.quantization")
 FORMATS, TYPES = quantization.QuantFormat, quantization.QuantType
 MICROSOFT = helper.make_opsetid("com.microsoft", 1)

@@ -23,6 +23,8 @@ from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
 from tests.schedule.running import assert_close, assert_computes
 
+pytestmark = pytest.mark.target
+
 F32 = NDArray[np.float32]
 
 

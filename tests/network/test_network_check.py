@@ -27,6 +27,8 @@ from autotune.network.rounding import rounded_anew
 from autotune.network.runtime import Model
 from autotune.target import host_target
 
+pytestmark = pytest.mark.target
+
 pytest.importorskip("onnxruntime")
 
 Array = NDArray[Any]

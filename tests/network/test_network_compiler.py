@@ -31,6 +31,8 @@ from tests.network.small_networks import (
     window,
 )
 
+pytestmark = pytest.mark.target
+
 TARGET = host_target()
 
 

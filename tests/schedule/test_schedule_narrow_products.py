@@ -43,6 +43,8 @@ from tests.schedule.running import random_inputs, run_compiled
 from tests.schedule.small_dags import conv, gemm
 from tests.targets import AMX, BF16, CPUS
 
+pytestmark = pytest.mark.target
+
 TARGET = host_target()
 Inputs = dict[str, NDArray[Any]]
 

@@ -30,6 +30,8 @@ from autotune.te.expr import (
 )
 from tests.schedule.running import assert_close, assert_computes
 
+pytestmark = pytest.mark.target
+
 Array = NDArray[np.generic]
 ROWS, TERMS = 5, 7
 TARGET = host_target()

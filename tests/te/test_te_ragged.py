@@ -19,6 +19,8 @@ from autotune.te.evaluate import evaluate
 from autotune.te.validate import require_valid
 from tests.schedule.running import assert_close, assert_computes
 
+pytestmark = pytest.mark.target
+
 Array = NDArray[np.generic]
 COUNTS = (3, 0, 1, 5)
 """Elements of each row."""
