@@ -62,7 +62,7 @@ def take_for(made_up: Target, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(llvm, "get_host_cpu_features", lambda: features)
     patch.setattr(llvm, "get_host_cpu_name", lambda: made_up.cpu)
     patch.setattr(cpu, "_cache_bytes", lambda level: sizes[level - 1])
-    patch.setattr(tiles, "request_tiles", lambda: True)
+    patch.setattr(tiles, "request_tiles", lambda: features.get(tiles.FEATURE, False))
     tiles.tile_permission.cache_clear()
 
 

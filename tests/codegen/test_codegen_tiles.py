@@ -35,13 +35,14 @@ from autotune.search.cost.analysis import analyse
 from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, host_target, runs_here, tiles
-from autotune.target.isa import EMULATION
+from autotune.target.isa import EMULATION, FEATURES
 from autotune.target.tiles import Permission, denial, request_tiles, tile_permission
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
 from autotune.te.language import dag_of
 from autotune.tuner import dots_of
 from tests.schedule.running import Array, assert_close, assert_computes, run_compiled
+from tests.targets import AMX
 
 pytestmark = pytest.mark.target
 
@@ -49,12 +50,7 @@ HOST = host_target()
 _FEATURES = [f for f in HOST.features.split(",") if "amx" not in f]
 WITHOUT = replace(HOST, features=",".join(_FEATURES))
 EMULATED = replace(HOST, features=",".join([*_FEATURES, f"+{EMULATION}"]))
-AMX = ("amx-tile", "amx-bf16", "amx-int8")
-WITH_AMX = replace(
-    HOST, features=",".join([*HOST.features.split(","), *(f"+{name}" for name in AMX)])
-)
-"""Code that this CPU may not be able to run."""
-HAS_AMX = tile_permission() is Permission.GRANTED and runs_here(WITH_AMX)
+HAS_AMX = tile_permission() is Permission.GRANTED and runs_here(AMX)
 IS_EMULATED = any(f.unit for f in EMULATED.isa.forms)
 """With AVX-512: the functions in place of tiles take its vectors."""
 TARGETS = [*([EMULATED] if IS_EMULATED else []), *([HOST] if HAS_AMX else [])]
@@ -116,7 +112,7 @@ def tiled(block: tuple[int, int], rows: int, groups: int, terms: int) -> Steps:
 GEMM = matmul(64, 64, 64)
 
 
-def tile_instructions(dag: ComputeDAG, steps: Steps, target: Target = WITH_AMX) -> list[str]:
+def tile_instructions(dag: ComputeDAG, steps: Steps, target: Target = AMX) -> list[str]:
     text = assembly(lower(dag, steps, verify=True), target)
     return re.findall(r"^\t(ldtilecfg|tile\w+|tdp\w+)", text, re.MULTILINE)
 
@@ -266,13 +262,12 @@ def test_the_space_has_tiles_for_every_sum_of_products(name: str) -> None:
         assert_close(run_compiled(program, inputs, EMULATED, 2), wanted, limit)
 
 
-@needs_emulation
 def test_the_first_draft_is_of_tiles() -> None:
     dag, rng = matmul(128, 512, 512), np.random.default_rng(0)
     best: dict[bool, float] = {}
-    for sketch in generate_sketches(dag, WITH_AMX):
+    for sketch in generate_sketches(dag, AMX):
         rows = sketch.sample(64, rng)
-        seconds = analytic_seconds(analyse(dag, sketch, rows, WITH_AMX), WITH_AMX, 1)
+        seconds = analytic_seconds(analyse(dag, sketch, rows, AMX), AMX, 1)
         tiles = "matrices" in sketch.tags
         best[tiles] = min(best.get(tiles, np.inf), seconds.min())
     assert best[True] < 0.5 * best[False]
@@ -312,7 +307,6 @@ def test_a_cpu_without_tiles_expands_the_loops() -> None:
     assert_computes(program, inputs, evaluate(dag, inputs), HOST, (1,))
 
 
-@needs_emulation
 def test_sums_stay_in_registers_over_the_whole_reduction() -> None:
     found = tile_instructions(GEMM, tiled((32, 32), 16, 16, 2))
     step = [
@@ -349,7 +343,6 @@ def test_a_sum_in_parts_is_loaded_again() -> None:
     assert_close(run_compiled(program, inputs, EMULATED), evaluate(dag, inputs), 3e-6)
 
 
-@needs_emulation
 def test_more_accumulators_than_registers_are_memory() -> None:
     dag = matmul(28, 16, 8)
     assert tile_instructions(dag, tiled((24, 16), 4, 4, 2))
@@ -366,7 +359,7 @@ def test_tile_loops_are_the_four_innermost_ones() -> None:
 def denied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A CPU with tiles whose system does not permit them; how often it was asked."""
     asked: list[str] = []
-    features = {**dict(llvm.get_host_cpu_features()), **dict.fromkeys(AMX, True)}
+    features = {**dict(llvm.get_host_cpu_features()), **dict.fromkeys(FEATURES[AMX.cpu], True)}
     monkeypatch.setattr(tiles.llvm, "get_host_cpu_features", lambda: features)
     monkeypatch.setattr(tiles, "request_tiles", lambda: bool(asked.append("asked")))
     tile_permission.cache_clear()
@@ -379,7 +372,7 @@ def test_a_system_that_denies_tiles_is_a_cpu_without_them(denied: list[str]) -> 
     assert not any(f.unit for f in target.isa.forms)
     assert any("does not let" in text for text in denial())
     with pytest.raises(ArtifactError, match="amx-tile: the system does not let"):
-        require_features(WITH_AMX, "model.atn")
+        require_features(AMX, "model.atn")
     assert denied == ["asked"]
 
 
@@ -393,7 +386,7 @@ def test_an_artifact_with_tiles_names_what_this_cpu_lacks() -> None:
     if HAS_AMX:
         pytest.skip("this CPU has tiles")
     with pytest.raises(ArtifactError, match=r"this CPU lacks .*amx-tile"):
-        require_features(WITH_AMX, "model.atn")
+        require_features(AMX, "model.atn")
 
 
 def test_a_system_answers_whether_this_process_may_use_tiles() -> None:
