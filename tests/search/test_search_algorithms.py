@@ -12,13 +12,11 @@ from autotune.schedule.steps import Parts
 from autotune.search.defaults import default_steps
 from autotune.search.rules.algorithms import MANY_TERMS, TOO_MANY_TERMS, algorithms
 from autotune.search.sketch import generate_sketches
-from autotune.target import parse_target
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
 from tests.schedule.running import run_compiled
 from tests.schedule.small_dags import channel_sums, conv, gemm, row_means
-
-AVX2 = parse_target("x86-64-v3")
+from tests.targets import AVX2
 
 
 def cuts(dag: ComputeDAG) -> list[int]:

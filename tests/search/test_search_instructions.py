@@ -9,12 +9,12 @@ import pytest
 from autotune.codegen.arithmetic import Arithmetic
 from autotune.codegen.text import F32, Builder, Module, vector
 from autotune.search.cost.instructions import operations
-from autotune.target import parse_target
 from autotune.te.dag import compute, placeholder
 from autotune.te.expr import Axis, Binary, call
 from autotune.te.intrinsics import INTRINSICS
+from tests.targets import AVX2, AVX512
 
-TARGETS = [parse_target(name) for name in ("x86-64-v3", "x86-64-v4")]
+TARGETS = [AVX2, AVX512]
 CALLS = [f.name for f in INTRINSICS.values() if f.cost > 1]
 _COST = {"fdiv": 8, "llvm.sqrt": 8, "bitcast": 0, "phi": 0, "fneg": 0, "@large": 0}
 

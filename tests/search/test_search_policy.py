@@ -18,10 +18,10 @@ from autotune.search.cost.ranker import Ranker
 from autotune.search.defaults import default_alternatives, default_candidate, default_steps
 from autotune.search.policy import SketchPolicy, algorithm
 from autotune.search.sketch import generate_sketches
-from autotune.target import parse_target
 from tests.schedule.small_dags import conv, gemm
+from tests.targets import AVX2, AVX512
 
-TARGET = parse_target("x86-64-v3")
+TARGET = AVX2
 DAG = gemm(128, 96, 64)
 
 
@@ -87,7 +87,7 @@ def test_the_cost_model_prefers_full_registers() -> None:
 
 def test_the_cost_model_knows_that_l1_keeps_few_lines_of_one_set() -> None:
     """Of rows 2 KiB apart every other one is in the same set; a line further, none of 28 are."""
-    target, per_row = parse_target("x86-64-v4"), {}
+    target, per_row = AVX512, {}
     for length in (512, 528):
         dag = gemm(112, 16, length)
         sketch = generate_sketches(dag, target)[0]

@@ -13,11 +13,11 @@ from autotune.search.cost.analysis import analyse
 from autotune.search.defaults import default_alternatives
 from autotune.search.reading_order import order_holes
 from autotune.search.sketch import generate_sketches
-from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG
 from tests.schedule.small_dags import conv, gemm
+from tests.targets import AVX2
 
-TARGET = parse_target("x86-64-v3")
+TARGET = AVX2
 
 
 @pytest.mark.parametrize("dag", [gemm(64, 48, 32), conv(9, 9, 8, 24)], ids=["gemm", "conv"])

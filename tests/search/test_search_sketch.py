@@ -19,14 +19,13 @@ from autotune.search.partial import Partial
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Tag
-from autotune.target import Target, parse_target
+from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Axis, add, binary, call, f32, mul
 from tests.schedule.running import assert_close, random_inputs
 from tests.schedule.small_dags import ALL, conv, gemm, softmax
-
-AVX2 = parse_target("x86-64-v3")
+from tests.targets import AVX2, AVX512
 
 
 def test_sketches_of_a_matrix_product(golden: Callable[[str, str], None]) -> None:
@@ -49,7 +48,7 @@ def test_a_convolution_may_keep_its_padding_per_block_or_per_reduction_block() -
 )
 def test_lanes_that_channels_leave_idle_are_shared(channels: int, factors: set[int]) -> None:
     """Nothing is gained where they leave few, and the factor divides the terms of the sum."""
-    wide = parse_target("x86-64-v4")
+    wide = AVX512
     names = [s.name for s in generate_sketches(gemm(32, channels, 12), wide)]
     assert {int(n.partition("interleaved")[2] or 1) for n in names} == {1, *factors}
     odd = [s.name for s in generate_sketches(gemm(32, channels, 9), wide)]
