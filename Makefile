@@ -20,7 +20,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 
 help:  ## Show this text
 	@echo 'usage: make [target] [MODEL=model.onnx] [TIME=10m] [ARGS="--threads 2"] [PYTHON=python3.12]'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 tune: $(RUN_STAMP)  ## Set up .venv and tune MODEL (default: the ResNet-50 that comes with onnx) for TIME
 	$(BIN)/autotune tune $(MODEL) --time $(TIME) $(ARGS)
