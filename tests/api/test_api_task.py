@@ -18,8 +18,6 @@ from autotune.cli.main import run
 from autotune.errors import DefinitionError, LogMismatch, ScheduleError, UsageError
 from autotune.tuner import BatchMeasured, Event, SessionFinished
 
-pytestmark = pytest.mark.target
-
 
 def matmul_add(n: int, m: int, k: int) -> te.Tensor:
     a, b = te.placeholder((n, k), "a"), te.placeholder((k, m), "b", constant=True)
