@@ -137,15 +137,6 @@ def test_running_products(
     assert_computes(model(op, {"x": shape}, {"a": np.array(axis)}, opset=26), {"x": x}, tmp_path)
 
 
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("aligned", [0, 1])
-def test_cubic_interpolation_at_places(padding: str, aligned: int, tmp_path: Path) -> None:
-    x, grid = values(2, 3, 4, 5), (1.6 * values(2, 3, 6, 2)).astype(np.float32)
-    attrs = {"mode": "cubic", "padding_mode": padding, "align_corners": aligned}
-    proto = model(node("GridSample", "x g", **attrs), {"x": x.shape, "g": grid.shape}, opset=20)
-    assert_computes(proto, {"x": x, "g": grid}, tmp_path)
-
-
 @pytest.mark.parametrize("later", [0, 3])
 @pytest.mark.parametrize(
     ("op", "n_states", "attrs"),

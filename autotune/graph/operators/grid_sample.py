@@ -111,23 +111,19 @@ def _interpolated(
 
 
 def _place(node: Node, named: Expr, size: int) -> Expr:
-    """A coordinate in [-1, 1] in pixels, at most one outside of the image."""
+    """A coordinate in [-1, 1] in pixels, at most a few outside of the image.
+
+    Cubic taps find the border themselves: a place beyond it has weights for pixels inside."""
     is_aligned = bool(node.attrs.get("align_corners", 0))
     scaled = mul(add(named, _ONE), literal((size - 1) / 2 if is_aligned else size / 2))
     place = scaled if is_aligned else sub(scaled, _HALF)
     padding = node.attrs.get("padding_mode", "zeros")
     is_cubic = node.attrs.get("mode") == "cubic"
-    if padding == "zeros":
-        return clamped(place, -3, size + 1) if is_cubic else clamped(place, -1, size)
     if padding == "reflection":
         place = _mirrored(node, place, size)
-        return clamped(place, -1, size) if is_cubic else clamped(place, 0, size - 1)
-    held = clamped(place, 0, size - 1)
-    if not is_cubic or is_aligned:
-        return held
-    # as in ONNX Runtime: what lies on the outer half of a pixel at the border stays there
-    is_inside = both(compare("ge", place, literal(-0.5)), compare("le", place, literal(size - 0.5)))
-    return select(is_inside, place, held)
+    if is_cubic:
+        return clamped(place, -3, size + 2)
+    return clamped(place, -1, size) if padding == "zeros" else clamped(place, 0, size - 1)
 
 
 def _mirrored(node: Node, place: Expr, size: int) -> Expr:

@@ -169,6 +169,7 @@ def _repeated_shape(node: Node, given: Shape, shape: Shape) -> Shape:
 def quantised_dynamically(editor: Editor, node: Node, x: str) -> tuple[str, str, str]:
     """Emit x as steps of its own range, as DynamicQuantizeLinear does: uint8, scale, zero point.
 
+    The scale of zeros is 1, as in ONNX Runtime: by the standard it is 0, and 0 / 0 is NaN.
     Source: https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html
     """
 
@@ -178,14 +179,24 @@ def quantised_dynamically(editor: Editor, node: Node, x: str) -> tuple[str, str,
         return name
 
     shapes = {"Quantize": editor.types[x].shape}
-    nothing, most = (editor.constant(f"{x}.bound", np.array(v, np.float32)) for v in (0, 255))
+    nothing, one, most = (
+        editor.constant(f"{x}.bound", np.array(v, np.float32)) for v in (0, 1, 255)
+    )
     low = emit("Min", emit("ReduceMin", x, keepdims=0), nothing)
     high = emit("Max", emit("ReduceMax", x, keepdims=0), nothing)
-    scale = emit("Div", emit("Sub", high, low), most)
+    step = emit("Div", emit("Sub", high, low), most)
+    scale = emit("Where", emit("Equal", step, nothing, dtype="bool"), one, step)
     exact = emit("Sub", nothing, emit("Div", low, scale))
     nearest = emit("Round", emit("Clip", exact, nothing, most))
     zero = emit("Cast", nearest, dtype="uint8", to="uint8")
     return emit("Quantize", x, scale, zero, dtype="uint8", to="uint8"), scale, zero
+
+
+def _dynamic(editor: Editor, node: Node) -> None:
+    """DynamicQuantizeLinear -> reductions, a few numbers, and Quantize."""
+    made = quantised_dynamically(editor, node, node.inputs[0])
+    for name, source in zip(node.outputs, made, strict=False):
+        editor.alias(name, source)
 
 
 def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:
@@ -200,6 +211,7 @@ def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:
 OPERATORS: Mapping[str, Operator] = {
     "QuantizeLinear": Operator(canonical=_aligned),
     "DequantizeLinear": Operator(canonical=_aligned, folding=Folding.NEVER),
+    "DynamicQuantizeLinear": Operator(canonical=_dynamic, folding=Folding.NEVER),
     # Scales and zero points are data, so that layers that differ in them alone are one task.
     "Quantize": of_formula(
         _quantize, any_type=True, roles=("x", "step", "zero"), scalar_is_literal=False

@@ -162,15 +162,18 @@ def _arg_extremum(scope: Scope, node: Node, operands: Operands, shape: Shape) ->
 
 
 def reduce_axes(node: Node, constants: dict[str, Array], rank: int) -> tuple[int, ...] | None:
-    """Axes of a reduction: attribute or constant operand; None if computed at run time."""
+    """Axes of a reduction: attribute or constant operand; None if computed at run time.
+
+    An axis that is named twice, as 1 and -2 of three, is reduced once.
+    """
     if "axes" in node.attrs:
-        return tuple(int(a) % rank for a in node.attrs["axes"])
+        return tuple(dict.fromkeys(int(a) % rank for a in node.attrs["axes"]))
     name = node.inputs[1] if len(node.inputs) > 1 else ""
     if not name:
         return () if node.attrs.get("noop_with_empty_axes", 0) else tuple(range(rank))
     if name not in constants:
         return None
-    axes = tuple(int(a) % rank for a in constants[name].reshape(-1))
+    axes = tuple(dict.fromkeys(int(a) % rank for a in constants[name].reshape(-1)))
     return axes or (() if node.attrs.get("noop_with_empty_axes", 0) else tuple(range(rank)))
 
 

@@ -366,9 +366,17 @@ def _upsample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
     return scope.compute("upsample", axes, x[tuple(index)])
 
 
+def _check_axes(editor: Editor, node: Node) -> str:
+    """Attribute `axes` names no dimension twice."""
+    rank, axes = len(editor.types[node.inputs[0]].shape), node.attrs.get("axes", ())
+    is_repeated = len({a % rank for a in axes}) < len(axes) if rank else bool(axes)
+    return f"axes {axes} of {rank} dimensions" if is_repeated else ""
+
+
 OPERATORS: Mapping[str, Operator] = {
     "Resize": Operator(
         define=_upsample,
+        precondition=_check_axes,
         fusion=Fusion.INJECTIVE,
         any_type=True,
         layout=Layout.SPATIAL,

@@ -10,6 +10,9 @@ Meanings: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperato
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from autotune.graph.ir import OPSET, Editor, Node
 from autotune.graph.reader import (
     attention,
@@ -98,6 +101,29 @@ def _unary(op: str, *names: str) -> Composition:
         c.quantised(c(op, c.dequantised(0), **attrs), 3)
 
     return compose
+
+
+_SOFTMAX_OF_ONE_AXIS = 13
+"""The opset from which on Softmax sums over one axis, and not over all from it on."""
+
+
+def _softmax(c: Composer) -> None:
+    """x, sx, zx, sy, zy."""
+    axis, rank = c.attr("axis", -1), c.rank(0)
+    x = c.dequantised(0)
+    if c.attr("opset", _SOFTMAX_OF_ONE_AXIS) >= _SOFTMAX_OF_ONE_AXIS or axis in (-1, rank - 1):
+        c.quantised(c("Softmax", x, axis=axis), 3)
+        return
+    rows = math.prod(c.shape(0)[: axis % rank])
+    flat = c("Softmax", c.reshaped(x, rows, -1), axis=-1)
+    c.quantised(c.reshaped(flat, *c.shape(0)), 3)
+
+
+def _mean(c: Composer) -> None:
+    """x, sx, zx, sy, zy."""
+    axes = c.attr("axes", ())
+    over = c.integers(*axes) if axes else ""
+    c.quantised(c("ReduceMean", c.dequantised(0), over, keepdims=c.attr("keepdims", 1)), 3)
 
 
 _POOLING = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
@@ -225,7 +251,9 @@ def _fused_matmul(c: Composer) -> None:
     if c.attr("transBatchA", 0) or c.attr("transBatchB", 0):
         raise c.refuse("it transposes batches")
     operands = [
-        c("Transpose", c.input(n), perm=_swapped(c.rank(n))) if c.attr(f, 0) else c.input(n)
+        c("Transpose", c.input(n), perm=_swapped(c.rank(n)))
+        if c.attr(f, 0) and c.rank(n) > 1
+        else c.input(n)
         for n, f in enumerate(("transA", "transB"))
     ]
     alpha = c.attr("alpha", 1.0)
@@ -243,27 +271,40 @@ def _fused_conv(c: Composer) -> None:
     """x, weights, bias, what is added before the activation."""
     attrs = {k: v for k, v in c.node.attrs.items() if not k.startswith("activation")}
     y = c("Conv", c.input(0), c.input(1), c.input(2), **attrs)
-    _activated(c, c("Add", y, c.input(3)) if c.input(3) else y)
+    _activated(c, c("Add", y, c.input(3)) if c.input(3) else y, c.attr("activation_params", ()))
 
 
 def _fused_gemm(c: Composer) -> None:
     """a, b, c."""
     attrs = {k: v for k, v in c.node.attrs.items() if not k.startswith("activation")}
-    _activated(c, c("Gemm", *c.node.inputs, **attrs))
+    names = _PARAMETERS.get(c.attr("activation", ""), ())
+    values = [c.attr(f"activation_{name}", None) for name in names]
+    given = [v for v in values if v is not None]
+    _activated(c, c("Gemm", *c.node.inputs, **attrs), given)
 
 
-def _activated(c: Composer, x: str) -> None:
-    """Attributes `activation` and `activation_params` of `x`."""
-    op, values = c.attr("activation", ""), c.attr("activation_params", ())
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "HardSwish"), ()),
+    **dict.fromkeys(("LeakyRelu", "Elu", "Celu", "ThresholdedRelu"), ("alpha",)),
+    "HardSigmoid": ("alpha", "beta"),
+    "Selu": ("alpha", "gamma"),
+    "Clip": ("min", "max"),
+}
+"""The activations of fused products, each with its parameters, all of which are given."""
+
+
+def _activated(c: Composer, x: str, values: Sequence[float]) -> None:
+    """Attribute `activation` of `x`, with the values of its parameters."""
+    op = c.attr("activation", "")
+    if op and op not in _PARAMETERS:
+        raise c.refuse(f"activation {op}")
+    names = _PARAMETERS.get(op, ())
+    if len(values) != len(names):
+        raise c.refuse(f"activation {op} has {len(values)} parameters, not {len(names)}")
     if op == "Clip":
         c.result("Clip", x, *(c.float(v) for v in values))
-    elif op in ("", "Relu", "Sigmoid", "Tanh"):
-        c.result(op or "Identity", x)
-    elif op in ("LeakyRelu", "HardSigmoid"):
-        names = ("alpha", "beta")[: len(values)]
-        c.result(op, x, **dict(zip(names, values, strict=True)))
     else:
-        raise c.refuse(f"activation {op}")
+        c.result(op or "Identity", x, **dict(zip(names, values, strict=True)))
 
 
 _STANDARD: dict[str, Composition] = {
@@ -284,8 +325,8 @@ COMPOSITIONS: dict[str, Composition] = {
     "com.microsoft.QLinearMul": _binary("Mul"),
     "com.microsoft.QLinearSigmoid": _unary("Sigmoid"),
     "com.microsoft.QLinearLeakyRelu": _unary("LeakyRelu", "alpha"),
-    "com.microsoft.QLinearSoftmax": _unary("Softmax", "axis"),
-    "com.microsoft.QLinearReduceMean": _unary("ReduceMean", "keepdims"),
+    "com.microsoft.QLinearSoftmax": _softmax,
+    "com.microsoft.QLinearReduceMean": _mean,
     "com.microsoft.QLinearAveragePool": _unary("AveragePool", *_POOLING),
     "com.microsoft.QLinearGlobalAveragePool": _unary("GlobalAveragePool"),
     "com.microsoft.QLinearConcat": _concat,

@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ValueInfoProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from autotune.dtypes import PORT_TYPES
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
 from autotune.graph.limits import MOST_WORK, Budget, check_declared
@@ -108,6 +109,7 @@ class Folder:
         elif not is_native:
             return self._expanded(node)
         else:
+            self._check_types(node)
             self._check_broadcast(node)
             self.editor.emit(node)
         return []
@@ -127,6 +129,17 @@ class Folder:
             return
         for part in found:
             self.editor.emit(part)
+
+    def _check_types(self, node: Node) -> None:
+        """Raises UnsupportedOperator for elements that no program computes with, as of strings."""
+        kinds = {
+            self.editor.types[n].dtype
+            for n in (*node.inputs, *node.outputs)
+            if n in self.editor.types
+        }
+        for kind in sorted(kinds - PORT_TYPES.keys()):
+            name = "string" if kind == "object" else kind
+            raise unsupported(node, self.editor.graph, f"type {name}")
 
     def _check_broadcast(self, node: Node) -> None:
         """Raises ModelError where an operand is a broadcast constant that is too large."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from autotune.graph.reader.node_order import names_read, put_in_order
 from autotune.graph.reader.opsets import opset_of, require_known_versions, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
 from autotune.graph.reader.tensors import Array, array_of
+from autotune.graph.reader.upgrades import is_converted
 from autotune.graph.reader.widening import narrow_ports, widen
 from autotune.units import format_bytes
 from autotune.wording import arguments
@@ -59,6 +60,9 @@ _IR_VERSION = 10
 
 _LOCATION = "location"
 """The key of an initialiser's external data whose value is the name of the file."""
+
+_SUPERSEDED = "superseded"
+"""The domain of nodes that are not shown to ONNX's checker."""
 
 _CONTEXT = re.compile(r"Bad node spec for node\. Name: (.*?) OpType: (\S+)")
 """The part of the checker's message that names the node."""
@@ -368,6 +372,21 @@ def _make_outputs(node: NodeProto) -> None:
                 output.name += "*"
 
 
+def _set_superseded_apart(nodes: Iterable[NodeProto], opset: int) -> bool:
+    """Move nodes that ONNX calls deprecated, but that have a conversion, to a domain of their own.
+
+    Whether there is such a node, at any depth; the checker looks at no operator of that domain.
+    """
+    found = False
+    for node in nodes:
+        schema = schema_of(node.op_type, opset) if node.domain in ("", "ai.onnx") else None
+        if schema is not None and schema.deprecated and is_converted(node.op_type, opset):
+            node.domain, found = _SUPERSEDED, True
+        for body in (a.g for a in node.attribute if a.HasField("g")):
+            found |= _set_superseded_apart(body.node, opset)
+    return found
+
+
 def _check(model: ModelProto) -> None:
     """Raises ModelError where the model is not valid; output shapes need not be declared.
 
@@ -381,6 +400,8 @@ def _check(model: ModelProto) -> None:
     for node in stated.graph.node:
         node.name = node.name or next((o for o in node.output if o), node.op_type)
         _make_outputs(node)
+    if _set_superseded_apart(stated.graph.node, opset_of(stated.opset_import)):
+        stated.opset_import.add(domain=_SUPERSEDED, version=1)
     try:
         onnx.checker.check_model(stated)
     except onnx.checker.ValidationError as error:

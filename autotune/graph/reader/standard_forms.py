@@ -123,6 +123,8 @@ def _reverse_sequence(c: Composer) -> None:
     """x[…] from the place length - 1 - t where t is below the length of the batch."""
     shape = c.shape(0)
     time, batch = c.attr("time_axis", 0), c.attr("batch_axis", 1)
+    if time == batch:
+        raise malformed(c.node, f"time_axis and batch_axis {time}")
     at = _places(c, time)
     lengths = c.reshaped(c.cast(c.input(1), "int64"), *_along(batch, len(shape)))
     turned = c("Sub", c("Sub", lengths, c.array(np.array([1]))), at)
@@ -165,27 +167,29 @@ def _compress(c: Composer) -> None:
 
 
 def _max_unpool(c: Composer) -> None:
-    """Zeros with the elements at the places that MaxPool found, in front of more zeros."""
+    """Zeros with the elements at the places that MaxPool found, which count in the result.
+
+    So do ONNX Runtime and PyTorch where output_shape is larger than what the windows cover.
+    """
     shape, kernel = c.shape(0), c.attr("kernel_shape", ())
     n = len(kernel)
     strides, pads = c.attr("strides", (1,) * n), c.attr("pads", (0,) * 2 * n)
     if n != len(shape) - 2 or len(strides) != n or len(pads) != 2 * n:
         raise malformed(c.node, f"a window of {n} dimensions for {len(shape) - 2}")
     window = zip(shape[2:], strides, kernel, pads[:n], pads[n:], strict=True)
-    whole = (*shape[:2], *((h - 1) * s + k - b - e for h, s, k, b, e in window))
-    wanted = c.value(2)
-    if c.input(2) and wanted is None:
-        raise c.refuse("its output_shape is computed at run time")
-    out = whole if wanted is None else tuple(int(d) for d in wanted)
-    if len(out) != len(whole) or any(b < a for a, b in zip(whole, out, strict=True)):
-        raise malformed(c.node, f"output_shape {out} for {whole}")
-    check_constant(c.node, 4 * math.prod(whole))
-    zeros = c("Expand", c.array(np.zeros(1, np.float32)), c.integers(math.prod(whole)))
+    out = (*shape[:2], *((h - 1) * s + k - b - e for h, s, k, b, e in window))
+    if c.input(2):
+        wanted = c.value(2)
+        if wanted is None:
+            raise c.refuse("its output_shape is computed at run time")
+        if wanted.size != len(out) or any(b < a for a, b in zip(out, wanted, strict=True)):
+            raise malformed(c.node, f"output_shape {tuple(wanted.tolist())} for {out}")
+        out = tuple(wanted.tolist())
+    check_constant(c.node, 4 * math.prod(out))
+    zeros = c("Expand", c.array(np.zeros(1, np.float32)), c.integers(math.prod(out)))
     flat = [c.reshaped(c.input(k), -1) for k in (1, 0)]
     places = c("Unsqueeze", flat[0], c.integers(1))
-    y = c.reshaped(c("ScatterND", zeros, places, flat[1]), *whole)
-    ends = (b - a for a, b in zip(whole, out, strict=True))
-    c.result("Pad", y, c.integers(*(0,) * len(out), *ends))
+    c.result("Reshape", c("ScatterND", zeros, places, flat[1]), c.integers(*out))
 
 
 def _space_to_depth(c: Composer) -> None:

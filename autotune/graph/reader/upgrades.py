@@ -41,6 +41,11 @@ def upgraded(editor: Editor, node: Node) -> list[Node]:
     return [replace(node, attrs=attrs, opset=OPSET)]
 
 
+def is_converted(op: str, opset: int) -> bool:
+    """Whether a rule brings an operator of `opset` to opset 22."""
+    return any(opset < below for below, _ in _RULES.get(op, ()))
+
+
 @cache
 def _lost_defaults(op: str, opset: int) -> Mapping[str, Any]:
     """Attributes whose default differs from the one in opset 22."""
