@@ -15,7 +15,6 @@ from autotune.api.bindings import Variant, networks_of
 from autotune.errors import MissingDependency, ModelError, NotCompilable, UsageError
 from autotune.graph.constant_values import Constants
 from autotune.graph.cut import Cut, Outside, Segment, cut_model, loadable_forms
-from autotune.graph.ir import Shape
 from autotune.graph.network import Network, Port
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.measure.noise import judge, read_usage
@@ -164,29 +163,9 @@ def outside_texts(cut: Cut) -> Iterator[str]:
         ops = ", ".join(names[:_MOST_NAMES]) + more
         count = f"{len(nodes)} nodes, first" if len(nodes) > 1 else "node"
         yield f"  {ops} ({count} '{nodes[0].name}'): {reason}"
-    deciding = _deciding_inputs(cut)
-    if _AT_RUN_TIME in kinds and deciding:
-        known = arguments(constants=dict.fromkeys(deciding, VALUE))
+    if cut.deciding:
+        known = arguments(constants=dict.fromkeys(cut.deciding, VALUE))
         yield f"  inputs that decide shapes and are always the same can be bound: {known}"
-
-
-def _deciding_inputs(cut: Cut) -> list[str]:
-    """Inputs that can be shapes: integers, one or as few as a tensor may have dimensions, that
-    an operator in ONNX Runtime reads."""
-    read = {name for s in cut.segments if s.network is None for name in s.inputs}
-    return [
-        port.name
-        for port in cut.inputs
-        if port.name in read and port.dtype in ("int32", "int64") and _is_short(port.shape)
-    ]
-
-
-_MOST_DIMENSIONS = 8
-"""Elements that an input of integers has at most where it may be a shape."""
-
-
-def _is_short(shape: Shape) -> bool:
-    return len(shape) < 2 and 0 < math.prod(shape) <= _MOST_DIMENSIONS
 
 
 @dataclass(frozen=True, slots=True)

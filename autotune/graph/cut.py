@@ -41,6 +41,7 @@ from autotune.graph.reader.onnx_reader import (
 )
 from autotune.graph.reader.survey import Ask, DeclaredTypes, Survey, survey
 from autotune.graph.segments import Span, leaks, onnx_model, segment_model, spans
+from autotune.graph.shape_inputs import deciding_inputs
 
 _ROUNDS = 24
 """How often nodes are refused one by one before whole segments are."""
@@ -91,6 +92,7 @@ class Cut:
 
     `inputs`, `outputs`: of the whole; extents that the data decide are -1, and `dtype` is "string"
     for strings and "" for what is no tensor. `outside`: the nodes that are not compiled.
+    `deciding`: inputs that shapes follow from which are known only at run time.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Cut:
     random_weights: bool = False
     constant_inputs: Mapping[str, Array] = field(default_factory=dict)
     precision: str = "f32"
+    deciding: tuple[str, ...] = ()
 
     @cached_property
     def networks(self) -> tuple[Network, ...]:
@@ -294,13 +297,15 @@ class _Cutter:
             if n in found.refused
         )
         segments = tuple(self._segment(found, span) for span in plan)
+        inputs = tuple(self._input(found, i.name, segments) for i in self._inputs())
         return Cut(
             self.name,
             self.digest,
-            tuple(self._input(found, i.name, segments) for i in self._inputs()),
+            inputs,
             tuple(self._output(found, o.name) for o in self.model.proto.graph.output),
             segments,
             tuple(outside),
+            deciding=deciding_inputs(self.nodes, found.refused, {p.name: p.shape for p in inputs}),
         )
 
     def _name(self, n: int) -> str:

@@ -118,6 +118,8 @@ class _Findings:
         check = _Check(self._setting, kind, inputs)
         try:
             expected = check.expected
+            if kind != GIVEN:
+                _ = check.actual
         except ModelError as error:
             self._unasked.append(f"not checked on {kind} inputs: {error.message}")
             self._failure = error
@@ -139,7 +141,7 @@ class _Findings:
     def report(self, n_given: int) -> Report:
         """All of it. Raises ModelError where no oracle had an answer to anything."""
         if not self._asked and self._unasked:
-            raise self._failure
+            raise ModelError(f"not checked on any inputs: {self._failure.message}", _GIVE)
         outputs = tuple(tally.accuracy for tally in self._tallies.values())
         worst = worst_of(outputs)
         unseen = (
@@ -162,11 +164,7 @@ def _has_numbers(array: Array) -> bool:
 def _evaluated(model: Model, network: Network, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """`evaluate_network`; raises ModelError where a part of the model is not in the network."""
     if isinstance(model.artifact, HybridArtifact):
-        raise ModelError(
-            "no oracle can run the model on such inputs",
-            "give inputs that it can run on (`check_inputs=ARRAYS`), or bind those that are always "
-            "the same (`constants={NAME: VALUE}`)",
-        )
+        raise ModelError("no oracle can run the model on such inputs")
     return evaluate_network(network, inputs)
 
 
@@ -376,6 +374,10 @@ class _Check:
         return WrongNumbers(message, _REPORT)
 
 
+_GIVE = (
+    "bind inputs that decide shapes and are always the same (`constants={NAME: VALUE}`), give inputs "
+    "that it can run on (`check_inputs=ARRAYS`), or compile it unchecked (`check=False`)"
+)
 _REPORT = (
     "this is a bug: please report the model and the log it was compiled from; "
     "`check=False` compiles it as it is"
