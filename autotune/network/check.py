@@ -375,8 +375,8 @@ class _Check:
 
 
 _GIVE = (
-    "bind inputs that decide shapes and are always the same (`constants={NAME: VALUE}`), give inputs "
-    "that it can run on (`check_inputs=ARRAYS`), or compile it unchecked (`check=False`)"
+    "bind inputs that decide shapes and are always the same (`constants={NAME: VALUE}`), give "
+    "inputs that it can run on (`check_inputs=ARRAYS`), or compile it unchecked (`check=False`)"
 )
 _REPORT = (
     "this is a bug: please report the model and the log it was compiled from; "

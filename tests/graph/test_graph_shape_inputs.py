@@ -78,7 +78,7 @@ def test_the_input_that_decides_a_shape_is_named(case: str, tmp_path: Path) -> N
     cut = cut_model(path, lambda model, names: {})
     assert "n" in cut.deciding
     assert not {"x", "b", "s", "i", "v", "t"} & set(cut.deciding)
-    assert any("--const n=VALUE" in text for text in outside_texts(cut))
+    assert any("'n': VALUE" in text for text in outside_texts(cut))
 
 
 def test_what_no_random_input_fits_says_how_to_compile_it(tmp_path: Path) -> None:
