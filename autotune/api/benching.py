@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.api.choosing import tuned_latencies
+from autotune.api.compiling import Compiled
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import model_hash, prepare_model
@@ -17,23 +18,24 @@ from autotune.network.artifact import Tuned
 from autotune.network.baselines import BASELINES, Runner, baseline, wide_inputs
 from autotune.network.bench import BenchResult
 from autotune.network.oracles import Original
-from autotune.network.runtime import Model, load
+from autotune.network.runtime import Model, load, model_of
 from autotune.records import best_for, read_log
 
 
 def bench(
-    compiled: Model | str | Path,
+    compiled: Model | Compiled | str | Path,
     against: str | Sequence[str] = (),
     model: ModelSource | None = None,
     time_s: float = 2.0,
 ) -> BenchResult:
-    """Time `compiled`, a loaded model or the path of an artifact; at least `time_s` per side.
+    """Time `compiled`: what `load` or `compile` gave, or the path of an artifact; at least `time_s`
+    seconds per side.
 
     `against`: names of `network.baselines.BASELINES` (a string has commas between them), which run
     the ONNX file that was compiled, or `model`, with as many threads, in turns. Raises UsageError
     for other names, MissingDependency where one is not installed.
     """
-    ours = compiled if isinstance(compiled, Model) else load(compiled)
+    ours = _model(compiled)
     names = _baseline_names(against)
     if not names:
         return _timed(ours, {}, None, time_s)
@@ -44,6 +46,15 @@ def bench(
         source, fixed = _onnx_model(ours, path)
         sides = {name: _with(fixed, baseline(name, source, ours.n_threads)) for name in names}
         return _timed(ours, sides, source, time_s)
+
+
+def _model(compiled: Model | Compiled | str | Path) -> Model:
+    match compiled:
+        case Model():
+            return compiled
+        case Compiled():
+            return model_of(compiled.artifact)
+    return load(compiled)
 
 
 def _baseline_names(given: str | Sequence[str]) -> tuple[str, ...]:

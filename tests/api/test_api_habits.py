@@ -122,7 +122,7 @@ def test_a_model_in_memory_is_asked_for_again_where_a_file_would_be_read(tmp_pat
 
 @pytest.mark.parametrize("names", ["onnxruntime", "onnxruntime, onnxruntime", ["onnxruntime"]])
 def test_bench_takes_one_name_or_several(names: Any, path: Path) -> None:
-    compiled = autotune.Model(autotune.compile(path, threads=1).artifact)
+    compiled = autotune.compile(path, threads=1)
     assert list(autotune.bench(compiled, names, time_s=0.01).baselines) == ["onnxruntime"]
     with pytest.raises(autotune.UsageError, match="there is no 'onnxrumtime'"):
         autotune.bench(compiled, "onnxrumtime")
