@@ -17,7 +17,9 @@ with a hint and the exit code that the command would have.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,12 +82,15 @@ if TYPE_CHECKING:
     from autotune.ort.options import set_seed as set_seed
     from autotune.ort.session import InferenceSession as InferenceSession
     from autotune.ort.session import NodeArg as NodeArg
+    from autotune.ort.stand_in import install as install
+    from autotune.ort.stand_in import uninstall as uninstall
     from autotune.records import best_for as best_for
     from autotune.records import read_log as read_log
     from autotune.search.defaults import default_steps as default_steps
     from autotune.target import host_target as host_target
 
 __version__ = "0.1.0"
+__path__.append(str(Path(__file__).with_name("ort") / "submodules"))  # `capi`, as onnxruntime has
 
 _ERRORS = (
     "ArtifactError",
@@ -108,31 +113,11 @@ _ERRORS = (
     "WrongNumbers",
 )
 _MODULES = ("rules", "te")
-_DROP_IN = (
-    "ExecutionMode",
-    "ExecutionOrder",
-    "GraphOptimizationLevel",
-    "RunOptions",
-    "SessionOptions",
-    "disable_telemetry_events",
-    "get_all_providers",
-    "get_available_providers",
-    "get_device",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
-    "set_seed",
-)
 _LAZY = dict.fromkeys(_ERRORS, "autotune.errors")
-_LAZY |= dict.fromkeys(_DROP_IN, "autotune.ort.options")
 _LAZY |= {
     "Best": "autotune.api.task",
     "Function": "autotune.api.task",
-    "IOBinding": "autotune.ort.binding",
-    "InferenceSession": "autotune.ort.session",
     "Model": "autotune.network.runtime",
-    "ModelMetadata": "autotune.graph.reader.interface",
-    "NodeArg": "autotune.ort.session",
-    "OrtValue": "autotune.ort.binding",
     "Schedule": "autotune.api.schedule",
     "StageSchedule": "autotune.api.schedule",
     "Task": "autotune.api.task",
@@ -203,6 +188,7 @@ __all__ = [
     "get_available_providers",
     "get_device",
     "host_target",
+    "install",
     "load",
     "read_log",
     "resume",
@@ -214,15 +200,19 @@ __all__ = [
     "te",
     "tune",
     "tuning",
+    "uninstall",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"autotune.{name}")
-    if name not in _LAZY:
-        raise AttributeError(f"module 'autotune' has no attribute '{name}'")
-    return getattr(import_module(_LAZY[name]), name)
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    if not name.startswith("_"):
+        with suppress(AttributeError):
+            return import_module("autotune.ort").attribute(name, "autotune")
+    raise AttributeError(f"module 'autotune' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

@@ -19,11 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import PORT_TYPES
 from autotune.errors import UsageError
+from autotune.ort.memory import require_cpu
 
 Array = NDArray[Any]
 
 _TYPES = {"float32": "float", "float64": "double", "object": "string"}
+_NUMBERS = {d.name: d.onnx for d in PORT_TYPES.values()} | {"object": 8}
+_DTYPES = {d.onnx: d.numpy for d in PORT_TYPES.values()} | {8: np.dtype(object)}
 
 
 class OrtValue:
@@ -36,15 +40,33 @@ class OrtValue:
     def ortvalue_from_numpy(array: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
         """A value over the memory of `array`. Raises UsageError for another device than the CPU."""
         require_cpu(device_type)
-        return OrtValue(np.asarray(array))
+        given = np.asarray(array)
+        return OrtValue(given.astype(object) if given.dtype.kind == "U" else given)
+
+    @staticmethod
+    def ortvalue_from_numpy_with_onnx_type(data: Any, onnx_element_type: int) -> OrtValue:
+        """A value over the memory of `data` with elements of ONNX's type of that number.
+
+        Raises UsageError where they are not as wide.
+        """
+        array, dtype = np.ascontiguousarray(data), dtype_of(onnx_element_type)
+        if array.dtype.itemsize != dtype.itemsize:
+            raise UsageError(
+                f"elements of {array.dtype} are no {dtype}", "give an array of the same width"
+            )
+        return OrtValue(array.view(dtype))
 
     @staticmethod
     def ortvalue_from_shape_and_type(
-        shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
     ) -> OrtValue:
-        """A value of undefined content."""
+        """A value of undefined content. `element_type`: NumPy's type, or the number of ONNX's."""
         require_cpu(device_type)
-        return OrtValue(np.empty(tuple(shape), np.dtype(element_type)))
+        return OrtValue(np.empty(tuple(shape), dtype_of(element_type)))
 
     def numpy(self) -> Any:
         """The tensor, in the same memory; a list or dictionary for sequences and maps."""
@@ -60,11 +82,15 @@ class OrtValue:
     def data_type(self) -> str:
         """`tensor(float)`."""
         name = str(self._array.dtype)
-        return f"tensor({_TYPES.get(name, name)})"
+        return f"tensor({_TYPES.get(name, name).replace('_', '')})"
 
-    def element_type(self) -> Any:
-        """NumPy's dtype."""
-        return self._array.dtype
+    def element_type(self) -> int:
+        """The number of ONNX's type of the elements."""
+        return _NUMBERS[self._array.dtype.name]
+
+    def tensor_size_in_bytes(self) -> int:
+        """Bytes of all elements."""
+        return int(self._array.nbytes)
 
     def device_name(self) -> str:
         """`cpu`."""
@@ -78,6 +104,14 @@ class OrtValue:
         """Whether it is an array."""
         return isinstance(self._array, np.ndarray)
 
+    def is_tensor_sequence(self) -> bool:
+        """Whether it is a list of arrays."""
+        return isinstance(self._array, list)
+
+    def is_sparse_tensor(self) -> bool:
+        """Never."""
+        return False
+
     def has_value(self) -> bool:
         """Always: there are no empty optionals."""
         return self._array is not None
@@ -90,9 +124,7 @@ class OrtValue:
 class IOBinding:
     """What `InferenceSession.run_with_iobinding` reads, writes and returns."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-        """Of all outputs."""
+    def __init__(self, session: Any = None) -> None:
         self.inputs: dict[str, Any] = {}
         self.outputs: dict[str, Array | None] = {}
         self.results: list[OrtValue] = []
@@ -159,20 +191,33 @@ class IOBinding:
         return [value.numpy() for value in self.results]
 
 
-def require_cpu(device_type: str) -> None:
-    """Raise UsageError for the memory of another device."""
-    if device_type.lower() != "cpu":
-        raise UsageError(f"there is no device '{device_type}' here", "use 'cpu'")
+SessionIOBinding = IOBinding
+
+
+def dtype_of(element_type: Any) -> np.dtype[Any]:
+    """NumPy's dtype for a type of NumPy's, or for the number of one of ONNX's.
+
+    Raises UsageError for others.
+    """
+    try:
+        is_number = isinstance(element_type, int)
+        found: np.dtype[Any] = _DTYPES[element_type] if is_number else np.dtype(element_type)
+    except (KeyError, TypeError) as error:
+        raise UsageError(
+            f"there are no elements of {element_type!r}", "give a NumPy dtype"
+        ) from error
+    return found
 
 
 def _array_at(address: Any, element_type: Any, shape: Any) -> Array:
     """The memory at an address as an array. Raises UsageError for what is no dtype or shape."""
     try:
-        dtype, extents = np.dtype(element_type), tuple(map(int, shape))
+        dtype, extents = dtype_of(element_type), tuple(map(int, shape))
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"a buffer of {element_type!r} {shape!r}", "give a NumPy dtype and a shape"
         ) from error
     n_bytes = dtype.itemsize * math.prod(extents)
-    memory = (ctypes.c_char * n_bytes).from_address(int(address))
-    return np.frombuffer(memory, dtype).reshape(extents)
+    memory: Any = (ctypes.c_char * n_bytes).from_address(int(address))
+    array: Array = np.frombuffer(memory, dtype).reshape(extents)
+    return array

@@ -13,9 +13,18 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NoReturn
 
-from autotune.errors import UsageError
+from autotune import __version__ as autotune_version
+from autotune.errors import AutotuneError, UsageError
+from autotune.ort.exceptions import as_client_error
 
 CPU_PROVIDER = "CPUExecutionProvider"
+_PROVIDERS = (
+    "Tensorrt", "NvTensorRTRTX", "CUDA", "MIGraphX", "ROCM", "OpenVINO", "Dnnl", "VitisAI", "QNN",
+    "NNAPI", "VSINPU", "JS", "CoreML", "ArmNN", "ACL", "Dml", "Rknpu", "WebNN", "WebGPU", "Xnnpack",
+    "CANN", "Azure", "CPU",
+)  # fmt: skip
+__version__ = "1.22.0"
+"""The version of onnxruntime that has the names of this package; programs compare it."""
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -47,8 +56,9 @@ class ExecutionOrder(IntEnum):
 class SessionOptions:
     """`intra_op_num_threads` (0: one per core) and dimensions by name count, other fields do not.
 
-    `enable_profiling` and `optimized_model_filepath` ask for files that are not written here:
-    `InferenceSession` refuses them, as it refuses what would replace weights or operators.
+    `optimized_model_filepath` gets a copy of the model. `enable_profiling` asks for a file that is
+    not written here: `InferenceSession` refuses it, as it refuses what would replace weights or
+    operators.
     """
 
     intra_op_num_threads: int = 0
@@ -66,6 +76,7 @@ class SessionOptions:
     log_severity_level: int = -1
     log_verbosity_level: int = 0
     logid: str = ""
+    use_per_session_threads: bool = True
     dims: dict[str, int] = field(default_factory=dict)
     """Dimensions that `add_free_dimension_override_by_name` has bound."""
     entries: dict[str, str] = field(default_factory=dict)
@@ -81,7 +92,8 @@ class SessionOptions:
     def get_session_config_entry(self, key: str) -> str:
         """What `add_session_config_entry` was given. Raises UsageError for another key."""
         if key not in self.entries:
-            raise UsageError(f"there is no session configuration '{key}'", "add it before")
+            error = UsageError(f"there is no session configuration '{key}'", "add it before")
+            raise as_client_error(error, RuntimeError)
         return self.entries[key]
 
     def has_session_config_entry(self, key: str) -> bool:
@@ -103,6 +115,10 @@ class SessionOptions:
         """Raises UsageError."""
         raise _refused("initializers", "store them in the model")
 
+    def add_external_initializers_from_files_in_memory(self, *files: object) -> NoReturn:
+        """Raises UsageError."""
+        raise _refused("initializers", "store them in the model")
+
     def register_custom_ops_library(self, path: str) -> NoReturn:
         """Raises UsageError."""
         raise _refused(
@@ -115,11 +131,6 @@ class SessionOptions:
             raise UsageError(
                 "enable_profiling writes no profile here",
                 "leave it out; autotune bench MODEL.atn --per-task times every kernel",
-            )
-        if self.optimized_model_filepath:
-            raise UsageError(
-                "optimized_model_filepath: there is no optimised ONNX model",
-                "leave it out; autotune compile writes what is run",
             )
         if self.intra_op_num_threads < 0:
             raise UsageError(
@@ -161,8 +172,8 @@ def get_available_providers() -> list[str]:
 
 
 def get_all_providers() -> list[str]:
-    """The same."""
-    return get_available_providers()
+    """What `providers=` may name: those of other devices are ignored."""
+    return [f"{name}ExecutionProvider" for name in _PROVIDERS]
 
 
 def get_device() -> str:
@@ -186,5 +197,45 @@ def disable_telemetry_events() -> None:
     """Nothing is ever sent."""
 
 
-def _refused(what: str, hint: str) -> UsageError:
-    return UsageError(f"SessionOptions cannot give {what}", hint)
+def enable_telemetry_events() -> None:
+    """Ignored: nothing is ever sent."""
+
+
+def get_version_string() -> str:
+    """The version of onnxruntime that has these names."""
+    return __version__
+
+
+def get_build_info() -> str:
+    """Who answers."""
+    return f"autotune {autotune_version}"
+
+
+def get_ep_devices() -> list[Any]:
+    """None: this CPU is no plug-in."""
+    return []
+
+
+def has_collective_ops() -> bool:
+    """False."""
+    return False
+
+
+def preload_dlls(
+    cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: object = None
+) -> None:
+    """Ignored: there are none to load."""
+
+
+def set_default_logger_callback(callback: object) -> None:
+    """Ignored, as `set_default_logger_severity`."""
+
+
+def set_global_thread_pool_sizes(intra_op: int, inter_op: int) -> None:
+    """Ignored: every session has threads of its own."""
+
+
+def _refused(what: str, hint: str) -> AutotuneError:
+    hint = f"{hint}, or pip install onnxruntime"
+    error = UsageError(f"SessionOptions cannot give {what} without onnxruntime", hint)
+    return as_client_error(error, RuntimeError)

@@ -11,7 +11,9 @@ See docs/drop-in.md for what is the same, what is ignored, and what is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,13 +29,13 @@ from autotune.network.runtime import Model
 from autotune.ort.binding import IOBinding, OrtValue
 from autotune.ort.cached import artifact_store
 from autotune.ort.copies import copy_of
+from autotune.ort.exceptions import as_client_error, raises_client_errors
 from autotune.ort.models import LOGGER, ModelsByShape
-from autotune.ort.options import CPU_PROVIDER, RunOptions, SessionOptions
+from autotune.ort.options import CPU_PROVIDER, RunOptions, SessionOptions, get_all_providers
 from autotune.ort.preparing import with_log
 from autotune.ort.request import MOST_BYTES, Request
 
 _LISTED = (list, tuple, int, float)
-_BYTES = (bytes, bytearray, memoryview)
 MOST_SHAPES = 16
 """Combinations of shapes that a session keeps in memory, beside those that were named before."""
 
@@ -65,6 +67,7 @@ class InferenceSession:
     compiled). Raises as `compile`; see there.
     """
 
+    @raises_client_errors
     def __init__(
         self,
         path_or_bytes: str | bytes | os.PathLike[str],
@@ -106,6 +109,9 @@ class InferenceSession:
         _note_providers(providers)
         self._saved = (request, options, cache, cache_bytes, most_shapes)
         self._open(*self._saved)
+        if options.optimized_model_filepath:
+            content = model if isinstance(model, bytes) else model.read_bytes()
+            Path(options.optimized_model_filepath).write_bytes(content)
 
     def _open(
         self,
@@ -116,6 +122,8 @@ class InferenceSession:
         most_shapes: int,
     ) -> None:
         self._options = options
+        self._model_path = str(request.model) if isinstance(request.model, Path) else None
+        self._providers = [CPU_PROVIDER]  # programs read both, as they read ONNX Runtime's
         with model_file(request.model, request.name) as path:
             self._interface = interface_of(read_outline(path))
         request = with_log(request)
@@ -130,6 +138,7 @@ class InferenceSession:
         self._threads = request.threads
         self._is_plain = not self._constants
 
+    @raises_client_errors
     def run(
         self,
         output_names: Sequence[str] | None,
@@ -148,14 +157,39 @@ class InferenceSession:
         try:
             found = self._model_at(feed).run(feed)
         except UsageError:
-            arrays = self._listed(feed)
-            if arrays is None:
+            given = self._without_initialisers(feed)
+            self._require_inputs(given)
+            given = self._listed(given) or given
+            if given is feed:
                 raise
-            found = self._model_at(arrays).run(arrays)
+            found = self._model_at(given).run(given)
         try:
             return [found[name] for name in output_names or self._output_names]
         except KeyError as error:
             raise self._no_output(error.args[0]) from None
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any] | None, Any, str], None],
+        user_data: Any = None,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """`run` in a thread, which ends with `callback(outputs, user_data, error)`.
+
+        `outputs` is None where `error` is not empty.
+        """
+
+        def work() -> None:
+            found, told = None, ""
+            try:
+                found = self.run(output_names, input_feed, run_options)
+            except Exception as error:  # of any kind: the thread has nobody to tell
+                told = str(error)
+            callback(found, user_data, told)
+
+        threading.Thread(target=work, daemon=True).start()
 
     def run_with_ort_values(
         self,
@@ -169,8 +203,9 @@ class InferenceSession:
 
     def io_binding(self) -> IOBinding:
         """An empty binding for `run_with_iobinding`."""
-        return IOBinding(self._output_names)
+        return IOBinding(self)
 
+    @raises_client_errors
     def run_with_iobinding(
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
@@ -215,10 +250,15 @@ class InferenceSession:
         """None."""
         return {CPU_PROVIDER: {}}
 
+    @raises_client_errors
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: object = None
     ) -> None:
-        """Ignored: everything runs on this CPU."""
+        """Ignored: everything runs on this CPU. Raises UsageError for one that does not exist."""
+        unknown = _other_providers(providers) - set(get_all_providers())
+        if unknown:
+            error = UsageError(f"Unknown Provider Type: {min(unknown)}", f"there is {CPU_PROVIDER}")
+            raise as_client_error(error, RuntimeError, ValueError)
         _note_providers(providers)
 
     def enable_fallback(self) -> None:
@@ -277,6 +317,31 @@ class InferenceSession:
                 )
         return {name: value for name, value in feed.items() if name not in self._constants}
 
+    def _without_initialisers(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Inputs of which the file has the value may be given that value."""
+        values = self._interface.initialisers
+        named = feed.keys() & values.keys()
+        for name in named:
+            value = values[name]
+            if value is None or not np.array_equal(np.asarray(feed[name]), value):
+                raise UsageError(
+                    f"input '{name}' is an initialiser: its value is compiled",
+                    f"leave '{name}' out, or remove the initialiser from the model",
+                )
+        return {n: v for n, v in feed.items() if n not in named} if named else feed
+
+    def _require_inputs(self, feed: Mapping[str, Any]) -> None:
+        """Raise UsageError where inputs are missing (as ONNX Runtime says it), or are none."""
+        names = [port.name for port in self._interface.inputs if port.name not in self._constants]
+        missing = [name for name in names if name not in feed]
+        if missing:
+            text = f"Required inputs ({missing}) are missing from input feed ({list(feed)})."
+            raise as_client_error(UsageError(text, "give every input"), ValueError)
+        ports = [port.name for port in self._interface.inputs]
+        for name in feed.keys() - set(ports):
+            listed = ", ".join(f"'{n}'" for n in ports) or "none"
+            raise UsageError(f"there is no input '{name}'", f"the inputs are {listed}")
+
     def _node_arg(self, port: ModelPort) -> NodeArg:
         shape = [self._bound.get(n, n) if isinstance(n, str) else n for n in port.shape]
         return NodeArg(port.name, port.type, shape)
@@ -292,15 +357,14 @@ def _dtype_of(kind: str) -> str:
     return {"float": "float32", "double": "float64", "string": "object"}.get(name, name)
 
 
-def _source(given: str | bytes | os.PathLike[str]) -> Path | bytes:
+def _source(given: object) -> Path | bytes:
     """What a session is made from. Raises UsageError for what is neither a path nor bytes."""
-    if isinstance(given, _BYTES):
+    if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
     if isinstance(given, str | os.PathLike):
         return Path(given).absolute()
-    raise UsageError(
-        f"a session of a {type(given).__name__}", "give the path of an ONNX file, or its bytes"
-    )
+    hint = "give the path of an ONNX file, or its bytes"
+    raise as_client_error(UsageError(f"a session of a {type(given).__name__}", hint), TypeError)
 
 
 def _extents(dims: Dims) -> dict[str, int]:
@@ -308,9 +372,19 @@ def _extents(dims: Dims) -> dict[str, int]:
     return {name: values for name, values in dims.items() if isinstance(values, int)}
 
 
+def _other_providers(providers: Sequence[Any] | None) -> set[str]:
+    """Those that are ignored of names, or pairs of a name and options."""
+    return {p if isinstance(p, str) else p[0] for p in providers or ()} - {CPU_PROVIDER}
+
+
 def _note_providers(providers: Sequence[Any] | None) -> None:
-    """Note the providers that are ignored: names, or pairs of a name and options."""
-    names = [p if isinstance(p, str) else p[0] for p in providers or ()]
-    others = [name for name in names if name != CPU_PROVIDER]
+    """Note the providers that are ignored; warn of those that do not exist."""
+    others = _other_providers(providers)
+    for name in sorted(others - set(get_all_providers())):
+        warnings.warn(
+            f"Specified provider '{name}' is not in available provider names. "
+            f"Available providers: '{CPU_PROVIDER}'",
+            stacklevel=4,
+        )
     if others:
-        LOGGER.info("%s are not used: everything runs on this CPU", ", ".join(others))
+        LOGGER.info("%s are not used: everything runs on this CPU", ", ".join(sorted(others)))

@@ -11,9 +11,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from onnx import ModelProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, helper
+from numpy.typing import NDArray
+from onnx import (
+    ModelProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 from onnx.shape_inference import InferenceError, infer_shapes
 
 Extent: TypeAlias = int | str | None
@@ -54,13 +63,15 @@ class ModelMetadata:
 class Interface:
     """Inputs that have no value in the file, outputs, and metadata.
 
-    `open_inputs`: names of those of which the file leaves the rank or extents open.
+    `open_inputs`: names of those of which the file leaves the rank or extents open. `initialisers`:
+    values of those that have one in the file; None where it is large or beside the file.
     """
 
     inputs: tuple[ModelPort, ...]
     outputs: tuple[ModelPort, ...]
     metadata: ModelMetadata
     open_inputs: tuple[str, ...] = ()
+    initialisers: Mapping[str, NDArray[Any] | None] = field(default_factory=dict)
 
 
 def interface_of(model: ModelProto) -> Interface:
@@ -71,7 +82,17 @@ def interface_of(model: ModelProto) -> Interface:
     inputs = [value for value in model.graph.input if value.name not in constants]
     is_open = [value.name for value in inputs if not _is_static(value.type)]
     ports = tuple(map(_port, inputs)), tuple(_inferred(model))
-    return Interface(*ports, _metadata(model), tuple(is_open))
+    names = {value.name for value in model.graph.input}
+    values = {t.name: _value(t) for t in model.graph.initializer if t.name in names}
+    return Interface(*ports, _metadata(model), tuple(is_open), values)
+
+
+def _value(tensor: TensorProto) -> NDArray[Any] | None:
+    is_beside = tensor.data_location == TensorProto.EXTERNAL
+    if is_beside or math.prod(tensor.dims) > _MOST_ELEMENTS:
+        return None
+    value: NDArray[Any] = numpy_helper.to_array(tensor)
+    return value
 
 
 def type_text(kind: TypeProto) -> str:

@@ -1,0 +1,1 @@
+"""⑪ `onnxruntime.capi` of programs that run without onnxruntime."""

@@ -1,0 +1,5 @@
+"""⑪ `onnxruntime.capi._pybind_state`: where clients look for names."""
+
+from __future__ import annotations
+
+from autotune.ort.exceptions import state_attribute as __getattr__  # noqa: F401

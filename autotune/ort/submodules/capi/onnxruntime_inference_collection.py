@@ -1,0 +1,5 @@
+"""⑪ `onnxruntime.capi.onnxruntime_inference_collection`: sessions and values."""
+
+from __future__ import annotations
+
+from autotune.ort import attribute as __getattr__  # noqa: F401

@@ -1,0 +1,5 @@
+"""⑪ `onnxruntime.capi.onnxruntime_pybind11_state`: where clients look for exceptions."""
+
+from __future__ import annotations
+
+from autotune.ort.exceptions import state_attribute as __getattr__  # noqa: F401

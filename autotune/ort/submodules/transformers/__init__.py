@@ -1,0 +1,1 @@
+"""⑪ `onnxruntime.transformers` of programs that run without onnxruntime: types of bindings."""

@@ -1,0 +1,84 @@
+"""⑪ `onnxruntime.transformers.io_binding_helper`: types of arrays and tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_NUMPY = {
+    "float": "float32",
+    "double": "float64",
+    "float16": "float16",
+    "bool": "bool",
+    "complex64": "complex64",
+    "complex128": "complex128",
+    **{f"{sign}int{n}": f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)},
+}
+_TORCH = _NUMPY | {
+    "bfloat16": "bfloat16",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+}
+
+
+class TypeHelper:
+    """Types of a session's inputs and outputs; those of PyTorch import it."""
+
+    @staticmethod
+    def get_input_type(ort_session: Any, name: str) -> str:
+        """`tensor(float)`. Raises ValueError for a name that is no input's."""
+        return _type_of(ort_session.get_inputs(), "input", name)
+
+    @staticmethod
+    def get_output_type(ort_session: Any, name: str) -> str:
+        """The same of an output."""
+        return _type_of(ort_session.get_outputs(), "output", name)
+
+    @staticmethod
+    def ort_type_to_numpy_type(ort_type: str) -> Any:
+        """`numpy.float32` for `tensor(float)`. Raises ValueError for what NumPy does not have."""
+        name = _element(ort_type, _NUMPY)
+        return bool if name == "bool" else getattr(np, name)
+
+    @staticmethod
+    def ort_type_to_torch_type(ort_type: str) -> Any:
+        """`torch.float32` for `tensor(float)`. Raises ValueError for what PyTorch lacks."""
+        import torch  # type: ignore[import-not-found,unused-ignore]
+
+        return getattr(torch, _element(ort_type, _TORCH))
+
+    @staticmethod
+    def numpy_type_to_torch_type(numpy_type: Any) -> Any:
+        """PyTorch's type of the elements of an array."""
+        import torch
+
+        return getattr(torch, np.dtype(numpy_type).name)
+
+    @staticmethod
+    def torch_type_to_numpy_type(torch_type: Any) -> Any:
+        """NumPy's type of the elements of a tensor."""
+        name = str(torch_type).removeprefix("torch.")
+        return bool if name == "bool" else getattr(np, name)
+
+    @staticmethod
+    def get_io_numpy_type_map(ort_session: Any) -> dict[str, Any]:
+        """NumPy's types of all inputs and outputs by name."""
+        ends = (*ort_session.get_inputs(), *ort_session.get_outputs())
+        return {end.name: TypeHelper.ort_type_to_numpy_type(end.type) for end in ends}
+
+
+def _type_of(ends: Any, what: str, name: str) -> str:
+    for end in ends:
+        if end.name == name:
+            return str(end.type)
+    raise ValueError(f"{what} name {name} not found")
+
+
+def _element(ort_type: str, names: dict[str, str]) -> str:
+    kind = ort_type.removeprefix("tensor(").removesuffix(")")
+    if kind not in names:
+        raise ValueError(f"{ort_type} not found in map")
+    return names[kind]
