@@ -70,7 +70,8 @@ words = [
     "CPUExecutionProvider" in C.get_available_providers(),
     ort.OrtDevice.make("cpu", 0).device_type(),
     session._providers, session._model_path == sys.argv[1], ort.preload_dlls(),
-    collection.OrtValue is OrtValue, isinstance(ort.get_build_info(), str), ort.get_ep_devices(),
+    collection.OrtValue is OrtValue, isinstance(ort.get_build_info(), str),
+    type(ort.get_ep_devices()),
     caught(RuntimeError, lambda: session.set_providers(["NoSuchProvider"])),
 ]
 print(words)

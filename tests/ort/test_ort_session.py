@@ -316,11 +316,7 @@ def test_a_log_beside_the_model_is_used_if_it_fits(
 
     monkeypatch.setattr(cached, "compile_model", compile_noted)
     log = path.with_suffix(".jsonl")
-<<<<<<< HEAD
-    ort.tune(path, log, trials=2, threads=1)
-=======
-    list(autotune.tune(path, log, trials=2, threads=1))
->>>>>>> 0ec5c2e (ort: names, submodules and errors of onnxruntime; install())
+    autotune.tune(path, log, trials=2, threads=1)
     ort.InferenceSession(path)
     session_of(path, log=log)
     saved(STATIC.replace("Abs", "Exp"))
