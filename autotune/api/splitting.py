@@ -6,6 +6,7 @@ split_of(plan) ─► Split, for the artifact: a batch of 13 runs as 8 + 4 + 1
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 from autotune.api.choosing import Plan
 from autotune.api.operators import operators_of
@@ -36,7 +37,9 @@ def split_of(plan: Plan) -> Split | None:
     name = plan.split
     if name is None:
         return None
-    places = _places(plan, name)
+    places = places_of_dimension(
+        plan.model, name, plan.constants, "cannot be any", "leave out `split`"
+    )
     axes = {place.input: place.axis for place in places}
     if any(place.input not in variant.shapes for variant in plan.variants for place in places):
         raise UsageError(
@@ -73,24 +76,26 @@ def check_split(artifact: Artifact, plan: Plan) -> Report:
     return check_model(model, network, original)
 
 
-def _places(plan: Plan, name: str) -> tuple[Place, ...]:
-    outline = read_outline(plan.model)
-    bind_constants(outline, plan.constants)
+def places_of_dimension(
+    model: Path, name: str, constants: Constants, problem: str, hint: str
+) -> tuple[Place, ...]:
+    """Where inputs have dimension `name`, as one axis of each and of no other dimension.
+
+    Raises UsageError, which says that `name` has this `problem`.
+    """
+    outline = read_outline(model)
+    bind_constants(outline, constants)
     found = symbols(outline)
     if name not in found:
         known = ", ".join(f"'{n}'" for n in found) or "none"
         raise UsageError(f"the model has no dimension '{name}'", f"its dimensions are {known}")
     others = [other for other in found if other != name and name in _words(other)]
     if others:
-        raise UsageError(
-            f"'{name}' cannot be any: '{others[0]}' follows from it", "leave out `split`"
-        )
+        raise UsageError(f"'{name}' {problem}: '{others[0]}' follows from it", hint)
     inputs = [place.input for place in found[name]]
     twice = next((n for n in inputs if inputs.count(n) > 1), None)
     if twice is not None:
-        raise UsageError(
-            f"'{name}' cannot be any: it is two dimensions of input '{twice}'", "leave out `split`"
-        )
+        raise UsageError(f"'{name}' {problem}: it is two dimensions of input '{twice}'", hint)
     return found[name]
 
 

@@ -90,7 +90,7 @@ def build_subgraphs(graph: Graph, groups: Sequence[Group]) -> list[Subgraph]:
     known: dict[object, tuple[_Builder, Subgraph, list[str]]] = {}
     found: list[Subgraph] = []
     for group in groups:
-        form, names = _form(graph, group)
+        form, names = form_of(graph, group)
         if form in known:
             found.append(_like(graph, group, *known[form], names))
             continue
@@ -100,7 +100,7 @@ def build_subgraphs(graph: Graph, groups: Sequence[Group]) -> list[Subgraph]:
     return found
 
 
-def _form(graph: Graph, group: Group) -> tuple[object, list[str]]:
+def form_of(graph: Graph, group: Group) -> tuple[object, list[str]]:
     """What the definition of a group depends on, and the tensors that it reads, in order."""
     numbers: dict[str, int] = {"": -1}
     names: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import partial
 
 from autotune.graph.ir import Editor, Graph, Node, unsupported
@@ -9,16 +10,18 @@ from autotune.graph.operators.table import operator_of
 from autotune.graph.refusals import attempt
 
 
-def canonical_operators(graph: Graph) -> Graph:
+def canonical_operators(graph: Graph, kept: Set[str] = frozenset()) -> Graph:
     """Reduce the variants of operators to one each, in ONNX's order of dimensions.
 
     For instance Flatten, Squeeze -> Reshape · Gemm -> MatMul, Mul, Add · BatchNormalization -> Mul,
-    Add · ConvTranspose -> Conv, Interleave · LSTM -> its steps. See `Operator.canonical`.
+    Add · ConvTranspose -> Conv, Interleave · LSTM -> its steps. See `Operator.canonical`. Operators
+    in `kept` stay as they are.
     """
     editor = Editor(graph)
     for original in graph.nodes:
         node = editor.updated(original)
-        rewrite = operator_of(node.op).canonical or Editor.emit
+        canonical = None if node.op in kept else operator_of(node.op).canonical
+        rewrite = canonical or Editor.emit
         attempt(editor, node, partial(rewrite, editor, node))
     return editor.build()
 
