@@ -54,10 +54,21 @@ def accelerated(package: Any) -> type:
         `intra_op_num_threads`. `dims`, `constants`, `precision`, `max_error`: as for `compile`.
         `cache`: keep what is compiled in the user's cache folder, up to `cache_bytes` for all
         models. `most_shapes`: how many combinations of shapes stay compiled, at least 1.
+        `fallback=False`, or `operators`: the session that does without ONNX Runtime.
 
         Safe to use in several threads; it can be pickled (the path, or the bytes, not what was
         compiled).
         """
+
+        def __new__(
+            cls, *args: Any, fallback: bool = True, operators: Sequence[Any] = (), **named: Any
+        ) -> Any:
+            if fallback and not operators:
+                return super().__new__(cls)
+            from autotune.ort.session import InferenceSession as Alone
+
+            named.pop("compile", None)  # it compiles when it is needed
+            return Alone(*args, fallback=fallback, operators=operators, **named)
 
         def __init__(
             self,

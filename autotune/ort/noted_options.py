@@ -25,13 +25,22 @@ def noted_options(package: Any) -> type:
     base: Any = package.SessionOptions
 
     class SessionOptions(base):  # type: ignore[misc]
-        """ONNX Runtime's options. `replaces_model`: whether they give weights or operators."""
+        """ONNX Runtime's options. `replaces_model`: whether they give weights or operators.
 
-        __slots__ = ("replaces_model",)
+        `dims`: dimensions that are bound by name.
+        """
+
+        __slots__ = ("dims", "replaces_model")
 
         def __init__(self) -> None:
             super().__init__()
             self.replaces_model = False
+            self.dims: dict[str, int] = {}
+
+        def add_free_dimension_override_by_name(self, name: str, extent: int) -> None:
+            """See ONNX Runtime's."""
+            super().add_free_dimension_override_by_name(name, extent)
+            self.dims[name] = extent
 
     for name in _REPLACING:
         if hasattr(base, name):

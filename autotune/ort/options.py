@@ -9,7 +9,7 @@ What steers how ONNX Runtime computes is ignored; what would change results is r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -125,6 +125,16 @@ class SessionOptions:
             "a library of operators", "give definitions of your own: InferenceSession(operators=)"
         )
 
+    @classmethod
+    def of(cls, given: Any) -> SessionOptions:
+        """Options that may be onnxruntime's. Raises UsageError where they replace weights."""
+        if given is None or isinstance(given, cls):
+            return given or cls()
+        if getattr(given, "replaces_model", False):
+            raise _refused("weights or operators", "store them in the model")
+        names = [f.name for f in fields(cls) if f.name != "entries" and hasattr(given, f.name)]
+        return cls(**{name: getattr(given, name) for name in names})
+
     def require_known(self) -> None:
         """Raise UsageError for what is asked of a session and not done."""
         if self.enable_profiling:
@@ -158,12 +168,13 @@ class RunOptions:
         """What `add_run_config_entry` was given; empty for another key."""
         return self.entries.get(key, "")
 
-    def require_known(self) -> None:
-        """Raise UsageError for what is asked of a call and not done."""
-        if self.terminate:
-            raise UsageError("the run is terminated by its RunOptions", "leave `terminate` out")
-        if self.training_mode:
-            raise UsageError("training_mode is not for inference", "leave it out")
+
+def require_known(options: Any) -> None:
+    """Raise UsageError for what RunOptions, which may be onnxruntime's, ask for in vain."""
+    if options.terminate:
+        raise UsageError("the run is terminated by its RunOptions", "leave `terminate` out")
+    if getattr(options, "training_mode", False):
+        raise UsageError("training_mode is not for inference", "leave it out")
 
 
 def get_available_providers() -> list[str]:

@@ -31,7 +31,13 @@ from autotune.ort.cached import artifact_store
 from autotune.ort.copies import copy_of
 from autotune.ort.exceptions import as_client_error, raises_client_errors
 from autotune.ort.models import LOGGER, ModelsByShape
-from autotune.ort.options import CPU_PROVIDER, RunOptions, SessionOptions, get_all_providers
+from autotune.ort.options import (
+    CPU_PROVIDER,
+    RunOptions,
+    SessionOptions,
+    get_all_providers,
+    require_known,
+)
 from autotune.ort.preparing import with_log
 from autotune.ort.request import MOST_BYTES, Request
 
@@ -89,7 +95,7 @@ class InferenceSession:
         disabled_optimizers: object = None,
     ) -> None:
         model = _source(path_or_bytes)
-        options = SessionOptions() if sess_options is None else sess_options
+        options = SessionOptions.of(sess_options)
         options.require_known()
         if most_shapes < 1 or cache_bytes < 0:
             raise UsageError("there is no room for a compiled model", "most_shapes is 1 or more")
@@ -152,7 +158,7 @@ class InferenceSession:
         as `compile` where shapes come for the first time.
         """
         if run_options is not None:
-            run_options.require_known()
+            require_known(run_options)
         feed = input_feed if self._is_plain else self._without_constants(input_feed)
         try:
             found = self._model_at(feed).run(feed)
@@ -211,7 +217,7 @@ class InferenceSession:
     ) -> None:
         """One inference on bound arrays: outputs that are bound to memory are written there."""
         if run_options is not None:
-            run_options.require_known()
+            require_known(run_options)
         bound = iobinding.outputs
         if not bound:
             raise UsageError("no output is bound", "binding.bind_output(name)")

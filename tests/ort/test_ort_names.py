@@ -178,6 +178,24 @@ def _is_exception(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Exception)
 
 
+def test_a_session_without_fallback_takes_options_of_onnxruntime(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "open.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT.replace("[2,3]", "[n,3]")), path)
+    options = autotune.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_free_dimension_override_by_name("n", 2)
+    session = autotune.InferenceSession(path, options, fallback=False, cache=False)
+    assert isinstance(session, alone.InferenceSession)
+    assert session.get_inputs()[0].shape == [2, 3]
+    x = -np.ones((2, 3), np.float32)
+    (y,) = session.run(None, {"x": x}, autotune.RunOptions())
+    assert (y == 1).all()
+    options.replaces_model = True
+    with pytest.raises(autotune.UsageError, match="weights or operators"):
+        autotune.InferenceSession(path, options, fallback=False)
+
+
 def test_options_that_replace_weights_say_so() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     options = autotune.SessionOptions()
