@@ -327,7 +327,9 @@ class _Cutter:
         return Segment(span.inputs, span.outputs, operators, onnx=data)
 
     def _input(self, found: Survey, name: str, segments: tuple[Segment, ...]) -> Port:
-        kind = found.types[name]
+        kind = found.types.get(name)
+        if kind is None:  # a sequence or an optional
+            return Port(name, (), "", name)
         ports = (p for s in segments if s.network for p in s.network.inputs if p.name == name)
         limit = min((p.limit for p in ports if p.limit > FLAGS), default=FLAGS)
         dtype = "string" if kind.dtype == "object" else kind.dtype

@@ -15,6 +15,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, numpy_helper
 
 from autotune.errors import ModelError
+from autotune.graph.reader.dimensions import is_tensor
 from autotune.graph.reader.node_order import names_read
 from autotune.graph.reader.onnx_nodes import value_info
 from autotune.graph.reader.onnx_reader import Model
@@ -47,11 +48,12 @@ def spans(model: Model, found: Survey) -> list[Span]:
     outputs = [o.name for o in model.proto.graph.output]
     kept = _kept(protos, outputs, found)
     makers = {o: n for n in kept for o in protos[n].output if o}
+    given = {i.name for i in model.proto.graph.input if not is_tensor(i)}
     needs = {n: {makers[r] for r in reads(protos[n]) if r in makers} - {n} for n in kept}
     compiled = {n: n not in found.refused for n in kept}
     orders = [_alternating(kept, needs, compiled, first) for first in (True, False)]
     order = min(orders, key=len)
-    return [_span(protos, nodes, kept, outputs, found, makers, compiled) for nodes in order]
+    return [_span(protos, nodes, kept, outputs, found, makers, compiled, given) for nodes in order]
 
 
 def _kept(protos: Sequence[NodeProto], outputs: Sequence[str], found: Survey) -> list[int]:
@@ -98,13 +100,15 @@ def _span(
     found: Survey,
     makers: Mapping[str, int],
     compiled: Mapping[int, bool],
+    given: Collection[str],
 ) -> Span:
     inside = set(nodes)
     made = [o for n in nodes for o in protos[n].output if o]
     outer = {r for n in kept if n not in inside for r in reads(protos[n])} | set(outputs)
     read = dict.fromkeys(r for n in nodes for r in reads(protos[n]))
     known = found.constants.keys()
-    inputs = [r for r in read if r not in known and (r in makers or r in found.types)]
+    there = makers.keys() | found.types.keys() | set(given)
+    inputs = [r for r in read if r not in known and r in there]
     return Span(
         tuple(nodes),
         compiled[nodes[0]],

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TypeProto, helper, numpy_helper
 
 from autotune.network.artifact import Endpoint
 from autotune.network.runtime import random_array, random_inputs
@@ -33,8 +33,41 @@ _LENGTHS = 5
 
 def check_inputs(
     ports: tuple[Endpoint, ...], graph: GraphProto, seed: int = 0
-) -> Iterator[tuple[str, dict[str, Array]]]:
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Inputs by name for every kind that says something else than the others."""
+    others = _others(ports, graph, seed)
+    ports = tuple(p for p in ports if p.name not in others)
+    for kind, arrays in _of_tensors(ports, graph, seed):
+        yield kind, {**arrays, **others}
+
+
+def _others(ports: tuple[Endpoint, ...], graph: GraphProto, seed: int) -> dict[str, Any]:
+    """Inputs that are no tensors: sequences of two, optionals that hold something."""
+    rng = np.random.default_rng([seed, 3])
+    names = {p.name for p in ports if not p.dtype}
+    return {v.name: _value(rng, v.type) for v in graph.input if v.name in names}
+
+
+def _value(rng: np.random.Generator, kind: TypeProto) -> Any:
+    """A value of a type; dimensions that are open are 2."""
+    match kind.WhichOneof("value"):
+        case "sequence_type":
+            return [_value(rng, kind.sequence_type.elem_type) for _ in range(2)]
+        case "optional_type":
+            return _value(rng, kind.optional_type.elem_type)
+        case "tensor_type":
+            shape = [d.dim_value or 2 for d in kind.tensor_type.shape.dim]
+            shape = shape if kind.tensor_type.HasField("shape") else [2]
+            dtype = helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)
+            numbers = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+            return np.asarray(numbers).astype(dtype)
+        case _:
+            return {}
+
+
+def _of_tensors(
+    ports: tuple[Endpoint, ...], graph: GraphProto, seed: int
+) -> Iterator[tuple[str, dict[str, Array]]]:
     nonzero = _divisors(graph) | _masks_of_caches(graph)
     yield "normal", _without_zeros(random_inputs(ports, seed), nonzero)
     if ports:

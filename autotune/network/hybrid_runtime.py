@@ -127,7 +127,7 @@ class HybridModel(Model):
         texts = {e.name: _texts(inputs[e.name]) for e in self.artifact.inputs if _is_text(e)}
         given = {**inputs, **texts}
         return {
-            name: require_input(end, dtype, given[name])
+            name: require_input(end, dtype, given[name]) if end.dtype else given[name]
             for name, (end, dtype) in self._expected.items()
         }
 

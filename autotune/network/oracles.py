@@ -232,7 +232,7 @@ def _is_dilated(node: NodeProto) -> bool:
 
 def _as_stated(value: Any, kind: int) -> Any:
     """`value` in the type that the model states, which the evaluator does not always keep."""
-    if isinstance(value, list):
+    if value is None or isinstance(value, list):
         return value
     array = np.asarray(value)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else array.dtype

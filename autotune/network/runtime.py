@@ -407,7 +407,15 @@ _WORDS = ("a", "b", "c", "cat", "dog", "0", "1", "")
 
 
 def random_array(rng: np.random.Generator, port: Endpoint) -> Array:
-    """Numbers for one input, or short words where it takes strings: see `random_inputs`."""
+    """Numbers for one input, or short words where it takes strings: see `random_inputs`.
+
+    Raises UsageError for a sequence or an optional.
+    """
+    if not port.dtype:
+        raise UsageError(
+            f"input '{port.name}' is no tensor, and none is drawn at random",
+            "run the model on your own in Python: `model.run({name: [array, …]})`",
+        )
     if port.dtype == "string":
         return np.array(_WORDS, object)[rng.integers(0, len(_WORDS), port.shape)]
     if port.is_float:

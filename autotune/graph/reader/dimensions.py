@@ -125,9 +125,14 @@ def require_static(
 
 
 def _inputs(model: ModelProto) -> Iterable[ValueInfoProto]:
-    """Inputs that no initialiser gives a value: before IR 4 weights were inputs too."""
+    """Tensors that no initialiser gives a value: before IR 4 weights were inputs too."""
     known = {t.name for t in model.graph.initializer}
-    return (value for value in model.graph.input if value.name not in known)
+    return (v for v in model.graph.input if v.name not in known and is_tensor(v))
+
+
+def is_tensor(value: ValueInfoProto) -> bool:
+    """Whether a value is a tensor, and no sequence, optional or map."""
+    return value.type.WhichOneof("value") in (None, "tensor_type")
 
 
 def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:

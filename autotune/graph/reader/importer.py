@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.errors import ModelError, NotCompilable
-from autotune.graph.ir import Graph, Node
+from autotune.graph.ir import Graph, Node, unsupported
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constants import fold_constants
 from autotune.graph.reader.functions import check_calls
@@ -51,6 +52,9 @@ def _require_types(graph: Graph) -> None:
         for name in filter(None, node.outputs):
             if name not in graph.types or min(graph.shape(name), default=0) < 0:
                 raise _unknown(node, name, graph)
+            dtype = graph.types[name].dtype
+            if dtype not in DTYPES and dtype not in SMALL_TYPES:
+                raise unsupported(node, graph, f"type {'string' if dtype == 'object' else dtype}")
 
 
 def _unknown(node: Node, name: str, graph: Graph) -> ModelError:

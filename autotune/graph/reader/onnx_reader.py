@@ -37,7 +37,7 @@ from autotune.graph.constant_values import Constants
 from autotune.graph.ir import OPSET
 from autotune.graph.operators.table import DTYPES
 from autotune.graph.reader.constant_inputs import bind_constants, fed, shapes_of
-from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
+from autotune.graph.reader.dimensions import Shapes, is_tensor, require_static, shapes_at
 from autotune.graph.reader.node_order import names_read, put_in_order
 from autotune.graph.reader.opsets import opset_of, require_known_versions, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
@@ -268,8 +268,6 @@ def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
         _require_rank(inputs[name], shape)
     for name, shape in shapes_at(model, {}, shapes).items():
         _bind(inputs[name], shape)
-    for value in inputs.values():
-        _require_tensor(value)
     require_static(model)
     if shapes:
         _forget_shapes(model)
@@ -289,6 +287,8 @@ def forget_shape(value: ValueInfoProto) -> None:
 
 
 def _require_rank(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
+    if not is_tensor(value):
+        raise UsageError(f"input '{value.name}' is no tensor", "give no shape for it")
     dims = value.type.tensor_type.shape.dim
     has_shape = value.type.tensor_type.HasField("shape")
     if (has_shape and len(dims) != len(shape)) or any(extent < 0 for extent in shape):
@@ -304,8 +304,8 @@ def _bind(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
 
 
 def _require_tensor(value: ValueInfoProto) -> None:
-    kind = value.type.WhichOneof("value") or "tensor_type"
-    if kind != "tensor_type":
+    kind = value.type.WhichOneof("value")
+    if not is_tensor(value):
         raise NotCompilable(
             f"'{value.name}' is of type '{kind.removesuffix('_type')}', not a tensor",
             "only models from tensors to tensors can be compiled",
@@ -314,7 +314,7 @@ def _require_tensor(value: ValueInfoProto) -> None:
 
 def _require_types(model: ModelProto) -> None:
     """Raises NotCompilable for an input or output of a type that the compiler does not have."""
-    for value in model.graph.output:
+    for value in (*model.graph.input, *model.graph.output):
         _require_tensor(value)
     for value in model.graph.input:
         _require_dtype(value)
