@@ -303,7 +303,11 @@ class InferenceSession:
     def _listed(self, feed: Mapping[str, Any]) -> dict[str, Any] | None:
         """`feed` with arrays in the place of lists and numbers; None where there are none."""
         types = {port.name: port.type for port in self._interface.inputs}
-        listed = {n: v for n, v in feed.items() if isinstance(v, _LISTED) and n in types}
+        listed = {
+            name: value
+            for name, value in feed.items()
+            if isinstance(value, _LISTED) and types.get(name, "").startswith("tensor(")
+        }
         if not listed:
             return None
         try:

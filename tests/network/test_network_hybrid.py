@@ -211,3 +211,34 @@ def test_a_noisy_measurement_undoes_no_cut() -> None:
     assert CutTimes(2e-3, 1e-3, 0.5, is_noisy=False).is_slower
     assert not CutTimes(2e-3, 1e-3, 0.5, is_noisy=True).is_slower
     assert not CutTimes(1.1e-3, 1e-3, 0.5, is_noisy=False).is_slower
+
+
+INSERTED = """
+    <ir_version: 9, opset_import: ["" : 17]>
+    g (seq(float[3]) s, optional(float[2]) o, float[256, 256] x) => (seq(float[]) t, float[256] y,
+       bool has)
+    { r = MatMul(x, x) h = MatMul(r, x) y = ReduceMean<keepdims = 0, axes = [1]>(h)
+      t = SequenceInsert(s, y) has = OptionalHasElement(o) }
+"""
+
+
+def test_sequences_and_optionals_are_inputs(tmp_path: Path) -> None:
+    import onnxruntime
+
+    proto = onnx.parser.parse_model(INSERTED)
+    onnx.save(proto, tmp_path / "m.onnx")
+    done = autotune.compile(tmp_path / "m.onnx", keep_cut=True)
+    assert done.report is not None
+    done.artifact.save(tmp_path / "m.atn")
+    model = autotune.load(tmp_path / "m.atn")
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    x = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+    three = np.arange(3, dtype=np.float32)
+    for sequence, held in (([three, three + 1], three[:2]), ([], None)):
+        feed = {"s": sequence, "o": held, "x": x}
+        found = model.run(feed)
+        expected = dict(zip(("t", "y", "has"), session.run(None, feed), strict=True))
+        assert len(found["t"]) == len(expected["t"]) == len(sequence) + 1
+        for ours, theirs in zip(found["t"], expected["t"], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-2)
+        assert found["has"] == expected["has"] == (held is not None)

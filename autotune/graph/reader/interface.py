@@ -25,6 +25,8 @@ from onnx import (
 )
 from onnx.shape_inference import InferenceError, infer_shapes
 
+from autotune.graph.reader.dimensions import is_tensor
+
 Extent: TypeAlias = int | str | None
 """A number, the name of an open dimension, or None where it has none."""
 
@@ -63,8 +65,8 @@ class ModelMetadata:
 class Interface:
     """Inputs that have no value in the file, outputs, and metadata.
 
-    `open_inputs`: names of those of which the file leaves the rank or extents open. `initialisers`:
-    values of those that have one in the file; None where it is large or beside the file.
+    `open_inputs`: names of the tensors of which the file leaves the rank or extents open.
+    `initialisers`: values of those that have one in the file; None where it is large or beside it.
     """
 
     inputs: tuple[ModelPort, ...]
@@ -80,7 +82,7 @@ def interface_of(model: ModelProto) -> Interface:
     """
     constants = {t.name for t in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
-    is_open = [value.name for value in inputs if not _is_static(value.type)]
+    is_open = [v.name for v in inputs if is_tensor(v) and not _is_static(v.type)]
     ports = tuple(map(_port, inputs)), tuple(_inferred(model))
     names = {value.name for value in model.graph.input}
     values = {t.name: _value(t) for t in model.graph.initializer if t.name in names}
