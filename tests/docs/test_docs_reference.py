@@ -12,6 +12,7 @@ import pytest
 
 import autotune
 from autotune import rules, te
+from autotune.ort import alone
 from autotune.tuner import events
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -20,10 +21,15 @@ REFERENCE = (DOCS / "reference/api.md").read_text()
 SHOWN_WHOLE = {"autotune.errors", "autotune.te.functions", "autotune.schedule.steps"}
 
 
+OF_ONNXRUNTIME = {*dir(alone)} - {"InferenceSession"}
+"""Names of its package where that is installed."""
+
+
 def names_of(module: ModuleType) -> list[str]:
     names = getattr(module, "__all__", [n for n in vars(module) if not n.startswith("_")])
     found = ((n, getattr(module, n)) for n in names if n != "annotations")
-    return [n for n, v in found if not isinstance(v, ModuleType) and callable(v)]
+    names = [n for n, v in found if not isinstance(v, ModuleType) and callable(v)]
+    return [n for n in names if module is not autotune or n not in OF_ONNXRUNTIME]
 
 
 PUBLIC = {
@@ -37,6 +43,10 @@ EVENTS = {
 }
 
 
+ALONE = {f"autotune.ort.alone.{name}": getattr(alone, name) for name in dir(alone)}
+ALONE = {n: v for n, v in ALONE.items() if inspect.isclass(v) or inspect.isfunction(v)}
+
+
 def documented(value: Any) -> list[tuple[str, str]]:
     """Docstrings of a function, or of a class and its public members, by name."""
     found = [(value.__name__, inspect.getdoc(value) or "")]
@@ -48,9 +58,9 @@ def documented(value: Any) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("name", [*PUBLIC, *EVENTS])
+@pytest.mark.parametrize("name", [*PUBLIC, *ALONE, *EVENTS])
 def test_what_is_public_has_a_docstring_of_its_own(name: str) -> None:
-    value = PUBLIC.get(name) or EVENTS[name]
+    value = PUBLIC.get(name) or ALONE.get(name) or EVENTS[name]
     for member, text in documented(value):
         assert text, member
         assert not text.startswith(f"{value.__name__}("), f"{member}: made up by dataclass"
