@@ -42,6 +42,7 @@ from autotune.network.accuracy import Report, joint_report
 from autotune.network.artifact import Artifact, Split, Tuned
 from autotune.network.check import check_model
 from autotune.network.compiler import compile_variants
+from autotune.network.experience import Experience
 from autotune.network.hybrid import hybrid_artifact
 from autotune.network.oracles import Original
 from autotune.network.runtime import model_of
@@ -377,9 +378,11 @@ def _checked(
     reports = []
     own = [given] if isinstance(given, Mapping) else given or ()
     originals = _originals(plan)
+    experience = Experience(plan.store, artifact.model_hash)
     for one, network, original in zip(artifact.variants, networks, originals, strict=True):
         fitting = [arrays for arrays in own if _fits(one, arrays)]
-        reports.append(check_model(model_of(one), network, original, fitting))
+        model = model_of(one)
+        reports.append(check_model(model, network, original, fitting, experience=experience))
     composed = [check_split(artifact, plan)] if artifact.split is not None else []
     report = joint_report([*reports, *composed])
     for line in report.notes:

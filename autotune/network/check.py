@@ -35,6 +35,7 @@ from autotune.network.differences import (
     scale_of,
     tolerance,
 )
+from autotune.network.experience import Experience, Spread
 from autotune.network.hybrid import HybridArtifact, draws
 from autotune.network.memory import Place, place_of
 from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
@@ -79,11 +80,13 @@ def check_model(
     original: Original,
     given: Mapping[str, Array] | Sequence[Mapping[str, Array]] | None = None,
     seed: int = 0,
+    experience: Experience | None = None,
 ) -> Report:
     """Compare `model` with the file that it was compiled from.
 
     `network`: what it was compiled from, for where no other oracle can run the file. `given`:
-    inputs of the user, in addition, of one inference or of several. Raises WrongNumbers.
+    inputs of the user, in addition, of one inference or of several. `experience`: of this model at
+    other shapes. Raises WrongNumbers.
     """
     oracles = Oracles(original, model.n_threads, partial(_evaluated, model, network))
     own = [dict(given)] if isinstance(given, Mapping) else list(given or ())
@@ -91,7 +94,7 @@ def check_model(
         *((GIVEN, x) for x in own),
         *check_inputs(model.input_info, original.proto.graph, seed),
     )
-    findings = _Findings(model, network, oracles, bool(own))
+    findings = _Findings(model, network, oracles, bool(own), experience or Experience())
     for kind, inputs in kinds:
         findings.add(kind, inputs)
     return findings.report(len(own))
@@ -100,10 +103,17 @@ def check_model(
 class _Findings:
     """What the inferences of a check have shown so far."""
 
-    def __init__(self, model: Model, network: Network, oracles: Oracles, has_given: bool) -> None:
+    def __init__(
+        self,
+        model: Model,
+        network: Network,
+        oracles: Oracles,
+        has_given: bool,
+        experience: Experience,
+    ) -> None:
         proto = oracles.original.proto
         undefined = undefined_outputs(proto.graph, draws(model.artifact))
-        kinds = is_quantised(proto), output_steps(proto), undefined, has_given
+        kinds = is_quantised(proto), output_steps(proto), undefined, has_given, experience
         self._setting = _Setting(model, network, oracles, *kinds)
         self._tallies: dict[str, Tally] = {}
         self._notes: dict[tuple[str, str], tuple[float, str]] = {}
@@ -181,7 +191,7 @@ class _Setting:
     """What is compared with what.
 
     `steps`: see `quantised_outputs`. `undefined`: see `undefined_outputs`. `has_given`: whether
-    there are inputs of the user's.
+    there are inputs of the user's. `experience`: with other inputs of the model.
     """
 
     model: Model
@@ -191,6 +201,7 @@ class _Setting:
     steps: Mapping[str, float]
     undefined: Mapping[str, str]
     has_given: bool
+    experience: Experience
 
 
 @dataclass
@@ -200,7 +211,9 @@ class _Check:
     setting: _Setting
     kind: str
     inputs: Mapping[str, Array]
-    _asked: dict[float, dict[str, _Spread]] = field(default_factory=dict)
+    _asked: dict[float, dict[str, Spread]] = field(default_factory=dict)
+    _borrows: bool = True
+    """Whether what experiments of other inputs have shown counts."""
 
     @property
     def network(self) -> Network:
@@ -233,14 +246,10 @@ class _Check:
         found = _difference(self.actual, name, self.expected[name])
         if found.within(floor):
             return _Verdict(found, floor)
-        if self._is_reshaped(name, unit):
-            return _Verdict(Difference(0.0, 0, ""), floor, self._undecided(name), is_decided=False)
-        if self.setting.is_quantised and unit == 1.0:
-            verdict = self._in_steps(name, found, floor)
-        else:
-            verdict = self._rounded_otherwise(name, found, floor, unit)
-        if verdict is not None:
-            return verdict
+        for self._borrows in (True, False):
+            verdict = self._by_experiment(name, found, floor, unit)
+            if verdict is not None:
+                return verdict
         as_defined = self._beside_the_definition(name)
         if as_defined is not None and as_defined.within(floor):
             note = (
@@ -250,20 +259,30 @@ class _Check:
             return _Verdict(as_defined, floor, note)
         raise self._wrong(name, found, floor)
 
+    def _by_experiment(
+        self, name: str, found: Difference, floor: float, unit: float
+    ) -> _Verdict | None:
+        """Whether the oracle differs as much from itself where it rounds otherwise."""
+        if self._is_reshaped(name, unit):
+            return _Verdict(Difference(0.0, 0, ""), floor, self._undecided(name), is_decided=False)
+        if self.setting.is_quantised and unit == 1.0:
+            return self._in_steps(name, found, floor)
+        return self._rounded_otherwise(name, found, floor, unit)
+
     def _is_reshaped(self, name: str, unit: float) -> bool:
         """Whether rounding decides the shape of an output, so that nothing can be compared."""
         if name in self.actual and self.actual[name].dtype != self.expected[name].dtype:
             return False
-        return any(self._spread(scale)[name].is_reshaped for scale in (unit, _INEXACT * unit))
+        return any(self._spread(name, scale).is_reshaped for scale in (unit, _INEXACT * unit))
 
     def _rounded_otherwise(
         self, name: str, found: Difference, floor: float, unit: float
     ) -> _Verdict | None:
         """Whether rounding in another order explains a difference."""
-        spread = self._spread(unit)[name]
+        spread = self._spread(name, unit)
         allowed = max(floor, self._factor * spread.error)
         # values near a threshold of the model may fall on either side of it
-        inexact = self._spread(_INEXACT * unit)[name].n_moved if found.n_moved else 0
+        inexact = self._spread(name, _INEXACT * unit).n_moved if found.n_moved else 0
         n_moved = max(spread.n_moved, inexact)
         if not found.within(allowed, math.ceil(ROUNDING_FACTOR * n_moved)):
             return None
@@ -282,7 +301,7 @@ class _Check:
         step, expected = self.setting.steps.get(name, 0.0), self.expected[name]
         if step and is_within_a_step(self.actual[name], expected, step):
             return _Verdict(found, max(floor, step / scale_of(expected)))
-        spread = self._spread(_INEXACT)[name]
+        spread = self._spread(name, _INEXACT)
         allowed = max(floor, _STEPS_FACTOR * spread.error)
         is_right = found.within(allowed, math.ceil(_STEPS_FACTOR * spread.n_moved))
         if not is_right or found.rms > max(floor, _STEPS_FACTOR * spread.rms):
@@ -308,11 +327,18 @@ class _Check:
     def _factor(self) -> float:
         return ROUNDING_FACTOR if _unit(self.network) == 1.0 else _NARROW_FACTOR
 
-    def _spread(self, scale: float) -> dict[str, _Spread]:
+    def _spread(self, name: str, scale: float) -> Spread:
+        """How far the oracle is from itself; of other inputs, where that is enough."""
+        experience = self.setting.experience
+        known = experience.known(scale)
+        if self._borrows and name in known:
+            return known[name]
         if scale not in self._asked:
             rounded = self.oracle.rounded(self.inputs, range(1, _SAMPLES + 1), scale)
-            self._asked[scale] = _spreads(self.expected, map(flat_outputs, rounded))
-        return self._asked[scale]
+            samples = experience.within_budget(map(flat_outputs, rounded))
+            self._asked[scale] = _spreads(self.expected, samples)
+            experience.add(scale, self._asked[scale])
+        return self._asked[scale][name]
 
     def _beside_the_definition(self, name: str) -> Difference | None:
         """How far an output is from what the operators are defined to compute; None where ONNX
@@ -339,7 +365,7 @@ class _Check:
             f"{self.oracle.name} itself returns another shape where it rounds otherwise{_TELL_MORE}"
         )
 
-    def _ill_conditioned(self, name: str, found: Difference, spread: _Spread, n_moved: int) -> str:
+    def _ill_conditioned(self, name: str, found: Difference, spread: Spread, n_moved: int) -> str:
         theirs, ours = _amount(spread.error, n_moved), _amount(found.error, found.n_moved)
         return (
             f"ill-conditioned here: output '{name}' on {self.kind} inputs: {self.oracle.name} "
@@ -350,7 +376,7 @@ class _Check:
     def _wrong(self, name: str, found: Difference, floor: float) -> WrongNumbers:
         precision = self.network.precision
         is_quantised = self.setting.is_quantised and precision == "f32"
-        spread = self._spread(_INEXACT if is_quantised else _unit(self.network))[name]
+        spread = self._spread(name, _INEXACT if is_quantised else _unit(self.network))
         allowed = max(floor, (_STEPS_FACTOR if is_quantised else self._factor) * spread.error)
         if self._is_judged:
             allowed = min(allowed, _TELLING)
@@ -365,7 +391,7 @@ class _Check:
             )
         if is_quantised:
             return WrongNumbers(message, _REPORT)
-        inexact = ROUNDING_FACTOR * self._spread(_INEXACT)[name].error
+        inexact = ROUNDING_FACTOR * self._spread(name, _INEXACT).error
         if found.within(inexact) and math.isfinite(found.error):
             return WrongNumbers(
                 f"ill-conditioned here: {message}",
@@ -408,20 +434,7 @@ def _unit(network: Network) -> float:
     return DTYPES[PRECISIONS[network.precision]].eps / _EPS
 
 
-@dataclass(frozen=True, slots=True)
-class _Spread:
-    """The largest differences of an oracle from itself: see `Difference`.
-
-    `is_reshaped`: it even returns another shape, as where rounding decides how many boxes are kept.
-    """
-
-    error: float = 0.0
-    n_moved: int = 0
-    rms: float = 0.0
-    is_reshaped: bool = False
-
-
-def _is_told(spread: _Spread) -> bool:
+def _is_told(spread: Spread) -> bool:
     """Whether what is allowed of an ill-conditioned output tells right from wrong."""
     return ROUNDING_FACTOR * spread.error < _TELLING
 
@@ -435,18 +448,13 @@ def _difference(found: Mapping[str, Array], name: str, expected: Array) -> Diffe
 
 def _spreads(
     expected: Mapping[str, Array], others: Iterable[Mapping[str, Array]]
-) -> dict[str, _Spread]:
-    spreads = dict.fromkeys(expected, _Spread())
+) -> dict[str, Spread]:
+    spreads = dict.fromkeys(expected, Spread())
     for other in others:
         for name, array in expected.items():
             found, known = _difference(other, name, array), spreads[name]
             if math.isfinite(found.error):
-                spreads[name] = _Spread(
-                    max(known.error, found.error),
-                    max(known.n_moved, found.n_moved),
-                    max(known.rms, found.rms),
-                    known.is_reshaped,
-                )
+                spreads[name] = known.joined(Spread(found.error, found.n_moved, found.rms))
             else:
                 spreads[name] = replace(known, is_reshaped=True)
     return spreads
