@@ -213,7 +213,7 @@ class _Check:
     inputs: Mapping[str, Array]
     _asked: dict[float, dict[str, Spread]] = field(default_factory=dict)
     _borrows: bool = True
-    """Whether what experiments of other inputs have shown counts."""
+    """Whether what experiments at other shapes have shown counts."""
 
     @property
     def network(self) -> Network:
@@ -328,16 +328,16 @@ class _Check:
         return ROUNDING_FACTOR if _unit(self.network) == 1.0 else _NARROW_FACTOR
 
     def _spread(self, name: str, scale: float) -> Spread:
-        """How far the oracle is from itself; of other inputs, where that is enough."""
+        """How far the oracle is from itself; at other shapes, where that is enough."""
         experience = self.setting.experience
-        known = experience.known(scale)
+        known = experience.known(self.kind, scale)
         if self._borrows and name in known:
             return known[name]
         if scale not in self._asked:
             rounded = self.oracle.rounded(self.inputs, range(1, _SAMPLES + 1), scale)
             samples = experience.within_budget(map(flat_outputs, rounded))
             self._asked[scale] = _spreads(self.expected, samples)
-            experience.add(scale, self._asked[scale])
+            experience.add(self.kind, scale, self._asked[scale])
         return self._asked[scale][name]
 
     def _beside_the_definition(self, name: str) -> Difference | None:

@@ -1,10 +1,10 @@
 """⑩ What experiments have shown of the rounding of one model: they are made once, not once a shape.
 
-    experience.known(scale) ─► spreads by output, of other inputs or shapes; experience.add(…)
+    experience.known(kind, scale) ─► spreads by output, at other shapes; experience.add(…)
 
 An experiment runs the model in an oracle several times, every result rounded otherwise, and takes
-minutes for a large picture. How ill-conditioned a model is shows at any of its inputs; only what
-that does not explain is an experiment of its own.
+minutes for a large picture. How ill-conditioned a model is on one kind of inputs shows at any
+shape; only what that does not explain is an experiment of its own.
 """
 
 from __future__ import annotations
@@ -62,27 +62,29 @@ class Experience:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._model, self._clock = store, model, clock
-        self._known: dict[float, dict[str, Spread]] = {}
+        self._known: dict[tuple[str, float], dict[str, Spread]] = {}
         self._spent_s = 0.0
 
-    def known(self, scale: float) -> Spreads:
-        """What experiments of other inputs have shown at that many roundings; nothing at first."""
-        if scale not in self._known:
-            kept = self._store.get(self._key(scale)) if self._store else None
+    def known(self, kind: str, scale: float) -> Spreads:
+        """What experiments on inputs of a kind have shown at that many roundings, if any."""
+        at = kind, scale
+        if at not in self._known:
+            kept = self._store.get(self._key(at)) if self._store else None
             found = json.loads(kept) if kept else {}
-            self._known[scale] = {name: Spread(**fields) for name, fields in found.items()}
-        return self._known[scale]
+            self._known[at] = {name: Spread(**fields) for name, fields in found.items()}
+        return self._known[at]
 
-    def add(self, scale: float, spreads: Spreads) -> None:
+    def add(self, kind: str, scale: float, spreads: Spreads) -> None:
         """Keep the outcome of an experiment, but for shapes, which others need not have."""
-        known = dict(self.known(scale))
+        at = kind, scale
+        known = dict(self.known(kind, scale))
         for name, spread in spreads.items():
             joined = known.get(name, Spread()).joined(spread)
             known[name] = replace(joined, is_reshaped=False)
-        self._known[scale] = known
+        self._known[at] = known
         if self._store:
             fields = {name: asdict(spread) for name, spread in known.items()}
-            self._store.put(self._key(scale), json.dumps(fields).encode())
+            self._store.put(self._key(at), json.dumps(fields).encode())
 
     def within_budget(self, samples: Iterable[_T]) -> Iterator[_T]:
         """`samples` as long as there is time; one in any case."""
@@ -94,5 +96,5 @@ class Experience:
             if self._spent_s > _BUDGET_S:
                 return
 
-    def _key(self, scale: float) -> str:
-        return key_of("rounding", self._model, repr(scale))
+    def _key(self, at: tuple[str, float]) -> str:
+        return key_of("rounding", self._model, repr(at))

@@ -1,4 +1,4 @@
-"""What is known of a model's rounding: from other inputs, other shapes and other processes."""
+"""What is known of a model's rounding: from other shapes and other processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from autotune.network.experience import Experience, Spread
 def test_what_was_found_is_kept_for_others_but_for_shapes(tmp_path: Path) -> None:
     store = Store(tmp_path, 1 << 20)
     first = Experience(store, "model")
-    first.add(1.0, {"y": Spread(1e-4, 2, 1e-5, True), "z": Spread()})
-    first.add(1.0, {"y": Spread(1e-5, 3, 1e-6)})
-    assert first.known(1.0)["y"] == Spread(1e-4, 3, 1e-5)
-    assert Experience(store, "model").known(1.0) == first.known(1.0)
-    assert not Experience(store, "another").known(1.0)
-    assert not first.known(256.0)
+    first.add("random", 1.0, {"y": Spread(1e-4, 2, 1e-5, True), "z": Spread()})
+    first.add("random", 1.0, {"y": Spread(1e-5, 3, 1e-6)})
+    assert first.known("random", 1.0)["y"] == Spread(1e-4, 3, 1e-5)
+    assert Experience(store, "model").known("random", 1.0) == first.known("random", 1.0)
+    assert not first.known("of zeros", 1.0)
+    assert not Experience(store, "another").known("random", 1.0)
+    assert not first.known("random", 256.0)
 
 
 def test_experiments_have_a_budget_and_one_sample_in_any_case() -> None:
