@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MOST_SHAPES = 16
 """Combinations of shapes that a session keeps in memory."""
 _TENSOR = "tensor("
+_OF_THE_CPU = ("CPUExecutionProvider", "AzureExecutionProvider")
+"""Providers of a package for CPUs; programs name both. The second has no operators of ONNX."""
 _SIMPLE_OPTIONS = (
     "intra_op_num_threads", "inter_op_num_threads", "graph_optimization_level", "execution_mode",
     "log_severity_level", "log_verbosity_level", "enable_cpu_mem_arena", "enable_mem_pattern",
@@ -296,8 +298,8 @@ def _outside(session: Any, options: Any) -> str:
     other = next((kind for kind in kinds if not kind.startswith(_TENSOR)), None)
     if other is not None:
         return f"it takes a {other}"
-    providers = session.get_providers()
-    return "" if providers == ["CPUExecutionProvider"] else f"it runs on {providers[0]}"
+    others = [name for name in session.get_providers() if name not in _OF_THE_CPU]
+    return f"it runs on {others[0]}" if others else ""
 
 
 def _restored(
