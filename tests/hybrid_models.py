@@ -42,6 +42,27 @@ branch (float[32,256] x) => (float[32,256] y) {
   is_more = Greater (total, zero)
   chosen = If (is_more) <
     then_branch = then () => (float[32,256] t) { t = Mul (m, m) },
+    else_branch = other () => (float[32,256] e) {
+      f = Cast <to = 1> (m)
+      g = ai.onnx.ml.LabelEncoder <keys_floats = [1.5], values_floats = [7.0],
+        default_float = 0.0> (f)
+      h = CastLike (g, m)
+      e = Sub (h, m)
+    }
+  >
+  z = MatMul (chosen, w3)
+  y = Tanh (z)
+}"""
+
+DECIDED = """
+decided (float[32,256] x) => (float[32,256] y) {
+  a = MatMul (x, w1)
+  b = Relu (a)
+  m = MatMul (b, w2)
+  total = ReduceSum <keepdims = 0> (m)
+  is_more = Greater (total, zero)
+  chosen = If (is_more) <
+    then_branch = then () => (float[32,256] t) { t = Mul (m, m) },
     else_branch = other () => (float[32,256] e) { e = Neg (m) }
   >
   z = MatMul (chosen, w3)
@@ -98,6 +119,7 @@ _SHAPES = {
         "w3": (5, 32, 1, 1),
     },
     "branch": {"w1": (256, 256), "w2": (256, 256), "w3": (256, 256)},
+    "decided": {"w1": (256, 256), "w2": (256, 256), "w3": (256, 256)},
     "trees": {"w1": (256, 256), "w2": (256, 256)},
     "scaled": {"w1": (256, 256), "w2": (256, 256)},
     "words": {"table": (3, 256), "w1": (256, 256), "w2": (256, 256)},

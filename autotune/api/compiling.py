@@ -267,7 +267,7 @@ def _compiled(
         if check:
             note("not checked: this CPU cannot run the code")
         return Compiled(artifact, None)
-    if sources.cuts and _costs_more(artifact, plan, note):
+    if sources.cuts and plan.fallback and _costs_more(artifact, plan, note):
         artifact, networks = _programs(plan.sources(is_whole=True), plan, note, progress)
     if not check:
         return Compiled(artifact, None)

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from autotune.api.bindings import Variant, networks_of
-from autotune.errors import MissingDependency, ModelError, NotCompilable, UsageError
+from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
 from autotune.graph.constant_values import Constants
-from autotune.graph.cut import Cut, Outside, Segment, cut_model, loadable_forms
+from autotune.graph.control import has_control
+from autotune.graph.cut import cut_model
+from autotune.graph.cuts import Cut, Outside, Segment, loadable_forms
 from autotune.graph.network import Network, Port
 from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.reader.onnx_reader import read_outline
+from autotune.graph.reader.survey import Ask, nobody
 from autotune.measure.noise import judge, read_usage
 from autotune.network.baselines import blamed, onnxruntime_runner
 from autotune.network.bench import interleave
-from autotune.network.hybrid import HybridArtifact
+from autotune.network.hybrid import HybridArtifact, leaves
 from autotune.network.onnx_session import (
     FALLBACK_HINT,
     OnnxSession,
@@ -74,10 +78,10 @@ def sources_of(
 ) -> Sources:
     """Read a model at the shapes of every variant.
 
-    `fallback`: cut it where it cannot be compiled. `is_whole`: leave all of it to ONNX Runtime,
-    which is faster. Raises NotCompilable (UnsupportedOperator names all operators) without the
-    first, and where ONNX Runtime cannot run the rest either; MissingDependency where that is not
-    installed. Else see `bindings.networks_of`.
+    `fallback`: let ONNX Runtime run what cannot be compiled. `is_whole`: leave all of it to ONNX
+    Runtime, which is faster. Raises NotCompilable (UnsupportedOperator names all operators) where
+    something is left and not the first, and where ONNX Runtime cannot run the rest either;
+    MissingDependency where that is not installed. Else see `bindings.networks_of`.
     """
     bound = random_weights, operators, constants, precision
     if is_whole:
@@ -85,25 +89,35 @@ def sources_of(
     try:
         return Sources(networks_of(model, variants, *bound))
     except NotCompilable as error:
-        if not fallback:
-            raise
         refusal = error
+    missing: AutotuneError | None = _missing(refusal) if fallback else refusal
+    if missing is not None and not has_control(read_outline(model).graph):
+        raise missing
     try:
-        require_onnxruntime("")
-    except MissingDependency as error:
-        raise MissingDependency(
-            f"{refusal.message}; onnxruntime, which could run it, is not installed", FALLBACK_HINT
-        ) from error
-    try:
-        cuts = _cuts(model, variants, bound)
+        cuts = _cuts(model, variants, bound, ask=declared_types if missing is None else nobody)
     except UsageError:
         raise
     except ModelError as error:
         if isinstance(error, NotCompilable):
             raise
-        raise refusal from error
+        raise missing or refusal from error
+    if missing is not None and any(cut.needs_onnxruntime for cut in cuts):
+        raise missing
     networks = tuple(network for cut in cuts for network in cut.networks)
     return Sources(unified(networks) if len(networks) > 1 else networks, cuts)
+
+
+def _missing(refusal: NotCompilable) -> MissingDependency | None:
+    """The error where ONNX Runtime, which could run what is refused, is not installed."""
+    try:
+        require_onnxruntime("")
+    except MissingDependency as error:
+        missing = MissingDependency(
+            f"{refusal.message}; onnxruntime, which could run it, is not installed", FALLBACK_HINT
+        )
+        missing.__cause__ = error
+        return missing
+    return None
 
 
 WHOLE = "the whole model is faster there"
@@ -112,10 +126,20 @@ _Bound: TypeAlias = tuple[bool, UserOperators | None, Constants | None, str]
 
 
 def _cuts(
-    model: Path, variants: Sequence[Variant], bound: _Bound, whole: str = ""
+    model: Path,
+    variants: Sequence[Variant],
+    bound: _Bound,
+    whole: str = "",
+    ask: Ask = declared_types,
 ) -> tuple[Cut, ...]:
-    cuts = (cut_model(model, declared_types, v.shapes, *bound, whole) for v in variants)
-    return tuple(replace(cut, segments=tuple(map(_loadable, cut.segments))) for cut in cuts)
+    def cut_at(variant: Variant, inside: bool = True) -> Cut:
+        cut = cut_model(model, ask, variant.shapes, *bound, whole, inside)
+        return cut.mapped(_loadable) if ask is declared_types else cut
+
+    try:
+        return tuple(map(cut_at, variants))
+    except ModelError:  # of a body, which cannot be loaded without what is around it
+        return tuple(cut_at(variant, inside=False) for variant in variants)
 
 
 def _loadable(segment: Segment) -> Segment:
@@ -149,10 +173,16 @@ def require_tunable(sources: Sources, name: str) -> None:
 
 
 def outside_texts(cut: Cut) -> Iterator[str]:
-    """`3 of 10 nodes run in ONNX Runtime`, and the operators with the reason."""
-    if all(s.network is not None for s in cut.segments):
+    """`3 of 10 nodes run in ONNX Runtime`, and the operators with the reason; what data decide."""
+    decided = [f"{control.op} '{control.name}'" for control in cut.controls()]
+    if decided:
+        more = ", …" if len(decided) > _MOST_NAMES else ""
+        told = ", ".join(decided[:_MOST_NAMES]) + more
+        yield f"looked at in every inference, with what is inside compiled: {told}"
+    if not cut.needs_onnxruntime:
         return
-    n_outside = sum(sum(s.operators.values()) for s in cut.segments if s.network is None)
+    outside = [leaf for leaf in cut.leaves() if leaf.network is None]
+    n_outside = sum(sum(leaf.operators.values()) for leaf in outside)
     yield f"{n_outside} of {cut.n_nodes} nodes run in ONNX Runtime (docs/fallback.md):"
     kinds: dict[str, list[Outside]] = {}
     for node in cut.outside:
@@ -204,7 +234,7 @@ def cut_times(model: Model, originals: Sequence[Original]) -> CutTimes | None:
     pairs = zip(model.variants, originals, strict=True)
     largest, original = max(pairs, key=lambda p: sum(math.prod(e.shape) for e in p[0].input_info))
     segments = largest.artifact.segments if isinstance(largest.artifact, HybridArtifact) else ()
-    if all(segment.network is None for segment in segments):
+    if all(leaf.network is None for leaf in leaves(segments)):
         return None
     share = fallback_share(largest)
     before = read_usage()

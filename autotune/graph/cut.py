@@ -1,169 +1,40 @@
 """① A model cut into what is compiled and what runs in ONNX Runtime.
 
-    survey ─► segments ─► networks of the compiled ones ─┬─► Cut
-       ▲                                                 │ a pass refuses a node, or a segment is
-       └───────────────── forced ────────────────────────┘ not worth two crossings
+    survey ─► bodies ─► segments ─► networks of the compiled ones ─┬─► Cut
+       ▲                                                           │ a pass refuses a node, or
+       └──────────────────── forced ───────────────────────────────┘ it saves less than it costs
 
-Nodes are never split, and no node is compiled twice.
+Nodes are never split but for those with branches or a body, which are cut like models. No node is
+compiled twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import ValueInfoProto
 
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.constant_values import Constants
+from autotune.graph.control import CONTROL, control_of, static_types
 from autotune.graph.cut_cost import SMALL, is_worth_a_cut
+from autotune.graph.cuts import Control, Cut, Outside, Segment
 from autotune.graph.ir import Array
-from autotune.graph.network import (
-    FLAGS,
-    Call,
-    Chain,
-    Network,
-    Port,
-    network_of,
-    under_names_of,
-)
+from autotune.graph.network import FLAGS, Network, Port, network_of
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.dimensions import Shapes
+from autotune.graph.reader.dimensions import Shapes, is_tensor
 from autotune.graph.reader.onnx_nodes import type_of
-from autotune.graph.reader.onnx_reader import (
-    Model,
-    forget_shape,
-    load_model,
-    model_hash,
-    use_older_opset,
-)
+from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
 from autotune.graph.reader.survey import Ask, DeclaredTypes, Survey, survey
-from autotune.graph.segments import Span, leaks, onnx_model, segment_model, spans
+from autotune.graph.segments import Span, leaks, needed, onnx_model, reads, segment_model, spans
 from autotune.graph.shape_inputs import deciding_inputs
 
 _ROUNDS = 24
 """How often nodes are refused one by one before whole segments are."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A part of a model: a network to compile, or an ONNX file for ONNX Runtime.
-
-    `operators`: what it runs, by name, with the number of nodes.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    operators: Mapping[str, int]
-    network: Network | None = None
-    onnx: bytes = b""
-
-
-def loadable_forms(segment: Segment) -> Iterator[Segment]:
-    """An ONNX segment as it is, and what runtimes may load that do not load this.
-
-    Without the shapes of its inputs, for a branch that is never taken may have no meaning at those
-    that were bound; in an older opset.
-    """
-    yield segment
-    for has_shapes, is_older in ((False, False), (True, True), (False, True)):
-        proto = ModelProto.FromString(segment.onnx)
-        for value in proto.graph.input if not has_shapes else ():
-            forget_shape(value)
-        if is_older:
-            use_older_opset(proto)
-        yield replace(segment, onnx=proto.SerializeToString())
-
-
-@dataclass(frozen=True)
-class Outside:
-    """A node that is not compiled, and why."""
-
-    name: str
-    op: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A model as segments in the order in which they run, over named tensors.
-
-    `inputs`, `outputs`: of the whole; extents that the data decide are -1, and `dtype` is "string"
-    for strings and "" for what is no tensor. `outside`: the nodes that are not compiled.
-    `deciding`: inputs that shapes follow from which are known only at run time.
-    """
-
-    name: str
-    model_hash: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    segments: tuple[Segment, ...]
-    outside: tuple[Outside, ...]
-    random_weights: bool = False
-    constant_inputs: Mapping[str, Array] = field(default_factory=dict)
-    precision: str = "f32"
-    deciding: tuple[str, ...] = ()
-
-    @cached_property
-    def networks(self) -> tuple[Network, ...]:
-        """The networks of the compiled segments."""
-        return tuple(s.network for s in self.segments if s.network is not None)
-
-    @cached_property
-    def tunable(self) -> Network:
-        """The compiled segments as one network, for what only counts tasks: it cannot be run."""
-        first = Network(
-            self.name,
-            inputs=(),
-            outputs=(),
-            values={},
-            calls=(),
-            tasks={},
-            model_hash=self.model_hash,
-            random_weights=self.random_weights,
-            constant_inputs=self.constant_inputs,
-            precision=self.precision,
-        )
-        for n, network in enumerate(self.networks):
-            first = _appended(first, network, f"{n}:")
-        return first
-
-    @cached_property
-    def n_nodes(self) -> int:
-        """Nodes of the model in all segments."""
-        return sum(sum(s.operators.values()) for s in self.segments)
-
-
-def _appended(whole: Network, part: Network, prefix: str) -> Network:
-    """`whole` with the calls of `part`, whose values get a prefix; names of equal tasks are those
-    of `whole`."""
-    for key in part.tasks.keys() & whole.tasks.keys():
-        part = under_names_of(part, whole.tasks[key])
-
-    def renamed(call: Call) -> Call:
-        ends = [{n: prefix + v for n, v in x.items()} for x in (call.inputs, call.outputs)]
-        return replace(call, inputs=ends[0], outputs=ends[1])
-
-    def ports(found: tuple[Port, ...]) -> tuple[Port, ...]:
-        return tuple(replace(p, value=prefix + p.value) for p in found)
-
-    values = {
-        prefix + n: replace(v, name=prefix + v.name, parent=v.parent and prefix + v.parent)
-        for n, v in part.values.items()
-    }
-    n_calls = len(whole.calls)
-    chains = (Chain(renamed(c.whole), tuple(n + n_calls for n in c.parts)) for c in part.chains)
-    return replace(
-        whole,
-        inputs=(*whole.inputs, *ports(part.inputs)),
-        outputs=(*whole.outputs, *ports(part.outputs)),
-        values=whole.values | values,
-        calls=(*whole.calls, *map(renamed, part.calls)),
-        tasks={**part.tasks, **whole.tasks},
-        chains=(*whole.chains, *chains),
-    )
+_MOST_DEPTH = 8
+"""Levels of branches and bodies that are looked into."""
 
 
 def cut_model(
@@ -175,26 +46,30 @@ def cut_model(
     constants: Constants | None = None,
     precision: str = "f32",
     whole: str = "",
+    inside: bool = True,
 ) -> Cut:
     """Cut a model of which not everything can be compiled.
 
     `ask`: who will run the rest, for types that ONNX does not infer. `whole`: why nothing is to be
-    compiled, where that is so. Other parameters and errors: see `network.build_network`.
+    compiled, where that is so. `inside`: look into branches and bodies. Other parameters and
+    errors: see `network.build_network`.
     """
     model = load_model(path, shapes, random_weights, constants, compilable=False)
     name, digest = path.stem, model_hash(path)
     cutter = _Cutter(model, name, digest, operators or {}, ask, precision)
+    cutter.depth = 0 if inside else _MOST_DEPTH
     if whole:
         cutter.refuse_all(whole)
     cut = cutter.cut()
     fixed = dict(constants or {})
-    segments = tuple(
-        replace(s, network=replace(s.network, random_weights=random_weights)) if s.network else s
-        for s in cut.segments
-    )
+
+    def stated(segment: Segment) -> Segment:
+        if segment.network is None:
+            return segment
+        return replace(segment, network=replace(segment.network, random_weights=random_weights))
+
     return replace(
-        cut,
-        segments=segments,
+        cut.mapped(stated),
         random_weights=random_weights,
         constant_inputs=fixed,
         precision=precision,
@@ -210,12 +85,17 @@ class _Cutter:
         operators: UserOperators,
         ask: Ask,
         precision: str,
+        depth: int = 0,
     ) -> None:
-        self.model, self.name, self.digest = model, name, digest
+        self.model, self.name, self.digest, self.depth = model, name, digest, depth
         self.operators, self.precision = operators, precision
         self.declared = DeclaredTypes(model, ask)
         self.nodes = model.proto.graph.node
         self.forced: dict[int, str] = {}
+        self.controls: dict[int, Control] = {}
+        self.tried: set[int] = set()
+        self.names = {o for node in self.nodes for o in node.output}
+        self.names |= {i.name for i in model.proto.graph.input}
         self.n_failures = 0
         self._built: dict[Span, Network] = {}
 
@@ -227,13 +107,65 @@ class _Cutter:
 
     def cut(self) -> Cut:
         while True:
-            found = survey(self.model, self.operators, self.declared, self.forced)
-            plan = spans(self.model, found)
+            known = static_types(self.controls.values())
+            found = survey(self.model, self.operators, self.declared, self.forced, known)
+            if self._decide(found):
+                continue
+            plan = spans(self.model, found, self.controls)
             outside = leaks(self.model, found, plan) or self._failures(found, plan)
             outside = outside or self._small(found, plan)
             if not outside:
                 return self._result(found, plan)
             self.forced |= outside
+            for n in outside:
+                self.controls.pop(n, None)
+
+    def constant_outputs(self) -> dict[str, Array]:
+        """The outputs that are the same in every inference, by name."""
+        known = static_types(self.controls.values())
+        found = survey(self.model, self.operators, self.declared, self.forced, known)
+        names = (o.name for o in self.model.proto.graph.output)
+        return {n: found.constants[n] for n in names if n in found.constants}
+
+    def _decide(self, found: Survey) -> bool:
+        """Look into branches and bodies that the data decide; whether there were any new ones.
+
+        Those that read what another one makes wait for what is found out of that.
+        """
+        new = [n for n in needed(self.model, found) if self._is_undecided(n, found)]
+        ready = [n for n in new if all(map(found.is_static, self._read(n)))]
+        for n in ready or new[:1]:
+            self.tried.add(n)
+            try:
+                control = control_of(
+                    self.model, found, self.declared, self.nodes[n], self._body_cut
+                )
+            except AutotuneError:
+                continue
+            if control is not None:
+                self.controls[n] = control
+        return bool(new)
+
+    def _is_undecided(self, n: int, found: Survey) -> bool:
+        is_open = n in found.refused and n not in self.forced and n not in self.tried
+        is_control = self.nodes[n].op_type in CONTROL and self.nodes[n].domain in ("", "ai.onnx")
+        return is_open and is_control and self.depth < _MOST_DEPTH
+
+    def _read(self, n: int) -> list[str]:
+        """What a node reads of the graph that it is in."""
+        return [name for name in reads(self.nodes[n]) if name in self.names]
+
+    def _body_cut(self, model: Model) -> tuple[Cut, Mapping[str, Array]]:
+        inner = _Cutter(
+            model,
+            self.name,
+            self.digest,
+            self.operators,
+            self.declared.ask,
+            self.precision,
+            self.depth + 1,
+        )
+        return inner.cut(), inner.constant_outputs()
 
     def _failures(self, found: Survey, plan: list[Span]) -> dict[int, str]:
         """Nodes of the first segment that cannot be compiled after all."""
@@ -276,28 +208,36 @@ class _Cutter:
 
     def _small(self, found: Survey, plan: list[Span]) -> dict[int, str]:
         """The nodes of the segment that is worth a cut least of those that are not."""
-        if all(span.is_compiled for span in plan):
-            return {}
-        poor = [
-            (self._built[span].flops, span)
+        decided = {span: self.controls[span.nodes[0]] for span in plan if self._is_decided(span)}
+        if not any(
+            decided[span].needs_onnxruntime if span in decided else not span.is_compiled
             for span in plan
-            if span.is_compiled and not is_worth_a_cut(self._built[span], len(span.nodes))
+        ):
+            return {}
+        parts = {span: [(self._built[span], len(span.nodes))] for span in plan if span.is_compiled}
+        parts |= {span: list(control.networks) for span, control in decided.items()}
+        poor = [
+            (sum(network.flops for network, _ in networks), span)
+            for span, networks in parts.items()
+            if not any(is_worth_a_cut(*pair) for pair in networks)
         ]
         if not poor:
             return {}
         _, span = min(poor, key=lambda pair: pair[0])
-        return dict.fromkeys(span.nodes, SMALL)
+        return {n: found.refused.get(n, SMALL) for n in span.nodes}
+
+    def _is_decided(self, span: Span) -> bool:
+        return not span.is_compiled and span.nodes[0] in self.controls
 
     def _result(self, found: Survey, plan: list[Span]) -> Cut:
-        outside = (
-            Outside(self._name(n), self.nodes[n].op_type, found.refused[n])
-            for span in plan
-            if not span.is_compiled
-            for n in span.nodes
-            if n in found.refused
-        )
+        outside: list[Outside] = []
+        for n in (n for span in plan if not span.is_compiled for n in span.nodes):
+            if n in self.controls:
+                outside += (o for body in self.controls[n].bodies for o in body.outside)
+            elif n in found.refused:
+                outside.append(Outside(self._name(n), self.nodes[n].op_type, found.refused[n]))
         segments = tuple(self._segment(found, span) for span in plan)
-        inputs = tuple(self._input(found, i.name, segments) for i in self._inputs())
+        inputs = tuple(self._input(found, i, segments) for i in self._inputs())
         return Cut(
             self.name,
             self.digest,
@@ -323,14 +263,22 @@ class _Cutter:
             operators[op] = operators.get(op, 0) + 1
         if span.is_compiled:
             return Segment(span.inputs, span.outputs, operators, self._built[span])
+        if self._is_decided(span):
+            control = self.controls[span.nodes[0]]
+            read = tuple(name if name in span.outputs else "" for name in control.results)
+            control = replace(control, results=read)
+            return Segment(span.inputs, span.outputs, operators, control=control)
         data = onnx_model(self.model, found, span, self.declared)
         return Segment(span.inputs, span.outputs, operators, onnx=data)
 
-    def _input(self, found: Survey, name: str, segments: tuple[Segment, ...]) -> Port:
+    def _input(self, found: Survey, value: ValueInfoProto, segments: tuple[Segment, ...]) -> Port:
+        name = value.name
         kind = found.types.get(name)
-        if kind is None:  # a sequence or an optional
+        if kind is None and not is_tensor(value):
             return Port(name, (), "", name)
-        ports = (p for s in segments if s.network for p in s.network.inputs if p.name == name)
+        kind = kind or type_of(value.type)
+        networks = (leaf.network for s in segments for leaf in s.leaves())
+        ports = (p for network in networks if network for p in network.inputs if p.name == name)
         limit = min((p.limit for p in ports if p.limit > FLAGS), default=FLAGS)
         dtype = "string" if kind.dtype == "object" else kind.dtype
         return Port(name, kind.shape, self.model.halves.get(name, dtype), name, limit)

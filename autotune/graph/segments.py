@@ -15,7 +15,6 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, numpy_helper
 
 from autotune.errors import ModelError
-from autotune.graph.reader.dimensions import is_tensor
 from autotune.graph.reader.node_order import names_read
 from autotune.graph.reader.onnx_nodes import value_info
 from autotune.graph.reader.onnx_reader import Model
@@ -39,21 +38,26 @@ def reads(node: NodeProto) -> list[str]:
     return list(dict.fromkeys(n for n in (*node.input, *inner, *own) if n))
 
 
-def spans(model: Model, found: Survey) -> list[Span]:
+def needed(model: Model, found: Survey) -> list[int]:
+    """The nodes that an output depends on and whose results are no constants, or outputs."""
+    return _kept(model.proto.graph.node, [o.name for o in model.proto.graph.output], found)
+
+
+def spans(model: Model, found: Survey, alone: Collection[int] = ()) -> list[Span]:
     """The segments of a model in the order in which they run; as few as a greedy order has.
 
-    Nodes whose results are constants, or that no output depends on, are in none.
+    `alone`: nodes that are a segment each. Nodes that are not `needed` are in none.
     """
     protos = model.proto.graph.node
     outputs = [o.name for o in model.proto.graph.output]
-    kept = _kept(protos, outputs, found)
+    kept = needed(model, found)
     makers = {o: n for n in kept for o in protos[n].output if o}
-    given = {i.name for i in model.proto.graph.input if not is_tensor(i)}
     needs = {n: {makers[r] for r in reads(protos[n]) if r in makers} - {n} for n in kept}
-    compiled = {n: n not in found.refused for n in kept}
-    orders = [_alternating(kept, needs, compiled, first) for first in (True, False)]
+    compiled = {n: n not in found.refused and n not in alone for n in kept}
+    orders = [_alternating(kept, needs, compiled, alone, first) for first in (True, False)]
     order = min(orders, key=len)
-    return [_span(protos, nodes, kept, outputs, found, makers, compiled, given) for nodes in order]
+    given = {i.name for i in model.proto.graph.input} | found.types.keys() | makers.keys()
+    return [_span(protos, nodes, kept, outputs, found, makers, given, compiled) for nodes in order]
 
 
 def _kept(protos: Sequence[NodeProto], outputs: Sequence[str], found: Survey) -> list[int]:
@@ -75,20 +79,28 @@ def _alternating(
     kept: Sequence[int],
     needs: Mapping[int, Collection[int]],
     compiled: Mapping[int, bool],
+    alone: Collection[int],
     first: bool,
 ) -> list[list[int]]:
     """Segments that begin with a compiled one if `first`; each takes whatever can be taken."""
     done: set[int] = set()
     out: list[list[int]] = []
-    kind = first
+
+    def ready(n: int) -> bool:
+        return n not in done and done.issuperset(needs[n])
+
+    kind, n_idle = first, 0
     while len(done) < len(kept):
         taken = []
         for n in kept:
-            if n not in done and compiled[n] == kind and done.issuperset(needs[n]):
+            if compiled[n] == kind and n not in alone and ready(n):
                 done.add(n)
                 taken.append(n)
+        kind, n_idle = not kind, 0 if taken else n_idle + 1
+        if n_idle == 2:
+            taken, n_idle = [next(n for n in kept if ready(n))], 0
+            done.update(taken)
         out += [taken] if taken else []
-        kind = not kind
     return out
 
 
@@ -99,16 +111,15 @@ def _span(
     outputs: Sequence[str],
     found: Survey,
     makers: Mapping[str, int],
-    compiled: Mapping[int, bool],
     given: Collection[str],
+    compiled: Mapping[int, bool],
 ) -> Span:
     inside = set(nodes)
     made = [o for n in nodes for o in protos[n].output if o]
     outer = {r for n in kept if n not in inside for r in reads(protos[n])} | set(outputs)
     read = dict.fromkeys(r for n in nodes for r in reads(protos[n]))
     known = found.constants.keys()
-    there = makers.keys() | found.types.keys() | set(given)
-    inputs = [r for r in read if r not in known and r in there]
+    inputs = [r for r in read if r not in known and r in given]
     return Span(
         tuple(nodes),
         compiled[nodes[0]],

@@ -49,9 +49,9 @@ from autotune.target import Target, missing_features
 from autotune.target.tiles import FEATURE, Permission, denial
 
 FORMAT = "autotune-artifact"
-VERSION, VARIANTS_VERSION, HYBRID_VERSION = 2, 3, 4
-"""Of a file with one shape, of one with several, and of one with parts for ONNX Runtime (`hybrid`):
-whoever reads only the first says so."""
+VERSION, VARIANTS_VERSION, HYBRID_VERSION, CONTROL_VERSION = 2, 3, 4, 5
+"""Of a file with one shape, of one with several, of one with parts for ONNX Runtime (`hybrid`), and
+of one with branches or bodies that data decide: whoever reads only the first says so."""
 
 _HERE = "compile the model on this machine"
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -313,7 +313,7 @@ def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
 
 def _read(parts: Container, source: Path) -> Artifact:
     manifest = _read_manifest(parts, source)
-    if manifest["version"] == HYBRID_VERSION:
+    if manifest["version"] in (HYBRID_VERSION, CONTROL_VERSION):
         from autotune.network.hybrid import read_hybrid  # which imports this module
 
         require_hybrid(manifest)
@@ -412,10 +412,10 @@ def _read_manifest(parts: Container, source: Path) -> Json:
         require(not is_sealed, "its manifest cannot be read")
         raise _foreign(source)
     version, writer = manifest.get("version"), manifest.get("autotune_version")
-    if version not in (VERSION, VARIANTS_VERSION, HYBRID_VERSION):
+    if version not in range(VERSION, CONTROL_VERSION + 1) or type(version) is not int:
         raise ArtifactError(
             f"'{source}' has format version {version!r:.20}, this autotune reads "
-            f"{VERSION} to {HYBRID_VERSION}",
+            f"{VERSION} to {CONTROL_VERSION}",
             f"compile it anew, or use autotune {writer!s:.20}, which wrote it",
         )
     require(is_sealed, "its manifest has no seal")

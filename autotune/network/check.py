@@ -12,7 +12,7 @@ See `oracles`, `rounding` and `check_inputs`; docs/check.md has the reasons.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -36,13 +36,14 @@ from autotune.network.differences import (
     tolerance,
 )
 from autotune.network.experience import Experience, Spread
-from autotune.network.hybrid import HybridArtifact, draws
+from autotune.network.hybrid import HybridArtifact
+from autotune.network.hybrid_runtime import HybridModel
 from autotune.network.memory import Place, place_of
 from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
 from autotune.network.quantised_outputs import is_quantised, is_within_a_step, output_steps
 from autotune.network.runtime import Model, random_inputs
 from autotune.network.standard import Judgement, by_definition
-from autotune.network.undefined_outputs import undefined_outputs
+from autotune.network.undefined_outputs import draws, undefined_outputs
 from autotune.te.evaluate import evaluate
 from autotune.te.strides import spanned
 
@@ -159,11 +160,22 @@ class _Findings:
             for name, is_seen in self._seen.items()
             if not is_seen
         )
-        told = (text for _, text in self._notes.values())
+        told = (*(text for _, text in self._notes.values()), *_untaken(self._setting.model))
         notes = (*self._setting.oracles.problems, *told, *unseen, *dict.fromkeys(self._unasked))
         used = tuple(dict.fromkeys(self._asked.values()))
         kinds = tuple(self._asked)
         return Report(used, kinds, worst.error, worst.allowed, notes, outputs, n_given)
+
+
+def _untaken(model: Model) -> Iterator[str]:
+    """What no input has reached, so that nothing is known of it."""
+    names = model.untaken() if isinstance(model, HybridModel) else ()
+    if names:
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        yield (
+            f"not checked, for no input leads there: {', '.join(names[:_MOST_NAMES])}{more}: "
+            "`check_inputs=ARRAYS` checks on yours"
+        )
 
 
 def _has_numbers(array: Array) -> bool:

@@ -1,7 +1,8 @@
 """⑩ An artifact of a model of which a part runs in ONNX Runtime: compiled networks and ONNX files.
 
     manifest.json   networks as in an artifact for several shapes, and for every shape of the model
-                    the segments in the order in which they run
+                    the segments in the order in which they run; an If or a Loop that data decide
+                    is one that has those of its branches or its body
     objects/NNN.o · onnx/NNN.onnx · constants.bin
 
 Compiled segments are sealed as whole networks are (`artifact`); they share constants and code.
@@ -10,19 +11,21 @@ Compiled segments are sealed as whole networks are (`artifact`); they share cons
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from onnx import ModelProto, NodeProto
+from numpy.typing import NDArray
 
 from autotune import __version__
 from autotune.brief import brief
 from autotune.codegen.memory import aligned
-from autotune.graph.cut import Cut, Segment
+from autotune.graph.constant_values import constants_from_json, constants_to_json
+from autotune.graph.cuts import Cut, Segment
 from autotune.graph.network import Port
 from autotune.network import container
 from autotune.network.artifact import (
+    CONTROL_VERSION,
     HYBRID_VERSION,
     Artifact,
     Endpoint,
@@ -35,7 +38,6 @@ from autotune.network.container import Bytes, bytes_of, described, model_name, r
 from autotune.network.entry import FIRST_BOUND
 from autotune.network.hybrid_manifest import networks_of
 from autotune.network.manifest import OF_VARIANT, Json
-from autotune.network.undefined_outputs import drawn_in
 from autotune.target import Target
 
 ONNX_TASK = "onnxruntime"
@@ -45,7 +47,7 @@ ONNX_TASK = "onnxruntime"
 @brief
 @dataclass(frozen=True)
 class HybridSegment:
-    """One segment: a compiled network, or an ONNX file.
+    """One segment: a compiled network, an ONNX file, or what the data decide.
 
     `operators`: what it runs, by name, with the number of nodes.
     """
@@ -55,6 +57,15 @@ class HybridSegment:
     operators: Mapping[str, int]
     network: Artifact | None = None
     onnx: bytes = b""
+    control: HybridControl | None = None
+
+    def leaves(self) -> Iterator[HybridSegment]:
+        """This segment, or those of its bodies, in order."""
+        if self.control is None:
+            yield self
+        else:
+            for body in self.control.bodies:
+                yield from leaves(body.segments)
 
     def label(self) -> str:
         """`ONNX Runtime: NonMaxSuppression, 3 Gather`."""
@@ -63,6 +74,35 @@ class HybridSegment:
 
 
 @brief
+@brief
+@dataclass(frozen=True)
+class HybridBody:
+    """A branch or a body: see `graph.cuts.Control`."""
+
+    inputs: tuple[Endpoint, ...]
+    outputs: tuple[Endpoint, ...]
+    segments: tuple[HybridSegment, ...]
+
+
+@brief
+@dataclass(frozen=True)
+class HybridControl:
+    """An If or a Loop: the fields of `graph.cuts.Control`."""
+
+    op: str
+    name: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    bodies: tuple[HybridBody, ...]
+    constants: Mapping[str, NDArray[Any]]
+
+
+def leaves(segments: Iterable[HybridSegment]) -> Iterator[HybridSegment]:
+    """All that computes, with the segments of bodies in place of what has bodies."""
+    for segment in segments:
+        yield from segment.leaves()
+
+
 @dataclass(frozen=True)
 class HybridArtifact(Artifact):
     """A model as `segments`; `kernels` has those of all of them, and a row for each ONNX file.
@@ -76,14 +116,14 @@ class HybridArtifact(Artifact):
     def over_the_constants(self) -> Iterator[Artifact]:
         """This artifact and its networks, at each of its shapes."""
         yield self
-        yield from (s.network for s in self.segments if s.network is not None)
+        yield from (s.network for s in leaves(self.segments) if s.network is not None)
         for other in self.others:
             yield from other.over_the_constants()
 
     def write(self, out: BinaryIO) -> None:
         """As that of any artifact."""
         variants: list[Any] = list(self.variants)
-        segments = [s for v in variants for s in v.segments]
+        segments = [s for v in variants for s in leaves(v.segments)]
         networks = [s.network for s in segments if s.network is not None]
         models = tuple(dict.fromkeys(s.onnx for s in segments if s.network is None))
         constants = described(self.constants)
@@ -95,14 +135,18 @@ class HybridArtifact(Artifact):
         parts = described_parts(objects, constants)
         parts |= {model_name(n): described(bytes_of(data)) for n, data in enumerate(models)}
         numbers = iter(range(len(networks)))
+        decided = any(s.control is not None for v in variants for s in v.segments)
         manifest = shared | {
-            "version": HYBRID_VERSION,
+            "version": CONTROL_VERSION if decided else HYBRID_VERSION,
             "networks": [
                 {name: network.manifest()[name] for name in OF_VARIANT}
                 | {"objects": [ids[data] for data in each]}
                 for network, each in zip(networks, sealed, strict=True)
             ],
-            "plans": [_plan(variant, models, numbers) for variant in variants],
+            "plans": [
+                _plan(variant, models, numbers) | {"max_error": variant.max_error}
+                for variant in variants
+            ],
             "n_objects": len(objects),
             "parts": parts,
         }
@@ -110,33 +154,38 @@ class HybridArtifact(Artifact):
         container.write(out, text, objects, self.constants, models)
 
 
-def draws(artifact: Artifact) -> bool:
-    """Whether random numbers are drawn in an inference: what is compiled has none."""
-    segments = artifact.segments if isinstance(artifact, HybridArtifact) else ()
-    models = (ModelProto.FromString(s.onnx) for s in segments if s.network is None)
-    return any(drawn_in(node) for model in models for node in _nodes_of(model))
-
-
-def _nodes_of(model: ModelProto) -> Iterator[NodeProto]:
-    for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        yield from nodes
-
-
-def _plan(variant: HybridArtifact, models: tuple[bytes, ...], numbers: Any) -> dict[str, Any]:
+def _plan(
+    part: HybridArtifact | HybridBody, models: tuple[bytes, ...], numbers: Iterator[int]
+) -> dict[str, Any]:
     return {
-        "inputs": [x.to_json() for x in variant.inputs],
-        "outputs": [x.to_json() for x in variant.outputs],
-        "max_error": variant.max_error,
-        "segments": [
-            {
-                "inputs": list(s.inputs),
-                "outputs": list(s.outputs),
-                "operators": dict(s.operators),
-                "network": None if s.network is None else next(numbers),
-                "model": models.index(s.onnx) if s.network is None else None,
-            }
-            for s in variant.segments
-        ],
+        "inputs": [x.to_json() for x in part.inputs],
+        "outputs": [x.to_json() for x in part.outputs],
+        "segments": [_segment_json(s, models, numbers) for s in part.segments],
+    }
+
+
+def _segment_json(
+    segment: HybridSegment, models: tuple[bytes, ...], numbers: Iterator[int]
+) -> dict[str, Any]:
+    control = segment.control
+    shared = {
+        "inputs": list(segment.inputs),
+        "outputs": list(segment.outputs),
+        "operators": dict(segment.operators),
+        "network": None if segment.network is None else next(numbers),
+        "model": models.index(segment.onnx) if segment.onnx else None,
+    }
+    if control is None:
+        return shared
+    return shared | {
+        "control": {
+            "op": control.op,
+            "name": control.name,
+            "operands": list(control.operands),
+            "results": list(control.results),
+            "constants": constants_to_json(control.constants),
+            "bodies": [_plan(body, models, numbers) for body in control.bodies],
+        }
     }
 
 
@@ -153,7 +202,7 @@ def hybrid_artifact(
         (
             tuple(map(_endpoint, cut.inputs)),
             tuple(map(_endpoint, cut.outputs)),
-            tuple(_segment(s, next(networks) if s.network else None) for s in cut.segments),
+            tuple(_segment(s, networks) for s in cut.segments),
         )
         for cut in cuts
     ]
@@ -175,8 +224,24 @@ def _endpoint(port: Port) -> Endpoint:
     return Endpoint(port.name, port.shape, port.dtype, 0, limit=port.limit)
 
 
-def _segment(segment: Segment, network: Artifact | None) -> HybridSegment:
-    return HybridSegment(segment.inputs, segment.outputs, segment.operators, network, segment.onnx)
+def _segment(segment: Segment, networks: Iterator[Artifact]) -> HybridSegment:
+    ends = segment.inputs, segment.outputs, segment.operators
+    if segment.control is None:
+        network = next(networks) if segment.network else None
+        return HybridSegment(*ends, network, segment.onnx)
+    control = segment.control
+    bodies = tuple(
+        HybridBody(
+            tuple(map(_endpoint, body.inputs)),
+            tuple(map(_endpoint, body.outputs)),
+            tuple(_segment(s, networks) for s in body.segments),
+        )
+        for body in control.bodies
+    )
+    decided = HybridControl(
+        control.op, control.name, control.operands, control.results, bodies, control.constants
+    )
+    return HybridSegment(*ends, control=decided)
 
 
 _Plan = tuple[tuple[Endpoint, ...], tuple[Endpoint, ...], tuple[HybridSegment, ...]]
@@ -199,7 +264,7 @@ def _whole(
         inputs=inputs,
         outputs=outputs,
         kernels=tuple(_kernels(segments)),
-        arena_bytes=max((s.network.arena_bytes for s in segments if s.network), default=0),
+        arena_bytes=max((s.network.arena_bytes for s in leaves(segments) if s.network), default=0),
         n_bases=FIRST_BOUND,
         objects=(),
         constants=constants,
@@ -209,7 +274,7 @@ def _whole(
 
 def _kernels(segments: Sequence[HybridSegment]) -> list[KernelInfo]:
     rows: list[KernelInfo] = []
-    for n, segment in enumerate(segments):
+    for n, segment in enumerate(leaves(segments)):
         if segment.network is not None:
             rows += segment.network.kernels
         else:
@@ -239,12 +304,31 @@ def _read_segment(
     data: Json, networks: Sequence[Artifact], parts: Mapping[str, bytes]
 ) -> HybridSegment:
     inputs, outputs = tuple(data["inputs"]), tuple(data["outputs"])
+    ends = inputs, outputs, data["operators"]
+    if "control" in data:
+        return HybridSegment(*ends, control=_read_control(data["control"], networks, parts))
     if data["network"] is not None:
         network = networks[data["network"]]
         ports = [{e.name for e in ends} for ends in (network.inputs, network.outputs)]
         require(ports == [set(inputs), set(outputs)], "a segment has other inputs and outputs")
-        return HybridSegment(inputs, outputs, data["operators"], network)
-    return HybridSegment(inputs, outputs, data["operators"], onnx=parts[model_name(data["model"])])
+        return HybridSegment(*ends, network)
+    return HybridSegment(*ends, onnx=parts[model_name(data["model"])])
+
+
+def _read_control(
+    data: Json, networks: Sequence[Artifact], parts: Mapping[str, bytes]
+) -> HybridControl:
+    bodies = tuple(
+        HybridBody(
+            tuple(map(_read_endpoint, body["inputs"])),
+            tuple(map(_read_endpoint, body["outputs"])),
+            tuple(_read_segment(s, networks, parts) for s in body["segments"]),
+        )
+        for body in data["bodies"]
+    )
+    constants = constants_from_json(data["constants"])
+    names = tuple(data["operands"]), tuple(data["results"])
+    return HybridControl(data["op"], data["name"], *names, bodies, constants)
 
 
 def _read_endpoint(data: Json) -> Endpoint:

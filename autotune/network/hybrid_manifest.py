@@ -11,6 +11,7 @@ from autotune.network.manifest import (
     MOST_PARTS,
     MOST_VARIANTS,
     Json,
+    are_constants,
     is_error,
     is_list_of,
     is_map_of,
@@ -26,6 +27,8 @@ from autotune.network.manifest import (
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "bool", "string", "", *SMALL_TYPES)
 _INTEGERS = tuple(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))
 _MOST_DIMENSIONS = 64
+_MOST_DEPTH = 16
+_N_BODIES = {"If": 2, "Loop": 1}
 
 _port = is_record(
     name=is_text,
@@ -55,34 +58,77 @@ def require_hybrid(manifest: Json) -> None:
         set(manifest["parts"]) == {CONSTANTS, *objects, *models}, "its manifest names other parts"
     )
     require_objects(networks, manifest["n_objects"])
-    segment = is_record(
-        inputs=is_list_of(is_text),
-        outputs=is_list_of(is_text),
-        operators=is_map_of(is_number(1)),
-        network=_maybe(is_number(0, len(networks) - 1)),
-        model=_maybe(is_number(0, n_models - 1)),
-    )
-    plan = is_record(
-        inputs=is_list_of(_port),
-        outputs=is_list_of(_port),
-        max_error=is_error,
-        segments=is_list_of(segment),
-    )
     plans: Any = manifest.get("plans")
-    require(is_list_of(plan, MOST_VARIANTS)(plans) and plans, "its plans cannot be")
+    holds = _plan(len(networks), n_models, max_error=is_error)
+    require(is_list_of(holds, MOST_VARIANTS)(plans) and plans, "its plans cannot be")
     for one in plans:
         _require_order(one)
+
+
+def _plan(
+    n_networks: int, n_models: int, depth: int = 0, **more: Callable[[Any], bool]
+) -> Callable[[Any], bool]:
+    """Of a model at one shape, or of a body of one."""
+    fields = {
+        "inputs": is_list_of(is_text),
+        "outputs": is_list_of(is_text),
+        "operators": is_map_of(is_number(1)),
+        "network": _maybe(is_number(0, n_networks - 1)),
+        "model": _maybe(is_number(0, n_models - 1)),
+    }
+    plain = is_record(**fields)
+
+    def segment(value: Any) -> bool:
+        if not isinstance(value, dict) or "control" not in value or depth == _MOST_DEPTH:
+            return plain(value)
+        control = is_record(
+            op=lambda x: x in _N_BODIES,
+            name=is_text,
+            operands=is_list_of(is_text),
+            results=is_list_of(is_text),
+            constants=are_constants,
+            bodies=is_list_of(_plan(n_networks, n_models, depth + 1)),
+        )
+        return is_record(**fields, control=control)(value)
+
+    ports = {"inputs": is_list_of(_port), "outputs": is_list_of(_port)}
+    return is_record(**ports, **more, segments=is_list_of(segment))
 
 
 def _require_order(plan: Json) -> None:
     """Whether every segment reads what is there, and every output is made."""
     there = {port["name"] for port in plan["inputs"]}
     for segment in plan["segments"]:
-        kinds = [segment["network"] is None, segment["model"] is None]
-        require(sorted(kinds) == [False, True], "a segment is of no kind")
+        kinds = [segment["network"] is None, segment["model"] is None, "control" not in segment]
+        require(sorted(kinds) == [False, True, True], "a segment is of no kind")
         require(there.issuperset(segment["inputs"]), "a segment reads what is not there")
+        if "control" in segment:
+            _require_control(segment["control"], segment, there)
         there.update(segment["outputs"])
     require(there.issuperset(p["name"] for p in plan["outputs"]), "an output is made by nobody")
+
+
+def _require_control(control: Json, segment: Json, there: set[str]) -> None:
+    """Whether the operands and what bodies read are there, and every body makes the results."""
+    bodies, operands = control["bodies"], control["operands"]
+    n_own = 0 if control["op"] == "If" else 1  # the condition, and the number of the iteration
+    n_carried = len(operands) - 2 if n_own else 0
+    require(len(bodies) == _N_BODIES[control["op"]], "a segment has other bodies")
+    require(len(operands) >= 1 + n_own, "a segment lacks its condition")
+    required = operands[2:] if n_own else operands
+    require(
+        {*there, *control["constants"], ""}.issuperset(operands) and "" not in required,
+        "a segment reads what is not there",
+    )
+    require(set(control["results"]) - {""} == set(segment["outputs"]), "a result is of no body")
+    for body in bodies:
+        own, more = body["inputs"][: n_own + n_carried], body["inputs"][n_own + n_carried :]
+        require(len(own) == n_own + n_carried, "a body reads less than is carried")
+        require(there.issuperset(port["name"] for port in more), "a body reads what is not there")
+        n_results = len(body["outputs"]) - n_own
+        is_whole = n_carried <= n_results == len(control["results"])
+        require(is_whole, "a result is of no body")
+        _require_order(body)
 
 
 def networks_of(manifest: Json) -> list[Mapping[str, Any]]:

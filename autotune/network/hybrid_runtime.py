@@ -10,7 +10,6 @@ Tensors go from one segment to the next without a copy where their shape is stat
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,8 +19,9 @@ from numpy.typing import NDArray
 from autotune.errors import UsageError
 from autotune.network.arguments import Inputs, Outputs, in_order, outputs_given
 from autotune.network.artifact import Endpoint
-from autotune.network.hybrid import HybridArtifact, HybridSegment
-from autotune.network.onnx_session import OnnxSession, as_array
+from autotune.network.hybrid import HybridArtifact, leaves
+from autotune.network.hybrid_steps import Seconds, Setting, Steps
+from autotune.network.onnx_session import as_array
 from autotune.network.runtime import (
     KernelTime,
     Memory,
@@ -54,25 +54,14 @@ class HybridModel(Model):
         self._memory = memory or Memory(artifact)
         self._lock = threading.Lock()
         self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
-        static = _static_types(artifact)
-        is_alone = all(segment.network is None for segment in self.segments)
-        self._steps = [self._step(s, static, is_alone) for s in self.segments]
+        is_alone = all(leaf.network is None for leaf in leaves(self.segments))
+        self.steps = Steps(self.segments, Setting(self.n_threads, self._memory, is_alone))
         self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         variants: Sequence[Any] = artifact.others
         self._others = tuple(HybridModel(v, n_threads, self._memory) for v in variants)
         self._telling, self._by_shape = telling_shapes(artifact)
-
-    def _step(
-        self,
-        segment: HybridSegment,
-        static: Mapping[str, tuple[tuple[int, ...], str]],
-        is_alone: bool,
-    ) -> Model | OnnxSession:
-        if segment.network is not None:
-            return Model(segment.network, self.n_threads, self._memory)
-        return OnnxSession(segment.onnx, segment.outputs, static, self.n_threads, is_alone)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HybridModel, (self.artifact, self.n_threads)
@@ -91,31 +80,32 @@ class HybridModel(Model):
         return found | given
 
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
-        """Time every kernel of one inference, and every segment of ONNX Runtime's."""
+        """Time every kernel of one inference, and every segment of ONNX Runtime's.
+
+        Those of branches that are not taken take no time; of a body, all iterations are added up.
+        """
         variant: Any = self.variant(inputs)
-        seconds: list[float] = []
+        seconds = np.zeros(len(variant.artifact.kernels))
         variant._inference(inputs, seconds)
-        pairs = zip(variant.artifact.kernels, seconds, strict=True)
+        pairs = zip(variant.artifact.kernels, seconds.tolist(), strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
 
-    def _inference(
-        self, inputs: Mapping[str, Array], seconds: list[float] | None
-    ) -> dict[str, Array]:
+    def untaken(self) -> tuple[str, ...]:
+        """The branches and bodies that no inference has run so far, in words."""
+        return tuple(self.steps.untaken())
+
+    def _inference(self, inputs: Mapping[str, Array], seconds: Seconds) -> dict[str, Array]:
         """One inference; to `seconds` it adds the time of every kernel."""
-        tensors: dict[str, Any] = self._taken(inputs)
+        given = self._taken(inputs)
+        tensors: dict[str, Any] = dict(given)
         with self._lock:
-            for segment, step in zip(self.segments, self._steps, strict=True):
-                if isinstance(step, Model):
-                    given = {name: as_array(tensors[name]) for name in segment.inputs}
-                    tensors |= step.run(given)
-                    if seconds is not None:
-                        seconds += [kernel.time_s for kernel in step.profile(given)]
-                    continue
-                start = time.perf_counter()
-                tensors |= step.run(tensors)
-                if seconds is not None:
-                    seconds.append(time.perf_counter() - start)
-        outputs = {e.name: self._output(e.name, tensors[e.name]) for e in self.artifact.outputs}
+            self.steps.run(tensors, seconds)
+        outputs: dict[str, Array] = {}
+        taken = set(map(id, given.values()))
+        for end in self.artifact.outputs:
+            found = as_array(tensors[end.name])
+            outputs[end.name] = found.copy() if id(found) in taken else found
+            taken.add(id(found))
         if self._halves:
             outputs |= rounded(outputs, self._halves)
         return outputs
@@ -131,11 +121,6 @@ class HybridModel(Model):
             for name, (end, dtype) in self._expected.items()
         }
 
-    def _output(self, name: str, value: Any) -> Any:
-        """An array that nobody else has, if it is one."""
-        found = as_array(value)
-        return found.copy() if name in self._expected else found
-
 
 def _is_text(end: Endpoint) -> bool:
     return end.dtype == "string"
@@ -147,12 +132,3 @@ def _texts(array: Any) -> Any:
     if kind == "S":
         return np.char.decode(array).astype(object)
     return array.astype(object) if kind in ("U", "T") else array
-
-
-def _static_types(artifact: HybridArtifact) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of the tensors that compiled segments read: they are made in arrays.
-
-    Stated shapes of outputs of the model may be wrong, and nothing depends on them.
-    """
-    ends = (e for s in artifact.segments if s.network for e in s.network.inputs)
-    return {e.name: (e.shape, e.stored) for e in ends}

@@ -65,7 +65,7 @@ def _require_fields(manifest: Json, fields: Mapping[str, Callable[[Any], bool]])
     for name, holds in fields.items():
         require(name in manifest, f"its manifest has no '{name}'")
         require(holds(manifest[name]), f"'{name}' in its manifest cannot be")
-    require(_constants(manifest.get("constant_inputs", {})), "its constant inputs cannot be")
+    require(are_constants(manifest.get("constant_inputs", {})), "its constant inputs cannot be")
     require(manifest.get("precision", "f32") in PRECISION_NAMES, "its precision cannot be")
     require(_split(manifest.get("split")), "the dimension that it splits cannot be")
 
@@ -242,7 +242,8 @@ def _window(value: Any) -> bool:
     return is_pair and len(value[0]) == len(value[1])
 
 
-def _constants(value: Any) -> bool:
+def are_constants(value: Any) -> bool:
+    """Arrays of numbers by name: see `constants_to_json`."""
     try:
         constants_from_json(value)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from autotune.graph.operators.folded import RANDOM
+from autotune.network.artifact import Artifact
+from autotune.network.hybrid import HybridArtifact, leaves
 
 
 def undefined_outputs(graph: GraphProto, is_drawn: bool = True) -> dict[str, str]:
@@ -21,7 +23,7 @@ def undefined_outputs(graph: GraphProto, is_drawn: bool = True) -> dict[str, str
     """
     found: dict[str, str] = {}
     for node in graph.node:
-        source = drawn_in(node) if is_drawn else ""
+        source = _drawn_in(node) if is_drawn else ""
         reason = f"depends on random numbers (node {source})" if source else ""
         reason = reason or next((found[n] for n in _read(node) if n in found), "")
         names = list(node.output)
@@ -32,6 +34,18 @@ def undefined_outputs(graph: GraphProto, is_drawn: bool = True) -> dict[str, str
     return {o.name: found[o.name] for o in graph.output if o.name in found}
 
 
+def draws(artifact: Artifact) -> bool:
+    """Whether random numbers are drawn in an inference: what is compiled has none."""
+    segments = artifact.segments if isinstance(artifact, HybridArtifact) else ()
+    models = (ModelProto.FromString(s.onnx) for s in leaves(segments) if s.network is None)
+    return any(_drawn_in(node) for model in models for node in _nodes_of(model))
+
+
+def _nodes_of(model: ModelProto) -> Iterator[NodeProto]:
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        yield from nodes
+
+
 def _has_window(node: NodeProto) -> bool:
     return any(a.name == "sliding_window_cache" and a.i for a in node.attribute)
 
@@ -40,11 +54,11 @@ def _named(node: NodeProto) -> str:
     return node.name or f"{node.op_type} '{node.output[0]}'"
 
 
-def drawn_in(node: NodeProto) -> str:
+def _drawn_in(node: NodeProto) -> str:
     """The node that draws random numbers, this one or one in a branch or loop of it."""
     if node.op_type in RANDOM:
         return _named(node)
-    inner = (drawn_in(n) for graph in _bodies(node) for n in graph.node)
+    inner = (_drawn_in(n) for graph in _bodies(node) for n in graph.node)
     return next(filter(None, inner), "")
 
 

@@ -22,9 +22,9 @@ Array = NDArray[Any]
 def unified(networks: Iterable[Network]) -> tuple[Network, ...]:
     """The networks with one name for everything that is equal in them.
 
-    A schedule names the operations of its task, so equal tasks get the names that the first
-    network gave them. Constants of equal contents become one array. Networks are taken one by one,
-    so that memory holds the weights of two at most.
+    A schedule names the operations of its task and their axes, so equal tasks get the names that
+    the first network gave them. Constants of equal contents become one array. Networks are taken
+    one by one, so that memory holds the weights of two at most.
     """
     tasks: dict[str, ComputeDAG] = {}
     arrays: dict[object, Array] = {}
@@ -34,7 +34,7 @@ def unified(networks: Iterable[Network]) -> tuple[Network, ...]:
 def _joined(network: Network, tasks: dict[str, ComputeDAG], arrays: dict[object, Array]) -> Network:
     for key, dag in list(network.tasks.items()):
         first = tasks.setdefault(key, dag)
-        if [op.name for op in first.ops] != [op.name for op in dag.ops]:
+        if first is not dag:  # names of operations and of their axes may differ
             network = under_names_of(network, first)
 
     def shared(call: Call) -> Call:

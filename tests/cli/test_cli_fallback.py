@@ -58,8 +58,18 @@ def test_outputs_are_those_of_onnxruntime(cli: Cli, text: str, tmp_path: Path) -
             same(found[name], wanted)
 
 
-def test_all_of_the_command_line_takes_a_cut_model(cli: Cli, tmp_path: Path) -> None:
-    path = models.saved(models.BRANCH, tmp_path)
+@pytest.mark.parametrize(
+    ("text", "option", "told"),
+    [
+        (models.BRANCH, "--keep-cut", "If (node 'if_5'): ai.onnx.ml.LabelEncoder: not supported"),
+        (models.DECIDED, "--no-fallback", "looked at in every inference"),
+    ],
+)
+def test_all_of_the_command_line_takes_a_cut_model(
+    text: str, option: str, told: str, cli: Cli, tmp_path: Path
+) -> None:
+    path = models.saved(text, tmp_path)
+    inputs = INPUTS[models.BRANCH]
 
     def here(*arguments: object) -> Any:
         done = cli(*arguments, cwd=tmp_path)
@@ -68,19 +78,20 @@ def test_all_of_the_command_line_takes_a_cut_model(cli: Cli, tmp_path: Path) -> 
 
     assert "MatMul+Relu" in here("tasks", path).out
     budget = ("--trials", "8", "--threads", "1")
-    assert "If (node 'if_5')" in here("tune", path, "--log", "log.jsonl", *budget).err
-    done = here("compile", "--log", "log.jsonl", "-o", "m.atn", "--keep-cut")
-    assert "If (node 'if_5'): its condition depends on the data" in done.err
-    assert "ONNX Runtime takes" in done.err
-    np.save(tmp_path / "x.npy", INPUTS[models.BRANCH]["x"])
+    assert told in here("tune", path, "--log", "log.jsonl", *budget).err
+    done = here("compile", "--log", "log.jsonl", "-o", "m.atn", option)
+    assert told in done.err
+    is_cut = option == "--keep-cut"
+    assert ("ONNX Runtime takes" in done.err) == is_cut
+    np.save(tmp_path / "x.npy", inputs["x"])
     here("run", "m.atn", "--input", "x.npy", "-o", "y.npz")
     with np.load(tmp_path / "y.npz") as outputs:
-        wanted = models.expected(path, INPUTS[models.BRANCH])
+        wanted = models.expected(path, inputs)
         np.testing.assert_allclose(outputs["y"], wanted["y"], 1e-4, 1e-5)
     rows = json.loads(
         here("bench", "m.atn", "--per-task", "--time", "10ms", "--format", "json").out
     )
-    assert any(row["key"].startswith("onnxruntime.") for row in rows["tasks"])
+    assert any(row["key"].startswith("onnxruntime.") for row in rows["tasks"]) == is_cut
     against = here(
         "bench", "m.atn", "--against", "onnxruntime", "--time", "10ms", "--format", "json"
     )

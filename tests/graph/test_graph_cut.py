@@ -11,7 +11,8 @@ import pytest
 from onnx import ModelProto, TypeProto
 
 from autotune.errors import ModelError, NotCompilable, UnsupportedOperator
-from autotune.graph.cut import Cut, cut_model
+from autotune.graph.cut import cut_model
+from autotune.graph.cuts import Cut
 from autotune.graph.network import Network, build_network, network_of
 from autotune.graph.reader.onnx_reader import Model
 from tests import hybrid_models as models

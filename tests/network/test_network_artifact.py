@@ -15,7 +15,7 @@ import pytest
 from autotune.codegen.memory import aligned
 from autotune.errors import ArtifactError, ExitCode, UsageError
 from autotune.network import container
-from autotune.network.artifact import HYBRID_VERSION, Artifact, Tuned
+from autotune.network.artifact import CONTROL_VERSION, Artifact, Tuned
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import reversing
 
@@ -132,8 +132,8 @@ def test_flipped_bits_of_the_constants_are_noticed(saved: Path) -> None:
 
 
 def test_a_newer_format_is_refused(saved: Path) -> None:
-    rewrite(saved, version=HYBRID_VERSION + 1, autotune_version="9.9")
-    with pytest.raises(ArtifactError, match=f"version {HYBRID_VERSION + 1}") as caught:
+    rewrite(saved, version=CONTROL_VERSION + 1, autotune_version="9.9")
+    with pytest.raises(ArtifactError, match=f"version {CONTROL_VERSION + 1}") as caught:
         Artifact.load(saved)
     assert "9.9" in caught.value.hint
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import onnx
 from onnx import ModelProto, NodeProto, TypeProto
@@ -30,6 +31,12 @@ from autotune.graph.reader.onnx_reader import Model, forget_shape
 Ask = Callable[[ModelProto, tuple[str, ...]], Mapping[str, TypeProto]]
 """Types of tensors of a model, by whoever will run it; tensors that are not known are left out."""
 
+
+def nobody(model: ModelProto, names: tuple[str, ...]) -> Mapping[str, TypeProto]:
+    """An `Ask` that knows nothing more: all is to be compiled."""
+    return {}
+
+
 NOT_SUPPORTED = "not supported"
 
 
@@ -48,15 +55,24 @@ class Survey:
     types: dict[str, TensorType]
     makers: dict[str, int]
 
+    def is_static(self, name: str) -> bool:
+        """Whether all extents of a tensor are known."""
+        return name in self.constants or name in self.types
+
 
 def survey(
-    model: Model, operators: UserOperators, declared: DeclaredTypes, forced: Mapping[int, str]
+    model: Model,
+    operators: UserOperators,
+    declared: DeclaredTypes,
+    forced: Mapping[int, str],
+    known: Mapping[str, TensorType] = MappingProxyType({}),
 ) -> Survey:
     """Fold the nodes of `model` one by one, whatever becomes of each.
 
-    `forced`: nodes that are refused for reasons that are known already.
+    `forced`: nodes that are refused for reasons that are known already. `known`: types of results
+    of such, beyond those that are declared.
     """
-    return _Surveyor(model, operators, declared, forced).run()
+    return _Surveyor(model, operators, declared, forced, known).run()
 
 
 @dataclass
@@ -123,13 +139,14 @@ class _Surveyor:
         operators: UserOperators,
         declared: DeclaredTypes,
         forced: Mapping[int, str],
+        known: Mapping[str, TensorType],
     ) -> None:
         functions = functions_of(model.proto)
         check_calls(functions)
         graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
         self.protos = model.proto.graph.node
         self.folder = Folder(graph, operators)
-        self.declared, self.forced = declared, forced
+        self.declared, self.forced, self.known = declared, forced, known
         self.made = {o for node in graph.nodes for o in node.outputs}
         self.found = Survey({}, set(), {}, {}, {})
 
@@ -204,7 +221,7 @@ class _Surveyor:
         for name in filter(None, node.outputs):
             editor.forget(name)
             self.folder.unfold.sequences.pop(name, None)
-            kind = self.declared.static(name)
+            kind = self.known.get(name) or self.declared.static(name)
             if kind is not None:
                 editor.types[name] = kind
         first = editor.types.get(editor.resolve(node.inputs[0])) if node.inputs else None
