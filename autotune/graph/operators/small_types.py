@@ -1,5 +1,6 @@
 """① ToSmallType(x): the nearest value that a small type has, in the type that holds it.
 
+    half precision:     x -> float32(float16(x))
     float8 and float4:  x -> round(x / step) · step      step: the distance of values around x
     int4, int2, …:      x -> the lowest bits of x
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from autotune.dtypes import SMALL_TYPES, SmallType
+from autotune.dtypes import DTYPES, SMALL_TYPES, SmallType
 from autotune.graph.operators.definition import Attrs, Operator
 from autotune.graph.operators.elementwise import of_formula
 from autotune.te.expr import (
@@ -35,6 +36,8 @@ _EXPONENT = Const(0x7F800000, "int32")
 
 
 def _to_small_type(attrs: Attrs, x: Expr) -> Expr:
+    if attrs["to"] in DTYPES:
+        return cast("float32", cast(attrs["to"], x))
     kind = SMALL_TYPES[attrs["to"]]
     if kind.is_float:
         return _nearest(kind, bool(attrs.get("saturate", 1)), x)

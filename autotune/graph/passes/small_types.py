@@ -1,4 +1,4 @@
-"""① Tensors of float8, float4 and of integers of 4 and 2 bits become tensors of what holds them.
+"""① Tensors of half precision, float8, float4 and of 4 and 2 bits become those of what holds them.
 
     Cast(x, to=float8) -> ToSmallType(Cast(x, to=float32))           of float32
     Cast(x, to=int4)   -> ToSmallType(Cast(x, to=int32))             of int8
@@ -10,21 +10,27 @@ arrays are converted at the edge of a network.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from autotune.dtypes import DTYPES, SMALL_TYPES, SmallType
+from autotune.dtypes import DTYPES, SMALL_TYPES, DType, SmallType, stored_dtype
 from autotune.graph.ir import Array, Editor, Graph, Node, TensorType
+
+_SMALL: Mapping[str, SmallType | DType] = {
+    **SMALL_TYPES,
+    **{d.name: d for d in DTYPES.values() if d.is_narrow},
+}
 
 
 def store_small_types(graph: Graph) -> Graph:
-    """Tensors of types of less than 8 bits, and of float8, are stored in wider types."""
-    small = {n: SMALL_TYPES[t.dtype] for n, t in graph.types.items() if t.dtype in SMALL_TYPES}
+    """Tensors of half precision, of float8 and of less than 8 bits are stored in wider types."""
+    small = {n: _SMALL[t.dtype] for n, t in graph.types.items() if t.dtype in _SMALL}
     if not small:
         return graph
     editor = Editor(graph)
-    for name, stored in ((n, kind.stored) for n, kind in small.items()):
+    for name, stored in ((n, stored_dtype(kind.name)) for n, kind in small.items()):
         value = editor.constants.get(name)
         editor.types[name] = TensorType(editor.types[name].shape, stored)
         if value is not None:
@@ -54,7 +60,7 @@ def exact_small_float(value: Array) -> SmallType | None:
     return None
 
 
-def _cast(editor: Editor, node: Node, kind: SmallType) -> None:
+def _cast(editor: Editor, node: Node, kind: SmallType | DType) -> None:
     to = "float32" if kind.is_float else "int32"
     wide = editor.new(f"{node.output}.wide", editor.types[node.output].shape, to)
     editor.emit(Node(node.name, "Cast", node.inputs, (wide,), {"to": DTYPES[to].onnx}))
