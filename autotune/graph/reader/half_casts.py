@@ -16,15 +16,11 @@ from collections.abc import Iterable, Mapping
 from onnx import GraphProto, NodeProto, TensorProto
 
 from autotune.dtypes import DTYPES, PORT_TYPES, DType, SmallType
+from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.opsets import schema_of
 
 _BY_NUMBER: Mapping[int, DType | SmallType] = {d.onnx: d for d in PORT_TYPES.values()}
 _HALVES = {d.onnx: d for d in DTYPES.values() if d.is_narrow}
-_MOVES = (
-    *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"),
-    *("Slice", "Split", "Gather", "GatherElements", "DepthToSpace", "SpaceToDepth", "Relu"),
-)
-"""Operators whose results are elements of their first operand, or zeros."""
 
 
 class Kinds:
@@ -65,7 +61,7 @@ class Kinds:
                 self.narrowest[name] = own if is_held or is_wider else goal
                 continue
             self._set(name, self.declared.get(name, 0) or self._inferred(node, position))
-            if node.op_type in _MOVES and own:
+            if own and _moves(node.op_type):
                 self.narrowest[name] = own
 
     def _set(self, name: str, kind: int) -> None:
@@ -90,6 +86,11 @@ class Kinds:
         pairs = zip(node.input, formal, strict=True)
         known = (self.declared.get(name, 0) for name, f in pairs if f.type_str == wanted)
         return next(filter(None, known), 0)
+
+
+def _moves(op: str) -> bool:
+    """Whether the results of an operator are elements of its first operand."""
+    return op == "Identity" or (operator_of(op).moves and op not in ("Concat", "Pad"))
 
 
 def _holds(half: DType, kind: int) -> bool:
