@@ -21,9 +21,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
+
+from autotune.errors import AutotuneError
 
 _DIGEST_BYTES = 32
 _SUFFIX, _PENDING, _LOCK = ".entry", ".tmp", ".lock"
@@ -31,6 +34,8 @@ _KEPT_SHARE = 0.8
 """Of `max_bytes`, after entries were removed: so that not every `put` has to look at all."""
 _STALE_S = 3600.0
 """Age of a file that somebody who writes it must have given up."""
+_HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
+"""Locks of the callers of this code."""
 
 
 def cache_folder() -> Path:
@@ -146,17 +151,26 @@ class Store:
     def locked(self, key: str) -> Iterator[None]:
         """Nobody else, in this process or another, is in such a block of the same key meanwhile.
 
-        Where the folder cannot be used nobody is kept out.
+        Where the folder cannot be used nobody is kept out. Raises AutotuneError for who is in it
+        already, and would wait for itself.
         """
+        path, held = self._path(key).with_suffix(_LOCK), _HELD.get()
+        if path in held:
+            raise AutotuneError(
+                "what is made for the cache needs itself: autotune is asked in its own computation",
+                "autotune.install() puts it in the place of onnxruntime, not beside it",
+            )
         handle = -1
         with suppress(OSError):
-            path = self._made_path(key).with_suffix(_LOCK)
+            self._made_path(key)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.utime(handle)
             fcntl.flock(handle, fcntl.LOCK_EX)
+        token = _HELD.set(held | {path})
         try:
             yield
         finally:
+            _HELD.reset(token)
             if handle >= 0:
                 os.close(handle)
 

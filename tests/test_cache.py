@@ -12,6 +12,7 @@ from subprocess import run
 import pytest
 
 from autotune.cache import Store, cache_folder, key_of
+from autotune.errors import AutotuneError
 
 KEYS = [key_of(str(n)) for n in range(8)]
 
@@ -165,3 +166,13 @@ def test_the_folder_is_where_the_system_keeps_caches(tmp_path: Path) -> None:
 
 def test_tests_have_a_cache_of_their_own() -> None:
     assert str(cache_folder()).startswith(os.environ["XDG_CACHE_HOME"])
+
+
+def test_who_would_wait_for_itself_is_told(store: Store) -> None:
+    with store.locked(KEYS[0]):
+        with store.locked(KEYS[1]):
+            pass
+        with pytest.raises(AutotuneError, match="needs itself"), store.locked(KEYS[0]):
+            pass
+    with store.locked(KEYS[0]):
+        pass

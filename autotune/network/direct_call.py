@@ -77,6 +77,15 @@ def direct_call(
     names, is_plain = [end.name for end in outputs], len(inputs) == len(outputs) == 1
     described = attrgetter("__array_struct__")
 
+    known = set(names)
+
+    def completed(out: dict[str, Any]) -> dict[str, Any]:
+        """`out`, with new arrays where it has none for an output."""
+        if not out.keys() <= known:
+            raise KeyError
+        pairs = zip(names, memories, strict=True)
+        return {name: out[name] if name in out else memory.take() for name, memory in pairs}
+
     def call(given: Any, out: Any) -> dict[str, Array] | None:
         if team.forked_thread:
             return None
@@ -85,6 +94,8 @@ def direct_call(
             if out is None:
                 results: Any = [memory.take() for memory in memories]
             else:
+                if type(out) is dict and len(out) < len(names):
+                    out = completed(out)
                 results = pick_outputs((out,) if type(out) is np.ndarray else out)
                 if type(results[0]) is not np.ndarray:
                     return None

@@ -130,6 +130,19 @@ def test_names_that_do_not_fit_are_refused(model: Model, usual: Model) -> None:
         assert result(model, good, out) == result(usual, good, out)
 
 
+@pytest.mark.parametrize("given", ["twice", "next"])
+def test_some_outputs_are_written_to_arrays_and_others_made(
+    model: Model, usual: Model, given: str
+) -> None:
+    """Without a closer look, which takes longer than many networks."""
+    feed, out = {"a": floats(), "n": integers()}, {"twice": floats(), "next": integers()}
+    assert model._direct is not None
+    found = model._direct(feed, {given: out[given]})
+    assert found is not None
+    assert found[given] is out[given]
+    assert str(found) == str(usual.run(feed))
+
+
 def test_outputs_that_share_memory_are_told_from_those_that_do_not(
     model: Model, usual: Model
 ) -> None:
