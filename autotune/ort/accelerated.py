@@ -19,7 +19,7 @@ import numpy as np
 
 from autotune.errors import UsageError
 from autotune.files import stamp
-from autotune.ort.bound import array_of, bound
+from autotune.ort.bound import array_of, bound, dtype_of
 from autotune.ort.contest import OURS, Contest
 from autotune.ort.programs import Mode, Programs, Setting
 from autotune.ort.request import MOST_BYTES, Request, Run
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MOST_SHAPES = 16
 """Combinations of shapes that a session keeps in memory."""
+_LISTED = (list, tuple, int, float)
 _TENSOR = "tensor("
 _OF_THE_CPU = ("CPUExecutionProvider", "AzureExecutionProvider")
 """Providers of a package for CPUs; programs name both. The second has no operators of ONNX."""
@@ -140,6 +141,10 @@ def accelerated(package: Any) -> type:
             """Outputs in the order of `output_names`, or all; see ONNX Runtime's."""
             contest = self._programs.at(input_feed) if run_options is None else None
             if contest is None:
+                if run_options is None and not self._programs.reason:
+                    arrays = self._as_arrays(input_feed)
+                    if arrays is not None:
+                        return self.run(output_names, arrays)
                 return self._run_theirs(output_names, input_feed, run_options)
             contest.left -= 1
             if contest.left < 0:
@@ -195,6 +200,18 @@ def accelerated(package: Any) -> type:
                     self._bind_theirs(iobinding)
             else:
                 self._bind_theirs(iobinding)
+
+        def _as_arrays(self, feed: Mapping[str, Any]) -> dict[str, Any] | None:
+            """A feed with arrays in the place of lists and numbers; None where there are none."""
+            listed = {name: value for name, value in feed.items() if type(value) in _LISTED}
+            if not listed:
+                return None
+            types = {meta.name: dtype_of(meta.type) for meta in self._inputs_meta}
+            try:
+                found = {n: np.asarray(v, types[n]) for n, v in listed.items() if types[n]}
+            except (KeyError, TypeError, ValueError, OverflowError):
+                return None  # ONNX Runtime says what is wrong
+            return {**feed, **found} if len(found) == len(listed) else None
 
         def _run_ours(self, contest: Contest, output_names: Any, feed: Any) -> list[Any]:
             found = contest.run(feed)

@@ -74,7 +74,8 @@ class Background:
             self._child.ready()
             return answered(self._child.request(job.message(), _JOB_TIMEOUT_S))
         except (ChildCrash, ChildTimeout, WorkerError) as error:
-            return Failure(f"the process that compiles has failed: {error}")
+            last = str(error).strip().splitlines()[-1]
+            return Failure(f"the process that compiles has failed: {last}")
 
 
 def background() -> Background:

@@ -136,8 +136,13 @@ def array_of(value: Any) -> NDArray[Any] | None:
     """
     if not value.is_tensor() or value.device_name().lower() != "cpu":
         return None
-    kind = _DTYPES.get(value.data_type().removeprefix("tensor(").removesuffix(")"))
+    kind = dtype_of(value.data_type())
     return None if kind is None else _at(value.data_ptr(), kind, value.shape(), "cpu")
+
+
+def dtype_of(kind: str) -> str | None:
+    """NumPy's name of the elements of `tensor(float)`; None where it has none."""
+    return _DTYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
 
 
 def _at(address: int, element_type: Any, shape: Any, device_type: str) -> NDArray[Any] | None:

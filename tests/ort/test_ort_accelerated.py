@@ -248,6 +248,15 @@ def test_errors_are_those_of_onnxruntime(saved: Callable[[str], Path]) -> None:
     assert session.run(["k"], {"x": rows(2).tolist(), "n": n})[0] == -1  # lists are taken there
 
 
+def test_lists_of_numbers_are_arrays_of_the_type_of_their_input(
+    saved: Callable[[str], Path],
+) -> None:
+    session = Session(saved(DYNAMIC), compile="wait", threads=1)
+    for n in (2, 2, 3):
+        assert np.array_equal(session.run(None, {"x": rows(n).tolist()})[0], -rows(n))
+    assert [shape.state for shape in session.autotune_status().shapes] == ["compiled"] * 2
+
+
 def test_a_session_is_pickled_by_its_path_or_bytes(saved: Callable[[str], Path]) -> None:
     path = saved(DYNAMIC)
     options = onnxruntime.SessionOptions()
