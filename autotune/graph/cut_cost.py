@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.dtypes import dtype_bytes
+from autotune.dtypes import dtype_bytes, stored_dtype
 from autotune.graph.network import Network, Port
 
 SMALL = "beside it, and too small to be worth a cut"
@@ -34,4 +34,4 @@ def is_worth_a_cut(network: Network, n_nodes: int) -> bool:
 
 
 def _n_bytes(ports: tuple[Port, ...]) -> int:
-    return sum(math.prod(p.shape) * dtype_bytes(p.dtype) for p in ports)
+    return sum(math.prod(p.shape) * dtype_bytes(stored_dtype(p.dtype)) for p in ports)

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, helper
 
 from autotune.errors import AutotuneError, MissingDependency, ModelError
 from autotune.network.onnxruntime_package import onnxruntime_package
+from autotune.network.ort_values import array_of, is_plain, kind_of, ort_value
 from autotune.wording import arguments
 
 _REASON_WIDTH = 400
@@ -81,7 +82,23 @@ def onnxruntime_runner(model: Any, n_threads: int, optimise: bool = True) -> Run
         _source(model), options, providers=["CPUExecutionProvider"]
     )
     names = [output.name for output in session.get_outputs()]
+    if any(map(_is_small, (*session.get_inputs(), *session.get_outputs()))):
+        return lambda inputs: _by_values(onnxruntime, session, names, inputs)
     return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def _is_small(port: Any) -> bool:
+    """Whether a port of ONNX Runtime's has elements of a type that NumPy does not have."""
+    kind = kind_of(port.type.removeprefix("tensor(").removesuffix(")"))
+    return kind is not None and not is_plain(helper.tensor_dtype_to_np_dtype(kind))
+
+
+def _by_values(
+    package: Any, session: Any, names: list[str], inputs: Mapping[str, Array]
+) -> dict[str, Array]:
+    given = {name: ort_value(package, array) for name, array in inputs.items()}
+    found = session.run_with_ort_values(names, given)
+    return {name: array_of(value) for name, value in zip(names, found, strict=True)}
 
 
 def openvino_default_runner(model: Any, n_threads: int) -> Runner:

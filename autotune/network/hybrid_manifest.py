@@ -24,7 +24,8 @@ from autotune.network.manifest import (
     separate,
 )
 
-_DTYPES = ("float32", "float64", "float16", "bfloat16", "bool", "string", "", *SMALL_TYPES)
+_FLOATS = ("float32", "float64", "float16", "bfloat16", "float8_e8m0fnu")
+_DTYPES = (*_FLOATS, *SMALL_TYPES, "bool", "string", "")
 _INTEGERS = tuple(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))
 _MOST_DIMENSIONS = 64
 _MOST_DEPTH = 16

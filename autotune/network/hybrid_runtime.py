@@ -20,7 +20,7 @@ from autotune.errors import UsageError
 from autotune.network.arguments import Inputs, Outputs, in_order, outputs_given
 from autotune.network.artifact import Endpoint
 from autotune.network.hybrid import HybridArtifact, leaves
-from autotune.network.hybrid_steps import Seconds, Setting, Steps
+from autotune.network.hybrid_steps import Seconds, Setting, Steps, as_passed
 from autotune.network.onnx_session import as_array
 from autotune.network.runtime import (
     KernelTime,
@@ -53,7 +53,7 @@ class HybridModel(Model):
         self.segments = artifact.segments
         self._memory = memory or Memory(artifact)
         self._lock = threading.Lock()
-        self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
+        self._expected = {e.name: (as_passed(e), e.numpy_dtype) for e in artifact.inputs}
         is_alone = all(leaf.network is None for leaf in leaves(self.segments))
         self.steps = Steps(self.segments, Setting(self.n_threads, self._memory, is_alone))
         self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}

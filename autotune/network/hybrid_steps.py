@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import SMALL_TYPES
 from autotune.errors import ModelError
+from autotune.network.artifact import Endpoint
 from autotune.network.hybrid import HybridBody, HybridControl, HybridSegment, leaves
 from autotune.network.onnx_session import OnnxSession, as_array
 from autotune.network.runtime import Memory, Model
@@ -233,4 +235,9 @@ def _static_types(segments: Sequence[HybridSegment]) -> dict[str, tuple[tuple[in
     Stated shapes of outputs of the model may be wrong, and nothing depends on them.
     """
     ends = (e for s in segments if s.network for e in s.network.inputs)
-    return {e.name: (e.shape, e.stored) for e in ends}
+    return {e.name: (e.shape, as_passed(e).stored) for e in ends}
+
+
+def as_passed(end: Endpoint) -> Endpoint:
+    """An end in the type that its elements have between segments: small ones are not converted."""
+    return replace(end, is_native=True) if end.dtype in SMALL_TYPES else end

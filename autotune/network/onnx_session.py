@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
+from onnx import ModelProto, TypeProto, ValueInfoProto, helper
 
 from autotune.codegen.memory import Recycled
 from autotune.errors import MissingDependency
 from autotune.network.baselines import blamed
 from autotune.network.onnxruntime_package import onnxruntime_package
 from autotune.network.oracles import ONNXRUNTIME
+from autotune.network.ort_values import array_of, is_plain, kind_of, ort_value
 
 FALLBACK_HINT = (
     "pip install 'autotune-compiler[fallback]', which runs them in ONNX Runtime, or compile with "
@@ -28,14 +29,6 @@ FALLBACK_HINT = (
 )
 
 _TENSOR = re.compile(r"tensor\((\w+)\)")
-_KINDS = {
-    "float": TensorProto.FLOAT,
-    "double": TensorProto.DOUBLE,
-    "string": TensorProto.STRING,
-    "bool": TensorProto.BOOL,
-    **{f"int{n}": TensorProto.DataType.Value(f"INT{n}") for n in (8, 16, 32, 64)},
-    **{f"uint{n}": TensorProto.DataType.Value(f"UINT{n}") for n in (8, 16, 32, 64)},
-}
 
 
 def require_onnxruntime(what: str) -> Any:
@@ -62,12 +55,12 @@ def declared_types(model: ModelProto, names: Sequence[str]) -> Mapping[str, Type
 def _type(text: str, shape: Sequence[Any]) -> TypeProto | None:
     """`tensor(float)`, `seq(tensor(int64))` as ONNX's type; None for others."""
     if match := _TENSOR.fullmatch(text):
-        kind = _KINDS.get(match[1])
+        kind = kind_of(match[1])
         dims = [d if isinstance(d, int) else None for d in shape]
         # it says [] for scalars and for unknown ranks
         return None if kind is None else helper.make_tensor_type_proto(kind, dims or None)
     if match := re.fullmatch(r"seq\(tensor\((\w+)\)\)", text):
-        kind = _KINDS.get(match[1])
+        kind = kind_of(match[1])
         inner = None if kind is None else helper.make_tensor_type_proto(kind, None)
         return None if inner is None else helper.make_sequence_type_proto(inner)
     return None
@@ -109,10 +102,10 @@ class OnnxSession:
         self._memory = {
             name: Recycled(*static[name]) for name in outputs if self._is_bindable(name, static)
         }
-        self._value = package.OrtValue
+        self._package = package
 
     def _is_bindable(self, name: str, static: Mapping[str, tuple[tuple[int, ...], str]]) -> bool:
-        return name in static and 0 not in static[name][0] and static[name][1] != "object"
+        return name in static and 0 not in static[name][0] and is_plain(np.dtype(static[name][1]))
 
     def run(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors by name: arrays, or ONNX Runtime's own where their shape is not known before.
@@ -131,7 +124,7 @@ class OnnxSession:
         binding = self._session.io_binding()
         for name, value in given.items():
             if isinstance(value, np.ndarray):
-                value = self._value.ortvalue_from_numpy(np.asarray(value, order="C"))
+                value = ort_value(self._package, value)
             binding.bind_ortvalue_input(name, value)
         made: dict[str, Any] = {}
         for name in self._outputs:
@@ -149,15 +142,11 @@ class OnnxSession:
 
 def _is_numeric(kind: str) -> bool:
     match = _TENSOR.fullmatch(kind)
-    return match is not None and match[1] not in ("string", "bfloat16")
+    return match is not None and match[1] != "string"
 
 
 def as_array(value: Any) -> Any:
-    """A value of ONNX Runtime's as an array; Python's objects as they are.
-
-    Raises ModelError for elements that NumPy does not have, as those of 8 bits.
-    """
+    """A value of ONNX Runtime's as an array; Python's objects as they are."""
     if isinstance(value, np.ndarray) or not hasattr(value, "numpy"):
         return value
-    with blamed(ONNXRUNTIME, "run", "convert such outputs in the model (Cast)"):
-        return value.numpy()
+    return array_of(value)

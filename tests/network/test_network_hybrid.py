@@ -242,3 +242,32 @@ def test_sequences_and_optionals_are_inputs(tmp_path: Path) -> None:
         for ours, theirs in zip(found["t"], expected["t"], strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-2)
         assert found["has"] == expected["has"] == (held is not None)
+
+
+@pytest.mark.parametrize("is_input", [True, False])
+@pytest.mark.parametrize(
+    "name", ["FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT8E8M0", "BFLOAT16", "INT4", "UINT4", "UINT2"]
+)
+def test_small_types_pass_between_segments(name: str, is_input: bool, tmp_path: Path) -> None:
+    number = onnx.TensorProto.DataType.Value(name)
+    make, port = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    if is_input:
+        kinds = number, 7
+        nodes = [make("Cast", ["x"], ["f"], to=1), make("NonZero", ["f"], ["y"])]
+    else:
+        kinds = 1, number
+        nodes = [make("NonZero", ["x"], ["n"]), make("Cast", ["n"], ["m"], to=1)]
+        nodes += [make("Cast", ["m"], ["y"], to=number)]
+    inputs, outputs = [port("x", kinds[0], [5])], [port("y", kinds[1], None)]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs)
+    opset = onnx.helper.make_opsetid("", 25)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset]), tmp_path / "m.onnx")
+    autotune.compile(tmp_path / "m.onnx").artifact.save(tmp_path / "m.atn")
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(number)
+    numbers = np.array([1, 2, 1, 2, 1] if is_input else [0, 1, 1, 0, 0], np.float32)
+    found = autotune.load(tmp_path / "m.atn").run({"x": numbers.astype(dtype if is_input else "f")})
+    if is_input:
+        np.testing.assert_array_equal(found["y"], [[0, 1, 2, 3, 4]])
+    else:
+        assert found["y"].dtype == dtype
+        np.testing.assert_array_equal(found["y"].astype(np.float32), [[1, 2]])
