@@ -23,7 +23,7 @@ import numpy as np
 from autotune.api.bindings import Dims, arrays_of
 from autotune.errors import UsageError
 from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
-from autotune.graph.reader.model_files import model_file
+from autotune.graph.reader.model_files import model_file, with_external_data
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.runtime import Model
 from autotune.ort.binding import IOBinding, OrtValue
@@ -42,6 +42,8 @@ from autotune.ort.preparing import with_log
 from autotune.ort.request import MOST_BYTES, Request
 
 _LISTED = (list, tuple, int, float)
+_FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
+"""Of a session's options: where external data of a model are that is given as bytes."""
 MOST_SHAPES = 16
 """Combinations of shapes that a session keeps in memory, beside those that were named before."""
 
@@ -97,6 +99,8 @@ class InferenceSession:
         model = _source(path_or_bytes)
         options = SessionOptions.of(sess_options)
         options.require_known()
+        if isinstance(model, bytes):
+            model = with_external_data(model, options.entries.get(_FOLDER_ENTRY) or ".")
         if most_shapes < 1 or cache_bytes < 0:
             raise UsageError("there is no room for a compiled model", "most_shapes is 1 or more")
         name = model.stem if isinstance(model, Path) else "model"

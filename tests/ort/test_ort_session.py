@@ -390,3 +390,40 @@ def test_other_threads_run_python_during_an_inference(saved: Callable[[str], Pat
         steps += 1
     thread.join()
     assert steps > 100 * os.cpu_count()  # type: ignore[operator]  # not only while it starts and ends
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_external_data_of_bytes_are_found_where_onnxruntime_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    """In the folder that an entry of the options names, or in the working folder."""
+    weights = "m (float[2,3] x) => (float[2,3] y) <float[3] w = {1, 2, 3}> { y = Mul (x, w) }"
+    model, path = onnx.parser.parse_model(HEAD + weights), tmp_path / "m.onnx"
+    options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    model.graph.initializer[0].CopyFrom(
+        onnx.numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w")
+    )
+    onnx.save(model, path, **options)
+    settings = ort.SessionOptions()
+    if is_named:
+        entry = "session.model_external_initializers_file_folder_path"
+        settings.add_session_config_entry(entry, str(tmp_path))
+    else:
+        monkeypatch.chdir(tmp_path)
+    session = ort.InferenceSession(path.read_bytes(), settings, cache=False)
+    (y,) = session.run(None, {"x": rows(2)})
+    assert np.array_equal(y, rows(2) * [1, 2, 3])
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(ModelError, match="external data"):
+        ort.InferenceSession(path.read_bytes(), settings, cache=False)
+
+
+def test_an_initialiser_that_is_an_input_may_be_given_its_value(
+    saved: Callable[[str], Path],
+) -> None:
+    text = "m (float[2] x, float k) => (float[2] y) <float k = {3}> { y = Mul (x, k) }"
+    session = session_of(saved(HEAD + text))
+    x, k = np.ones(2, np.float32), np.float32(3)
+    assert session.run(None, {"x": x, "k": np.array(k)})[0].tolist() == [3, 3]
+    with pytest.raises(UsageError, match="'k' is an initialiser"):
+        session.run(None, {"x": x, "k": np.array(k + 1)})

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto
+from onnx.external_data_helper import uses_external_data
 
-from autotune.errors import UsageError
+from autotune.errors import ModelError, UsageError
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto"
 """The path of an ONNX file, its contents, or the model that `onnx` makes of them."""
@@ -56,3 +58,26 @@ def _write(model: object, path: Path) -> None:
                 f"a {type(model).__name__} is no model",
                 "give the path of an ONNX file, its bytes, or an onnx.ModelProto",
             )
+
+
+def with_external_data(content: bytes, folder: str | Path) -> bytes:
+    """The bytes of a model with the external data in them that are beside it in `folder`.
+
+    Raises ModelError where they are not there.
+    """
+    if b"location" not in content:
+        return content
+    try:
+        model = onnx.load_model_from_string(content)
+        if not any(map(uses_external_data, model.graph.initializer)):
+            return content
+        onnx.load_external_data_for_model(model, str(folder))
+        return bytes(model.SerializeToString())
+    except DecodeError:  # whoever reads it says so
+        return content
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        raise ModelError(
+            f"external data of the model: {str(error).strip()}",
+            "give the path of the model, or the folder of its data as the entry "
+            "'session.model_external_initializers_file_folder_path' of its SessionOptions",
+        ) from error
