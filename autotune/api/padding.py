@@ -34,6 +34,7 @@ from autotune.graph.reader.onnx_reader import load_model
 from autotune.graph.refusals import require_supported
 from autotune.graph.samples import PROOF_EXTENTS, sample_axes
 from autotune.graph.subgraph import undefined
+from autotune.te.value_ranges import LARGEST
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -141,6 +142,9 @@ def why_not(feed: Arrays, padding: Padding) -> str:
     lengths = {feed[name].shape[axis] for name, axis in padding.inputs.items()}
     if len(lengths) > 1 or min(lengths) < padding.least:
         return f"inputs have {', '.join(map(str, sorted(lengths)))} of '{padding.dimension}'"
+    for name, array in feed.items():
+        if array.dtype.kind == "f" and not (np.abs(array) <= LARGEST).all():
+            return f"'{name}' has values beyond {LARGEST:.4g}, or NaN"
     for name in padding.masks:
         mask = feed[name]
         if not np.logical_or(mask == 0, mask == 1).all():

@@ -27,13 +27,13 @@ import numpy as np
 from autotune.errors import UsageError
 from autotune.graph.ir import Array, Graph, Node, Shape
 from autotune.graph.partition import Group
+from autotune.graph.row_facts import NONE, Facts, Rows
 from autotune.graph.subgraph import definition_of, form_of
 from autotune.te.arith import bounds, linear, simplify
 from autotune.te.dag import Compute, ComputeDAG, print_expr
 from autotune.te.expr import (
     Axis,
     Binary,
-    Call,
     Compare,
     Const,
     Expr,
@@ -50,7 +50,6 @@ from autotune.te.expr import (
     mul,
     rebuild,
     substitute,
-    variables,
 )
 from autotune.te.value_ranges import (
     ANYTHING,
@@ -149,8 +148,7 @@ class _Proof:
         self.graphs, self.dimension, self.pair = graphs, dimension, pair
         self.known: dict[str, Lengths] = {}
         self.second = dict(zip(graphs[0].inputs, graphs[1].inputs, strict=True))
-        self.maxima: dict[str, tuple[str, frozenset[int]]] = {}
-        self.peaks: dict[str, tuple[frozenset[int], float]] = {}
+        self.facts: dict[str, Facts] = {}
         self.done: dict[object, tuple[str, tuple[str, ...]]] = {}
         for name in graphs[0].inputs:
             kind = graphs[0].types[name]
@@ -212,12 +210,11 @@ class _Proof:
         (form_a, names), (form_b, _) = (
             form_of(g, Group([n])) for g, n in zip(self.graphs, (a, b), strict=True)
         )
-        number = {name: k for k, name in enumerate(names)}
+        number = {name: str(k) for k, name in enumerate(names)}
         operands = []
         for name in names:
-            of, dims = self.maxima.get(name, ("", frozenset()))
             found = self.known[name]
-            facts = number.get(of), dims, self.peaks.get(name)
+            facts = self.facts.get(name, NONE).renamed(number)
             operands.append((found.layout, tuple(found.values.items()), facts))
         key = form_a, form_b, tuple(operands)
         before = self.done.get(key)
@@ -228,12 +225,8 @@ class _Proof:
         if output not in self.known:
             return False
         self.known[a.output] = self.known[output]
-        if output in self.peaks:
-            self.peaks[a.output] = self.peaks[output]
-        if output in self.maxima:
-            of, dims = self.maxima[output]
-            if of in others:
-                self.maxima[a.output] = names[others.index(of)], dims
+        if output in self.facts:
+            self.facts[a.output] = self.facts[output].renamed(dict(zip(others, names, strict=True)))
         return True
 
     def _reshaped(self, a: Node, b: Node) -> None:
@@ -259,7 +252,8 @@ class _Proof:
         for a, b in zip(dag_a.computes, dag_b.computes, strict=True):
             scope = _Scope(self, keys, shapes)
             self.known[keys[a.name]] = _lengths_of(a, b, scope)
-            scope.learn(a)
+            one, other = (scope.rows.made_by(op, scope.anywhere) for op in (a, b))
+            self.facts[keys[a.name]] = one if one == other else NONE
 
     def _lengths(self, a: str, b: str) -> Lengths:
         """Lengths of a tensor: a constant must begin with what it is at the shorter length."""
@@ -432,99 +426,19 @@ class _Scope:
             raise _Refused("it joins real and padded places in one dimension")
         return found
 
-    def learn(self, op: Compute) -> None:
-        """Remember maxima, and exponentials of differences from them."""
-        key = self.keys[op.name]
-        body = op.body
-        if isinstance(body, Reduce):
-            at = _reduced_dims(op)
-            if body.op == "max" and at is not None:
-                assert isinstance(body.body, Load)
-                self.proof.maxima[key] = self.keys[body.body.tensor.name], at
-            return
-        peak = self.peak(body, op)
-        if peak is not None:
-            names, value = peak
-            dims = frozenset(d for d, a in enumerate(op.axes) if a.name in names)
-            if len(dims) == len(names):
-                self.proof.peaks[key] = dims, value
+    @property
+    def rows(self) -> Rows:
+        return Rows(self.keys, self.proof.facts)
 
-    def peak(self, e: Expr, op: Compute) -> tuple[frozenset[str], float] | None:
-        """Axes of `op`, and a value that `e` reaches at some place along them."""
-        match e:
-            case Binary(op="sub", a=Load() as x, b=Load() as top):
-                names = self.difference(x, top)
-                at = {i.name: d for d, i in enumerate(x.indices) if isinstance(i, Var)}
-                if names is None or not _are_whole(x, {n: at[n] for n in names}, op):
-                    return None
-                return names, 0.0
-            case Call(fn="exp", args=(a,)):
-                found = self.peak(a, op)
-                return None if found is None else (found[0], math.exp(found[1]))
-            case Load(tensor=tensor, indices=indices) if self.keys[tensor.name] in self.proof.peaks:
-                dims, value = self.proof.peaks[self.keys[tensor.name]]
-                own = {i.name: d for d in dims if isinstance(i := indices[d], Var)}
-                rest = {n for d, i in enumerate(indices) if d not in dims for n in variables(i)}
-                is_free = len(own) == len(dims) and rest.isdisjoint(own)
-                return (frozenset(own), value) if is_free and _are_whole(e, own, op) else None
-            case _:
-                return None
+    def anywhere(self, e: Expr) -> Values:
+        """Values of an expression, whatever its indices."""
 
-    def difference(self, x: Load, top: Load) -> frozenset[str] | None:
-        """The indices over which `top` is the maximum of `x`, of the same row."""
-        known = self.proof.maxima.get(self.keys[top.tensor.name])
-        if known is None or known[0] != self.keys[x.tensor.name]:
-            return None
-        over = known[1]
-        kept = [i for d, i in enumerate(x.indices) if d not in over]
-        if len(top.indices) == len(x.indices):
-            rest = [i for d, i in enumerate(top.indices) if d not in over]
-        else:
-            rest = list(top.indices)
-            if not kept and len(rest) == 1:
-                rest = []
-        at = [x.indices[d] for d in over]
-        names = frozenset(v.name for v in at if isinstance(v, Var))
-        others = {n for i in kept for n in variables(i)}
-        if kept != rest or len(names) != len(at) or not names.isdisjoint(others):
-            return None
-        return names
+        def read(x: Expr) -> Values | None:
+            if isinstance(x, Load):
+                return join(self.lengths(x.tensor.name).values.values())
+            return ANYTHING if isinstance(x, Var) else None
 
-
-def _are_whole(x: Load, dims: Mapping[str, int], op: Compute) -> bool:
-    """Whether axes of `op` run over whole dimensions of `x`."""
-    extents = {a.name: a.extent for a in (*op.axes, *op.reduce_axes) if a.limit is None}
-    return all(extents.get(name) == x.tensor.shape[d] for name, d in dims.items())
-
-
-def _reduced_dims(op: Compute) -> frozenset[int] | None:
-    """The dimensions of x in `op = reduce(x[…])` over whole dimensions; None for anything else."""
-    body = op.body
-    if not isinstance(body, Reduce) or not isinstance(body.body, Load):
-        return None
-    x = body.body
-    over = {a.name: a for a in body.axes}
-    if any(a.limit is not None for a in body.axes):
-        return None
-    dims: set[int] = set()
-    kept: list[str] = []
-    for d, index in enumerate(x.indices):
-        if not isinstance(index, Var):
-            if index == idx(0) and x.tensor.shape[d] == 1:
-                kept.append("")
-                continue
-            return None
-        if index.name in over and over[index.name].extent == x.tensor.shape[d]:
-            dims.add(d)
-        else:
-            kept.append(index.name)
-    if len(dims) != len(over):
-        return None
-    keeps = len(op.axes) == len(x.indices)
-    own = [a.name for d, a in enumerate(op.axes) if not (keeps and d in dims)]
-    is_scalar = not kept and [a.extent for a in op.axes] == [1]
-    fits = len(own) == len(kept) and all(k in ("", o) for k, o in zip(kept, own, strict=True))
-    return frozenset(dims) if is_scalar or fits else None
+        return values_of(e, read)
 
 
 def _lengths_of(a: Compute, b: Compute, scope: _Scope) -> Lengths:
@@ -661,7 +575,7 @@ class _View:
             return self._is_reached(cond.a, name) or self._is_reached(cond.b, name)
         match cond:
             case Compare(op="eq", a=Load() as x, b=Load() as top):
-                found = self.scope.peak(Binary("sub", x, top), self.op)
+                found = self.scope.rows.peak(Binary("sub", x, top), self.op)
                 return found is not None and found[0] == {name}
         return False
 
@@ -716,7 +630,8 @@ class _View:
         parts = list(self.terms(regions))
         dtype = dtype_of(body)
         if any(a.limit is not None for a in self.axes):
-            return unknown(dtype) if body.op == "sum" and _are_moderate(parts) else ANYTHING
+            some = [(n, join((v, Values(0, 0)))) for n, v in parts]
+            return total(some, dtype) if body.op == "sum" else ANYTHING
         match body.op:
             case "sum":
                 found = total(parts, dtype)
@@ -728,7 +643,7 @@ class _View:
             case _:
                 every = [v for n, v in parts if n]
                 found = replace(join(every), high=min(v.high for v in every))
-        peak = self.scope.peak(body.body, self.op)
+        peak = self.scope.rows.peak(body.body, self.op)
         names = {a.name for a in self.axes}
         is_positive = body.op == "sum" and all(v.low >= 0 for _, v in parts)
         if is_positive and peak is not None and peak[0] <= names:
@@ -789,10 +704,6 @@ class _View:
         return False
 
 
-def _are_moderate(parts: Iterable[tuple[int, Values]]) -> bool:
-    return all(not v.has_nan and v.is_moderate for _, v in parts)
-
-
 def _leak(op: str, term: Values) -> str:
     spread = "" if term.is_finite else ", or no number"
     where = f"from {term.low:.4g} to {term.high:.4g}{spread}"
@@ -821,7 +732,7 @@ class _Evaluator:
         return values_of(e, self.read)
 
     def read(self, e: Expr) -> Values | None:
-        """Values of variables, loads, and differences from a maximum."""
+        """Values of variables, loads, differences from a maximum, and what is divided by a norm."""
         match e:
             case Var(name=name):
                 low, high = self.ranges[name]
@@ -829,11 +740,20 @@ class _Evaluator:
             case Load():
                 return self._load(e)
             case Binary(op="sub", a=Load() as x, b=Load() as top):
-                if self.view.scope.difference(x, top) is not None:
-                    a, b = self._load(x), self._load(top)
-                    plain = values_of(e, lambda i: a if i is x else b if i is top else None)
+                if self.view.scope.rows.below_maximum(x, top) is not None:
+                    plain = self._plain(e)
                     return replace(plain, low=min(plain.low, 0.0), high=min(plain.high, 0.0))
+            case Binary(op="mul" | "div"):
+                scope = self.view.scope
+                most = scope.rows.normalised(e, scope.anywhere)
+                if most is not None:
+                    plain = self._plain(e)
+                    return replace(plain, low=max(plain.low, -most), high=min(plain.high, most))
         return None
+
+    def _plain(self, e: Expr) -> Values:
+        """Values of `e` by those of its operands."""
+        return values_of(e, lambda x: None if x is e else self.read(x))
 
     def _load(self, e: Load) -> Values:
         scope = self.view.scope

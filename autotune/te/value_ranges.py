@@ -3,8 +3,7 @@
     values_of(mul(x, f32(0.0)), read)    Values(0, 0) where `read` says that x is finite
 
 Bounds are rounded as the operation itself is, which is monotone, so that 1 - 0 is exactly 1. Floats
-of which nothing is known are taken to be finite and within ±`LARGEST`, and so are sums, products
-and quotients of such floats: a model whose values overflow computes nothing.
+of which nothing is known are taken to be within ±`LARGEST`.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from autotune.te.expr import (
     dtype_of,
 )
 
-LARGEST = 2.0**100
-"""Floats of unknown value are at most so large. Masks of the least finite float32 lie far below."""
+LARGEST = 2.0**40
+"""Floats that a model is given are at most so large."""
 
 _INF = math.inf
 _ULPS = 16
@@ -46,11 +45,6 @@ class Values:
     def is_finite(self) -> bool:
         """Whether neither NaN nor an infinity is among them."""
         return not self.has_nan and self.low > -_INF and self.high < _INF
-
-    @property
-    def is_moderate(self) -> bool:
-        """Whether all are within ±`LARGEST`."""
-        return self.low >= -LARGEST and self.high <= LARGEST
 
     def is_only(self, value: float) -> bool:
         """Whether `value` is the only one."""
@@ -114,7 +108,7 @@ def total(parts: Iterable[tuple[int, Values]], dtype: str) -> Values:
         if math.isfinite(slack):  # of rounding, which keeps signs
             low = low - slack if low < 0 else max(low - slack, 0.0)
             high = high + slack if high > 0 else min(high + slack, 0.0)
-    return _settled(low, high, has_nan, [v for _, v in every], dtype)
+    return _settled(low, high, has_nan, dtype)
 
 
 def product(parts: Iterable[tuple[int, Values]], dtype: str) -> Values:
@@ -125,13 +119,11 @@ def product(parts: Iterable[tuple[int, Values]], dtype: str) -> Values:
     if all(not v.has_nan and v.low >= 0 and v.high <= 1 for v in every):
         return Values(0, 1)
     has_nan = any(not v.is_finite for v in every)
-    return _settled(-_INF, _INF, has_nan, every, dtype)
+    return _settled(-_INF, _INF, has_nan, dtype)
 
 
-def _settled(
-    low: float, high: float, has_nan: bool, operands: Iterable[Values], dtype: str
-) -> Values:
-    """The result of arithmetic: within what is moderate if its operands are, and rounded."""
+def _settled(low: float, high: float, has_nan: bool, dtype: str) -> Values:
+    """The result of arithmetic: rounded, or wrapped."""
     record = DTYPES[dtype]
     low = -_INF if math.isnan(low) else low
     high = _INF if math.isnan(high) else high
@@ -139,8 +131,6 @@ def _settled(
         if record.kind != "bool" and not (record.low <= low and high <= record.high):
             return unknown(dtype)
         return Values(low, high)
-    if all(v.is_moderate for v in operands):
-        low, high = max(low, -LARGEST), min(high, LARGEST)
     return Values(_rounded(low, dtype), _rounded(high, dtype), has_nan)
 
 
@@ -179,11 +169,11 @@ def _binary(op: str, a: Expr, b: Expr, of: Callable[[Expr], Values]) -> Values:
     match op:
         case "add":
             has_nan = has_nan or _cancel(x, y)
-            return _settled(x.low + y.low, x.high + y.high, has_nan, (x, y), dtype)
+            return _settled(x.low + y.low, x.high + y.high, has_nan, dtype)
         case "sub":
             y = Values(-y.high, -y.low)
             has_nan = has_nan or _cancel(x, y)
-            return _settled(x.low + y.low, x.high + y.high, has_nan, (x, y), dtype)
+            return _settled(x.low + y.low, x.high + y.high, has_nan, dtype)
         case "mul":
             return _product(x, y, has_nan, a == b, dtype)
         case "div":
@@ -224,14 +214,14 @@ def _product(x: Values, y: Values, has_nan: bool, is_square: bool, dtype: str) -
     low, high = min(ends), max(ends)
     if is_square:
         low = max(low, 0.0)
-    return _settled(low, high, has_nan, (x, y), dtype)
+    return _settled(low, high, has_nan, dtype)
 
 
 def _quotient(x: Values, y: Values, has_nan: bool, dtype: str) -> Values:
     if y.holds_zero() or not (y.low > -_INF and y.high < _INF):
         return ANYTHING
     ends = [a / b for a in (x.low, x.high) for b in (y.low, y.high)]
-    return _settled(min(ends), max(ends), has_nan, (x, y), dtype)
+    return _settled(min(ends), max(ends), has_nan, dtype)
 
 
 def _power(x: Values, y: Values, has_nan: bool, dtype: str) -> Values:
@@ -241,9 +231,9 @@ def _power(x: Values, y: Values, has_nan: bool, dtype: str) -> Values:
     if n == int(n) and n >= 0:
         ends = [_to_the(x.low, n), _to_the(x.high, n)]
         low = 0.0 if n % 2 == 0 and x.holds_zero() else min(ends)
-        return _settled(low, max(ends), False, (x,), dtype)
+        return _settled(low, max(ends), False, dtype)
     if x.low > 0 or (x.low >= 0 and n > 0):
-        return _settled(0.0, _INF, False, (x,), dtype)
+        return _settled(0.0, _INF, False, dtype)
     return ANYTHING
 
 

@@ -39,6 +39,8 @@ def weights(seed: int, scale: float = 1.0) -> dict[str, object]:
         n: (scale * rng.standard_normal(s) / np.sqrt(WIDTH)).astype(np.float32)
         for n, s in shapes.items()
     }
+    found["words_of_zero"] = np.diag([1e30] + [1.0] * (WORDS - 1)).astype(np.float32)
+    found |= {"billion": np.float32(-1e9), "thousands": np.float32(-1e4)}
     found |= {"lowest": np.float32(LOWEST), "minus_inf": np.float32(-np.inf)}
     found |= {"weak": np.float32(-10.0), "float_one": np.float32(1), "small": np.float32(1e-9)}
     found |= {"zero": np.array(0), "one": np.array(1), "two": np.array(2), "minus": np.array(-1)}
@@ -136,7 +138,15 @@ def random_network(rng: np.random.Generator) -> list[NodeProto]:
         nodes.append(node("Add", "word place", "h0"))
     nodes.append(node("Cast", "mask", "mask_f", to=TensorProto.FLOAT))
     nodes.append(node("Unsqueeze", "mask_f keys", "mask_k"))
-    nodes += masked(pick("add", "where", "inf", leaks=("weak", "none", "inverted", "rows")))
+    nodes += masked(
+        pick(
+            "add",
+            "where",
+            "inf",
+            "billion",
+            leaks=("weak", "none", "inverted", "rows", "thousands"),
+        )
+    )
     is_causal = rng.random() < 0.3
     if is_causal:
         nodes += [
@@ -155,8 +165,8 @@ def random_network(rng: np.random.Generator) -> list[NodeProto]:
 def masked(kind: str) -> list[NodeProto]:
     """`bias`, what is added to the scores."""
     match kind:
-        case "add" | "weak":
-            factor = "lowest" if kind == "add" else "weak"
+        case "add" | "weak" | "billion" | "thousands":
+            factor = "lowest" if kind == "add" else kind
             return [node("Sub", "float_one mask_k", "off"), node("Mul", f"off {factor}", "bias")]
         case "where" | "inf":
             value = "lowest" if kind == "where" else "minus_inf"
@@ -350,6 +360,10 @@ LEAKS: dict[str, tuple[str, Nodes]] = {
     "places beyond a table": ("Gather", [
         node("Mul", "ids two", "z"), node("CumSum", "z one", "at"),
         node("Gather", "places at", "y")]),
+    "words that overflow at 0": ("ReduceSum", [
+        node("Gather", "words_of_zero ids", "w"), node("Pow", "w square", "w2"),
+        node("Cast", "mask", "f", to=TensorProto.FLOAT), node("Unsqueeze", "f axis2", "m"),
+        node("Mul", "w2 m", "wm"), node("ReduceSum", "wm axis1", "y")]),
     "an LSTM": ("", [
         node("Transpose", "x", "t", perm=[1, 0, 2]),
         node("LSTM", "t lstm_w lstm_r", "y", hidden_size=WIDTH)]),
