@@ -109,11 +109,11 @@ def paddable(
     """How data of fewer than `shapes` have of `dimension` are padded up to it, or why they are not.
 
     `shapes`: of all inputs with open dimensions, as the network has them. It is proved for these
-    extents of the other dimensions alone, at two lengths; see `graph.padding`.
+    extents of the other dimensions alone, at three lengths; see `graph.padding`.
     """
     source = Source(model, constants or {}, operators, random_weights)
     try:
-        return _paddable(source, dimension, shapes)
+        return named(lambda: _paddable(source, dimension, shapes))
     except AutotuneError as error:
         return error.message
 
@@ -132,7 +132,7 @@ def batchable(
     """
     source = Source(model, constants or {}, operators, random_weights)
     try:
-        return _batchable(source, dimension, shapes)
+        return named(lambda: _batchable(source, dimension, shapes))
     except AutotuneError as error:
         return error.message
 

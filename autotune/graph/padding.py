@@ -250,7 +250,7 @@ class _Proof:
             for x, y in zip(dag_a.ops, dag_b.ops, strict=True)
         }
         for a, b in zip(dag_a.computes, dag_b.computes, strict=True):
-            scope = _Scope(self, keys, shapes)
+            scope = _Scope(self, node.op, keys, shapes)
             self.known[keys[a.name]] = _lengths_of(a, b, scope)
             one, other = (scope.rows.made_by(op, scope.anywhere) for op in (a, b))
             self.facts[keys[a.name]] = one if one == other else NONE
@@ -410,6 +410,7 @@ class _Scope:
     """What is known of the operands of one node, by their names in its definition."""
 
     proof: _Proof
+    op: str
     keys: Mapping[str, str]
     shapes: Mapping[str, tuple[Shape, Shape]]
 
@@ -549,9 +550,9 @@ class _View:
         return self._first_of(e)
 
     def _within(self, x: Load, d: int, known: Any) -> Expr:
-        """The index of a load, which is inside of its dimension at the shorter length."""
+        """The index of a load. Those that a model gives are inside of the dimension."""
         index = x.indices[d]
-        inner = _unclamped(index, x.tensor.shape[d])
+        inner = _unclamped(index, x.tensor.shape[d]) if self.scope.op in _GATHERS else None
         if self.scope.places(x.tensor.name)[d] is not None and inner is not None:
             index = inner
         return map_expr(index, known)
@@ -708,6 +709,10 @@ def _leak(op: str, term: Values) -> str:
     spread = "" if term.is_finite else ", or no number"
     where = f"from {term.low:.4g} to {term.high:.4g}{spread}"
     return f"a {op} over all places takes padded ones too, which are {where}"
+
+
+_GATHERS = ("Gather", "GatherElements", "GatherND")
+"""An index outside of a dimension is an error of their data: it is clamped for safety alone."""
 
 
 def _unclamped(index: Expr, extent: int) -> Expr | None:

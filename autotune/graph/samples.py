@@ -157,7 +157,7 @@ class _Proof:
 
     def _samples(self, a: str, b: str) -> _Samples | None:
         """How a tensor holds its samples: a constant may repeat or count them."""
-        if a in self.known or a not in self.graphs[0].constants:
+        if a in self.known and self.second.get(a, b) == b:
             return self.known[a]
         first, second = (g.constants.get(n) for g, n in zip(self.graphs, (a, b), strict=True))
         if first is None or second is None:
