@@ -141,7 +141,7 @@ _WITH_FALLBACK = """
 integers of 8 to 64 bits or bool. *Natively*: as above. *With fallback*: those, and the refused ones
 that are right as they are given where [ONNX Runtime computes](fallback.md) what is not compiled.
 *ONNX Runtime*: of the refused cases that it gets right, how many are right with the fallback.
-The tests of sequences are not compared, and what is dropped at random is neither's.
+What is dropped at random is not compared.
 """
 
 _SOAKED = """

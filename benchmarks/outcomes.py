@@ -113,7 +113,7 @@ def judge(case: Case, compiler: Make, tell: Tell = lambda stage: None) -> Outcom
             model = compiler(case.model, shapes)
             tell("run")
             for inputs, expected in case.data:
-                found = model.run(dict(zip(ports, map(np.asarray, inputs), strict=True)))
+                found = model.run(dict(zip(ports, map(_value, inputs), strict=True)))
                 fault = difference(
                     [found[name] for name in outputs], expected, case.rtol, case.atol
                 )
@@ -124,6 +124,13 @@ def judge(case: Case, compiler: Make, tell: Tell = lambda stage: None) -> Outcom
     except Exception as error:
         return Outcome(Kind.UNTYPED, one_line(f"{type(error).__name__}: {error}"))
     return Outcome(Kind.RIGHT)
+
+
+def _value(given: Any) -> Any:
+    """An array, or a list of arrays; None for an optional that holds nothing."""
+    if given is None or isinstance(given, list | tuple):
+        return None if given is None else [_value(part) for part in given]
+    return np.asarray(given)
 
 
 def typed(error: AutotuneError) -> tuple[Kind, str]:
@@ -157,7 +164,12 @@ def difference(found: Sequence[Any], expected: Sequence[Any], rtol: float, atol:
         if given is None:
             continue
         if isinstance(given, list | tuple):
-            return f"output {n} is a sequence"
+            if not isinstance(got, list | tuple) or len(got) != len(given):
+                return f"output {n} is no sequence of {len(given)}"
+            fault = difference(got, given, rtol, atol)
+            if fault:
+                return f"{fault} of output {n}"
+            continue
         want = np.asarray(given)
         if want.dtype.name.startswith("float8") and got.dtype == np.uint8:
             got = got.view(want.dtype)  # what ONNX Runtime gives for them

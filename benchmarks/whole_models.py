@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
@@ -55,7 +54,7 @@ class _Session:
         """The outputs by name."""
         names = [o.name for o in self._session.get_outputs()]
         known = {i.name for i in self._session.get_inputs()}
-        given = {n: np.asarray(a) for n, a in inputs.items() if n in known}
+        given = {n: a for n, a in inputs.items() if n in known}
         try:
             return dict(zip(names, self._session.run(names, given), strict=True))
         except Exception as error:
