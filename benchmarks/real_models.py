@@ -28,7 +28,7 @@ import autotune
 from autotune.errors import AutotuneError
 from autotune.network.artifact import Artifact
 from autotune.network.baselines import Runner, onnxruntime_runner
-from autotune.network.hybrid import HybridArtifact
+from autotune.network.hybrid import HybridArtifact, leaves
 from autotune.network.runtime import model_of
 from benchmarks import exports, real_inputs
 
@@ -246,10 +246,11 @@ def _parts(artifact: Artifact) -> Row:
     """How much is compiled, how much runs in ONNX Runtime."""
     segments = artifact.segments if isinstance(artifact, HybridArtifact) else ()
     outside: dict[str, int] = {}
-    for segment in segments:
+    parts = list(leaves(segments))
+    for segment in parts:
         for op, n in segment.operators.items() if segment.network is None else ():
             outside[op] = outside.get(op, 0) + n
-    n_nodes = sum(sum(segment.operators.values()) for segment in segments)
+    n_nodes = sum(sum(segment.operators.values()) for segment in parts)
     n_outside = sum(outside.values())
     row = {"tasks": str(len(artifact.tasks)), "outside": str(n_outside)}
     if segments:

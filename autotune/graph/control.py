@@ -2,6 +2,7 @@
 
 If(data) {then} {else}      ->  Control: a Cut of each branch; what both make is of one type
 Loop(n, data, x) {body}     ->  Control: a Cut of one iteration; what is carried is of one type
+Scan(x, rows) {body}        ->  Loop(n, x) {Gather(rows, k), body}
 
 What a body reads of the graph around it becomes an input, or a weight where it is constant. What is
 carried has the extents that it has in every iteration: those that change are found by cutting the
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
@@ -26,11 +28,13 @@ from autotune.graph.reader.onnx_nodes import type_of, value_info
 from autotune.graph.reader.onnx_reader import Model
 from autotune.graph.reader.survey import DeclaredTypes, Survey
 
-CONTROL = ("If", "Loop")
+CONTROL = ("If", "Loop", "Scan")
 
 CutBody = Callable[[Model], tuple[Cut, Mapping[str, Array]]]
 """Cuts a body; also the outputs of it that are constant. Raises AutotuneError."""
 
+_SCAN_OPSET = 9
+"""The opset since which a Scan has no batch."""
 _SMALL = 1024
 """Elements of a constant that may decide a shape."""
 
@@ -69,7 +73,13 @@ def control_of(
     Raises AutotuneError where a body cannot be cut.
     """
     outer = _Outer(model, found, declared)
-    control = (_branches if node.op_type == "If" else _loop)(outer, node, cut)
+    match node.op_type:
+        case "If":
+            control = _branches(outer, node, cut)
+        case "Loop":
+            control = _loop(outer, node, cut)
+        case _:
+            control = _scan(outer, node, cut)
     if control is None or not _is_worth_it(control):
         return None
     return control
@@ -93,10 +103,14 @@ def _branches(outer: _Outer, node: NodeProto, cut: CutBody) -> Control | None:
     return _control(node, tuple(node.input), cuts, types, {})
 
 
-def _loop(outer: _Outer, node: NodeProto, cut: CutBody) -> Control | None:
+def _loop(
+    outer: _Outer, node: NodeProto, cut: CutBody, more: Mapping[str, Array] = MappingProxyType({})
+) -> Control | None:
+    """`more`: operands that are known and no tensors of the graph."""
     graph = next(a.g for a in node.attribute if a.name == "body")
     limit, condition, *initial = (*node.input, "", "")[: max(2, len(node.input))]
     known = {n: outer.found.constants[n] for n in node.input if n in outer.found.constants}
+    known |= more
     carried = [outer.type_of(name) for name in initial]
     while True:
         fixed = [kind for kind in carried if kind is not None]
@@ -118,6 +132,43 @@ def _loop(outer: _Outer, node: NodeProto, cut: CutBody) -> Control | None:
     if sum(value.size for value in known.values()) > MOST_ELEMENTS:  # a manifest has them as text
         return None
     return _control(node, (limit, condition, *initial), [body], [*carried, *rows], known)
+
+
+def _scan(outer: _Outer, node: NodeProto, cut: CutBody) -> Control | None:
+    """A Loop over the indices of what is scanned; None where rows are collected in another way."""
+    attrs = {a.name: a for a in node.attribute}
+    graph, n_scanned = attrs["body"].g, attrs["num_scan_inputs"].i
+    n_carried = len(node.input) - n_scanned
+    named = ("scan_input_axes", "scan_input_directions", "scan_output_axes")
+    axes, turned, *others = (list(attrs[n].ints) if n in attrs else [0] * n_scanned for n in named)
+    others += [list(attrs[n].ints) for n in ("scan_output_directions",) if n in attrs]
+    scanned = node.input[n_carried:]
+    kinds = [outer.type_of(name) for name in scanned]
+    if outer.model.opset < _SCAN_OPSET or any(map(any, others)) or None in kinds:
+        return None
+    extents = {k.shape[axis] for k, axis in zip(kinds, axes, strict=True) if k is not None}
+    if len(extents) != 1 or min(extents) < 0:
+        return None
+    n_steps, made = extents.pop(), node.output[0] or node.output[-1]
+    number, holds, limit, last = (f"{made}[{what}]" for what in ("k", "holds", "steps", "last"))
+    body = GraphProto()
+    body.CopyFrom(graph)
+    rows = [value.name for value in graph.input[n_carried:]]
+    del body.input[:], body.node[:], body.output[:]
+    body.initializer.append(numpy_helper.from_array(np.array(n_steps - 1), last))
+    body.node.append(helper.make_node("Sub", [last, number], [f"{number} from the end"]))
+    for row, source, axis, is_turned in zip(rows, scanned, axes, turned, strict=True):
+        at = f"{number} from the end" if is_turned else number
+        body.node.append(helper.make_node("Gather", [source, at], [row], axis=axis))
+    body.node.extend(graph.node)
+    body.input.append(_declared(number, TensorType((), "int64")))
+    body.input.append(_declared(holds, TensorType((), "bool")))
+    body.input.extend(graph.input[:n_carried])
+    body.output.append(_declared(holds, TensorType((), "bool")))
+    body.output.extend(graph.output)
+    operands = [limit, "", *node.input[:n_carried]]
+    loop = helper.make_node("Loop", operands, node.output, name=node.name, body=body)
+    return _loop(outer, loop, cut, {limit: np.array(n_steps)})
 
 
 def _control(

@@ -93,7 +93,8 @@ class _Cutter:
         self.nodes = model.proto.graph.node
         self.forced: dict[int, str] = {}
         self.controls: dict[int, Control] = {}
-        self.tried: set[int] = set()
+        self.tried: dict[int, str] = {}
+        """Nodes that were looked into, and why they are not compiled as they are."""
         self.names = {o for node in self.nodes for o in node.output}
         self.names |= {i.name for i in model.proto.graph.input}
         self.n_failures = 0
@@ -108,7 +109,8 @@ class _Cutter:
     def cut(self) -> Cut:
         while True:
             known = static_types(self.controls.values())
-            found = survey(self.model, self.operators, self.declared, self.forced, known)
+            refused = self.tried | self.forced
+            found = survey(self.model, self.operators, self.declared, refused, known)
             if self._decide(found):
                 continue
             plan = spans(self.model, found, self.controls)
@@ -123,7 +125,8 @@ class _Cutter:
     def constant_outputs(self) -> dict[str, Array]:
         """The outputs that are the same in every inference, by name."""
         known = static_types(self.controls.values())
-        found = survey(self.model, self.operators, self.declared, self.forced, known)
+        refused = self.tried | self.forced
+        found = survey(self.model, self.operators, self.declared, refused, known)
         names = (o.name for o in self.model.proto.graph.output)
         return {n: found.constants[n] for n in names if n in found.constants}
 
@@ -135,7 +138,7 @@ class _Cutter:
         new = [n for n in needed(self.model, found) if self._is_undecided(n, found)]
         ready = [n for n in new if all(map(found.is_static, self._read(n)))]
         for n in ready or new[:1]:
-            self.tried.add(n)
+            self.tried[n] = found.refused[n]
             try:
                 control = control_of(
                     self.model, found, self.declared, self.nodes[n], self._body_cut

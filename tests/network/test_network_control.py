@@ -71,6 +71,22 @@ growing (float[1,256] x, int64 times) => (float[k,256] y) {
     }
   >
 }"""
+SCANNED = """
+scanned (float[4,8] x, float[4,6,8] parts) => (float[4,8] y, float[6,4,1] rows) {
+  y, rows = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1],
+    body = once (float[4,8] a, float[4,8] part) => (float[4,8] b, float[4,1] row) {
+      s = ReduceSum <keepdims = 0> (part)
+      z = Constant <value_float = 0.0> ()
+      c = Greater (s, z)
+      chosen = If (c) <
+        then_branch = then () => (float[4,8] t) { t = Add (a, part) },
+        else_branch = other () => (float[4,8] e) { e = Sub (a, part) }
+      >
+      b = Tanh (chosen)
+      row = ReduceMax <axes = [1]> (b)
+    }
+  > (x, parts)
+}"""
 UNEQUAL = """
 unequal (float[4,8] x) => (float[m,n] y) {
   s = ReduceSum <keepdims = 0> (x)
@@ -205,6 +221,17 @@ def test_what_grows_from_iteration_to_iteration_is_left_to_onnxruntime(
     x = np.random.default_rng(0).standard_normal((1, 256)).astype(np.float32)
     for n in (0, 1, 4):
         agree(model, path, {"x": x, "times": np.array(n)})
+
+
+def test_branches_inside_of_a_scan_are_decided_row_by_row(tmp_path: Path) -> None:
+    path = saved(SCANNED, tmp_path)
+    model = reloaded(autotune.compile(path, threads=1, fallback=False).artifact, tmp_path)
+    rng = np.random.default_rng(0)
+    shapes = {"x": (4, 8), "parts": (4, 6, 8)}
+    agree(model, path, {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()})
+    decided = {step.control.op: step.n_runs for step in model.steps.decisions()}
+    assert decided["Loop"] == [12]  # of two inferences, one of them profiled
+    assert min(decided["If"]) > 0
 
 
 def test_branches_of_unequal_shapes_give_what_they_make(tmp_path: Path) -> None:
