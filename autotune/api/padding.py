@@ -24,9 +24,10 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.graph.constant_values import Constants
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Graph
+from autotune.graph.lengths import Anchor
 from autotune.graph.network import named
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.padding import Anchor, Axes, output_axes
+from autotune.graph.padding import Axes, output_axes
 from autotune.graph.passes.pipeline import prepare_uncut
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
