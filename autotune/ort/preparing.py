@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from autotune.api.padding import Padding, batchable, paddable
 from autotune.errors import AutotuneError, LogMismatch
 from autotune.graph.reader.deciding import deciding_inputs
 from autotune.graph.reader.model_files import model_file
@@ -27,7 +28,7 @@ from autotune.network.artifact import Artifact
 from autotune.network.hybrid import HybridArtifact
 from autotune.ort.cached import artifact_store, cached_artifact, key_of_request
 from autotune.ort.logs import log_beside, names_shapes
-from autotune.ort.request import FACTS, FAILED, Facts, Job, Prepared, Request
+from autotune.ort.request import FACTS, FAILED, Facts, Failure, Job, Prepared, Request
 from autotune.records import read_log
 from autotune.target import usable_cores
 
@@ -96,11 +97,26 @@ def is_any_compiled(artifact: Artifact) -> bool:
     return any(s.network is not None for part in parts for s in getattr(part, "segments", ()))
 
 
-def answer(job: Job) -> Facts | Prepared:
+def answer(job: Job) -> Facts | Prepared | Failure:
     """Do a job. Raises as `compile` does."""
     if job.kind == FACTS:
         return facts_of(job.request)
-    return prepare(job.request, job.store_bytes)
+    paddings = []
+    with model_file(job.request.model, job.request.name) as path:
+        for dimension in job.padded:
+            found = _padding(path, dimension, job.request)
+            if isinstance(found, str):
+                return Failure(found, is_unpadded=True)
+            paddings.append(found.to_json())
+    return replace(prepare(job.request, job.store_bytes), paddings=tuple(paddings))
+
+
+def _padding(path: Path, dimension: str, request: Request) -> Padding | str:
+    """How a dimension is padded, as one of samples or of lengths; else why it is not."""
+    found = batchable(path, dimension, request.shapes, request.constants)
+    if isinstance(found, str):
+        found = paddable(path, dimension, request.shapes, request.constants)
+    return found
 
 
 def serve(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
@@ -112,6 +128,7 @@ def serve(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
 def _reply(message: Message) -> Message:
     job: Job = pickle.loads(bytes(message.blobs[0]))
     try:
-        return Message(job.kind, asdict(answer(job)))
+        found = answer(job)
+        return Message(FAILED if isinstance(found, Failure) else job.kind, asdict(found))
     except AutotuneError as error:
         return Message(FAILED, {"text": error.message, "hint": error.hint})

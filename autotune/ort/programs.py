@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 
 from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.ort.background import background
+from autotune.ort.buckets import Extents, extents_of, padded, rounded_up, shapes_at
 from autotune.ort.contest import Contest
 from autotune.ort.request import ARTIFACT, FACTS, Facts, Failure, Feed, Job, Prepared, Request, Run
 
 if TYPE_CHECKING:
+    from autotune.api.padding import Padding
     from autotune.network.runtime import Model
 
 LOGGER = logging.getLogger("autotune")
@@ -37,6 +39,8 @@ Key: TypeAlias = tuple[Any, ...]
 
 _LEAST_CALLS = 2
 """Of a shape that is not the first one, before it is compiled."""
+_MOST_KEYS = 4096
+"""Shapes that are told apart without looking for their bucket."""
 _MOST_APART = 2e-2
 """Of the largest value: what differs more from ONNX Runtime's is not taken."""
 _CHANGED = "its file has changed since the session was made"
@@ -63,7 +67,11 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Entry:
-    """Calls of one shape. `values`: of the inputs that decide."""
+    """Calls of one shape. `values`: of the inputs that decide.
+
+    `extents`: of a bucket, which computes calls of smaller ones as well, by dimension; None of a
+    shape that is compiled as it came.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -73,6 +81,7 @@ class Entry:
     example: Mapping[str, NDArray[Any]] | None = None
     run: Run | None = None
     contest: Contest | None = None
+    extents: Extents | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,8 @@ class Programs:
         self._open = tuple(n for n in self._inputs if _is_open(shapes[n]))
         self._fixed = {n: tuple(shapes[n]) for n in self._inputs if n not in self._open}
         self._deciding: tuple[str, ...] = ()
+        self._dimensions = {name: shapes[name] for name in self._inputs}
+        self._is_rounded = bool(self._open)
         self._is_known = False
         self._named = bool(request.dims)
         self._only: Contest | None = None
@@ -164,33 +175,53 @@ class Programs:
         """A call that nothing is compiled for yet: ONNX Runtime says so if it is a wrong one."""
         if self.reason or (not self._is_known and self._example is not None):
             return None
-        key = self._key(feed)
-        entry = self._entries.get(key)
-        if entry is not None:
-            entry.n_calls += 1
-            if entry.example is not None or not self._is_wanted(entry):
-                return None
         arrays: dict[str, Any] = {name: feed.get(name) for name in self._inputs}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             return None
+        key = self._key(arrays)
         with self._lock:
             if not self._is_known:
                 self._example = _copied(arrays)
                 return None
             entry = self._entry(key, arrays)
-            is_wanted = self._is_wanted(entry)
+            if entry.contest is not None or entry.state is State.ONNXRUNTIME:
+                if len(self._runs) < _MOST_KEYS:
+                    self._runs[key] = entry.contest
+                return entry.contest
+            entry.n_calls += 1
+            is_wanted = entry.example is None and self._is_wanted(entry)
             if is_wanted:
                 entry.example = _copied(arrays)
         if is_wanted:
             self._work()
         return self._runs.get(key)
 
+    def _extents(self, arrays: Mapping[str, NDArray[Any]]) -> Extents | None:
+        shapes = {n: a.shape for n, a in arrays.items() if n not in self._deciding}
+        return extents_of(shapes, self._dimensions)
+
     def _entry(self, key: Key, arrays: Mapping[str, NDArray[Any]]) -> Entry:
+        """That of a shape; from the second one on of its bucket, where there may be some."""
+        if key in self._entries:
+            return self._entries[key]
+        shapes: Any = {n: a.shape for n, a in arrays.items() if n not in self._deciding}
+        extents = None
+        if self._is_rounded and self._entries:
+            extents = self._extents(arrays)
+            if extents is None:
+                self._is_rounded = False
+            else:
+                extents = rounded_up(extents)
+                shapes = shapes_at(self._dimensions, list(shapes), extents)
+                at = tuple(shapes[name] for name in self._open)
+                key = (*at, *key[len(self._open) :])
         if key not in self._entries:
-            shapes = {n: a.shape for n, a in arrays.items() if n not in self._deciding}
             values = {name: arrays[name].copy() for name in self._deciding}
-            self._entries[key] = Entry(shapes, values, n_calls=1)
-        return self._entries[key]
+            self._entries[key] = Entry(shapes, values, extents=extents)
+        entry = self._entries[key]
+        if entry.extents is None and extents is not None:  # it has only computed its own shape
+            entry.extents, entry.state, entry.contest = extents, State.WAITING, None
+        return entry
 
     def _is_wanted(self, entry: Entry) -> bool:
         """Whether inputs of this shape are of use: to compile it, or to compare what is."""
@@ -262,9 +293,15 @@ class Programs:
             shapes=entry.shapes,
             dims={},
             constants={**self.request.constants, **entry.values},
-            example={n: a for n, a in (entry.example or {}).items() if n not in entry.values},
+            example=self._fitting_example(entry),
         )
-        return key, Job(ARTIFACT, request, store)
+        return key, Job(ARTIFACT, request, store, tuple(entry.extents or ()))
+
+    def _fitting_example(self, entry: Entry) -> dict[str, NDArray[Any]]:
+        """Inputs to check a network of this shape on, if there are."""
+        example = {n: a for n, a in (entry.example or {}).items() if n not in entry.values}
+        is_whole = all(array.shape == entry.shapes[name] for name, array in example.items())
+        return example if is_whole else {}
 
     def _is_ready(self, entry: Entry) -> bool:
         is_static = not self._open and not self._deciding
@@ -305,8 +342,23 @@ class Programs:
         text = f"{failure.text} ({failure.hint})" if failure.hint else failure.text
         if key is None:
             self.give_up(text)
+        elif failure.is_unpadded:
+            self._compile_as_they_come(text)
         else:
             self._refuse(key, text)
+
+    def _compile_as_they_come(self, reason: str) -> None:
+        """Every shape is one of its own: padding might change what is computed."""
+        LOGGER.info("%s: shapes are not rounded up: %s", self.request.name, reason)
+        with self._lock:
+            self._is_rounded = False
+            for key, bucket in list(self._entries.items()):
+                if bucket.extents is None:
+                    continue
+                del self._entries[key]
+                if bucket.example is not None:
+                    entry = self._entry(self._key(bucket.example), bucket.example)
+                    entry.example, entry.n_calls = bucket.example, bucket.n_calls
 
     def _take_artifact(self, key: Key | None, found: Prepared) -> None:
         self._named = self._named and key is not None
@@ -324,6 +376,9 @@ class Programs:
                 at = key if key is not None else self._key_of(model)
                 entry = self._entries.setdefault(at, Entry(_shapes_of(model)))
                 entry.run = _with_names(model) if entry.values else model.run
+                if entry.extents is not None:
+                    paddings = _paddings(found)
+                    entry.run = padded(entry.run, paddings, entry.extents)
                 entry.state = State.LOADED
         self._warn()
 
@@ -429,6 +484,12 @@ def _with_names(model: Model) -> Run:
         return model.run({name: feed[name] for name in names}, out)
 
     return run
+
+
+def _paddings(found: Prepared) -> list[Padding]:
+    from autotune.api.padding import Padding
+
+    return [Padding.from_json(fields) for fields in found.paddings]
 
 
 def _loaded(found: Prepared, threads: int) -> Model:

@@ -72,21 +72,27 @@ class Prepared:
     """A compiled network in a file. `is_kept`: it is the cache's, else whoever loads it removes it.
 
     `notes`: what `compile` told. `is_compiled`: whether any of it is; else all is ONNX Runtime's.
+    `paddings`: of the dimensions that were asked for, as JSON.
     """
 
     path: str
     is_kept: bool
     notes: tuple[str, ...] = ()
     is_compiled: bool = True
+    paddings: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request for the process beside a session: see `prepare`."""
+    """A request for the process beside a session: see `prepare`.
+
+    `padded`: dimensions of which calls may have less than the shapes of the request.
+    """
 
     kind: str
     request: Request
     store_bytes: int | None = None
+    padded: tuple[str, ...] = ()
 
     def message(self) -> Message:
         """As it is sent: what a session sends to its own process may be pickled."""
@@ -95,10 +101,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no answer to a job: an error of the user's, or of another kind."""
+    """Why there is no answer to a job. `is_unpadded`: padding might change what is computed."""
 
     text: str
     hint: str = ""
+    is_unpadded: bool = False
 
 
 def answered(reply: Message) -> Facts | Prepared | Failure:

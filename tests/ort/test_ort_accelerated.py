@@ -91,15 +91,62 @@ def test_calls_are_answered_before_and_after_a_network_is_compiled(
 
 @pytest.mark.usefixtures("_soon")
 def test_of_further_shapes_those_that_come_again_are_compiled(saved: Callable[[str], Path]) -> None:
-    session = Session(saved(DYNAMIC), threads=1)
+    """They are not rounded up where rows depend on one another."""
+    mixed = "m (float[rows,3] x) => (float[rows,3] y) { y = Softmax <axis = 0> (x) }"
+    session = Session(saved(HEAD + mixed), threads=1)
     session.run(None, {"x": rows(5)})
-    waited(session, lambda: session.run(None, {"x": rows(2)}))
+    waited(session, lambda: session.run(None, {"x": rows(9)}))
     session.run(None, {"x": rows(7)})
-    waited(session, lambda: session.run(None, {"x": rows(2)}))
+    waited(session, lambda: session.run(None, {"x": rows(9)}))
     states = {shape.shapes["x"][0]: shape.state for shape in session.autotune_status().shapes}
-    assert states == {5: "compiled", 2: "compiled", 7: "waiting"}
-    for n in (2, 5, 7, 9):
-        assert np.array_equal(session.run(None, {"x": rows(n)})[0], -rows(n))
+    assert states == {5: "compiled", 9: "compiled", 7: "waiting"}
+    for n in (9, 5, 7, 11):
+        powers = np.exp(rows(n) - rows(n).max(0))
+        (y,) = session.run(None, {"x": rows(n)})
+        np.testing.assert_allclose(y, powers / powers.sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("compile", ["wait", "background"])
+@pytest.mark.usefixtures("_soon")
+def test_lengths_and_batches_are_rounded_up(tmp_path: Path, compile: str) -> None:
+    """Attention over masked places: 40 calls of 30 shapes need one network, beside the first's."""
+    path = tmp_path / "m.onnx"
+    onnx.save(masked_attention(), path)
+    reference = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = Session(path, threads=1, compile=compile)
+    rng = np.random.default_rng(0)
+
+    def call(batch: int, length: int) -> None:
+        mask = np.ones((batch, length), np.int64)
+        mask[-1, length // 2 :] = 0
+        x = rng.standard_normal((batch, length, 8)).astype(np.float32)
+        feed = {"x": x, "mask": mask}
+        for ours, theirs in zip(session.run(None, feed), reference.run(None, feed), strict=True):
+            assert ours.shape == theirs.shape
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+    call(1, 7)
+    waited(session, lambda: call(4, 13))
+    for _ in range(40):
+        call(4, int(rng.integers(13, 17)))
+    status = session.autotune_status()
+    assert [s.shapes["x"] for s in status.shapes] == [(1, 7, 8), (4, 16, 8)]
+    assert [s.state for s in status.shapes] == ["compiled", "compiled"], str(status)
+
+
+def masked_attention() -> onnx.ModelProto:
+    text = (
+        HEAD
+        + """
+      m (float[batch,length,8] x, int64[batch,length] mask) => (float[batch,length,8] y) {
+      real = Cast <to = 1> (mask) one = Constant <value_float = 1.0> ()
+      gone = Sub (one, real) lowest = Constant <value_float = -3.4e38> ()
+      axes = Constant <value_ints = [1]> () added = Mul (gone, lowest)
+      row = Unsqueeze (added, axes) keys = Transpose <perm = [0, 2, 1]> (x)
+      scores = MatMul (x, keys) masked = Add (scores, row) parts = Softmax (masked)
+      y = MatMul (parts, x) }"""
+    )
+    return onnx.parser.parse_model(text)
 
 
 def test_a_session_that_waits_is_compiled_at_once(saved: Callable[[str], Path]) -> None:
