@@ -208,24 +208,46 @@ def _paddable(source: Source, dimension: str, shapes: Shapes) -> Padding:
         raise UsageError(f"'{dimension}' {_PROBLEM}: {extent} is too short", _HINT)
     imported, whole = source.graphs(_at(shapes, inputs, extent))
     _require_outputs(imported, whole, dimension)
-    shorter = [source.graphs(_at(shapes, inputs, n))[1] for n in lengths]
+    masks, proved, rest = frozenset[str](), _possible_anchors(whole, inputs), None
+    for n in lengths:  # the first one decides of most models that it cannot be padded
+        shorter = source.graphs(_at(shapes, inputs, n))[1]
+        masks, proved, outputs = _proved((shorter, whole), dimension, inputs, proved)
+        if rest is not None and outputs != rest:
+            raise UsageError(f"'{dimension}' {_PROBLEM}: its outputs have other axes", _HINT)
+        rest = outputs
+    assert rest is not None
+    anchors = tuple(anchor for _, anchor in proved) if masks else ()
+    return Padding(
+        dimension, inputs, _named(imported, rest), tuple(sorted(masks)), anchors, min(lengths)
+    )
+
+
+Assumptions = list[tuple[frozenset[str], Anchor]]
+"""Which inputs are masks, and where they are 1: the weakest assumptions first."""
+
+
+def _proved(
+    graphs: tuple[Graph, Graph], dimension: str, inputs: Mapping[str, int], some: Assumptions
+) -> tuple[frozenset[str], Assumptions, Axes]:
+    """The first masks of `some` with which padding is proved, all their anchors, and the axes.
+
+    Raises the UsageError of the last of them where none is enough.
+    """
+    found: Assumptions = []
+    axes: Axes = {}
     error = UsageError(f"'{dimension}' {_PROBLEM}", _HINT)
-    for masks in _possible_masks(whole, inputs):
-        proved: dict[Anchor, Axes] = {}
-        for anchor in ANCHORS if masks else ANCHORS[:1]:
-            if anchor == "all" and proved:
-                continue  # it follows from the others
-            try:
-                found = [output_axes((g, whole), dimension, inputs, masks, anchor) for g in shorter]
-            except UsageError as reason:
-                error = reason
-            else:
-                proved[anchor] = found[0]
-        if proved:
-            outputs = _named(imported, next(iter(proved.values())))
-            anchors = tuple(proved) if masks else ()
-            return Padding(dimension, inputs, outputs, tuple(sorted(masks)), anchors, min(lengths))
-    raise error
+    for masks, anchor in some:
+        if found and (masks != found[0][0] or anchor == "all"):
+            continue  # it follows from the others
+        try:
+            axes = output_axes(graphs, dimension, inputs, masks, anchor)
+        except UsageError as reason:
+            error = reason
+        else:
+            found.append((masks, anchor))
+    if not found:
+        raise error
+    return found[0][0], found, axes
 
 
 def _batchable(source: Source, dimension: str, shapes: Shapes) -> Padding:
@@ -267,6 +289,13 @@ def _require_outputs(imported: Graph, prepared: Graph, dimension: str) -> None:
 def _named(imported: Graph, axes: Axes) -> Axes:
     """`axes` by the names of outputs in the file."""
     return {imported.output_names.get(name, name): found for name, found in axes.items()}
+
+
+def _possible_anchors(graph: Graph, inputs: Mapping[str, int]) -> Assumptions:
+    found: Assumptions = []
+    for masks in _possible_masks(graph, inputs):
+        found += [(masks, anchor) for anchor in (ANCHORS if masks else ANCHORS[:1])]
+    return found
 
 
 def _possible_masks(graph: Graph, inputs: Mapping[str, int]) -> list[frozenset[str]]:
