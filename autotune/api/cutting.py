@@ -91,7 +91,7 @@ def sources_of(
     except NotCompilable as error:
         refusal = error
     missing: AutotuneError | None = _missing(refusal) if fallback else refusal
-    if missing is not None and not has_control(read_outline(model).graph):
+    if missing is not None and not _may_be_decided(model):
         raise missing
     try:
         cuts = _cuts(model, variants, bound, ask=declared_types if missing is None else nobody)
@@ -105,6 +105,12 @@ def sources_of(
         raise missing
     networks = tuple(network for cut in cuts for network in cut.networks)
     return Sources(unified(networks) if len(networks) > 1 else networks, cuts)
+
+
+def _may_be_decided(model: Path) -> bool:
+    """Whether a model has branches or bodies, which can be compiled though data decide."""
+    proto = read_outline(model)
+    return any(map(has_control, (proto.graph, *proto.functions)))
 
 
 def _missing(refusal: NotCompilable) -> MissingDependency | None:

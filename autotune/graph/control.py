@@ -17,7 +17,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+    helper,
+    inliner,
+    numpy_helper,
+)
 
 from autotune.graph.constant_values import MOST_ELEMENTS
 from autotune.graph.cuts import Control, Cut
@@ -60,7 +69,20 @@ class _Outer:
         return type_of(kind) if kind.tensor_type.elem_type else None
 
 
-def has_control(graph: GraphProto) -> bool:
+def without_decided_functions(model: ModelProto) -> ModelProto:
+    """The model with its functions inlined where one of them has a node that data may decide.
+
+    y = my.Function(x)      ->  c = Greater(x, 0); y = If(c) {then} {else}
+    """
+    if not any(map(has_control, model.functions)):
+        return model
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception:  # a fault of the package, or of the model: the calls stay
+        return model
+
+
+def has_control(graph: GraphProto | FunctionProto) -> bool:
     """Whether a graph has a node that data may decide."""
     return any(node.op_type in CONTROL for node in graph.node)
 

@@ -18,7 +18,7 @@ from onnx import ValueInfoProto
 
 from autotune.errors import AutotuneError, ModelError
 from autotune.graph.constant_values import Constants
-from autotune.graph.control import CONTROL, control_of, static_types
+from autotune.graph.control import CONTROL, control_of, static_types, without_decided_functions
 from autotune.graph.cut_cost import SMALL, is_worth_a_cut
 from autotune.graph.cuts import Control, Cut, Outside, Segment
 from autotune.graph.ir import Array
@@ -55,6 +55,8 @@ def cut_model(
     errors: see `network.build_network`.
     """
     model = load_model(path, shapes, random_weights, constants, compilable=False)
+    if inside and not operators and not whole:
+        model = replace(model, proto=without_decided_functions(model.proto))
     name, digest = path.stem, model_hash(path)
     cutter = _Cutter(model, name, digest, operators or {}, ask, precision)
     cutter.depth = 0 if inside else _MOST_DEPTH

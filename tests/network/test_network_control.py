@@ -137,7 +137,7 @@ def all_cuts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_branches_and_loops_compute_what_onnxruntime_does(
     seed: int, all_cuts: None, tmp_path: Path
 ) -> None:
@@ -232,6 +232,31 @@ def test_branches_inside_of_a_scan_are_decided_row_by_row(tmp_path: Path) -> Non
     decided = {step.control.op: step.n_runs for step in model.steps.decisions()}
     assert decided["Loop"] == [12]  # of two inferences, one of them profiled
     assert min(decided["If"]) > 0
+
+
+def test_branches_inside_of_a_function_are_compiled(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+    called (float[4,8] x) => (float[4,8] y) {
+      a = my.Halves (x)
+      b = Tanh (a)
+      y = my.Halves (b)
+    }
+    <domain: "my", opset_import: ["" : 17]>
+    Halves (v) => (w) {
+      s = ReduceSum <keepdims = 0> (v)
+      z = Constant <value_float = 0.0> ()
+      c = Greater (s, z)
+      w = If (c) <
+        then_branch = then () => (t) { t = Exp (v) },
+        else_branch = other () => (e) { e = Neg (v) }
+      >
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "called.onnx")
+    artifact = autotune.compile(tmp_path / "called.onnx", threads=1, fallback=False).artifact
+    model = reloaded(artifact, tmp_path)
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    for array in (np.abs(x), -np.abs(x)):
+        agree(model, tmp_path / "called.onnx", {"x": array})
 
 
 def test_branches_of_unequal_shapes_give_what_they_make(tmp_path: Path) -> None:
