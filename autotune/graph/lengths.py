@@ -126,8 +126,7 @@ def candidates(a: Shape, b: Shape, pair: Pair) -> Iterator[Places]:
 def lengths_of_constant(a: Array, b: Array, pair: Pair) -> Lengths | None:
     """Lengths of a constant at both extents; None where one is no beginning of the other."""
     if a.shape == b.shape:
-        same = a is b or a.tobytes() == b.tobytes()
-        return Lengths((a.size,), {(): _spread_of(b)}) if same and a.dtype == b.dtype else None
+        return Lengths((a.size,), {(): _spread_of(b)}) if _have_same_bits(a, b) else None
     if a.ndim != b.ndim or a.dtype != b.dtype:
         return None
     try:
@@ -137,11 +136,17 @@ def lengths_of_constant(a: Array, b: Array, pair: Pair) -> Lengths | None:
             layout = layout_of(places, a.shape, pair.n)
             axes = tuple(range(1, 2 * len(layout) - 1, 2))
             at = [slice(pair.n) if d in axes else slice(None) for d in range(whole.ndim)]
-            if np.ascontiguousarray(whole[tuple(at)]).tobytes() == part.tobytes():
+            if _have_same_bits(whole[tuple(at)], part):
                 return Lengths(layout, _values_in_regions(whole, axes, pair))
     except Refused:
         return None
     return None
+
+
+def _have_same_bits(a: Array, b: Array) -> bool:
+    """Whether arrays of one shape are equal, NaN and zeros of both signs included."""
+    one, other = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
+    return a is b or (a.dtype == b.dtype and np.array_equal(one, other))
 
 
 def _with_lengths_apart(array: Array, places: Places, extent: int) -> Array:

@@ -64,10 +64,14 @@ from autotune.te.value_ranges import (
 
 @dataclass(frozen=True)
 class Scope:
-    """What is known of the operands of node `op`; `keys`: of their names in its definition."""
+    """What is known of the operands of a node, by their names in its definition (`keys`).
+
+    `has_indices`: an index outside of a dimension is an error of its data, and is clamped for
+    safety alone.
+    """
 
     pair: Pair
-    op: str
+    has_indices: bool
     known: Mapping[str, Lengths]
     facts: Mapping[str, Facts]
     keys: Mapping[str, str]
@@ -210,7 +214,7 @@ class _View:
     def _within(self, x: Load, d: int, known: Any) -> Expr:
         """The index of a load. Those that a model gives are inside of the dimension."""
         index = x.indices[d]
-        inner = _unclamped(index, x.tensor.shape[d]) if self.scope.op in _GATHERS else None
+        inner = _unclamped(index, x.tensor.shape[d]) if self.scope.has_indices else None
         if self.scope.places(x.tensor.name)[d] is not None and inner is not None:
             index = inner
         return map_expr(index, known)
@@ -367,10 +371,6 @@ def _leak(op: str, term: Values) -> str:
     spread = "" if term.is_finite else ", or no number"
     where = f"from {term.low:.4g} to {term.high:.4g}{spread}"
     return f"a {op} over all places takes padded ones too, which are {where}"
-
-
-_GATHERS = ("Gather", "GatherElements", "GatherND")
-"""An index outside of a dimension is an error of their data: it is clamped for safety alone."""
 
 
 def _unclamped(index: Expr, extent: int) -> Expr | None:

@@ -30,6 +30,7 @@ from autotune.graph.lengths import (
     lengths_of_constant,
     places_of,
 )
+from autotune.graph.operators.table import operator_of
 from autotune.graph.padded_elements import Scope, lengths_of
 from autotune.graph.partition import Group
 from autotune.graph.row_facts import NONE, Facts
@@ -162,6 +163,7 @@ class _Proof:
             raise Refused("it is defined in another way for other lengths")
         if any(self.second[n] != names_b.get(own) for own, n in names_a.items()):
             raise Refused("its operands differ")
+        has_indices = operator_of(node.op).indexed is not None
         keys = dict(names_a)
         results = dag_a.outputs[0]
         for own in (c.name for c in dag_a.computes):
@@ -171,7 +173,7 @@ class _Proof:
             for x, y in zip(dag_a.ops, dag_b.ops, strict=True)
         }
         for a, b in zip(dag_a.computes, dag_b.computes, strict=True):
-            scope = Scope(self.pair, node.op, self.known, self.facts, keys, shapes)
+            scope = Scope(self.pair, has_indices, self.known, self.facts, keys, shapes)
             self.known[keys[a.name]] = lengths_of(a, b, scope)
             one, other = (scope.rows.made_by(op, scope.anywhere) for op in (a, b))
             self.facts[keys[a.name]] = one if one == other else NONE

@@ -71,8 +71,11 @@ def _without_values(model: ModelProto, fills: dict[str, Array]) -> dict[str, tup
 
 def replace_all(field: Any, items: Iterable[Any]) -> None:
     """Give a repeated protobuf field new contents, which may be some of its old ones."""
+    new = list(items)
+    if len(new) == len(field) and all(a is b for a, b in zip(new, field, strict=True)):
+        return  # without a copy of all weights
     copies = []
-    for item in items:
+    for item in new:
         copies.append(type(item)())
         copies[-1].CopyFrom(item)
     del field[:]
