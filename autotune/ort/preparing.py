@@ -19,9 +19,9 @@ from typing import Any
 
 from autotune.api.padding import Padding, batchable, paddable
 from autotune.errors import AutotuneError, LogMismatch
-from autotune.graph.reader.deciding import deciding_inputs
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import external_files, read_outline
+from autotune.graph.shape_inputs import inputs_bound_by_value
 from autotune.measure.frames import Message
 from autotune.measure.supervisor import Handler
 from autotune.network.artifact import Artifact
@@ -39,7 +39,7 @@ def facts_of(request: Request) -> Facts:
         [request.model, *external_files(request.model)] if isinstance(request.model, Path) else []
     )
     with model_file(request.model, request.name) as path:
-        deciding = deciding_inputs(read_outline(path))
+        deciding = inputs_bound_by_value(read_outline(path))
     found = with_log(request)
     return Facts(
         tuple(name for name in deciding if name not in request.constants),

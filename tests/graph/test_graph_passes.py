@@ -176,10 +176,10 @@ def test_passes_do_not_change_their_argument(tmp_path: Path) -> None:
 FAMILIES = Path(table.__file__).parent
 READING = (
     *("upgrades.py", "unfolding.py", "compositions.py", "standard_forms.py"),
-    "random_weights.py",
+    *("random_weights.py", "draws.py", "shape_inputs.py"),
 )
-"""What changed between opsets, what is unfolded or composed of others while reading, and how
-made-up weights are scaled."""
+"""What changed between opsets, what is unfolded or composed of others while reading, how made-up
+weights are scaled, what bounds random numbers keep, and which operands of the file are shapes."""
 
 
 def test_no_table_of_operators_outside_of_their_records() -> None:
