@@ -217,7 +217,7 @@ def cancelling() -> ModelProto:
 
 @pytest.mark.parametrize(
     ("proto", "precision", "hint"),
-    [(far_apart(1e5), "f16", "--precision bf16"), (cancelling(), "bf16", "--precision f16")],
+    [(far_apart(1e5), "f16", "precision='bf16'"), (cancelling(), "bf16", "precision='f16'")],
     ids=["beyond 65504", "beyond the digits of bfloat16"],
 )
 def test_a_precision_too_narrow_is_refused(
