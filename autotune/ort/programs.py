@@ -178,23 +178,32 @@ class Programs:
         arrays: dict[str, Any] = {name: feed.get(name) for name in self._inputs}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             return None
-        key = self._key(arrays)
-        with self._lock:
-            if not self._is_known:
-                self._example = _copied(arrays)
-                return None
-            entry = self._entry(key, arrays)
-            if entry.contest is not None or entry.state is State.ONNXRUNTIME:
-                if len(self._runs) < _MOST_KEYS:
-                    self._runs[key] = entry.contest
-                return entry.contest
-            entry.n_calls += 1
-            is_wanted = entry.example is None and self._is_wanted(entry)
-            if is_wanted:
-                entry.example = _copied(arrays)
+        # a call never waits for the background, whose lock a forked child would never get
+        if not self._lock.acquire(blocking=self.setting.mode is Mode.WAIT):
+            return None
+        try:
+            is_wanted = self._noted(self._key(arrays), arrays)
+        finally:
+            self._lock.release()
         if is_wanted:
             self._work()
-        return self._runs.get(key)
+        return self._runs.get(self._key(arrays))
+
+    def _noted(self, key: Key, arrays: Mapping[str, NDArray[Any]]) -> bool:
+        """Count a call. Gives whether there is work for it."""
+        if not self._is_known:
+            self._example = _copied(arrays)
+            return False
+        entry = self._entry(key, arrays)
+        if entry.contest is not None or entry.state is State.ONNXRUNTIME:
+            if len(self._runs) < _MOST_KEYS:
+                self._runs[key] = entry.contest
+            return False
+        entry.n_calls += 1
+        if entry.example is not None or not self._is_wanted(entry):
+            return False
+        entry.example = _copied(arrays)
+        return True
 
     def _extents(self, arrays: Mapping[str, NDArray[Any]]) -> Extents | None:
         shapes = {n: a.shape for n, a in arrays.items() if n not in self._deciding}
