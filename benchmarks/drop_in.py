@@ -26,8 +26,8 @@ import numpy as np
 from benchmarks.results import FOLDER, append_row
 
 FIELDS = (
-    "client", "sessions", "first_theirs_s", "first_ours_s", "theirs_ms", "ours_ms", "ratio",
-    "compiled", "shapes", "equal", "outside",
+    "client", "machine", "sessions", "first_theirs_s", "first_ours_s", "theirs_ms", "ours_ms",
+    "ratio", "compiled", "shapes", "equal", "outside",
 )  # fmt: skip
 _ROUNDS, _BLOCK_S = 7, 1.0
 _PAUSE_S = 0.2
@@ -228,7 +228,7 @@ def _settled(call: Callable[[], Any], sessions: list[Any], seconds: float) -> An
     }
 
 
-def measured(name: str, wait_s: float) -> dict[str, str] | None:
+def measured(name: str, machine: str, wait_s: float) -> dict[str, str] | None:
     """A row of the table; None where the client cannot be run."""
     theirs, ours = _Process(name, False), _Process(name, True)
     try:
@@ -246,8 +246,9 @@ def measured(name: str, wait_s: float) -> dict[str, str] | None:
         ours.end()
     theirs_s, ours_s = map(statistics.median, times)
     answers = {first[0]["answer"], first[1]["answer"], settled["answer"]}
+    first_s = [f"{found['first_s']:.2f}" for found in first]
     figures = (
-        name, settled["sessions"], f"{first[0]['first_s']:.2f}", f"{first[1]['first_s']:.2f}",
+        name, machine, settled["sessions"], *first_s,
         f"{1e3 * theirs_s:.2f}", f"{1e3 * ours_s:.2f}", f"{ours_s / theirs_s:.3f}",
         settled["compiled"], settled["shapes"], "yes" if len(answers) == 1 else "no",
         settled["outside"],
@@ -258,16 +259,19 @@ def measured(name: str, wait_s: float) -> dict[str, str] | None:
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--wait", default=300.0, help="Seconds for what is compiled, at most.")
+@click.option("--machine", default="", help="What the rows call this machine.")
 @click.option("--child", hidden=True)
 @click.option("--ours", is_flag=True, hidden=True)
 @click.option("-o", "output", type=click.Path(path_type=Path), default=FOLDER / "drop_in.csv")
-def main(names: tuple[str, ...], wait: float, child: str | None, ours: bool, output: Path) -> None:
+def main(
+    names: tuple[str, ...], wait: float, machine: str, child: str | None, ours: bool, output: Path
+) -> None:
     """Time clients of onnxruntime with and without autotune."""
     if child:
         _serve(child, ours)
         return
     for name in names or CLIENTS:
-        row = measured(name, wait)
+        row = measured(name, machine, wait)
         if row is None:
             click.echo(f"{name}: not installed, or does not run", err=True)
             continue

@@ -40,7 +40,7 @@ def main(check: bool) -> None:
 
 def pages(folder: Path) -> dict[str, str]:
     """Text of every page by its file name, from the CSV files in `folder`."""
-    machines, kernels, networks, untuned, operators, sparse, low, real, shapes, artifacts = (
+    machines, kernels, networks, untuned, operators, sparse, low, real, shapes, artifacts, drop = (
         read_rows(folder / f"{name}.csv") for name in _TABLES
     )
     return {
@@ -53,6 +53,7 @@ def pages(folder: Path) -> dict[str, str]:
         "low_precision.md": _page("Low precision", _LOW_PRECISION, _low_precision(low)),
         "real_models.md": _page("Real models", _REAL_MODELS, _real_models(real)),
         "shapes.md": _page("Several shapes", _SHAPES, _shapes(shapes, artifacts)),
+        "drop_in.md": _page("Unmodified clients", _DROP_IN, _drop_in(drop)),
         "../conformance.md": _conformance(folder),
     }
 
@@ -223,6 +224,12 @@ def _real_cells(row: Row, is_export: bool) -> list[str]:
     return [name, row["what"], bound, row["tasks"], outside, *numbers]
 
 
+def _drop_in(rows: list[Row]) -> Iterator[str]:
+    keys = ["client", "machine", "first_theirs_s", "first_ours_s", "theirs_ms", "ours_ms", "ratio"]
+    keys += ["sessions", "compiled", "shapes", "equal", "outside"]
+    yield markdown([key.replace("_", " ") for key in keys], _cells(rows, keys))
+
+
 def _shapes(rows: list[Row], artifacts: list[Row]) -> Iterator[str]:
     if not rows:
         yield "Nothing is measured yet."
@@ -266,7 +273,7 @@ def _grouped(rows: Iterable[Row], *keys: str) -> list[tuple[tuple[str, ...], lis
 
 _TABLES = (
     "machines", "kernels", "networks", "untuned_networks", "operators", "sparse", "low_precision",
-    "real_models", "shapes", "shapes_artifacts",
+    "real_models", "shapes", "shapes_artifacts", "drop_in",
 )  # fmt: skip
 _ISA = {"avx512": "AVX-512", "avx2": "AVX2"}
 
@@ -330,6 +337,17 @@ runs in ONNX Runtime ([how](../fallback.md)).
 
     python -m benchmarks.exports FOLDER              # where PyTorch is installed
     python -m benchmarks.real_models FOLDER WHEELS
+"""
+
+_DROP_IN = """
+Packages of PyPI that carry models and import onnxruntime, as they are, in two processes: one with
+ONNX Runtime, one after `autotune.install()` ([drop-in](../drop-in.md)), both at their own settings.
+*first*: from the making of the client's objects to the end of its first call. The others are
+medians of calls of the client as a whole, in turns, after everything that it calls was compiled or
+given up; *ratio* is ours over theirs. *compiled*: of so many shapes of its sessions. *equal*:
+whether it gives the same. *outside*: why sessions stay ONNX Runtime's.
+
+    python -m benchmarks.drop_in
 """
 
 _SHAPES = """
