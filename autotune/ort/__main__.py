@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
             _begin([script, *args])
             sys.path[0] = str(Path(script).resolve().parent)
             runpy.run_path(script, run_name="__main__")
-        case [("-h" | "--help"), *_]:
+        case ["-h", *_]:
             sys.stdout.write(f"{__doc__}\n")
         case _:
             return _refused("nothing to run")

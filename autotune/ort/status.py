@@ -95,5 +95,7 @@ def _text(shape: ShapeStatus) -> str:
     extents = ", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in shape.shapes.items())
     values = "".join(f", {name} = {value}" for name, value in shape.values.items())
     ratio = "" if shape.ratio is None else f", {shape.ratio:.2f} x ONNX Runtime's time"
+    if shape.ratio is not None and shape.ratio > 1.0 and shape.state == "compiled":
+        ratio += ", which answers"
     reason = f": {shape.reason}" if shape.reason else ""
     return f"  {extents}{values}: {shape.state}{ratio}{reason}"

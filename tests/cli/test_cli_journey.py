@@ -297,7 +297,7 @@ def test_wrong_numbers_write_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def wrong(*_: object) -> float:
+    def wrong(*_: object, **__: object) -> float:
         raise WrongNumbers("output 'y' differs", "a bug")
 
     monkeypatch.setattr("autotune.api.compiling.check_model", wrong)

@@ -126,7 +126,7 @@ def test_threads_default_to_what_was_tuned_but_not_more_than_cores() -> None:
         ({"z": vector()}, "'z'", "'x'"),
         ({"x": vector(), "z": vector()}, "'z'", "'x'"),
         ({"x": vector().astype(np.float64)}, "float64, expected float32", "astype"),
-        ({"x": vector().reshape(-1)}, r"\(96,\), expected \(2, 48\)", "--shape"),
+        ({"x": vector().reshape(-1)}, r"\(96,\), expected \(2, 48\)", "`shapes`"),
         ({"x": [1, 2]}, "list", "asarray"),
     ],
 )
