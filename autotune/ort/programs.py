@@ -43,6 +43,8 @@ _MOST_KEYS = 4096
 """Shapes that are told apart without looking for their bucket."""
 _MOST_APART = 2e-2
 """Of the largest value: what differs more from ONNX Runtime's is not taken."""
+_OUTSIDE = "nodes run in ONNX Runtime"
+"""What `compile` notes of nodes that are not compiled; lines with their reasons follow it."""
 _CHANGED = "its file has changed since the session was made"
 _UNKNOWN: Any = object()
 
@@ -466,10 +468,10 @@ class Programs:
 
     def _warn(self) -> None:
         """Say once what stays outside."""
-        outside = [text for text in self.notes if "ONNX Runtime" in text]
+        outside = [text.strip() for text in self.notes if _OUTSIDE in text or text[:1] == " "]
         if outside and not self._is_warned:
             self._is_warned = True
-            LOGGER.warning("%s: %s", self.request.name, "; ".join(self.notes[:4]))
+            LOGGER.warning("%s: %s", self.request.name, " ".join(outside))
 
 
 def _is_open(shape: Sequence[Any]) -> bool:
