@@ -2,7 +2,7 @@
 
     background().notify(programs)       # it has work; `programs.take(answer)` gets the results
 
-It is started when there is work, takes the processor time that others leave (`nice` 19), and ends
+It is started when there is work, takes the processor time that others leave (`nice` 10), and ends
 when there has been none for a while, and with this process. It does one job at a time.
 """
 
@@ -17,7 +17,8 @@ from typing import Protocol
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
 from autotune.ort.request import Facts, Failure, Job, Prepared, answered
 
-_NICENESS = 19
+_NICENESS = 10
+"""A tenth of a core that others keep busy: enough to end, and all of a core that is idle."""
 _SERVE = "autotune.ort.preparing:serve"
 _START_TIMEOUT_S = 120.0
 _JOB_TIMEOUT_S = 4 * 3600.0
