@@ -116,7 +116,7 @@ def _voicefilter() -> Callable[[], Any]:
     voice = (0.1 * rng.standard_normal(32000)).astype(np.float32)
     filtered = voicefilter_lite.StreamingVoiceFilter()
     filtered.set_enrollment(voice)
-    hop = filtered.hp.hop
+    hop = filtered.hp.hop_length
     return lambda: filtered.step(voice[:hop]).shape
 
 
@@ -146,7 +146,10 @@ class _Process:
         """The answer to a command, as `_serve` gives it; None where the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(command, file=self._process.stdin, flush=True)
+        try:
+            print(command, file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            return None
         for line in self._process.stdout:  # clients print as they like
             if line.startswith(_MARK):
                 return json.loads(line[len(_MARK) :])
