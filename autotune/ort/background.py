@@ -8,6 +8,7 @@ when there has been none for a while, and with this process. It does one job at 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -17,6 +18,7 @@ from typing import Protocol
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
 from autotune.ort.request import Facts, Failure, Job, Prepared, answered
 
+LOGGER = logging.getLogger("autotune")
 _NICENESS = 10
 """A tenth of a core that others keep busy: enough to end, and all of a core that is idle."""
 _SERVE = "autotune.ort.preparing:serve"
@@ -64,10 +66,13 @@ class Background:
                         self._child.kill()
                         self._condition.wait_for(lambda: bool(self._waiting))
                 worker = self._waiting.pop(0)()
-            job = worker.next_job() if worker is not None else None
-            if worker is not None and job is not None:
-                worker.take(job, self._answer(job))
-                self.notify(worker)
+            try:
+                job = worker.next_job() if worker is not None else None
+                if worker is not None and job is not None:
+                    worker.take(job, self._answer(job))
+                    self.notify(worker)
+            except Exception:  # one session's fault leaves it as it is, and the others theirs
+                LOGGER.exception("nothing more is compiled for a session")
             del worker  # it may be forgotten while this thread waits
 
     def _answer(self, job: Job) -> Facts | Prepared | Failure:

@@ -72,10 +72,6 @@ class Contest:
         if not self._turns and all(self._times):
             self._decide()
 
-    def fail(self) -> None:
-        """The compiled network could not compute a call that it was made for."""
-        self.is_ours, self.n_defeats = False, _MOST_DEFEATS
-
     def _decide(self) -> None:
         ratio: Any = self.ratio
         self.is_ours = ratio <= 1.0

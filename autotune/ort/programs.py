@@ -152,7 +152,7 @@ class Programs:
 
     def models(self) -> list[Run]:
         """What is compiled and answers."""
-        return [known.run for known in list(self._runs.values()) if known is not None]
+        return [known.contest.run for known in self.entries() if known.contest is not None]
 
     def entries(self) -> list[Entry]:
         """What is known of every shape, in the order in which they came."""
@@ -424,16 +424,21 @@ class Programs:
             self._runs[key] = entry.contest
             if not self._open and not self._deciding:
                 self._only = entry.contest
-            compiled = [k for k, run in self._runs.items() if run is not None]
+            compiled = [at for at, known in self._entries.items() if known.contest is not None]
             if len(compiled) > self.setting.most_shapes:
-                del self._runs[compiled[0]], self._entries[compiled[0]]
+                self._forget(self._entries.pop(compiled[0]).contest)
 
     def lose(self, contest: Contest) -> None:
         """Let ONNX Runtime answer what it has been faster at again and again."""
-        key = next((k for k, known in self._runs.items() if known is contest), None)
+        self._only = None
+        key = next((at for at, known in self._entries.items() if known.contest is contest), None)
         if key is not None:
-            self._only = None
             self._refuse(key, f"compiled it takes {contest.ratio or 0.0:.2f} x the time")
+
+    def _forget(self, contest: Contest | None) -> None:
+        """Look again for what computes the calls of a contest: a bucket has many."""
+        for at in [at for at, known in self._runs.items() if known is contest]:
+            del self._runs[at]
 
     def _leave(self, key: Key | None, reason: str) -> None:
         if key is None:
@@ -446,12 +451,10 @@ class Programs:
         LOGGER.info("%s: ONNX Runtime answers: %s", self.request.name, reason)
         with self._lock:
             entry = self._entries[key]
-            entry.state, entry.reason, entry.example, entry.run = (
-                State.ONNXRUNTIME,
-                reason,
-                None,
-                None,
-            )
+            if entry.contest is not None:
+                self._forget(entry.contest)
+            entry.state, entry.reason = State.ONNXRUNTIME, reason
+            entry.example = entry.run = entry.contest = None
             self._runs[key] = None
         if not self._open and not self._deciding:
             self.give_up(reason)

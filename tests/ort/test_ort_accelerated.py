@@ -134,6 +134,31 @@ def test_lengths_and_batches_are_rounded_up(tmp_path: Path, compile: str) -> Non
     assert [s.state for s in status.shapes] == ["compiled", "compiled"], str(status)
 
 
+def test_a_bucket_is_one_of_the_most_shapes_and_can_lose_all_its_calls(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(masked_attention(), path)
+    session = Session(path, threads=1, compile="wait", most_shapes=2)
+
+    def call(length: int) -> None:
+        x = np.ones((1, length, 8), np.float32)
+        feed = {"x": x, "mask": np.ones((1, length), np.int64)}
+        np.testing.assert_allclose(session.run(None, feed)[0], x, rtol=1e-5)
+
+    def states() -> list[str]:
+        return [shape.state for shape in session.autotune_status().shapes]
+
+    for length in (7, 13, 14, 15, 16, 25, 26, 27, 13, 28):  # buckets of 16 and 32 beside the first
+        call(length)
+    assert states() == ["compiled"] * 2
+    programs = session._programs
+    for contest in list({id(c): c for c in programs._runs.values() if c is not None}.values()):
+        programs.lose(contest)
+    for length in (13, 14, 28):
+        call(length)
+    assert states() == ["onnxruntime"] * 2
+    assert session.models() == ()
+
+
 def masked_attention() -> onnx.ModelProto:
     text = (
         HEAD
