@@ -38,6 +38,10 @@ class Library:
         sections = (s for data in self._objects for s in _object(data).sections())
         return sum(s.size() for s in sections if s.is_text())
 
+    def has(self, symbol: str) -> bool:
+        """Whether an object defines the function."""
+        return bool(self._engine.get_function_address(symbol))
+
     def address(self, symbol: str) -> int:
         """Address of a function; raises CodegenError when no object defines it."""
         found = int(self._engine.get_function_address(symbol))

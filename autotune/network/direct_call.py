@@ -7,7 +7,7 @@ Python only fetches NumPy's description of every array (`__array_struct__`, a ca
 compares it with what the network expects, writes addresses into the network's table, and runs it
 without the interpreter's lock. It uses five documented functions of CPython and the array interface
 protocol. Whatever is not exactly as expected, it leaves alone: another dtype, shape or order,
-read-only outputs, outputs that overlap another array.
+read-only outputs, outputs that overlap another array. The code is in the artifact (`direct_ir`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol, TypeAlias
 
-import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled
 from autotune.codegen.team import Team
 from autotune.network.artifact import Endpoint
+from autotune.network.direct_ir import API
 
 Array = NDArray[Any]
 DirectCall: TypeAlias = "Callable[[Any, Any], dict[str, Array] | None]"
@@ -41,11 +39,7 @@ _KINDS = "fiub"
 _ARRAYS = {np.ndarray}
 """What outputs are written to; of subclasses, the usual way knows more."""
 
-_HEAD, _RECORD = 5, 8
-"""Words of a plan before its arrays, and of each array."""
-_NAME = "autotune_direct"
-
-_API = ("PyTuple_GetItem", "PyCapsule_GetPointer", "PyEval_SaveThread", "PyEval_RestoreThread")
+_NATIVE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class Locked(Protocol):
@@ -58,21 +52,23 @@ def direct_call(
     inputs: Sequence[Endpoint],
     outputs: Sequence[Endpoint],
     memories: Sequence[Recycled],
-    network: tuple[int, int, int],
+    code: tuple[int, int],
+    n_threads: int,
+    table: int,
     arena: Locked,
     team: Team,
 ) -> DirectCall | None:
     """A call of the network; None for one that copies or converts inputs or outputs.
 
-    `memories`: give arrays for outputs. `network`: addresses of the entry and of its table, and the
-    number of threads. `arena`: its lock is held during an inference.
+    `memories`: give arrays for outputs. `code`: addresses of `DIRECT` and of the entry. `table`:
+    address of what an inference works in, whose `arena` is locked during it.
     """
-    ends = (*inputs, *outputs)
-    native = _native() if outputs and all(map(_is_direct, ends)) else None
-    if native is None:
+    api = _api()
+    if not outputs or not all(map(_is_direct, (*inputs, *outputs))) or api is None:
         return None
-    plan = _Plan(network, inputs, outputs)
-    address = ctypes.c_void_p(plan.words.ctypes.data)
+    native = _NATIVE(code[0])
+    plan = _Plan((code[1], n_threads), api, inputs, outputs)
+    address, table_address = map(ctypes.c_void_p, (plan.words.ctypes.data, table))
     pick_inputs, pick_outputs = _picker(inputs), _picker(outputs)
     names, is_plain = [end.name for end in outputs], len(inputs) == len(outputs) == 1
     described = attrgetter("__array_struct__")
@@ -106,7 +102,7 @@ def direct_call(
             else:
                 capsules = tuple(map(described, (*arrays, *results)))
             with arena.lock:
-                is_left = native(capsules, address)
+                is_left = native(capsules, address, table_address)
         except (KeyError, AttributeError, TypeError):  # a closer look says what is wrong
             return None
         if is_left:
@@ -140,17 +136,18 @@ def _picker(ends: Sequence[Endpoint]) -> Callable[[Any], Any]:
 
 
 class _Plan:
-    """What machine code has to know, as `_ir` says: the network, and what its arrays are like."""
+    """What machine code has to know, as `direct_ir` says: the network and what its arrays are."""
 
     def __init__(
         self,
-        network: tuple[int, int, int],
+        network: tuple[int, int],
+        api: tuple[int, ...],
         inputs: Sequence[Endpoint],
         outputs: Sequence[Endpoint],
     ) -> None:
         ends = [(end, _READ) for end in inputs] + [(end, _WRITTEN) for end in outputs]
         self.shapes = [np.array(end.shape or (0,), np.int64) for end, _ in ends]
-        words = [*network, len(ends), len(inputs)]
+        words = [*network, len(ends), len(inputs), *api]
         for (end, flags), shape in zip(ends, self.shapes, strict=True):
             words += _record(end, flags, shape)
         self.words = np.array(words, np.int64)
@@ -166,144 +163,13 @@ def _record(end: Endpoint, flags: int, shape: Array) -> list[int]:
     dtype = end.numpy_dtype
     n_bytes = int(np.prod(end.shape, dtype=np.int64)) * dtype.itemsize
     kind = ord(dtype.kind)
-    return [end.base, flags, kind, dtype.itemsize, len(end.shape), shape.ctypes.data, n_bytes, 0]
+    return [end.base, flags, kind, dtype.itemsize, len(end.shape), shape.ctypes.data, n_bytes]
 
 
-@cache
-def _native() -> Callable[[tuple[Any, ...], ctypes.c_void_p], int] | None:
-    """The function of machine code; None in an interpreter that does not show its own."""
+def _api() -> tuple[int, ...] | None:
+    """Addresses of the functions of CPython that the code calls; None where it hides them."""
     try:
-        functions = [getattr(ctypes.pythonapi, name) for name in (*_API, "PyErr_Clear")]
+        functions = [getattr(ctypes.pythonapi, name) for name in API]
     except AttributeError:
         return None
-    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=2, reloc="pic")
-    module = llvm.parse_assembly(_ir(machine.triple, [a or 0 for a in addresses]))
-    module.verify()
-    library = Library((bytes(machine.emit_object(module)),))
-    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
-    function = kind(library.address(_NAME))
-    function.library = library  # type: ignore[attr-defined]  # keeps the code alive
-    return function
-
-
-def _ir(triple: str, addresses: Sequence[int]) -> str:
-    """LLVM IR of `i32 autotune_direct(tuple of capsules, plan)`: 0 where the network has run.
-
-    A plan is `entry, table, n_threads, n_arrays, n_inputs`, then a record for each array: `slot,
-    flags, kind, itemsize, rank, address of the shape, bytes`, and room for the address. A capsule
-    has a `PyArrayInterface`: `i32 two, i32 rank, i8 kind, i32 itemsize, i32 flags, ptr shape,
-    ptr strides, ptr data`.
-    """
-    item, pointer, save, restore, clear = (f"inttoptr (i64 {a} to ptr)" for a in addresses)
-    return f"""target triple = "{triple}"
-define i32 @{_NAME}(ptr %capsules, ptr %plan) {{
-start:
-  {_field("entry", "ptr", "plan", 0)}
-  {_field("table", "ptr", "plan", 8)}
-  {_field("n_threads", "i64", "plan", 16)}
-  {_field("n", "i64", "plan", 24)}
-  {_field("n_inputs", "i64", "plan", 32)}
-  %records = getelementptr i64, ptr %plan, i64 {_HEAD}
-  br label %array
-array:
-  %i = phi i64 [ 0, %start ], [ %i_next, %alone ]
-  %capsule = call ptr {item}(ptr %capsules, i64 %i)
-  %no_item = icmp eq ptr %capsule, null
-  br i1 %no_item, label %failed, label %open
-open:
-  %given = call ptr {pointer}(ptr %capsule, ptr null)
-  %no_capsule = icmp eq ptr %given, null
-  br i1 %no_capsule, label %failed, label %compare
-compare:
-  %at = mul i64 %i, {_RECORD}
-  %record = getelementptr i64, ptr %records, i64 %at
-  {_field("slot", "i64", "record", 0)}
-  {_field("flags", "i64", "record", 8)}
-  {_field("kind", "i64", "record", 16)}
-  {_field("itemsize", "i64", "record", 24)}
-  {_field("rank", "i64", "record", 32)}
-  {_field("shape", "ptr", "record", 40)}
-  {_field("n_bytes", "i64", "record", 48)}
-  {_field("g_two", "i32", "given", 0)}
-  {_field("g_rank32", "i32", "given", 4)}
-  {_field("g_kind8", "i8", "given", 8)}
-  {_field("g_itemsize32", "i32", "given", 12)}
-  {_field("g_flags32", "i32", "given", 16)}
-  {_field("g_shape", "ptr", "given", 24)}
-  {_field("g_data", "i64", "given", 40)}
-  %g_rank = sext i32 %g_rank32 to i64
-  %g_kind = zext i8 %g_kind8 to i64
-  %g_itemsize = sext i32 %g_itemsize32 to i64
-  %g_flags = zext i32 %g_flags32 to i64
-  %has = and i64 %g_flags, %flags
-  %c0 = icmp eq i32 %g_two, 2
-  %c1 = icmp eq i64 %g_rank, %rank
-  %c2 = icmp eq i64 %g_kind, %kind
-  %c3 = icmp eq i64 %g_itemsize, %itemsize
-  %c4 = icmp eq i64 %has, %flags
-  %c01 = and i1 %c0, %c1
-  %c23 = and i1 %c2, %c3
-  %c234 = and i1 %c23, %c4
-  %is_like = and i1 %c01, %c234
-  br i1 %is_like, label %extents, label %left
-extents:
-  %d = phi i64 [ 0, %compare ], [ %d_next, %extent ]
-  %all_equal = icmp eq i64 %d, %rank
-  br i1 %all_equal, label %take, label %extent
-extent:
-  %want_at = getelementptr i64, ptr %shape, i64 %d
-  %have_at = getelementptr i64, ptr %g_shape, i64 %d
-  %want = load i64, ptr %want_at
-  %have = load i64, ptr %have_at
-  %d_next = add i64 %d, 1
-  %is_equal = icmp eq i64 %want, %have
-  br i1 %is_equal, label %extents, label %left
-take:
-  %data_at = getelementptr i64, ptr %record, i64 7
-  store i64 %g_data, ptr %data_at
-  %slot_at = getelementptr i64, ptr %table, i64 %slot
-  store i64 %g_data, ptr %slot_at
-  %end = add i64 %g_data, %n_bytes
-  %is_input = icmp ult i64 %i, %n_inputs
-  br i1 %is_input, label %alone, label %others
-others:
-  %k = phi i64 [ 0, %take ], [ %k_next, %other ]
-  %no_more = icmp eq i64 %k, %i
-  br i1 %no_more, label %alone, label %other
-other:
-  %k_at = mul i64 %k, {_RECORD}
-  %k_record = getelementptr i64, ptr %records, i64 %k_at
-  {_field("k_bytes", "i64", "k_record", 48)}
-  {_field("k_data", "i64", "k_record", 56)}
-  %k_end = add i64 %k_data, %k_bytes
-  %is_before = icmp ult i64 %g_data, %k_end
-  %is_after = icmp ult i64 %k_data, %end
-  %overlaps = and i1 %is_before, %is_after
-  %k_next = add i64 %k, 1
-  br i1 %overlaps, label %left, label %others
-alone:
-  %i_next = add i64 %i, 1
-  %is_last = icmp eq i64 %i_next, %n
-  br i1 %is_last, label %run, label %array
-run:
-  %state = call ptr {save}()
-  call void %entry(ptr %table, i64 %n_threads)
-  call void {restore}(ptr %state)
-  ret i32 0
-failed:
-  call void {clear}()
-  ret i32 1
-left:
-  ret i32 1
-}}"""
-
-
-def _field(name: str, kind: str, base: str, offset: int) -> str:
-    """Load a field that lies `offset` bytes after `base`."""
-    return (
-        f"%{name}_p = getelementptr i8, ptr %{base}, i64 {offset}\n"
-        f"  %{name} = load {kind}, ptr %{name}_p"
-    )
+    return tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)

@@ -2,6 +2,7 @@
 
     autotune_run(ptr table, i64 n_threads)       one inference
     autotune_profile(ptr table, i64 n_threads)   the same, with the time after every kernel
+    autotune_direct(…)                           one inference on NumPy arrays: see `direct_ir`
 
 `table` holds 64-bit addresses: the network's bases (arena, constants, bound inputs and outputs),
 then `SYNC_BYTES` of zeroed memory for the barrier, then an array for `len(launches) + 1` times in
@@ -20,9 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import llvmlite.binding as llvm
-
 from autotune.codegen.barrier import barrier_ir
+from autotune.network.direct_ir import direct_ir
 from autotune.target import Target
 from autotune.target.isa import Isa
 
@@ -63,6 +63,8 @@ def compile_entry(launches: Sequence[Launch], n_bases: int, target: Target) -> b
 
     It contains `UNSEALED` once.
     """
+    import llvmlite.binding as llvm  # whoever runs networks imports this module without it
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
@@ -89,6 +91,7 @@ def entry_ir(launches: Sequence[Launch], n_bases: int, triple: str, isa: Isa) ->
             *_timed(launches, n_bases),
             _main(RUN, "alone", "team"),
             _main(PROFILE, "timed", "timed"),
+            direct_ir(),
         ]
     )
 

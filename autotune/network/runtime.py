@@ -42,6 +42,7 @@ from autotune.network.arguments import (
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo, Split, require_features
 from autotune.network.blocks import Blocks
 from autotune.network.direct_call import direct_call
+from autotune.network.direct_ir import DIRECT
 from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
 from autotune.target import require_cores, usable_cores
 from autotune.units import format_bytes
@@ -126,9 +127,19 @@ class Model:
         self._others = tuple(Model(other, n_threads, self._memory) for other in artifact.others)
         self._telling, self._by_shape = telling_shapes(artifact)
         self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
-        network = entry, self._table_address, self.n_threads
-        ends = artifact.inputs, artifact.outputs
-        self._direct = direct_call(*ends, self._outputs, network, self._memory, self._team)
+        self._direct = None
+        if self._library.has(DIRECT):  # files of earlier versions lack it
+            code = self._library.address(DIRECT), entry
+            self._direct = direct_call(
+                artifact.inputs,
+                artifact.outputs,
+                self._outputs,
+                code,
+                self.n_threads,
+                self._table_address,
+                self._memory,
+                self._team,
+            )
 
     @property
     def variants(self) -> tuple[Model, ...]:
