@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from autotune.api.choosing import tuned_latencies
 from autotune.api.compiling import Compiled
@@ -15,11 +15,39 @@ from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.noise import read_usage
 from autotune.network import bench as network_bench
 from autotune.network.artifact import Tuned
-from autotune.network.baselines import BASELINES, Runner, baseline, wide_inputs
+from autotune.network.baselines import (
+    BASELINES,
+    Runner,
+    baseline,
+    baselines_of_callers,
+    wide_inputs,
+)
 from autotune.network.bench import BenchResult
+from autotune.network.callers import CallersResult, bench_callers, require_callers
 from autotune.network.oracles import Original
 from autotune.network.runtime import Model, load, model_of
 from autotune.records import best_for, read_log
+
+
+@overload
+def bench(
+    compiled: Model | Compiled | str | Path,
+    against: str | Sequence[str] = (),
+    model: ModelSource | None = None,
+    time_s: float = 2.0,
+    callers: None = None,
+) -> BenchResult: ...
+
+
+@overload
+def bench(
+    compiled: Model | Compiled | str | Path,
+    against: str | Sequence[str] = (),
+    model: ModelSource | None = None,
+    time_s: float = 2.0,
+    *,
+    callers: int,
+) -> CallersResult: ...
 
 
 def bench(
@@ -27,25 +55,35 @@ def bench(
     against: str | Sequence[str] = (),
     model: ModelSource | None = None,
     time_s: float = 2.0,
-) -> BenchResult:
+    callers: int | None = None,
+) -> BenchResult | CallersResult:
     """Time `compiled`: what `load` or `compile` gave, or the path of an artifact; at least `time_s`
     seconds per side.
 
     `against`: names of `network.baselines.BASELINES` (a string has commas between them), which run
-    the ONNX file that was compiled, or `model`, with as many threads, in turns. Raises UsageError
-    for other names, MissingDependency where one is not installed.
+    the ONNX file that was compiled, or `model`, with as many threads, in turns. `callers`: as many
+    Python threads call each side at once, and inferences per second are counted. Raises UsageError
+    for other names or numbers, MissingDependency where one is not installed.
     """
     ours = _model(compiled)
     names = _baseline_names(against)
+    if callers is not None:
+        require_callers(callers)
     if not names:
-        return _timed(ours, {}, None, time_s)
+        return _timed(ours, {}, None, time_s, callers)
     origin = ours.artifact.model_path if model is None else model
     if not origin:
         raise UsageError("what was compiled came from no file", "give the ONNX model: `model`")
     with model_file(origin) as path:
         source, fixed = _onnx_model(ours, path)
-        sides = {name: _with(fixed, baseline(name, source, ours.n_threads)) for name in names}
-        return _timed(ours, sides, source, time_s)
+        sides: dict[str, Sequence[Runner]] = {}
+        for name in names:
+            if callers is None:
+                sides[name] = [baseline(name, source, ours.n_threads)]
+            else:
+                sides |= baselines_of_callers(name, source, ours.n_threads, callers)
+        given = {name: [_with(fixed, run) for run in runs] for name, runs in sides.items()}
+        return _timed(ours, given, source, time_s, callers)
 
 
 def _model(compiled: Model | Compiled | str | Path) -> Model:
@@ -66,9 +104,18 @@ def _baseline_names(given: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _timed(ours: Model, sides: Mapping[str, Runner], source: Any, time_s: float) -> BenchResult:
+def _timed(
+    ours: Model,
+    sides: Mapping[str, Sequence[Runner]],
+    source: Any,
+    time_s: float,
+    callers: int | None,
+) -> BenchResult | CallersResult:
     wide = wide_inputs(source)
-    return network_bench.bench(ours, sides, min_s=time_s, usage=read_usage, wide=wide)
+    if callers is not None:
+        return bench_callers(ours, callers, sides, time_s, usage=read_usage, wide=wide)
+    alone = {name: run for name, (run,) in sides.items()}
+    return network_bench.bench(ours, alone, min_s=time_s, usage=read_usage, wide=wide)
 
 
 def _with(fixed: Mapping[str, Any], run: Runner) -> Runner:

@@ -16,6 +16,7 @@ from autotune.units import format_seconds
 
 if TYPE_CHECKING:
     from autotune.network.bench import BenchResult
+    from autotune.network.callers import CallersResult
     from autotune.network.profile import NetworkProfile, TaskTime
     from autotune.network.runtime import Model
 
@@ -30,6 +31,7 @@ BASELINES = ("onnxruntime", "openvino", "openvino:default")
     multiple=True,
     help="Measure these as well, in turns: onnxruntime, openvino, openvino:default. Repeatable.",
 )
+@click.option("--callers", type=int, help="Inferences per second of so many threads that call it.")
 @click.option("--per-task", is_flag=True, help="Show where the time goes, task by task.")
 @click.option(
     "--log", "log_path", type=FILE, help="Log with the latencies of tasks.  [as compiled]"
@@ -42,6 +44,7 @@ BASELINES = ("onnxruntime", "openvino", "openvino:default")
 def command(
     artifact: Path,
     against: tuple[tuple[str, ...], ...],
+    callers: int | None,
     per_task: bool,
     log_path: Path | None,
     threads: int | None,
@@ -54,6 +57,10 @@ def command(
     With --against, all run the same weights on the same random inputs with the same number of
     threads, in float32, and take turns, so that what disturbs the machine disturbs all.
 
+    With --callers, so many Python threads call one model at once, and others in the way that they
+    compute the most: OpenVINO in streams, ONNX Runtime with one session for all callers and with a
+    session of one thread for each.
+
     With --per-task, every kernel of the running network is timed, and each task is put beside the
     latency that tuning measured of it alone.
 
@@ -65,6 +72,8 @@ def command(
     names = tuple(dict.fromkeys(name for part in against for name in part))
     if per_task and names:
         raise UsageError("--per-task cannot look into others", "leave --against out")
+    if per_task and callers is not None:
+        raise UsageError("--per-task looks into single inferences", "leave --callers out")
     if log_path and not per_task:
         raise UsageError("--log is for --per-task", "add --per-task, or leave --log out")
     compiled = load(artifact, threads)
@@ -75,12 +84,14 @@ def command(
         if "openvino:default" in names:
             others += ", openvino:default in what it chooses"
         say_note(f"{_products_text(compiled.artifact.precision)} here; {others}")
-    results: list[BenchResult | NetworkProfile] = []
+    results: list[BenchResult | CallersResult | NetworkProfile] = []
     for variant in compiled.variants:
         if len(compiled.variants) > 1 and style == "text":
             put(f"{_shapes_text(variant)}:")
         if per_task:
             results.append(_profile(variant, log_path, time_s))
+        elif callers is not None:
+            results.append(bench(variant, names, model, time_s, callers=callers))
         else:
             results.append(bench(variant, names, model, time_s))
         _put_text(results[-1], style)
@@ -105,23 +116,24 @@ def _shapes_text(model: Model) -> str:
     return ", ".join(f"{name} {shape}" for name, shape in shapes)
 
 
-def _put_text(result: BenchResult | NetworkProfile, style: str) -> None:
+def _put_text(result: BenchResult | CallersResult | NetworkProfile, style: str) -> None:
     """Say what disturbed the measurement, and print it unless JSON is wanted."""
     from autotune.network.bench import BenchResult
+    from autotune.network.profile import NetworkProfile
 
-    if isinstance(result, BenchResult):
+    if isinstance(result, NetworkProfile):
+        text = profile_text(result)
+    else:
         if result.noise is not None:
             say_note(str(result.noise))
-        text = result_text(result)
-    else:
-        text = profile_text(result)
+        text = result_text(result) if isinstance(result, BenchResult) else callers_text(result)
     if style == "text":
         put(text)
 
 
 def result_text(result: BenchResult) -> str:
     """A row per side, and below it how many times as long ours takes as the best of the others."""
-    times = ("min", "median", "mean", "max", "std", "runs", "threads")
+    times = ("min", "median", "mean", "p95", "p99", "max", "std", "runs", "threads")
     versus = ("ratio", "error") if result.baselines else ()
     head = ("", *times, *versus)
     rows = [("autotune", *_times(result.autotune.to_json()), *("" for _ in versus))]
@@ -139,9 +151,31 @@ def result_text(result: BenchResult) -> str:
 
 
 def _times(timing: dict[str, Any]) -> tuple[str, ...]:
-    names = ("min_s", "median_s", "mean_s", "max_s", "std_s")
+    names = ("min_s", "median_s", "mean_s", "p95_s", "p99_s", "max_s", "std_s")
     times = (format_seconds(timing[name] or 1e-12) for name in names)
     return (*times, str(timing["runs"]), str(timing["threads"]))
+
+
+def callers_text(result: CallersResult) -> str:
+    """A row per side: inferences per second of all callers, and latencies of single inferences."""
+    times = ("mean", "p50", "p95", "p99", "max")
+    versus = ("ratio", "error") if result.baselines else ()
+    head = ("", "per second", *times, "runs", "threads", *versus)
+    rows = []
+    for name, timing in {"autotune": result.autotune, **result.baselines}.items():
+        data: dict[str, Any] = timing.to_json()
+        row = (name, f"{timing.per_s:.1f}", *(format_seconds(data[f"{t}_s"]) for t in times))
+        ratio = f"{result.ratios[name]:.3f}" if name in result.ratios else ""
+        error = f"{timing.max_error:.1e}" if timing.max_error is not None else ""
+        rows.append((*row, str(data["runs"]), str(data["threads"]), *(ratio, error)[: len(versus)]))
+    n_callers = result.autotune.n_callers
+    lines = [columns(head, rows, right=head[1:]), f"callers: {n_callers}"]
+    if result.ratio is not None:
+        lines.append(
+            f"ratio of seconds per inference to {result.best}: {result.ratio:.3f} "
+            "(below 1: autotune computes more)"
+        )
+    return "\n".join(lines)
 
 
 def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkProfile:

@@ -1,14 +1,16 @@
 """⑩ Baselines of `bench`: other runtimes that run the same ONNX model.
 
 Each baseline computes in float32, with as many threads as the compiled model and the settings for
-the lowest latency of a single inference; all other settings are its defaults. Each inference binds
-its inputs again and allocates new outputs, as `runtime.Model` does.
+the lowest latency of a single inference, or for the most inferences of several callers; all other
+settings are its defaults. Each inference binds its inputs again and allocates new outputs, as
+`runtime.Model` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -42,6 +44,41 @@ def baseline(name: str, model: Any, n_threads: int) -> Runner:
             return runner(inputs)
 
     return run
+
+
+def baselines_of_callers(
+    name: str, model: Any, n_threads: int, n_callers: int
+) -> dict[str, tuple[Runner, ...]]:
+    """What `n_callers` threads call at once, by name, each its own: `name`, set up for callers.
+
+    ONNX Runtime comes twice: one session for all, and `:per-caller` a session of one thread each.
+    Raises as `baseline` does.
+    """
+
+    def guarded(run: Runner) -> Runner:
+        def call(inputs: Mapping[str, Array]) -> dict[str, Array]:
+            with blamed(name, "run", f"leave out {arguments(against=name)}"):
+                return run(inputs)
+
+        return call
+
+    with blamed(name, "load", f"leave out {arguments(against=name)}"):
+        found = _OF_CALLERS[name](model, n_threads, n_callers)
+    return {name + kind: tuple(map(guarded, runners)) for kind, runners in found.items()}
+
+
+def _onnxruntime_of_callers(
+    model: Any, n_threads: int, n_callers: int
+) -> dict[str, Sequence[Runner]]:
+    shared = onnxruntime_runner(model, n_threads)
+    own = [onnxruntime_runner(model, 1) for _ in range(n_callers)]
+    return {"": [shared] * n_callers, ":per-caller": own}
+
+
+def _openvino_of_callers(
+    model: Any, n_threads: int, n_callers: int, precision: str = "f32"
+) -> dict[str, Sequence[Runner]]:
+    return {"": openvino_runners(model, n_threads, precision, n_callers)}
 
 
 def wide_inputs(model: Any) -> frozenset[str]:
@@ -112,30 +149,37 @@ def openvino_runner(model: Any, n_threads: int, precision: str = "f32") -> Runne
     The precision hint keeps OpenVINO from computing in bfloat16 on CPUs that support it; "" leaves
     that to OpenVINO. Inputs are read in place.
     """
+    return openvino_runners(model, n_threads, precision)[0]
+
+
+def openvino_runners(
+    model: Any, n_threads: int, precision: str, n_callers: int | None = None
+) -> list[Runner]:
+    """`openvino_runner`; for `n_callers` one function each, in streams as OpenVINO chooses them."""
     try:
         import openvino
     except ImportError as error:
         raise _missing("openvino") from error
     core = openvino.Core()
     settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": precision} if precision else {}
-    settings |= {
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": n_threads,
-        "NUM_STREAMS": 1,
-    }
+    settings["INFERENCE_NUM_THREADS"] = n_threads
+    if n_callers is None:
+        settings |= {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    else:
+        settings |= {"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": n_callers}
     network = core.read_model(_source(model))
     given = [port.get_names() for port in network.inputs]
     names = [port.get_names() for port in network.outputs]
-    request = core.compile_model(network, "CPU", settings).create_infer_request()
+    compiled = core.compile_model(network, "CPU", settings)
 
-    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(request: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
         # Bind by position: OpenVINO drops the names of inputs that no node reads.
         ordered = [inputs[name] for aliases in given for name in aliases if name in inputs]
         arrays = request.infer(ordered, share_inputs=True).values()
         pairs = zip(names, arrays, strict=True)
         return {name: np.asarray(array) for aliases, array in pairs for name in aliases}
 
-    return run
+    return [partial(run, compiled.create_infer_request()) for _ in range(n_callers or 1)]
 
 
 BASELINES: dict[str, Callable[[Any, int], Runner]] = {
@@ -144,6 +188,12 @@ BASELINES: dict[str, Callable[[Any, int], Runner]] = {
     "openvino:default": openvino_default_runner,
 }
 """Runtimes that `bench` accepts as `against`, by package name."""
+
+_OF_CALLERS: dict[str, Callable[[Any, int, int], dict[str, Sequence[Runner]]]] = {
+    "onnxruntime": _onnxruntime_of_callers,
+    "openvino": _openvino_of_callers,
+    "openvino:default": partial(_openvino_of_callers, precision=""),
+}
 
 
 def _source(model: Any) -> str | bytes:

@@ -51,6 +51,16 @@ class Timing:
         """Median latency."""
         return statistics.median(self.times_s)
 
+    @property
+    def p95_s(self) -> float:
+        """Latency that 95 % of the runs stay within."""
+        return percentile(self.times_s, 95)
+
+    @property
+    def p99_s(self) -> float:
+        """Latency that 99 % of the runs stay within."""
+        return percentile(self.times_s, 99)
+
     def __repr__(self) -> str:
         text = f"{format_seconds(self.median_s)}, {len(self.times_s)} runs"
         return f"Timing({text}, {self.n_threads} threads)"
@@ -61,6 +71,8 @@ class Timing:
             "min_s": min(self.times_s),
             "median_s": self.median_s,
             "mean_s": statistics.fmean(self.times_s),
+            "p95_s": self.p95_s,
+            "p99_s": self.p99_s,
             "max_s": max(self.times_s),
             "std_s": statistics.pstdev(self.times_s),
             "runs": len(self.times_s),
@@ -143,7 +155,7 @@ def bench(
     theirs = {n: a.astype(np.float32, copy=False) if n in wide else a for n, a in inputs.items()}
     trips = _Trips(CoreLatency(model.artifact.target, model.n_threads))
     ours = model.run(inputs)
-    errors = {name: _error(run(theirs), ours) for name, run in runners.items()}
+    errors = {name: error_of(run(theirs), ours) for name, run in runners.items()}
     sides = [partial(model.run, inputs), *(partial(run, theirs) for run in runners.values())]
     before = usage() if usage else None
     first, *others = (tuple(t) for t in interleave(sides, min_runs, min_s, trips.add))
@@ -171,7 +183,13 @@ class _Trips:
         return statistics.median(self.times_s) if self.times_s else None
 
 
-def _error(theirs: Mapping[str, Array], ours: Mapping[str, Array]) -> float:
+def percentile(times_s: Sequence[float], percent: float) -> float:
+    """The time that `percent` of a hundred runs stay within: one that was measured."""
+    return float(np.percentile(times_s, percent, method="inverted_cdf"))
+
+
+def error_of(theirs: Mapping[str, Array], ours: Mapping[str, Array]) -> float:
+    """Largest difference over the largest value, the worst of all outputs."""
     given, found = flat_outputs(theirs), flat_outputs(ours)
     if given.keys() != found.keys():  # lists of other lengths
         return math.inf

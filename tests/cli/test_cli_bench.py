@@ -11,18 +11,26 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.bench import BASELINES, profile_text, result_text
+from autotune.cli.bench import BASELINES, callers_text, profile_text, result_text
 from autotune.cli.main import run
 from autotune.network import baselines
 from autotune.network.artifact import Artifact
 from autotune.network.bench import BenchResult, Timing
+from autotune.network.callers import CallersResult, CallersTiming
 from autotune.network.profile import NetworkProfile, TaskTime
 from autotune.records import best_for, read_log
 
 Cli = Callable[..., Any]
 Golden = Callable[[str, str], None]
 
-TIMES = {"min_s", "median_s", "mean_s", "max_s", "std_s", "runs", "threads"}
+TIMES = {
+    *("min_s", "median_s", "mean_s", "p95_s", "p99_s", "max_s", "std_s"),
+    *("runs", "threads"),
+}
+OF_CALLERS = {
+    *("inferences_per_s", "mean_s", "p50_s", "p95_s", "p99_s", "max_s"),
+    *("runs", "threads"),
+}
 INSTALLED = all(map(importlib.util.find_spec, ("onnxruntime", "openvino")))
 
 
@@ -46,6 +54,16 @@ def test_table_of_several(golden: Golden) -> None:
     golden("cli/bench_several.txt", result_text(BenchResult(ours, others, 2.7e-7)) + "\n")
     one = {"onnxruntime": others["onnxruntime"]}
     golden("cli/bench_one_other.txt", result_text(BenchResult(ours, one)) + "\n")
+
+
+def test_table_of_callers(golden: Golden) -> None:
+    ours = CallersTiming((9e-3, 10e-3, 11e-3), 3.0, 0.01, 4, 2)
+    others = {
+        "onnxruntime": CallersTiming((18e-3, 20e-3), 1.5, 0.01, 4, 2, 1.25e-6),
+        "openvino": CallersTiming((8e-3,), 1.0, 0.01, 4, 2, 0.0),
+    }
+    golden("cli/bench_callers.txt", callers_text(CallersResult(ours, others)) + "\n")
+    golden("cli/bench_callers_alone.txt", callers_text(CallersResult(ours)) + "\n")
 
 
 def test_table_of_tasks(golden: Golden) -> None:
@@ -109,6 +127,31 @@ def test_beside_one_on_two_threads(cli: Cli, artifact: Path, name: str) -> None:
     assert [row.split()[0] for row in rows[1:]] == ["autotune", name]
     assert ratio.startswith("ratio of medians: ")
     assert trip.startswith("round trip of a cache line between two threads: ")
+
+
+def test_callers_alone(cli: Cli, artifact: Path) -> None:
+    alone = bench(cli, artifact, "--callers", 3)
+    assert list(alone) == ["callers", "autotune", "onnxruntime", "ratio", "noise"]
+    assert (alone["callers"], alone["onnxruntime"], alone["ratio"]) == (3, None, None)
+    ours = alone["autotune"]
+    assert set(ours) == OF_CALLERS
+    assert ours["p50_s"] <= ours["p95_s"] <= ours["p99_s"] <= ours["max_s"]
+    text = cli("bench", artifact, "--time", "20ms", "--callers", 3)
+    assert [line.split()[0] for line in text.out.splitlines()] == ["per", "autotune", "callers:"]
+
+
+@pytest.mark.skipif(not INSTALLED, reason="a baseline is not installed")
+def test_callers_beside_others(cli: Cli, artifact: Path) -> None:
+    names = ["onnxruntime", "onnxruntime:per-caller", "openvino"]
+    data = bench(cli, artifact, "--callers", 2, "--threads", 2, "--against", "onnxruntime,openvino")
+    assert list(data) == ["callers", "autotune", *names, "ratio", "ratios", "noise"]
+    assert list(data["ratios"]) == names
+    for name in names:
+        assert set(data[name]) == OF_CALLERS | {"max_error"}
+        assert data[name]["max_error"] < 1e-5
+        rate = data[name]["inferences_per_s"] / data["autotune"]["inferences_per_s"]
+        assert data["ratios"][name] == pytest.approx(rate)
+    assert data["ratio"] == max(data["ratios"].values())
 
 
 def test_per_task_beside_the_records_it_was_compiled_from(
@@ -176,6 +219,10 @@ def test_a_log_of_another_model(
         (["--against", "tvm"], "there is no 'tvm' here\nhint: known: onnxruntime, openvino"),
         (["--against", "onnxruntime,"], "there is no '' here"),
         (["--against", "openvino", "--per-task"], "cannot look into others"),
+        (["--callers", "0"], "cannot measure 0 callers\nhint: give from 1 to 1024"),
+        (["--callers", "1025"], "cannot measure 1025 callers"),
+        (["--callers", "some"], "not a valid integer"),
+        (["--callers", "2", "--per-task"], "single inferences\nhint: leave --callers out"),
         (["--log", "x.jsonl"], "--log is for --per-task"),
         (["--log", "none.jsonl", "--per-task"], "there is no file none.jsonl"),
     ],

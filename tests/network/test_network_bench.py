@@ -25,7 +25,8 @@ from autotune.network.runtime import Model, random_inputs
 from autotune.target import host_target
 from tests.network.small_networks import mlp
 
-FIELDS = ["min_s", "median_s", "mean_s", "max_s", "std_s", "runs", "threads"]
+TIMES = ["min_s", "median_s", "mean_s", "p95_s", "p99_s", "max_s", "std_s"]
+FIELDS = [*TIMES, "runs", "threads"]
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -108,8 +109,13 @@ def test_statistics() -> None:
     assert result.ratio == 0.5
     assert "ratios" not in result.to_json()
     std_s = pytest.approx((14 / 3) ** 0.5)
-    values = [1.0, 2.0, 3.0, 6.0, std_s, 3, 2]
+    values = [1.0, 2.0, 3.0, 6.0, 6.0, 6.0, std_s, 3, 2]
     assert result.to_json()["autotune"] == dict(zip(FIELDS, values, strict=True))
+
+
+def test_percentiles_are_times_that_so_many_runs_stay_within() -> None:
+    timing = Timing(tuple(float(n) for n in range(200, 0, -1)), 1)
+    assert (timing.p95_s, timing.p99_s) == (190.0, 198.0)
 
 
 def test_the_ratio_is_to_the_best_of_several() -> None:
