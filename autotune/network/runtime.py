@@ -186,6 +186,16 @@ class Model:
                 return found
         return model._call(model._run, model._named(inputs), out)
 
+    async def run_async(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
+        """`run` in a thread of the event loop's default executor; other tasks go on meanwhile.
+
+        `inputs` are read until it ends. A task that is cancelled does not end in the middle of an
+        inference, so that `out` is as it was, or written as a whole.
+        """
+        from autotune.network.awaited import awaited  # asyncio takes longer to import than we do
+
+        return await awaited(partial(self.run, inputs, out))
+
     def __call__(self, *inputs: Any, out: Outputs = None) -> Array | tuple[Array, ...]:
         """`run` for inputs in order: the output, or a tuple of several."""
         found = tuple(self.run(inputs, out).values())

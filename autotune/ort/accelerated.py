@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from autotune.errors import UsageError
 from autotune.files import stamp
 from autotune.ort.bound import array_of, bound, dtype_of
+from autotune.ort.callbacks import Callback, CallbackThreads
 from autotune.ort.contest import OURS, Contest
 from autotune.ort.programs import Mode, Programs, Setting
 from autotune.ort.request import MOST_BYTES, Request, Run
@@ -131,6 +132,7 @@ def accelerated(package: Any) -> type:
                 loaded.is_unchanged,
                 self._is_onnxruntime_alone,
             )
+            self._callbacks = CallbackThreads()
             reason = _outside(self, options)
             if reason:
                 self._programs.give_up(reason)
@@ -160,6 +162,22 @@ def accelerated(package: Any) -> type:
                 except (UsageError, KeyError):
                     pass  # ONNX Runtime says what is wrong
             return self._run_theirs(output_names, input_feed)
+
+        def run_async(
+            self,
+            output_names: Any,
+            input_feed: Any,
+            callback: Callback,
+            user_data: Any = None,
+            run_options: Any = None,
+        ) -> None:
+            """`run` in another thread, which ends with `callback(outputs, user_data, error)`."""
+            if run_options is not None or self._programs.at(input_feed) is None:
+                feed = {**self._fixed, **input_feed}
+                base.run_async(self, output_names, feed, callback, user_data, run_options)
+                return
+            run = partial(self.run, output_names, input_feed)
+            self._callbacks.start(run, callback, user_data)
 
         def run_with_ort_values(
             self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None

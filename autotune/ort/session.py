@@ -11,10 +11,10 @@ See docs/drop-in.md for what is the same, what is ignored, and what is refused.
 from __future__ import annotations
 
 import os
-import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.runtime import Model
 from autotune.ort.binding import IOBinding, OrtValue
 from autotune.ort.cached import artifact_store
+from autotune.ort.callbacks import Callback, CallbackThreads
 from autotune.ort.copies import copy_of
 from autotune.ort.exceptions import as_client_error, raises_client_errors
 from autotune.ort.models import LOGGER, ModelsByShape
@@ -147,6 +148,7 @@ class InferenceSession:
         self._bound = _extents(request.dims)
         self._threads = request.threads
         self._is_plain = not self._constants
+        self._callbacks = CallbackThreads()
 
     @raises_client_errors
     def run(
@@ -182,24 +184,16 @@ class InferenceSession:
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        callback: Callable[[list[Any] | None, Any, str], None],
+        callback: Callback,
         user_data: Any = None,
         run_options: RunOptions | None = None,
     ) -> None:
-        """`run` in a thread, which ends with `callback(outputs, user_data, error)`.
+        """`run` in another thread, which ends with `callback(outputs, user_data, error)`.
 
-        `outputs` is None where `error` is not empty.
+        `outputs` is empty where `error` is not. `input_feed` is read until then.
         """
-
-        def work() -> None:
-            found, told = None, ""
-            try:
-                found = self.run(output_names, input_feed, run_options)
-            except Exception as error:  # of any kind: the thread has nobody to tell
-                told = str(error)
-            callback(found, user_data, told)
-
-        threading.Thread(target=work, daemon=True).start()
+        run = partial(self.run, output_names, input_feed, run_options)
+        self._callbacks.start(run, callback, user_data)
 
     def run_with_ort_values(
         self,
