@@ -9,6 +9,7 @@ LOGS ?= 10000
 ARTIFACTS ?= 10000
 KILLS ?= 500
 HOSTILE ?= 200
+CALLERS ?= 10m
 SEED ?= 0
 
 BIN := $(VENV)/bin
@@ -37,9 +38,10 @@ test-targets: $(DEV_STAMP)  ## Run the tests that depend on the CPU as on made-u
 test-fast: $(DEV_STAMP)  ## Run the tests that are not marked slow
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(ARGS)
 
-soak: $(DEV_STAMP)  ## Thousands of random and damaged models, logs and artifacts; killed sessions (hours)
+soak: $(DEV_STAMP)  ## Thousands of random and damaged models, logs and artifacts; killed sessions; many callers (hours)
 	$(BIN)/python -m tests.fuzz.soak --models $(MODELS) --logs $(LOGS) --artifacts $(ARTIFACTS) \
 	  --kills $(KILLS) --hostile $(HOSTILE) --seed $(SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.callers --time $(CALLERS) --seed $(SEED)
 
 lint: $(DEV_STAMP)  ## Check style and formatting
 	$(BIN)/ruff check .
