@@ -92,7 +92,8 @@ class Isa:
     of sums of two products of bytes, unsigned by signed, saturated at 16 bits. `pause`: the
     intrinsic that eases a core that spins. `line_flushes`: intrinsics that drop a cache line, by
     the feature they need, fastest first. `denormals_ir`: `i32 @flush_denormals()` and
-    `void @restore_denormals(i32)` as LLVM assembly. `avoided`: features that no code uses.
+    `void @restore_denormals(i32)` as LLVM assembly. `futex`: Linux' number of that system call.
+    `avoided`: features that no code uses.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Isa:
     pause: str
     line_flushes: Mapping[str, str]
     denormals_ir: str
+    futex: int
     reciprocal: str = ""
     scale: str = ""
     lane_lookup: str = ""

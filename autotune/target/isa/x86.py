@@ -11,6 +11,8 @@ from autotune.target.isa.record import Core, Isa, MultiplyAdd
 _FLUSH_TO_ZERO, _DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
 """Bits of MXCSR: for results, for operands."""
 
+_FUTEX = 202
+
 # A denormal operand costs an Intel core a hundred cycles, and networks have many: a masked softmax
 # gives masked elements weights of about e^-100. So denormals are flushed to zero while kernels run:
 # every thread sets its control register before its first kernel and restores it after the last.
@@ -93,6 +95,7 @@ AVX2 = Isa(
     pause="llvm.x86.sse2.pause",
     line_flushes=_LINE_FLUSHES,
     denormals_ir=_DENORMALS_IR,
+    futex=_FUTEX,
     byte_pairs=_BYTE_PAIRS,
     avoided=_AVOIDED,
 )
@@ -105,6 +108,7 @@ AVX512 = Isa(
     pause="llvm.x86.sse2.pause",
     line_flushes=_LINE_FLUSHES,
     denormals_ir=_DENORMALS_IR,
+    futex=_FUTEX,
     reciprocal="llvm.x86.avx512.rcp14.ps",
     scale="llvm.x86.avx512.mask.scalef.ps",
     estimate_lanes=(4, 8, 16),
