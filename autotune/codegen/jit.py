@@ -8,7 +8,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from autotune.errors import CodegenError
+from autotune.errors import CodegenError, MissingDependency
 from autotune.target.tiles import tile_permission
 
 _LIBM = "libm.so.6"
@@ -71,3 +71,13 @@ def _initialise() -> None:
     llvm.initialize_native_asmprinter()
     llvm.load_library_permanently(_LIBM)
     tile_permission()  # before the first instruction that needs it
+
+
+def load_libgomp() -> None:
+    """Make libgomp's symbols known to machine code; raises MissingDependency."""
+    try:
+        llvm.load_library_permanently("libgomp.so.1")
+    except RuntimeError as error:
+        raise MissingDependency(
+            "libgomp.so.1 is not installed", "on Debian and Ubuntu: apt-get install libgomp1"
+        ) from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -51,15 +52,17 @@ class Recycled:
         self._is_large = n_bytes >= _RECYCLED_FROM
         self._array: Array | None = None
         self._unused = 0
+        self._lock = threading.Lock()
 
     def take(self) -> Array:
         """An array of undefined content. Raises MemoryError without room for it."""
         if not self._is_large:
             return np.empty(self._shape, self._dtype)
-        if self._array is None or self._n_holders(self._array) > self._unused:
-            self._array = aligned(self._shape, self._dtype)
-            self._unused = self._n_holders(self._array)
-        return self._array.view()
+        with self._lock:
+            if self._array is None or self._n_holders(self._array) > self._unused:
+                self._array = aligned(self._shape, self._dtype)
+                self._unused = self._n_holders(self._array)
+            return self._array.view()
 
     def _n_holders(self, array: Array) -> int:
         """References to the owner of the memory of `array`: every view of a view has one."""

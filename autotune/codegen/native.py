@@ -8,16 +8,16 @@
     text = native_ir(module, isa, exported=("run",))
 
 Every value is an integer of 64 bits; an address is one. There are functions of such integers,
-variables, `while`, `if`, arithmetic, comparisons, `and`, `or`, `not`, and the operations below. What
-memory orders mean is C11's. As the text is Python's as well, a test can run the same functions step
-by step, with the threads' steps in any order.
+variables, `while`, `if`, arithmetic, comparisons, `and`, `or`, `not`, and the operations below.
+What memory orders mean is C11's. As the text is Python's as well, a test can run the same functions
+step by step, with the threads' steps in any order.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 
@@ -85,7 +85,7 @@ def invoke(function: int, table: int, begin: int, end: int) -> None:
     raise NotImplementedError
 
 
-def start_thread(function: int, argument: int) -> int:
+def start_thread(function: Callable[[int], int] | int, argument: int) -> int:
     """Start a thread that nobody joins and that takes no signals; 0 where it runs."""
     raise NotImplementedError
 
@@ -110,8 +110,8 @@ def nanoseconds() -> int:
     raise NotImplementedError
 
 
-def native_ir(module: ModuleType, isa: Isa, exported: tuple[str, ...]) -> str:
-    """All functions of `module`; those `exported` are visible to other objects.
+def native_ir(module: ModuleType, isa: Isa, exported: tuple[str, ...], prefix: str = "") -> str:
+    """All functions of `module`, as `prefix` + name; those `exported` are visible to other objects.
 
     Names in capitals are the module's constants. Raises CodegenError for Python that is not of the
     small part.
@@ -119,11 +119,8 @@ def native_ir(module: ModuleType, isa: Isa, exported: tuple[str, ...]) -> str:
     functions = [
         node for node in ast.parse(inspect.getsource(module)).body if type(node) is ast.FunctionDef
     ]
-    known = {function.name: len(function.args.args) for function in functions}
-    texts = [
-        _Function(function, known, vars(module), function.name not in exported).text()
-        for function in functions
-    ]
+    known = {f.name: (f"{prefix}{f.name}", len(f.args.args)) for f in functions}
+    texts = [_Function(f, known, vars(module), f.name not in exported).text() for f in functions]
     runtime = _RUNTIME.replace("$PAUSE", isa.pause).replace("$FUTEX", str(isa.futex))
     return "\n".join([runtime, isa.denormals_ir, *texts])
 
@@ -171,10 +168,13 @@ _OPERATIONS = {
 
 @dataclass
 class _Function:
-    """One function on its way into LLVM assembly; `known`: the functions of its module."""
+    """One function on its way into LLVM assembly.
+
+    `known`: symbols and numbers of parameters of the functions of its module.
+    """
 
     node: ast.FunctionDef
-    known: dict[str, int]
+    known: dict[str, tuple[str, int]]
     constants: dict[str, object]
     is_internal: bool
     lines: list[str] = field(default_factory=list)
@@ -185,7 +185,8 @@ class _Function:
         parameters = [a.arg for a in self.node.args.args]
         names = sorted(set(_assigned(self.node)) | set(parameters))
         kind = "internal " if self.is_internal else ""
-        head = f"define {kind}i64 @{self.node.name}({', '.join(f'i64 %{p}.in' for p in parameters)})"
+        values = ", ".join(f"i64 %{p}.in" for p in parameters)
+        head = f"define {kind}i64 @{self.known[self.node.name][0]}({values})"
         slots = [f"  %{name} = alloca i64" for name in names]
         slots += [f"  store i64 %{p}.in, ptr %{p}" for p in parameters]
         self._body(self.node.body)
@@ -285,10 +286,10 @@ class _Function:
 
     def _expression(self, node: ast.expr) -> str:
         match node:
-            case ast.Constant(value) if type(value) in (int, bool):
+            case ast.Constant(int(value)):
                 return str(int(value))
             case ast.Name(name) if name in self.known:
-                return self._value(f"ptrtoint ptr @{name} to i64")
+                return self._value(f"ptrtoint ptr @{self.known[name][0]} to i64")
             case ast.Name(name) if name.isupper():
                 return str(self.constants[name])
             case ast.Name(name):
@@ -308,10 +309,10 @@ class _Function:
         return self._value(f"{_BINARY[type(op)]} i64 {a}, {b}")
 
     def _call(self, node: ast.expr, name: str, arguments: list[ast.expr]) -> str:
-        wanted = self.known.get(name, _OPERATIONS.get(name))
-        if wanted != len(arguments):
+        operation = f"native.{name}", _OPERATIONS.get(name, -1)
+        symbol, n_parameters = self.known.get(name, operation)
+        if n_parameters != len(arguments):
             raise self._refused(node)
-        symbol = name if name in self.known else f"native.{name}"
         values = ", ".join(f"i64 {self._expression(a)}" for a in arguments)
         return self._value(f"call i64 @{symbol}({values})")
 

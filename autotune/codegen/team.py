@@ -1,106 +1,166 @@
-"""⑤ Parallel regions of libgomp, also in a process that a fork made.
+"""⑤ The threads of this process that help callers, and what a caller needs to be helped.
 
-    run = Team().call
-    run(entry, table, n_threads)        # `entry` is machine code that opens a parallel region
+    job = Job(team(), functions, n_kernels=60, n_shares=2, table=address)
+    # machine code then calls `autotune_team_run(job.address)`
 
-libgomp keeps the worker threads of a thread in storage of that thread. A fork copies the storage
-but not the workers, so a region that the forked thread opens waits for ever for threads that do not
-exist. Any other thread of the new process gets workers of its own, so there the call is made from a
-helper thread. This holds for whoever used libgomp before the fork (LightGBM, NumPy's BLAS).
+There is one team in a process, for all models. It starts threads when an inference first asks for
+them, and again in the child of a fork. What they do is in `team_code`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
+import ctypes
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
-import llvmlite.binding as llvm
+import numpy as np
+from numpy.typing import NDArray
 
-from autotune.errors import MissingDependency
+from autotune.codegen import team_code as code
+from autotune.codegen.forks import WipedMemory, forks
+from autotune.codegen.memory import aligned
+from autotune.target import usable_cores
 
-T = TypeVar("T")
+SYMBOLS = "autotune_team_"
+"""What the names of the team's functions begin with."""
+EXPORTED = ("run", "run_alone", "profile", "prepare", "leave", "assist")
 
-_PF_FORKNOEXEC = 0x40
-_FLAGS = 6
-"""Position of the kernel's flags of a process in its `stat`, behind the name."""
+_WORD = code.WORD
+_BLOCK_BYTES = 64 << 10
+_SPIN_S = 50e-6
 
 
-class Renewable(Protocol):
-    """An object with a lock or state that a fork may copy while it is in use."""
+class Code(Protocol):
+    """Machine code that has the team's functions."""
 
-    def renew(self) -> None:
-        """Called in the child of a fork, while it has one thread."""
+    def address(self, symbol: str) -> int:
+        """Address of a function."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The team's functions in some machine code, which stays loaded as long as this."""
+
+    code: Code
+    prepare: Callable[[int, int], int]
+    leave: Callable[[int], int]
+
+    @staticmethod
+    def of(machine_code: Code) -> Functions:
+        """Those of an artifact."""
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+        prepare = kind(machine_code.address(f"{SYMBOLS}prepare"))
+        # `leave` may wait, so it gives up the interpreter's lock: CFUNCTYPE does
+        leave = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+        return Functions(machine_code, prepare, leave(machine_code.address(f"{SYMBOLS}leave")))
+
+
 class Team:
-    """Where this process can open parallel regions. One per process: `team`."""
+    """The team of this process: get it by `team()`."""
 
-    def __init__(self, forked_thread: int = 0) -> None:
-        self.forked_thread = forked_thread
-        """Id of the thread that came here through a fork; 0 in a process that was started."""
-        self._helper: ThreadPoolExecutor | None = None
-        self._members: weakref.WeakSet[Renewable] = weakref.WeakSet()
+    def __init__(self) -> None:
+        self.settings = np.zeros(code.SETTINGS_BYTES // _WORD, np.int64)
+        self._blocks: list[WipedMemory] = []
+        self._seats: list[int] = []
+        self._lock = threading.Lock()
+        self.address = self._block()
+        self._set(code.SET_CAPACITY, usable_cores())
+        self._set(code.SET_SPIN_NANOSECONDS, round(_SPIN_S * 1e9))
 
-    def join(self, member: Renewable) -> None:
-        """Reset `member` in the child of every later fork, while it exists."""
-        self._members.add(member)
+    def adopt(self, functions: Functions) -> None:
+        """Let threads run the code of the first that comes here, which is never unloaded."""
+        with self._lock:
+            if not self.settings[code.SET_ASSIST // _WORD]:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(functions))
+                self._set(code.SET_ASSIST, functions.code.address(f"{SYMBOLS}assist"))
 
-    def call(self, function: Callable[..., T], *arguments: object) -> T:
-        """`function(*arguments)` on a thread whose parallel regions get their workers."""
-        if not self.forked_thread or self.forked_thread != threading.get_ident():
-            return function(*arguments)
-        if self._helper is None:
-            self._helper = ThreadPoolExecutor(1, "autotune-team")
-        return self._helper.submit(function, *arguments).result()
+    def seat(self) -> int:
+        """Room for a job, at an address that stays readable when it is given back."""
+        with self._lock:
+            if not self._seats:
+                block = self._block()
+                self._seats += [block + n for n in range(0, _BLOCK_BYTES, code.SEAT_BYTES)]
+            return self._seats.pop()
 
-    def after_fork(self) -> None:
-        """Record, in the child, its only thread."""
-        self.forked_thread = threading.get_ident()
-        self._helper = None  # its thread is in the parent
-        for member in list(self._members):
-            member.renew()
+    def give_back(self, seat: int) -> None:
+        """For another job; no thread may look at this one any more."""
+        self._seats.append(seat)
+
+    @property
+    def n_missing(self) -> int:
+        """Threads that were wanted and could not be started."""
+        words = (ctypes.c_int64 * (code.TEAM_BYTES // _WORD)).from_address(self.address)
+        return int(words[code.TRIED // _WORD] - words[code.STARTED // _WORD])
+
+    def renew(self) -> None:
+        """In the child of a fork, where no thread has the lock."""
+        self._lock = threading.Lock()
+
+    def _set(self, at: int, value: int) -> None:
+        self.settings[at // _WORD] = value
+
+    def _block(self) -> int:
+        self._blocks.append(WipedMemory(_BLOCK_BYTES))
+        return self._blocks[-1].address
 
 
 @cache
 def team() -> Team:
-    """The team of this process, made before libgomp is loaded where nobody else has loaded it.
-
-    A process that a fork made before that is recognised by the kernel's flags; its main thread is
-    the one that was forked. Where libgomp was not there yet it cannot have had workers.
-    """
-    suspect = _is_forked() and _has_libgomp()
-    found = Team((threading.main_thread().ident or 0) if suspect else 0)
-    os.register_at_fork(after_in_child=found.after_fork)
+    """The team of this process."""
+    found = Team()
+    forks().join(found)
     return found
 
 
-def _is_forked(stat: Path = Path("/proc/self/stat")) -> bool:
-    """Whether this process was forked and has started no program since."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return bool(int(stat.read_text().rpartition(")")[2].split()[_FLAGS]) & _PF_FORKNOEXEC)
-    return False
+class Job:
+    """What one caller's inferences of one network need of the team.
+
+    `kernels`: address of the list of `n_kernels` that the network's entry has. `table`: address of
+    the network's table. `n_shares`: how many threads divide each kernel.
+    """
+
+    def __init__(
+        self,
+        of: Team,
+        functions: Functions,
+        kernels: int,
+        n_kernels: int,
+        n_shares: int,
+        table: int,
+    ) -> None:
+        self.memory: NDArray[Any] = aligned((code.job_bytes(n_shares, n_kernels),), "uint8")
+        self.address = int(self.memory.ctypes.data)
+        seat = of.seat()
+        words = {
+            code.TEAM: of.address,
+            code.SEAT: seat,
+            code.TABLE: table,
+            code.SHARES: n_shares,
+            code.N_KERNELS: n_kernels,
+            code.WANTED: n_shares - 1,
+            code.SETTINGS: of.settings.ctypes.data,
+        }
+        for at, value in words.items():
+            self._words[at // _WORD] = value
+        functions.prepare(self.address, kernels)
+        end = weakref.finalize(self, _close, of, functions, seat, self.memory)
+        end.atexit = False
+        forks().join(self)
+
+    @property
+    def _words(self) -> NDArray[np.int64]:
+        return self.memory.view(np.int64)
+
+    def renew(self) -> None:
+        """In the child of a fork nobody waits."""
+        self._words[code.WAITERS // _WORD] = 0
 
 
-def _has_libgomp(maps: Path = Path("/proc/self/maps")) -> bool:
-    try:
-        return "libgomp" in maps.read_text()
-    except OSError:
-        return True
-
-
-def load_libgomp() -> None:
-    """Make libgomp's symbols known to machine code; raises MissingDependency."""
-    try:
-        llvm.load_library_permanently("libgomp.so.1")
-    except RuntimeError as error:
-        raise MissingDependency(
-            "libgomp.so.1 is not installed", "on Debian and Ubuntu: apt-get install libgomp1"
-        ) from error
+def _close(of: Team, functions: Functions, seat: int, memory: NDArray[Any]) -> None:
+    functions.leave(int(memory.ctypes.data))
+    of.give_back(seat)

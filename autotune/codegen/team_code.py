@@ -73,7 +73,7 @@ WAITERS = 128
 JOB_BYTES = 192
 
 # Settings: what a team is made with.
-SET_CAPACITY, SET_SPINS, SET_ASSIST, SET_MASK_BYTES, SET_MASK = 0, 8, 16, 24, 32
+SET_CAPACITY, SET_SPIN_NANOSECONDS, SET_ASSIST, SET_MASK_BYTES, SET_MASK = 0, 8, 16, 24, 32
 SETTINGS_BYTES = 160
 
 # What a network says of a kernel, and what `prepare` makes of it for a number of shares.
@@ -86,6 +86,7 @@ PART_NANOSECONDS = 25000
 MOST_PARTS = 16
 COUNT_BITS = 16
 COUNT_MASK = 65535
+SPINS_TIMED = 200
 ALL = 2147483647
 OTHER_INFERENCE = -1
 
@@ -283,7 +284,6 @@ def taken(word: int, epoch: int, parts: int) -> int:
         if before == seen:
             return part
         seen = before
-    return 0
 
 
 def counted(job: int, word: int, epoch: int, n_done: int, all_parts: int) -> int:
@@ -324,7 +324,6 @@ def is_done(job: int, at: int, epoch: int) -> int:
             if load_sequential(word) == seen:
                 sleep_while(word, seen)
             add(job + WAITERS, -1)
-    return 0
 
 
 def assist(team: int) -> int:
@@ -350,7 +349,6 @@ def assist(team: int) -> int:
                 sleep_while(team + NEWS, known)
             add(team + ASLEEP, -1)
             spins = 0
-    return 0
 
 
 def visit(team: int, rank: int) -> int:
@@ -399,7 +397,7 @@ def make(team: int, job: int) -> int:
     settings = load(job + SETTINGS)
     wanted = load(job + WANTED)
     if load(team + TRIED) == 0:
-        store(team + SPINS, load(settings + SET_SPINS))
+        store(team + SPINS, spins_in(load(settings + SET_SPIN_NANOSECONDS)))
         store(team + MASK_BYTES, load(settings + SET_MASK_BYTES))
         k = 0
         while k < load(settings + SET_MASK_BYTES):
@@ -416,6 +414,16 @@ def make(team: int, job: int) -> int:
     store(team + TRIED, wanted)
     store_release(team + MAKING, 0)
     return 0
+
+
+def spins_in(limit: int) -> int:
+    """How many pauses take so many nanoseconds here."""
+    n = 0
+    start = nanoseconds()
+    while n < SPINS_TIMED:
+        pause()
+        n += 1
+    return limit * SPINS_TIMED // (nanoseconds() - start + 1)
 
 
 def leave(job: int) -> int:

@@ -1,6 +1,6 @@
 """⑦ Run and time kernels from machine code: no Python between two time stamps.
 
-    evaluate(plan):  every thread t of n                  (LLVM IR in `driver_ir`)
+    evaluate(plan, t):  every thread t of n                  (LLVM IR in `driver_ir`)
         flushes its part of the cold spans from all caches -- these are in memory now
         reads its part of the near spans
         sweeps its part of a buffer: flushes its caches    -- the near are in the shared cache
@@ -11,7 +11,7 @@
         time stamp
 
 The sweep computes with the widest vectors, so that a core which powers them down when idle has
-powered them up. With one thread there is neither libgomp nor barrier, and the clock is the CPU time
+powered them up. With one thread there is no barrier, and the clock is the CPU time
 of the thread, which excludes time slices of other processes. With more threads it is the wall
 clock, since waiting is part of the cost. The duration of an empty plan (of the clock itself) is
 subtracted, so one cold call of a few microseconds can be measured without rotating copies.
@@ -20,7 +20,6 @@ subtracted, so one cold call of a few microseconds can be measured without rotat
 from __future__ import annotations
 
 import ctypes
-import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.compile import assemble
+from autotune.codegen.gang import Gang
 from autotune.codegen.jit import Library
-from autotune.codegen.team import load_libgomp, team
 from autotune.errors import CodegenError
 from autotune.measure.driver_ir import driver_ir
 from autotune.target import Target
@@ -103,15 +102,12 @@ class Driver:
     """Evaluates plans on `n_threads` threads. One per process; not thread-safe."""
 
     def __init__(self, target: Target, n_threads: int) -> None:
-        self._team = team()
-        if n_threads > 1:
-            load_libgomp()
         self.n_threads = n_threads
         flushes = target.isa.line_flushes
         feature = next(f for f in flushes if llvm.get_host_cpu_features().get(f))
-        text = driver_ir(target, MAX_BUFFERS, n_threads > 1, flushes[feature])
+        text = driver_ir(target, MAX_BUFFERS, flushes[feature])
         self._library = Library([assemble(text, target, f",+{feature}")])
-        self._evaluate = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._library.address("evaluate"))
+        self._gang = Gang(target, n_threads)
         self._barrier = np.zeros(4 * CACHE_LINE, np.uint64)
         self._overhead_ns = 0.0
         empty = self.plan([], [], np.zeros(0, np.uint8))
@@ -165,15 +161,8 @@ class Driver:
 
     def evaluate(self, plan: Plan) -> float:
         """Run `plan` once; seconds between the stamps. Raises CodegenError without its threads."""
-        plan.record.elapsed_ns = -1
-        self._team.call(self._evaluate, ctypes.addressof(plan.record))
-        elapsed_ns = int(plan.record.elapsed_ns)
-        if elapsed_ns < 0:
-            raise CodegenError(
-                f"libgomp does not give {self.n_threads} threads",
-                "unset OMP_THREAD_LIMIT and OMP_DYNAMIC, or use fewer threads",
-            )
-        return max(elapsed_ns - self._overhead_ns, 1.0) * 1e-9
+        self._gang.call(self._library.address("evaluate"), ctypes.addressof(plan.record))
+        return max(int(plan.record.elapsed_ns) - self._overhead_ns, 1.0) * 1e-9
 
     def pin(self, cores: Sequence[int]) -> None:
         """Bind thread t to the t-th of `cores`, starting over when there are fewer."""
@@ -181,12 +170,7 @@ class Driver:
         for thread in range(self.n_threads):
             core = cores[thread % len(cores)]
             masks[thread, core // 8] = 1 << core % 8
-        if self.n_threads == 1:
-            os.sched_setaffinity(0, {cores[0]})
-            return
-        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
-        pin = kind(self._library.address("pin"))
-        self._team.call(pin, masks.ctypes.data, self.n_threads)
+        self._gang.call(self._library.address("pin"), masks.ctypes.data)
 
     def _row(self, launch: Launch, table: Any) -> _Kernel:
         n = len(launch.buffers)

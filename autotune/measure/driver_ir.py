@@ -1,9 +1,9 @@
 """⑦ The machine code of `autotune.measure.driver`, as LLVM assembly.
 
-    evaluate(plan) → member(plan, t) on every thread
+    evaluate(plan, t), on every thread of a gang
                    → evict · read · sweep · read · barrier · now · kernels · now
     thunk<n>(code, table, begin, end): call a kernel of n buffers whose addresses are in a table
-    pin(masks, n): bind every thread
+    pin(masks, t): bind a thread
 
 The types `%plan`, `%kernel` and `%span` are the records that `driver` fills in.
 """
@@ -16,8 +16,8 @@ from autotune.target import Target
 _SPINS = 1 << 14
 
 
-def driver_ir(target: Target, max_buffers: int, parallel: bool, flush: str) -> str:
-    """The module for `target`; refers to libgomp only when `parallel`.
+def driver_ir(target: Target, max_buffers: int, flush: str) -> str:
+    """The module for `target`.
 
     `flush`: the intrinsic that drops a cache line, one of `Isa.line_flushes`.
     """
@@ -29,7 +29,7 @@ def driver_ir(target: Target, max_buffers: int, parallel: bool, flush: str) -> s
         .replace("$FLUSH", flush)
     )
     common += barrier_ir(_SPINS, target.isa) + target.isa.denormals_ir
-    return common + thunks + (_PARALLEL if parallel else _SERIAL)
+    return common + thunks
 
 
 def _thunk(n: int) -> str:
@@ -167,7 +167,7 @@ done:
   ret void
 }
 
-define internal void @member(ptr %plan, i64 %t) {
+define void @evaluate(ptr %plan, i64 %t) {
   %all = load %plan, ptr %plan
   %n = extractvalue %plan %all, 0
   %clock = extractvalue %plan %all, 1
@@ -209,55 +209,13 @@ note:
 done:
   ret void
 }
-"""
 
-_SERIAL = """
-define void @evaluate(ptr %plan) {
-  call void @member(ptr %plan, i64 0)
-  ret void
-}
-"""
-
-# A team smaller than asked for would wait at the barrier for ever, so it does nothing.
-_PARALLEL = """
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare i32 @sched_setaffinity(i32, i64, ptr)
 
-define internal void @join(ptr %plan) {
-  %n32 = call i32 @omp_get_num_threads()
-  %n = zext i32 %n32 to i64
-  %wanted = load i64, ptr %plan
-  %complete = icmp eq i64 %n, %wanted
-  br i1 %complete, label %go, label %done
-go:
-  %t32 = call i32 @omp_get_thread_num()
-  %t = zext i32 %t32 to i64
-  call void @member(ptr %plan, i64 %t)
-  br label %done
-done:
-  ret void
-}
-
-define void @evaluate(ptr %plan) {
-  %n = load i64, ptr %plan
-  %n32 = trunc i64 %n to i32
-  call void @GOMP_parallel(ptr @join, ptr %plan, i32 %n32, i32 0)
-  ret void
-}
-
-define internal void @pin_one(ptr %masks) {
-  %t32 = call i32 @omp_get_thread_num()
-  %t = zext i32 %t32 to i64
+define void @pin(ptr %masks, i64 %t) {
   %offset = mul i64 %t, 128
   %mask = getelementptr i8, ptr %masks, i64 %offset
-  call i32 @sched_setaffinity(i32 0, i64 128, ptr %mask)
-  ret void
-}
-
-define void @pin(ptr %masks, i32 %n) {
-  call void @GOMP_parallel(ptr @pin_one, ptr %masks, i32 %n, i32 0)
+  %r = call i32 @sched_setaffinity(i32 0, i64 128, ptr %mask)
   ret void
 }
 """

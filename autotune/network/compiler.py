@@ -17,6 +17,7 @@ from typing import TypeAlias
 from autotune import __version__
 from autotune.cache import Store, key_of, package_key
 from autotune.codegen.compile import LLVM_VERSION, compile_program
+from autotune.codegen.native_object import team_object
 from autotune.config import AUTO
 from autotune.errors import NoValidSchedule
 from autotune.graph.network import Call, Network
@@ -88,7 +89,7 @@ def compile_variants(
         programs = _programs(network, steps, verify)
         found = aliases(network, programs)
         units.append(_units(network, steps, programs, found, prefixes))
-        layouts.append(Layout(network, units[-1], alias_roots(found), constants))
+        layouts.append(Layout(network, units[-1], alias_roots(found), constants, target))
     objects = _compile([unit for each in units for unit in each], target, tell, store)
     data = constants.data()
     first, *others = (
@@ -114,7 +115,7 @@ def _artifact(
         kernels=layout.kernels,
         arena_bytes=layout.plan.n_bytes,
         n_bases=layout.n_bases,
-        objects=(*objects, entry),
+        objects=(*objects, team_object(target), entry),
         constants=constants,
         autotune_version=__version__,
         random_weights=network.random_weights,

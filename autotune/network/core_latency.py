@@ -7,15 +7,14 @@ does not report its topology, so a latency on several threads is reported with t
 
 from __future__ import annotations
 
-import ctypes
 import statistics
 import time
 from collections.abc import Callable
 
 from autotune.codegen.compile import assemble
+from autotune.codegen.gang import Gang
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
-from autotune.codegen.team import load_libgomp, team
 from autotune.target import Target
 
 _TRIPS = 500
@@ -26,18 +25,15 @@ _WORDS_BYTES = 256
 
 
 class CoreLatency:
-    """Measures between the first two OpenMP threads that run a `Model` of this Python thread."""
+    """Measures between two threads of this process, where the system puts them."""
 
     def __init__(
         self, target: Target, n_threads: int, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._team = team()
-        load_libgomp()
         self._n_threads = n_threads
         self._clock = clock
         self._library = Library([assemble(_IR, target)])
-        kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32)
-        self._run = kind(self._library.address("round_trips"))
+        self._gang = Gang(target, n_threads)
         self._words = aligned((_WORDS_BYTES,), "uint8")
 
     def measure(self) -> float | None:
@@ -46,23 +42,21 @@ class CoreLatency:
         Median of 8 blocks of 500 round trips; fewer blocks after 0.1 s, when two threads share a
         core and a round trip takes milliseconds.
         """
+        if self._n_threads < 2:
+            return None
         times: list[float] = []
         begin = self._clock()
         while not times or (len(times) < _REPEATS and self._clock() - begin < _LIMIT_S):
             start = self._clock()
-            n_trips = self._team.call(self._run, self._words.ctypes.data, self._n_threads)
-            if not n_trips:
-                return None
-            times.append((self._clock() - start) / n_trips)
+            self._words.fill(0)
+            self._gang.call(self._library.address("round_trips"), self._words.ctypes.data)
+            times.append((self._clock() - start) / _TRIPS)
         return statistics.median(times)
 
 
 # No `pause` in the loop: on some CPUs it takes as long as the round trip. After many spins a thread
 # yields, so that two threads on one core make progress.
 _IR = f"""
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare i32 @sched_yield()
 
 define internal void @await(ptr %at, i64 %value) noinline {{
@@ -86,18 +80,14 @@ done:
   ret void
 }}
 
-; Words 0 and 16 (two cache lines): counters of threads 0 and 1. Word 8: completed round trips.
-define internal void @member(ptr %ping) {{
+; Words 0 and 16 (two cache lines): counters of threads 0 and 1.
+define void @round_trips(ptr %ping, i64 %thread, i64 %n) {{
 entry:
   %pong = getelementptr i64, ptr %ping, i64 16
-  %thread = call i32 @omp_get_thread_num()
-  %n = call i32 @omp_get_num_threads()
-  %enough = icmp uge i32 %n, 2
-  %plays = icmp ult i32 %thread, 2
-  %both = and i1 %enough, %plays
-  br i1 %both, label %start, label %done
+  %plays = icmp ult i64 %thread, 2
+  br i1 %plays, label %start, label %done
 start:
-  %is_first = icmp eq i32 %thread, 0
+  %is_first = icmp eq i64 %thread, 0
   br label %trip
 trip:
   %i = phi i64 [ 1, %start ], [ %next, %tail ]
@@ -113,25 +103,8 @@ answer:
 tail:
   %next = add i64 %i, 1
   %ends = icmp eq i64 %i, {_TRIPS}
-  br i1 %ends, label %last, label %trip
-last:
-  br i1 %is_first, label %note, label %done
-note:
-  %count_at = getelementptr i64, ptr %ping, i64 8
-  store i64 {_TRIPS}, ptr %count_at
-  br label %done
+  br i1 %ends, label %done, label %trip
 done:
   ret void
 }}
-
-; Returns the number of completed round trips; 0 if libgomp provides a single thread.
-define i64 @round_trips(ptr %words, i32 %n) {{
-  call void @llvm.memset.p0.i64(ptr %words, i8 0, i64 {_WORDS_BYTES}, i1 false)
-  call void @GOMP_parallel(ptr @member, ptr %words, i32 %n, i32 0)
-  %count_at = getelementptr i64, ptr %words, i64 8
-  %count = load i64, ptr %count_at
-  ret i64 %count
-}}
-
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """

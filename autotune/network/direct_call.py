@@ -13,20 +13,19 @@ read-only outputs, outputs that overlap another array. The code is in the artifa
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.memory import Recycled
-from autotune.codegen.team import Team
 from autotune.network.artifact import Endpoint
 from autotune.network.direct_ir import API
 
 Array = NDArray[Any]
+W = TypeVar("W")
 DirectCall: TypeAlias = "Callable[[Any, Any], dict[str, Array] | None]"
 """From inputs and `out` of `Model.run` to its result; None where they need a closer look."""
 
@@ -42,10 +41,22 @@ _ARRAYS = {np.ndarray}
 _NATIVE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class Locked(Protocol):
-    """What has the lock of an arena."""
+class HasAddress(Protocol):
+    """What an inference works in: see `runtime.Place`."""
 
-    lock: threading.Lock
+    address: int
+
+
+class Lends(Protocol[W]):
+    """Working memory for one caller at a time: see `runtime.Memory`."""
+
+    def take(self) -> W:
+        """What nobody else has."""
+        ...
+
+    def give_back(self, working: W, /) -> None:
+        """For the next caller."""
+        ...
 
 
 def direct_call(
@@ -54,21 +65,21 @@ def direct_call(
     memories: Sequence[Recycled],
     code: tuple[int, int],
     n_threads: int,
-    table: int,
-    arena: Locked,
-    team: Team,
+    memory: Lends[W],
+    place: Callable[[W], HasAddress],
 ) -> DirectCall | None:
     """A call of the network; None for one that copies or converts inputs or outputs.
 
-    `memories`: give arrays for outputs. `code`: addresses of `DIRECT` and of the entry. `table`:
-    address of what an inference works in, whose `arena` is locked during it.
+    `memories`: give arrays for outputs. `code`: addresses of `DIRECT` and of the entry. `place`:
+    has the address of the network's table in what `memory` lends to a call.
     """
     api = _api()
     if not outputs or not all(map(_is_direct, (*inputs, *outputs))) or api is None:
         return None
     native = _NATIVE(code[0])
     plan = _Plan((code[1], n_threads), api, inputs, outputs)
-    address, table_address = map(ctypes.c_void_p, (plan.words.ctypes.data, table))
+    address = ctypes.c_void_p(plan.words.ctypes.data)
+    take, give_back = memory.take, memory.give_back
     pick_inputs, pick_outputs = _picker(inputs), _picker(outputs)
     names, is_plain = [end.name for end in outputs], len(inputs) == len(outputs) == 1
     described = attrgetter("__array_struct__")
@@ -83,8 +94,6 @@ def direct_call(
         return {name: out[name] if name in out else memory.take() for name, memory in pairs}
 
     def call(given: Any, out: Any) -> dict[str, Array] | None:
-        if team.forked_thread:
-            return None
         try:
             arrays = pick_inputs(given)
             if out is None:
@@ -101,8 +110,11 @@ def direct_call(
                 capsules = arrays[0].__array_struct__, results[0].__array_struct__
             else:
                 capsules = tuple(map(described, (*arrays, *results)))
-            with arena.lock:
-                is_left = native(capsules, address, table_address)
+            working = take()
+            try:
+                is_left = native(capsules, address, place(working).address)
+            finally:
+                give_back(working)
         except (KeyError, AttributeError, TypeError):  # a closer look says what is wrong
             return None
         if is_left:

@@ -32,7 +32,6 @@ UNSEALED = SEAL_MAGIC + bytes(32)
 """Room in the object for a digest of what it was compiled for: see `Artifact.sealed_objects`."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class Pointer:
     """An address: `offset` bytes after the base in slot `base` of the table."""

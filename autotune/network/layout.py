@@ -21,9 +21,11 @@ from autotune.errors import CodegenError
 from autotune.graph.network import Call, Network, Port
 from autotune.loopir.nodes import Buffer, Kernel, Program
 from autotune.network.artifact import Endpoint, KernelInfo
-from autotune.network.barriers import Access, access, barriers
+from autotune.network.conflicts import Access, access, done_before
+from autotune.network.durations import estimated_s
 from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer
 from autotune.network.memory import Place, align, live_blocks, place_of, plan_arena
+from autotune.target import Target
 from autotune.te.evaluate import derive
 
 
@@ -103,7 +105,7 @@ class Layout:
 
     `slots`: storage → slot of the table, for those that the user's arrays replace.
     `alias_roots`: aliased storage → the storage whose memory it uses (see `network.aliasing`).
-    `constants`: where all constants go, which several networks may share.
+    `constants`: where all constants go, which several networks may share. `target`: for estimates.
     """
 
     def __init__(
@@ -112,8 +114,10 @@ class Layout:
         units: Sequence[Unit],
         alias_roots: Mapping[str, str],
         constants: ConstantPool,
+        target: Target,
     ) -> None:
         self.network = network
+        self.target = target
         self.alias_roots = alias_roots
         self.constants = constants
         self.owners = _bind(network)
@@ -149,6 +153,7 @@ class Layout:
 
     def _launches(self, units: Sequence[Unit]) -> tuple[Launch, ...]:
         touched: list[list[Access]] = []
+        times_s = [estimated_s(u.program, k, self.target) for u, k in _kernels(units)]
         pointers: list[tuple[Pointer, ...]] = []
         for step, unit in enumerate(units):
             at = {b.name: self._argument(step, unit, b) for b in unit.program.buffers}
@@ -156,9 +161,9 @@ class Layout:
                 pointers.append(tuple(at[name][0] for name in kernel.buffers))
                 touched.append([at[name][1] for name in kernel.buffers])
         return tuple(
-            Launch(kernel.symbol, kernel.extent, arguments, barrier)
-            for kernel, arguments, barrier in zip(
-                self.kernels, pointers, barriers(touched), strict=True
+            Launch(kernel.symbol, kernel.extent, arguments, after, time_s)
+            for kernel, arguments, after, time_s in zip(
+                self.kernels, pointers, done_before(touched), times_s, strict=True
             )
         )
 

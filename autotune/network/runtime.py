@@ -12,9 +12,10 @@ place. Those in half precision are converted from and to float32 on the way.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +27,10 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.brief import cut
-from autotune.codegen.jit import Library
+from autotune.codegen.forks import forks
+from autotune.codegen.jit import Library, load_libgomp
 from autotune.codegen.memory import Recycled, aligned
-from autotune.codegen.team import load_libgomp, team
+from autotune.codegen.team import SYMBOLS, Functions, Job, team
 from autotune.dtypes import DTYPES
 from autotune.errors import ArtifactError, UsageError
 from autotune.network.arguments import (
@@ -43,18 +45,21 @@ from autotune.network.artifact import Artifact, Endpoint, KernelInfo, Split, req
 from autotune.network.blocks import Blocks
 from autotune.network.direct_call import direct_call
 from autotune.network.direct_ir import DIRECT
-from autotune.network.entry import ARENA, CONSTANTS, PROFILE, RUN, SYNC_BYTES
+from autotune.network.entry import ARENA, CONSTANTS, KERNELS, PROFILE, RUN
 from autotune.target import require_cores, usable_cores
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
 
+_BARRIER_BYTES = 256
+_REMEMBERED = 1000
+"""Inferences after which working memory that was not needed meanwhile is freed."""
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """Seconds of one kernel in one inference, with the barrier before the next."""
+    """Seconds of one kernel in one inference, until all threads have done their parts."""
 
     kernel: KernelInfo
     time_s: float
@@ -90,11 +95,11 @@ class Model:
     """A network ready to run on `n_threads` threads (None: as many as it was tuned for, at most
     one per core that this process may use).
 
-    Safe to call from several threads: a lock lets one inference run at a time, because all share
-    one arena. Every Python thread that calls `run` gets worker threads of its own from libgomp.
-    A model that was loaded before a fork works in the child as well, with workers of the child's.
-    An artifact for several shapes runs the variant that its arguments have the shapes of; all
-    `variants` share one arena.
+    Threads may call it at once: each caller has working memory of its own, all share the constants.
+    The threads of one team (`codegen.team`) help whoever has something left to compute, so one
+    caller gets all cores, and as many callers as there are cores get one each. A model that was
+    loaded before a fork works in the child as well, with threads of the child's. An artifact for
+    several shapes runs the variant that its arguments have the shapes of.
     """
 
     def __init__(
@@ -105,40 +110,26 @@ class Model:
         require_features(artifact.target, artifact.name)
         self.n_threads = n_threads or min(artifact.n_threads, usable_cores())
         self.artifact = artifact
-        self._team = team()
-        load_libgomp()
-        self._library = Library(artifact.objects)
-        entry = self._library.address(RUN)
-        self._run = _ENTRY(entry)
-        self._profile = _ENTRY(self._library.address(PROFILE))
         self._memory = memory or Memory(artifact)
-        self._arena = self._memory.arena
+        self._code = _Code(artifact)
         self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
         self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
         self._outputs = [Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs]
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
-        self._times = np.zeros(len(artifact.kernels) + 1, np.int64)
-        self._table = np.zeros(artifact.n_bases + 2, np.uintp)
-        self._table[[ARENA, CONSTANTS]] = self._arena.ctypes.data, artifact.constants.ctypes.data
-        self._table[-2:] = self._memory.sync.ctypes.data, self._times.ctypes.data
-        self._table_address = self._table.ctypes.data
-        self._team.join(self._memory)
         self._others = tuple(Model(other, n_threads, self._memory) for other in artifact.others)
         self._telling, self._by_shape = telling_shapes(artifact)
         self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
         self._direct = None
-        if self._library.has(DIRECT):  # files of earlier versions lack it
-            code = self._library.address(DIRECT), entry
+        if self._code.direct is not None:
             self._direct = direct_call(
                 artifact.inputs,
                 artifact.outputs,
                 self._outputs,
-                code,
+                self._code.direct,
                 self.n_threads,
-                self._table_address,
                 self._memory,
-                self._team,
+                self._place,
             )
 
     @property
@@ -184,7 +175,7 @@ class Model:
             found = model._direct(inputs, out)
             if found is not None:
                 return found
-        return model._call(model._run, model._named(inputs), out)
+        return model._call(model._named(inputs), out)
 
     async def run_async(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
         """`run` in a thread of the event loop's default executor; other tasks go on meanwhile.
@@ -247,47 +238,53 @@ class Model:
         """Time every kernel of one inference, in order; run it a few times first to warm up."""
         if self._telling is not None and self.variant(inputs) is not self:
             return self.variant(inputs).profile(inputs)
-        seconds = self._team.call(self._profile_locked, self._check(inputs))
-        pairs = zip(self.artifact.kernels, seconds, strict=True)
+        arrays = self._check(inputs)
+        with self._memory.lent() as working:
+            place = self._place(working)
+            self._call_in(working, place, self._code.profile, arrays, {})
+            seconds = np.diff(place.times) * 1e-9
+        pairs = zip(self.artifact.kernels, seconds.tolist(), strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
+
+    def _place(self, working: Working) -> Place:
+        """Where this network's inferences are in somebody's working memory."""
+        found = working.places.get(self._code)
+        if found is None:
+            found = working.places[self._code] = Place(
+                self.artifact, self._code, self.n_threads, working.arena
+            )
+        return found
 
     def _named(self, inputs: Inputs) -> Mapping[str, Array]:
         return inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
 
-    def _call(self, entry: Any, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
+    def _call(self, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
         arrays = self._check(inputs)
         given = {} if out is None else outputs_given(self._results, out)
         in_place = writable_in_place(given, self._results, arrays) if given else {}
-        if self._team.forked_thread:
-            found = self._team.call(self._locked, entry, arrays, in_place)
-        else:
-            found = self._locked(entry, arrays, in_place)
+        with self._memory.lent() as working:
+            place = self._place(working)
+            found = self._call_in(working, place, self._code.run, arrays, in_place)
         for name, array in given.items():
             if found[name] is not array:
                 array[...] = found[name]
                 found[name] = array
         return found
 
-    def _profile_locked(self, inputs: list[Array]) -> list[float]:
-        with self._memory.lock:
-            self._call_locked(self._profile, inputs, {})
-            return [float(t) for t in np.diff(self._times) * 1e-9]
-
-    def _locked(
-        self, entry: Any, inputs: list[Array], given: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        with self._memory.lock:
-            return self._call_locked(entry, inputs, given)
-
-    def _call_locked(
-        self, entry: Any, inputs: list[Array], given: Mapping[str, Array]
+    def _call_in(
+        self,
+        working: Working,
+        place: Place,
+        entry: Any,
+        inputs: list[Array],
+        given: Mapping[str, Array],
     ) -> dict[str, Array]:
         arrays: dict[int, Array] = {}
         for end, array in zip(self.artifact.inputs, inputs, strict=True):
             if end.window is None:
                 arrays[end.base] = array
             else:
-                window = _window(self._arena, end)
+                window = _window(working.arena, end)
                 window[...] = array.reshape(window.shape)
         ends = zip(self.artifact.outputs, self._outputs, strict=True)
         outputs = {
@@ -298,11 +295,11 @@ class Model:
             if end.window is None:
                 arrays[end.base] = outputs[end.name]
         for slot, array in arrays.items():
-            self._table[slot] = array.__array_interface__["data"][0]  # `ctypes` is slower
-        entry(self._table_address, self.n_threads)
+            place.table[slot] = array.__array_interface__["data"][0]  # `ctypes` is slower
+        entry(place.address, self._code.n_threads(self.n_threads))
         for end in self.artifact.outputs:
             if end.window is not None:
-                window = _window(arrays.get(end.base, self._arena), end)
+                window = _window(arrays.get(end.base, working.arena), end)
                 outputs[end.name][...] = window.reshape(end.shape)
         if self._halves:
             outputs |= rounded(outputs, self._halves)
@@ -312,18 +309,105 @@ class Model:
         return _all_checked(self._expected, inputs)
 
 
-class Memory:
-    """What inferences of an artifact work in, one at a time: arena, barrier, and the lock."""
+class _Code:
+    """The machine code of one network, ready to be called."""
 
     def __init__(self, artifact: Artifact) -> None:
-        self.arena = _arena(artifact)
-        self.sync = aligned((SYNC_BYTES,), "uint8")
-        self.lock = threading.Lock()
+        self.is_former = f"{SYMBOLS}run".encode() not in b"".join(artifact.objects)
+        if self.is_former:
+            load_libgomp()
+        self.library = Library(artifact.objects)
+        entry = self.library.address(RUN)
+        self.run = _ENTRY(entry)
+        self.profile = _ENTRY(self.library.address(PROFILE))
+        self.direct: tuple[int, int] | None = None
+        self.functions: Functions | None = None
+        if not self.is_former:
+            self.direct = self.library.address(DIRECT), entry
+            self.functions = Functions.of(self.library)
+            team().adopt(self.functions)
+
+    def n_threads(self, wanted: int) -> int:
+        """That an inference is to have: libgomp has none in the child of a fork."""
+        return 1 if self.is_former and forks().is_child else wanted
+
+    def job(self, table: int, n_kernels: int, n_threads: int) -> Job | None:
+        """What the team needs to know of a caller; None for code that is not for it."""
+        if self.functions is None:
+            return None
+        kernels = self.library.address(KERNELS)
+        return Job(team(), self.functions, kernels, n_kernels, n_threads, table)
+
+
+class Place:
+    """The table of addresses of one network for one caller, and what it points to."""
+
+    def __init__(self, artifact: Artifact, code: _Code, n_threads: int, arena: Array) -> None:
+        self.times = np.zeros(len(artifact.kernels) + 1, np.int64)
+        self.table = np.zeros(artifact.n_bases + 2, np.uintp)
+        self.address = self.table.ctypes.data
+        self.job = code.job(self.address, len(artifact.kernels), n_threads)
+        self.barrier = aligned((_BARRIER_BYTES,), "uint8")
+        team_at = self.job.address if self.job else self.barrier.ctypes.data
+        self.table[[ARENA, CONSTANTS]] = arena.ctypes.data, artifact.constants.ctypes.data
+        self.table[-2:] = team_at, self.times.ctypes.data
+
+
+class Working:
+    """What the inferences of one caller work in: an arena, and a place for each network."""
+
+    def __init__(self, arena: Array) -> None:
+        self.arena = arena
+        self.places: dict[object, Place] = {}
+
+
+class Memory:
+    """Working memory of the callers of an artifact: as many as there are at once."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self._artifact = artifact
+        self._free = [Working(_arena(artifact))]
+        self._n_lent = self._n_returns = 0
+        self._most = self._most_before = 0
+        self._lock = threading.Lock()
+        forks().join(self)
+
+    def take(self) -> Working:
+        """One that nobody else has. Raises ArtifactError without room for it."""
+        with self._lock:
+            self._n_lent += 1
+            self._most = max(self._most, self._n_lent)
+            if self._free:
+                return self._free.pop()
+        try:
+            return Working(_arena(self._artifact))
+        except ArtifactError:
+            self._n_lent -= 1
+            raise
+
+    def give_back(self, working: Working) -> None:
+        """For the next caller; freed where of late there were fewer callers at once."""
+        with self._lock:
+            self._n_lent -= 1
+            if self._n_lent + len(self._free) < max(self._most, self._most_before):
+                self._free.append(working)
+            self._n_returns += 1
+            if self._n_returns % _REMEMBERED == 0:
+                self._most_before, self._most = self._most, self._n_lent + 1
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Working]:
+        """Take one and give it back."""
+        working = self.take()
+        try:
+            yield working
+        finally:
+            self.give_back(working)
 
     def renew(self) -> None:
-        """Forget, in the child of a fork, an inference that another thread was in."""
-        self.lock = threading.Lock()
-        self.sync.fill(0)
+        """Forget, in the child of a fork, the inferences of other threads."""
+        self._lock = threading.Lock()
+        self._n_lent = 0
 
 
 _Telling = Callable[[Mapping[str, Array]], object]

@@ -8,6 +8,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from autotune.codegen.memory import aligned
+from autotune.codegen.native_object import team_object
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo
 from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer, compile_entry
 from autotune.target import Target, host_target
@@ -78,6 +79,7 @@ def artifact(
         n_bases=FIRST_BOUND + 2,
         objects=(
             assemble(REVERSE, target),
+            team_object(target),
             compile_entry(launches, FIRST_BOUND + 2, target),
         ),
         constants=constants,

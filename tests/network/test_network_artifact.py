@@ -203,7 +203,7 @@ WILD = {
     "n_bases": 1 << 40,
     "arena_bytes": -64,
     "n_threads": 0,
-    "n_objects": 3,
+    "n_objects": 4,
     "constant_bytes": 128,
     "max_error": "no",
     "kernels": [{"task": "t", "label": "l", "symbol": "s", "extent": -1}],
@@ -276,7 +276,7 @@ def test_parts_have_to_be_where_the_directory_says(saved: Path) -> None:
 
 def test_one_more_part_is_refused(saved: Path) -> None:
     with zipfile.ZipFile(saved, "a") as file:
-        file.writestr("objects/002.o", b"more")
+        file.writestr("objects/003.o", b"more")
     with pytest.raises(ArtifactError, match="parts that are not its own"):
         Artifact.load(saved)
 

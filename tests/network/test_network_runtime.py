@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import llvmlite.binding as llvm
 import ml_dtypes
@@ -20,6 +21,10 @@ from tests.network.hand_made import N, artifact, reversing
 
 def vector(seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).integers(0, 99, (2, N // 2)).astype(np.float32)
+
+
+FORMER = Path(__file__).parents[1] / "assets" / "artifact-v2.atn"
+"""`reversing(5, 2)` for AVX2, whose entry calls libgomp."""
 
 
 def expected(x: NDArray[np.float32], n_kernels: int) -> NDArray[np.float32]:
@@ -50,7 +55,7 @@ def test_a_kernel_that_cannot_be_divided_runs_once(n_threads: int) -> None:
     assert np.array_equal(model.run({"x": vector()})["y"], want)
 
 
-def test_barriers_hold_over_many_inferences() -> None:
+def test_the_order_of_kernels_holds_over_many_inferences() -> None:
     model = Model(reversing(60), 2)
     for seed in range(100):
         x = vector(seed)
@@ -201,8 +206,15 @@ def test_a_missing_libgomp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(llvm, "load_library_permanently", missing)
     with pytest.raises(MissingDependency, match=r"libgomp\.so\.1") as caught:
-        Model(reversing(1))
+        load(FORMER)
     assert "libgomp1" in caught.value.hint
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_an_artifact_from_before_the_team_runs(n_threads: int) -> None:
+    model = load(FORMER, n_threads)
+    assert np.array_equal(model.run({"x": vector()})["y"], expected(vector(), 5))
+    assert len(model.profile({"x": vector()})) == 5
 
 
 def test_load_gives_a_model_that_describes_itself(tmp_path: object) -> None:

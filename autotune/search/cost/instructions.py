@@ -60,6 +60,11 @@ def lookups(op: Compute) -> tuple[tuple[int, frozenset[str]], ...]:
     return tuple((cost, variables(e)) for cost, e in found if cost)
 
 
+def work(e: Expr) -> int:
+    """Vector instructions of an expression; a common subexpression counts once."""
+    return _work(e, set())
+
+
 def _byte_operands(e: Expr) -> tuple[Expr, ...]:
     """What the bytes are taken from that `e` multiplies."""
     return (e.a, e.b) if isinstance(e, Binary) and e.op == "bytedot" else ()

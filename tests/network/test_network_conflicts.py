@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.network.barriers import Access, access, barriers
+from autotune.network.conflicts import Access, access, done_before
 
 
 @st.composite
@@ -54,5 +54,6 @@ def test_branches_meet_where_they_join() -> None:
     branch_a = [at(0, False), at(32, True)]
     branch_b = [at(0, False), at(64, True)]
     join = [at(32, False), at(64, False), at(96, True)]
-    assert barriers([produce, branch_a, branch_b, join]) == [False, True, False, True]
-    assert barriers([produce, join, join]) == [False, False, True]
+    assert done_before([produce, branch_a, branch_b, join]) == [0, 1, 1, 3]
+    assert done_before([produce, branch_b, branch_a, [at(64, False)]]) == [0, 1, 1, 2]
+    assert done_before([produce, join, join]) == [0, 0, 2]

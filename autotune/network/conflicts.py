@@ -1,7 +1,8 @@
-"""⑩ Barrier placement: kernels that may start before all threads finish the previous one.
+"""⑩ Order of kernels: those that may begin before the previous one is done.
 
-Two kernels need a barrier between them when one writes bytes that the other touches. Branches of a
-network are independent until they join, and often write side by side into one concatenated tensor.
+A kernel has to wait for another one when one of them writes bytes that the other touches. Branches
+of a network are independent until they join, and often write side by side into one concatenated
+tensor.
 """
 
 from __future__ import annotations
@@ -62,15 +63,17 @@ def access(
     return Access(base, start, start + (last + 1) * size, row_stride * size, width * size, writes)
 
 
-def barriers(kernels: Sequence[Sequence[Access]]) -> list[bool]:
-    """For every kernel, whether all threads must meet before it.
+def done_before(kernels: Sequence[Sequence[Access]]) -> list[int]:
+    """For every kernel, how many of the first kernels must be done before it begins.
 
-    They must when it conflicts with a kernel that came after the last meeting.
+    Those up to the last one that it conflicts with; never fewer than for the kernel before it.
     """
-    out: list[bool] = []
-    since: list[Access] = []
-    for accesses in kernels:
-        needed = any(a.conflicts(b) for a in accesses for b in since)
-        since = [*([] if needed else since), *accesses]
-        out.append(needed)
+    out: list[int] = []
+    n_done = 0
+    for n, accesses in enumerate(kernels):
+        for other in range(n - 1, n_done - 1, -1):
+            if any(a.conflicts(b) for a in accesses for b in kernels[other]):
+                n_done = other + 1
+                break
+        out.append(n_done)
     return out

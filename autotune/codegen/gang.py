@@ -1,0 +1,35 @@
+"""⑤ Call machine code on several threads at the same time: see `gang_code`."""
+
+from __future__ import annotations
+
+import ctypes
+
+from autotune.codegen import gang_code as code
+from autotune.codegen.forks import WipedMemory
+from autotune.codegen.jit import Library
+from autotune.codegen.native_object import native_object
+from autotune.errors import CodegenError
+from autotune.target import Target
+
+
+class Gang:
+    """`n_threads` threads of this process, started when they are first called. Not thread-safe."""
+
+    def __init__(self, target: Target, n_threads: int) -> None:
+        self.n_threads = n_threads
+        self._memory = WipedMemory(code.GANG_BYTES)
+        self._library = Library([native_object(code, target, ("call",), "autotune_gang_")])
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
+        self._call = kind(self._library.address("autotune_gang_call"))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # its threads never end
+
+    def call(self, function: int, argument: int) -> None:
+        """`function(argument, t, n)` on every thread t of n; `function` is an address.
+
+        Raises CodegenError where not all threads can be started.
+        """
+        if self._call(self._memory.address, function, argument, self.n_threads):
+            raise CodegenError(
+                f"the system does not give {self.n_threads} threads",
+                "allow more (ulimit -u, pids.max of a container), or use fewer threads",
+            )
