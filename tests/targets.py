@@ -13,7 +13,7 @@ import pytest
 
 from autotune.codegen.jit import Library
 from autotune.measure.process import Child
-from autotune.target import Target, cpu, host_target, runs_here, tiles
+from autotune.target import Target, cpu, cpuid, host_target, runs_here, tiles
 from autotune.target.isa import FEATURES, NAMES
 
 _KIB, _MIB = 1 << 10, 1 << 20
@@ -60,6 +60,7 @@ def take_for(made_up: Target, patch: pytest.MonkeyPatch) -> None:
             patch.setattr(kind, method, _skip)
     features, sizes = _features(made_up), (made_up.l1_bytes, made_up.l2_bytes, made_up.l3_bytes)
     patch.setattr(llvm, "get_host_cpu_features", lambda: features)
+    patch.setattr(cpuid, "features", lambda: features)
     patch.setattr(llvm, "get_host_cpu_name", lambda: made_up.cpu)
     patch.setattr(cpu, "_cache_bytes", lambda level: sizes[level - 1])
     patch.setattr(tiles, "request_tiles", lambda: features.get(tiles.FEATURE, False))

@@ -21,6 +21,7 @@ FLOORS = {
     "config": 0,
     "files": 0,
     "machine": 0,
+    "pages": 0,
     "result": 0,
     "units": 0,
     "wording": 0,

@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import llvmlite.binding as llvm
 import pytest
 
 from autotune.errors import UsageError
-from autotune.target import Target, difference, host_target, parse_target, require_cores
+from autotune.target import (
+    Target,
+    cpuid,
+    difference,
+    host_target,
+    missing_features,
+    parse_target,
+    require_cores,
+)
 from autotune.target.isa.x86 import NAMES
 
 pytestmark = pytest.mark.target
@@ -35,6 +44,20 @@ def test_everything_else_is_another_cpu_and_is_named(
     other = replace(any_target, **changed)  # type: ignore[arg-type]
     assert other.key != any_target.key
     assert difference(other, any_target) == text
+
+
+def test_features_are_read_as_llvm_reads_them() -> None:
+    """One that is read as missing would refuse artifacts of this very CPU."""
+    assert dict(cpuid.features()) == dict(llvm.get_host_cpu_features())
+
+
+def test_names_that_are_not_known_are_asked_of_llvm(
+    any_target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = {**llvm.get_host_cpu_features(), "avx4096": True, "avx8192": False}
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: theirs)
+    newer = replace(any_target, features="+sse2,+avx4096,+avx8192,+avx9999")
+    assert missing_features(newer) == ("avx8192", "avx9999")
 
 
 def test_fields_of_later_versions_are_left_out(any_target: Target) -> None:

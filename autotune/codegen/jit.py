@@ -1,53 +1,62 @@
-"""⑤ Load relocatable objects into this process, without a linker."""
+"""⑤ Load machine code into this process: an image, or objects that are linked here (`link`)."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-import llvmlite.binding as llvm
+import numpy as np
 
+from autotune.codegen.elf import Region
+from autotune.codegen.link import Image, Part, link
 from autotune.errors import CodegenError, MissingDependency
+from autotune.pages import EXECUTE, READ, WRITE, Bytes, private_pages, protect
 from autotune.target.tiles import tile_permission
 
 _LIBM = "libm.so.6"
+_GNU_OPENMP = "libgomp.so.1"
+_OTHERS: Mapping[str, str] = {"GOMP_": _GNU_OPENMP, "omp_": _GNU_OPENMP}
+"""Libraries that code of earlier versions calls, by what their names begin with."""
+_PACKAGES: Mapping[str, str] = {_GNU_OPENMP: "on Debian and Ubuntu: apt-get install libgomp1"}
+
+_ACCESS: Mapping[Region, int] = {
+    Region.CODE: READ | EXECUTE,
+    Region.CONSTANTS: READ,
+    Region.RELOCATED: READ,
+    Region.DATA: READ | WRITE,
+}
 
 
 class Library:
     """Machine code ready to be called; it lives as long as this object.
 
-    Undefined symbols are resolved in the other objects, in this process and in libm. A symbol that
-    none of them defines becomes address 0, where a call crashes, so a caller that needs another
-    library (libgomp) loads it first.
+    It is a copy of the image: what becomes of a file that the image came from is of no matter.
+    Functions of other libraries are found in this process and in libm. Raises CodegenError for one
+    that is nowhere, and for memory that the system does not let be executed; MissingDependency for
+    a library that is not installed.
     """
 
-    def __init__(self, objects: Sequence[bytes]) -> None:
-        _initialise()
-        empty = llvm.parse_assembly(f'target triple = "{llvm.get_default_triple()}"')
-        machine = llvm.Target.from_default_triple().create_target_machine(codemodel="jitdefault")
-        self._engine = llvm.create_mcjit_compiler(empty, machine)
-        self._objects = objects
-        for data in objects:
-            self._engine.add_object_file(_object(data))
-        self._engine.finalize_object()
+    def __init__(self, code: Image | Sequence[bytes]) -> None:
+        tile_permission()  # before the first instruction that needs it
+        self.image = code if isinstance(code, Image) else link([Part(data) for data in code])
+        self._pages = _loaded(self.image)
+        self._start: int = self._pages.ctypes.data
 
     @property
     def n_code_bytes(self) -> int:
         """Bytes of the machine code of all objects; that of one object lies together."""
-        sections = (s for data in self._objects for s in _object(data).sections())
-        return sum(s.size() for s in sections if s.is_text())
+        return self.image.n_code_bytes
 
     def has(self, symbol: str) -> bool:
         """Whether an object defines the function."""
-        return bool(self._engine.get_function_address(symbol))
+        return symbol in self.image.symbols
 
     def address(self, symbol: str) -> int:
         """Address of a function; raises CodegenError when no object defines it."""
-        found = int(self._engine.get_function_address(symbol))
-        if not found:
+        if symbol not in self.image.symbols:
             raise CodegenError(f"no object defines the symbol '{symbol}'")
-        return found
+        return self._start + self.image.symbols[symbol]
 
     def function(self, symbol: str, n_buffers: int) -> Callable[..., None]:
         """A kernel as a callable of `n_buffers` addresses, begin and end; it releases the GIL."""
@@ -58,26 +67,44 @@ class Library:
         return function
 
 
-def _object(data: bytes) -> llvm.ObjectFileRef:
-    found = llvm.ObjectFileRef.from_data(data)
-    if not found:  # LLVM's null pointer
-        raise CodegenError("not an object file", "the file that it came from is damaged")
-    return found
+def _loaded(image: Image) -> Bytes:
+    imports = {name: address_of(name) for name in image.imports}
+    try:
+        pages = private_pages(len(image.data))
+        pages[: len(image.data)] = np.frombuffer(image.data, np.uint8)
+        words = [(at, imports[name]) for name, places in image.imports.items() for at in places]
+        start = pages.ctypes.data
+        for at, address in words:
+            pages[at : at + 8].view(np.uint64)[0] = address
+        for at in image.rebases:
+            pages[at : at + 8].view(np.uint64)[0] += start
+        protect(pages, ((begin, end, _ACCESS[region]) for region, begin, end in image.spans()))
+    except OSError as error:
+        raise CodegenError(
+            f"the system refuses memory for machine code: {error.strerror}",
+            "allow this process to make memory executable, or give it more",
+        ) from error
+    return pages
 
 
 @cache
-def _initialise() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    llvm.load_library_permanently(_LIBM)
-    tile_permission()  # before the first instruction that needs it
+def address_of(name: str) -> int:
+    """Where a function of this process, of libm or of a named library is.
+
+    Raises CodegenError for one that is nowhere, MissingDependency without its library.
+    """
+    named = [file for prefix, file in _OTHERS.items() if name.startswith(prefix)]
+    for file in (None, _LIBM, *named):
+        function = getattr(_opened(file), name, None)
+        if function is not None:
+            return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+    raise CodegenError(f"it calls '{name}', which no library of this system has")
 
 
-def load_libgomp() -> None:
-    """Make libgomp's symbols known to machine code; raises MissingDependency."""
+@cache
+def _opened(file: str | None) -> ctypes.CDLL:
     try:
-        llvm.load_library_permanently("libgomp.so.1")
-    except RuntimeError as error:
-        raise MissingDependency(
-            "libgomp.so.1 is not installed", "on Debian and Ubuntu: apt-get install libgomp1"
-        ) from error
+        return ctypes.CDLL(file)
+    except OSError as error:
+        hint = _PACKAGES.get(file or "", "install it")
+        raise MissingDependency(f"{file} is not installed", hint) from error

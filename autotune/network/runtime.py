@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 
 from autotune.brief import cut
 from autotune.codegen.forks import forks
-from autotune.codegen.jit import Library, load_libgomp
+from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import SYMBOLS, Functions, Job, team
 from autotune.dtypes import DTYPES
-from autotune.errors import ArtifactError, UsageError
+from autotune.errors import ArtifactError, CodegenError, UsageError
 from autotune.network.arguments import (
     Inputs,
     Outputs,
@@ -313,10 +313,8 @@ class _Code:
     """The machine code of one network, ready to be called."""
 
     def __init__(self, artifact: Artifact) -> None:
-        self.is_former = f"{SYMBOLS}run".encode() not in b"".join(artifact.objects)
-        if self.is_former:
-            load_libgomp()
-        self.library = Library(artifact.objects)
+        self.library = _library(artifact)
+        self.is_former = not self.library.has(f"{SYMBOLS}run")
         entry = self.library.address(RUN)
         self.run = _ENTRY(entry)
         self.profile = _ENTRY(self.library.address(PROFILE))
@@ -337,6 +335,16 @@ class _Code:
             return None
         kernels = self.library.address(KERNELS)
         return Job(team(), self.functions, kernels, n_kernels, n_threads, table)
+
+
+def _library(artifact: Artifact) -> Library:
+    try:
+        return Library(artifact.objects)
+    except CodegenError as error:
+        raise ArtifactError(
+            f"the code of '{artifact.name}' cannot be loaded: {error.message}",
+            error.hint or "compile the model on this machine",
+        ) from error
 
 
 class Place:

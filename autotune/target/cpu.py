@@ -14,11 +14,11 @@ from collections.abc import Set
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-
-import llvmlite.binding as llvm
+from typing import Any
 
 from autotune.brief import brief
 from autotune.errors import UsageError
+from autotune.target import cpuid
 from autotune.target.isa import (
     EMULATION,
     FEATURES,
@@ -125,15 +125,24 @@ def _isa(cpu: str, features: str, vector_bits: int) -> Isa:
 
 def host_features() -> dict[str, bool]:
     """The features of this CPU by LLVM's names; matrix tiles only where the system permits them."""
-    found = dict(llvm.get_host_cpu_features())
+    found = dict(cpuid.features())
     if tile_permission() is Permission.DENIED:
         found |= {name: False for name in found if name.startswith("amx-")}
     return found
 
 
+def _llvm() -> Any:
+    """Imported late: whoever runs compiled networks does without it."""
+    import llvmlite.binding
+
+    return llvmlite.binding
+
+
 def host_target() -> Target:
     """Describe the CPU this process runs on."""
-    features = host_features()
+    llvm, known = _llvm(), host_features()
+    # a newer LLVM may have more names, an older one takes no others than its own
+    features = {n: known.get(n, there) for n, there in llvm.get_host_cpu_features().items()}
     text = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items()))
     return _target(llvm.get_host_cpu_name(), text, _widest(features))
 
@@ -203,8 +212,10 @@ def missing_features(target: Target) -> tuple[str, ...]:
     host = host_features()
     if target.features:
         needed = [f[1:] for f in target.llvm_features.split(",") if f.startswith("+")]
-        return tuple(name for name in needed if not host.get(name, False))
-    needed = [*target.isa.requires, *sorted(FEATURES.get(target.cpu, ()))]
+    else:
+        needed = [*target.isa.requires, *sorted(FEATURES.get(target.cpu, ()))]
+    if not host.keys() >= set(needed):  # of a newer LLVM
+        host = dict(_llvm().get_host_cpu_features()) | host
     return tuple(name for name in needed if not host.get(name, False))
 
 

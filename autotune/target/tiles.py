@@ -14,7 +14,7 @@ import sys
 from enum import Enum
 from functools import cache
 
-import llvmlite.binding as llvm
+from autotune.target import cpuid
 
 _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
 FEATURE = "amx-tile"
@@ -32,7 +32,7 @@ class Permission(Enum):
 @cache
 def tile_permission() -> Permission:
     """Ask for tiles where the CPU has them; once per process, which children inherit."""
-    if not llvm.get_host_cpu_features().get(FEATURE, False):
+    if not cpuid.features().get(FEATURE, False):
         return Permission.NO_TILES
     return Permission.GRANTED if request_tiles() else Permission.DENIED
 

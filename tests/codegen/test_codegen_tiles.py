@@ -6,13 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 import pytest
 
 from autotune import te
-from autotune.codegen import jit
 from autotune.codegen.compile import assembly
 from autotune.codegen.emit import emit_program
 from autotune.codegen.jit import Library
@@ -34,7 +32,7 @@ from autotune.schedule.steps import (
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.sketch import generate_sketches
-from autotune.target import Target, host_target, runs_here, tiles
+from autotune.target import Target, cpuid, host_target, runs_here, tiles
 from autotune.target.isa import EMULATION, FEATURES
 from autotune.target.tiles import Permission, denial, request_tiles, tile_permission
 from autotune.te.dag import ComputeDAG
@@ -359,8 +357,8 @@ def test_tile_loops_are_the_four_innermost_ones() -> None:
 def denied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A CPU with tiles whose system does not permit them; how often it was asked."""
     asked: list[str] = []
-    features = {**dict(llvm.get_host_cpu_features()), **dict.fromkeys(FEATURES[AMX.cpu], True)}
-    monkeypatch.setattr(tiles.llvm, "get_host_cpu_features", lambda: features)
+    features = {**cpuid.features(), **dict.fromkeys(FEATURES[AMX.cpu], True)}
+    monkeypatch.setattr(cpuid, "features", lambda: features)
     monkeypatch.setattr(tiles, "request_tiles", lambda: bool(asked.append("asked")))
     tile_permission.cache_clear()
     yield asked
@@ -377,7 +375,6 @@ def test_a_system_that_denies_tiles_is_a_cpu_without_them(denied: list[str]) -> 
 
 
 def test_whoever_loads_machine_code_asks_for_tiles(denied: list[str]) -> None:
-    jit._initialise.cache_clear()
     Library([])
     assert denied == ["asked"]
 

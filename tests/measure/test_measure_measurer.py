@@ -67,7 +67,7 @@ def all_end(pids: list[int], within_s: float = 10.0) -> bool:
         ("build_garbage", S.BUILD_ERROR, "no reply"),
         ("build_closes", S.BUILD_ERROR, "builder ended"),
         ("crash", S.RUN_CRASH, "SIGSEGV"),
-        ("unknown_symbol", S.RUN_CRASH, "SIGSEGV"),
+        ("unknown_symbol", S.RUN_ERROR, "no library of this system has"),
         ("hang", S.RUN_TIMEOUT, "within 1 s"),
         ("exhaust_memory", S.RUN_ERROR, "out of memory"),
         ("wrong_later", S.WRONG_ANSWER, "in a later evaluation: 1000 of 1000 elements"),

@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from autotune.codegen import jit
 from autotune.errors import MissingDependency, UsageError
 from autotune.network import load
 from autotune.network.artifact import Endpoint
@@ -201,12 +201,19 @@ def test_an_array_of_another_precision_is_refused(dtype: str, given: type, hint:
 
 
 def test_a_missing_libgomp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise RuntimeError(f"{name}: cannot open shared object file")
+    def missing(name: str | None) -> ctypes.CDLL:
+        if name == "libgomp.so.1":
+            raise OSError(f"{name}: cannot open shared object file")
+        return libm
 
-    monkeypatch.setattr(llvm, "load_library_permanently", missing)
+    libm, functions = ctypes.CDLL("libm.so.6"), (jit.address_of, jit._opened)
+    for function in functions:
+        function.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(MissingDependency, match=r"libgomp\.so\.1") as caught:
         load(FORMER)
+    for function in functions:
+        function.cache_clear()
     assert "libgomp1" in caught.value.hint
 
 
