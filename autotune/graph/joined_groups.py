@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from autotune.graph.ir import Graph
 from autotune.graph.partition import Group
-from autotune.graph.subgraph import Subgraph, build_subgraph
+from autotune.graph.subgraph import Definitions, Subgraph
 from autotune.te.chains import row_chain
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Var
@@ -33,15 +33,20 @@ class JoinedGroups:
     parts: tuple[int, ...]
 
 
-def joined_groups(graph: Graph, groups: Sequence[Group]) -> Iterator[JoinedGroups]:
+def joined_groups(
+    graph: Graph, groups: Sequence[Group], definitions: Definitions
+) -> Iterator[JoinedGroups]:
     """Every run of groups that can be fused; no group is in two of them."""
     source = _sources(graph, groups)
     taken: set[int] = set()
+    chains: dict[int, bool] = {}  # by definition: runs that differ only in names share one
     for n in source:
         for parts in _runs(source, n):
             if taken.isdisjoint(parts) and not any(_is_grouped(groups[k]) for k in parts):
-                whole = build_subgraph(graph, Group([x for k in parts for x in groups[k].nodes]))
-                if _is_chain(whole.dag):
+                whole = definitions.of(Group([x for k in parts for x in groups[k].nodes]))
+                if id(whole.dag) not in chains:
+                    chains[id(whole.dag)] = _is_chain(whole.dag)
+                if chains[id(whole.dag)]:
                     taken.update(parts)
                     yield JoinedGroups(whole, parts)
 

@@ -38,7 +38,7 @@ from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
 from autotune.graph.refusals import require_supported
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
-from autotune.graph.subgraph import Subgraph, build_subgraphs, undefined
+from autotune.graph.subgraph import Definitions, Subgraph, undefined
 from autotune.te.dag import ComputeDAG
 from autotune.te.precisions import precision_of
 from autotune.te.strides import dense
@@ -359,8 +359,9 @@ def stored_network(graph: Graph, stored: Graph, name: str, digest: str) -> Netwo
     with_copies = Graph(
         stored.inputs, stored.outputs, stored.nodes, stored.constants, types, stored.opset
     )
-    subgraphs = build_subgraphs(with_copies, groups)
-    joined = list(joined_groups(with_copies, groups))
+    definitions = Definitions(with_copies)
+    subgraphs = [definitions.of(group) for group in groups]
+    joined = list(joined_groups(with_copies, groups, definitions))
     taken = {n for j in joined for n in j.parts}
     sparse = sparse_subgraphs({n: s for n, s in enumerate(subgraphs) if n not in taken})
     taken |= sparse.keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -85,19 +85,22 @@ def defined_type(graph: Graph, group: Group) -> TensorType:
     return TensorType(declared if is_same else shape, result.dtype)
 
 
-def build_subgraphs(graph: Graph, groups: Sequence[Group]) -> list[Subgraph]:
-    """One subgraph per group; groups that differ only in names share a definition."""
-    known: dict[object, tuple[_Builder, Subgraph, list[str]]] = {}
-    found: list[Subgraph] = []
-    for group in groups:
-        form, names = form_of(graph, group)
-        if form in known:
-            found.append(_like(graph, group, *known[form], names))
-            continue
-        builder = _Builder(graph, group)
-        found.append(builder.build())
-        known[form] = (builder, found[-1], names)
-    return found
+class Definitions:
+    """Subgraphs of groups of one graph; those that differ only in names share a definition."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._known: dict[object, tuple[_Builder, Subgraph, list[str]]] = {}
+
+    def of(self, group: Group) -> Subgraph:
+        """The subgraph of a group."""
+        form, names = form_of(self._graph, group)
+        if form in self._known:
+            return _like(self._graph, group, *self._known[form], names)
+        builder = _Builder(self._graph, group)
+        found = builder.build()
+        self._known[form] = builder, found, names
+        return found
 
 
 def form_of(graph: Graph, group: Group) -> tuple[object, list[str]]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
+from typing import TypeAlias
 
 from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Let, Program, Store
 from autotune.loopir.visitor import body_loads, statements
@@ -20,25 +21,37 @@ from autotune.te.expr import Expr, Load, both, call, loads, substitute, variable
 _MAX_COUNTED = 1 << 22
 
 
-def replaceable(program: Program) -> list[tuple[str, str]]:
-    """Pairs of an input and an output that may be the same memory while the program runs."""
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+"""An input and an output each."""
+
+
+def replaceable(program: Program, pairs: Pairs | None = None) -> Pairs:
+    """Pairs of an input and an output that may be the same memory while the program runs.
+
+    `pairs`: what `read_in_place` gave for it, at whatever strides of its buffers.
+    """
+    strides = {b.name: b.strides for b in program.buffers}
+    pairs = read_in_place(program) if pairs is None else pairs
+    return tuple((x, y) for x, y in pairs if strides[x] == strides[y])
+
+
+def read_in_place(program: Program) -> Pairs:
+    """Pairs that may be the same memory wherever both have the same strides."""
     stores = [s for k in program.kernels for s in statements(k.body) if isinstance(s, Store)]
     reads = [x for k in program.kernels for x in body_loads(k.body)]
-    return [
+    inputs = [b for b in program.buffers if b.role == "input"]
+    return tuple(
         (x.name, y.name)
         for y in program.buffers
-        if y.role == "output" and _is_stored_once(y, program, reads)
-        for x in program.buffers
-        if x.role == "input" and _is_like(x, y) and _is_read_in_place(x, y, stores, reads)
-    ]
+        if y.role == "output" and any(_is_like(x, y) for x in inputs)
+        if _is_stored_once(y, program, reads)
+        for x in inputs
+        if _is_like(x, y) and _is_read_in_place(x, y, stores, reads)
+    )
 
 
 def _is_like(x: Buffer, y: Buffer) -> bool:
-    return (x.tensor.shape, x.tensor.dtype, x.strides) == (
-        y.tensor.shape,
-        y.tensor.dtype,
-        y.strides,
-    )
+    return (x.tensor.shape, x.tensor.dtype) == (y.tensor.shape, y.tensor.dtype)
 
 
 def _is_stored_once(y: Buffer, program: Program, reads: Sequence[Load]) -> bool:

@@ -176,3 +176,8 @@ def with_strides(program: Program, strides: Mapping[str, tuple[int, ...]]) -> Pr
         replace(b, strides=strides[b.name]) if b.name in strides else b for b in program.buffers
     )
     return replace(program, buffers=buffers)
+
+
+def without_bodies(program: Program) -> Program:
+    """The program as its caller sees it: buffers, packings, kernel signatures."""
+    return replace(program, kernels=tuple(replace(k, body=(), head=()) for k in program.kernels))

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from autotune.codegen.compile import compile_program
 from autotune.loopir.in_place import replaceable
 from autotune.loopir.lower import lower
-from autotune.loopir.nodes import Program, with_strides
+from autotune.loopir.nodes import Program, with_strides, without_bodies
 from autotune.schedule.steps import Steps
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
@@ -53,8 +53,3 @@ def build_program(
     shared = next((pair for pair in replaceable(program) if pair[0] in names), ()) if names else ()
     program = replace(program, shared=shared)
     return BuiltProgram(compile_program(program, target), without_bodies(program))
-
-
-def without_bodies(program: Program) -> Program:
-    """The program as its caller sees it: buffers, packings, kernel signatures."""
-    return replace(program, kernels=tuple(replace(k, body=(), head=()) for k in program.kernels))

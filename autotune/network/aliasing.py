@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from autotune.graph.network import Call, Network
-from autotune.loopir.in_place import replaceable
+from autotune.loopir.in_place import Pairs, replaceable
 from autotune.loopir.nodes import Program
 from autotune.network.memory import Block, Place, live_blocks, place_of
 
@@ -31,13 +31,19 @@ class Alias:
     new_root: str
 
 
-def aliases(network: Network, programs: Sequence[Program]) -> dict[int, Alias]:
-    """The alias of each call that computes in place, by index of the call; one program per call."""
+def aliases(
+    network: Network, programs: Sequence[Program], pairs: Sequence[Pairs | None]
+) -> dict[int, Alias]:
+    """The alias of each call that computes in place, by index of the call; one program per call.
+
+    `pairs`: what `loopir.in_place.read_in_place` says of each program, where it is known.
+    """
     life = _lives(network)
     found: dict[int, Alias] = {}
-    for step, (call, program) in enumerate(zip(network.calls, programs, strict=True)):
+    each = zip(network.calls, programs, pairs, strict=True)
+    for step, (call, program, known) in enumerate(each):
         possible = {(o.operand, o.result): o for o in _possible(network, life, call, step)}
-        pair = next((p for p in replaceable(program) if p in possible), None)
+        pair = next((p for p in replaceable(program, known) if p in possible), None)
         if pair is not None:
             found[step] = possible[pair]
     return found

@@ -9,8 +9,8 @@ Two calls with the same task and the same layouts share one object; equal consta
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -22,7 +22,6 @@ from autotune.config import AUTO
 from autotune.errors import NoValidSchedule
 from autotune.graph.network import Call, Network
 from autotune.loopir.guarding import MAX_WEIGHT
-from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, with_strides
 from autotune.measure.cached_map import cached_map
 from autotune.measure.parallel_map import OnProgress
@@ -32,10 +31,11 @@ from autotune.network.container import Bytes
 from autotune.network.entry import compile_entry
 from autotune.network.layout import ConstantPool, Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
+from autotune.network.outlines import Outline, Outlines, whole
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.steps import Algorithm, Steps, steps_text
 from autotune.target import Target
-from autotune.te.codec import dag_to_json
+from autotune.te.dag import ComputeDAG
 from autotune.te.strides import dense
 
 ProgramKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]
@@ -81,19 +81,26 @@ def compile_variants(
     `networks` are those of `variants.unified`. Equal programs are compiled once, equal constants
     stored once.
     """
+    outlines = Outlines(target, store, verify)
     prefixes: dict[ProgramKey, str] = {}
-    constants = ConstantPool()
     units: list[list[Unit]] = []
-    layouts: list[Layout] = []
+    roots: list[Mapping[str, str]] = []
+    works: dict[str, _Work] = {}
     for network in networks:
-        programs = _programs(network, steps, verify)
-        found = aliases(network, programs)
-        units.append(_units(network, steps, programs, found, prefixes))
-        layouts.append(Layout(network, units[-1], alias_roots(found), constants, target))
-    objects = _compile([unit for each in units for unit in each], target, tell, store)
+        found = _outlines(network, steps, outlines)
+        programs = _programs(network, found)
+        shared = aliases(network, programs, [one.outline.in_place for one in found])
+        units.append(_units(network, steps, found, programs, shared, prefixes))
+        roots.append(alias_roots(shared))
+        for unit, one in zip(units[-1], found, strict=True):
+            works.setdefault(unit.prefix, _Work(unit.prefix, unit.program, one.dag, one.steps))
+    constants = ConstantPool(unit for each in units for unit in each)
+    layouts = [Layout(*each, constants) for each in zip(networks, units, roots, strict=True)]
+    objects = _compile(list(works.values()), target, tell, store)
     data = constants.data()
+    team = _kept(store, target, "team", lambda: team_object(target))
     first, *others = (
-        _artifact(layout, [objects[p] for p in dict.fromkeys(u.prefix for u in each)], data, target)
+        _artifact(layout, _linked(layout, each, objects, team, target, store), data, target)
         for layout, each in zip(layouts, units, strict=True)
     )
     made = replace(first, n_threads=n_threads, constant_kinds=constants.kinds)
@@ -104,7 +111,6 @@ def _artifact(
     layout: Layout, objects: Sequence[bytes], constants: Bytes, target: Target
 ) -> Artifact:
     network = layout.network
-    entry = compile_entry(layout.launches, layout.n_bases, target)
     return Artifact(
         name=network.name,
         model_hash=network.model_hash,
@@ -115,7 +121,7 @@ def _artifact(
         kernels=layout.kernels,
         arena_bytes=layout.plan.n_bytes,
         n_bases=layout.n_bases,
-        objects=(*objects, team_object(target), entry),
+        objects=tuple(objects),
         constants=constants,
         autotune_version=__version__,
         random_weights=network.random_weights,
@@ -124,40 +130,95 @@ def _artifact(
     )
 
 
-def _programs(network: Network, steps: Mapping[str, Steps], verify: bool) -> list[Program]:
-    """The program of every call, for the layout of its inputs and outputs."""
-    lowered: dict[tuple[str, bool], Program] = {}
-    out: list[Program] = []
+def _linked(
+    layout: Layout,
+    units: Sequence[Unit],
+    objects: Mapping[str, bytes],
+    team: bytes,
+    target: Target,
+    store: Store | None,
+) -> list[bytes]:
+    """The objects of one network: its programs, each once, the team, the main function."""
+    programs = [objects[prefix] for prefix in dict.fromkeys(unit.prefix for unit in units)]
+    text = f"{layout.n_bases} {layout.launches!r}"
+    make = partial(compile_entry, layout.launches, layout.n_bases, target)
+    return [*programs, team, _kept(store, target, f"entry {text}", make)]
+
+
+def _kept(store: Store | None, target: Target, text: str, make: Callable[[], bytes]) -> bytes:
+    """The object that `make` gives, which depends on `text` and the target: perhaps from `store`."""
+    if store is None:
+        return make()
+    key = key_of("made", package_key(), LLVM_VERSION, json.dumps(target.to_json()), text)
+    found = store.get(key)
+    if found is None:
+        found = make()
+        store.put(key, found)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The outline of a call's task, the schedule that it is of, and the task as text."""
+
+    outline: Outline
+    dag: ComputeDAG
+    steps: Steps
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What becomes an object: a program, perhaps without bodies, and where these come from."""
+
+    prefix: str
+    program: Program
+    dag: ComputeDAG
+    steps: Steps
+
+
+def _outlines(network: Network, steps: Mapping[str, Steps], outlines: Outlines) -> list[_Found]:
+    """One for every call; equal calls share it."""
+    known: dict[tuple[str, bool], _Found] = {}
+    out: list[_Found] = []
     for call in network.calls:
         key = call.task, _needs_plain_sums(call, steps.get(call.task, ()))
-        if key not in lowered:
-            lowered[key] = _lower(network, call, steps, key[1], verify)
-        program = lowered[key]
-        out.append(with_strides(program, _strides(network, call, program)))
+        if key not in known:
+            dag, chosen = network.tasks[call.task], _steps_of(call, steps)
+            chosen = exact_steps(dag, chosen) if key[1] else chosen
+            known[key] = _Found(outlines.of(dag, chosen), dag, chosen, outlines.text(dag))
+        out.append(known[key])
     return out
+
+
+def _programs(network: Network, found: Sequence[_Found]) -> list[Program]:
+    """The program of every call, for the layout of its inputs and outputs."""
+    programs = ((call, one.outline.program) for call, one in zip(network.calls, found, strict=True))
+    return [with_strides(program, _strides(network, call, program)) for call, program in programs]
 
 
 def _units(
     network: Network,
     steps: Mapping[str, Steps],
+    known: Sequence[_Found],
     programs: Sequence[Program],
     found: Mapping[int, Alias],
     prefixes: dict[ProgramKey, str],
 ) -> list[Unit]:
     out: list[Unit] = []
-    for step, (call, program) in enumerate(zip(network.calls, programs, strict=True)):
+    each = zip(network.calls, known, programs, strict=True)
+    for step, (call, one, program) in enumerate(each):
         if step in found:
             program = replace(program, shared=(found[step].operand, found[step].result))
         key = _program_key(call, program)
         if key not in prefixes:
-            prefixes[key] = _prefix(network, steps[call.task], key)
-        out.append(Unit(call, program, prefixes[key]))
+            prefixes[key] = _prefix(one.text, steps[call.task], key)
+        out.append(Unit(call, program, prefixes[key], one.outline.cycles))
     return out
 
 
-def _prefix(network: Network, steps: Steps, key: ProgramKey) -> str:
+def _prefix(dag: str, steps: Steps, key: ProgramKey) -> str:
     """Of the symbols of a program: the same in every network, so that it is compiled once."""
-    dag = json.dumps(dag_to_json(network.tasks[key[0]]), sort_keys=True)
     return f"p{int(key_of(dag, steps_text(steps), repr(key))[:_PREFIX_DIGITS], 16)}_"
 
 
@@ -174,15 +235,12 @@ def _needs_plain_sums(call: Call, steps: Steps) -> bool:
     return any(not abs(bound) <= MAX_WEIGHT for a in floats for bound in (a.min(), a.max()))
 
 
-def _lower(
-    network: Network, call: Call, steps: Mapping[str, Steps], plain: bool, verify: bool
-) -> Program:
+def _steps_of(call: Call, steps: Mapping[str, Steps]) -> Steps:
     if call.task not in steps:
         raise NoValidSchedule(
             f"task {call.task} ({call.label}) has no schedule", "tune it, or use its default"
         )
-    dag, chosen = network.tasks[call.task], steps[call.task]
-    return lower(dag, exact_steps(dag, chosen) if plain else chosen, verify)
+    return steps[call.task]
 
 
 def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[int, ...]]:
@@ -201,24 +259,19 @@ def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[
 
 
 def _compile(
-    units: list[Unit], target: Target, tell: OnProgress, store: Store | None
+    works: Sequence[_Work], target: Target, tell: OnProgress, store: Store | None
 ) -> dict[str, bytes]:
     """One object per distinct program, by its prefix.
 
     By processes: LLVM takes a lock and the emitter holds the interpreter's, so two threads are not
     faster than one (measured).
     """
-    programs = {unit.prefix: unit.program for unit in units}
     of = package_key() if store else ""
-    keys = [
-        key_of("object", of, LLVM_VERSION, json.dumps(target.to_json()), prefix)
-        for prefix in programs
-    ]
-    named = list(programs.items())
-    objects = cached_map(partial(_object, target), named, keys, store, bytes, bytes, tell)
-    return dict(zip(programs, objects, strict=True))
+    machine = json.dumps(target.to_json())
+    keys = [key_of("object", of, LLVM_VERSION, machine, work.prefix) for work in works]
+    objects = cached_map(partial(_object, target), works, keys, store, bytes, bytes, tell)
+    return {work.prefix: data for work, data in zip(works, objects, strict=True)}
 
 
-def _object(target: Target, named: tuple[str, Program]) -> bytes:
-    prefix, program = named
-    return compile_program(program, target, prefix)
+def _object(target: Target, work: _Work) -> bytes:
+    return compile_program(whole(work.program, work.dag, work.steps), target, work.prefix)

@@ -17,11 +17,15 @@ _CLOCK_HZ = 3e9
 _BYTES_PER_S = 20e9
 
 
-def estimated_s(program: Program, kernel: Kernel, target: Target) -> float:
+def estimated_s(program: Program, kernel: Kernel, n_cycles: float) -> float:
     """Seconds of all of a kernel's range: its arithmetic, or its memory where that takes longer."""
     n_bytes = sum(program.buffer(name).n_bytes for name in kernel.buffers)
-    cycles = kernel.extent * _cycles(kernel.body, target)
-    return max(cycles / _CLOCK_HZ, n_bytes / _BYTES_PER_S)
+    return max(n_cycles / _CLOCK_HZ, n_bytes / _BYTES_PER_S)
+
+
+def cycles(kernel: Kernel, target: Target) -> float:
+    """Of the arithmetic of all of a kernel's range."""
+    return kernel.extent * _cycles(kernel.body, target)
 
 
 def _cycles(body: Body, target: Target) -> float:

@@ -5,10 +5,9 @@ Slots: the arena, the constants, then the user's own arrays where a port is the 
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,23 +18,26 @@ from autotune.codegen.pack import pack
 from autotune.dtypes import stored_dtype
 from autotune.errors import CodegenError
 from autotune.graph.network import Call, Network, Port
-from autotune.loopir.nodes import Buffer, Kernel, Program
+from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
 from autotune.network.artifact import Endpoint, KernelInfo
 from autotune.network.conflicts import Access, access, done_before
 from autotune.network.durations import estimated_s
 from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer
 from autotune.network.memory import Place, align, live_blocks, place_of, plan_arena
-from autotune.target import Target
 from autotune.te.evaluate import derive
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A call with its program; calls with equal programs have the same symbol prefix."""
+    """A call with its program; calls with equal programs have the same symbol prefix.
+
+    `program`: bodies of its kernels are not looked at. `cycles`: of each kernel, see `durations`.
+    """
 
     call: Call
     program: Program
     prefix: str
+    cycles: tuple[float, ...]
 
 
 def value_name(call: Call, buffer: Buffer) -> str | None:
@@ -53,51 +55,95 @@ KINDS = AS_THEY_ARE, PACKED, TRANSFORMED = "as they are", "packed", "transformed
 """Why constants are stored: in the order of the model, in that of a program, computed from them."""
 
 
-@dataclass(slots=True)
 class ConstantPool:
-    """All constants one after another, aligned, each content once.
+    """All constants one after another, aligned, each content once, packed where they stay.
 
-    `kinds`: how many bytes are stored as the model has them, packed, and transformed.
+    `units`: those whose constants come. `kinds`: how many bytes are stored as the model has them,
+    packed, and transformed.
     """
 
-    kinds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    _offsets: dict[bytes, int] = field(default_factory=dict)
-    _arrays: list[NDArray[Any]] = field(default_factory=list)
-    _known: dict[object, int] = field(default_factory=dict)
-    _sources: list[NDArray[Any]] = field(default_factory=list)
-    _end: int = 0
+    def __init__(self, units: Iterable[Unit]) -> None:
+        self.kinds: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self._bytes: NDArray[np.uint8] = aligned((_most_bytes(units),), "uint8")
+        self._places: dict[tuple[int, bytes], list[int]] = {}  # by some of their bytes
+        self._known: dict[object, int] = {}
+        self._sources: list[NDArray[Any]] = []  # an id is one as long as its array lives
+        self._end = 0
 
     def offset(self, unit: Unit, buffer: Buffer) -> int:
         """Byte offset of a constant as a program wants it; equal orders of an array pack once."""
-        packing = next((p for p in unit.program.packs if p.packed.name == buffer.name), None)
-        source = unit.call.constants.get(packing.source.name if packing else buffer.name)
-        if source is None:  # derived from others
-            return self.add(constant(unit.program, unit.call.constants, buffer), TRANSFORMED)
-        order = (packing.packed.shape, packing.axes, packing.indices) if packing else ()
-        key = id(source), source.shape, buffer.tensor.dtype, order
-        if key not in self._known:
-            kind = PACKED if packing else AS_THEY_ARE
-            self._known[key] = self.add(constant(unit.program, unit.call.constants, buffer), kind)
-            self._sources.append(source)  # an id is one as long as its array lives
-        return self._known[key]
-
-    def add(self, array: NDArray[Any], kind: str) -> int:
-        """Byte offset of `array`, which is stored unless its bytes are there already."""
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest = hashlib.sha256(flat.data).digest()
-        if digest not in self._offsets:
-            self._offsets[digest] = self._end
-            self._arrays.append(flat)
-            self._end += align(flat.nbytes)
-            self.kinds[kind] += align(flat.nbytes)
-        return self._offsets[digest]
+        order = _order(unit, buffer)
+        if order not in self._known:
+            self._sources += unit.call.constants.values()
+            self._known[order] = self._add(unit, buffer)
+        return self._known[order]
 
     def data(self) -> NDArray[np.uint8]:
         """All bytes; the gaps are zero."""
-        out: NDArray[np.uint8] = aligned((self._end,), "uint8")
-        for start, flat in zip(self._offsets.values(), self._arrays, strict=True):
-            out[start : start + flat.nbytes] = flat
-        return out
+        return self._bytes[: self._end]
+
+    def _add(self, unit: Unit, buffer: Buffer) -> int:
+        """Write a constant behind the others, unless its bytes are there already."""
+        begin, n_bytes = self._end, buffer.tensor.n_bytes
+        place = self._bytes[begin : begin + n_bytes]
+        out = place.view(buffer.tensor.dtype).reshape(buffer.tensor.shape)
+        constant(unit.program, unit.call.constants, buffer, out)
+        same = self._places.setdefault(_sample(place), [])
+        for known in same:
+            if np.array_equal(self._bytes[known : known + n_bytes], place):
+                place[:] = 0
+                return known
+        same.append(begin)
+        self._end += align(n_bytes)
+        self.kinds[_kind(unit, buffer)] += align(n_bytes)
+        return begin
+
+
+_SAMPLED = 4096
+"""Bytes of a constant that are looked at before all are."""
+
+
+def _sample(data: NDArray[np.uint8]) -> tuple[int, bytes]:
+    """Equal for equal arrays, and hardly ever for others."""
+    return data.nbytes, data[:: max(1, data.nbytes // _SAMPLED)].tobytes()
+
+
+def _packing(unit: Unit, buffer: Buffer) -> Packing | None:
+    return next((p for p in unit.program.packs if p.packed.name == buffer.name), None)
+
+
+def _source(unit: Unit, buffer: Buffer) -> NDArray[Any] | None:
+    """The array of the model behind a constant buffer; None for one derived from others."""
+    packing = _packing(unit, buffer)
+    return unit.call.constants.get(packing.source.name if packing else buffer.name)
+
+
+def _kind(unit: Unit, buffer: Buffer) -> str:
+    if _source(unit, buffer) is None:
+        return TRANSFORMED
+    return PACKED if _packing(unit, buffer) else AS_THEY_ARE
+
+
+def _order(unit: Unit, buffer: Buffer) -> object:
+    """What the bytes of a constant depend on; equal for equal arrays in equal orders."""
+    packing, source = _packing(unit, buffer), _source(unit, buffer)
+    order = (packing.packed.shape, packing.axes, packing.indices) if packing else ()
+    if source is not None:
+        return id(source), source.shape, buffer.tensor.dtype, order
+    arrays = tuple((name, id(array)) for name, array in unit.call.constants.items())
+    name = packing.source.name if packing else buffer.name
+    return arrays, unit.program.derived, name, buffer.tensor.dtype, order
+
+
+def _most_bytes(units: Iterable[Unit]) -> int:
+    """Of all constants, if no two arrays of different origin are equal."""
+    found = {
+        _order(unit, buffer): align(buffer.tensor.n_bytes)
+        for unit in units
+        for buffer in unit.program.buffers
+        if buffer.role != "workspace" and value_name(unit.call, buffer) is None
+    }
+    return sum(found.values())
 
 
 class Layout:
@@ -105,7 +151,7 @@ class Layout:
 
     `slots`: storage → slot of the table, for those that the user's arrays replace.
     `alias_roots`: aliased storage → the storage whose memory it uses (see `network.aliasing`).
-    `constants`: where all constants go, which several networks may share. `target`: for estimates.
+    `constants`: where all constants go, which several networks may share.
     """
 
     def __init__(
@@ -114,10 +160,8 @@ class Layout:
         units: Sequence[Unit],
         alias_roots: Mapping[str, str],
         constants: ConstantPool,
-        target: Target,
     ) -> None:
         self.network = network
-        self.target = target
         self.alias_roots = alias_roots
         self.constants = constants
         self.owners = _bind(network)
@@ -153,7 +197,11 @@ class Layout:
 
     def _launches(self, units: Sequence[Unit]) -> tuple[Launch, ...]:
         touched: list[list[Access]] = []
-        times_s = [estimated_s(u.program, k, self.target) for u, k in _kernels(units)]
+        times_s = [
+            estimated_s(u.program, kernel, n_cycles)
+            for u in units
+            for kernel, n_cycles in zip(u.program.kernels, u.cycles, strict=True)
+        ]
         pointers: list[tuple[Pointer, ...]] = []
         for step, unit in enumerate(units):
             at = {b.name: self._argument(step, unit, b) for b in unit.program.buffers}
@@ -197,8 +245,16 @@ def _workspace(step: int, buffer: Buffer) -> str:
     return f"call {step}: {buffer.name}"
 
 
-def constant(program: Program, values: Mapping[str, NDArray[Any]], buffer: Buffer) -> NDArray[Any]:
-    """The array of a constant buffer, packed as the program wants it; `values`: those of a call."""
+def constant(
+    program: Program,
+    values: Mapping[str, NDArray[Any]],
+    buffer: Buffer,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """The array of a constant buffer, packed as the program wants it; `values`: those of a call.
+
+    `out`: contiguous zeros of the buffer's shape, to write it to.
+    """
     packing = next((p for p in program.packs if p.packed.name == buffer.name), None)
     tensor = packing.source if packing else buffer.tensor
     if any(tensor.name == op.name for op in program.derived):
@@ -206,7 +262,12 @@ def constant(program: Program, values: Mapping[str, NDArray[Any]], buffer: Buffe
     if tensor.name not in values:
         raise CodegenError(f"internal: a call has no value for the constant '{tensor.name}'")
     source = np.asarray(values[tensor.name], tensor.dtype).reshape(tensor.shape)
-    return pack(packing, source) if packing else source
+    if packing:
+        return pack(packing, source, out)
+    if out is None:
+        return source
+    np.copyto(out, source)
+    return out
 
 
 def _bind(network: Network) -> dict[str, str]:

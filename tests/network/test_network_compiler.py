@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 import autotune
+from autotune.cache import Store
 from autotune.errors import CodegenError, NoValidSchedule, WrongNumbers
 from autotune.graph.network import Call, Network, build_network
 from autotune.loopir.lower import lower
-from autotune.network import load
+from autotune.network import compiler, load, outlines
 from autotune.network.check import check_network, evaluate_network
 from autotune.network.compiler import compile_network
 from autotune.network.differences import max_error
@@ -71,6 +75,55 @@ def test_compiling_twice_gives_equal_bytes(tmp_path: Path) -> None:
         network = branches()
         compile_network(network, untuned(network), TARGET).save(tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_with_a_warm_store_nothing_is_lowered_or_assembled_and_the_bytes_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store", 1 << 30)
+    n_calls: Counter[str] = Counter()
+    for module, name in ((outlines, "lower"), (compiler, "compile_program")):
+        count(monkeypatch, module, name, n_calls)
+    count(monkeypatch, compiler, "compile_entry", n_calls)
+    for name, kept in (("alone", None), ("cold", store), ("warm", store)):
+        n_calls.clear()
+        for make in (mlp, branches):
+            network = make()
+            steps = untuned(network)
+            compile_network(network, steps, TARGET, store=kept).save(
+                tmp_path / f"{make.__name__}-{name}"
+            )
+        assert bool(n_calls) == (name != "warm"), f"{name}: {n_calls}"
+    for make in (mlp, branches):
+        files = [
+            (tmp_path / f"{make.__name__}-{name}").read_bytes()
+            for name in ("alone", "cold", "warm")
+        ]
+        assert files[0] == files[1] == files[2]
+
+
+def test_an_object_that_is_lost_is_made_again_from_a_known_outline(tmp_path: Path) -> None:
+    network = branches()
+    store = Store(tmp_path, 1 << 30)
+    first = compile_network(network, untuned(network), TARGET, store=store)
+    for path in tmp_path.glob("??/*.entry"):
+        if path.read_bytes()[32:36] == b"\x7fELF":
+            path.unlink()
+    again = compile_network(network, untuned(network), TARGET, store=store)
+    assert again.objects == first.objects
+
+
+def count(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, n_calls: Counter[str]
+) -> None:
+    """Count the calls of a function of a module."""
+    function = getattr(module, name)
+
+    def counted(*args: Any, **named: Any) -> Any:
+        n_calls[name] += 1
+        return function(*args, **named)
+
+    monkeypatch.setattr(module, name, counted)
 
 
 def test_equal_programs_are_compiled_once() -> None:

@@ -123,7 +123,7 @@ def test_a_sum_in_the_place_of_its_operand_is_right_too(structure: str, tmp_path
     network = built(RESIDUAL, weights(), tmp_path)
     steps = {key: filtered(dag, structure) for key, dag in network.tasks.items()}
     programs = [lower(network.tasks[c.task], steps[c.task]) for c in network.calls]
-    assert len(aliases(network, programs)) == 1
+    assert len(aliases(network, programs, [None] * len(programs))) == 1
     models, reference = compiled(network, structure), plain(network)
     rng = np.random.default_rng(1)
     for value in (np.nan, np.inf, 1e38, 1e25):
