@@ -146,7 +146,7 @@ def _linked(
 
 
 def _kept(store: Store | None, target: Target, text: str, make: Callable[[], bytes]) -> bytes:
-    """The object that `make` gives, which depends on `text` and the target: perhaps from `store`."""
+    """The object that `make` gives, which depends on `text` and `target`; perhaps from `store`."""
     if store is None:
         return make()
     key = key_of("made", package_key(), LLVM_VERSION, json.dumps(target.to_json()), text)

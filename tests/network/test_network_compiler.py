@@ -130,10 +130,10 @@ def test_equal_programs_are_compiled_once() -> None:
     network = mlp()
     artifact = compile_network(network, untuned(network), TARGET)
     assert len(network.calls) == 3
-    assert len(artifact.objects) == 2 + 1  # one per task, and the main function
+    assert len(artifact.objects) == 2 + 2  # one per task, the team, and the main function
     # two tasks; the convolutions differ in nothing, the sums in the layout of their operands
     network = branches()
-    assert len(compile_network(network, untuned(network), TARGET).objects) == 3 + 1
+    assert len(compile_network(network, untuned(network), TARGET).objects) == 3 + 2
 
 
 def test_equal_constants_are_stored_once() -> None:
