@@ -23,11 +23,11 @@ from autotune.errors import UsageError
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "memory.md"
 BOUND = 1.2
 
-_PSS = """
+PSS = """
 import re
 print(re.search(r"Pss:\\s+(\\d+)", open("/proc/self/smaps_rollup").read())[1])
 """
-_AUTOTUNE = """
+AUTOTUNE = """
 import sys
 import autotune
 from autotune.network.runtime import random_inputs
@@ -36,7 +36,7 @@ inputs = random_inputs(model.input_info)
 for _ in range(10):
     model.run(inputs)
 """
-_ONNXRUNTIME = """
+ONNXRUNTIME = """
 import sys
 import numpy as np
 import onnxruntime
@@ -55,7 +55,7 @@ for _ in range(10):
 
 def memory_mb(program: str, path: Path, threads: int) -> float:
     """Proportional set size of a process that runs `program` on a file, in MB."""
-    command = [sys.executable, "-c", program + _PSS, str(path), str(threads)]
+    command = [sys.executable, "-c", program + PSS, str(path), str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(done.stdout) * 1024e-6
 
@@ -70,9 +70,9 @@ def row(model: Path, folder: Path, threads: int) -> str:
         except UsageError:  # such small weights are not known
             cells += ["", ""]
             continue
-        n_mb, held_mb = path.stat().st_size * 1e-6, memory_mb(_AUTOTUNE, path, threads)
+        n_mb, held_mb = path.stat().st_size * 1e-6, memory_mb(AUTOTUNE, path, threads)
         cells += [f"{n_mb:.0f}", f"{held_mb:.0f}"]
-    cells.append(f"{memory_mb(_ONNXRUNTIME, model, threads):.0f}")
+    cells.append(f"{memory_mb(ONNXRUNTIME, model, threads):.0f}")
     return f"| {' | '.join(cells)} |"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import conformance_page
+from benchmarks import conformance_page, contention_page
 from benchmarks.tables import geometric_mean, markdown
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
@@ -54,6 +54,11 @@ def pages(folder: Path) -> dict[str, str]:
         "real_models.md": _page("Real models", _REAL_MODELS, _real_models(real)),
         "shapes.md": _page("Several shapes", _SHAPES, _shapes(shapes, artifacts)),
         "drop_in.md": _page("Unmodified clients", _DROP_IN, _drop_in(drop)),
+        "contention.md": _page(
+            "A busy machine",
+            contention_page.INTRO,
+            contention_page.tables(read_rows(folder / "contention.csv")),
+        ),
         "../conformance.md": _conformance(folder),
     }
 
@@ -315,6 +320,7 @@ below 1 we are faster.
 * [Sparse weights](sparse.md) beside dense ones
 * [Low precision](low_precision.md): products of narrow types, quantised networks
 * [Real models](real_models.md): trained models of packages and exports, beside ONNX Runtime
+* [A busy machine](contention.md): neighbours, quotas, callers, idling, memory of several processes
 * [Several shapes](shapes.md) in one artifact, beside ONNX Runtime and OpenVINO with dynamic shapes
 * [Search](search.md): how soon the search finds good programs
 """
