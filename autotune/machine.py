@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.errors import UsageError
+
 _MOUNT = Path("sys/fs/cgroup")
 _UNIFIED = ("", "unified")
 """Where version 2 is mounted below `_MOUNT`: alone, or beside version 1."""
@@ -35,13 +37,36 @@ class Limits:
 
     @property
     def n_busy(self) -> int:
-        """Threads that can run all the time without being throttled."""
-        return max(1, min(self.n_cores, math.floor(self.cpus + 0.5)))
+        """Threads that can run all the time without being throttled; at least one.
+
+        With one more than a quota pays for, all stand still for the rest of each period (100 ms)
+        as soon as they have used it up.
+        """
+        return max(1, math.floor(self.cpus))
 
 
-def read_limits(root: Path = Path("/")) -> Limits:
-    """The limits as the files below `root` state them; what cannot be read is no limit."""
-    n_cores = len(os.sched_getaffinity(0))
+def usable_cpus() -> frozenset[int]:
+    """CPUs that this process may run on: all, or what `taskset` or a cpuset leaves of them."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+def require_cores(n_threads: int) -> None:
+    """Raise UsageError where `n_threads` would have to share cores."""
+    n_cores = len(usable_cpus())
+    if n_threads > n_cores:
+        cores = "1 core" if n_cores == 1 else f"{n_cores} cores"
+        raise UsageError(
+            f"cannot run on {n_threads} threads: this process may use {cores}",
+            f"use at most {n_cores}, or allow this process more cores (taskset, cpuset)",
+        )
+
+
+def read_limits(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Limits:
+    """The limits as the files below `root` state them; what cannot be read is no limit.
+
+    `cpus`: those that this process may run on, which the system is asked for by default.
+    """
+    n_cores = len(cpus or usable_cpus())
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Limits(
         n_cores=n_cores,
@@ -77,7 +102,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
     A container may see its own group at the mount point while the path is that of outside, so
     parts of the path that are not there are left out.
     """
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, found, path = rest.partition(":")
         if not found or controller not in controllers.split(","):
@@ -91,11 +116,12 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 def _numbers(path: Path) -> list[int]:
     """The numbers of a file of limits; "max" and what stands for it are left out."""
     with contextlib.suppress(ValueError):
-        return [n for n in map(int, _text(path).split()) if n < _UNLIMITED]
+        return [n for n in map(int, read_text(path).split()) if n < _UNLIMITED]
     return []
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The content of a file of the system; empty where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

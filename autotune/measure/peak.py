@@ -120,7 +120,8 @@ class MultiplyAddPeak:
             n_bytes, n_accumulators = form.unit.bits // 8, _SUMS
         self._driver = driver
         self._flops_per_turn = _ROUNDS * n_accumulators * form.flops(target.vector_bits)
-        self._library = Library([assemble(_kernel(target, form, n_accumulators, fed), target)])
+        text = multiply_add_loop(target, form, n_accumulators, fed)
+        self._library = Library([assemble(text, target)])
         self._operand = aligned((n_bytes,), "uint8")
         self._operand.fill(_OPERAND_BYTE)
         self._sink = aligned((n_bytes,), "uint8")
@@ -221,7 +222,7 @@ done:
 }}"""
 
 
-def _kernel(target: Target, form: MultiplyAdd, n: int, fed: bool) -> str:
+def multiply_add_loop(target: Target, form: MultiplyAdd, n: int, fed: bool) -> str:
     """`peak(operand, sink, begin, end)`: per turn `_ROUNDS` multiply-adds on `n` accumulators each.
 
     `fed`: an operand of each second one is loaded; volatile, for it is always the same.
