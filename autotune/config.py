@@ -39,7 +39,7 @@ class TuneConfig:
     """What a session may spend, and how it searches and measures.
 
     `trials` and `time_s` compose, the first reached wins; at least one is set. `threads` 0 stands
-    for all cores of the target. `patience`: trials of one task without gain after which it gets few
+    for as many as are usable. `patience`: trials of one task without gain after which it gets few
     more, and none after four times as many. Time-outs are seconds per candidate. `warm_start`:
     absolute paths of earlier logs. `rules`, `operators`: of Python files with sketch rules and
     operators.

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from autotune.errors import UsageError
 
@@ -21,6 +23,8 @@ _UNIFIED = ("", "unified")
 """Where version 2 is mounted below `_MOUNT`: alone, or beside version 1."""
 _UNLIMITED = 1 << 60
 """Version 1 writes "no limit" as the largest multiple of a page."""
+VARIABLE = "AUTOTUNE_THREADS"
+"""The number of threads for whoever is not given one: sessions that other libraries make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +54,32 @@ def usable_cpus() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
 
-def require_cores(n_threads: int) -> None:
-    """Raise UsageError where `n_threads` would have to share cores."""
+def require_threads(n_threads: Any, are_here: bool = True) -> None:
+    """Raise UsageError for what is no number of threads, and not None, which stands for a default.
+
+    `are_here`: threads of this machine, where they are no more than cores.
+    """
+    if n_threads is None:
+        return
+    if not hasattr(n_threads, "__index__") or n_threads < 1:
+        raise UsageError(f"cannot run on {n_threads} threads", "give a whole number, 1 or more")
     n_cores = len(usable_cpus())
-    if n_threads > n_cores:
+    if are_here and n_threads > n_cores:
         cores = "1 core" if n_cores == 1 else f"{n_cores} cores"
         raise UsageError(
             f"cannot run on {n_threads} threads: this process may use {cores}",
             f"use at most {n_cores}, or allow this process more cores (taskset, cpuset)",
         )
+
+
+def told_threads(environment: Mapping[str, str] | None = None) -> int | None:
+    """What AUTOTUNE_THREADS says, if anything. Raises UsageError for no number of threads."""
+    text = (os.environ if environment is None else environment).get(VARIABLE, "").strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", text):
+        raise UsageError(f"{VARIABLE} is '{text[:40]}'", "set it to 1 or more threads, or unset it")
+    return int(text)
 
 
 def read_limits(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Limits:

@@ -22,6 +22,7 @@ FLOORS = {
     "files": 0,
     "machine": 0,
     "pages": 0,
+    "topology": 0,
     "result": 0,
     "units": 0,
     "wording": 0,
@@ -44,8 +45,9 @@ FLOORS = {
     "__main__": 9,
 }
 INDEPENDENT = {"codegen", "search", "records"}  # one floor, without imports between them
-# Only `cli` has a console, an environment, or a clock of its own; `cache` asks where caches are.
-ENVIRONMENT_READERS = {"cli", "cache"}
+# Only `cli` has a console, an environment, or a clock of its own; `cache` asks where caches are,
+# `machine` for the number of threads of sessions that other libraries make.
+ENVIRONMENT_READERS = {"cli", "cache", "machine"}
 CLI_ONLY_CALLS = {"print", "input"}
 THIRD_PARTY_HOMES = {
     "click": {"cli"},

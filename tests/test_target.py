@@ -1,4 +1,4 @@
-"""What makes two CPUs the same one, and how many threads there is room for."""
+"""What makes two CPUs the same one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import replace
 import llvmlite.binding as llvm
 import pytest
 
-from autotune.errors import UsageError
 from autotune.target import (
     Target,
     cpuid,
@@ -16,7 +15,6 @@ from autotune.target import (
     host_target,
     missing_features,
     parse_target,
-    require_cores,
 )
 from autotune.target.isa.x86 import NAMES
 
@@ -64,13 +62,6 @@ def test_fields_of_later_versions_are_left_out(any_target: Target) -> None:
     data = any_target.to_json()
     assert Target.from_json(data | {"n_sockets": 2}) == any_target
     assert Target.from_json({k: v for k, v in data.items() if k != "n_cores"}) == any_target
-
-
-def test_threads_need_cores() -> None:
-    n = len(os.sched_getaffinity(0))
-    require_cores(n)
-    with pytest.raises(UsageError, match=f"on {n + 1} threads: this process may use {n} core"):
-        require_cores(n + 1)
 
 
 def test_affinity_does_not_change_the_key() -> None:

@@ -38,6 +38,8 @@ from autotune.graph.network import Network, under_names_of
 from autotune.graph.reader.model_files import ModelSource, is_path, model_file
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
+from autotune.machine import require_threads
+from autotune.measure.threads import default_threads
 from autotune.network.accuracy import Report, joint_report
 from autotune.network.artifact import Artifact, Split, Tuned
 from autotune.network.check import check_model
@@ -47,7 +49,7 @@ from autotune.network.hybrid import hybrid_artifact
 from autotune.network.oracles import Original
 from autotune.network.runtime import model_of
 from autotune.records import Header, Log, read_log
-from autotune.target import parse_target, require_cores, runs_here, usable_cores
+from autotune.target import parse_target, runs_here
 from autotune.target.tiles import denial
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
@@ -73,13 +75,12 @@ def plan(
     made with; `precision` likewise. Raises UsageError and LogMismatch for what does not go
     together.
     """
-    if target in (None, "native"):  # another machine may have more cores
-        require_cores(n_threads or 1)
+    require_threads(n_threads, are_here=target in (None, "native"))
     fixed = arrays_of(constants)
     if log is None:
         if model is None:
             raise UsageError("there is no model", "name a model, or a log that knows it")
-        threads = n_threads or usable_cores()
+        threads = n_threads or default_threads()
         chosen = parse_target(target or "native")
         files = Stamps.of(model_files(model))
         bound = variants(model, shapes, dims, fixed)

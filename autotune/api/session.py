@@ -34,13 +34,13 @@ from autotune.config import AUTO, TuneConfig
 from autotune.errors import UsageError
 from autotune.files import Stamps
 from autotune.graph.network import Network
-from autotune.machine import read_limits
+from autotune.machine import read_limits, require_threads
 from autotune.measure.memory_plan import private_bytes, require_memory
 from autotune.measure.protocols import Device
 from autotune.network.variants import unified
 from autotune.records import Header, Journal, Log, read_log, require_new_log
 from autotune.search.partial import Rule
-from autotune.target import Target, parse_target, require_cores, runs_here
+from autotune.target import Target, parse_target, runs_here
 from autotune.target.tiles import denial
 from autotune.tuner import Budget, spent
 
@@ -87,7 +87,7 @@ def prepare(
     is read; None for a session that will not run. `fallback`: tune what can be compiled of a model
     of which the rest runs in ONNX Runtime. Raises UsageError, ModelError, OutputError.
     """
-    require_cores(config.threads)
+    require_threads(config.threads or None)
     path, target = model_path(model), local_target(config.target)
     require_room(path, log)
     fixed, known = arrays_of(constants), operators_of(config.operators)
@@ -127,7 +127,7 @@ def prepare_network(
     shapes: Shapes | None = None,
 ) -> Prepared:
     """`prepare` for a network that was read or made already. Raises UsageError, OutputError."""
-    require_cores(config.threads)
+    require_threads(config.threads or None)
     target = local_target(config.target)
     require_room(Path(source), log)
     whole = (Variant(shapes or {}),)
@@ -212,7 +212,7 @@ def reopen(
         header = next_header(log, {"max_error": max_error, "warm_start": paths})
         config = TuneConfig.from_json(header.config)
         require_same_machine(log.header, parse_target(config.target))
-        require_cores(header.n_threads)
+        require_threads(header.n_threads)
         budget = Budget(config.trials, config.time_s)
         if trials is not None or time_s is not None:
             budget = spent(log).plus(trials, time_s)

@@ -34,7 +34,9 @@ from autotune.config import resolve
 from autotune.errors import DefinitionError, LogMismatch, UsageError
 from autotune.graph.network import Call, Network, Port
 from autotune.graph.storage import Value
+from autotune.machine import require_threads
 from autotune.measure.peak import fma_peak, form_peaks
+from autotune.measure.threads import default_threads
 from autotune.network.artifact import Artifact
 from autotune.network.bench import Timing, interleave
 from autotune.network.compiler import compile_network
@@ -43,7 +45,7 @@ from autotune.records import best_for, read_log
 from autotune.schedule.steps import Steps
 from autotune.search.defaults import default_candidate
 from autotune.search.partial import Rule
-from autotune.target import Target, parse_target, require_cores, target_name, usable_cores
+from autotune.target import Target, parse_target, target_name
 from autotune.te.dag import ComputeDAG
 from autotune.te.language import dag_of
 from autotune.te.strides import dense
@@ -66,7 +68,7 @@ class Best:
 
 
 class Task:
-    """A computation on `threads` threads of `target` (default: all usable cores of this CPU).
+    """A computation on `threads` threads of `target` (default: `measure.threads`, of this CPU).
 
     `target`: the name of a CPU, or a Target. `workload`: a function that returns the
     outputs, called with `args`; or the outputs themselves, tensors of `te`; or a ComputeDAG. Raises
@@ -84,16 +86,13 @@ class Task:
         name: str = "",
         source: str = "",
     ) -> None:
-        given: Any = threads
-        if given is not None and (not isinstance(given, int) or given < 1):
-            raise UsageError(f"threads is {threads!r}", "it is a whole number above 0")
-        require_cores(threads or 1)
+        require_threads(threads)
         self.dag = _dag(workload, args)
         self.name = name or str(getattr(workload, "__name__", "task"))
         self.source = source
         """What the header of a log says that the task came from."""
         self.target = target if isinstance(target, Target) else parse_target(target or "native")
-        self.threads = threads or usable_cores()
+        self.threads = threads or default_threads()
         self._log: Path | None = None
 
     def __repr__(self) -> str:

@@ -41,6 +41,7 @@ from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks
 from autotune.measure.protocols import Device
+from autotune.measure.threads import default_threads
 from autotune.network.aliasing import overwritable
 from autotune.network.row_strides import dense_operands
 from autotune.records import Header, HeaderNetwork, HeaderVariant, Journal, Log, Workload
@@ -166,7 +167,7 @@ def new_header(
         model_hash=first.model_hash,
         shapes=variants[0].shapes,
         target=target,
-        n_threads=config.threads or read_limits().n_busy,
+        n_threads=config.threads or default_threads(),
         seed=config.seed,
         config=config.to_json(),
         versions=versions(),

@@ -235,7 +235,9 @@ def _setting(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "none"
     if name == "threads" and value == 0:
-        return "all cores"
+        from autotune.measure.threads import explained_threads
+
+        return str(explained_threads())
     return format_duration(value) if name.endswith("_s") else str(value)
 
 

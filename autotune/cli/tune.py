@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,13 +33,18 @@ from autotune.cli.options import (
     warm_start_option,
 )
 
+if TYPE_CHECKING:
+    from autotune.records import Header
+
 
 @click.command("tune")
 @click.argument("model", required=False, type=FILE)
 @click.option("--log", "log_path", type=FILE, help="Log to write.  [logs/MODEL-DATE.jsonl]")
 @trials_option
 @time_option
-@click.option("--threads", type=THREADS, help="Threads that the model will run on.  [all cores]")
+@click.option(
+    "--threads", type=THREADS, help="Threads that the model will run on.  [as many as are usable]"
+)
 @shape_option
 @dim_option
 @const_option
@@ -131,10 +136,18 @@ def command(
         if events is None:
             say(
                 f"{title}: {len(session.log.workloads)} tasks, {prepared.target.cpu}, "
-                f"{session.header.n_threads} threads, seed {prepared.config.seed}, "
+                f"{_threads_text(session.header)}, seed {prepared.config.seed}, "
                 f"log {session.journal.path}"
             )
         return run_session(session, events)
+
+
+def _threads_text(header: Header) -> str:
+    """Their number; where it was not asked for, what it follows from."""
+    from autotune.measure.threads import Threads, explained_threads
+
+    default = Threads(header.n_threads) if header.config["threads"] else explained_threads()
+    return str(default)
 
 
 def default_log(stem: str) -> Path:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from autotune.machine import read_limits
 from autotune.measure.build import Build, build_program
 from autotune.measure.builder import LocalBuilder
 from autotune.measure.measurer import Measurer, measurer_of
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
 from autotune.measure.runner import LocalRunner
-from autotune.target import Target, usable_cores
+from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 
 
@@ -35,7 +36,7 @@ class LocalDevice:
         return LocalBuilder(
             build,
             self.target,
-            options.n_builders or usable_cores(),
+            options.n_builders or read_limits().n_busy,
             options.build_timeout_s,
             options.start_timeout_s,
             options.builder_bytes,

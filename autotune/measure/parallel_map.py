@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeAlias, TypeVar
 
+from autotune.machine import read_limits
 from autotune.measure.frames import MAX_BYTES, Message
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
 from autotune.measure.supervisor import Handler
@@ -37,7 +37,7 @@ def parallel_map(
 
     `tell` is called as results come, from any thread. Calls that fail in other processes are
     repeated in this one, so exceptions are those of `function`. `n_processes`: at most so many,
-    including this one; by default as many as there are cores.
+    including this one; by default as many as run all the time.
     """
     todo = deque(enumerate(arguments))
     found: dict[int, B] = {}
@@ -46,7 +46,7 @@ def parallel_map(
         found[index] = result
         tell(len(found), len(arguments))
 
-    most = min(n_processes or len(os.sched_getaffinity(0)), MAX_PROCESSES)
+    most = min(n_processes or read_limits().n_busy, MAX_PROCESSES)
     n_children = max(1, min(most, len(arguments) // MIN_SHARE)) - 1
     blobs = [pickle.dumps(function)] if n_children else []
     setup = Setup("autotune.measure.parallel_map:serve_calls", blobs=blobs)

@@ -8,7 +8,6 @@ which finds data races that show in few evaluations.
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from autotune.codegen.memory import aligned
 from autotune.codegen.pack import pack
 from autotune.errors import AutotuneError, UsageError
 from autotune.loopir.nodes import Program
+from autotune.machine import usable_cpus
 from autotune.measure.arena import Arena
 from autotune.measure.build import BuiltProgram
 from autotune.measure.driver import Driver, Launch, Plan
@@ -45,6 +45,7 @@ from autotune.measure.supervisor import Handler
 from autotune.measure.timing import repeat_in_turns
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.target import Target
+from autotune.topology import read_topology
 
 Array = NDArray[Any]
 
@@ -247,11 +248,11 @@ def share(n_bytes: int, of_bytes: int) -> int:
 
 def _cores(options: MeasureOptions) -> tuple[int, ...]:
     """Where to run; raises UsageError for a core that this process may not use."""
-    allowed = os.sched_getaffinity(0)
+    allowed = usable_cpus()
     unknown = set(options.cores) - allowed
     if unknown:
         raise UsageError(f"cannot run on core {min(unknown)}", f"use some of {sorted(allowed)}")
-    return options.cores or tuple(sorted(allowed))
+    return options.cores or read_topology().within(allowed).order
 
 
 def _fill(arena: Arena, program: Program, ref: Reference) -> None:

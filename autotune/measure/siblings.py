@@ -36,7 +36,7 @@ _SUMS = 12  # fewer than registers, more than latency times units
 _RUNNING = 0.9
 """Of the window, in CPU time: else something else ran on that CPU."""
 _REPEATED = 0.9
-"""Of the best rate the second best is at least so much, where nothing disturbed."""
+"""Of the best rate: what was measured without disturbance."""
 _GAIN = 1.25
 """Of two threads over one, from which the second is worth what it costs to divide the work."""
 _PLAUSIBLE = (0.7, 2.3)
@@ -50,7 +50,7 @@ def measured_once(core: frozenset[int], folder: Path, root: Path = Path("/")) ->
     too busy for one: then it is for this process.
     """
     names = (line for line in read_text(root / "proc/cpuinfo").splitlines() if "model name" in line)
-    cores = ";".join(",".join(map(str, sorted(core))) for core in read_cores(root))
+    cores = ";".join(",".join(map(str, sorted(core))) for core in read_cores(root).cores)
     store = Store(folder / "machine", _STORE_BYTES)
     key = key_of("siblings", next(names, ""), cores)
     kept = store.get(key)
@@ -72,16 +72,13 @@ def _measured(core: tuple[int, ...]) -> bool | None:
 def are_faster(alone: Sequence[float], together: Sequence[float]) -> bool | None:
     """Whether two threads do more than one; None where the machine was too busy to tell.
 
-    What disturbs makes a rate lower, never higher: the best of each counts, if it was reached
-    twice. 0 is the rate of who was interrupted.
+    What disturbs makes a rate lower, never higher, so the best of each counts, where half of them
+    are nearly as good. 0 is the rate of who was interrupted.
     """
-    best = []
     for rates in (alone, together):
-        top = sorted(rates)[-2:]
-        if len(top) < 2 or not top[0] or top[0] < _REPEATED * top[1]:
+        if 2 * sum(rate > _REPEATED * max(rates) for rate in rates) < max(1, len(rates)):
             return None
-        best.append(top[1])
-    gain = best[1] / best[0]
+    gain = max(together) / max(alone)
     return gain > _GAIN if _PLAUSIBLE[0] < gain < _PLAUSIBLE[1] else None
 
 

@@ -1,87 +1,68 @@
 """⑦ How many threads: the one rule, for whoever was not told a number.
 
     default_threads()           # tune, compile, Task, InferenceSession
-    default_threads(most=8)     # load: what the network was tuned for, or fewer
+    default_threads(most=8)     # load: what the network was compiled for, or fewer
 
-As many as run all the time: CPUs that this process may run on, or whole CPUs of its quota, or
-physical cores, whichever are least; hyper-threads beyond the cores only where they are measured to
-help. `AUTOTUNE_THREADS` says another number, for sessions inside of other people's libraries; what
-a caller says counts before both.
+As many as run all the time: CPUs that this process may use, whole CPUs of its quota, or physical
+cores, whichever are least; a core's second hyper-thread counts where it is measured to help.
+AUTOTUNE_THREADS says another number, for sessions that somebody else's library makes.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.cache import cache_folder
-from autotune.config import MOST_THREADS
-from autotune.errors import UsageError
-from autotune.machine import read_limits, usable_cpus
+from autotune.machine import VARIABLE, read_limits, told_threads, usable_cpus
 from autotune.topology import read_cores
-
-VARIABLE = "AUTOTUNE_THREADS"
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How many, and what they are fewer for than CPUs that may be used; empty where they are not.
+    """A number, and what it follows from where it is not that of usable CPUs.
 
-    The text continues a sentence: `1 thread (a quota of 0.5 CPUs)`.
+    `str` of it is for people: `1 threads (a quota of 0.5 CPUs)`.
     """
 
     n: int
     reason: str = ""
 
     def __str__(self) -> str:
-        text = "1 thread" if self.n == 1 else f"{self.n} threads"
-        return f"{text} ({self.reason})" if self.reason else text
+        return f"{self.n} threads ({self.reason})" if self.reason else f"{self.n} threads"
 
 
-def default_threads(most: int = MOST_THREADS) -> int:
-    """The number of threads for whoever was not told one, `most` at most.
-
-    Raises UsageError where AUTOTUNE_THREADS is no number of threads.
-    """
+def default_threads(most: int | None = None) -> int:
+    """The number of threads for whoever was not given one; see `explained_threads`."""
     return explained_threads(most).n
 
 
 def explained_threads(
-    most: int = MOST_THREADS,
+    most: int | None = None,
     *,
-    told: str | None = None,
+    environment: Mapping[str, str] | None = None,
     cpus: frozenset[int] | None = None,
     root: Path = Path("/"),
     siblings_help: Callable[[frozenset[int]], bool] | None = None,
 ) -> Threads:
-    """`default_threads` with its reason; the others stand for this machine and process in tests.
+    """As many as run all the time, `most` at most; or what AUTOTUNE_THREADS says.
 
-    `told`: AUTOTUNE_THREADS. `cpus`: that may be used. `root`: of the system's files.
-    `siblings_help`: whether the CPUs of a core are faster together than one of them alone.
+    The others stand for this process and machine: its environment, the CPUs that it may use, where
+    the system's files are, and the measurement of a core's CPUs. Raises as `told_threads`.
     """
-    told = (os.environ.get(VARIABLE, "") if told is None else told).strip()
-    cpus = cpus or usable_cpus()
+    told, cpus = told_threads(environment), cpus or usable_cpus()
     if told:
-        return Threads(min(_number(told), len(cpus), most), VARIABLE)
-    most = min(len(cpus), most)
+        return Threads(min(told, len(cpus)), VARIABLE)
+    most = min(len(cpus), most or len(cpus))
     if most == 1:
         return Threads(1)
     limits = read_limits(root, cpus)
     n = min(limits.n_busy, most)
-    cores = [core & cpus for core in read_cores(root) if core & cpus]
+    cores = read_cores(root).within(cpus).cores
     if len(cores) < n and not (siblings_help or _siblings_help)(max(cores, key=len)):
         return Threads(len(cores), "one per physical core")
     return Threads(n, f"a quota of {limits.cpus:g} CPUs" if n < most else "")
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MOST_THREADS):
-        raise UsageError(
-            f"{VARIABLE} is '{text[:40]}'", "set it to a whole number of threads, or unset it"
-        )
-    return int(text[:9])
 
 
 def _siblings_help(core: frozenset[int]) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.memory import ALIGNMENT, aligned
-from autotune.target import usable_cores
+from autotune.machine import read_limits
 
 MANIFEST, SEAL, CONSTANTS = "manifest.json", "seal", "constants.bin"
 
@@ -235,9 +235,9 @@ def _joined(digests: list[bytes]) -> str:
 
 
 def _on_threads(function: Callable[[A], B], arguments: list[A]) -> list[B]:
-    n_threads = min(_MOST_THREADS, usable_cores(), len(arguments))
-    if n_threads < 2:
+    if len(arguments) < 2:
         return [function(argument) for argument in arguments]
+    n_threads = min(_MOST_THREADS, read_limits().n_busy, len(arguments))
     with ThreadPoolExecutor(n_threads) as pool:
         return list(pool.map(function, arguments))
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import UsageError
+from autotune.machine import require_threads
+from autotune.measure.threads import default_threads
 from autotune.network.arguments import Inputs, Outputs, in_order, outputs_given
 from autotune.network.artifact import Endpoint
 from autotune.network.hybrid import HybridArtifact, leaves
@@ -31,7 +32,6 @@ from autotune.network.runtime import (
     rounded,
     telling_shapes,
 )
-from autotune.target import usable_cores
 
 Array = NDArray[Any]
 
@@ -46,9 +46,9 @@ class HybridModel(Model):
     def __init__(
         self, artifact: HybridArtifact, n_threads: int | None = None, memory: Memory | None = None
     ) -> None:
-        if n_threads is not None and n_threads < 1:
-            raise UsageError(f"cannot run on {n_threads} threads", "give 1 or more")
-        self.n_threads = n_threads or min(artifact.n_threads, usable_cores())
+        require_threads(n_threads, are_here=False)
+        self._asked = n_threads
+        self.n_threads = n_threads or default_threads(artifact.n_threads)
         self.artifact = artifact
         self.segments = artifact.segments
         self._memory = memory or Memory(artifact)
@@ -60,11 +60,11 @@ class HybridModel(Model):
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         variants: Sequence[Any] = artifact.others
-        self._others = tuple(HybridModel(v, n_threads, self._memory) for v in variants)
+        self._others = tuple(HybridModel(v, self.n_threads, self._memory) for v in variants)
         self._telling, self._by_shape = telling_shapes(artifact)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HybridModel, (self.artifact, self.n_threads)
+        return HybridModel, (self.artifact, self._asked)
 
     def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
         """Outputs of one inference by name: see `Model.run`. `out`: for outputs of static shape.

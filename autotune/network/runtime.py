@@ -33,6 +33,8 @@ from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import SYMBOLS, Functions, Job, team
 from autotune.dtypes import DTYPES
 from autotune.errors import ArtifactError, CodegenError, UsageError
+from autotune.machine import require_threads
+from autotune.measure.threads import default_threads
 from autotune.network.arguments import (
     Inputs,
     Outputs,
@@ -46,7 +48,6 @@ from autotune.network.blocks import Blocks
 from autotune.network.direct_call import direct_call
 from autotune.network.direct_ir import DIRECT
 from autotune.network.entry import ARENA, CONSTANTS, KERNELS, PROFILE, RUN
-from autotune.target import require_cores, usable_cores
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -73,7 +74,7 @@ def load(path: str | Path, n_threads: int | None = None) -> Model:
 
     Raises as `Artifact.load` does, and UsageError for a number of threads that is out of range.
     """
-    require_cores(n_threads or 1)
+    require_threads(n_threads)
     return model_of(Artifact.load(path), n_threads)
 
 
@@ -92,8 +93,8 @@ def model_of(artifact: Artifact, n_threads: int | None = None) -> Model:
 
 
 class Model:
-    """A network ready to run on `n_threads` threads (None: as many as it was tuned for, at most
-    one per core that this process may use).
+    """A network ready to run on `n_threads` threads (None: as many as it was tuned for, or
+    fewer where fewer are usable, see `measure.threads`).
 
     Threads may call it at once: each caller has working memory of its own, all share the constants.
     The threads of one team (`codegen.team`) help whoever has something left to compute, so one
@@ -105,10 +106,10 @@ class Model:
     def __init__(
         self, artifact: Artifact, n_threads: int | None = None, memory: Memory | None = None
     ) -> None:
-        if n_threads is not None and n_threads < 1:
-            raise UsageError(f"cannot run on {n_threads} threads", "give 1 or more")
+        require_threads(n_threads, are_here=False)
         require_features(artifact.target, artifact.name)
-        self.n_threads = n_threads or min(artifact.n_threads, usable_cores())
+        self._asked = n_threads
+        self.n_threads = n_threads or default_threads(artifact.n_threads)
         self.artifact = artifact
         self._memory = memory or Memory(artifact)
         self._code = _Code(artifact)
@@ -117,7 +118,8 @@ class Model:
         self._outputs = [Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs]
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
-        self._others = tuple(Model(other, n_threads, self._memory) for other in artifact.others)
+        others = artifact.others
+        self._others = tuple(Model(other, self.n_threads, self._memory) for other in others)
         self._telling, self._by_shape = telling_shapes(artifact)
         self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
         self._direct = None
@@ -154,7 +156,7 @@ class Model:
         return cut(f"Model({name}, {threads} threads{shapes}: {ins} -> {outs})")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Model, (self.artifact, self.n_threads)
+        return Model, (self.artifact, self._asked)
 
     def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
         """Outputs of one inference by name.

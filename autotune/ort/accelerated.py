@@ -19,6 +19,7 @@ import numpy as np
 
 from autotune.errors import UsageError
 from autotune.files import stamp
+from autotune.machine import told_threads
 from autotune.ort.bound import array_of, bound, dtype_of
 from autotune.ort.callbacks import Callback, CallbackThreads
 from autotune.ort.contest import OURS, Contest
@@ -110,6 +111,9 @@ def accelerated(package: Any) -> type:
                 "cache": cache, "cache_bytes": cache_bytes, "most_shapes": most_shapes,
             }  # fmt: skip
             self._saved = (path_or_bytes, options, providers, provider_options, named)
+            asked = threads or (options.intra_op_num_threads if options is not None else 0)
+            if not asked:
+                told_threads()  # so that what is wrong with it is raised here
             loaded = _Loaded(path_or_bytes)
             super().__init__(path_or_bytes, options, providers, provider_options, **others)
             self._fixed = {name: np.asarray(value) for name, value in (constants or {}).items()}
@@ -117,7 +121,7 @@ def accelerated(package: Any) -> type:
             request = Request(
                 loaded.model,
                 loaded.model.stem if isinstance(loaded.model, Path) else "model",
-                threads or (options.intra_op_num_threads if options is not None else 0),
+                asked,
                 Path(log).absolute() if log else None,
                 dims=dict(dims or {}),
                 constants=self._fixed,

@@ -78,7 +78,7 @@ def _compiled(request: Request, path: Path, check: bool, note: Note, cache: bool
         request.log,
         check=check,
         check_inputs=dict(request.example) or None,
-        threads=request.threads,
+        threads=request.threads or None,
         shapes=dict(request.shapes) or None,
         dims=request.dims or None,
         constants=request.constants,

@@ -109,10 +109,10 @@ class ModelsByShape:
             return self._model(request)
         except LogMismatch as error:
             LOGGER.info("%s: compiled without it for %s", error.message, variant_text(shapes))
-            return self._model(replace(request, log=None))
+            return self._model(request.without_log())
 
     def _model(self, request: Request) -> Model:
-        return model_of(cached_artifact(request, self._store, LOGGER.info), request.threads)
+        return model_of(cached_artifact(request, self._store, LOGGER.info), request.n_running)
 
 
 def _array_of(feed: Mapping[str, Any], name: str) -> NDArray[Any]:

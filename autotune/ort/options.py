@@ -54,7 +54,7 @@ class ExecutionOrder(IntEnum):
 
 @dataclass(slots=True)
 class SessionOptions:
-    """`intra_op_num_threads` (0: one per core) and dimensions by name count, other fields do not.
+    """`intra_op_num_threads` (0: the default) and dimensions by name count, other fields do not.
 
     `optimized_model_filepath` gets a copy of the model. `enable_profiling` asks for a file that is
     not written here: `InferenceSession` refuses it, as it refuses what would replace weights or

@@ -22,15 +22,16 @@ from autotune.errors import AutotuneError, LogMismatch
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import external_files, read_outline
 from autotune.graph.shape_inputs import inputs_bound_by_value
+from autotune.machine import usable_cpus
 from autotune.measure.frames import Message
 from autotune.measure.supervisor import Handler
+from autotune.measure.threads import default_threads
 from autotune.network.artifact import Artifact
 from autotune.network.hybrid import HybridArtifact
 from autotune.ort.cached import artifact_store, cached_artifact, key_of_request
 from autotune.ort.logs import log_beside, names_shapes
 from autotune.ort.request import FACTS, FAILED, Facts, Failure, Job, Prepared, Request
 from autotune.records import read_log
-from autotune.target import usable_cores
 
 
 def facts_of(request: Request) -> Facts:
@@ -46,22 +47,28 @@ def facts_of(request: Request) -> Facts:
         tuple(map(str, files)),
         str(found.log) if found.log else None,
         found.threads,
+        found.n_running,
         names_shapes(found.log),
     )
 
 
 def with_log(request: Request) -> Request:
-    """`request` with the log beside its model, if there is one, and the threads to run on."""
-    threads = min(request.threads, usable_cores()) or None
-    if request.log is not None:
-        in_log = read_log(request.log).headers
-        return replace(request, threads=threads or (in_log[0].n_threads if in_log else 1))
-    found = None
-    if not (request.dims or request.constants or request.operators or request.precision):
-        found = log_beside(request.model, threads)
-    if found is None or found.n_threads > usable_cores():
-        return replace(request, threads=threads or usable_cores())
-    return replace(request, log=found.path, threads=found.n_threads)
+    """`request` with the log beside its model, if there is one, and the threads to run on.
+
+    Those that the caller asks for, if there are so many cores; else those of the log, or fewer
+    where fewer are usable; else as many as are.
+    """
+    asked = min(request.threads, len(usable_cpus()))
+    log, tuned = request.log, None
+    if log is not None:
+        in_log = read_log(log).headers
+        tuned = in_log[0].n_threads if in_log else None
+    elif not (request.dims or request.constants or request.operators or request.precision):
+        found = log_beside(request.model, asked or None)
+        log, tuned = (found.path, found.n_threads) if found else (None, None)
+    n_running = asked or default_threads(tuned)
+    threads = 0 if log is not None and asked in (0, tuned) else n_running
+    return replace(request, log=log, threads=threads, n_running=n_running)
 
 
 def prepare(request: Request, store_bytes: int | None) -> Prepared:
@@ -77,7 +84,7 @@ def prepare(request: Request, store_bytes: int | None) -> Prepared:
         if not request.shapes:
             raise
         notes.append(f"{error.message}: compiled without it")
-        request = replace(request, log=None)
+        request = request.without_log()
         artifact = cached_artifact(request, store, notes.append)
     path = store.find(key_of_request(request)) if store else None
     told = tuple(notes)

@@ -336,7 +336,9 @@ class Programs:
             self._deciding = tuple(n for n in self._inputs if n in facts.deciding)
             self._open = tuple(n for n in self._open if n not in self._deciding)
             log = Path(facts.log) if facts.log else None
-            self.request = replace(self.request, log=log, threads=facts.threads)
+            self.request = replace(
+                self.request, log=log, threads=facts.threads, n_running=facts.n_running
+            )
             self._files = facts.files
             self._named = self._named or facts.is_named
             self._is_known = True
@@ -379,7 +381,7 @@ class Programs:
         if not self._is_loaded(self._files):
             return self.give_up(_CHANGED)
         try:
-            loaded = _loaded(found, self.request.threads)
+            loaded = _loaded(found, self.request.n_running)
         except AutotuneError as error:
             return self._leave(key, error.message)
         with self._lock:

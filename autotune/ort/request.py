@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -34,8 +34,9 @@ MOST_BYTES = 8 << 30
 class Request:
     """What to compile for this CPU; the fields are those of `compile`.
 
-    `model`: a file, or the bytes of one. `name`: how messages call it. `example`: inputs that the
-    outputs are checked on, beside random ones.
+    `model`: a file, or the bytes of one. `name`: how messages call it. `threads`: 0 for those of
+    the log. `example`: inputs that the outputs are checked on, beside random ones. `n_running`:
+    threads that it runs on; `preparing.with_log` knows them.
     """
 
     model: Path | bytes
@@ -50,6 +51,11 @@ class Request:
     operators: Sequence[Path] = ()
     fallback: bool = True
     example: Mapping[str, Any] = field(default_factory=dict)
+    n_running: int = 0
+
+    def without_log(self) -> Request:
+        """The same where the log does not fit."""
+        return replace(self, log=None, threads=self.n_running)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +63,15 @@ class Facts:
     """What is known of a model before any shape comes.
 
     `deciding`: inputs that are bound by their values. `files`: all that the model was read from.
-    `log`, `threads`: what it is compiled with. `is_named`: whether the log names shapes.
+    `log`, `threads`: what it is compiled with. `n_running`: threads that it runs on.
+    `is_named`: whether the log names shapes.
     """
 
     deciding: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     log: str | None = None
     threads: int = 1
+    n_running: int = 1
     is_named: bool = False
 
 

@@ -67,10 +67,10 @@ class InferenceSession:
     `path_or_bytes`: an ONNX file or its contents. Of `sess_options` the threads and dimensions
     count; `providers` and `provider_options` do not. `log`: as for `compile`; without it, a log
     beside the model is used if it fits (`model-best.jsonl`, `model.jsonl`). `threads`: instead of
-    `intra_op_num_threads`; 0 or None: as in the log, else one per core. `dims`, `constants`,
-    `precision`, `max_error`, `operators`, `fallback`: as for `compile`. `cache`: keep what is
-    compiled in the user's cache folder, up to `cache_bytes` for all models. `most_shapes`: how many
-    combinations of shapes are kept in memory, at least 1.
+    `intra_op_num_threads`; 0 or None: as in the log, else as many as are usable.
+    `dims`, `constants`, `precision`, `max_error`, `operators`, `fallback`: as for `compile`.
+    `cache`: keep what is compiled in the user's cache folder, up to `cache_bytes` for all models.
+    `most_shapes`: how many combinations of shapes are kept in memory, at least 1.
 
     Safe to use in several threads; it can be pickled (the path, or the bytes, not what was
     compiled). Raises as `compile`; see there.
@@ -146,7 +146,7 @@ class InferenceSession:
         self._output_names = tuple(port.name for port in self._interface.outputs)
         self._models = ModelsByShape(request, self._interface, store, most_shapes)
         self._bound = _extents(request.dims)
-        self._threads = request.threads
+        self._threads = request.n_running
         self._is_plain = not self._constants
         self._callbacks = CallbackThreads()
 

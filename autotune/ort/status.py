@@ -83,7 +83,7 @@ def status_of(programs: Programs) -> SessionStatus:
     return SessionStatus(
         request.name,
         str(programs.setting.mode),
-        request.threads,
+        request.n_running,
         programs.is_busy,
         programs.reason,
         shapes,

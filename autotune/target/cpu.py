@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Set
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -18,6 +17,7 @@ from typing import Any
 
 from autotune.brief import brief
 from autotune.errors import UsageError
+from autotune.machine import usable_cpus
 from autotune.target import cpuid
 from autotune.target.isa import (
     EMULATION,
@@ -172,22 +172,6 @@ def target_name(target: Target) -> str:
     return next(named, target.cpu)
 
 
-def usable_cores() -> int:
-    """Cores that this process may use: all, or what `taskset` or a cpuset leaves of them."""
-    return len(os.sched_getaffinity(0))
-
-
-def require_cores(n_threads: int) -> None:
-    """Raise UsageError where `n_threads` would have to share cores."""
-    n_cores = usable_cores()
-    if n_threads > n_cores:
-        cores = "1 core" if n_cores == 1 else f"{n_cores} cores"
-        raise UsageError(
-            f"cannot run on {n_threads} threads: this process may use {cores}",
-            f"use at most {n_cores}, or allow this process more cores (taskset, cpuset)",
-        )
-
-
 def difference(theirs: Target, ours: Target) -> str:
     """What tells two CPUs apart, for people: `l3_bytes is 33554432 there and 16777216 here`."""
     parts = [
@@ -229,7 +213,7 @@ def _target(cpu: str, features: str, isa: Isa) -> Target:
         l1_bytes=l1 or 32 << 10,
         l2_bytes=l2 or 1 << 20,
         l3_bytes=l3 or 16 << 20,
-        n_cores=usable_cores(),
+        n_cores=len(usable_cpus()),
     )
 
 

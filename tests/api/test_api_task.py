@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_told(task: autotune.Task) -> None:
         autotune.Task([])
     with pytest.raises(DefinitionError, match="<lambda> returns None, no tensor"):
         autotune.Task(lambda: None)  # type: ignore[arg-type, return-value]
-    with pytest.raises(UsageError, match="threads is -1"):
+    with pytest.raises(UsageError, match="cannot run on -1 threads"):
         autotune.Task(matmul_add, (8, 8, 8), threads=-1)
     s = task.schedule()
     s["product"].split("r", 5)

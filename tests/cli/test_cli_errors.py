@@ -15,6 +15,8 @@ import pytest
 from onnx import helper
 
 from autotune.cli.main import run
+from autotune.machine import Limits
+from autotune.measure import threads
 from autotune.network import load
 from autotune.network.artifact import Artifact
 from autotune.records import Journal, read_log, write_log
@@ -261,6 +263,44 @@ def test_an_unexpected_error_is_one_line_too(
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_more_threads_than_cores(here: Cli, artifact: Path, command: str) -> None:
     refused(here(command, artifact, "--threads", 100_000), 2, "this process may use", "at most")
+
+
+@pytest.mark.parametrize("command", ["tune", "compile", "run", "bench", "tasks"])
+def test_an_environment_that_says_no_number_of_threads(
+    here: Cli,
+    model: Path,
+    artifact: Path,
+    tmp_path: Path,
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counts, and is read, where the command line says nothing."""
+    monkeypatch.setenv("AUTOTUNE_THREADS", "x")
+    monkeypatch.setenv("AUTOTUNE_TUNE_TRIALS", "1")
+    monkeypatch.setenv("AUTOTUNE_TUNE_LOG", str(tmp_path / "x.jsonl"))
+    monkeypatch.setenv("AUTOTUNE_COMPILE_OUTPUT", str(tmp_path / "x.atn"))
+    if command == "tasks":
+        assert here(command, model).code == 0
+        return
+    arguments: tuple[object, ...] = (command, artifact if command in ("run", "bench") else model)
+    arguments += ("--no-check",) if command == "compile" else ()
+    refused(here(*arguments), 2, "AUTOTUNE_THREADS is 'x'", "unset")
+    assert here(*arguments, "--threads", 1).code == 0
+
+
+def test_a_session_says_what_its_number_of_threads_follows_from(
+    here: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_THREADS", "1")
+    told = here("tune", model, "--log", tmp_path / "x.jsonl", "--trials", 1)
+    assert "1 threads (AUTOTUNE_THREADS), seed" in told.err
+    monkeypatch.delenv("AUTOTUNE_THREADS")
+    half = Limits(2, 0.5, 1 << 40)
+    monkeypatch.setattr(threads, "read_limits", lambda *args: half)
+    monkeypatch.setattr(threads, "usable_cpus", lambda: frozenset({0, 1}))
+    told = here("tune", model, "--log", tmp_path / "y.jsonl", "--trials", 1)
+    assert "1 threads (a quota of 0.5 CPUs), seed" in told.err
+    assert "1 threads (a quota of 0.5 CPUs)" in here("tune", model, "--dry-run").out
 
 
 def test_code_for_another_machine_may_have_more_threads_than_this_one(

@@ -341,6 +341,19 @@ def test_a_session_is_pickled_by_its_path_or_bytes(saved: Callable[[str], Path])
         assert np.array_equal(again.run(None, {"x": rows(2)})[0], -rows(2))
 
 
+def test_an_environment_that_says_no_number_of_threads_is_refused_at_once(
+    saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the process in the background, where nobody looks."""
+    path = saved(STATIC)
+    monkeypatch.setenv("AUTOTUNE_THREADS", "all")
+    with pytest.raises(UsageError, match="AUTOTUNE_THREADS is 'all'"):
+        Session(path, compile="wait")
+    assert Session(path, compile="wait", threads=1).autotune_status().threads == 1
+    monkeypatch.setenv("AUTOTUNE_THREADS", "1")
+    assert Session(path, compile="wait").autotune_status().threads == 1
+
+
 def test_a_bound_input_may_be_left_out(saved: Callable[[str], Path]) -> None:
     for mode in ("wait", "never"):
         session = Session(saved(STATIC), compile=mode, constants={"n": [5]}, threads=1)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,12 @@ from autotune.errors import (
     UnsupportedOperator,
     UsageError,
 )
+from autotune.machine import Limits
+from autotune.measure import threads as counting
 from autotune.ort import alone as ort
 from autotune.ort import cached
+from autotune.records import Log, read_log, write_log
+from autotune.topology import Topology
 
 EXAMPLE = Path(__file__).parents[2] / "examples/drop_in.py"
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -326,6 +331,46 @@ def test_a_log_beside_the_model_is_used_if_it_fits(
     assert logs == [log, None, None]  # the second was found in the cache
     with pytest.raises(AutotuneError):
         session_of(path, log=log)
+
+
+def test_a_session_runs_as_many_threads_as_are_usable(
+    saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the caller asks for counts, then the environment, then the log and the machine."""
+    path = saved(STATIC)
+    options = ort.SessionOptions()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)))
+    monkeypatch.setattr(counting, "read_limits", lambda *args: Limits(4, 2.5, 1 << 40))
+    monkeypatch.setattr(counting, "read_cores", lambda root: Topology(()))
+
+    def n_threads(log: Path | None = None) -> int:
+        session = ort.InferenceSession(path, options, log=log, cache=False)
+        assert session.run(["k"], {"x": rows(2), "n": np.array([3])})[0] == -3
+        return session._threads
+
+    assert n_threads() == 2
+    monkeypatch.setenv("AUTOTUNE_THREADS", "1")
+    assert n_threads() == 1
+    options.intra_op_num_threads = 3
+    assert n_threads() == 3
+    options.intra_op_num_threads = 99
+    assert n_threads() == 4
+    options.intra_op_num_threads = 0
+    monkeypatch.delenv("AUTOTUNE_THREADS")
+    log = path.with_suffix(".jsonl")
+    autotune.tune(path, log, trials=2, threads=1)
+    assert n_threads(log) == 1  # what was tuned, though more could run
+    write_log(log, for_threads(read_log(log), 4))
+    assert n_threads() == n_threads(log) == 2  # the programs of the log, on what is usable
+    monkeypatch.setenv("AUTOTUNE_THREADS", "some")
+    with pytest.raises(UsageError, match="AUTOTUNE_THREADS is 'some'"):
+        n_threads()
+
+
+def for_threads(log: Log, n_threads: int) -> Log:
+    headers = tuple(replace(header, n_threads=n_threads) for header in log.headers)
+    records = tuple(replace(record, n_threads=n_threads) for record in log.records)
+    return replace(log, headers=headers, records=records)
 
 
 def test_compiled_code_beside_a_model_is_not_run(
