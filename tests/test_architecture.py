@@ -22,6 +22,7 @@ FLOORS = {
     "files": 0,
     "machine": 0,
     "pages": 0,
+    "threads": 0,
     "topology": 0,
     "result": 0,
     "units": 0,

@@ -144,7 +144,8 @@ def command(
 
 def _threads_text(header: Header) -> str:
     """Their number; where it was not asked for, what it follows from."""
-    from autotune.measure.threads import Threads, explained_threads
+    from autotune.measure.threads import explained_threads
+    from autotune.threads import Threads
 
     default = Threads(header.n_threads) if header.config["threads"] else explained_threads()
     return str(default)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from autotune.codegen import team_code as code
 from autotune.codegen.forks import WipedMemory, forks
 from autotune.codegen.memory import aligned
-from autotune.target import usable_cores
+from autotune.threads import usable_threads
 
 SYMBOLS = "autotune_team_"
 """What the names of the team's functions begin with."""
@@ -69,7 +69,7 @@ class Team:
         self._seats: list[int] = []
         self._lock = threading.Lock()
         self.address = self._block()
-        self._set(code.SET_CAPACITY, usable_cores())
+        self._set(code.SET_CAPACITY, usable_threads(environment={}).n)
         self._set(code.SET_SPIN_NANOSECONDS, round(_SPIN_S * 1e9))
 
     def adopt(self, functions: Functions) -> None:

@@ -1,68 +1,25 @@
-"""⑦ How many threads: the one rule, for whoever was not told a number.
+"""⑦ The default number of threads, with a measurement of hyper-threads where it decides.
 
     default_threads()           # tune, compile, Task, InferenceSession
     default_threads(most=8)     # load: what the network was compiled for, or fewer
 
-As many as run all the time: CPUs that this process may use, whole CPUs of its quota, or physical
-cores, whichever are least; a core's second hyper-thread counts where it is measured to help.
-AUTOTUNE_THREADS says another number, for sessions that somebody else's library makes.
+The rule is in `autotune.threads`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-
 from autotune.cache import cache_folder
-from autotune.machine import VARIABLE, read_limits, told_threads, usable_cpus
-from autotune.topology import read_cores
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """A number, and what it follows from where it is not that of usable CPUs.
-
-    `str` of it is for people: `1 threads (a quota of 0.5 CPUs)`.
-    """
-
-    n: int
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.n} threads ({self.reason})" if self.reason else f"{self.n} threads"
+from autotune.threads import Threads, usable_threads
 
 
 def default_threads(most: int | None = None) -> int:
-    """The number of threads for whoever was not given one; see `explained_threads`."""
+    """The number of threads for whoever was not given one, `most` at most."""
     return explained_threads(most).n
 
 
-def explained_threads(
-    most: int | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-    cpus: frozenset[int] | None = None,
-    root: Path = Path("/"),
-    siblings_help: Callable[[frozenset[int]], bool] | None = None,
-) -> Threads:
-    """As many as run all the time, `most` at most; or what AUTOTUNE_THREADS says.
-
-    The others stand for this process and machine: its environment, the CPUs that it may use, where
-    the system's files are, and the measurement of a core's CPUs. Raises as `told_threads`.
-    """
-    told, cpus = told_threads(environment), cpus or usable_cpus()
-    if told:
-        return Threads(min(told, len(cpus)), VARIABLE)
-    most = min(len(cpus), most or len(cpus))
-    if most == 1:
-        return Threads(1)
-    limits = read_limits(root, cpus)
-    n = min(limits.n_busy, most)
-    cores = read_cores(root).within(cpus).cores
-    if len(cores) < n and not (siblings_help or _siblings_help)(max(cores, key=len)):
-        return Threads(len(cores), "one per physical core")
-    return Threads(n, f"a quota of {limits.cpus:g} CPUs" if n < most else "")
+def explained_threads(most: int | None = None) -> Threads:
+    """`default_threads` with its reason. Raises UsageError for a bad AUTOTUNE_THREADS."""
+    return usable_threads(most, _siblings_help)
 
 
 def _siblings_help(core: frozenset[int]) -> bool:

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-from autotune.target import usable_cores
+from autotune.machine import read_limits
 
 Callback = Callable[[Sequence[Any], Any, str], object]
 
 
 class CallbackThreads:
-    """As many threads as there are cores, started when they are needed; others in a forked child.
+    """As many threads as run all the time, started when they are needed; others in a forked child.
 
     The interpreter ends after the last answer.
     """
@@ -28,7 +28,7 @@ class CallbackThreads:
         """Call `run` soon, then `callback(outputs, user_data, error)`."""
         pool = self._pool
         if pool is None or self._process != os.getpid():
-            pool = ThreadPoolExecutor(usable_cores(), "run_async")
+            pool = ThreadPoolExecutor(read_limits().n_busy, "run_async")
             self._pool, self._process = pool, os.getpid()
         pool.submit(_answer, run, callback, user_data)
 

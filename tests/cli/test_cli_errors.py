@@ -14,9 +14,9 @@ import onnx
 import pytest
 from onnx import helper
 
+from autotune import threads
 from autotune.cli.main import run
 from autotune.machine import Limits
-from autotune.measure import threads
 from autotune.network import load
 from autotune.network.artifact import Artifact
 from autotune.records import Journal, read_log, write_log

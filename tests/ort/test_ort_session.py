@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 import autotune
+from autotune import threads as counting
 from autotune.api.compiling import compile as compile_model
 from autotune.cache import cache_folder
 from autotune.errors import (
@@ -28,7 +29,6 @@ from autotune.errors import (
     UsageError,
 )
 from autotune.machine import Limits
-from autotune.measure import threads as counting
 from autotune.ort import alone as ort
 from autotune.ort import cached
 from autotune.records import Log, read_log, write_log

@@ -12,7 +12,8 @@ from autotune.errors import UsageError
 from autotune.machine import require_threads, told_threads, usable_cpus
 from autotune.measure import siblings
 from autotune.measure.siblings import are_faster, measured_once, rates
-from autotune.measure.threads import Threads, default_threads, explained_threads
+from autotune.measure.threads import default_threads
+from autotune.threads import Threads, usable_threads
 
 N_CPUS = len(usable_cpus())
 
@@ -43,12 +44,12 @@ def chosen(
     told: str = "",
     siblings_help: Callable[[frozenset[int]], bool] | None = None,
 ) -> Threads:
-    return explained_threads(
+    return usable_threads(
         most,
+        siblings_help or never_asked,
         environment={"AUTOTUNE_THREADS": told},
         cpus=frozenset(cpus),
         root=root,
-        siblings_help=siblings_help or never_asked,
     )
 
 
