@@ -33,8 +33,8 @@ import numpy as np
 import onnx
 
 from autotune.cli.options import Duration
+from autotune.machine import usable_cpus
 from autotune.network.bench import percentile
-from autotune.target import usable_cores
 from benchmarks import memory, models, sparse
 from benchmarks.contention_sides import PACE_S, Process, Side, cgroup_of, neighbours, stopped
 from benchmarks.decoder import token
@@ -100,7 +100,7 @@ class Plan:
     def quota(self) -> Iterator[Row]:
         """With less than all CPUs: ours as it chooses its threads, and with any number of them."""
         sides = [Side(name) for name in RUNTIMES]
-        sides += [Side("autotune", n) for n in range(1, usable_cores() + 1)]
+        sides += [Side("autotune", n) for n in range(1, len(usable_cpus()) + 1)]
         for cpus in QUOTAS:
             with cgroup_of(cpus) as (cgroup, note):
                 rows = self.in_turns(sides, "calls", cgroup, 0.0 if cgroup else cpus)
@@ -132,7 +132,7 @@ class Plan:
 
 N_CELLS = {
     "neighbours": len(NEIGHBOURS) * len(RUNTIMES),
-    "quota": len(QUOTAS) * (len(RUNTIMES) + usable_cores()),
+    "quota": len(QUOTAS) * (len(RUNTIMES) + len(usable_cpus())),
     "callers": len(CALLERS) * (len(RUNTIMES) + 1),
     "paced": len(RUNTIMES),
     "memory": 0,
@@ -175,7 +175,7 @@ PROGRAMS = {"autotune": memory.AUTOTUNE, "onnxruntime": memory.ONNXRUNTIME, "ope
 def held_mb(program: str, path: Path, n: int) -> float:
     """Proportional set size of `n` processes together, while all have the model of a file."""
     command = [sys.executable, "-c", program + _WAITING + memory.PSS]
-    command += [str(path), str(usable_cores())]
+    command += [str(path), str(len(usable_cpus()))]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(n)
@@ -203,7 +203,7 @@ def prepare(name: str, folder: Path) -> str:
     else:
         source = models.model_file(name, folder) if name in NAMES else Path(name)
         onnx.save(prepare_model(source, random_weights=models.lacks_weights(source)), path)
-    artifact = compile_model(path, threads=usable_cores(), check=False).artifact
+    artifact = compile_model(path, threads=len(usable_cpus()), check=False).artifact
     artifact.save(folder / "model.atn")
     np.savez(folder / "inputs.npz", allow_pickle=False, **random_inputs(artifact.inputs))
     return Path(name).stem

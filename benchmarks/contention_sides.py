@@ -22,7 +22,7 @@ from typing import Any
 import click
 import numpy as np
 
-from autotune.target import usable_cores
+from autotune.machine import usable_cpus
 
 PACE_S, PERIOD_S = 0.1, 0.1
 """Between requests that are paced, and of a quota."""
@@ -174,7 +174,7 @@ def _calls(side: Side, folder: Path) -> list[Call]:
         return [partial(model.run, inputs)] * (side.callers or 1)
     from autotune.network.baselines import baseline, baselines_of_callers
 
-    path, threads = folder / "model.onnx", side.threads or usable_cores()
+    path, threads = folder / "model.onnx", side.threads or len(usable_cpus())
     if side.callers is None:
         return [partial(baseline(side.runtime, path, threads), inputs)]
     name = side.runtime.partition(":")[0]
