@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import sys
-import threading
 from typing import Any
 
 import numpy as np
@@ -44,25 +43,32 @@ def aligned(shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> Array:
 
 
 class Recycled:
-    """Allocates arrays of one kind; reuses a large one as soon as it has no other reference."""
+    """Allocates arrays of one kind; reuses a large one as soon as it has no other reference.
+
+    Threads may share it, without a lock that a fork could leave taken.
+    """
 
     def __init__(self, shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> None:
         self._shape, self._dtype = shape, dtype
         n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         self._is_large = n_bytes >= _RECYCLED_FROM
-        self._array: Array | None = None
+        self._spare: list[Array] = []
         self._unused = 0
-        self._lock = threading.Lock()
 
     def take(self) -> Array:
         """An array of undefined content. Raises MemoryError without room for it."""
         if not self._is_large:
             return np.empty(self._shape, self._dtype)
-        with self._lock:
-            if self._array is None or self._n_holders(self._array) > self._unused:
-                self._array = aligned(self._shape, self._dtype)
-                self._unused = self._n_holders(self._array)
-            return self._array.view()
+        try:
+            array = self._spare.pop()  # no other thread gets it meanwhile
+        except IndexError:
+            array = None
+        if array is None or self._n_holders(array) > self._unused:
+            array = aligned(self._shape, self._dtype)
+            self._unused = self._n_holders(array)
+        view = array.view()
+        self._spare[:] = [array]
+        return view
 
     def _n_holders(self, array: Array) -> int:
         """References to the owner of the memory of `array`: every view of a view has one."""

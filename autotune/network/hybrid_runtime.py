@@ -9,7 +9,6 @@ Tensors go from one segment to the next without a copy where their shape is stat
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,8 +38,8 @@ Array = NDArray[Any]
 class HybridModel(Model):
     """`Model` for a hybrid artifact: the same methods; outputs may be lists where ONNX has them.
 
-    One inference runs at a time. Unlike other models, one that was loaded before a fork does not
-    work in the child: ONNX Runtime's threads do not live there.
+    Unlike other models, one that was loaded before a fork does not work in the child: ONNX
+    Runtime's threads do not live there.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class HybridModel(Model):
         self.artifact = artifact
         self.segments = artifact.segments
         self._memory = memory or Memory(artifact)
-        self._lock = threading.Lock()
         self._expected = {e.name: (as_passed(e), e.numpy_dtype) for e in artifact.inputs}
         is_alone = all(leaf.network is None for leaf in leaves(self.segments))
         self.steps = Steps(self.segments, Setting(self.n_threads, self._memory, is_alone))
@@ -98,8 +96,7 @@ class HybridModel(Model):
         """One inference; to `seconds` it adds the time of every kernel."""
         given = self._taken(inputs)
         tensors: dict[str, Any] = dict(given)
-        with self._lock:
-            self.steps.run(tensors, seconds)
+        self.steps.run(tensors, seconds)
         outputs: dict[str, Array] = {}
         taken = set(map(id, given.values()))
         for end in self.artifact.outputs:
