@@ -2,8 +2,8 @@
 
 Every operation on memory is one step. Plain and releasing stores wait in a buffer of their thread:
 any of them may become visible next, but a releasing one only after all before it, and two to one
-word in their order; operations that are sequentially consistent empty the buffer first. That is what
-x86 does (which keeps all of them in order) and ARM may do to stores. Loads are in order.
+word in their order; operations that are sequentially consistent empty the buffer first. That is
+what x86 does (which keeps all of them in order) and ARM may do to stores. Loads are in order.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Callers:
         return 0
 
     def kernel(self, number: int, caller: int, begin: int, end: int) -> Steps:
-        """Reads at its first step, writes at its last; a whole kernel's results appear at its end."""
+        """Reads at its first step, writes at its last; results of all parts appear together."""
         extent = self.extents[number]
         if not self.data.get(caller):
             self.wrong.append(f"kernel {number} of caller {caller} runs outside of an inference")
@@ -134,8 +134,8 @@ CHANGES = {
         "if 0:\n            return OTHER",
     ),
     "a part is taken by a store": (
-        "before = compare_exchange(word, seen, (epoch << COUNT_BITS) + part + 1)\n        if before == seen:",
-        "store(word, (epoch << COUNT_BITS) + part + 1)\n        before = seen\n        if before == seen:",
+        "before = compare_exchange(word, seen, (epoch << COUNT_BITS) + part + 1)",
+        "store(word, (epoch << COUNT_BITS) + part + 1)\n        before = seen",
     ),
     "nobody wakes who waits for a kernel": ("wake(word, ALL)", "pass"),
     "a thread does not look again before it sleeps": (
