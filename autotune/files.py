@@ -15,6 +15,7 @@ import fcntl
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -187,6 +188,11 @@ class Stamps:
     def of(paths: Iterable[Path]) -> Stamps:
         """The files as they are now."""
         return Stamps(tuple((path, stamp(path)) for path in paths))
+
+    def are_older_than(self, age_s: float) -> bool:
+        """Whether all files are there, and have not been changed for so long."""
+        now_ns = time.time_ns()
+        return all(known and max(known[-2:]) < now_ns - age_s * 1e9 for _, known in self.stamps)
 
     def require_same(self) -> None:
         """Raise ModelError where one was written, replaced or removed since."""

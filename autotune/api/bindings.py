@@ -22,7 +22,7 @@ from autotune.graph.network import Network, build_network
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
-from autotune.graph.reader.onnx_reader import read_outline
+from autotune.graph.reader.onnx_reader import model_hash, read_outline
 from autotune.network.variants import unified
 from autotune.records import Header
 
@@ -89,12 +89,12 @@ def networks_of(
     operators: UserOperators | None = None,
     constants: Constants | None = None,
     precision: str = "f32",
+    digest: str = "",
 ) -> tuple[Network, ...]:
     """The model at the shapes of every variant: see `network.variants.unified`, `build_network`."""
-    networks = (
-        build_network(model, variant.shapes, random_weights, operators, constants, precision)
-        for variant in variants
-    )
+    digest = digest or model_hash(model)
+    bound = random_weights, operators, constants, precision, digest
+    networks = (build_network(model, variant.shapes, *bound) for variant in variants)
     return unified(networks) if len(variants) > 1 else tuple(networks)
 
 

@@ -25,6 +25,7 @@ from autotune.config import AUTO
 from autotune.errors import LogMismatch, ScheduleError
 from autotune.files import Stamps
 from autotune.graph.network import Network, chosen
+from autotune.graph.reader.onnx_reader import model_hash
 from autotune.measure.cached_map import cached_map
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.network.artifact import Tuned
@@ -107,6 +108,7 @@ class Plan:
             self.fallback,
             "f32" if self.precision == AUTO else self.precision,
             is_whole,
+            model_hash(self.model, self.store),
         )
 
 

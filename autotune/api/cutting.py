@@ -19,7 +19,7 @@ from autotune.graph.cut import cut_model
 from autotune.graph.cuts import Cut, Outside, Segment, loadable_forms
 from autotune.graph.network import Network, Port
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.onnx_reader import read_outline
+from autotune.graph.reader.onnx_reader import model_hash, read_outline
 from autotune.graph.reader.survey import Ask, nobody
 from autotune.measure.noise import judge, read_usage
 from autotune.network.baselines import blamed, onnxruntime_runner
@@ -75,26 +75,30 @@ def sources_of(
     fallback: bool = True,
     precision: str = "f32",
     is_whole: bool = False,
+    digest: str = "",
 ) -> Sources:
     """Read a model at the shapes of every variant.
 
     `fallback`: let ONNX Runtime run what cannot be compiled. `is_whole`: leave all of it to ONNX
-    Runtime, which is faster. Raises NotCompilable (UnsupportedOperator names all operators) where
-    something is left and not the first, and where ONNX Runtime cannot run the rest either;
-    MissingDependency where that is not installed. Else see `bindings.networks_of`.
+    Runtime, which is faster. `digest`: its `model_hash`, where that is known. Raises NotCompilable
+    (UnsupportedOperator names all operators) where something is left and not the first, and where
+    ONNX Runtime cannot run the rest either; MissingDependency where that is not installed. Else see
+    `bindings.networks_of`.
     """
     bound = random_weights, operators, constants, precision
+    digest = digest or model_hash(model)
     if is_whole:
-        return Sources((), _cuts(model, variants, bound, WHOLE))
+        return Sources((), _cuts(model, variants, bound, digest, WHOLE))
     try:
-        return Sources(networks_of(model, variants, *bound))
+        return Sources(networks_of(model, variants, *bound, digest))
     except NotCompilable as error:
         refusal = error
     missing: AutotuneError | None = _missing(refusal) if fallback else refusal
     if missing is not None and not _may_be_decided(model):
         raise missing
     try:
-        cuts = _cuts(model, variants, bound, ask=declared_types if missing is None else nobody)
+        ask = declared_types if missing is None else nobody
+        cuts = _cuts(model, variants, bound, digest, ask=ask)
     except UsageError:
         raise
     except ModelError as error:
@@ -135,11 +139,12 @@ def _cuts(
     model: Path,
     variants: Sequence[Variant],
     bound: _Bound,
+    digest: str,
     whole: str = "",
     ask: Ask = declared_types,
 ) -> tuple[Cut, ...]:
     def cut_at(variant: Variant, inside: bool = True) -> Cut:
-        cut = cut_model(model, ask, variant.shapes, *bound, whole, inside)
+        cut = cut_model(model, ask, variant.shapes, *bound, whole, inside, digest)
         return cut.mapped(_loadable) if ask is declared_types else cut
 
     try:

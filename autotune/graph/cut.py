@@ -47,6 +47,7 @@ def cut_model(
     precision: str = "f32",
     whole: str = "",
     inside: bool = True,
+    digest: str = "",
 ) -> Cut:
     """Cut a model of which not everything can be compiled.
 
@@ -57,7 +58,7 @@ def cut_model(
     model = load_model(path, shapes, random_weights, constants, compilable=False)
     if inside and not operators and not whole:
         model = replace(model, proto=without_decided_functions(model.proto))
-    name, digest = path.stem, model_hash(path)
+    name, digest = path.stem, digest or model_hash(path)
     cutter = _Cutter(model, name, digest, operators or {}, ask, precision)
     cutter.depth = 0 if inside else _MOST_DEPTH
     if whole:

@@ -256,19 +256,20 @@ def build_network(
     operators: UserOperators | None = None,
     constants: Constants | None = None,
     precision: str = "f32",
+    digest: str = "",
 ) -> Network:
     """Read an ONNX model (a path, bytes or a ModelProto) and split it into fused subgraphs.
 
     `shapes` binds dynamic dimensions of inputs by name, `constants` whole inputs. `random_weights`:
     give a model that comes without weights (each is a ConstantOfShape) random ones. `operators`:
     those of a user, see `user_operators`. `precision`: of the factors of products, one of
-    `config.PRECISIONS`. Errors: see `onnx_reader.load_model`; UnsupportedOperator
-    names the operator, its node and the model's opset. Whatever else goes wrong is a ModelError
-    too: a file may be damaged in any way.
+    `config.PRECISIONS`. `digest`: its `model_hash`, where that is known. Errors: see
+    `onnx_reader.load_model`; UnsupportedOperator names the operator, its node and the model's
+    opset. Whatever else goes wrong is a ModelError too: a file may be damaged in any way.
     """
     with model_file(model) as path:
         loaded = named(lambda: load_model(path, shapes, random_weights, constants))
-        network = network_of(loaded, path.stem, model_hash(path), operators, precision)
+        network = network_of(loaded, path.stem, digest or model_hash(path), operators, precision)
     return replace(network, random_weights=random_weights, constant_inputs=dict(constants or {}))
 
 

@@ -12,6 +12,7 @@ benchmark runs on exactly the weights that are compiled.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -31,8 +32,9 @@ from onnx import (
 )
 
 from autotune import dtypes
+from autotune.cache import Store, key_of
 from autotune.errors import ModelError, NotCompilable, UsageError
-from autotune.files import open_input, require_regular
+from autotune.files import Stamps, open_input, require_regular
 from autotune.graph.constant_values import Constants
 from autotune.graph.ir import OPSET
 from autotune.graph.operators.table import DTYPES
@@ -43,11 +45,15 @@ from autotune.graph.reader.opsets import opset_of, require_known_versions, schem
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
 from autotune.graph.reader.tensors import Array, array_of
 from autotune.graph.reader.upgrades import is_converted
+from autotune.graph.reader.weights_apart import Place, parted, read_weights
 from autotune.graph.reader.widening import narrow_ports, widen
 from autotune.units import format_bytes
 from autotune.wording import arguments
 
 _LARGE = 1024
+_BLOCK = 256 << 10
+_SETTLED_S = 2.0
+"""A file that was changed later may be changed again at what its times call the same moment."""
 """Initialisers with more elements than this never decide a shape: they are stripped."""
 
 _IR_VERSION_WITH_OPSETS = 3
@@ -129,7 +135,7 @@ def load_model(
     Raises UsageError for a missing file or an unknown input, ModelError for a file that is no
     readable model, DynamicShape for a dimension without a value.
     """
-    model = read_file(Path(path))
+    model, held = _read_parted(Path(path))
     drop_initializers_from_inputs(model)
     bind_constants(model, constants or {})
     halves = narrow_ports(model)
@@ -138,7 +144,7 @@ def load_model(
     if compilable:
         _require_types(model)
     weights = take_constant_fills(model, random_weights)
-    weights |= _take_large(model)
+    weights |= _take_large(model, held)
     _declare(model, weights)
     if compilable:
         _check(model)
@@ -161,22 +167,39 @@ def prepare_model(
     return load_model(path, bound, random_weights, compilable=False).complete()
 
 
-def model_hash(path: str | Path) -> str:
-    """SHA-256 of the model file and of the files that hold its external data."""
-    digest = hashlib.sha256()
-    for name in (Path(path), *external_files(path)):
+def model_hash(path: str | Path, store: Store | None = None) -> str:
+    """SHA-256 of the model file and of the files that hold its external data.
+
+    `store`: where digests of files are kept. A file is known by where it is, by its size and by the
+    times of its last change, as build systems know it, once these lie some seconds back.
+    """
+    files = (Path(path), *external_files(path))
+    stamps = Stamps.of(files)
+    if store is None or not stamps.are_older_than(_SETTLED_S):
+        return _hash(files)
+    key = key_of("model", json.dumps([(str(file), known) for file, known in stamps.stamps]))
+    kept = store.get(key)
+    if kept is not None:
+        return kept.decode()
+    digest = _hash(files)
+    stamps.require_same()
+    store.put(key, digest.encode())
+    return digest
+
+
+def _hash(files: Iterable[Path]) -> str:
+    digest, block = hashlib.sha256(), bytearray(_BLOCK)
+    for name in files:
         with open_input(name) as file:
-            while block := file.read(1 << 24):
-                digest.update(block)
+            while n_bytes := file.readinto(block):  # type: ignore[attr-defined]
+                digest.update(memoryview(block)[:n_bytes])
     return digest.hexdigest()
 
 
 def external_files(path: str | Path) -> list[Path]:
     """The files beside a model that hold its external data."""
     _require_file(Path(path))
-    if not _holds(Path(path), _LOCATION.encode()):
-        return []  # without parsing, which takes a second for 400 MB
-    model = _parse(Path(path), with_external=False)
+    model = read_outline(Path(path))
     names = {
         entry.value
         for tensor in model.graph.initializer
@@ -186,20 +209,13 @@ def external_files(path: str | Path) -> list[Path]:
     return [Path(path).parent / name for name in sorted(names)]
 
 
-def _holds(path: Path, text: bytes) -> bool:
-    """Whether a file has these bytes anywhere."""
-    with open_input(path) as file:
-        end = b""
-        while block := file.read(1 << 22):
-            if text in block or text in end + block[: len(text)]:
-                return True
-            end = block[-len(text) :]
-    return False
-
-
 def read_file(path: Path) -> ModelProto:
     """Parse an ONNX file together with its external data; nodes are in topological order."""
-    model = _parse(path)
+    return _checked(_parse(path), path)
+
+
+def _checked(model: ModelProto, path: Path) -> ModelProto:
+    """`model` with its nodes in order. Raises ModelError where a file holds none."""
     if not model.graph.output:
         raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
     if any(entry.version < 1 for entry in model.opset_import):
@@ -212,8 +228,30 @@ def read_file(path: Path) -> ModelProto:
 
 
 def read_outline(path: Path) -> ModelProto:
-    """The model of a file as `read_file`, without its external data: for what its inputs are."""
-    return _parse(path, with_external=False)
+    """The model of a file as it is, without its large weights and external data."""
+    return _outline(path)[0]
+
+
+def _read_parted(path: Path) -> tuple[ModelProto, dict[str, Array]]:
+    """The model of a file as `read_file`, and large initialisers that have no data in it."""
+    model, places = _outline(path)
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        raise _not_readable(path, error) from error
+    with open_input(path) as file:
+        return _checked(model, path), read_weights(file, places)
+
+
+def _outline(path: Path) -> tuple[ModelProto, dict[str, Place]]:
+    """See `weights_apart`."""
+    _require_file(path)
+    with open_input(path) as file:
+        try:
+            found = parted(file, _LARGE)
+            return ModelProto.FromString(found.text), found.places
+        except (DecodeError, ValueError):
+            return _parse(path, with_external=False), {}
 
 
 def _parse(path: Path, with_external: bool = True) -> ModelProto:
@@ -221,11 +259,15 @@ def _parse(path: Path, with_external: bool = True) -> ModelProto:
     try:
         return onnx.load(str(path), format="protobuf", load_external_data=with_external)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else "not readable"
-        raise ModelError(
-            f"'{path}' is truncated or not an ONNX model: {reason}",
-            "export or download the model again; external data must lie beside the file",
-        ) from error
+        raise _not_readable(path, error) from error
+
+
+def _not_readable(path: Path, error: Exception) -> ModelError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else "not readable"
+    return ModelError(
+        f"'{path}' is truncated or not an ONNX model: {reason}",
+        "export or download the model again; external data must lie beside the file",
+    )
 
 
 def _require_file(path: Path) -> None:
@@ -338,14 +380,14 @@ def _example(value: ValueInfoProto) -> tuple[int, ...]:
     return tuple(d or u for d, u in zip(dims, usual, strict=True))
 
 
-def _take_large(model: ModelProto) -> dict[str, Array]:
-    """Move large initialisers out of the model."""
+def _take_large(model: ModelProto, held: Mapping[str, Array]) -> dict[str, Array]:
+    """Move large initialisers out of the model; `held`: of some that have no data there."""
     large = [
         t
         for t in model.graph.initializer
         if math.prod(t.dims) > _LARGE and t.data_type != TensorProto.STRING
     ]
-    arrays = {t.name: array_of(t, "initialiser") for t in large}
+    arrays = {t.name: held[t.name] if t.name in held else array_of(t, "initialiser") for t in large}
     replace_all(
         model.graph.initializer, [t for t in model.graph.initializer if t.name not in arrays]
     )
