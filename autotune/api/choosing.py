@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from autotune.api.bindings import Variant
 from autotune.api.cutting import Sources, sources_of
+from autotune.api.drafting import Drafts
 from autotune.api.operators import operators_of
 from autotune.api.tuning import require_same_machine
 from autotune.api.warm import Note
@@ -26,7 +27,6 @@ from autotune.errors import LogMismatch, ScheduleError
 from autotune.files import Stamps
 from autotune.graph.network import Network, chosen
 from autotune.graph.reader.onnx_reader import model_hash
-from autotune.measure.cached_map import cached_map
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.network.artifact import Tuned
 from autotune.network.sharing import (
@@ -39,13 +39,7 @@ from autotune.network.sharing import (
 from autotune.network.variants import tasks_of
 from autotune.records import Log, MeasureRecord, best_for, ranked_records
 from autotune.schedule.steps import Steps
-from autotune.search.defaults import (
-    candidate_key,
-    decode,
-    default_alternatives,
-    default_candidate,
-    encode,
-)
+from autotune.search.defaults import default_alternatives
 from autotune.search.policy import Candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
@@ -162,14 +156,6 @@ def choose(
     return kept, {key: steps[key] for key in used}
 
 
-def _defaults(dags: Sequence[ComputeDAG], plan: Plan, tell: OnProgress) -> list[Candidate]:
-    """What the cost model chooses for each task."""
-    n, limit = plan.n_threads, plan.max_error
-    keys = [candidate_key(dag, plan.target, n, limit) for dag in dags] if plan.store else []
-    draft = partial(default_candidate, target=plan.target, n_threads=n, max_error=limit)
-    return cached_map(draft, dags, keys, plan.store, encode, decode, tell)
-
-
 def drafted(
     plan: Plan, tasks: Mapping[str, ComputeDAG], progress: Progress
 ) -> dict[str, Candidate]:
@@ -177,7 +163,8 @@ def drafted(
     unknown = [key for key in tasks if key not in plan.drafts]
     if unknown:
         with progress("choosing programs") as tell:
-            found = _defaults([tasks[key] for key in unknown], plan, tell)
+            drafts = Drafts(plan.target, plan.n_threads, plan.max_error, plan.store, plan.log)
+            found = drafts.of([tasks[key] for key in unknown], tell)
         plan.drafts.update(zip(unknown, found, strict=True))
     return {key: plan.drafts[key] for key in tasks}
 

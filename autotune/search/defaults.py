@@ -45,7 +45,7 @@ def default_candidate(
     dag: ComputeDAG, target: Target, n_threads: int, max_error: float = math.inf
 ) -> Candidate:
     """`default_steps` with the name of its structure and the estimate of the cost model."""
-    policy = _policy(dag, target, n_threads, max_error)
+    policy = bearable_policy(dag, target, n_threads, max_error)
     for candidate in islice(policy.unmeasured_best(_WIDTHS, n_children=_CHILDREN), _MOST):
         with contextlib.suppress(ScheduleError):
             lower(dag, candidate.steps)  # the analysis estimates buffers, lowering computes them
@@ -90,14 +90,20 @@ def default_alternatives(
 
     Some may have no program: lowering knows limits that the cost model does not.
     """
-    found = _policy(dag, target, n_threads, max_error).unmeasured_best(
+    found = bearable_policy(dag, target, n_threads, max_error).unmeasured_best(
         _WIDE, factor, one_per_order=True
     )
     return sorted(found, key=lambda c: c.predicted_s or math.inf)[:n]
 
 
-def _policy(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) -> SketchPolicy:
+def bearable_policy(
+    dag: ComputeDAG, target: Target, n_threads: int, max_error: float, only: str | None = None
+) -> SketchPolicy:
+    """A policy of the structures whose errors are within `max_error`; `only`: the one called so."""
     policy = SketchPolicy(dag, target, n_threads, Ranker(0), np.random.default_rng(0))
-    bearable = {n: s for n, s in policy.sketches.items() if algorithm_error(s) <= max_error}
-    policy.sketches = bearable
+    policy.sketches = {
+        name: sketch
+        for name, sketch in policy.sketches.items()
+        if algorithm_error(sketch) <= max_error and only in (None, name)
+    }
     return policy

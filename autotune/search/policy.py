@@ -35,6 +35,8 @@ from autotune.te.dag import ComputeDAG
 POPULATION = 1024
 ELITE = 96
 GENERATIONS, CHILDREN = 3, 6
+RELATIVES = 64
+"""Of a row that was chosen for other extents."""
 PRUNE_LOG2 = 1.0
 """Structures whose best estimate is this far above the best of all (log2 s) are not evolved."""
 EXPLORE = 0.1
@@ -190,6 +192,17 @@ class SketchPolicy:
             if score <= least + math.log2(factor)
         )
         return (self._candidate(name, *pools[name][:2], k) for _, _, name, k in ranked)
+
+    def near(self, name: str, row: Rows) -> Iterator[Candidate]:
+        """A row of a structure, then its relatives, as the estimate ranks them."""
+        sketch = self.sketches[name]
+        first = self._score(sketch, row[None])
+        yield from (self._candidate(name, *first[:2], k) for k in range(len(first[1])))
+        self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
+        relatives = sketch.mutate(np.repeat(row[None], RELATIVES, axis=0), self.rng)
+        found = self._score(sketch, np.concatenate([row[None], relatives]))
+        rows, scores, _ = self._generation(sketch, *found)
+        yield from (self._candidate(name, rows, scores, k) for k in range(len(scores)))
 
     def _is_owed(self, name: str) -> bool:
         """Whether a structure of a user's rule is unmeasured; the cost model may misjudge it."""

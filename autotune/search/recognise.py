@@ -43,3 +43,17 @@ class Recogniser:
                 return None
             row[hole] = position
         return np.array(row, np.int64) if -1 not in row else None
+
+    def nearest(self, text: str) -> Rows | None:
+        """The row whose numbers are nearest to those of a schedule for other extents.
+
+        None where the schedule has another structure.
+        """
+        found = self._match(text)
+        if found is None:
+            return None
+        row = [-1] * len(self._domains)
+        for hole, number in zip(self._holes, found.groups(), strict=True):
+            values = [int(value) for value in self._domains[hole]]
+            row[hole] = min(range(len(values)), key=lambda n: abs(values[n] - int(number)))
+        return np.array(row, np.int64) if -1 not in row else None
