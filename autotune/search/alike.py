@@ -41,9 +41,9 @@ class Form:
     """A task with zeros for its numbers, as text, and these numbers in their order."""
 
     text: str
-    extents: tuple[int, ...]
+    extents: tuple[float, ...]
 
-    def distance(self, extents: Sequence[int]) -> float:
+    def distance(self, extents: Sequence[float]) -> float:
         """How far the numbers of another task of this form are from these."""
         pairs = zip(self.extents, extents, strict=True)
         return sum(abs(log2((1 + abs(a)) / (1 + abs(b)))) for a, b in pairs)
@@ -53,7 +53,7 @@ class Form:
 class Known:
     """A schedule that was chosen for a task of these numbers and so much work."""
 
-    extents: tuple[int, ...]
+    extents: tuple[float, ...]
     n_flops: float
     n_bytes: float
     candidate: Candidate
@@ -61,13 +61,13 @@ class Known:
 
 def form_of(dag: ComputeDAG) -> Form:
     """The form of a task: names count, numbers do not."""
-    extents: list[int] = []
+    extents: list[float] = []
 
     def without_numbers(data: Any) -> Any:
         match data:
-            case bool() | str() | float() | None:
+            case bool() | str() | None:
                 return data
-            case int():
+            case int() | float():
                 extents.append(data)
                 return 0
             case list():
@@ -98,7 +98,7 @@ def adapted(
             return None
         for found in islice(policy.near(sketch.name, row), _MOST_TRIED):
             if (found.predicted_s or inf) > LESS_EFFICIENT * expected_s:
-                continue
+                return None
             with contextlib.suppress(ScheduleError):
                 lower(dag, found.steps)
                 return found

@@ -194,15 +194,13 @@ class SketchPolicy:
         return (self._candidate(name, *pools[name][:2], k) for _, _, name, k in ranked)
 
     def near(self, name: str, row: Rows) -> Iterator[Candidate]:
-        """A row of a structure, then its relatives, as the estimate ranks them."""
+        """A row of a structure and its relatives, those that the estimate likes best first."""
         sketch = self.sketches[name]
-        first = self._score(sketch, row[None])
-        yield from (self._candidate(name, *first[:2], k) for k in range(len(first[1])))
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
         relatives = sketch.mutate(np.repeat(row[None], RELATIVES, axis=0), self.rng)
         found = self._score(sketch, np.concatenate([row[None], relatives]))
         rows, scores, _ = self._generation(sketch, *found)
-        yield from (self._candidate(name, rows, scores, k) for k in range(len(scores)))
+        return (self._candidate(name, rows, scores, k) for k in range(len(scores)))
 
     def _is_owed(self, name: str) -> bool:
         """Whether a structure of a user's rule is unmeasured; the cost model may misjudge it."""

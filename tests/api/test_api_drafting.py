@@ -1,0 +1,120 @@
+"""Programs of tasks that nobody has measured: known structures come first, and never cost much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.api import drafting
+from autotune.api.drafting import Drafts
+from autotune.cache import Store
+from autotune.loopir.lower import lower
+from autotune.records import Log, MeasureRecord, Workload
+from autotune.result import MeasureResult, MeasureStatus
+from autotune.schedule.steps import steps_text
+from autotune.search.alike import adapted, form_of, known_of
+from autotune.search.defaults import default_candidate
+from autotune.target import parse_target
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.expr import Axis, Load, Reduce, Var, call, mul
+
+TARGET = parse_target("x86-64-v3")
+LIMIT = float("inf")
+
+
+def product(rows: int, terms: int = 64, columns: int = 96) -> ComputeDAG:
+    """y = tanh(x·w)."""
+    x, w = placeholder("x", (rows, terms)), placeholder("w", (terms, columns), constant=True)
+    i, j, k = Axis("i", rows), Axis("j", columns), Axis("k", terms)
+    read = mul(Load(x.tensor, (Var("i"), Var("k"))), Load(w.tensor, (Var("k"), Var("j"))))
+    c = compute("c", (i, j), Reduce("sum", read, (k,)))
+    y = compute("y", (i, j), call("tanh", Load(c.tensor, (Var("i"), Var("j")))))
+    return ComputeDAG((x, w, c, y), ("y",))
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Tasks for which all structures were looked at."""
+    found: list[str] = []
+
+    def counted(dag: ComputeDAG, *args: object) -> object:
+        found.append(dag.key)
+        return default_candidate(dag, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(drafting, "default_candidate", counted)
+    return found
+
+
+def drafts(store: Store | None, log: Log | None = None) -> Drafts:
+    return Drafts(TARGET, 2, LIMIT, store, log)
+
+
+def quiet(n_done: int, n_all: int) -> None:
+    pass
+
+
+def test_forms_tell_names_and_kinds_apart_but_not_extents() -> None:
+    assert form_of(product(32)).text == form_of(product(40, 128)).text
+    assert form_of(product(32)).extents != form_of(product(40)).extents
+    other = replace(product(32), outputs=("c",))
+    assert form_of(other).text != form_of(product(32)).text
+    distances = [form_of(product(64)).distance(form_of(product(n)).extents) for n in (64, 80, 512)]
+    assert distances[0] == 0 < distances[1] < distances[2]
+
+
+@pytest.mark.parametrize("before", [64, 100])
+@pytest.mark.parametrize("after", [60, 80, 196, 256])
+def test_a_known_structure_costs_hardly_more_than_the_best_of_all(before: int, after: int) -> None:
+    first = product(before)
+    known = known_of(first, default_candidate(first, TARGET, 2))
+    found = adapted(product(after), known, TARGET, 2, LIMIT)
+    if found is None:
+        return  # then all are looked at
+    best = default_candidate(product(after), TARGET, 2)
+    assert found.sketch == known.candidate.sketch
+    assert (found.predicted_s or 0) <= 1.25 * (best.predicted_s or 0)
+    assert lower(product(after), found.steps).kernels
+
+
+def test_another_extent_is_not_searched_and_again_nothing_is(
+    tmp_path: Path, searched: list[str]
+) -> None:
+    store = Store(tmp_path, 1 << 24)
+    (first,) = drafts(store).of([product(64)], quiet)
+    assert len(searched) == 1
+    (other,) = drafts(store).of([product(80)], quiet)
+    assert len(searched) == 1, "all structures were looked at for another extent"
+    assert other.sketch == first.sketch
+    assert drafts(store).of([product(80), product(64)], quiet) == [other, first]
+    assert len(searched) == 1
+
+
+def test_without_a_store_the_cost_model_decides_alone(searched: list[str]) -> None:
+    dags = [product(64), product(80)]
+    assert drafts(None).of(dags, quiet) == [default_candidate(dag, TARGET, 2) for dag in dags]
+    assert len(searched) == 2
+
+
+def test_what_was_measured_at_another_extent_comes_first(searched: list[str]) -> None:
+    dag = product(64)
+    known = default_candidate(dag, TARGET, 2)
+    result = MeasureResult(MeasureStatus.OK, times_s=(1e-5,) * 3)
+    record = MeasureRecord(
+        "run", 0, dag.key, TARGET.key, 2, steps_text(known.steps), result, known.sketch
+    )
+    log = Log((), {dag.key: Workload(dag.key, dag)}, (record,))
+    (found,) = drafts(None, log).of([product(80)], quiet)
+    assert not searched
+    assert found.sketch == known.sketch
+
+
+def test_a_damaged_list_of_schedules_is_no_error(tmp_path: Path, searched: list[str]) -> None:
+    store = Store(tmp_path, 1 << 24)
+    drafts(store).of([product(64)], quiet)
+    for path in tmp_path.glob("??/*.entry"):
+        key = path.stem
+        store.put(key, b'[[1, 2], "x"]')
+    drafts(store).of([product(80)], quiet)
+    assert len(searched) == 2
