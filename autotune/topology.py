@@ -9,6 +9,7 @@ read is a core of its own, of the same kind as the others, on one cache with the
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,6 +84,11 @@ def near(n: int, topology: Topology, cpu: int) -> frozenset[int] | None:
             fitting.append(domain)
     best = min(fitting, key=len)
     return None if best == topology.cpus else best
+
+
+def current_cpu() -> int:
+    """Where this thread runs now; -1 where the system does not tell."""
+    return int(ctypes.CDLL(None).sched_getcpu())
 
 
 def read_topology(root: Path = Path("/")) -> Topology:

@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from autotune.codegen import team_code as code
 from autotune.codegen.forks import WipedMemory, forks
 from autotune.codegen.memory import aligned
+from autotune.machine import usable_cpus
 from autotune.threads import usable_threads
+from autotune.topology import Topology, current_cpu, near, read_topology
 
 SYMBOLS = "autotune_team_"
 """What the names of the team's functions begin with."""
@@ -31,6 +33,7 @@ EXPORTED = ("run", "run_alone", "profile", "prepare", "leave", "assist")
 
 _WORD = code.WORD
 _BLOCK_BYTES = 64 << 10
+_MOST_CPUS = 1024  # of a mask
 _SPIN_S = 50e-6
 
 
@@ -67,6 +70,8 @@ class Team:
         self.settings = np.zeros(code.SETTINGS_BYTES // _WORD, np.int64)
         self._blocks: list[WipedMemory] = []
         self._seats: list[int] = []
+        self.n_placed = 1
+        """Threads of the largest job yet."""
         self._lock = threading.Lock()
         self.address = self._block()
         self._set(code.SET_CAPACITY, usable_threads(environment={}).n)
@@ -78,6 +83,19 @@ class Team:
             if not self.settings[code.SET_ASSIST // _WORD]:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(functions))
                 self._set(code.SET_ASSIST, functions.code.address(f"{SYMBOLS}assist"))
+
+    def place(self, n_threads: int, topology: Topology, cpu: int) -> None:
+        """Bind threads that start for a job of so many, whose caller runs on `cpu`: see `near`.
+
+        Those that run already stay where they are.
+        """
+        with self._lock:
+            self.n_placed = max(n_threads, self.n_placed)
+            cpus = near(n_threads, topology, cpu) or ()
+            mask = sum(1 << n for n in cpus if n < _MOST_CPUS).to_bytes(_MOST_CPUS // 8, "little")
+            at = code.SET_MASK // _WORD
+            self.settings[at : at + len(mask) // _WORD] = np.frombuffer(mask, np.int64)
+            self._set(code.SET_MASK_BYTES, len(mask) if any(mask) else 0)
 
     def seat(self) -> int:
         """Room for a job, at an address that stays readable when it is given back."""
@@ -135,6 +153,8 @@ class Job:
     ) -> None:
         self.memory: NDArray[Any] = aligned((code.job_bytes(n_shares, n_kernels),), "uint8")
         self.address = int(self.memory.ctypes.data)
+        if n_shares > of.n_placed:
+            of.place(n_shares, read_topology().within(usable_cpus()), current_cpu())
         seat = of.seat()
         words = {
             code.TEAM: of.address,

@@ -55,7 +55,7 @@ ASLEEP = 72
 CALLERS = 128
 """Inferences in progress."""
 MASK = 192
-"""The cores that threads are bound to, as `sched_setaffinity` takes them; 128 bytes."""
+"""CPUs that threads which start are bound to, as `sched_setaffinity` takes them; 128 bytes."""
 OFFERS = 320
 N_OFFERS = 64
 TEAM_BYTES = 1024
@@ -398,11 +398,11 @@ def make(team: int, job: int) -> int:
     wanted = load(job + WANTED)
     if load(team + TRIED) == 0:
         store(team + SPINS, spins_in(load(settings + SET_SPIN_NANOSECONDS)))
-        store(team + MASK_BYTES, load(settings + SET_MASK_BYTES))
-        k = 0
-        while k < load(settings + SET_MASK_BYTES):
-            store(team + MASK + k, load(settings + SET_MASK + k))
-            k += WORD
+    store(team + MASK_BYTES, load(settings + SET_MASK_BYTES))
+    k = 0
+    while k < load(settings + SET_MASK_BYTES):
+        store(team + MASK + k, load(settings + SET_MASK + k))
+        k += WORD
     if load(team + CAPACITY) < load(settings + SET_CAPACITY):
         store(team + CAPACITY, load(settings + SET_CAPACITY))
     if load(team + CAPACITY) < wanted + 1:
