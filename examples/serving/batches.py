@@ -1,0 +1,122 @@
+"""Micro-batches of what is waiting, for a model with variants for several batch sizes.
+
+autotune compile model.onnx --dim batch=1,2,4,8 -o model.atn
+
+batches = Batches(autotune.load("model.atn"))
+output = await batches.infer(sample)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import autotune
+
+Array = NDArray[Any]
+MOST_DELAY = 1.1
+"""What micro-batches may make of the median latency of a burst of requests."""
+
+
+def ends(n: int, sizes: Sequence[int], seconds: Mapping[int, float], alone: bool) -> list[float]:
+    """When `n` requests that come at once are answered; with `alone` the first one is no batch."""
+    found: list[float] = []
+    now = 0.0
+    while len(found) < n:
+        left = 1 if alone and not found else n - len(found)
+        size = max(size for size in sizes if size <= left)
+        now += seconds[size]
+        found += [now] * size
+    return found
+
+
+def harmless(seconds: Mapping[int, float]) -> list[int]:
+    """The batch sizes with which no burst has a median of more than `MOST_DELAY` of what it had.
+
+    `seconds`: latencies of the model by batch size, 1 among them. A batch delays its first requests
+    and is done sooner than its last ones would be alone: sizes that save too little are left out.
+    """
+    found = [1]
+    for size in sorted(seconds)[1:]:
+        bursts = [(n, alone) for n in range(1, 4 * size) for alone in (False, True)]
+        if all(
+            median(ends(n, [*found, size], seconds, alone))
+            <= MOST_DELAY * median(ends(n, [1], seconds, alone))
+            for n, alone in bursts
+        ):
+            found.append(size)
+    return found
+
+
+def latency_s(model: autotune.Model) -> float:
+    """Median latency of one variant."""
+    end = model.input_info[0]
+    x, times = np.zeros(end.shape, end.numpy_dtype), []
+    for _ in range(12):
+        start = time.perf_counter()
+        model(x)
+        times.append(time.perf_counter() - start)
+    return median(times[2:])
+
+
+class Batches:
+    """Computes whatever is waiting as soon as a core is free, and never waits for more.
+
+    Raises UsageError for a model that has not one input and one output, or none for one sample.
+    """
+
+    def __init__(self, model: autotune.Model) -> None:
+        by_size = {variant.input_info[0].shape[0]: variant for variant in model.variants}
+        if len(model.input_info) != 1 or len(model.output_info) != 1 or 1 not in by_size:
+            raise autotune.UsageError(
+                f"'{model.artifact.name}' is no model of one input and one output that takes a "
+                "single sample",
+                "compile it for batches of 1, 2, 4 and 8: `--dim batch=1,2,4,8`",
+            )
+        self.model = model
+        self.sample = model.input_info[0]
+        self.sizes = harmless({size: latency_s(variant) for size, variant in by_size.items()})
+        self.free = len(os.sched_getaffinity(0))
+        self.waiting: deque[tuple[Array, asyncio.Future[Array]]] = deque()
+        self.running: set[asyncio.Task[None]] = set()
+        self.counts: Counter[int] = Counter()
+
+    async def infer(self, sample: Array) -> Array:
+        """The output for one sample; neither has the dimension of the batch."""
+        answer: asyncio.Future[Array] = asyncio.get_running_loop().create_future()
+        self.waiting.append((sample, answer))
+        self._start()
+        return await answer
+
+    def _start(self) -> None:
+        while self.free and self.waiting:
+            size = max(size for size in self.sizes if size <= len(self.waiting))
+            taken = [self.waiting.popleft() for _ in range(size)]
+            self.free -= 1
+            self.counts[size] += 1
+            task = asyncio.create_task(self._run(taken))
+            self.running.add(task)
+            task.add_done_callback(self.running.discard)
+
+    async def _run(self, taken: list[tuple[Array, asyncio.Future[Array]]]) -> None:
+        try:
+            batch = np.stack([sample for sample, _ in taken])
+            (found,) = (await self.model.run_async([batch])).values()
+            for (_, answer), row in zip(taken, found, strict=True):
+                if not answer.done():  # else its client has left
+                    answer.set_result(row)
+        except Exception as error:
+            for _, answer in taken:
+                if not answer.done():
+                    answer.set_exception(error)
+        finally:
+            self.free += 1
+            self._start()
