@@ -173,8 +173,7 @@ def command(
 def _bytes_by_kind(path: Path, artifact: Artifact) -> dict[str, int]:
     """Bytes of the file: weights by what was done to them, code, and all else."""
     weights = {f"weights {kind}": n for kind, n in artifact.constant_kinds.items()}
-    objects = {data for variant in artifact.variants for data in variant.objects}
-    kinds = {**weights, "code": sum(map(len, objects))}
+    kinds = {**weights, "code": len(artifact.image.data)}
     return {**kinds, "other": path.stat().st_size - sum(kinds.values())}
 
 

@@ -19,14 +19,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from autotune.codegen.elf import DAMAGED, Object, Region, Relocation, Section, Symbol, read_object
 from autotune.codegen.relocations import X86_64, Form, Machine, machine_numbered
 from autotune.errors import CodegenError
 
 _SLOT_BYTES = 8
-_MOST_BYTES = 1 << 31
-"""Of an image: what relative addresses reach."""
+MOST_IMAGE_BYTES = 1 << 31
+"""What relative addresses reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,24 @@ class Image:
     rebases: tuple[int, ...]
     n_code_bytes: int = 0
     """Of the machine code of all objects."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the bytes, as JSON values."""
+        return {
+            "machine": self.machine,
+            "regions": dict(self.regions),
+            "symbols": dict(self.symbols),
+            "imports": {name: list(places) for name, places in self.imports.items()},
+            "rebases": list(self.rebases),
+            "n_code_bytes": self.n_code_bytes,
+        }
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any], data: bytes) -> Image:
+        """The inverse of `to_json`, for fields that are as they should be."""
+        imports = {name: tuple(places) for name, places in fields["imports"].items()}
+        others = {"imports": imports, "rebases": tuple(fields["rebases"])}
+        return Image(**{**fields, **others}, data=data)
 
     def spans(self) -> Iterator[tuple[Region, int, int]]:
         """Each region with its begin and end."""
@@ -179,7 +198,7 @@ class _Linker:
                     at += self._machine.stub_bytes
             at += -at % self._machine.page_bytes
             self._regions[region] = at - begin
-            if at > _MOST_BYTES:
+            if at > MOST_IMAGE_BYTES:
                 raise CodegenError("there is too much code for one image", "compile less at once")
         return at
 

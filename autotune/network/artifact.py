@@ -1,20 +1,21 @@
-"""⑩ The compiled network as one file: a manifest, relocatable objects, and the constants.
+"""⑩ The compiled network as one file: a manifest, machine code, and the constants.
 
-The file is an uncompressed zip (`container`). `constants.bin` starts at a multiple of 64 bytes in
-it, so it can be mapped; nothing in the file depends on the time, the machine or the order of
-compilation, so equal inputs give equal bytes.
+The file is an uncompressed zip (`container`). The code is linked (`codegen.link`), so whoever loads
+it needs no compiler. `constants.bin` starts at a multiple of 64 bytes in the file and is mapped
+from it; nothing in the file depends on the time, the machine or the order of compilation, so equal
+inputs give equal bytes.
 
 On loading, the digest of every part is compared with the manifest's and the manifest's with its
 seal; then what the manifest says (`manifest`); then whether the code was compiled for just this
-manifest (`sealed_objects`). Only then is anything given to LLVM. A foreign, damaged or newer file,
-or one for a CPU that this is not, is refused with the reason. None of it makes code trustworthy
-that somebody else has written: an artifact is native code.
+manifest (`code_seal`). A foreign, damaged or newer file, or one for a CPU that this is not, is
+refused with the reason. None of it makes code trustworthy that somebody else has written: an
+artifact is native code. Files of former versions have objects in place of linked code: `former`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.brief import brief
+from autotune.codegen.link import Image
 from autotune.codegen.memory import aligned
 from autotune.dtypes import PORT_TYPES, stored_dtype
 from autotune.errors import ArtifactError, UsageError
@@ -31,6 +33,8 @@ from autotune.graph.constant_values import constants_from_json, constants_to_jso
 from autotune.network import container
 from autotune.network.container import (
     CONSTANTS,
+    IMAGE,
+    IMAGE_SEAL,
     MANIFEST,
     SEAL,
     Bytes,
@@ -39,23 +43,28 @@ from autotune.network.container import (
     bytes_of,
     described,
     digest,
-    object_name,
+    model_name,
     require,
 )
-from autotune.network.entry import SEAL_MAGIC, UNSEALED
+from autotune.network.entry import PROFILE, RUN, entry_name
 from autotune.network.hybrid_manifest import require_hybrid
 from autotune.network.manifest import Json, joined, require_manifest, separated
 from autotune.target import Target, missing_features
 from autotune.target.tiles import FEATURE, Permission, denial
 
 FORMAT = "autotune-artifact"
-VERSION, VARIANTS_VERSION, HYBRID_VERSION, CONTROL_VERSION = 2, 3, 4, 5
-"""Of a file with one shape, of one with several, of one with parts for ONNX Runtime (`hybrid`), and
-of one with branches or bodies that data decide: whoever reads only the first says so."""
+VERSION = 6
+"""Of what is written. Fields tell a file with one shape from one with several (`variants`) and from
+one with parts for ONNX Runtime (`networks`: see `hybrid`)."""
+
+_FIRST_VERSION = 2
+
+SHARED, PRIVATE = MEMORIES = ("shared", "private")
+"""Where constants are: see `runtime.load`."""
 
 _HERE = "compile the model on this machine"
 _ZIP_MAGIC = b"PK\x03\x04"
-_BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes")
+_BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes", "entry")
 """What the code relies on, of the manifest."""
 
 
@@ -148,8 +157,9 @@ class Artifact:
     """Everything needed to run a network on `target`.
 
     `n_threads`: what the schedules were chosen for; any number can run it. `n_bases`: slots of the
-    address table before the barrier's. `constants`: bytes, 64-byte aligned. `max_error`: what the
-    numeric check found, None if it was not run. `model_path`: the file it was compiled from.
+    address table before the team's. `image`: the linked code of all shapes and segments; `entry`:
+    which of its entries is this network's. `constants`: bytes, 64-byte aligned. `max_error`: what
+    the numeric check found, None if it was not run. `model_path`: the file it was compiled from.
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
     `random_weights`: the weights are not the model's; None in files that do not say.
@@ -169,7 +179,7 @@ class Artifact:
     kernels: tuple[KernelInfo, ...]
     arena_bytes: int
     n_bases: int
-    objects: tuple[bytes, ...]
+    image: Image
     constants: Bytes
     autotune_version: str = ""
     max_error: float | None = None
@@ -182,6 +192,7 @@ class Artifact:
     others: tuple[Artifact, ...] = ()
     constant_kinds: Mapping[str, int] = field(default_factory=dict, compare=False)
     split: Split | None = None
+    entry: int = 0
 
     @property
     def variants(self) -> tuple[Artifact, ...]:
@@ -220,7 +231,8 @@ class Artifact:
             "arena_bytes": self.arena_bytes,
             "constant_bytes": int(self.constants.nbytes),
             "n_bases": self.n_bases,
-            "n_objects": len(self.objects),
+            "entry": self.entry,
+            "image": self.image.to_json(),
             "max_error": self.max_error,
             "model_path": self.model_path,
             "tuned": {key: asdict(x) for key, x in self.tuned.items()},
@@ -235,39 +247,20 @@ class Artifact:
 
     def write(self, out: BinaryIO) -> None:
         """Write what `load` reads to an open file. Raises OSError."""
-        constants = described(self.constants)
-        sealed = [variant.sealed_objects(constants) for variant in self.variants]
-        objects = tuple(dict.fromkeys(data for each in sealed for data in each))
-        manifest = self.manifest() | {"parts": described_parts(objects, constants)}
-        if self.others:
-            ids = {data: n for n, data in enumerate(objects)}
-            used = [[ids[data] for data in each] for each in sealed]
-            manifests = [self.manifest(), *(other.manifest() for other in self.others)]
-            manifest = joined(manifests, used) | {
-                "version": VARIANTS_VERSION,
-                "n_objects": len(objects),
-                "parts": manifest["parts"],
-            }
-        text = json.dumps(manifest, indent=1, sort_keys=True).encode()
-        container.write(out, text, objects, self.constants)
-
-    def sealed_objects(self, constants: Json) -> tuple[bytes, ...]:
-        """The objects as a file has them: the last one says what all of them were compiled for.
-
-        It says so by a digest of everything that the code relies on: addresses, sizes, constants,
-        objects. `constants`: size and digest of their bytes.
-        """
         manifest = self.manifest()
-        facts = {name: manifest[name] for name in _BOUND}
-        facts["kernels"] = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
-        facts["parts"] = described_parts(self.objects, constants)
-        text = json.dumps(facts, sort_keys=True).encode()
-        seal = SEAL_MAGIC + bytes.fromhex(digest(bytes_of(text)))
-        return (*self.objects[:-1], seal.join(_around_seal(self.objects[-1])))
+        if self.others:
+            manifest = joined([manifest, *(other.manifest() for other in self.others)])
+        write_file(out, manifest, self.variants, self.image, self.constants)
+
+    def facts(self) -> dict[str, Any]:
+        """What the code relies on, of one network: addresses, sizes, kernels, which entry."""
+        manifest = self.manifest()
+        kernels = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
+        return {name: manifest[name] for name in _BOUND} | {"kernels": kernels}
 
     @staticmethod
-    def load(path: str | Path) -> Artifact:
-        """Read a file written by `save`.
+    def load(path: str | Path, memory: str = SHARED) -> Artifact:
+        """Read a file written by `save`; `memory`: where its constants are, see `runtime.load`.
 
         An artifact is native code that `run` executes with the rights of this process: load only
         what you trust. Digests tell damage, not malice.
@@ -275,10 +268,11 @@ class Artifact:
         Raises UsageError for a missing file and ArtifactError for one that cannot be used here.
         """
         source = Path(path)
+        require_memory(memory)
         try:
             with open_input(source) as file:
                 is_zip = file.read(4) == _ZIP_MAGIC
-                return _read(_opened(file, source, is_zip), source)
+                return _read(_opened(file, source, is_zip), source, memory == SHARED)
         except Damaged as error:
             raise _damaged(source, str(error)) from error
         except OSError as error:
@@ -291,17 +285,42 @@ class Artifact:
             ) from error
 
 
-def described_parts(objects: tuple[bytes, ...], constants: Json) -> dict[str, Json]:
-    """The parts of an artifact by name; `constants`: as `described`."""
-    named = {object_name(n): described(bytes_of(data)) for n, data in enumerate(objects)}
-    return {**named, CONSTANTS: constants}
+def require_memory(memory: str) -> None:
+    """Raise UsageError for a kind of memory that there is not."""
+    if memory not in MEMORIES:
+        raise UsageError(f"there is no memory '{memory}'", f"use one of: {', '.join(MEMORIES)}")
 
 
-def _around_seal(data: bytes) -> tuple[bytes, bytes]:
-    """What of an object is before the room for the seal, and what is behind it."""
-    require(data.count(SEAL_MAGIC) == 1, "its code has no seal")
-    at = data.index(SEAL_MAGIC)
-    return data[:at], data[at + len(UNSEALED) :]
+def write_file(
+    out: BinaryIO,
+    manifest: Json,
+    networks: Sequence[Artifact],
+    image: Image,
+    constants: Bytes,
+    models: tuple[bytes, ...] = (),
+) -> None:
+    """Write the parts of an artifact, with their digests. `networks`: that the code is for."""
+    parts: dict[str, Json] = {
+        IMAGE: described(bytes_of(image.data)),
+        CONSTANTS: described(constants),
+        **{model_name(n): described(bytes_of(data)) for n, data in enumerate(models)},
+    }
+    text = json.dumps({**manifest, "parts": parts}, indent=1, sort_keys=True).encode()
+    seal = code_seal(networks, image, parts)
+    container.write(out, text, image.data, seal, constants, models)
+
+
+def code_seal(networks: Sequence[Artifact], image: Image, parts: Json) -> str:
+    """A digest of everything that the code relies on, and of the code.
+
+    `parts`: sizes and digests of the image's bytes and of the constants.
+    """
+    facts = {
+        "networks": [network.facts() for network in networks],
+        "image": image.to_json(),
+        "parts": {name: parts[name] for name in (IMAGE, CONSTANTS)},
+    }
+    return digest(bytes_of(json.dumps(facts, sort_keys=True).encode()))
 
 
 def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
@@ -311,45 +330,55 @@ def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
         raise _damaged(source, "") if is_zip else _foreign(source) from error
 
 
-def _read(parts: Container, source: Path) -> Artifact:
+def _read(parts: Container, source: Path, is_shared: bool) -> Artifact:
     manifest = _read_manifest(parts, source)
-    if manifest["version"] in (HYBRID_VERSION, CONTROL_VERSION):
-        from autotune.network.hybrid import read_hybrid  # which imports this module
+    if manifest["version"] < VERSION:
+        from autotune.network.former import read_former  # which imports this module
 
+        return read_former(manifest, parts, source, is_shared)
+    several: list[Json] = []
+    if "networks" in manifest:
         require_hybrid(manifest)
-        return read_hybrid(manifest, *_read_parts(parts, manifest, source))
-    several = separated(manifest) if manifest["version"] == VARIANTS_VERSION else [_plain(manifest)]
-    for one in several:
-        require_manifest(one)
-    objects, constants = _read_parts(parts, manifest, source)
-    first, *others = (unsealed(one, objects, constants) for one in several)
+    else:
+        several = separated(manifest) if "variants" in manifest else [manifest]
+        for one in several:
+            require_manifest(one)
+    others = {name for name in manifest["parts"] if name not in (IMAGE, CONSTANTS)}
+    own = {IMAGE, IMAGE_SEAL, CONSTANTS, MANIFEST, SEAL, *others}
+    data, constants = read_parts(parts, manifest, own, source, is_shared)
+    image = Image.from_json(manifest["image"], data.pop(IMAGE))
+    if several:
+        networks = [artifact_of(one, image, constants) for one in several]
+        found = joined_variants(networks)
+    else:
+        from autotune.network.hybrid import networks_in, read_hybrid
+
+        networks = networks_in(manifest, image, constants)
+        found = read_hybrid(manifest, networks, data, image, constants)
+    sealed = code_seal(networks, image, manifest["parts"])
+    require(sealed == parts.image_seal(), "its code was compiled for another manifest")
+    return found
+
+
+def joined_variants(networks: Sequence[Artifact]) -> Artifact:
+    """One artifact of the same model at several shapes."""
+    first, *others = networks
     return replace(first, others=tuple(replace(other, split=None) for other in others))
 
 
-def _read_parts(parts: Container, manifest: Json, source: Path) -> tuple[dict[str, bytes], Bytes]:
-    """All parts of a file by name, without the constants; and these."""
+def read_parts(
+    parts: Container, manifest: Json, own: Set[str], source: Path, is_shared: bool
+) -> tuple[dict[str, bytes], Bytes]:
+    """All parts that the manifest describes by name, without the constants; and these.
+
+    `own`: the parts that a file has to have.
+    """
     require_features(Target.from_json(manifest["target"]), f"'{source}'")
     known = manifest["parts"]
-    require(parts.names() == {*known, MANIFEST, SEAL}, "it has parts that are not its own")
-    constants = parts.part(CONSTANTS, known[CONSTANTS])
+    require(parts.names() == own, "it has parts that are not its own")
+    constants = (parts.mapped if is_shared else parts.part)(CONSTANTS, known[CONSTANTS])
     names = (name for name in known if name != CONSTANTS)
     return {name: parts.part(name, known[name]).tobytes() for name in names}, constants
-
-
-def _plain(manifest: Json) -> Json:
-    """A manifest of one shape, which has all objects of its file."""
-    return {name: value for name, value in manifest.items() if name != "objects"}
-
-
-def unsealed(manifest: Json, parts: Mapping[str, bytes], constants: Bytes) -> Artifact:
-    """The artifact of one shape, if its code was compiled for just this manifest."""
-    names = manifest.get("objects") or [object_name(n) for n in range(manifest["n_objects"])]
-    objects = tuple(parts[name] for name in names)
-    bare = (*objects[:-1], UNSEALED.join(_around_seal(objects[-1])))
-    artifact = _artifact(manifest, bare, constants)
-    sealed = artifact.sealed_objects(manifest["parts"][CONSTANTS])
-    require(sealed == objects, "its code was compiled for another manifest")
-    return artifact
 
 
 def require_features(target: Target, what: str) -> None:
@@ -366,15 +395,21 @@ def require_features(target: Target, what: str) -> None:
     )
 
 
-def _artifact(manifest: Json, objects: tuple[bytes, ...], constants: Bytes) -> Artifact:
-    own = ("arena_bytes", "n_bases", "max_error")
+def artifact_of(manifest: Json, image: Image, constants: Bytes) -> Artifact:
+    """The artifact of one network, which is as `require_network` says.
+
+    Raises Damaged where the image has no code for it.
+    """
+    names = {entry_name(symbol, manifest["entry"]) for symbol in (RUN, PROFILE)}
+    require(names <= image.symbols.keys(), "its code has no entry for a network")
+    own = ("arena_bytes", "n_bases", "max_error", "entry")
     return Artifact(
         **common_fields(manifest),
         **{field: manifest[field] for field in own},
         inputs=tuple(map(_endpoint, manifest["inputs"])),
         outputs=tuple(map(_endpoint, manifest["outputs"])),
         kernels=tuple(KernelInfo(**x) for x in manifest["kernels"]),
-        objects=objects,
+        image=image,
         constants=constants,
     )
 
@@ -412,10 +447,10 @@ def _read_manifest(parts: Container, source: Path) -> Json:
         require(not is_sealed, "its manifest cannot be read")
         raise _foreign(source)
     version, writer = manifest.get("version"), manifest.get("autotune_version")
-    if version not in range(VERSION, CONTROL_VERSION + 1) or type(version) is not int:
+    if version not in range(_FIRST_VERSION, VERSION + 1) or type(version) is not int:
         raise ArtifactError(
             f"'{source}' has format version {version!r:.20}, this autotune reads "
-            f"{VERSION} to {CONTROL_VERSION}",
+            f"{_FIRST_VERSION} to {VERSION}",
             f"compile it anew, or use autotune {writer!s:.20}, which wrote it",
         )
     require(is_sealed, "its manifest has no seal")

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from autotune import __version__
 from autotune.cache import Store, key_of, package_key
 from autotune.codegen.compile import LLVM_VERSION, compile_program
+from autotune.codegen.link import Image, Part, link
 from autotune.codegen.native_object import team_object
 from autotune.config import AUTO
 from autotune.errors import NoValidSchedule
@@ -28,7 +29,7 @@ from autotune.measure.parallel_map import OnProgress
 from autotune.network.aliasing import Alias, alias_roots, aliases
 from autotune.network.artifact import Artifact
 from autotune.network.container import Bytes
-from autotune.network.entry import compile_entry
+from autotune.network.entry import compile_entry, entry_name
 from autotune.network.layout import ConstantPool, Layout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
 from autotune.network.outlines import Outline, Outlines, whole
@@ -99,16 +100,21 @@ def compile_variants(
     objects = _compile(list(works.values()), target, tell, store)
     data = constants.data()
     team = _kept(store, target, "team", lambda: team_object(target))
-    first, *others = (
-        _artifact(layout, _linked(layout, each, objects, team, target, store), data, target)
-        for layout, each in zip(layouts, units, strict=True)
-    )
+    entries = [_entry(layout, target, store) for layout in layouts]
+    image = link_networks([*objects.values(), team], entries)
+    first, *others = (_artifact(layout, image, n, data, target) for n, layout in enumerate(layouts))
     made = replace(first, n_threads=n_threads, constant_kinds=constants.kinds)
     return replace(made, others=tuple(replace(o, n_threads=n_threads) for o in others))
 
 
+def link_networks(objects: Sequence[bytes], entries: Sequence[bytes]) -> Image:
+    """The code of networks, each with its entry: see `entry_name`."""
+    parts = [Part(data, entry_name("", n)) for n, data in enumerate(entries)]
+    return link([*map(Part, objects), *parts])
+
+
 def _artifact(
-    layout: Layout, objects: Sequence[bytes], constants: Bytes, target: Target
+    layout: Layout, image: Image, number: int, constants: Bytes, target: Target
 ) -> Artifact:
     network = layout.network
     return Artifact(
@@ -121,7 +127,8 @@ def _artifact(
         kernels=layout.kernels,
         arena_bytes=layout.plan.n_bytes,
         n_bases=layout.n_bases,
-        objects=tuple(objects),
+        image=image,
+        entry=number,
         constants=constants,
         autotune_version=__version__,
         random_weights=network.random_weights,
@@ -130,19 +137,10 @@ def _artifact(
     )
 
 
-def _linked(
-    layout: Layout,
-    units: Sequence[Unit],
-    objects: Mapping[str, bytes],
-    team: bytes,
-    target: Target,
-    store: Store | None,
-) -> list[bytes]:
-    """The objects of one network: its programs, each once, the team, the main function."""
-    programs = [objects[prefix] for prefix in dict.fromkeys(unit.prefix for unit in units)]
-    text = f"{layout.n_bases} {layout.launches!r}"
+def _entry(layout: Layout, target: Target, store: Store | None) -> bytes:
+    """The object with the main functions of a network."""
     make = partial(compile_entry, layout.launches, layout.n_bases, target)
-    return [*programs, team, _kept(store, target, f"entry {text}", make)]
+    return _kept(store, target, f"entry {layout.n_bases} {layout.launches!r}", make)
 
 
 def _kept(store: Store | None, target: Target, text: str, make: Callable[[], bytes]) -> bytes:

@@ -2,7 +2,9 @@
 
     manifest.json   sizes and digests of all other parts
     seal            digest of the manifest
-    objects/NNN.o · constants.bin · onnx/NNN.onnx, in hybrid artifacts
+    image.bin       machine code, as it is loaded (`codegen.link`)
+    image.seal      digest of what the code was compiled for
+    constants.bin · onnx/NNN.onnx, in hybrid artifacts
 
 A part is read, its digest compared, and only then does anybody look at it. Digests are SHA-256; of
 parts above 16 MiB, over the sums of all pages of 4 KiB as 64-bit words ("sums"), which takes a
@@ -26,8 +28,10 @@ from numpy.typing import NDArray
 
 from autotune.codegen.memory import ALIGNMENT, aligned
 from autotune.machine import read_limits
+from autotune.pages import shared_file
 
 MANIFEST, SEAL, CONSTANTS = "manifest.json", "seal", "constants.bin"
+IMAGE, IMAGE_SEAL = "image.bin", "image.seal"
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PADDING_ID = 0xD935  # the zip extra field that Android's zipalign uses for padding
@@ -41,6 +45,7 @@ _BLOCK = 256 << 10
 """Bytes that are read and added up at a time; a multiple of:"""
 _PAGE = 4 << 10
 _MOST_MANIFEST_BYTES = 64 << 20
+_MOST_SEAL_BYTES = 4 << 10
 _MOST_THREADS = 8
 
 A = TypeVar("A")
@@ -70,11 +75,6 @@ def require(condition: bool, reason: str) -> None:
         raise Damaged(reason)
 
 
-def object_name(n: int) -> str:
-    """The part that holds object `n`."""
-    return f"objects/{n:03d}.o"
-
-
 def model_name(n: int) -> str:
     """The part that holds ONNX file `n`, for ONNX Runtime."""
     return f"onnx/{n:03d}.onnx"
@@ -87,9 +87,19 @@ def digest(data: Bytes) -> str:
 
 def described(data: Bytes) -> dict[str, int | str]:
     """A part as a manifest describes it."""
-    if data.nbytes <= _CHUNK:
-        return {"bytes": data.nbytes, "sha256": digest(data)}
-    return {"bytes": data.nbytes, "sums": _of_sums(_on_threads(_sums, list(_pieces(data))))}
+    is_summed = data.nbytes > _CHUNK
+    kind = "sums" if is_summed else "sha256"
+    return {"bytes": data.nbytes, kind: digest_of_kind(data, is_summed)}
+
+
+def digest_of_kind(data: Bytes, is_summed: bool) -> str:
+    """The digest of a part: over the sums of its pages, or over its bytes."""
+    return _of_sums(_on_threads(_sums, list(_pieces(data)))) if is_summed else digest(data)
+
+
+def _require_digest(name: str, described: Mapping[str, Any], found: str) -> None:
+    wanted = described["sums" if "sums" in described else "sha256"]
+    require(found == wanted, f"'{name}' has another digest")
 
 
 def bytes_of(data: bytes) -> Bytes:
@@ -100,7 +110,8 @@ def bytes_of(data: bytes) -> Bytes:
 def write(
     out: BinaryIO,
     manifest: bytes,
-    objects: tuple[bytes, ...],
+    image: bytes,
+    image_seal: str,
     constants: Bytes,
     models: tuple[bytes, ...] = (),
 ) -> None:
@@ -108,8 +119,8 @@ def write(
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
         file.writestr(zipfile.ZipInfo(MANIFEST, _EPOCH), manifest)
         file.writestr(zipfile.ZipInfo(SEAL, _EPOCH), digest(bytes_of(manifest)))
-        for n, data in enumerate(objects):
-            file.writestr(zipfile.ZipInfo(object_name(n), _EPOCH), data)
+        file.writestr(zipfile.ZipInfo(IMAGE, _EPOCH), image)
+        file.writestr(zipfile.ZipInfo(IMAGE_SEAL, _EPOCH), image_seal)
         for n, data in enumerate(models):
             file.writestr(zipfile.ZipInfo(model_name(n), _EPOCH), data)
         is_wide = constants.nbytes > _ZIP32_BYTES
@@ -147,15 +158,39 @@ class Container:
         """Whether the manifest is the one that was written."""
         return self._read(SEAL)[0].tobytes() == digest(bytes_of(manifest)).encode()
 
+    def image_seal(self) -> str:
+        """What the code says that it was compiled for."""
+        require(self._sizes.get(IMAGE_SEAL, 0) <= _MOST_SEAL_BYTES, f"'{IMAGE_SEAL}' is too large")
+        return self._read(IMAGE_SEAL)[0].tobytes().decode("ascii", "replace")
+
     def part(self, name: str, described: Mapping[str, Any]) -> Bytes:
         """A part of the size and digest that the manifest says."""
-        require(name in self._sizes, f"it has no part '{name}'")
-        require(self._sizes[name] == described["bytes"], f"'{name}' has another size")
+        self._require_size(name, described)
         is_summed = "sums" in described
         data, found = self._read(name, is_summed)
-        wanted = described["sums" if is_summed else "sha256"]
-        require(found == wanted, f"'{name}' has another digest")
+        _require_digest(name, described, found)
         return data
+
+    def mapped(self, name: str, described: Mapping[str, Any]) -> Bytes:
+        """`part`, of the file itself: read only, in memory that processes share.
+
+        In memory of its own where the file has it at an address that vectors cannot be read from,
+        or the file system cannot map it.
+        """
+        self._require_size(name, described)
+        start, size = self._starts[name], self._sizes[name]
+        if start % ALIGNMENT or not size:
+            return self.part(name, described)
+        try:
+            data = shared_file(self._handle, start, size)
+        except OSError:
+            return self.part(name, described)
+        _require_digest(name, described, digest_of_kind(data, "sums" in described))
+        return data
+
+    def _require_size(self, name: str, described: Mapping[str, Any]) -> None:
+        require(name in self._sizes, f"it has no part '{name}'")
+        require(self._sizes[name] == described["bytes"], f"'{name}' has another size")
 
     def _start(self, entry: zipfile.ZipInfo, end: int) -> int:
         """Where the bytes of a part begin, which have to be there as they are and before `end`."""

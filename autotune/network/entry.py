@@ -27,9 +27,10 @@ ARENA, CONSTANTS, FIRST_BOUND = 0, 1, 2
 
 RUN, PROFILE, KERNELS = "autotune_run", "autotune_profile", "autotune_kernels"
 
-SEAL_MAGIC = b"autotune seal: \0"
-UNSEALED = SEAL_MAGIC + bytes(32)
-"""Room in the object for a digest of what it was compiled for: see `Artifact.sealed_objects`."""
+
+def entry_name(symbol: str, number: int) -> str:
+    """What `symbol` of entry `number` is called in an image that has several."""
+    return f"{symbol}.{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,7 @@ class Launch:
 
 
 def compile_entry(launches: Sequence[Launch], n_bases: int, target: Target) -> bytes:
-    """Relocatable object with `RUN` and `PROFILE`; symbols of kernels and the team are left open.
-
-    It contains `UNSEALED` once.
-    """
+    """Object with `RUN`, `PROFILE` and `DIRECT`; symbols of kernels and the team are left open."""
     import llvmlite.binding as llvm  # whoever runs networks imports this module without it
 
     llvm.initialize_native_target()
@@ -77,7 +75,6 @@ def entry_ir(launches: Sequence[Launch], n_bases: int, triple: str, isa: Isa) ->
     return "\n".join(
         [
             f'target triple = "{triple}"',
-            _SEAL,
             *_declarations(launches),
             _DECLARATIONS,
             isa.denormals_ir,
@@ -138,9 +135,6 @@ def _call(n: int, launch: Launch, begin: str, end: str) -> Iterator[str]:
         arguments.append(f"ptr %p{n}.{k}, ")
     yield f'  call void @"{launch.symbol}"({"".join(arguments)}i64 {begin}, i64 {end})'
 
-
-_SEAL_TEXT = "".join(f"\\{byte:02x}" for byte in UNSEALED)
-_SEAL = f'@autotune_seal = constant [{len(UNSEALED)} x i8] c"{_SEAL_TEXT}"'
 
 _DECLARATIONS = """declare i64 @autotune_team_run(i64)
 declare i64 @autotune_team_run_alone(i64, i64)

@@ -3,14 +3,13 @@
     manifest.json   networks as in an artifact for several shapes, and for every shape of the model
                     the segments in the order in which they run; an If or a Loop that data decide
                     is one that has those of its branches or its body
-    objects/NNN.o · onnx/NNN.onnx · constants.bin
+    image.bin · onnx/NNN.onnx · constants.bin
 
 Compiled segments are sealed as whole networks are (`artifact`); they share constants and code.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
@@ -19,22 +18,20 @@ from numpy.typing import NDArray
 
 from autotune import __version__
 from autotune.brief import brief
+from autotune.codegen.link import Image, link
 from autotune.codegen.memory import aligned
 from autotune.graph.constant_values import constants_from_json, constants_to_json
 from autotune.graph.cuts import Cut, Segment
 from autotune.graph.network import Port
-from autotune.network import container
 from autotune.network.artifact import (
-    CONTROL_VERSION,
-    HYBRID_VERSION,
     Artifact,
     Endpoint,
     KernelInfo,
+    artifact_of,
     common_fields,
-    described_parts,
-    unsealed,
+    write_file,
 )
-from autotune.network.container import Bytes, bytes_of, described, model_name, require
+from autotune.network.container import Bytes, model_name, require
 from autotune.network.entry import FIRST_BOUND
 from autotune.network.hybrid_manifest import networks_of
 from autotune.network.manifest import OF_VARIANT, Json
@@ -126,32 +123,19 @@ class HybridArtifact(Artifact):
         segments = [s for v in variants for s in leaves(v.segments)]
         networks = [s.network for s in segments if s.network is not None]
         models = tuple(dict.fromkeys(s.onnx for s in segments if s.network is None))
-        constants = described(self.constants)
-        sealed = [network.sealed_objects(constants) for network in networks]
-        objects = tuple(dict.fromkeys(data for each in sealed for data in each))
-        ids = {data: n for n, data in enumerate(objects)}
         whole = self.manifest()
         shared = {name: value for name, value in whole.items() if name not in OF_VARIANT}
-        parts = described_parts(objects, constants)
-        parts |= {model_name(n): described(bytes_of(data)) for n, data in enumerate(models)}
         numbers = iter(range(len(networks)))
-        decided = any(s.control is not None for v in variants for s in v.segments)
         manifest = shared | {
-            "version": CONTROL_VERSION if decided else HYBRID_VERSION,
             "networks": [
-                {name: network.manifest()[name] for name in OF_VARIANT}
-                | {"objects": [ids[data] for data in each]}
-                for network, each in zip(networks, sealed, strict=True)
+                {name: network.manifest()[name] for name in OF_VARIANT} for network in networks
             ],
             "plans": [
                 _plan(variant, models, numbers) | {"max_error": variant.max_error}
                 for variant in variants
             ],
-            "n_objects": len(objects),
-            "parts": parts,
         }
-        text = json.dumps(manifest, indent=1, sort_keys=True).encode()
-        container.write(out, text, objects, self.constants, models)
+        write_file(out, manifest, networks, self.image, self.constants, models)
 
 
 def _plan(
@@ -198,6 +182,7 @@ def hybrid_artifact(
     """
     networks = iter(compiled)
     constants = compiled[0].constants if compiled else aligned((0,), "uint8")
+    image = compiled[0].image if compiled else link(())
     plans = [
         (
             tuple(map(_endpoint, cut.inputs)),
@@ -217,7 +202,7 @@ def hybrid_artifact(
         "autotune_version": __version__,
         "precision": first.precision,
     }
-    return _joined(plans, constants, common)
+    return _joined(plans, image, constants, common)
 
 
 def _endpoint(port: Port) -> Endpoint:
@@ -247,8 +232,10 @@ def _segment(segment: Segment, networks: Iterator[Artifact]) -> HybridSegment:
 _Plan = tuple[tuple[Endpoint, ...], tuple[Endpoint, ...], tuple[HybridSegment, ...]]
 
 
-def _joined(plans: Sequence[_Plan], constants: Bytes, common: Mapping[str, Any]) -> HybridArtifact:
-    first, *others = (_whole(*plan, constants, common) for plan in plans)
+def _joined(
+    plans: Sequence[_Plan], image: Image, constants: Bytes, common: Mapping[str, Any]
+) -> HybridArtifact:
+    first, *others = (_whole(*plan, image, constants, common) for plan in plans)
     return replace(first, others=tuple(others))
 
 
@@ -256,6 +243,7 @@ def _whole(
     inputs: tuple[Endpoint, ...],
     outputs: tuple[Endpoint, ...],
     segments: tuple[HybridSegment, ...],
+    image: Image,
     constants: Bytes,
     common: Mapping[str, Any],
 ) -> HybridArtifact:
@@ -266,7 +254,7 @@ def _whole(
         kernels=tuple(_kernels(segments)),
         arena_bytes=max((s.network.arena_bytes for s in leaves(segments) if s.network), default=0),
         n_bases=FIRST_BOUND,
-        objects=(),
+        image=image,
         constants=constants,
         segments=segments,
     )
@@ -282,19 +270,29 @@ def _kernels(segments: Sequence[HybridSegment]) -> list[KernelInfo]:
     return rows
 
 
-def read_hybrid(manifest: Json, parts: Mapping[str, bytes], constants: Bytes) -> HybridArtifact:
-    """The artifact that `manifest` describes, which is as `require_hybrid` says.
+def networks_in(manifest: Json, image: Image, constants: Bytes) -> list[Artifact]:
+    """The compiled networks, of a manifest as `require_hybrid` says. Raises Damaged."""
+    return [artifact_of(one, image, constants) for one in networks_of(manifest)]
 
-    Raises Damaged for networks that cannot be.
+
+def read_hybrid(
+    manifest: Json,
+    networks: Sequence[Artifact],
+    parts: Mapping[str, bytes],
+    image: Image,
+    constants: Bytes,
+) -> HybridArtifact:
+    """The artifact that `manifest` describes; `parts`: ONNX files by name.
+
+    Raises Damaged for segments that do not fit their networks.
     """
-    networks = [unsealed(one, parts, constants) for one in networks_of(manifest)]
     plans: list[_Plan] = []
     for plan in manifest["plans"]:
         segments = tuple(_read_segment(s, networks, parts) for s in plan["segments"])
         ends = [tuple(map(_read_endpoint, plan[kind])) for kind in ("inputs", "outputs")]
         plans.append((ends[0], ends[1], segments))
     common = common_fields(manifest)
-    made = _joined(plans, constants, common)
+    made = _joined(plans, image, constants, common)
     errors = [plan["max_error"] for plan in manifest["plans"]]
     others = (replace(o, max_error=e) for o, e in zip(made.others, errors[1:], strict=True))
     return replace(made, max_error=errors[0], others=tuple(others))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from autotune.dtypes import SMALL_TYPES
-from autotune.network.container import CONSTANTS, model_name, object_name, require
+from autotune.network.container import CONSTANTS, IMAGE, model_name, require
 from autotune.network.manifest import (
     MOST_PARTS,
     MOST_VARIANTS,
@@ -18,10 +18,9 @@ from autotune.network.manifest import (
     is_number,
     is_record,
     is_text,
-    require_manifest,
-    require_objects,
+    require_fields_of_networks,
+    require_network,
     require_shared,
-    separate,
 )
 
 _FLOATS = ("float32", "float64", "float16", "bfloat16", "float8_e8m0fnu")
@@ -54,11 +53,8 @@ def require_hybrid(manifest: Json) -> None:
     models = [name for name in manifest["parts"] if name.startswith("onnx/")]
     n_models = len(models)
     require(set(models) == set(map(model_name, range(n_models))), "it names other ONNX files")
-    objects = {object_name(n) for n in range(manifest["n_objects"])}
-    require(
-        set(manifest["parts"]) == {CONSTANTS, *objects, *models}, "its manifest names other parts"
-    )
-    require_objects(networks, manifest["n_objects"])
+    require(set(manifest["parts"]) == {CONSTANTS, IMAGE, *models}, "its manifest names other parts")
+    require_fields_of_networks(networks)
     plans: Any = manifest.get("plans")
     holds = _plan(len(networks), n_models, max_error=is_error)
     require(is_list_of(holds, MOST_VARIANTS)(plans) and plans, "its plans cannot be")
@@ -135,7 +131,7 @@ def _require_control(control: Json, segment: Json, there: set[str]) -> None:
 def networks_of(manifest: Json) -> list[Mapping[str, Any]]:
     """A manifest for every compiled network. Raises Damaged where one cannot be."""
     shared = {n: value for n, value in manifest.items() if n not in ("networks", "plans")}
-    found = [separate(shared, network) for network in manifest["networks"]]
+    found: list[Mapping[str, Any]] = [{**shared, **network} for network in manifest["networks"]]
     for one in found:
-        require_manifest(one)
+        require_network(one)
     return found

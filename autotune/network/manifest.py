@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from itertools import accumulate
 from typing import Any
 
+from autotune.codegen.elf import Region
+from autotune.codegen.link import MOST_IMAGE_BYTES
+from autotune.codegen.relocations import MACHINES
 from autotune.config import MOST_THREADS, PRECISION_NAMES
 from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes, stored_dtype
 from autotune.graph.constant_values import constants_from_json
-from autotune.network.container import CONSTANTS, object_name, require
+from autotune.network.container import CONSTANTS, IMAGE, require
 from autotune.network.entry import ARENA, FIRST_BOUND
 from autotune.target import Target
 
@@ -29,8 +33,14 @@ Json = Mapping[str, Any]
 
 def require_manifest(manifest: Json) -> None:
     """Raise Damaged where a field is missing, or says what cannot be."""
+    require_network(manifest)
+    require_shared(manifest)
+    require(set(manifest["parts"]) == {CONSTANTS, IMAGE}, "its manifest names other parts")
+
+
+def require_network(manifest: Json) -> None:
+    """`require_manifest` for one network, whatever the code and the parts of its file."""
     _require_fields(manifest, _FIELDS)
-    _require_parts(manifest)
     bound: dict[int, Json] = {}
     for kind in ("inputs", "outputs"):
         ports = manifest[kind]
@@ -56,9 +66,11 @@ def require_manifest(manifest: Json) -> None:
 def require_shared(manifest: Json) -> None:
     """`require_manifest` for what several networks of one file share."""
     fields = {name: holds for name, holds in _FIELDS.items() if name not in OF_VARIANT}
-    _require_fields(manifest, fields | {"n_objects": is_number(0, MOST_PARTS)})
-    size = manifest["parts"].get(CONSTANTS, {}).get("bytes")
-    require(size == manifest["constant_bytes"], "its constants have another size")
+    _require_fields(manifest, fields | {"image": is_image, "parts": are_parts})
+    sizes = {name: part["bytes"] for name, part in manifest["parts"].items()}
+    size = sum(manifest["image"]["regions"].values())
+    require(sizes.get(CONSTANTS) == manifest["constant_bytes"], "its constants have another size")
+    require(sizes.get(IMAGE) == size, "its code has another size")
 
 
 def _require_fields(manifest: Json, fields: Mapping[str, Callable[[Any], bool]]) -> None:
@@ -70,62 +82,39 @@ def _require_fields(manifest: Json, fields: Mapping[str, Callable[[Any], bool]])
     require(_split(manifest.get("split")), "the dimension that it splits cannot be")
 
 
-OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error")
+OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error", "entry")
 """What is another for every shape; all else is the same."""
 MOST_VARIANTS = 64
 
 
-def joined(manifests: Sequence[Json], objects: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """One manifest of several shapes; `objects`: which objects each of them has, by number.
+def joined(manifests: Sequence[Json]) -> dict[str, Any]:
+    """One manifest of several shapes.
 
-    [{name, inputs, …}, {name, inputs, …}]  ->  {name, variants: [{inputs, …, objects}, …]}
+    [{name, inputs, …}, {name, inputs, …}]  ->  {name, variants: [{inputs, …}, {inputs, …}]}
     """
     shared = {name: value for name, value in manifests[0].items() if name not in OF_VARIANT}
-    variants = [
-        {name: manifest[name] for name in OF_VARIANT} | {"objects": list(used)}
-        for manifest, used in zip(manifests, objects, strict=True)
-    ]
+    variants = [{name: manifest[name] for name in OF_VARIANT} for manifest in manifests]
     return shared | {"variants": variants}
 
 
 def separated(manifest: Json) -> list[Json]:
     """A manifest for each shape of one that `joined` made; raises Damaged for any other."""
     variants: Any = manifest.get("variants")
-    n_objects: Any = manifest.get("n_objects")
     require(
         isinstance(variants, list) and 1 < len(variants) <= MOST_VARIANTS,
         "its variants cannot be",
     )
-    require(is_number(1, MOST_PARTS)(n_objects), "'n_objects' in its manifest cannot be")
-    parts = manifest.get("parts")
-    names = [object_name(n) for n in range(n_objects)]
-    require(isinstance(parts, dict) and parts.keys() == {CONSTANTS, *names}, "it names other parts")
-    require_objects(variants, n_objects)
+    require_fields_of_networks(variants)
     shared = {name: value for name, value in manifest.items() if name != "variants"}
-    found = [separate(shared, variant) for variant in variants]
     _require_different(variants)
-    return found
+    return [{**shared, **variant} for variant in variants]
 
 
-def require_objects(variants: Sequence[Json], n_objects: int) -> None:
-    """Whether each of `variants` has the fields of one and objects, and together all objects."""
-    holds = is_list_of(is_number(0, n_objects - 1))
+def require_fields_of_networks(variants: Sequence[Json]) -> None:
+    """Whether each of `variants` has the fields of one."""
     for variant in variants:
-        fields = {*OF_VARIANT, "objects"}
-        require(isinstance(variant, dict) and variant.keys() == fields, "a variant cannot be")
-        used = variant["objects"]
-        require(holds(used) and len(set(used)) == len(used) > 0, "the code of a variant cannot be")
-    require(
-        {n for v in variants for n in v["objects"]} == set(range(n_objects)), "it has more code"
-    )
-
-
-def separate(shared: Json, variant: Json) -> Json:
-    """The manifest of one shape, or of one network, of several that share all else."""
-    names = [object_name(n) for n in variant["objects"]]
-    parts = {name: shared["parts"][name] for name in (*names, CONSTANTS)}
-    own = {"objects": names, "n_objects": len(names), "parts": parts}
-    return {**shared, **variant, **own}
+        is_one = isinstance(variant, dict) and variant.keys() == {*OF_VARIANT}
+        require(is_one, "a variant cannot be")
 
 
 def _require_different(variants: Sequence[Json]) -> None:
@@ -136,18 +125,6 @@ def _require_different(variants: Sequence[Json]) -> None:
     require(len(shapes) == len(variants), "two of its variants are for the same shapes")
     kinds = {tuple((p["name"], p["dtype"]) for p in found) for found in ports}
     require(len(kinds) == 1, "its variants have other inputs")
-
-
-def _require_parts(manifest: Json) -> None:
-    parts = manifest["parts"]
-    if "objects" in manifest:
-        names = {CONSTANTS, *manifest["objects"]}
-    else:
-        names = {CONSTANTS, *(object_name(n) for n in range(manifest["n_objects"]))}
-    require(set(parts) == names, "its manifest names other parts")
-    require(
-        parts[CONSTANTS]["bytes"] == manifest["constant_bytes"], "its constants have another size"
-    )
 
 
 def _require_inside(port: Json, arena_bytes: int, bound: Mapping[int, Json]) -> None:
@@ -217,6 +194,21 @@ def is_error(value: Any) -> bool:
     return value is None or (is_number and 0 <= value < math.inf)
 
 
+def is_image(value: Any) -> bool:
+    """What an image says of itself: its regions are whole pages, and what is written is in it."""
+    if not _image(value):
+        return False
+    page, sizes = MACHINES[value["machine"]].page_bytes, value["regions"]
+    ends = dict(zip(Region, accumulate(sizes[region] for region in Region), strict=True))
+    if any(size % page for size in sizes.values()) or value["n_code_bytes"] > ends[Region.CODE]:
+        return False
+    written = [*value["rebases"], *(at for places in value["imports"].values() for at in places)]
+    last = ends[Region.DATA]
+    return all(ends[Region.CONSTANTS] <= at <= last - _WORD_BYTES for at in written) and all(
+        at < last for at in value["symbols"].values()
+    )
+
+
 def _latency(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < math.inf
 
@@ -232,7 +224,18 @@ def _part(value: Any) -> bool:
     return any(is_kind(value) for is_kind in kinds)
 
 
+are_parts = is_map_of(_part)
+"""Sizes and digests by the names of parts."""
 _extents = is_list_of(is_number(0), _MOST_DIMENSIONS)
+_image = is_record(
+    machine=lambda x: isinstance(x, str) and x in MACHINES,
+    regions=is_record(**dict.fromkeys(Region, is_number(0, MOST_IMAGE_BYTES))),
+    symbols=is_map_of(is_number(0, MOST_IMAGE_BYTES)),
+    imports=is_map_of(is_list_of(is_number(0, MOST_IMAGE_BYTES))),
+    rebases=is_list_of(is_number(0, MOST_IMAGE_BYTES)),
+    n_code_bytes=is_number(0, MOST_IMAGE_BYTES),
+)
+_WORD_BYTES = 8
 
 
 def _window(value: Any) -> bool:
@@ -279,7 +282,7 @@ def _target(value: Any) -> bool:
 _plain_port = is_record(
     name=is_text,
     shape=_extents,
-    dtype=lambda x: x in PORT_TYPES,
+    dtype=lambda x: isinstance(x, str) and x in PORT_TYPES,
     base=is_number(0),
     offset=is_number(0),
     window=_window,
@@ -309,10 +312,9 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "arena_bytes": is_number(0),
     "constant_bytes": is_number(0),
     "n_bases": is_number(FIRST_BOUND, MOST_PARTS),
-    "n_objects": is_number(1, MOST_PARTS),
+    "entry": is_number(0, MOST_PARTS),
     "max_error": is_error,
     "tuned": is_map_of(is_record(latency_s=_latency, n_threads=is_number(1, MOST_THREADS))),
     "tasks": is_list_of(is_text),
     "random_weights": lambda x: x is None or type(x) is bool,
-    "parts": is_map_of(_part),
 }

@@ -43,11 +43,18 @@ from autotune.network.arguments import (
     outputs_given,
     writable_in_place,
 )
-from autotune.network.artifact import Artifact, Endpoint, KernelInfo, Split, require_features
+from autotune.network.artifact import (
+    SHARED,
+    Artifact,
+    Endpoint,
+    KernelInfo,
+    Split,
+    require_features,
+)
 from autotune.network.blocks import Blocks
 from autotune.network.direct_call import direct_call
 from autotune.network.direct_ir import DIRECT
-from autotune.network.entry import ARENA, CONSTANTS, KERNELS, PROFILE, RUN
+from autotune.network.entry import ARENA, CONSTANTS, KERNELS, PROFILE, RUN, entry_name
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -66,8 +73,12 @@ class KernelTime:
     time_s: float
 
 
-def load(path: str | Path, n_threads: int | None = None) -> Model:
+def load(path: str | Path, n_threads: int | None = None, memory: str = SHARED) -> Model:
     """Load a compiled network; `n_threads` as in `Model`, but no more than there are cores.
+
+    `memory`: of the constants. "shared": they are mapped from the file, so that all processes that
+    load it have them once; replace the file (a rename, as `compile` and `save` do it), but do not
+    shorten it or write into it while it is loaded. "private": they are copied to large pages.
 
     An artifact is native code that runs with the rights of this process: load only what you trust.
     What is damaged is refused (`Artifact.load`), what somebody has written on purpose is not.
@@ -75,7 +86,7 @@ def load(path: str | Path, n_threads: int | None = None) -> Model:
     Raises as `Artifact.load` does, and UsageError for a number of threads that is out of range.
     """
     require_threads(n_threads)
-    return model_of(Artifact.load(path), n_threads)
+    return model_of(Artifact.load(path, memory), n_threads)
 
 
 def model_of(artifact: Artifact, n_threads: int | None = None) -> Model:
@@ -112,7 +123,7 @@ class Model:
         self.n_threads = n_threads or default_threads(artifact.n_threads)
         self.artifact = artifact
         self._memory = memory or Memory(artifact)
-        self._code = _Code(artifact)
+        self._code = _Code(self._memory.library, artifact.entry)
         self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
         self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
         self._outputs = [Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs]
@@ -312,18 +323,18 @@ class Model:
 
 
 class _Code:
-    """The machine code of one network, ready to be called."""
+    """The machine code of one network, ready to be called. `library`: that of its artifact."""
 
-    def __init__(self, artifact: Artifact) -> None:
-        self.library = _library(artifact)
-        self.is_former = not self.library.has(f"{SYMBOLS}run")
-        entry = self.library.address(RUN)
+    def __init__(self, library: Library, number: int) -> None:
+        self.library, self._number = library, number
+        self.is_former = not library.has(f"{SYMBOLS}run")
+        entry = self._address(RUN)
         self.run = _ENTRY(entry)
-        self.profile = _ENTRY(self.library.address(PROFILE))
+        self.profile = _ENTRY(self._address(PROFILE))
         self.direct: tuple[int, int] | None = None
         self.functions: Functions | None = None
         if not self.is_former:
-            self.direct = self.library.address(DIRECT), entry
+            self.direct = self._address(DIRECT), entry
             self.functions = Functions.of(self.library)
             team().adopt(self.functions)
 
@@ -335,13 +346,15 @@ class _Code:
         """What the team needs to know of a caller; None for code that is not for it."""
         if self.functions is None:
             return None
-        kernels = self.library.address(KERNELS)
-        return Job(team(), self.functions, kernels, n_kernels, n_threads, table)
+        return Job(team(), self.functions, self._address(KERNELS), n_kernels, n_threads, table)
+
+    def _address(self, symbol: str) -> int:
+        return self.library.address(entry_name(symbol, self._number))
 
 
 def _library(artifact: Artifact) -> Library:
     try:
-        return Library(artifact.objects)
+        return Library(artifact.image)
     except CodegenError as error:
         raise ArtifactError(
             f"the code of '{artifact.name}' cannot be loaded: {error.message}",
@@ -372,9 +385,10 @@ class Working:
 
 
 class Memory:
-    """Working memory of the callers of an artifact: as many as there are at once."""
+    """Working memory of the callers of an artifact, as many as there are at once; and its code."""
 
     def __init__(self, artifact: Artifact) -> None:
+        self.library = _library(artifact)
         self._artifact = artifact
         self._free = [Working(_arena(artifact))]
         self._n_lent = self._n_returns = 0

@@ -23,6 +23,9 @@ from autotune.network.runtime import load, random_inputs
 
 Parts = dict[str, bytes]
 
+_UNDESCRIBED = ("manifest.json", "seal", "image.seal")
+"""Parts that a manifest has no digests of."""
+
 WILD: tuple[Any, ...] = (
     *(
         0,
@@ -66,7 +69,7 @@ def rebuilt(path: Path, parts: Parts, manifest: dict[str, Any], wild: bool = Fal
         described = {
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in parts.items()
-            if name not in ("manifest.json", "seal")
+            if name not in _UNDESCRIBED
         }
         manifest = manifest | {"parts": described}
     write_parts(path, parts, manifest)
@@ -100,7 +103,7 @@ def cut(rng: random.Random, path: Path) -> str:
 def swap(rng: random.Random, path: Path) -> str:
     """Exchange the contents of two parts, or lose one, with right digests."""
     parts = read_parts(path)
-    names = [n for n in parts if n not in ("manifest.json", "seal")]
+    names = [n for n in parts if n not in _UNDESCRIBED]
     a, b = rng.sample(names, 2)
     manifest = json.loads(parts["manifest.json"])
     way = rng.choice(("swap", "same", "lose", "shorter", "longer", "noise"))
@@ -111,7 +114,6 @@ def swap(rng: random.Random, path: Path) -> str:
             parts[a] = parts[b]
         case "lose":
             del parts[a]
-            manifest["n_objects"] -= 1
         case "shorter":
             parts[a] = parts[a][: rng.randrange(len(parts[a]))]
         case "longer":

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import llvmlite.binding as llvm
 import numpy as np
 
+from autotune.codegen.link import Image
 from autotune.codegen.memory import aligned
 from autotune.codegen.native_object import team_object
 from autotune.network.artifact import Artifact, Endpoint, KernelInfo
+from autotune.network.compiler import link_networks
 from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer, compile_entry
 from autotune.target import Target, host_target
 
@@ -57,8 +59,17 @@ def assemble(text: str, target: Target) -> bytes:
     return bytes(machine.emit_object(llvm.parse_assembly(text)))
 
 
+def image_of(*networks: Sequence[Launch]) -> Image:
+    """The code of networks, each by its launches."""
+    target = host_target()
+    return link_networks(
+        [assemble(REVERSE, target), team_object(target)],
+        [compile_entry(calls, FIRST_BOUND + 2, target) for calls in networks],
+    )
+
+
 def artifact(
-    launches: Sequence[Launch],
+    calls: Sequence[Launch],
     inputs: Sequence[Endpoint],
     outputs: Sequence[Endpoint],
     arena_bytes: int = 8 * N,
@@ -74,14 +85,10 @@ def artifact(
         n_threads=n_threads,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        kernels=tuple(KernelInfo("t", "label", x.symbol, x.extent) for x in launches),
+        kernels=tuple(KernelInfo("t", "label", x.symbol, x.extent) for x in calls),
         arena_bytes=arena_bytes,
         n_bases=FIRST_BOUND + 2,
-        objects=(
-            assemble(REVERSE, target),
-            team_object(target),
-            compile_entry(launches, FIRST_BOUND + 2, target),
-        ),
+        image=image_of(calls),
         constants=constants,
         autotune_version="0.0",
     )
@@ -89,13 +96,16 @@ def artifact(
 
 def reversing(n_kernels: int, n_threads: int = 1, bump: bool = False) -> Artifact:
     """x reversed `n_kernels` times, + 1 each time; with `bump` y[0] also grows by 1 at the end."""
+    x = Endpoint("x", (2, N // 2), "float32", FIRST_BOUND)
+    y = Endpoint("y", (N,), "float32", FIRST_BOUND + 1)
+    return artifact(launches(n_kernels, bump), [x], [y], n_threads=n_threads)
+
+
+def launches(n_kernels: int, bump: bool = False) -> list[Launch]:
+    """Those of `reversing`."""
     places = [Pointer(ARENA, 4 * N * (k % 2)) for k in range(n_kernels)]
     places[-1] = Pointer(FIRST_BOUND + 1, 0)
     step = Pointer(CONSTANTS, 0)
     sources = [Pointer(FIRST_BOUND, 0), *places]
-    launches = [Launch("reverse", N, (a, step, b)) for a, b in zip(sources, places, strict=False)]
-    if bump:
-        launches.append(Launch("bump", 1, (places[-1],)))
-    x = Endpoint("x", (2, N // 2), "float32", FIRST_BOUND)
-    y = Endpoint("y", (N,), "float32", FIRST_BOUND + 1)
-    return artifact(launches, [x], [y], n_threads=n_threads)
+    found = [Launch("reverse", N, (a, step, b)) for a, b in zip(sources, places, strict=False)]
+    return [*found, Launch("bump", 1, (places[-1],))] if bump else found

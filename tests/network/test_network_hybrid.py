@@ -167,7 +167,7 @@ def edited(path: Path, edit: Any) -> None:
         lambda m: m["plans"][0]["outputs"][0].update(dtype="complex64"),
         lambda m: m["networks"].pop(),
         lambda m: m["networks"][0].update(arena_bytes=0),
-        lambda m: m.update(n_objects=1),
+        lambda m: m["image"]["rebases"].append(0),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(artifact: Artifact, edit: Any, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from autotune.network.runtime import Model
 from autotune.network.sharing import Option, SharedWeights, prefer_shared
 from tests.cli.conftest import mlp
 from tests.network.artifact_mutations import read_parts, write_parts
-from tests.network.hand_made import N, reversing
+from tests.network.hand_made import N, image_of, launches, reversing
 
 HIDDEN, HEADS, VOCAB = 128, 4, 500
 LENGTHS = (16, 48)
@@ -180,9 +180,10 @@ def test_a_weight_has_one_form_where_that_costs_little() -> None:
 
 def two() -> Artifact:
     """A hand-made artifact for x of shape [2, N/2], and for [3, N/3] with other code."""
-    one = reversing(4)
+    image = image_of(launches(4), launches(2))
+    one = replace(reversing(4), image=image)
     x = replace(one.inputs[0], shape=(3, N // 3))
-    other = replace(reversing(2), inputs=(x,), constants=one.constants)
+    other = replace(reversing(2), inputs=(x,), constants=one.constants, image=image, entry=1)
     assert x.base == FIRST_BOUND
     return replace(one, others=(other,))
 
@@ -192,9 +193,8 @@ def test_variants_are_saved_with_their_code_once(tmp_path: Path) -> None:
     loaded = Artifact.load(tmp_path / "two.atn")
     assert [v.inputs[0].shape for v in loaded.variants] == [(2, N // 2), (3, N // 3)]
     assert loaded.variants[1].manifest() == two().variants[1].manifest()
-    names = read_parts(tmp_path / "two.atn")
-    n_objects = sum(name.startswith("objects/") for name in names)
-    assert n_objects == 4  # one kernel, one team, two entries
+    assert len(loaded.image.symbols) > len(reversing(4).image.symbols)
+    assert loaded.image.n_code_bytes < 2 * reversing(4).image.n_code_bytes
     model = Model(loaded)
     x = np.arange(N, dtype=np.float32)
     assert np.array_equal(model.run({"x": x.reshape(2, -1)})["y"], x + 4)
@@ -206,16 +206,15 @@ def test_variants_are_saved_with_their_code_once(tmp_path: Path) -> None:
     [
         lambda v: v.pop(),
         lambda v: v.append(v[1]),
-        lambda v: v[1].update(objects=v[0]["objects"]),
-        lambda v: v[1].update(objects=[0, 9]),
-        lambda v: v[1].update(objects=[0, 0]),
-        lambda v: v[1].update(objects=None),
+        lambda v: v[1].update(entry=v[0]["entry"]),
+        lambda v: v[1].update(entry=9),
+        lambda v: v[1].update(entry=None),
         lambda v: v[1].pop("kernels"),
         lambda v: v[1].update(inputs=v[0]["inputs"]),
         lambda v: v[1]["inputs"][0].update(name="z"),
         lambda v: v[1]["inputs"][0].update(shape=[4, N // 4]),
         lambda v: v[1].update(arena_bytes=1),
-        lambda v: v.reverse() or v[0].update(objects=v[1]["objects"]),
+        lambda v: v.reverse() or v[0].update(entry=1),
     ],
 )
 def test_variants_that_were_tampered_with_are_refused(tmp_path: Path, change: Any) -> None:
