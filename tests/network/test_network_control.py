@@ -298,12 +298,8 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return autotune.compile(path, threads=1, fallback=False).artifact
 
 
-def test_a_file_with_what_is_decided_says_that_it_is_newer(
-    decided: Artifact, tmp_path: Path
-) -> None:
+def test_a_file_with_what_is_decided_is_saved_as_it_was(decided: Artifact, tmp_path: Path) -> None:
     decided.save(tmp_path / "a.atn")
-    manifest = json.loads(read_parts(tmp_path / "a.atn")["manifest.json"])
-    assert manifest["version"] == 5
     loaded = Artifact.load(tmp_path / "a.atn")
     assert isinstance(loaded, HybridArtifact)
     loaded.save(tmp_path / "b.atn")
