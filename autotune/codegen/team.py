@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,12 +30,21 @@ from autotune.topology import Topology, current_cpu, near, read_topology
 
 SYMBOLS = "autotune_team_"
 """What the names of the team's functions begin with."""
-EXPORTED = ("run", "run_alone", "profile", "prepare", "leave", "assist")
+EXPORTED = ("run", "run_alone", "profile", "prepare", "make", "leave", "assist")
 
 _WORD = code.WORD
+_MISSING = (
+    "autotune: {} of {} threads cannot be started, so networks run on fewer; "
+    "allow more (ulimit -u, pids.max of a container), or give a smaller number of threads"
+)
 _BLOCK_BYTES = 64 << 10
 _MOST_CPUS = 1024  # of a mask
-_SPIN_S = 50e-6
+_PATIENCE_S = 2e-3
+"""For measuring how long it takes to wake a thread."""
+_PART_S = 25e-6
+"""Of what a thread takes at once: an atomic operation is little beside it."""
+_PART_OF_UNEQUAL_S = 10e-6
+"""Where some cores are slower than others, which then hold up a kernel less."""
 
 
 class Code(Protocol):
@@ -51,16 +61,18 @@ class Functions:
 
     code: Code
     prepare: Callable[[int, int], int]
+    make: Callable[[int, int], int]
     leave: Callable[[int], int]
 
     @staticmethod
     def of(machine_code: Code) -> Functions:
         """Those of an artifact."""
         kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-        prepare = kind(machine_code.address(f"{SYMBOLS}prepare"))
+        prepare, make = (kind(machine_code.address(SYMBOLS + n)) for n in ("prepare", "make"))
         # `leave` may wait, so it gives up the interpreter's lock: CFUNCTYPE does
         leave = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
-        return Functions(machine_code, prepare, leave(machine_code.address(f"{SYMBOLS}leave")))
+        address = machine_code.address(f"{SYMBOLS}leave")
+        return Functions(machine_code, prepare, make, leave(address))
 
 
 class Team:
@@ -74,8 +86,10 @@ class Team:
         """Threads of the largest job yet."""
         self._lock = threading.Lock()
         self.address = self._block()
+        part_s = _PART_S if read_topology().is_uniform else _PART_OF_UNEQUAL_S
         self._set(code.SET_CAPACITY, usable_threads(environment={}).n)
-        self._set(code.SET_SPIN_NANOSECONDS, round(_SPIN_S * 1e9))
+        self._set(code.SET_PATIENCE, round(_PATIENCE_S * 1e9))
+        self._set(code.SET_PART, round(part_s * 1e9))
 
     def adopt(self, functions: Functions) -> None:
         """Let threads run the code of the first that comes here, which is never unloaded."""
@@ -113,7 +127,7 @@ class Team:
     def n_missing(self) -> int:
         """Threads that were wanted and could not be started."""
         words = (ctypes.c_int64 * (code.TEAM_BYTES // _WORD)).from_address(self.address)
-        return int(words[code.TRIED // _WORD] - words[code.STARTED // _WORD])
+        return max(0, words[code.TRIED // _WORD] - words[code.STARTED // _WORD])
 
     def renew(self) -> None:
         """In the child of a fork, where no thread has the lock."""
@@ -168,6 +182,9 @@ class Job:
         for at, value in words.items():
             self._words[at // _WORD] = value
         functions.prepare(self.address, kernels)
+        functions.make(of.address, self.address)
+        if of.n_missing:
+            warnings.warn(_MISSING.format(of.n_missing, n_shares), RuntimeWarning, stacklevel=2)
         end = weakref.finalize(self, _close, of, functions, seat, self.memory)
         end.atexit = False
         forks().join(self)

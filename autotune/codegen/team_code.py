@@ -54,9 +54,11 @@ ASLEEP = 72
 """How many threads sleep until there is news."""
 CALLERS = 128
 """Inferences in progress."""
-MASK = 192
+PING, PONG = 192, 256
+"""What the first thread and the one that starts it measure with."""
+MASK = 320
 """CPUs that threads which start are bound to, as `sched_setaffinity` takes them; 128 bytes."""
-OFFERS = 320
+OFFERS = 448
 N_OFFERS = 64
 TEAM_BYTES = 1024
 
@@ -72,9 +74,9 @@ WAITERS = 128
 """How many threads sleep until a kernel of the job is done."""
 JOB_BYTES = 192
 
-# Settings: what a team is made with.
-SET_CAPACITY, SET_SPIN_NANOSECONDS, SET_ASSIST, SET_MASK_BYTES, SET_MASK = 0, 8, 16, 24, 32
-SETTINGS_BYTES = 160
+# Settings: what a team is made with. A part of a kernel takes at least `SET_PART` nanoseconds.
+SET_CAPACITY, SET_PATIENCE, SET_ASSIST, SET_PART, SET_MASK_BYTES, SET_MASK = 0, 8, 16, 24, 32, 40
+SETTINGS_BYTES = 168
 
 # What a network says of a kernel, and what `prepare` makes of it for a number of shares.
 CODE, EXTENT, NANOSECONDS, AFTER = 0, 8, 16, 24
@@ -82,11 +84,12 @@ KERNEL_BYTES = 32
 RUN_CODE, RUN_EXTENT, RUN_SHARES, RUN_PARTS, RUN_AFTER, RUN_WORDS = 0, 8, 16, 24, 32, 40
 RUN_BYTES = 48
 
-PART_NANOSECONDS = 25000
 MOST_PARTS = 16
 COUNT_BITS = 16
 COUNT_MASK = 65535
-SPINS_TIMED = 200
+PAUSES_TIMED = 200
+GREETINGS = 6
+FALLS_ASLEEP = 10000
 ALL = 2147483647
 OTHER_INFERENCE = -1
 
@@ -104,6 +107,7 @@ def prepare(job: int, kernels: int) -> int:
     words = runs + count * RUN_BYTES
     words = (words + LINE - 1) // LINE * LINE
     store(job + KERNELS, runs)
+    part = load(load(job + SETTINGS) + SET_PART)
     k = 0
     while k < count:
         kernel = kernels + k * KERNEL_BYTES
@@ -114,7 +118,7 @@ def prepare(job: int, kernels: int) -> int:
             shares = extent
         if shares < 1:
             shares = 1
-        parts = load(kernel + NANOSECONDS) // (shares * PART_NANOSECONDS)
+        parts = load(kernel + NANOSECONDS) // (shares * part)
         if parts > extent // shares:
             parts = extent // shares
         if parts > MOST_PARTS:
@@ -138,8 +142,7 @@ def run(job: int) -> int:
     seat = load(job + SEAT)
     epoch = load(job + EPOCH) + 1
     store(job + EPOCH, epoch)
-    if load(team + TRIED) < load(job + WANTED):
-        make(team, job)
+    make(team, job)
     former = flush_denormals()
     callers = add(team + CALLERS, 1) + 1
     store(seat + SEAT_JOB, job)
@@ -332,6 +335,8 @@ def assist(team: int) -> int:
     if load(team + MASK_BYTES):
         bind_thread(team + MASK, load(team + MASK_BYTES))
     flush_denormals()
+    if rank == 1:
+        greet(team)
     known = 0
     spins = 0
     while 1:
@@ -392,12 +397,10 @@ def seated(job: int, rank: int, epoch: int) -> int:
 
 def make(team: int, job: int) -> int:
     """Start the threads that a job wants and the team has not. It does with those that start."""
-    if compare_exchange(team + MAKING, 0, 1):
+    if load(team + TRIED) >= load(job + WANTED) or compare_exchange(team + MAKING, 0, 1):
         return 0
     settings = load(job + SETTINGS)
     wanted = load(job + WANTED)
-    if load(team + TRIED) == 0:
-        store(team + SPINS, spins_in(load(settings + SET_SPIN_NANOSECONDS)))
     store(team + MASK_BYTES, load(settings + SET_MASK_BYTES))
     k = 0
     while k < load(settings + SET_MASK_BYTES):
@@ -407,23 +410,65 @@ def make(team: int, job: int) -> int:
         store(team + CAPACITY, load(settings + SET_CAPACITY))
     if load(team + CAPACITY) < wanted + 1:
         store(team + CAPACITY, wanted + 1)
+    former = load(team + TRIED)
     n = load(team + STARTED)
     while n < wanted and start_thread(load(settings + SET_ASSIST), team) == 0:
         n += 1
+    if former == 0 and n:
+        store(team + SPINS, pauses_in(wake_nanoseconds(team, load(settings + SET_PATIENCE))))
     store(team + STARTED, n)
     store(team + TRIED, wanted)
     store_release(team + MAKING, 0)
     return 0
 
 
-def spins_in(limit: int) -> int:
+def wake_nanoseconds(team: int, patience: int) -> int:
+    """What it costs to wake a thread that sleeps, until it runs: the best of a few times.
+
+    `patience`: nanoseconds for all of them; also what is taken on a machine that is too busy.
+    """
+    best = patience
+    begin = nanoseconds()
+    n = 0
+    while n < GREETINGS and nanoseconds() - begin < patience:
+        n += 1
+        while load_acquire(team + PONG) < n and nanoseconds() - begin < patience:
+            pause()
+        start = nanoseconds()
+        while nanoseconds() - start < FALLS_ASLEEP:
+            pause()
+        start = nanoseconds()
+        add(team + PING, 1)
+        wake(team + PING, 1)
+        while load_acquire(team + PONG) <= n and nanoseconds() - begin < patience:
+            pause()
+        if nanoseconds() - start < best:
+            best = nanoseconds() - start
+    add(team + PING, GREETINGS)
+    wake(team + PING, 1)
+    return best
+
+
+def greet(team: int) -> int:
+    """The side that sleeps of `wake_nanoseconds`."""
+    n = 0
+    while n < GREETINGS:
+        n += 1
+        store_release(team + PONG, n)
+        while load_acquire(team + PING) < n:
+            sleep_while(team + PING, n - 1)
+    store_release(team + PONG, n + 1)
+    return 0
+
+
+def pauses_in(limit: int) -> int:
     """How many pauses take so many nanoseconds here."""
     n = 0
     start = nanoseconds()
-    while n < SPINS_TIMED:
+    while n < PAUSES_TIMED:
         pause()
         n += 1
-    return limit * SPINS_TIMED // (nanoseconds() - start + 1)
+    return limit * PAUSES_TIMED // (nanoseconds() - start + 1)
 
 
 def leave(job: int) -> int:

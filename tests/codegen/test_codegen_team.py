@@ -38,7 +38,8 @@ class Callers:
         self.pending: dict[tuple[int, int], dict[int, int]] = {}
         write = self.machine.memory.__setitem__
         write(SETTINGS + code.SET_CAPACITY, self.capacity)
-        write(SETTINGS + code.SET_SPIN_NANOSECONDS, draw.choice([0, 0, 3]))
+        write(SETTINGS + code.SET_PATIENCE, draw.choice([1, 1, 30]))
+        write(SETTINGS + code.SET_PART, 1)
         self.machine.memory[SETTINGS + code.SET_ASSIST] = self.functions["assist"]
         for caller in range(self.n_callers):
             self._lay_out(caller)
@@ -58,7 +59,7 @@ class Callers:
         self.machine.memory |= {job + at: value for at, value in words.items()}
         for k, extent in enumerate(self.extents):
             at = kernels + k * code.KERNEL_BYTES
-            nanoseconds = self.n_parts * self.n_shares * code.PART_NANOSECONDS
+            nanoseconds = self.n_parts * self.n_shares
             row = {code.CODE: k, code.EXTENT: extent, code.NANOSECONDS: nanoseconds, code.AFTER: k}
             self.machine.memory |= {at + place: value for place, value in row.items()}
 
