@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -38,6 +38,7 @@ from autotune.network.sharing import (
 )
 from autotune.network.variants import tasks_of
 from autotune.records import Log, MeasureRecord, best_for, ranked_records
+from autotune.records.kept import kept
 from autotune.schedule.steps import Steps
 from autotune.search.defaults import default_alternatives
 from autotune.search.policy import Candidate
@@ -64,8 +65,10 @@ class Plan:
     `network_error` is the largest error of the outputs. `drafts`: analytic defaults of tasks that
     were found already, by key. `store`: where programs are kept and found again. `keep_cut`: a cut
     even if all of the model is faster in ONNX Runtime. `max_bytes`: most bytes of constants.
-    `split`: a dimension of which any extent is to be computed, see `splitting`. `files`: the
-    model's as they were in the beginning, for it is read several times.
+    `records`: where best records are kept (`autotune distill --store`), for plans without a log;
+    `is_log_kept`: `log` is what was found there. `split`: a dimension of which any extent is to be
+    computed, see `splitting`. `files`: the model's as they were in the beginning, for it is read
+    several times.
     """
 
     model: Path
@@ -82,6 +85,8 @@ class Plan:
     precision: str = "f32"
     keep_cut: bool = False
     store: Store | None = None
+    records: Store | None = None
+    is_log_kept: bool = False
     max_bytes: int | None = None
     split: str | None = None
     network_error: float = math.inf
@@ -106,10 +111,25 @@ class Plan:
         )
 
 
+def with_kept_records(plan: Plan, networks: Sequence[Network]) -> Plan:
+    """`plan` with the records that are kept of its tasks as its log, where it has none."""
+    if plan.log is not None or plan.records is None:
+        return plan
+    log = kept(plan.records, tasks_of(networks), plan.target.key, plan.n_threads)
+    log = log.within(plan.max_error) if log else None
+    if log is None or not any(record.result.ok for record in log.records):
+        return plan
+    return replace(plan, log=log, is_log_kept=True)
+
+
 def best_records(networks: Sequence[Network], plan: Plan, note: Note) -> dict[str, MeasureRecord]:
     """The best record of every task that the log knows; none without a log."""
     if plan.log is None:
         return {}
+    if plan.is_log_kept:
+        found = best_for(plan.log, plan.target.key, plan.n_threads)
+        note(f"{len(found)} of {len(tasks_of(networks))} tasks take records that were kept")
+        return found
     if not any(r.target_key == plan.target.key for r in plan.log.records):
         require_same_machine(plan.log.header, plan.target)
     best = best_for(plan.log, plan.target.key, plan.n_threads)

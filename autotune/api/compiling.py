@@ -21,6 +21,7 @@ from autotune.api.choosing import (
     choose,
     no_progress,
     tuned_latencies,
+    with_kept_records,
 )
 from autotune.api.cutting import Sources, cut_times
 from autotune.api.mixing import NOT_MIXED, compile_mixed, form_notes
@@ -49,6 +50,7 @@ from autotune.network.hybrid import hybrid_artifact
 from autotune.network.oracles import Original
 from autotune.network.runtime import model_of
 from autotune.records import Header, Log, read_log
+from autotune.records.kept import record_store
 from autotune.target import parse_target, runs_here
 from autotune.target.tiles import denial
 
@@ -184,10 +186,9 @@ def compile(
             constants,
             precision,
         )
-        store = program_store() if cache else None
-        chosen_plan = replace(
-            chosen_plan, fallback=fallback, keep_cut=keep_cut, store=store, split=split
-        )
+        store, records = (program_store(), record_store()) if cache else (None, None)
+        chosen_plan = replace(chosen_plan, store=store, records=records)
+        chosen_plan = replace(chosen_plan, fallback=fallback, keep_cut=keep_cut, split=split)
         if max_size is not None:
             n_bytes = round(max_size * total_bytes(chosen_plan.model))
             chosen_plan = replace(chosen_plan, max_bytes=n_bytes)
@@ -307,6 +308,7 @@ def _programs(
     if not networks:
         artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)
         return _named(artifact, plan, {}, ()), sources.wholes
+    plan = with_kept_records(plan, networks)
     best = best_records(networks, plan, note)
     for key in best:
         if plan.log and key in plan.log.workloads:

@@ -108,10 +108,11 @@ def command(
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
-    MODEL may be left out with --log: the log knows it. Without --log, every task takes the program
-    that an analytic model of this CPU chooses. Records with a larger error than --max-error (the
-    limit that the log was tuned with, by default) are left out. The outputs are compared with those
-    of ONNX Runtime, where it is installed, on the model file itself.
+    MODEL may be left out with --log: the log knows it. Without --log, every task takes the record
+    that `autotune distill --store` has kept, or else the program that an analytic model of this CPU
+    chooses. Records with a larger error than --max-error (the limit that the log was tuned with, by
+    default) are left out. The outputs are compared with those of ONNX Runtime, where it is
+    installed, on the model file itself.
 
     What cannot be compiled (NonMaxSuppression, tree ensembles, strings, …) runs in ONNX Runtime.
 
@@ -120,6 +121,7 @@ def command(
     from autotune.api.compiling import compile_plan
     from autotune.api.compiling import plan as plan_of
     from autotune.cli.check_files import given_inferences
+    from autotune.records.kept import record_store
 
     if check_files and not check:
         raise UsageError("--check-input is for the check", "leave out --no-check")
@@ -137,8 +139,9 @@ def command(
         source, log_path, bound, target, threads, max_error, is_random, extents, fixed, precision
     )
     plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
-    store = program_store() if cache else None
-    plan = replace(plan, fallback=fallback, keep_cut=keep_cut, store=store, split=split)
+    store, records = (program_store(), record_store()) if cache else (None, None)
+    plan = replace(plan, fallback=fallback, keep_cut=keep_cut, split=split)
+    plan = replace(plan, store=store, records=records)
     if max_size is not None:
         plan = replace(plan, max_bytes=round(max_size * total_bytes(plan.model)))
     path = output or Path(f"{plan.model.stem}.atn")

@@ -28,6 +28,7 @@ from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.network.artifact import Artifact
 from autotune.ort.request import MOST_BYTES, Request
+from autotune.records.kept import kept_state, record_store
 from autotune.target import host_target
 
 
@@ -47,6 +48,7 @@ def key_of_request(request: Request) -> str:
         "fallback": request.fallback,
         "threads": request.threads,
         "log": _file_hash(request.log) if request.log else None,
+        "kept": None if request.log else kept_state(record_store()),
         "operators": [_file_hash(path) for path in request.operators],
         "installed": sorted((e.name, e.value) for e in entry_points(group=GROUP)),
     }

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 from autotune.cache import Store
 from autotune.cli.main import run
+from autotune.graph.network import build_network
 from autotune.measure.cached_map import cached_map
+from autotune.ort.cached import key_of_request
+from autotune.ort.request import Request
+from autotune.records import Header, Log, MeasureRecord, Workload, write_log
+from autotune.result import MeasureResult, MeasureStatus
+from autotune.search.cost.ranker import Ranker
+from autotune.search.policy import SketchPolicy
+from autotune.target import host_target
 from tests.cli.conftest import mlp
 
 
@@ -65,3 +74,50 @@ def test_what_a_store_knows_is_not_computed_again(tmp_path: Path) -> None:
     store.put(f"{3:064x}", b"of another format")
     assert squares(3) == [9]
     assert computed == [2, 3, 4, 3]
+
+
+def tuned_log(folder: Path, model: Path) -> Path:
+    """A log in which another program than the default is the fastest for every task."""
+    network, target = build_network(model), host_target()
+    records: list[MeasureRecord] = []
+    for key, dag in network.tasks.items():
+        policy = SketchPolicy(dag, target, 1, Ranker(0), np.random.default_rng(0))
+        for n, found in enumerate(policy.propose(3)):
+            result = MeasureResult(MeasureStatus.OK, (1e-5 / (1 + n),) * 3, max_error=1e-6)
+            record = MeasureRecord("r", len(records), key, target.key, 1, found.steps_json, result)
+            records.append(record)
+    tasks = tuple(network.weights.items())
+    header = Header("r", "2026", str(model), network.model_hash, {}, target, 1, 0, {}, {}, tasks)
+    workloads = {key: Workload(key, dag) for key, dag in network.tasks.items()}
+    write_log(folder / "log.jsonl", Log((header,), workloads, tuple(records)))
+    return folder / "log.jsonl"
+
+
+def test_records_that_were_kept_are_compiled_without_naming_their_log(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    untuned = compiled(tmp_path, "untuned.atn")
+    log = tuned_log(tmp_path, tmp_path / "m.onnx")
+    tuned = compiled(tmp_path, "log.atn", "--log", str(log))
+    assert tuned != untuned
+    assert compiled(tmp_path, "before.atn") == untuned
+    assert run(["distill", str(log), "-o", str(tmp_path / "best.jsonl"), "--store"]) == 0
+    capsys.readouterr()
+    assert compiled(tmp_path, "kept.atn") == tuned
+    assert "take records that were kept" in capsys.readouterr().err
+    assert compiled(tmp_path, "no-cache.atn", "--no-cache") == untuned
+    assert compiled(tmp_path, "exact.atn", "--max-error", "1e-7") == untuned
+    for path in (cache / "records").rglob("*.entry"):
+        path.write_bytes(b"damaged")
+    assert compiled(tmp_path, "damaged.atn") == untuned
+
+
+def test_sessions_compile_again_when_records_were_kept(tmp_path: Path, cache: Path) -> None:
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    request = Request(tmp_path / "m.onnx", "m", threads=1)
+    before = key_of_request(request)
+    assert key_of_request(request) == before
+    log = tuned_log(tmp_path, tmp_path / "m.onnx")
+    assert run(["distill", str(log), "--store"]) == 0
+    assert key_of_request(request) != before
