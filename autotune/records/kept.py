@@ -36,7 +36,7 @@ def keep(store: Store, log: Log) -> int:
         if header is None or workload is None:
             continue
         entries = (replace(header, tasks=()), workload, record)
-        content = "\n".join(map(encode, entries)).encode()
+        content = "\n".join([encode(entry) for entry in entries]).encode()
         n_kept += store.put(_key(record.workload, record.target_key, record.n_threads), content)
         state = key_of(state, content)
     store.put(_STATE, state.encode())
