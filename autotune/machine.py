@@ -41,12 +41,17 @@ class Limits:
 
     @property
     def n_busy(self) -> int:
-        """Threads that can run all the time without being throttled; at least one.
+        """Threads that can run all the time: see `whole_cpus`."""
+        return whole_cpus(self.cpus)
 
-        With one more than a quota pays for, all stand still for the rest of each period (100 ms)
-        as soon as they have used it up.
-        """
-        return max(1, math.floor(self.cpus))
+
+def whole_cpus(cpus: float) -> int:
+    """Threads that so many processor seconds per second keep running; at least one.
+
+    With one more than a quota pays for, all stand still for the rest of each period (100 ms) as
+    soon as they have used it up.
+    """
+    return max(1, math.floor(cpus))
 
 
 def usable_cpus() -> frozenset[int]:
@@ -82,18 +87,20 @@ def told_threads(environment: Mapping[str, str] | None = None) -> int | None:
     return int(text)
 
 
-def read_limits(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Limits:
-    """The limits as the files below `root` state them; what cannot be read is no limit.
-
-    `cpus`: those that this process may run on, which the system is asked for by default.
-    """
-    n_cores = len(cpus or usable_cpus())
+def read_limits(root: Path = Path("/")) -> Limits:
+    """The limits as the files below `root` state them; what cannot be read is no limit."""
+    n_cores = len(usable_cpus())
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Limits(
         n_cores=n_cores,
-        cpus=min([float(n_cores), *_cpu_quotas(root)]),
+        cpus=min(float(n_cores), cpu_quota(root)),
         memory_bytes=min([total, *_memory_limits(root)]),
     )
+
+
+def cpu_quota(root: Path = Path("/")) -> float:
+    """Processor seconds per second that control groups leave this process; infinite without one."""
+    return min(_cpu_quotas(root), default=math.inf)
 
 
 def _memory_limits(root: Path) -> Iterator[int]:

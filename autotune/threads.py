@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.machine import VARIABLE, read_limits, told_threads, usable_cpus
+from autotune.machine import VARIABLE, cpu_quota, told_threads, usable_cpus, whole_cpus
 from autotune.topology import read_cores
 
 
@@ -55,9 +55,9 @@ def usable_threads(
     most = min(len(cpus), most or len(cpus))
     if most == 1:
         return Threads(1)
-    limits = read_limits(root, cpus)
-    n = min(limits.n_busy, most)
+    quota = cpu_quota(root)
+    n = most if quota >= most else whole_cpus(quota)
     cores = read_cores(root).within(cpus).cores
     if len(cores) < n and not siblings_help(max(cores, key=len)):
         return Threads(len(cores), "one per physical core")
-    return Threads(n, f"a quota of {limits.cpus:g} CPUs" if n < most else "")
+    return Threads(n, f"a quota of {quota:g} CPUs" if n < most else "")

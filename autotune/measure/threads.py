@@ -8,7 +8,6 @@ The rule is in `autotune.threads`.
 
 from __future__ import annotations
 
-from autotune.cache import cache_folder
 from autotune.threads import Threads, usable_threads
 
 
@@ -23,6 +22,7 @@ def explained_threads(most: int | None = None) -> Threads:
 
 
 def _siblings_help(core: frozenset[int]) -> bool:
-    from autotune.measure.siblings import measured_once  # which generates code
+    from autotune.cache import cache_folder  # both are slow to import, and seldom needed
+    from autotune.measure.siblings import measured_once
 
     return measured_once(core, cache_folder())

@@ -16,7 +16,6 @@ from onnx import helper
 
 from autotune import threads
 from autotune.cli.main import run
-from autotune.machine import Limits
 from autotune.network import load
 from autotune.network.artifact import Artifact
 from autotune.records import Journal, read_log, write_log
@@ -295,8 +294,7 @@ def test_a_session_says_what_its_number_of_threads_follows_from(
     told = here("tune", model, "--log", tmp_path / "x.jsonl", "--trials", 1)
     assert "1 threads (AUTOTUNE_THREADS), seed" in told.err
     monkeypatch.delenv("AUTOTUNE_THREADS")
-    half = Limits(2, 0.5, 1 << 40)
-    monkeypatch.setattr(threads, "read_limits", lambda *args: half)
+    monkeypatch.setattr(threads, "cpu_quota", lambda root: 0.5)
     monkeypatch.setattr(threads, "usable_cpus", lambda: frozenset({0, 1}))
     told = here("tune", model, "--log", tmp_path / "y.jsonl", "--trials", 1)
     assert "1 threads (a quota of 0.5 CPUs), seed" in told.err

@@ -28,7 +28,6 @@ from autotune.errors import (
     UnsupportedOperator,
     UsageError,
 )
-from autotune.machine import Limits
 from autotune.ort import alone as ort
 from autotune.ort import cached
 from autotune.records import Log, read_log, write_log
@@ -340,7 +339,7 @@ def test_a_session_runs_as_many_threads_as_are_usable(
     path = saved(STATIC)
     options = ort.SessionOptions()
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)))
-    monkeypatch.setattr(counting, "read_limits", lambda *args: Limits(4, 2.5, 1 << 40))
+    monkeypatch.setattr(counting, "cpu_quota", lambda root: 2.5)
     monkeypatch.setattr(counting, "read_cores", lambda root: Topology(()))
 
     def n_threads(log: Path | None = None) -> int:
