@@ -94,8 +94,13 @@ def artifact(
     )
 
 
-def reversing(n_kernels: int, n_threads: int = 1, bump: bool = False) -> Artifact:
-    """x reversed `n_kernels` times, + 1 each time; with `bump` y[0] also grows by 1 at the end."""
+def reversing(
+    n_kernels: int, n_threads: int = 1, bump: bool = False, time_s: float = 0.0
+) -> Artifact:
+    """x reversed `n_kernels` times, + 1 each time; with `bump` y[0] also grows by 1 at the end.
+
+    `time_s`: what a kernel is said to take, which makes parts of it.
+    """
     x = Endpoint("x", (2, N // 2), "float32", FIRST_BOUND)
     y = Endpoint("y", (N,), "float32", FIRST_BOUND + 1)
     return artifact(launches(n_kernels, bump), [x], [y], n_threads=n_threads)
