@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import secrets
 import stat
 import tempfile
 import threading
@@ -137,7 +136,7 @@ class Store:
         Raises OSError where it cannot be written; what was there before is then there still.
         """
         path = self._made_path(key)
-        pending = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}{_PENDING}")
+        pending = path.with_name(f".{os.getpid()}-{os.urandom(4).hex()}{_PENDING}")
         try:
             with open(pending, "xb") as file:
                 yield file

@@ -6,7 +6,6 @@ Nothing below `cli` reads an option, a file of settings or the environment.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -141,6 +140,8 @@ def resolve(preset: str | None, options: Mapping[str, Any]) -> Resolved:
 
 def read_preset(preset: str) -> dict[str, Any]:
     """Settings of a preset by name, or of a TOML file by path."""
+    import tomllib  # whoever runs networks imports this module without it
+
     path = preset_path(preset)
     try:
         with open_input(path) as file:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 Kind: TypeAlias = Literal["float", "int", "uint", "bool"]
@@ -26,10 +26,10 @@ Kind: TypeAlias = Literal["float", "int", "uint", "bool"]
 class DType:
     """An element type.
 
-    `bits` in memory; `low`, `high`: the smallest and largest finite value. `numpy`: the dtype of
-    arrays. `llvm`: the LLVM type of an element in memory. `onnx`: number of the type in a
-    `TensorProto`. `compute`: name of the dtype that its arithmetic is done in. `accumulator`: name
-    of the dtype of its sums and products. `eps`: spacing of the numbers from 1 on; 0 for integers.
+    `bits` in memory; `low`, `high`: the smallest and largest finite value. `llvm`: the LLVM type of
+    an element in memory. `onnx`: number of the type in a `TensorProto`. `compute`: name of the
+    dtype that its arithmetic is done in. `accumulator`: name of the dtype of its sums and products.
+    `eps`: spacing of the numbers from 1 on; 0 for integers.
     """
 
     name: str
@@ -37,12 +37,16 @@ class DType:
     bits: int
     low: float
     high: float
-    numpy: np.dtype[Any]
     llvm: str
     onnx: int
     compute: str
     accumulator: str
     eps: float = 0.0
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """Dtype of arrays."""
+        return numpy_dtype(self.name)
 
     @property
     def n_bytes(self) -> int:
@@ -96,16 +100,36 @@ class DType:
         return n - (1 << self.bits) if self.kind == "int" and n > self.high else n
 
 
-def _float(
-    name: str, llvm: str, onnx: int, compute: str = "", kind: type[Any] | None = None
-) -> DType:
-    numpy: np.dtype[Any] = np.dtype(kind or name)
-    info = ml_dtypes.finfo(numpy)  # type: ignore[no-untyped-call]
-    high = float(info.max)
-    compute = compute or name
-    return DType(
-        name, "float", info.bits, -high, high, numpy, llvm, onnx, compute, compute, float(info.eps)
-    )
+@cache
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of a name, NumPy's own or one of `ml_dtypes`, which is imported for these alone."""
+    if is_of_ml_dtypes(name):
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
+    return np.dtype(name)
+
+
+def is_of_ml_dtypes(name: str) -> bool:
+    """Whether NumPy has the type from `ml_dtypes`."""
+    return name in SMALL_TYPES or name == _BFLOAT16
+
+
+_BFLOAT16 = "bfloat16"
+
+
+def _float(name: str, llvm: str, onnx: int, compute: str = "") -> DType:
+    info = np.finfo(name)
+    high, compute = float(info.max), compute or name
+    eps = float(info.eps)
+    return DType(name, "float", info.bits, -high, high, llvm, onnx, compute, compute, eps)
+
+
+def _bfloat16() -> DType:
+    """The upper half of a float32: 8 bits of exponent, 7 of fraction."""
+    high, eps = float.fromhex("0x1.fep127"), 2.0**-7
+    return DType(_BFLOAT16, "float", 16, -high, high, "i16", 16, "float32", "float32", eps)
 
 
 def _integer(kind: Kind, bits: int, onnx: int) -> DType:
@@ -113,7 +137,7 @@ def _integer(kind: Kind, bits: int, onnx: int) -> DType:
     info = np.iinfo(name)
     sums = "int32" if bits < 32 else name
     low, high = int(info.min), int(info.max)
-    return DType(name, kind, bits, low, high, np.dtype(name), f"i{bits}", onnx, name, sums)
+    return DType(name, kind, bits, low, high, f"i{bits}", onnx, name, sums)
 
 
 DTYPES: Mapping[str, DType] = {
@@ -121,7 +145,7 @@ DTYPES: Mapping[str, DType] = {
     for d in (
         _float("float32", "float", onnx=1),
         _float("float64", "double", onnx=11),
-        _float("bfloat16", "i16", onnx=16, compute="float32", kind=ml_dtypes.bfloat16),
+        _bfloat16(),
         _float("float16", "half", onnx=10, compute="float32"),
         _integer("int", 64, onnx=7),
         _integer("int", 32, onnx=6),
@@ -131,7 +155,7 @@ DTYPES: Mapping[str, DType] = {
         _integer("uint", 32, onnx=12),
         _integer("uint", 16, onnx=4),
         _integer("uint", 8, onnx=2),
-        DType("bool", "bool", 8, 0, 1, np.dtype(bool), "i8", 9, "bool", "bool"),
+        DType("bool", "bool", 8, 0, 1, "i8", 9, "bool", "bool"),
     )
 }
 """Element types that a program can compute with, by name."""
@@ -141,15 +165,13 @@ DTYPES: Mapping[str, DType] = {
 class SmallType:
     """An element type of models in which nothing is computed: another one holds its values.
 
-    `numpy`: the dtype of a user's arrays. `onnx`: number of the type in a `TensorProto`. `stored`:
-    name of the type of `DTYPES` that holds the values in a network. Of floats, `digits` are the
-    bits of the fraction, `smallest` is the smallest normal number, `beyond` what a number is that
-    is too large and not limited (infinite, or NaN). `of_nan`: what NaN is, a number in types
-    without one.
+    `onnx`: number of the type in a `TensorProto`. `stored`: name of the type of `DTYPES` that holds
+    the values in a network. Of floats, `digits` are the bits of the fraction, `smallest` is the
+    smallest normal number, `beyond` what a number is that is too large and not limited (infinite,
+    or NaN). `of_nan`: what NaN is, a number in types without one.
     """
 
     name: str
-    numpy: np.dtype[Any]
     onnx: int
     stored: str
     low: float
@@ -158,6 +180,11 @@ class SmallType:
     smallest: float = 0.0
     beyond: float = float("nan")
     of_nan: float = float("nan")
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """Dtype of a user's arrays."""
+        return numpy_dtype(self.name)
 
     @property
     def is_float(self) -> bool:
@@ -170,35 +197,28 @@ class SmallType:
         return int(self.name.removeprefix("u").removeprefix("int").removeprefix("float")[0])
 
 
-def _small_float(kind: type[Any], onnx: int) -> SmallType:
-    info = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
-    high, least = float(info.max), float(info.smallest_normal)
-    with np.errstate(all="ignore"):
-        beyond, of_nan = (float(np.array(x).astype(kind)) for x in (np.inf, np.nan))
-    name = np.dtype(kind).name
-    return SmallType(
-        name, np.dtype(kind), onnx, "float32", -high, high, int(info.nmant), least, beyond, of_nan
-    )
+def _small_float(
+    name: str, onnx: int, high: float, digits: int, smallest: float, **special: float
+) -> SmallType:
+    return SmallType(name, onnx, "float32", -high, high, digits, smallest, **special)
 
 
-def _small_integer(kind: type[Any], onnx: int) -> SmallType:
-    info, name = ml_dtypes.iinfo(kind), np.dtype(kind).name  # type: ignore[no-untyped-call]
-    stored = "uint8" if name.startswith("u") else "int8"
-    return SmallType(name, np.dtype(kind), onnx, stored, int(info.min), int(info.max))
+def _small_integer(name: str, onnx: int, low: int, high: int) -> SmallType:
+    return SmallType(name, onnx, "int8" if low else "uint8", low, high)
 
 
 SMALL_TYPES: Mapping[str, SmallType] = {
     d.name: d
     for d in (
-        _small_float(ml_dtypes.float8_e4m3fn, onnx=17),
-        _small_float(ml_dtypes.float8_e4m3fnuz, onnx=18),
-        _small_float(ml_dtypes.float8_e5m2, onnx=19),
-        _small_float(ml_dtypes.float8_e5m2fnuz, onnx=20),
-        _small_float(ml_dtypes.float4_e2m1fn, onnx=23),
-        _small_integer(ml_dtypes.uint4, onnx=21),
-        _small_integer(ml_dtypes.int4, onnx=22),
-        _small_integer(ml_dtypes.uint2, onnx=25),
-        _small_integer(ml_dtypes.int2, onnx=26),
+        _small_float("float8_e4m3fn", 17, 448.0, 3, 2.0**-6),
+        _small_float("float8_e4m3fnuz", 18, 240.0, 3, 2.0**-7),
+        _small_float("float8_e5m2", 19, 57344.0, 2, 2.0**-14, beyond=float("inf")),
+        _small_float("float8_e5m2fnuz", 20, 57344.0, 2, 2.0**-15),
+        _small_float("float4_e2m1fn", 23, 6.0, 1, 1.0, beyond=6.0, of_nan=-0.0),
+        _small_integer("uint4", 21, 0, 15),
+        _small_integer("int4", 22, -8, 7),
+        _small_integer("uint2", 25, 0, 3),
+        _small_integer("int2", 26, -2, 1),
     )
 }
 """Element types that inputs, outputs and constants of a model may have as well, by name."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -317,7 +316,7 @@ def _link_open_file(handle: int, path: Path) -> None:
 
 
 def _free_name(folder: Path) -> Path:
-    return folder / f".autotune-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    return folder / f".autotune-{os.getpid()}-{os.urandom(4).hex()}.tmp"
 
 
 def _take_after(handle: int, old: Path) -> None:

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
+CACHE_LINE = 64
+"""Bytes that a cache moves at once."""
+
 READ, WRITE, EXECUTE = mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC
 
 

@@ -55,6 +55,7 @@ from autotune.loopir.nodes import (
     Store,
 )
 from autotune.loopir.visitor import statements
+from autotune.pages import CACHE_LINE
 from autotune.target.isa import ISAS, Isa
 from autotune.te.arith import Linear, bounds
 from autotune.te.expr import (
@@ -77,7 +78,6 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
-from autotune.te.strides import CACHE_LINE
 
 _ZEROS = 256
 """Least bytes of zeros that a masked-out load reads instead: more than any vector."""

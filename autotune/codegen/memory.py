@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.te.strides import CACHE_LINE
+from autotune.pages import CACHE_LINE
 
 Array = NDArray[Any]
 

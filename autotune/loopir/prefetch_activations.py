@@ -27,6 +27,7 @@ from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import Alloc, Body, For, If, PrefetchLine, Program, Stmt, Store
 from autotune.loopir.prefetch_constants import Loops, flat
 from autotune.loopir.visitor import kernel_ranges, map_statements, reads_of, statements
+from autotune.pages import CACHE_LINE
 from autotune.te.arith import Ranges
 from autotune.te.expr import (
     Expr,
@@ -43,7 +44,6 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
-from autotune.te.strides import CACHE_LINE
 
 _NEAR_BYTES = 8192
 """The operands of the next tile go to L1 if they are at most this, a quarter of L1; else to L2."""

@@ -20,9 +20,9 @@ from autotune.dtypes import dtype_bytes
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Program, Stmt
 from autotune.loopir.visitor import body_loads, loop_extents, statements
+from autotune.pages import CACHE_LINE
 from autotune.schedule.steps import NEXT_PANEL
 from autotune.te.expr import Expr, Load, Var, add, floordiv, idx, mul, substitute, variables
-from autotune.te.strides import CACHE_LINE
 
 Loops = tuple[tuple[str, int], ...]
 _MAX_SHARERS = 64

@@ -34,8 +34,8 @@ from autotune.codegen.gang import Gang
 from autotune.codegen.jit import Library
 from autotune.errors import CodegenError
 from autotune.measure.driver_ir import driver_ir
+from autotune.pages import CACHE_LINE
 from autotune.target import Target
-from autotune.te.strides import CACHE_LINE
 
 Array = NDArray[Any]
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from autotune.brief import brief
 from autotune.codegen.link import Image
 from autotune.codegen.memory import aligned
-from autotune.dtypes import PORT_TYPES, stored_dtype
+from autotune.dtypes import PORT_TYPES, numpy_dtype, stored_dtype
 from autotune.errors import ArtifactError, UsageError
 from autotune.files import open_input, replacing
 from autotune.graph.constant_values import constants_from_json, constants_to_json
@@ -47,7 +47,6 @@ from autotune.network.container import (
     require,
 )
 from autotune.network.entry import PROFILE, RUN, entry_name
-from autotune.network.hybrid_manifest import require_hybrid
 from autotune.network.manifest import Json, joined, require_manifest, separated
 from autotune.target import Target, missing_features
 from autotune.target.tiles import FEATURE, Permission, denial
@@ -112,8 +111,7 @@ class Endpoint:
         """Dtype of the user's array; Python's objects for strings, sequences and maps."""
         if self.dtype in ("string", ""):
             return np.dtype(object)
-        known = PORT_TYPES.get(self.dtype)
-        return np.dtype(self.dtype) if known is None else known.numpy
+        return numpy_dtype(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +336,8 @@ def _read(parts: Container, source: Path, is_shared: bool) -> Artifact:
         return read_former(manifest, parts, source, is_shared)
     several: list[Json] = []
     if "networks" in manifest:
+        from autotune.network.hybrid_manifest import require_hybrid
+
         require_hybrid(manifest)
     else:
         several = separated(manifest) if "variants" in manifest else [manifest]

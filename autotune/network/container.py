@@ -7,10 +7,9 @@
     constants.bin · onnx/NNN.onnx, in hybrid artifacts
 
 A part is read, its digest compared, and only then does anybody look at it. Digests are SHA-256; of
-parts above 16 MiB, over the sums of all pages of 4 KiB as 64-bit words ("sums"), which takes a
-twentieth of the time: several threads add up what they have just read, while it is in the cache.
-Files from before have SHA-256 over the SHA-256 of pieces of 16 MiB there ("sha256"). A digest tells
-damage, not malice: whoever can write the file can write its digests.
+parts above 1 MiB, over the sums of all pages of 4 KiB as 64-bit words ("sums"), which takes a
+twentieth of the time. Files from before have SHA-256 there, over pieces of 16 MiB ("sha256"). A
+digest tells damage, not malice: whoever can write the file can write its digests.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -44,6 +42,7 @@ _CHUNK = 16 << 20
 _BLOCK = 256 << 10
 """Bytes that are read and added up at a time; a multiple of:"""
 _PAGE = 4 << 10
+_SUMMED_FROM = 1 << 20
 _MOST_MANIFEST_BYTES = 64 << 20
 _MOST_SEAL_BYTES = 4 << 10
 _MOST_THREADS = 8
@@ -87,7 +86,7 @@ def digest(data: Bytes) -> str:
 
 def described(data: Bytes) -> dict[str, int | str]:
     """A part as a manifest describes it."""
-    is_summed = data.nbytes > _CHUNK
+    is_summed = data.nbytes > _SUMMED_FROM
     kind = "sums" if is_summed else "sha256"
     return {"bytes": data.nbytes, kind: digest_of_kind(data, is_summed)}
 
@@ -273,6 +272,8 @@ def _on_threads(function: Callable[[A], B], arguments: list[A]) -> list[B]:
     if len(arguments) < 2:
         return [function(argument) for argument in arguments]
     n_threads = min(_MOST_THREADS, read_limits().n_busy, len(arguments))
+    from concurrent.futures import ThreadPoolExecutor  # only large files are worth its import
+
     with ThreadPoolExecutor(n_threads) as pool:
         return list(pool.map(function, arguments))
 

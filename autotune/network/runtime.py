@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from autotune.codegen.forks import forks
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import SYMBOLS, Functions, Job, team
-from autotune.dtypes import DTYPES
+from autotune.dtypes import DTYPES, is_of_ml_dtypes
 from autotune.errors import ArtifactError, CodegenError, UsageError
 from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
@@ -488,14 +487,12 @@ def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def _arena(artifact: Artifact) -> Array:
     n_bytes = max(variant.arena_bytes for variant in artifact.variants)
     try:
-        arena = aligned((n_bytes,), "uint8")
+        return aligned((n_bytes,), "uint8")
     except (MemoryError, OverflowError) as error:
         raise ArtifactError(
             f"'{artifact.name}' needs {format_bytes(n_bytes)} of working memory",
             "free some memory, or compile the model for smaller inputs (`shapes`)",
         ) from error
-    arena.fill(0)  # touch the pages now, not in the first inference
-    return arena
 
 
 def require_inputs(ports: tuple[Endpoint, ...], inputs: Mapping[str, Array]) -> None:
@@ -556,7 +553,7 @@ def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
     """`given` as a contiguous array, as it is stored, if it has the shape and dtype of `end`."""
     array = given if isinstance(given, np.ndarray) else as_array(end.name, given)
     if array.dtype != dtype:
-        name = f"ml_dtypes.{dtype}" if hasattr(ml_dtypes, dtype.name) else f"'{dtype}'"
+        name = f"ml_dtypes.{dtype}" if is_of_ml_dtypes(dtype.name) else f"'{dtype}'"
         raise UsageError(
             f"input '{end.name}' has dtype {array.dtype}, expected {dtype}",
             f"convert it: array.astype({name})",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ml_dtypes as ml_dtypes  # gives NumPy the names of its types
+
 from autotune.te.functions import abs as abs
 from autotune.te.functions import byte_dot as byte_dot
 from autotune.te.functions import ceil as ceil

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 
 from autotune.dtypes import dtype_bytes
+from autotune.pages import CACHE_LINE
 
 Shape = tuple[int, ...]
 
-CACHE_LINE = 64
-"""Bytes that a cache moves at once."""
 SET_BYTES = 4096
 """Addresses a multiple of this apart share a set of L1."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from autotune.dtypes import SMALL_TYPES, SmallType
+from autotune.dtypes import DTYPES, SMALL_TYPES, SmallType
 from autotune.errors import UsageError
 from autotune.network.runtime import Model
 from tests.graph.onnx_models import node
@@ -99,3 +100,23 @@ def test_an_array_of_another_type_is_refused_with_what_converts_it(tmp_path: Pat
     with pytest.raises(UsageError, match="expected int4") as caught:
         model.run({**feeds, "q": feeds["q"].astype(np.int8)})
     assert "ml_dtypes.int4" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", sorted(SMALL_TYPES))
+def test_limits_of_small_types_are_those_of_numpy(name: str) -> None:
+    known = SMALL_TYPES[name]
+    if not known.is_float:
+        found = ml_dtypes.iinfo(known.numpy)
+        assert (found.min, found.max) == (known.low, known.high)
+        return
+    info = ml_dtypes.finfo(known.numpy)
+    assert (float(info.max), float(info.smallest_normal)) == (known.high, known.smallest)
+    assert info.nmant == known.digits
+    with np.errstate(all="ignore"):
+        special = [float(np.array(x).astype(known.numpy)) for x in (np.inf, np.nan)]
+    assert str(special) == str([known.beyond, known.of_nan])
+
+
+def test_limits_of_bfloat16_are_those_of_numpy() -> None:
+    known, info = DTYPES["bfloat16"], ml_dtypes.finfo(ml_dtypes.bfloat16)
+    assert (float(info.max), float(info.eps), info.bits) == (known.high, known.eps, known.bits)
