@@ -1,8 +1,8 @@
 """⑩ Latency of a compiled network, alone or beside other runtimes in one interleaved run.
 
-All take turns in blocks of about `BLOCK_S`, because each keeps worker threads that spin for a few
-milliseconds after an inference (libgomp's, ONNX Runtime's, OpenVINO's, each at its default) and
-would steal the others' cores if runs alternated one by one. Between blocks everyone sleeps
+All take turns in blocks of about `BLOCK_S`, because others keep worker threads that spin for some
+milliseconds after an inference (ONNX Runtime's, OpenVINO's, each at its default) and would steal
+the next one's cores if runs alternated one by one. Between blocks everyone sleeps
 `PAUSE_S`, long enough for spinning threads to park. The first run of a block wakes the threads and
 refills the caches and is not counted. No thread is pinned.
 """
