@@ -13,7 +13,7 @@ read-only outputs, outputs that overlap another array. The code is in the artifa
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -25,7 +25,7 @@ from autotune.network.artifact import Endpoint
 from autotune.network.direct_ir import API
 
 Array = NDArray[Any]
-W = TypeVar("W")
+W = TypeVar("W", bound="HasPlaces")
 DirectCall: TypeAlias = "Callable[[Any, Any], dict[str, Array] | None]"
 """From inputs and `out` of `Model.run` to its result; None where they need a closer look."""
 
@@ -42,9 +42,18 @@ _NATIVE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, cty
 
 
 class HasAddress(Protocol):
-    """What an inference works in: see `runtime.Place`."""
+    """The table of an inference: see `runtime.Place`."""
 
-    address: int
+    address: ctypes.c_void_p
+
+
+class HasPlaces(Protocol):
+    """What a caller works in: see `runtime.Working`."""
+
+    @property
+    def places(self) -> Mapping[object, HasAddress]:
+        """The table of each network, as far as there are any."""
+        ...
 
 
 class Lends(Protocol[W]):
@@ -66,12 +75,12 @@ def direct_call(
     code: tuple[int, int],
     n_threads: int,
     memory: Lends[W],
-    place: Callable[[W], HasAddress],
+    key: object,
 ) -> DirectCall | None:
     """A call of the network; None for one that copies or converts inputs or outputs.
 
-    `memories`: give arrays for outputs. `code`: addresses of `DIRECT` and of the entry. `place`:
-    has the address of the network's table in what `memory` lends to a call.
+    `memories`: give arrays for outputs. `code`: addresses of `DIRECT` and of the entry.
+    `memory`: lends a call what it works in, where the network's place is under `key`.
     """
     api = _api()
     if not outputs or not all(map(_is_direct, (*inputs, *outputs))) or api is None:
@@ -112,7 +121,7 @@ def direct_call(
                 capsules = tuple(map(described, (*arrays, *results)))
             working = take()
             try:
-                is_left = native(capsules, address, place(working).address)
+                is_left = native(capsules, address, working.places[key].address)
             finally:
                 give_back(working)
         except (KeyError, AttributeError, TypeError):  # a closer look says what is wrong

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -141,7 +140,7 @@ class Model:
                 self._code.direct,
                 self.n_threads,
                 self._memory,
-                self._place,
+                self._code,
             )
 
     @property
@@ -367,8 +366,9 @@ class Place:
     def __init__(self, artifact: Artifact, code: _Code, n_threads: int, arena: Array) -> None:
         self.times = np.zeros(len(artifact.kernels) + 1, np.int64)
         self.table = np.zeros(artifact.n_bases + 2, np.uintp)
-        self.address = self.table.ctypes.data
-        self.job = code.job(self.address, len(artifact.kernels), n_threads)
+        address = self.table.ctypes.data
+        self.address = ctypes.c_void_p(address)
+        self.job = code.job(address, len(artifact.kernels), n_threads)
         self.barrier = aligned((_BARRIER_BYTES,), "uint8")
         team_at = self.job.address if self.job else self.barrier.ctypes.data
         self.table[[ARENA, CONSTANTS]] = arena.ctypes.data, artifact.constants.ctypes.data
@@ -390,33 +390,28 @@ class Memory:
         self.library = _library(artifact)
         self._artifact = artifact
         self._free = [Working(_arena(artifact))]
-        self._n_lent = self._n_returns = 0
-        self._most = self._most_before = 0
-        self._lock = threading.Lock()
-        forks().join(self)
+        self._n_spare, self._n_left = 0, _REMEMBERED
 
     def take(self) -> Working:
         """One that nobody else has. Raises ArtifactError without room for it."""
-        with self._lock:
-            self._n_lent += 1
-            self._most = max(self._most, self._n_lent)
-            if self._free:
-                return self._free.pop()
         try:
+            return self._free.pop()  # no other thread gets it: there is no lock to be forked
+        except IndexError:
             return Working(_arena(self._artifact))
-        except ArtifactError:
-            self._n_lent -= 1
-            raise
 
     def give_back(self, working: Working) -> None:
-        """For the next caller; freed where of late there were fewer callers at once."""
-        with self._lock:
-            self._n_lent -= 1
-            if self._n_lent + len(self._free) < max(self._most, self._most_before):
-                self._free.append(working)
-            self._n_returns += 1
-            if self._n_returns % _REMEMBERED == 0:
-                self._most_before, self._most = self._most, self._n_lent + 1
+        """For the next caller."""
+        if len(self._free) < self._n_spare:
+            self._n_spare = len(self._free)
+        self._n_left -= 1
+        if self._n_left < 0:
+            self._free_spare()
+        self._free.append(working)
+
+    def _free_spare(self) -> None:
+        """Forget those that no caller has needed for long."""
+        del self._free[: self._n_spare]
+        self._n_spare, self._n_left = len(self._free), _REMEMBERED
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[Working]:
@@ -426,11 +421,6 @@ class Memory:
             yield working
         finally:
             self.give_back(working)
-
-    def renew(self) -> None:
-        """Forget, in the child of a fork, the inferences of other threads."""
-        self._lock = threading.Lock()
-        self._n_lent = 0
 
 
 _Telling = Callable[[Mapping[str, Array]], object]

@@ -88,7 +88,7 @@ def test_working_memory_is_what_callers_at_once_need() -> None:
     for working in lent:
         model._memory.give_back(working)
     assert len(model._memory._free) == 5
-    for _ in range(3000):
+    for _ in range(4000):
         model.run({"x": x})
     assert len(model._memory._free) == 1, "what was not needed for long is freed"
 
