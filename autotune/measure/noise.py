@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autotune.machine import usable_cpus
+
 _PROC = Path("/proc")
 _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ, _STEAL = 0, 1, 2, 5, 6, 7
 _PPID, _UTIME, _CSTIME = 1, 11, 14
@@ -152,7 +154,7 @@ class NoiseWatch:
 def read_usage(proc: Path = _PROC, clock: Callable[[], float] = time.monotonic) -> Usage:
     """The usage until now; zeros where the system does not tell."""
     tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
-    cores = os.sched_getaffinity(0)
+    cores = usable_cpus()
     stats = _process_stats(proc)
     own = sum(stats[pid][_UTIME + k] for pid in _tree(stats, os.getpid()) for k in range(4))
     rows = _core_rows(proc, cores)
@@ -167,7 +169,7 @@ def read_usage(proc: Path = _PROC, clock: Callable[[], float] = time.monotonic) 
     )
 
 
-def _core_rows(proc: Path, cores: set[int]) -> list[list[int]]:
+def _core_rows(proc: Path, cores: frozenset[int]) -> list[list[int]]:
     """The counters of the cores that this process may use: user, nice, system, idle, …"""
     names = {f"cpu{core}" for core in cores}
     with contextlib.suppress(OSError, ValueError):
