@@ -16,12 +16,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.errors import UsageError
+
 Bytes = NDArray[np.uint8]
 
 CACHE_LINE = 64
 """Bytes that a cache moves at once."""
 
+SHARED, PRIVATE = MEMORIES = ("shared", "private")
+"""Where the constants of a network are: see `network.runtime.load`."""
+
 READ, WRITE, EXECUTE = mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC
+
+
+def require_memory(memory: str) -> None:
+    """Raise UsageError for a kind of memory that there is not."""
+    if memory not in MEMORIES:
+        raise UsageError(f"there is no memory '{memory}'", f"use one of: {', '.join(MEMORIES)}")
 
 
 @cache

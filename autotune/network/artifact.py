@@ -48,6 +48,7 @@ from autotune.network.container import (
 )
 from autotune.network.entry import PROFILE, RUN, entry_name
 from autotune.network.manifest import Json, joined, require_manifest, separated
+from autotune.pages import SHARED, require_memory
 from autotune.target import Target, missing_features
 from autotune.target.tiles import FEATURE, Permission, denial
 
@@ -57,9 +58,6 @@ VERSION = 6
 one with parts for ONNX Runtime (`networks`: see `hybrid`)."""
 
 _FIRST_VERSION = 2
-
-SHARED, PRIVATE = MEMORIES = ("shared", "private")
-"""Where constants are: see `runtime.load`."""
 
 _HERE = "compile the model on this machine"
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -281,12 +279,6 @@ class Artifact:
             raise ArtifactError(
                 f"there is no room for '{source}' in memory", "free some memory"
             ) from error
-
-
-def require_memory(memory: str) -> None:
-    """Raise UsageError for a kind of memory that there is not."""
-    if memory not in MEMORIES:
-        raise UsageError(f"there is no memory '{memory}'", f"use one of: {', '.join(MEMORIES)}")
 
 
 def write_file(

@@ -42,7 +42,6 @@ from autotune.network.arguments import (
     writable_in_place,
 )
 from autotune.network.artifact import (
-    SHARED,
     Artifact,
     Endpoint,
     KernelInfo,
@@ -53,6 +52,7 @@ from autotune.network.blocks import Blocks
 from autotune.network.direct_call import direct_call
 from autotune.network.direct_ir import DIRECT
 from autotune.network.entry import ARENA, CONSTANTS, KERNELS, PROFILE, RUN, entry_name
+from autotune.pages import SHARED
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -147,6 +147,15 @@ class Model:
     def variants(self) -> tuple[Model, ...]:
         """The model at each of its shapes; this one is the first of them."""
         return (self, *self._others)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in memory of constants, code and working memory, of all variants together.
+
+        Shared constants count as if nobody else had them.
+        """
+        code = len(self.artifact.image.data)
+        return int(self.artifact.constants.nbytes) + code + self._memory.n_bytes
 
     @property
     def input_info(self) -> tuple[Endpoint, ...]:
@@ -392,6 +401,11 @@ class Memory:
         self._free = [Working(_arena(artifact))]
         self._n_spare, self._n_left = 0, _REMEMBERED
 
+    @property
+    def n_bytes(self) -> int:
+        """Of all working memory that there is."""
+        return (self._n_lent + len(self._free)) * _arena_bytes(self._artifact)
+
     def take(self) -> Working:
         """One that nobody else has. Raises ArtifactError without room for it."""
         try:
@@ -474,8 +488,12 @@ def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in shapes.items())
 
 
+def _arena_bytes(artifact: Artifact) -> int:
+    return max(variant.arena_bytes for variant in artifact.variants)
+
+
 def _arena(artifact: Artifact) -> Array:
-    n_bytes = max(variant.arena_bytes for variant in artifact.variants)
+    n_bytes = _arena_bytes(artifact)
     try:
         return aligned((n_bytes,), "uint8")
     except (MemoryError, OverflowError) as error:

@@ -25,12 +25,13 @@ from autotune.ort.callbacks import Callback, CallbackThreads
 from autotune.ort.contest import OURS, Contest
 from autotune.ort.programs import Mode, Programs, Setting
 from autotune.ort.request import MOST_BYTES, Request, Run
+from autotune.ort.room import MOST_SHAPES, Room
 from autotune.ort.status import SessionStatus, status_of
+from autotune.pages import SHARED
 
 if TYPE_CHECKING:
     from autotune.api.bindings import Dims
 
-MOST_SHAPES = 16
 """Combinations of shapes that a session keeps in memory."""
 _LISTED = (list, tuple, int, float)
 _TENSOR = "tensor("
@@ -58,7 +59,9 @@ def accelerated(package: Any) -> type:
         is used if it fits (`model-best.jsonl`, `model.jsonl`). `threads`: instead of
         `intra_op_num_threads`. `dims`, `constants`, `precision`, `max_error`: as for `compile`.
         `cache`: keep what is compiled in the user's cache folder, up to `cache_bytes` for all
-        models. `most_shapes`: how many combinations of shapes stay compiled, at least 1.
+        models. `most_shapes`, `most_bytes`: how many combinations of shapes stay compiled, and how
+        large they are together (None: a fourth of the memory that this process may use); the least
+        recently used ones leave, the newest stays. `memory`: of constants, see `autotune.load`.
         `fallback=False`, or `operators`: the session that does without ONNX Runtime.
 
         Safe to use in several threads; it can be pickled (the path, or the bytes, not what was
@@ -92,13 +95,14 @@ def accelerated(package: Any) -> type:
             cache: bool = True,
             cache_bytes: int = MOST_BYTES,
             most_shapes: int = MOST_SHAPES,
+            most_bytes: int | None = None,
+            memory: str = SHARED,
             **others: Any,
         ) -> None:
-            setting = Setting(_mode(compile), cache_bytes if cache else None, most_shapes)
-            if most_shapes < 1 or cache_bytes < 0:
-                raise UsageError(
-                    "there is no room for a compiled model", "most_shapes is 1 or more"
-                )
+            room = Room.of(most_shapes, most_bytes, memory)
+            setting = Setting(_mode(compile), cache_bytes if cache else None, room)
+            if cache_bytes < 0:
+                raise UsageError("the cache has no room", "cache_bytes is 0 or more")
             if isinstance(path_or_bytes, bytearray | memoryview):
                 path_or_bytes = bytes(path_or_bytes)
             options = sess_options
@@ -109,6 +113,7 @@ def accelerated(package: Any) -> type:
                 "compile": compile, "log": log, "threads": threads, "dims": dims,
                 "constants": constants, "precision": precision, "max_error": max_error,
                 "cache": cache, "cache_bytes": cache_bytes, "most_shapes": most_shapes,
+                "most_bytes": most_bytes, "memory": memory,
             }  # fmt: skip
             self._saved = (path_or_bytes, options, providers, provider_options, named)
             asked = threads or (options.intra_op_num_threads if options is not None else 0)

@@ -28,6 +28,7 @@ from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.network.artifact import Artifact
 from autotune.ort.request import MOST_BYTES, Request
+from autotune.pages import SHARED
 from autotune.records.kept import kept_state, record_store
 from autotune.target import host_target
 
@@ -93,31 +94,35 @@ def _compiled(request: Request, path: Path, check: bool, note: Note, cache: bool
     ).artifact
 
 
-def cached_artifact(request: Request, store: Store | None, note: Note) -> Artifact:
+def cached_artifact(
+    request: Request, store: Store | None, note: Note, memory: str = SHARED
+) -> Artifact:
     """The artifact of `request`: from `store`, or compiled now, once for all threads and processes
-    that ask for it at the same time. Raises as `compiling.compile`.
+    that ask for it at the same time. `memory`: as for `Artifact.load`. Raises as
+    `compiling.compile`.
     """
     if store is None:
         return compiled(request, note, cache=False)
     key = key_of_request(request)
-    found = _kept(store, key)
+    found = _kept(store, key, memory)
     if found is not None:
         return found
     with store.locked(key):
-        found = _kept(store, key)  # by another, while this one waited
+        found = _kept(store, key, memory)  # by another, while this one waited
         if found is None:
-            found = compiled(request, note, cache=True)
+            made = compiled(request, note, cache=True)
             with suppress(OSError), store.writing(key) as file:  # else it is compiled again
-                found.write(file)
+                made.write(file)
+            found = _kept(store, key, memory) or made
         return found
 
 
-def _kept(store: Store, key: str) -> Artifact | None:
+def _kept(store: Store, key: str, memory: str) -> Artifact | None:
     path = store.find(key)
     if path is None:
         return None
     try:
-        return Artifact.load(path)
+        return Artifact.load(path, memory)
     except AutotuneError:  # damaged, or removed just now
         store.remove(key)
         return None

@@ -10,9 +10,9 @@ compilation.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -29,6 +29,7 @@ from autotune.network.runtime import Model, model_of
 from autotune.ort.cached import cached_artifact
 from autotune.ort.logs import names_shapes
 from autotune.ort.request import Request
+from autotune.ort.room import Room
 
 Key: TypeAlias = "tuple[tuple[int, ...], ...]"
 """Shapes of the open inputs, in their order."""
@@ -38,23 +39,24 @@ _ONNX_NAMES = {"float32": "float", "float64": "double"}
 
 
 class ModelsByShape:
-    """Models of `request`, ready to run; at most `most` of those that were not named before.
+    """Models of `request`, ready to run; there is `room` for those that were not named before.
 
     `is_found_log`: nobody has named the log of the request, so it is left out where it does not
     fit.
     """
 
     def __init__(
-        self, request: Request, interface: Interface, store: Store | None, most: int
+        self, request: Request, interface: Interface, store: Store | None, room: Room
     ) -> None:
         self._request = request
         self._store = store
-        self._most = most
+        self._room = room
         self._names = tuple(n for n in interface.open_inputs if n not in request.constants)
         self._open = {p.name: p for p in interface.inputs if p.name in self._names}
         self._inputs = tuple(port.name for port in interface.inputs)
         self._models: dict[Key, Model] = {}
-        self._extra: deque[Key] = deque()  # the least recently compiled first
+        self._extra: dict[Key, int] = {}  # when it was last called, of those not named before
+        self._calls = itertools.count()
         self._lock = threading.Lock()
         if request.dims or request.log or not self._names:
             self._compile_named()
@@ -64,9 +66,13 @@ class ModelsByShape:
     def at(self, feed: Mapping[str, Any]) -> Model:
         """The model for the shapes of these inputs. Raises as `compiling.compile`."""
         try:
-            return self._models[tuple([feed[name].shape for name in self._names])]
+            key = tuple([feed[name].shape for name in self._names])
+            found = self._models[key]
         except (KeyError, AttributeError, TypeError):
             return self._compiled(feed)
+        if key in self._extra:
+            self._extra[key] = next(self._calls)
+        return found
 
     def __iter__(self) -> Any:
         return iter(list(self._models.values()))
@@ -93,9 +99,12 @@ class ModelsByShape:
             LOGGER.info("compiling %s for %s", self._request.name, variant_text(shapes))
             model = self._at_shapes(shapes, example)
             self._models[key] = model
-            self._extra.append(key)
-            if len(self._extra) > self._most:
-                del self._models[self._extra.popleft()]
+            self._extra[key] = next(self._calls)
+            # a call may have noted a key that has just left
+            order = sorted(self._extra.keys() & self._models.keys(), key=self._extra.__getitem__)
+            n_leaving = self._room.leaving([self._models[at].n_bytes for at in order])
+            for at in order[:n_leaving]:
+                del self._extra[at], self._models[at]
             return model
 
     def _at_shapes(
@@ -112,7 +121,8 @@ class ModelsByShape:
             return self._model(request.without_log())
 
     def _model(self, request: Request) -> Model:
-        return model_of(cached_artifact(request, self._store, LOGGER.info), request.n_running)
+        artifact = cached_artifact(request, self._store, LOGGER.info, self._room.memory)
+        return model_of(artifact, request.n_running)
 
 
 def _array_of(feed: Mapping[str, Any], name: str) -> NDArray[Any]:

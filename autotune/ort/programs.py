@@ -27,6 +27,7 @@ from autotune.ort.background import background
 from autotune.ort.buckets import Extents, extents_of, padded, rounded_up, shapes_at
 from autotune.ort.contest import Contest
 from autotune.ort.request import ARTIFACT, FACTS, Facts, Failure, Feed, Job, Prepared, Request, Run
+from autotune.ort.room import Room
 
 if TYPE_CHECKING:
     from autotune.api.padding import Padding
@@ -71,6 +72,8 @@ class State(StrEnum):
 class Entry:
     """Calls of one shape. `values`: of the inputs that decide.
 
+    `n_bytes`: of memory, of what is compiled. `used`: how many networks had been adopted when it
+    was last seen to have been called, and how often until then; `left`: its contest's at that time.
     `extents`: of a bucket, which computes calls of smaller ones as well, by dimension; None of a
     shape that is compiled as it came.
     """
@@ -84,15 +87,18 @@ class Entry:
     run: Run | None = None
     contest: Contest | None = None
     extents: Extents | None = None
+    n_bytes: int = 0
+    used: tuple[int, int] = (0, 0)
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a session compiles. `store_bytes`: of the cache, None for none; `most_shapes`: kept."""
+    """How a session compiles. `store_bytes`: of the cache, None for none."""
 
     mode: Mode
     store_bytes: int | None
-    most_shapes: int
+    room: Room
 
 
 class Programs:
@@ -132,6 +138,7 @@ class Programs:
         self._example: Mapping[str, NDArray[Any]] | None = None
         self._lock = threading.RLock()
         self._is_warned = False
+        self._n_adopted = 0
 
     def start(self) -> None:
         """Begin: now where a session waits, beside it where it does not."""
@@ -381,7 +388,7 @@ class Programs:
         if not self._is_loaded(self._files):
             return self.give_up(_CHANGED)
         try:
-            loaded = _loaded(found, self.request.n_running)
+            loaded = _loaded(found, self.request.n_running, self.setting.room.memory)
         except AutotuneError as error:
             return self._leave(key, error.message)
         with self._lock:
@@ -392,6 +399,7 @@ class Programs:
                 if entry.extents is not None:
                     paddings = _paddings(found)
                     entry.run = padded(entry.run, paddings, entry.extents)
+                entry.n_bytes = loaded.n_bytes // len(loaded.variants)
                 entry.state = State.LOADED
         self._warn()
 
@@ -426,9 +434,28 @@ class Programs:
             self._runs[key] = entry.contest
             if not self._open and not self._deciding:
                 self._only = entry.contest
-            compiled = [at for at, known in self._entries.items() if known.contest is not None]
-            if len(compiled) > self.setting.most_shapes:
-                self._forget(self._entries.pop(compiled[0]).contest)
+            self._make_room(key)
+
+    def _make_room(self, newest: Key) -> None:
+        """Let the least recently used networks go, where there are too many or too large ones.
+
+        A call leaves no other trace than the count of its contest: what has been called since the
+        last look counts as used now, more often called later.
+        """
+        self._n_adopted += 1
+        compiled: list[tuple[Key, Entry]] = []
+        for at, entry in self._entries.items():
+            if entry.contest is None:
+                continue
+            compiled.append((at, entry))
+            left = entry.contest.left
+            if at == newest or left != entry.left:
+                entry.used, entry.left = (self._n_adopted, abs(left - entry.left)), left
+        compiled.sort(key=lambda pair: (pair[0] == newest, pair[1].used))
+        n_leaving = self.setting.room.leaving([entry.n_bytes for _, entry in compiled])
+        for at, entry in compiled[:n_leaving]:
+            del self._entries[at]
+            self._forget(entry.contest)
 
     def lose(self, contest: Contest) -> None:
         """Let ONNX Runtime answer what it has been faster at again and again."""
@@ -508,12 +535,12 @@ def _paddings(found: Prepared) -> list[Padding]:
     return [Padding.from_json(fields) for fields in found.paddings]
 
 
-def _loaded(found: Prepared, threads: int) -> Model:
+def _loaded(found: Prepared, threads: int, memory: str) -> Model:
     from autotune.network.artifact import Artifact
     from autotune.network.runtime import model_of
 
     try:
-        return model_of(Artifact.load(found.path), threads)
+        return model_of(Artifact.load(found.path, memory), threads)
     finally:
         if not found.is_kept:
             os.unlink(found.path)

@@ -41,11 +41,12 @@ from autotune.ort.options import (
 )
 from autotune.ort.preparing import with_log
 from autotune.ort.request import MOST_BYTES, Request
+from autotune.ort.room import MOST_SHAPES, Room
+from autotune.pages import SHARED
 
 _LISTED = (list, tuple, int, float)
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 """Of a session's options: where external data of a model are that is given as bytes."""
-MOST_SHAPES = 16
 """Combinations of shapes that a session keeps in memory, beside those that were named before."""
 
 
@@ -70,7 +71,10 @@ class InferenceSession:
     `intra_op_num_threads`; 0 or None: as in the log, else as many as are usable.
     `dims`, `constants`, `precision`, `max_error`, `operators`, `fallback`: as for `compile`.
     `cache`: keep what is compiled in the user's cache folder, up to `cache_bytes` for all models.
-    `most_shapes`: how many combinations of shapes are kept in memory, at least 1.
+    `most_shapes`, `most_bytes`: how many combinations of shapes are kept in memory, beside those
+    that were named, and how large they are together (None: a fourth of the memory that this
+    process may use); the least recently used ones leave, the newest stays. `memory`: of constants,
+    see `autotune.load`.
 
     Safe to use in several threads; it can be pickled (the path, or the bytes, not what was
     compiled). Raises as `compile`; see there.
@@ -95,6 +99,8 @@ class InferenceSession:
         cache: bool = True,
         cache_bytes: int = MOST_BYTES,
         most_shapes: int = MOST_SHAPES,
+        most_bytes: int | None = None,
+        memory: str = SHARED,
         disabled_optimizers: object = None,
     ) -> None:
         model = _source(path_or_bytes)
@@ -102,8 +108,9 @@ class InferenceSession:
         options.require_known()
         if isinstance(model, bytes):
             model = with_external_data(model, options.entries.get(_FOLDER_ENTRY) or ".")
-        if most_shapes < 1 or cache_bytes < 0:
-            raise UsageError("there is no room for a compiled model", "most_shapes is 1 or more")
+        room = Room.of(most_shapes, most_bytes, memory)
+        if cache_bytes < 0:
+            raise UsageError("the cache has no room", "cache_bytes is 0 or more")
         name = model.stem if isinstance(model, Path) else "model"
         request = Request(
             model,
@@ -118,7 +125,7 @@ class InferenceSession:
             fallback=fallback,
         )
         _note_providers(providers)
-        self._saved = (request, options, cache, cache_bytes, most_shapes)
+        self._saved = (request, options, cache, cache_bytes, room)
         self._open(*self._saved)
         if options.optimized_model_filepath:
             content = model if isinstance(model, bytes) else model.read_bytes()
@@ -130,7 +137,7 @@ class InferenceSession:
         options: SessionOptions,
         cache: bool,
         cache_bytes: int,
-        most_shapes: int,
+        room: Room,
     ) -> None:
         self._options = options
         self._model_path = str(request.model) if isinstance(request.model, Path) else None
@@ -144,7 +151,7 @@ class InferenceSession:
         store = artifact_store(cache_bytes) if cache else None
         self._constants = dict(request.constants)
         self._output_names = tuple(port.name for port in self._interface.outputs)
-        self._models = ModelsByShape(request, self._interface, store, most_shapes)
+        self._models = ModelsByShape(request, self._interface, store, room)
         self._bound = _extents(request.dims)
         self._threads = request.n_running
         self._is_plain = not self._constants

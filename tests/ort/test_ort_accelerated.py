@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,34 @@ def test_a_bucket_is_one_of_the_most_shapes_and_can_lose_all_its_calls(tmp_path:
         call(length)
     assert states() == ["onnxruntime"] * 2
     assert session.models() == ()
+
+
+def test_the_least_recently_called_network_leaves_for_want_of_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(dynamic_rows(), path)
+
+    def lengths(most_bytes: int, calls: Sequence[int]) -> list[int]:
+        """The shapes that are compiled in the end."""
+        session = Session(path, threads=1, compile="wait", most_bytes=most_bytes)
+        for n in calls:
+            x = np.ones((n, n), np.float32)
+            np.testing.assert_array_equal(session.run(None, {"x": x})[0], -x)
+        entries = session._programs.entries()
+        sizes.extend(entry.n_bytes for entry in entries if entry.contest is not None)
+        return [entry.shapes["x"][0] for entry in entries if entry.contest is not None]
+
+    sizes: list[int] = []
+    assert lengths(1 << 40, (5, 6, 7)) == [5, 6, 7]
+    assert min(sizes) > 0
+    assert lengths(1, (5, 6, 7)) == [7]
+    two = 2 * max(sizes) + min(sizes) // 2
+    assert lengths(two, (5, 6, 5, 5, 7)) == [5, 7]
+    assert lengths(two, (5, 6, 6, 7)) == [6, 7]
+
+
+def dynamic_rows() -> onnx.ModelProto:
+    """Of a dimension without a name, so that every extent is a shape of its own."""
+    return onnx.parser.parse_model(HEAD + "m (float[?,?] x) => (float[?,?] y) { y = Neg (x) }")
 
 
 def masked_attention() -> onnx.ModelProto:

@@ -214,14 +214,43 @@ def test_shapes_are_compiled_when_they_come_and_kept(
         assert np.array_equal(session.run(None, {"x": rows(n)})[0], -rows(n))
     assert compilations == [{"x": (1, 3)}, {"x": (2, 3)}]
     session.run(None, {"x": rows(5)})
-    assert len(session.models()) == 2  # that of the first shape has left the memory
-    session.run(None, {"x": rows(1)})  # and comes back from the cache
+    assert len(session.models()) == 2  # that of the second shape, called before, has left
+    session.run(None, {"x": rows(1)})
+    assert [m.input_info[0].shape for m in session.models()] == [(1, 3), (5, 3)]
+    session.run(None, {"x": rows(2)})  # it comes back from the cache
     assert len(compilations) == 3
     wrong: list[dict[str, Any]] = [{"x": rows(1)[0]}, {"x": ["a"]}, {"x": None}, {"z": rows(1)}]
     for feed in (*wrong, {"x": rows(1)[:, :2]}, {"x": rows(7).astype(float)}):
         with pytest.raises(UsageError):
             session.run(None, feed)
     assert len(compilations) == 3
+
+
+def test_the_bytes_of_all_shapes_are_bounded_and_the_newest_stays(
+    saved: Callable[[str], Path],
+) -> None:
+    path = saved(DYNAMIC)
+    session = session_of(path, most_bytes=1)
+    for n in (1, 2, 3):
+        assert np.array_equal(session.run(None, {"x": rows(n)})[0], -rows(n))
+        assert [m.input_info[0].shape for m in session.models()] == [(n, 3)]
+    size = session.models()[0].n_bytes
+    session = session_of(path, most_bytes=2 * size + size // 2, memory="private")
+    for n in (1, 2, 1, 3):
+        session.run(None, {"x": rows(n)})
+    assert [m.input_info[0].shape for m in session.models()] == [(1, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [({"most_bytes": 0}, "most_bytes is 1 or more"), ({"memory": "big"}, "shared, private")],
+)
+def test_no_room_is_refused(
+    saved: Callable[[str], Path], option: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        session_of(saved(DYNAMIC), **option)
+    assert reason in caught.value.hint
 
 
 def test_dimensions_that_are_named_are_compiled_at_once_into_one_artifact(
