@@ -61,18 +61,20 @@ class Functions:
 
     code: Code
     prepare: Callable[[int, int], int]
-    make: Callable[[int, int], int]
+    make: Callable[[int, int, int], int]
     leave: Callable[[int], int]
 
     @staticmethod
     def of(machine_code: Code) -> Functions:
         """Those of an artifact."""
-        kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-        prepare, make = (kind(machine_code.address(SYMBOLS + n)) for n in ("prepare", "make"))
-        # `leave` may wait, so it gives up the interpreter's lock: CFUNCTYPE does
-        leave = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
-        address = machine_code.address(f"{SYMBOLS}leave")
-        return Functions(machine_code, prepare, make, leave(address))
+
+        def function(name: str, n: int) -> Any:
+            # `leave` may wait: a CFUNCTYPE gives up the interpreter's lock
+            kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * n)
+            return kind(machine_code.address(SYMBOLS + name))
+
+        parts = function("prepare", 2), function("make", 3), function("leave", 1)
+        return Functions(machine_code, *parts)
 
 
 class Team:
@@ -123,11 +125,11 @@ class Team:
         """For another job; no thread may look at this one any more."""
         self._seats.append(seat)
 
-    @property
-    def n_missing(self) -> int:
-        """Threads that were wanted and could not be started."""
+    def n_missing(self, wanted: int) -> int:
+        """How many of the threads that were wanted could not be started."""
         words = (ctypes.c_int64 * (code.TEAM_BYTES // _WORD)).from_address(self.address)
-        return max(0, words[code.TRIED // _WORD] - words[code.STARTED // _WORD])
+        is_over = words[code.TRIED // _WORD] >= wanted  # else another caller starts them just now
+        return max(0, wanted - words[code.STARTED // _WORD]) if is_over else 0
 
     def renew(self) -> None:
         """In the child of a fork, where no thread has the lock."""
@@ -182,9 +184,9 @@ class Job:
         for at, value in words.items():
             self._words[at // _WORD] = value
         functions.prepare(self.address, kernels)
-        functions.make(of.address, self.address)
-        if of.n_missing:
-            warnings.warn(_MISSING.format(of.n_missing, n_shares), RuntimeWarning, stacklevel=2)
+        functions.make(of.address, self.address, n_shares - 1)
+        if n_missing := of.n_missing(n_shares - 1):
+            warnings.warn(_MISSING.format(n_missing, n_shares), RuntimeWarning, stacklevel=2)
         end = weakref.finalize(self, _close, of, functions, seat, self.memory)
         end.atexit = False
         forks().join(self)

@@ -142,9 +142,14 @@ def run(job: int) -> int:
     seat = load(job + SEAT)
     epoch = load(job + EPOCH) + 1
     store(job + EPOCH, epoch)
-    make(team, job)
+    make(team, job, load(job + WANTED))
     former = flush_denormals()
     callers = add(team + CALLERS, 1) + 1
+    if callers > 1:
+        several = callers * load(job + WANTED)
+        if several > load(team + CAPACITY) - 1:
+            several = load(team + CAPACITY) - 1
+        make(team, job, several)
     store(seat + SEAT_JOB, job)
     store_release(seat + SEAT_EPOCH, epoch)
     offer = offered(team, job, seat)
@@ -395,12 +400,11 @@ def seated(job: int, rank: int, epoch: int) -> int:
     return 0
 
 
-def make(team: int, job: int) -> int:
+def make(team: int, job: int, wanted: int) -> int:
     """Start the threads that a job wants and the team has not. It does with those that start."""
-    if load(team + TRIED) >= load(job + WANTED) or compare_exchange(team + MAKING, 0, 1):
+    if load(team + TRIED) >= wanted or compare_exchange(team + MAKING, 0, 1):
         return 0
     settings = load(job + SETTINGS)
-    wanted = load(job + WANTED)
     store(team + MASK_BYTES, load(settings + SET_MASK_BYTES))
     k = 0
     while k < load(settings + SET_MASK_BYTES):
