@@ -403,8 +403,8 @@ class Memory:
 
     @property
     def n_bytes(self) -> int:
-        """Of all working memory that there is."""
-        return (self._n_lent + len(self._free)) * _arena_bytes(self._artifact)
+        """Of the working memory that waits for callers; of one caller at least."""
+        return max(1, len(self._free)) * _arena_bytes(self._artifact)
 
     def take(self) -> Working:
         """One that nobody else has. Raises ArtifactError without room for it."""
