@@ -237,12 +237,38 @@ def _point(e: Expr, env: Env, values: Env) -> Array:
             return _widen(_point(a, env, values).astype(DTYPES[dtype].numpy))
         case Load(tensor=tensor, indices=indices):
             array = values[tensor.name]
+            view = _view(array, indices, env)
+            if view is not None:
+                return view
             at = [_point(i, env, values) for i in indices]
             # an index that a Select guards may lie outside: clip it, its value is not used
             clipped = [np.clip(i, 0, n - 1) for i, n in zip(at, array.shape, strict=True)]
             return cast("Array", array[tuple(clipped)])
         case Reduce():
             raise ValueError("a reduction may only be the whole body of a computation")
+
+
+def _view(array: Array, indices: Sequence[Expr], env: Env) -> Array | None:
+    """The elements that plain axes and numbers pick, without copying; None for other indices."""
+    at: list[int | slice] = []
+    places: list[int] = []  # of the axes in the result
+    n_axes = max((env[i.name].ndim for i in indices if isinstance(i, Var)), default=0)
+    for index, extent in zip(indices, array.shape, strict=True):
+        match index:
+            case Const(value=int() as value) if 0 <= value < extent:
+                at.append(value)
+            case Var(name=name) if env[name].size == 1 and 0 <= env[name].item() < extent:
+                at.append(env[name].item())
+            case Var(name=name) if 1 < env[name].size <= extent and env[name].ndim == n_axes:
+                at.append(slice(env[name].size))
+                places.append(int(np.argmax(env[name].shape)))
+            case _:
+                return None
+    if len(set(places)) < len(places):
+        return None
+    order = [int(n) for n in np.argsort(places)]
+    wide = [slice(None) if n in places else None for n in range(n_axes)]
+    return array[tuple(at)].transpose(order)[tuple(wide)]
 
 
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
