@@ -11,6 +11,7 @@ import pytest
 from autotune.cache import Store
 from autotune.cli.main import run
 from autotune.graph.network import build_network
+from autotune.graph.reader import onnx_reader
 from autotune.measure.cached_map import cached_map
 from autotune.ort.cached import key_of_request
 from autotune.ort.request import Request
@@ -24,7 +25,8 @@ from tests.cli.conftest import mlp
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder."""
+    """An empty cache folder; hashes of files are kept at once, however new the files are."""
+    monkeypatch.setattr(onnx_reader, "_SETTLED_S", -1.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "autotune"
 
