@@ -1,7 +1,7 @@
 """⑤ The threads of this process that help callers, and what a caller needs to be helped.
 
     job = Job(team(), functions, n_kernels=60, n_shares=2, table=address)
-    # machine code then calls `autotune_team_run(job.address)`
+    # machine code then calls `autotune_team1_run(job.address)`
 
 There is one team in a process, for all models. It starts threads when an inference first asks for
 them, and again in the child of a fork. What they do is in `team_code`.
@@ -28,7 +28,9 @@ from autotune.machine import usable_cpus
 from autotune.threads import usable_threads
 from autotune.topology import Topology, current_cpu, near, read_topology
 
-SYMBOLS = "autotune_team_"
+VERSION = 1
+"""Of the team's memory (`team_code`), which the code of several artifacts works on."""
+SYMBOLS = f"autotune_team{VERSION}_"
 """What the names of the team's functions begin with."""
 EXPORTED = ("run", "run_alone", "profile", "prepare", "make", "leave", "assist")
 

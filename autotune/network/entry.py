@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from autotune.codegen.team import SYMBOLS
 from autotune.network.direct_ir import direct_ir
 from autotune.target import Target
 from autotune.target.isa import Isa
@@ -81,7 +82,9 @@ def entry_ir(launches: Sequence[Launch], n_bases: int, triple: str, isa: Isa) ->
             *_alone(launches, n_bases),
             *(line for n, x in enumerate(launches) for line in _part(n, x, n_bases)),
             _kernels(launches),
-            _MAIN.format(run=RUN, profile=PROFILE, job=8 * n_bases, times=8 * (n_bases + 1)),
+            _MAIN.format(
+                run=RUN, profile=PROFILE, team=SYMBOLS, job=8 * n_bases, times=8 * (n_bases + 1)
+            ),
             direct_ir(),
         ]
     )
@@ -136,10 +139,16 @@ def _call(n: int, launch: Launch, begin: str, end: str) -> Iterator[str]:
     yield f'  call void @"{launch.symbol}"({"".join(arguments)}i64 {begin}, i64 {end})'
 
 
-_DECLARATIONS = """declare i64 @autotune_team_run(i64)
-declare i64 @autotune_team_run_alone(i64, i64)
-declare i64 @autotune_team_profile(i64, i64)
+_DECLARATIONS = f"""declare i64 @{SYMBOLS}run(i64)
+declare i64 @{SYMBOLS}run_alone(i64, i64)
+declare i64 @{SYMBOLS}profile(i64, i64)
 """
+
+
+def _main(n_bases: int) -> str:
+    at = {"job": 8 * n_bases, "times": 8 * (n_bases + 1)}
+    return _MAIN.format(run=RUN, profile=PROFILE, team=SYMBOLS, **at)
+
 
 _MAIN = """define void @{run}(ptr %table, i64 %n_threads) {{
   %job_at = getelementptr i8, ptr %table, i64 {job}
@@ -148,10 +157,10 @@ _MAIN = """define void @{run}(ptr %table, i64 %n_threads) {{
   br i1 %one, label %alone, label %team
 alone:
   %code = ptrtoint ptr @alone to i64
-  %r0 = call i64 @autotune_team_run_alone(i64 %job, i64 %code)
+  %r0 = call i64 @{team}run_alone(i64 %job, i64 %code)
   ret void
 team:
-  %r1 = call i64 @autotune_team_run(i64 %job)
+  %r1 = call i64 @{team}run(i64 %job)
   ret void
 }}
 define void @{profile}(ptr %table, i64 %n_threads) {{
@@ -159,6 +168,6 @@ define void @{profile}(ptr %table, i64 %n_threads) {{
   %job = load i64, ptr %job_at
   %times_at = getelementptr i8, ptr %table, i64 {times}
   %times = load i64, ptr %times_at
-  %r = call i64 @autotune_team_profile(i64 %job, i64 %times)
+  %r = call i64 @{team}profile(i64 %job, i64 %times)
   ret void
 }}"""

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autotune.errors import ArtifactError
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
 from autotune.search.defaults import default_steps
@@ -98,6 +99,7 @@ def test_threads_that_cannot_be_started_are_named_and_done_without() -> None:
 import sys, warnings, resource
 sys.path.insert(0, {str(ROOT)!r})
 import numpy as np
+from autotune.errors import ArtifactError
 from autotune.network.compiler import compile_network
 from autotune.network.runtime import Model, random_inputs
 from autotune.search.defaults import default_steps
@@ -121,3 +123,11 @@ print(*[w.message for w in said], sep="\\n")
     (line,) = done.stdout.splitlines()
     assert line.startswith("autotune: 2 of 3 threads cannot be started")
     assert "ulimit -u" in line
+
+
+def test_code_for_another_team_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = reversing(2)
+    monkeypatch.setattr("autotune.network.runtime.SYMBOLS", "autotune_team0_")
+    with pytest.raises(ArtifactError, match="threads of this version") as caught:
+        Model(artifact)
+    assert caught.value.hint == "compile the model again"
