@@ -87,6 +87,7 @@ RUN_BYTES = 48
 MOST_PARTS = 16
 COUNT_BITS = 16
 COUNT_MASK = 65535
+KERNELS_PATIENCE = 5
 PAUSES_TIMED = 200
 GREETINGS = 6
 FALLS_ASLEEP = 10000
@@ -324,7 +325,7 @@ def is_done(job: int, at: int, epoch: int) -> int:
             return 0
         if found == epoch and seen & COUNT_MASK >= all_parts:
             return 1
-        if spins < load(load(job + TEAM) + SPINS):
+        if spins < KERNELS_PATIENCE * load(load(job + TEAM) + SPINS):
             spins += 1
             pause()
         else:
