@@ -334,7 +334,7 @@ class _Code:
 
     def __init__(self, library: Library, number: int) -> None:
         self.library, self._number = library, number
-        self.is_former = any(name.startswith("GOMP_") for name in library.image.imports)
+        self.is_former = not library.has(entry_name(KERNELS, number))
         if not self.is_former and not library.has(f"{SYMBOLS}run"):
             raise ArtifactError(
                 "the threads of this version of autotune are not those that the code was made for",
