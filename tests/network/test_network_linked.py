@@ -61,7 +61,7 @@ class LlvmLibrary(Llvm):
     """What a model needs of a library, by LLVM; there is one entry, of number 0."""
 
     def has(self, symbol: str) -> bool:
-        return bool(super().address(symbol))
+        return bool(self.address(symbol))
 
     def address(self, symbol: str) -> int:
         return super().address(symbol.removesuffix(".0"))
