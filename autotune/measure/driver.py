@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.compile import assemble
-from autotune.codegen.gang import Gang
+from autotune.codegen.gang import gang
 from autotune.codegen.jit import Library
 from autotune.errors import CodegenError
 from autotune.measure.driver_ir import driver_ir
@@ -107,7 +107,7 @@ class Driver:
         feature = next(f for f in flushes if llvm.get_host_cpu_features().get(f))
         text = driver_ir(target, MAX_BUFFERS, flushes[feature])
         self._library = Library([assemble(text, target, f",+{feature}")])
-        self._gang = Gang(target, n_threads)
+        self._gang = gang(target, n_threads)
         self._barrier = np.zeros(4 * CACHE_LINE, np.uint64)
         self._overhead_ns = 0.0
         empty = self.plan([], [], np.zeros(0, np.uint8))

@@ -1,8 +1,9 @@
 """⑩ Core-to-core latency: round trip of a cache line between two threads.
 
-Every barrier of a network costs at least one round trip: a few hundred ns between two idle cores of
-one socket, more across sockets, tens of µs when the cores are oversubscribed. A virtual machine
-does not report its topology, so a latency on several threads is reported with this figure.
+A kernel that waits for another thread waits for one round trip at least: a few hundred ns between
+two idle cores of one socket, more across sockets, tens of µs when the cores are oversubscribed. A
+virtual machine does not report its topology, so a latency on several threads is reported with this
+figure.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from autotune.codegen.compile import assemble
-from autotune.codegen.gang import Gang
+from autotune.codegen.gang import gang
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.target import Target
@@ -33,7 +34,7 @@ class CoreLatency:
         self._n_threads = n_threads
         self._clock = clock
         self._library = Library([assemble(_IR, target)])
-        self._gang = Gang(target, n_threads)
+        self._gang = gang(target, n_threads)
         self._words = aligned((_WORDS_BYTES,), "uint8")
 
     def measure(self) -> float | None:

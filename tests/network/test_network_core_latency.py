@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
+import os
 
 import pytest
 
 from autotune.network.core_latency import CoreLatency
 from autotune.target import host_target
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize("n_threads", [2, 3])
@@ -29,3 +27,11 @@ def test_slow_trips_are_few() -> None:
     way = CoreLatency(host_target(), 2, lambda: next(seconds))
     assert way.measure() == 10.0 / 500
     assert next(seconds) == 40.0  # before, around one block, and at the look at the limit
+
+
+def test_whoever_measures_shares_the_threads() -> None:
+    CoreLatency(host_target(), 2).measure()
+    before = len(os.listdir("/proc/self/task"))
+    for _ in range(5):
+        assert CoreLatency(host_target(), 2).measure()
+    assert len(os.listdir("/proc/self/task")) == before
