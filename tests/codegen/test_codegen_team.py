@@ -38,7 +38,7 @@ class Callers:
         self.pending: dict[tuple[int, int], dict[int, int]] = {}
         write = self.machine.memory.__setitem__
         write(SETTINGS + code.SET_CAPACITY, self.capacity)
-        write(SETTINGS + code.SET_PATIENCE, draw.choice([1, 1, 30]))
+        write(SETTINGS + code.SET_PATIENCE, draw.choice([20, 20, 600]))
         write(SETTINGS + code.SET_PART, 1)
         self.machine.memory[SETTINGS + code.SET_ASSIST] = self.functions["assist"]
         for caller in range(self.n_callers):
