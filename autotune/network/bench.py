@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ BLOCK_S = 0.15
 PAUSE_S = 0.03
 
 Array = NDArray[Any]
+T = TypeVar("T", bound="TimingLike")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -83,16 +84,54 @@ class Timing:
         return data
 
 
+class TimingLike(Protocol):
+    """What was measured of one side."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--format json`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class BenchResult:
+class Comparison(Generic[T]):
+    """What was measured of the compiled model and of each requested baseline, by name."""
+
+    autotune: T
+    baselines: Mapping[str, T] = field(default_factory=dict)
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Our seconds over each baseline's: below 1 we are faster."""
+        raise NotImplementedError
+
+    @property
+    def best(self) -> str | None:
+        """The fastest baseline."""
+        return max(self.ratios, key=self.ratios.__getitem__, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """`ratios` to the best baseline: below 1 we are faster than all."""
+        return max(self.ratios.values(), default=None)
+
+    def sides_json(self) -> dict[str, Any]:
+        """All sides and `ratio`; `ratios` where there are several."""
+        data: dict[str, Any] = {"autotune": self.autotune.to_json(), "onnxruntime": None}
+        data |= {name: timing.to_json() for name, timing in self.baselines.items()}
+        data["ratio"] = self.ratio
+        if len(self.baselines) > 1:
+            data["ratios"] = self.ratios
+        return data
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BenchResult(Comparison[Timing]):
     """Timings of the compiled model and of each requested baseline, by name.
 
     `round_trip_s`: of a cache line between two of the threads, all along; None for one thread.
     `noise`: activity of co-tenants; None on a quiet machine or when it was not watched.
     """
 
-    autotune: Timing
-    baselines: Mapping[str, Timing] = field(default_factory=dict)
     round_trip_s: float | None = None
     noise: Noise | None = None
 
@@ -100,16 +139,6 @@ class BenchResult:
     def ratios(self) -> dict[str, float]:
         """Our median over each baseline's: below 1 we are faster."""
         return {name: self.autotune.median_s / t.median_s for name, t in self.baselines.items()}
-
-    @property
-    def best(self) -> str | None:
-        """The baseline with the smallest median."""
-        return max(self.ratios, key=self.ratios.__getitem__, default=None)
-
-    @property
-    def ratio(self) -> float | None:
-        """Our median over the best baseline's: below 1 we are faster than all."""
-        return max(self.ratios.values(), default=None)
 
     def __repr__(self) -> str:
         sides = {"autotune": self.autotune, **self.baselines}
@@ -124,11 +153,7 @@ class BenchResult:
         while `ratio` is to the best of them. On several threads there is `round_trip_s`.
         `noise` is null where nothing disturbed.
         """
-        data: dict[str, Any] = {"autotune": self.autotune.to_json(), "onnxruntime": None}
-        data |= {name: timing.to_json() for name, timing in self.baselines.items()}
-        data["ratio"] = self.ratio
-        if len(self.baselines) > 1:
-            data["ratios"] = self.ratios
+        data = self.sides_json()
         if self.round_trip_s is not None:
             data["round_trip_s"] = self.round_trip_s
         data["noise"] = None if self.noise is None else self.noise.to_json()

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from autotune.brief import cut
 from autotune.errors import UsageError
 from autotune.measure.noise import Noise, Usage, judge
 from autotune.network.baselines import Runner
-from autotune.network.bench import PAUSE_S, error_of, percentile
+from autotune.network.bench import PAUSE_S, Comparison, error_of, percentile
 from autotune.network.runtime import Model, random_inputs
 from autotune.units import format_seconds
 
@@ -80,30 +80,18 @@ class CallersTiming:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CallersResult:
+class CallersResult(Comparison[CallersTiming]):
     """What `n_callers` callers get of the compiled model and of each baseline, by name.
 
     `noise`: activity of co-tenants; None on a quiet machine or when it was not watched.
     """
 
-    autotune: CallersTiming
-    baselines: Mapping[str, CallersTiming] = field(default_factory=dict)
     noise: Noise | None = None
 
     @property
     def ratios(self) -> dict[str, float]:
         """Our seconds per inference over each baseline's: below 1 we compute more."""
         return {name: t.per_s / self.autotune.per_s for name, t in self.baselines.items()}
-
-    @property
-    def best(self) -> str | None:
-        """The baseline with the most inferences per second."""
-        return max(self.ratios, key=self.ratios.__getitem__, default=None)
-
-    @property
-    def ratio(self) -> float | None:
-        """`ratios` to the best baseline: below 1 we compute more than all."""
-        return max(self.ratios.values(), default=None)
 
     def __repr__(self) -> str:
         sides = {"autotune": self.autotune, **self.baselines}
@@ -112,12 +100,7 @@ class CallersResult:
 
     def to_json(self) -> dict[str, Any]:
         """`{"callers": n, …}`, further as `BenchResult.to_json`."""
-        data: dict[str, Any] = {"callers": self.autotune.n_callers}
-        data |= {"autotune": self.autotune.to_json(), "onnxruntime": None}
-        data |= {name: timing.to_json() for name, timing in self.baselines.items()}
-        data["ratio"] = self.ratio
-        if len(self.baselines) > 1:
-            data["ratios"] = self.ratios
+        data: dict[str, Any] = {"callers": self.autotune.n_callers, **self.sides_json()}
         data["noise"] = None if self.noise is None else self.noise.to_json()
         return data
 
