@@ -1,6 +1,6 @@
-"""⑤ The barrier of all generated parallel code, as LLVM assembly.
+"""⑤ The barrier at which all threads of the measuring driver meet, as LLVM assembly.
 
-The measuring driver and compiled networks use the same barrier.
+Networks have none: see `team_code`.
 """
 
 from __future__ import annotations

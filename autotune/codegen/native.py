@@ -146,24 +146,14 @@ _COMPARED = {
     ast.GtE: "sge",
 }
 _OPERATIONS = {
-    "load": 1,
-    "load_acquire": 1,
-    "load_sequential": 1,
-    "store": 2,
-    "store_release": 2,
-    "add": 2,
-    "compare_exchange": 3,
-    "pause": 0,
-    "give_way": 0,
-    "sleep_while": 2,
-    "wake": 2,
-    "invoke": 4,
-    "start_thread": 2,
-    "bind_thread": 2,
-    "flush_denormals": 0,
-    "restore_denormals": 1,
-    "nanoseconds": 0,
+    operation.__name__: operation.__code__.co_argcount
+    for operation in (
+        *(load, load_acquire, load_sequential, store, store_release, add, compare_exchange),
+        *(pause, give_way, sleep_while, wake, invoke, start_thread, bind_thread),
+        *(flush_denormals, restore_denormals, nanoseconds),
+    )
 }
+"""Numbers of parameters."""
 
 
 @dataclass

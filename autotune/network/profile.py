@@ -2,7 +2,7 @@
 
 Whole inferences and profiled ones take turns one by one: both are ours and run on the same threads,
 so neither disturbs the other, and whatever else happens on the machine happens to both. Profiled
-inferences have a barrier after every kernel, also where the network needs none.
+inferences wait for all threads after every kernel, also where the network does not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WARM_UPS = 3
 class TaskTime:
     """All calls of one task in one inference, in seconds.
 
-    `time_s`: in the network, with the barriers; `alone_s`: as many calls at the latency that tuning
+    `time_s`: in the network, kernel by kernel; `alone_s`: as many calls at the latency that tuning
     measured, None where that is not known for this number of threads.
     """
 
