@@ -22,6 +22,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from autotune import rules as rules
     from autotune import te as te
@@ -60,8 +62,8 @@ if TYPE_CHECKING:
     from autotune.graph.network import chosen as chosen
     from autotune.graph.reader.interface import ModelMetadata as ModelMetadata
     from autotune.network.compiler import compile_network as compile_network
+    from autotune.network.loading import load as load
     from autotune.network.runtime import Model as Model
-    from autotune.network.runtime import load as load
     from autotune.ort.binding import IOBinding as IOBinding
     from autotune.ort.binding import OrtValue as OrtValue
     from autotune.ort.options import ExecutionMode as ExecutionMode
@@ -89,7 +91,6 @@ if TYPE_CHECKING:
     from autotune.search.defaults import default_steps as default_steps
     from autotune.target import host_target as host_target
 
-__version__ = "0.1.0"
 __path__.append(str(Path(__file__).with_name("ort") / "submodules"))  # `capi`, as onnxruntime has
 
 _ERRORS = (
@@ -135,7 +136,7 @@ _LAZY |= {
     "compile_network": "autotune.network.compiler",
     "default_steps": "autotune.search.defaults",
     "host_target": "autotune.target",
-    "load": "autotune.network.runtime",
+    "load": "autotune.network.loading",
     "read_log": "autotune.records",
 }
 __all__ = [
@@ -211,7 +212,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_LAZY[name]), name)
     if not name.startswith("_"):
         with suppress(AttributeError):
-            return import_module("autotune.ort").attribute(name, "autotune")
+            return import_module("autotune.ort.names").attribute(name, "autotune")
     raise AttributeError(f"module 'autotune' has no attribute '{name}'")
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from autotune.errors import AutotuneError
+from autotune.version import __version__
 
 _DIGEST_BYTES = 32
 _SUFFIX, _PENDING, _LOCK = ".entry", ".tmp", ".lock"
@@ -60,8 +61,6 @@ def key_of(*parts: str | bytes) -> str:
 @cache
 def package_key() -> str:
     """This version of the package; another one while its files are being changed."""
-    from autotune import __version__  # which imports this module
-
     root = Path(__file__).parent
     stats = ((path, path.stat()) for path in sorted(root.rglob("*.py")))
     lines = [f"{path.relative_to(root)} {s.st_size} {s.st_mtime_ns}" for path, s in stats]

@@ -168,7 +168,7 @@ def _calls(side: Side, folder: Path) -> list[Call]:
     with np.load(folder / "inputs.npz") as file:
         inputs = dict(file)
     if side.runtime == "autotune":
-        from autotune.network.runtime import load
+        from autotune.network.loading import load
 
         model = load(folder / "model.atn", side.threads)
         return [partial(model.run, inputs)] * (side.callers or 1)

@@ -167,8 +167,8 @@ def _serve(name: str, is_ours: bool) -> None:
     sessions: list[Any] = []
     if is_ours:
         import autotune
-        from autotune.ort import installed
         from autotune.ort.accelerated import accelerated
+        from autotune.ort.names import installed
 
         autotune.install()
         _noted(accelerated(installed()), sessions)

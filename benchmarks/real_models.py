@@ -29,7 +29,7 @@ from autotune.errors import AutotuneError
 from autotune.network.artifact import Artifact
 from autotune.network.baselines import Runner, onnxruntime_runner
 from autotune.network.hybrid import HybridArtifact, leaves
-from autotune.network.runtime import model_of
+from autotune.network.loading import model_of
 from benchmarks import exports, real_inputs
 
 FILE = Path(__file__).parents[1] / "docs" / "results" / "real_models.csv"

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from autotune.api.compiling import compile as compile_model
 from autotune.errors import AutotuneError
-from autotune.network.runtime import Model, model_of
+from autotune.network.loading import model_of
+from autotune.network.runtime import Model
 from benchmarks.outcomes import Case, Outcome, Tell, judge
 
 Array = NDArray[Any]

@@ -24,8 +24,9 @@ from autotune.network.baselines import (
 )
 from autotune.network.bench import BenchResult
 from autotune.network.callers import CallersResult, bench_callers, require_callers
+from autotune.network.loading import load, model_of
 from autotune.network.oracles import Original
-from autotune.network.runtime import Model, load, model_of
+from autotune.network.runtime import Model
 from autotune.records import best_for, read_log
 
 

@@ -47,8 +47,8 @@ from autotune.network.check import check_model
 from autotune.network.compiler import compile_variants
 from autotune.network.experience import Experience
 from autotune.network.hybrid import hybrid_artifact
+from autotune.network.loading import model_of
 from autotune.network.oracles import Original
-from autotune.network.runtime import model_of
 from autotune.records import Header, Log, read_log
 from autotune.records.kept import record_store
 from autotune.target import parse_target, runs_here

@@ -23,8 +23,8 @@ from autotune.graph.samples import PROOF_EXTENTS, sample_axes
 from autotune.network.accuracy import Report
 from autotune.network.artifact import Artifact, Split
 from autotune.network.check import check_model
+from autotune.network.loading import model_of
 from autotune.network.oracles import Original
-from autotune.network.runtime import model_of
 from autotune.wording import arguments
 
 

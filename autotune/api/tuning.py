@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from autotune import __version__
 from autotune.api.bindings import Variant
 from autotune.api.rules import rules_of
 from autotune.api.warm import Note, warm_start
@@ -67,6 +66,7 @@ from autotune.tuner import (
     dots_of,
 )
 from autotune.tuner.bound import bytes_read
+from autotune.version import __version__
 
 _LIBRARIES = ("llvmlite", "lightgbm", "numpy", "onnx")
 _COPIES = 3

@@ -67,7 +67,7 @@ def command(
     A model that was compiled for several shapes is measured at each of them.
     """
     from autotune.api.benching import bench
-    from autotune.network.runtime import load
+    from autotune.network.loading import load
 
     names = tuple(dict.fromkeys(name for part in against for name in part))
     if per_task and names:

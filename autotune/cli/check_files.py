@@ -15,7 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from autotune.cli.run import read_inputs
+from autotune.cli.arrays import read_inputs
 from autotune.errors import UsageError
 from autotune.graph.network import Port
 from autotune.network.artifact import Endpoint

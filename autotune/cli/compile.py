@@ -217,7 +217,7 @@ def _compile_workload(
     style: str,
 ) -> None:
     from autotune.api.workloads import compile_task
-    from autotune.cli.run import read_array
+    from autotune.cli.arrays import read_array
 
     path = output or Path(f"{task.name}.atn")
     require_place(path, inputs=[p for p in (log_path, constants) if p])

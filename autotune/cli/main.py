@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import click
 
-from autotune import __version__
 from autotune.cli.console import STDOUT_HINT, State, debug_option, put, say_error
 from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.cli.wording import option
 from autotune.errors import AutotuneError, DynamicShape, ExitCode
+from autotune.version import __version__
 
 # Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
 _COMMANDS = {

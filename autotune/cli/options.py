@@ -317,7 +317,7 @@ def dims_of(pairs: Iterable[tuple[str, dict[int, float]]]) -> dict[str, dict[int
 def constants_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Values of constant inputs by name; files are read. Raises UsageError."""
     from autotune.api.bindings import arrays_of
-    from autotune.cli.run import read_array
+    from autotune.cli.arrays import read_array
 
     constants: dict[str, Any] = {}
     for name, value in pairs:

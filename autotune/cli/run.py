@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import os
-import zipfile
-import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.cli.arrays import Arrays, n_elements, read_inputs, write_npz
 from autotune.cli.console import columns, debug_option, put, put_path, say, say_note
 from autotune.cli.models import say_random_weights
 from autotune.cli.options import FILE, THREADS, NamedFile
-from autotune.dtypes import SMALL_TYPES
-from autotune.errors import UsageError
-from autotune.files import open_input, replacing, require_place
-from autotune.units import format_bytes
+from autotune.files import require_place
 
 if TYPE_CHECKING:
-    from autotune.network.artifact import Endpoint
     from autotune.network.runtime import Model
-
-Arrays = dict[str, NDArray[Any]]
-
-_WIDEST_BYTES = 16  # of an element, of whatever dtype
-_SLACK_BYTES = 1 << 20
-_MOST_BYTES = 16 << 30
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError)
-"""What reading a damaged, encrypted or unusual archive raises."""
 
 
 @click.command("run")
@@ -54,7 +39,7 @@ def command(
     Without --input, runs on random numbers. Without -o, prints what the outputs look like.
     """
     from autotune.network.differences import flat_outputs
-    from autotune.network.runtime import load
+    from autotune.network.loading import load
 
     if output is not None:
         require_place(output, inputs=[artifact, *(path for _, path in files)])
@@ -77,108 +62,11 @@ def command(
 def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
     if files:
         ports = (variant.input_info for variant in model.variants)
-        return read_inputs(max(ports, key=_n_elements), files)
+        return read_inputs(max(ports, key=n_elements), files)
     from autotune.network.runtime import random_inputs
 
     say_note("no --input: running on random numbers")
     return random_inputs(model.input_info)
-
-
-def _n_elements(ports: tuple[Endpoint, ...]) -> int:
-    return sum(math.prod(end.shape) for end in ports)
-
-
-def read_inputs(
-    ports: tuple[Endpoint, ...],
-    files: tuple[tuple[str, Path], ...],
-    option: str = "--input",
-    n_most: int = 1,
-) -> Arrays:
-    """Arrays from files by name, cast to no other dtype: `runtime.require_inputs` checks them.
-
-    `n_most`: inferences that a file may hold.
-    """
-    arrays: Arrays = {}
-    names = [end.name for end in ports]
-    elements = _n_elements(ports)
-    for name, path in files:
-        most_bytes = n_most * (_WIDEST_BYTES * elements + _SLACK_BYTES)
-        loaded = read_array(path, min(most_bytes, _MOST_BYTES))
-        if isinstance(loaded, dict):
-            arrays |= loaded
-        elif name or len(names) == 1:
-            arrays[name or names[0]] = loaded
-        else:
-            raise UsageError(
-                f"which input is {path}?",
-                f"write {option} NAME={path}; inputs: {', '.join(names)}",
-            )
-    return {name: with_dtype(array, ports, name) for name, array in arrays.items()}
-
-
-def with_dtype(array: NDArray[Any], ports: tuple[Endpoint, ...], name: str) -> NDArray[Any]:
-    """`array`, whose dtype a file has lost if it is none of NumPy's: it says bytes of anything."""
-    port = next((p for p in ports if p.name == name), None)
-    if port is None or array.dtype.kind != "V" or array.dtype.names:
-        return array
-    known = port.numpy_dtype
-    is_foreign = known.kind == "V" or known.name in SMALL_TYPES
-    return array.view(known) if is_foreign and known.itemsize == array.itemsize else array
-
-
-def read_array(path: Path, most_bytes: int = _MOST_BYTES) -> NDArray[Any] | Arrays:
-    """The array of an .npy file, or the arrays of an .npz file by name.
-
-    Raises UsageError for any other file, and for arrays of more than `most_bytes`.
-    """
-    with open_input(path) as file:
-        try:
-            _require_size(path, _unpacked_bytes(file, path), most_bytes)
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded
-            with loaded:
-                return {name: loaded[name] for name in loaded.files}
-        except (OSError, ValueError, EOFError, MemoryError, *_ZIP_ERRORS) as error:
-            reason = str(error).splitlines() or [type(error).__name__]
-            raise UsageError(
-                f"{path} is no NumPy array: {reason[0]}", "write it with numpy.save"
-            ) from error
-
-
-def _unpacked_bytes(file: BinaryIO, path: Path) -> int:
-    """Size of the arrays of a file once they are in memory. Raises UsageError for others."""
-    magic = file.read(len(np.lib.format.MAGIC_PREFIX))
-    if zipfile.is_zipfile(file):
-        with zipfile.ZipFile(file) as archive:
-            n_bytes = sum(entry.file_size for entry in archive.infolist())
-    elif magic == np.lib.format.MAGIC_PREFIX:
-        n_bytes = file.seek(0, os.SEEK_END)
-    else:
-        raise UsageError(f"{path} is no NumPy array", "write it with numpy.save")
-    file.seek(0)
-    return n_bytes
-
-
-def _require_size(path: Path, n_bytes: int, most_bytes: int) -> None:
-    if n_bytes > most_bytes:
-        raise UsageError(
-            f"{path} holds {format_bytes(n_bytes)}, more than the inputs can take "
-            f"({format_bytes(most_bytes)})",
-            "give arrays of the shapes that the model has",
-        )
-
-
-def write_npz(path: Path, arrays: Arrays) -> None:
-    """Write arrays by name, all or none. Raises as `files.replacing` does."""
-    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
-        for name, array in arrays.items():  # numpy.savez has no room for one called "file"
-            if array.dtype == object:  # strings: as NumPy keeps them without pickle
-                array = array.astype(str)
-            elif array.dtype.name in SMALL_TYPES:  # what NumPy writes of float8 it may not read
-                array = array.view("V1")
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
 def _row(item: tuple[str, NDArray[Any]]) -> tuple[str, ...]:

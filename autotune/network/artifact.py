@@ -3,13 +3,7 @@
 The file is an uncompressed zip (`container`). The code is linked (`codegen.link`), so whoever loads
 it needs no compiler. `constants.bin` starts at a multiple of 64 bytes in the file and is mapped
 from it; nothing in the file depends on the time, the machine or the order of compilation, so equal
-inputs give equal bytes.
-
-On loading, the digest of every part is compared with the manifest's and the manifest's with its
-seal; then what the manifest says (`manifest`); then whether the code was compiled for just this
-manifest (`code_seal`). A foreign, damaged or newer file, or one for a CPU that this is not, is
-refused with the reason. None of it makes code trustworthy that somebody else has written: an
-artifact is native code. Files of former versions have objects in place of linked code: `former`.
+inputs give equal bytes. `loading` reads it.
 """
 
 from __future__ import annotations
@@ -27,19 +21,15 @@ from autotune.brief import brief
 from autotune.codegen.link import Image
 from autotune.codegen.memory import aligned
 from autotune.dtypes import PORT_TYPES, numpy_dtype, stored_dtype
-from autotune.errors import ArtifactError, UsageError
-from autotune.files import open_input, replacing
+from autotune.errors import ArtifactError
+from autotune.files import replacing
 from autotune.graph.constant_values import constants_from_json, constants_to_json
 from autotune.network import container
 from autotune.network.container import (
     CONSTANTS,
     IMAGE,
-    IMAGE_SEAL,
-    MANIFEST,
-    SEAL,
     Bytes,
     Container,
-    Damaged,
     bytes_of,
     described,
     digest,
@@ -47,8 +37,7 @@ from autotune.network.container import (
     require,
 )
 from autotune.network.entry import PROFILE, RUN, entry_name
-from autotune.network.manifest import Json, joined, require_manifest, separated
-from autotune.pages import SHARED, require_memory
+from autotune.network.manifest import Json, joined
 from autotune.target import Target, missing_features
 from autotune.target.tiles import FEATURE, Permission, denial
 
@@ -57,10 +46,7 @@ VERSION = 6
 """Of what is written. Fields tell a file with one shape from one with several (`variants`) and from
 one with parts for ONNX Runtime (`networks`: see `hybrid`)."""
 
-_FIRST_VERSION = 2
-
 _HERE = "compile the model on this machine"
-_ZIP_MAGIC = b"PK\x03\x04"
 _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes", "entry")
 """What the code relies on, of the manifest."""
 
@@ -254,32 +240,6 @@ class Artifact:
         kernels = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
         return {name: manifest[name] for name in _BOUND} | {"kernels": kernels}
 
-    @staticmethod
-    def load(path: str | Path, memory: str = SHARED) -> Artifact:
-        """Read a file written by `save`; `memory`: where its constants are, see `runtime.load`.
-
-        An artifact is native code that `run` executes with the rights of this process: load only
-        what you trust. Digests tell damage, not malice.
-
-        Raises UsageError for a missing file and ArtifactError for one that cannot be used here.
-        """
-        source = Path(path)
-        require_memory(memory)
-        try:
-            with open_input(source) as file:
-                is_zip = file.read(4) == _ZIP_MAGIC
-                return _read(_opened(file, source, is_zip), source, memory == SHARED)
-        except Damaged as error:
-            raise _damaged(source, str(error)) from error
-        except OSError as error:
-            raise UsageError(
-                f"cannot read '{source}': {error.strerror}", "give a file written by compile"
-            ) from error
-        except MemoryError as error:
-            raise ArtifactError(
-                f"there is no room for '{source}' in memory", "free some memory"
-            ) from error
-
 
 def write_file(
     out: BinaryIO,
@@ -311,45 +271,6 @@ def code_seal(networks: Sequence[Artifact], image: Image, parts: Json) -> str:
         "parts": {name: parts[name] for name in (IMAGE, CONSTANTS)},
     }
     return digest(bytes_of(json.dumps(facts, sort_keys=True).encode()))
-
-
-def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
-    try:
-        return Container(file)
-    except container.ZIP_ERRORS as error:
-        raise _damaged(source, "") if is_zip else _foreign(source) from error
-
-
-def _read(parts: Container, source: Path, is_shared: bool) -> Artifact:
-    manifest = _read_manifest(parts, source)
-    if manifest["version"] < VERSION:
-        from autotune.network.former import read_former  # which imports this module
-
-        return read_former(manifest, parts, source, is_shared)
-    several: list[Json] = []
-    if "networks" in manifest:
-        from autotune.network.hybrid_manifest import require_hybrid
-
-        require_hybrid(manifest)
-    else:
-        several = separated(manifest) if "variants" in manifest else [manifest]
-        for one in several:
-            require_manifest(one)
-    others = {name for name in manifest["parts"] if name not in (IMAGE, CONSTANTS)}
-    own = {IMAGE, IMAGE_SEAL, CONSTANTS, MANIFEST, SEAL, *others}
-    data, constants = read_parts(parts, manifest, own, source, is_shared)
-    image = Image.from_json(manifest["image"], data.pop(IMAGE))
-    if several:
-        networks = [artifact_of(one, image, constants) for one in several]
-        found = joined_variants(networks)
-    else:
-        from autotune.network.hybrid import networks_in, read_hybrid
-
-        networks = networks_in(manifest, image, constants)
-        found = read_hybrid(manifest, networks, data, image, constants)
-    sealed = code_seal(networks, image, manifest["parts"])
-    require(sealed == parts.image_seal(), "its code was compiled for another manifest")
-    return found
 
 
 def joined_variants(networks: Sequence[Artifact]) -> Artifact:
@@ -426,44 +347,7 @@ def _split(data: Json | None) -> Split | None:
     return Split(data["dimension"], axes)
 
 
-def _read_manifest(parts: Container, source: Path) -> Json:
-    if MANIFEST not in parts.names():
-        raise _foreign(source)
-    text = parts.manifest()
-    is_sealed = SEAL in parts.names()
-    try:
-        manifest = json.loads(text)
-    except (ValueError, RecursionError):
-        manifest = None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        require(not is_sealed, "its manifest cannot be read")
-        raise _foreign(source)
-    version, writer = manifest.get("version"), manifest.get("autotune_version")
-    if version not in range(_FIRST_VERSION, VERSION + 1) or type(version) is not int:
-        raise ArtifactError(
-            f"'{source}' has format version {version!r:.20}, this autotune reads "
-            f"{_FIRST_VERSION} to {VERSION}",
-            f"compile it anew, or use autotune {writer!s:.20}, which wrote it",
-        )
-    require(is_sealed, "its manifest has no seal")
-    require(parts.is_sealed(text), "its manifest has another digest")
-    return manifest
-
-
 def _endpoint(data: Mapping[str, Any]) -> Endpoint:
     window = data["window"]
     parts = (tuple(window[0]), tuple(window[1])) if window else None
     return Endpoint(**{**data, "shape": tuple(data["shape"]), "window": parts})
-
-
-def _foreign(source: Path) -> ArtifactError:
-    return ArtifactError(
-        f"'{source}' is not a network compiled by autotune", "give a file written by compile"
-    )
-
-
-def _damaged(source: Path, reason: str) -> ArtifactError:
-    what = f": {reason}" if reason else ""
-    return ArtifactError(
-        f"'{source}' is damaged or truncated{what}", "copy it again, or compile the model anew"
-    )

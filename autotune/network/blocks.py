@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +20,34 @@ from autotune.errors import UsageError
 from autotune.network.arguments import Outputs, as_array, outputs_given
 from autotune.network.artifact import Endpoint, Split
 
-if TYPE_CHECKING:
-    from autotune.network.runtime import Model
-
 Array = NDArray[Any]
 _MOST_PLANS = 1024
 """Shapes that are remembered; then all are forgotten, which costs microseconds."""
+
+
+class RunsSamples(Protocol):
+    """A model at one of its shapes: see `runtime.Model`."""
+
+    @property
+    def input_info(self) -> tuple[Endpoint, ...]:
+        """Name, shape and dtype of every input."""
+        ...
+
+    @property
+    def output_info(self) -> tuple[Endpoint, ...]:
+        """Name, shape and dtype of every output."""
+        ...
+
+    def run(self, inputs: Mapping[str, Any], out: Outputs = None) -> dict[str, Array]:
+        """Outputs by name, in `out`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Which variant computes which samples, and the outputs of all of them."""
 
-    blocks: tuple[tuple[Model, int, int], ...]
+    blocks: tuple[tuple[RunsSamples, int, int], ...]
     outputs: tuple[Endpoint, ...]
 
 
@@ -44,7 +59,7 @@ class Blocks:
 
     def __init__(
         self,
-        variants: Sequence[Model],
+        variants: Sequence[RunsSamples],
         split: Split,
         other: Callable[[Mapping[str, Array]], UsageError],
     ) -> None:
@@ -107,7 +122,7 @@ class Blocks:
         if len(extents) != 1 or not fitting:
             raise self._other(inputs)
         (total,) = extents
-        blocks: list[tuple[Model, int, int]] = []
+        blocks: list[tuple[RunsSamples, int, int]] = []
         start = 0
         for extent in sorted(fitting, reverse=True):
             while extent and start + extent <= total:
@@ -124,11 +139,11 @@ class Blocks:
         axis, inner = self._axes[name]
         return shape[axis] // inner if axis < len(shape) else -1
 
-    def _extent_of(self, model: Model) -> int:
+    def _extent_of(self, model: RunsSamples) -> int:
         end = next(end for end in model.input_info if end.name in self._axes)
         return self._extent(end.name, end.shape)
 
-    def _fits(self, model: Model, inputs: Mapping[str, Array]) -> bool:
+    def _fits(self, model: RunsSamples, inputs: Mapping[str, Array]) -> bool:
         """Whether all but the number of samples is that of `model`."""
         return all(
             self._rest(end.name, inputs[end.name].shape) == self._rest(end.name, end.shape)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from autotune import __version__
 from autotune.cache import Store, key_of, package_key
 from autotune.codegen.compile import LLVM_VERSION, compile_program
 from autotune.codegen.link import Image, Part, link
@@ -38,6 +37,7 @@ from autotune.schedule.steps import Algorithm, Steps, steps_text
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.te.strides import dense
+from autotune.version import __version__
 
 ProgramKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]
 """What tells the programs of one artifact apart: task, kernels, strides of the buffers, which are

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from autotune import __version__
 from autotune.brief import brief
 from autotune.codegen.link import Image, link
 from autotune.codegen.memory import aligned
@@ -36,6 +35,7 @@ from autotune.network.entry import FIRST_BOUND
 from autotune.network.hybrid_manifest import networks_of
 from autotune.network.manifest import OF_VARIANT, Json
 from autotune.target import Target
+from autotune.version import __version__
 
 ONNX_TASK = "onnxruntime"
 """The beginning of the keys that segments of ONNX Runtime have in a profile, beside tasks."""

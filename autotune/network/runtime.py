@@ -17,7 +17,6 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,6 @@ from autotune.network.blocks import Blocks
 from autotune.network.direct_call import direct_call
 from autotune.network.direct_ir import DIRECT
 from autotune.network.entry import ARENA, CONSTANTS, KERNELS, PROFILE, RUN, entry_name
-from autotune.pages import SHARED
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -69,36 +67,6 @@ class KernelTime:
 
     kernel: KernelInfo
     time_s: float
-
-
-def load(path: str | Path, n_threads: int | None = None, memory: str = SHARED) -> Model:
-    """Load a compiled network; `n_threads` as in `Model`, but no more than there are cores.
-
-    `memory`: of the constants. "shared": they are mapped from the file, so that all processes that
-    load it have them once; replace the file (a rename, as `compile` and `save` do it), but do not
-    shorten it or write into it while it is loaded. "private": they are copied to large pages.
-
-    An artifact is native code that runs with the rights of this process: load only what you trust.
-    What is damaged is refused (`Artifact.load`), what somebody has written on purpose is not.
-
-    Raises as `Artifact.load` does, and UsageError for a number of threads that is out of range.
-    """
-    require_threads(n_threads)
-    return model_of(Artifact.load(path, memory), n_threads)
-
-
-def model_of(artifact: Artifact, n_threads: int | None = None) -> Model:
-    """The model of an artifact, ready to run: see `Model`.
-
-    Raises MissingDependency for one of which a part runs in ONNX Runtime, where that is missing.
-    """
-    if type(artifact) is Artifact:
-        return Model(artifact, n_threads)
-    from autotune.network.hybrid import HybridArtifact  # which imports this module, and `onnx`
-    from autotune.network.hybrid_runtime import HybridModel
-
-    assert isinstance(artifact, HybridArtifact)
-    return HybridModel(artifact, n_threads)
 
 
 class Model:

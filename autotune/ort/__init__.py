@@ -11,54 +11,13 @@ used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from autotune.ort.names import attribute
 
 if TYPE_CHECKING:
     from autotune.ort.stand_in import install as install
     from autotune.ort.stand_in import uninstall as uninstall
-
-_OWN = {"install": "autotune.ort.stand_in", "uninstall": "autotune.ort.stand_in"}
-_OVER = {
-    "IOBinding": ("autotune.ort.bound", "bound"),
-    "InferenceSession": ("autotune.ort.accelerated", "accelerated"),
-    "SessionOptions": ("autotune.ort.noted_options", "noted_options"),
-}
-"""Names of classes over onnxruntime's own, and the functions that make them."""
-SUBMODULES = ("capi", "transformers")
-"""Of onnxruntime, which are there without it: see the folder `submodules`."""
-
-
-def installed() -> ModuleType | None:
-    """The package onnxruntime, if there is one."""
-    from autotune.network.onnxruntime_package import onnxruntime_package
-
-    try:
-        return onnxruntime_package()
-    except ImportError:
-        return None
-
-
-def attribute(name: str, asked: str = "onnxruntime") -> Any:
-    """What a program gets for `onnxruntime.name`. Raises AttributeError.
-
-    `asked`: the package of which it is an attribute; modules of its own are none of onnxruntime's.
-    """
-    if name in _OWN:
-        return getattr(import_module(_OWN[name]), name)
-    if asked != "onnxruntime" and name not in SUBMODULES and find_spec(f"{asked}.{name}"):
-        raise AttributeError(f"module '{asked}' has no attribute '{name}'")
-    package = installed()
-    if package is None:
-        if name in SUBMODULES:
-            return import_module(f"autotune.{name}")
-        return getattr(import_module("autotune.ort.alone"), name)
-    if name in _OVER:
-        module, make = _OVER[name]
-        return getattr(import_module(module), make)(package)
-    return getattr(package, name)
 
 
 def __getattr__(name: str) -> Any:

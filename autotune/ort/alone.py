@@ -17,6 +17,7 @@ _MODULES = (
         "NodeArg": "autotune.ort.session",
         "OrtValue": "autotune.ort.binding",
         "SessionIOBinding": "autotune.ort.binding",
+        "copy_tensors": "autotune.ort.binding",
     }
     | dict.fromkeys(
         (
@@ -24,7 +25,6 @@ _MODULES = (
             "OrtDevice",
             "OrtMemType",
             "OrtMemoryInfo",
-            "copy_tensors",
         ),
         "autotune.ort.memory",
     )

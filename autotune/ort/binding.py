@@ -194,6 +194,12 @@ class IOBinding:
 SessionIOBinding = IOBinding
 
 
+def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: object = None) -> None:
+    """Copy each value of `src` into that of `dst` at its place."""
+    for value, into in zip(src, dst, strict=True):
+        into.update_inplace(value.numpy())
+
+
 def dtype_of(element_type: Any) -> np.dtype[Any]:
     """NumPy's dtype for a type of NumPy's, or for the number of one of ONNX's.
 

@@ -27,6 +27,7 @@ from autotune.graph.constant_values import constants_to_json
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.network.artifact import Artifact
+from autotune.network.loading import read_artifact
 from autotune.ort.request import MOST_BYTES, Request
 from autotune.pages import SHARED
 from autotune.records.kept import kept_state, record_store
@@ -98,7 +99,7 @@ def cached_artifact(
     request: Request, store: Store | None, note: Note, memory: str = SHARED
 ) -> Artifact:
     """The artifact of `request`: from `store`, or compiled now, once for all threads and processes
-    that ask for it at the same time. `memory`: as for `Artifact.load`. Raises as
+    that ask for it at the same time. `memory`: as for `read_artifact`. Raises as
     `compiling.compile`.
     """
     if store is None:
@@ -122,7 +123,7 @@ def _kept(store: Store, key: str, memory: str) -> Artifact | None:
     if path is None:
         return None
     try:
-        return Artifact.load(path, memory)
+        return read_artifact(path, memory)
     except AutotuneError:  # damaged, or removed just now
         store.remove(key)
         return None

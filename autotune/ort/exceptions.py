@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
-from autotune import ort
 from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
+from autotune.ort.names import attribute, installed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +50,7 @@ _STATE = "onnxruntime_pybind11_state"
 @cache
 def exception_class(name: str) -> type[Exception]:
     """onnxruntime's exception of that name, of `NAMES`; one of ours where it has none."""
-    package = ort.installed()
+    package = installed()
     found = getattr(getattr(getattr(package, "capi", None), _STATE, None), name, None)
     if found is None:
         found = type(name, (Exception,), {"__module__": f"autotune.capi.{_STATE}"})
@@ -86,8 +86,8 @@ def state_attribute(name: str) -> Any:
         return exception_class(name)
     if name.startswith("__"):
         raise AttributeError(f"module '{_STATE}' has no attribute '{name}'")
-    package = ort.installed()
-    return ort.attribute(name) if package is None else getattr(package.capi._pybind_state, name)
+    package = installed()
+    return attribute(name) if package is None else getattr(package.capi._pybind_state, name)
 
 
 class _ClientError(AutotuneError):

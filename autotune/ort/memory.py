@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from autotune.errors import UsageError
-
-if TYPE_CHECKING:
-    from autotune.ort.binding import OrtValue
 
 
 class OrtAllocatorType(IntEnum):
@@ -67,12 +62,6 @@ class OrtMemoryInfo:
     allocator_type: OrtAllocatorType
     device_id: int
     mem_type: OrtMemType
-
-
-def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: object = None) -> None:
-    """Copy each value of `src` into that of `dst` at its place."""
-    for value, into in zip(src, dst, strict=True):
-        into.update_inplace(value.numpy())
 
 
 def require_cpu(device_type: str) -> None:

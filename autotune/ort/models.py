@@ -25,7 +25,8 @@ from autotune.cache import Store
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.reader.interface import Interface, ModelPort
 from autotune.network.arguments import as_array
-from autotune.network.runtime import Model, model_of
+from autotune.network.loading import model_of
+from autotune.network.runtime import Model
 from autotune.ort.cached import cached_artifact
 from autotune.ort.logs import names_shapes
 from autotune.ort.request import Request

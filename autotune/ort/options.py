@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, NoReturn
 
-from autotune import __version__ as autotune_version
 from autotune.errors import AutotuneError, UsageError
 from autotune.ort.exceptions import as_client_error
+from autotune.version import __version__ as autotune_version
 
 CPU_PROVIDER = "CPUExecutionProvider"
 _PROVIDERS = (

@@ -536,11 +536,10 @@ def _paddings(found: Prepared) -> list[Padding]:
 
 
 def _loaded(found: Prepared, threads: int, memory: str) -> Model:
-    from autotune.network.artifact import Artifact
-    from autotune.network.runtime import model_of
+    from autotune.network.loading import model_of, read_artifact
 
     try:
-        return model_of(Artifact.load(found.path, memory), threads)
+        return model_of(read_artifact(found.path, memory), threads)
     finally:
         if not found.is_kept:
             os.unlink(found.path)

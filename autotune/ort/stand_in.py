@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune import ort
 from autotune.network.onnxruntime_package import NAME
+from autotune.ort import names
 
 SUBMODULES = str(Path(__file__).with_name("submodules"))
 """Folder of the submodules that are there without onnxruntime."""
@@ -30,7 +30,7 @@ class StandIn(ModuleType):
     """
 
     def __init__(self, package: ModuleType | None, replaced: ModuleType | None) -> None:
-        super().__init__(NAME, ort.__doc__)
+        super().__init__(NAME, names.__doc__)
         spec = ModuleSpec(NAME, None, is_package=True)
         path = [SUBMODULES]
         if package is not None:
@@ -45,7 +45,7 @@ class StandIn(ModuleType):
         asking = sys._getframe(1).f_globals.get("__name__", "")
         if self._package is not None and asking.partition(".")[0] == NAME:
             return getattr(self._package, name)
-        return ort.attribute(name)
+        return names.attribute(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -63,7 +63,7 @@ def install() -> None:
 
     What a module has imported from onnxruntime before, as by `from onnxruntime import …`, it keeps.
     """
-    package = ort.installed()
+    package = names.installed()
     found = sys.modules.get(NAME)
     if not isinstance(found, StandIn):
         sys.modules[NAME] = StandIn(package, found)

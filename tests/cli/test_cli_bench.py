@@ -14,9 +14,9 @@ import pytest
 from autotune.cli.bench import BASELINES, callers_text, profile_text, result_text
 from autotune.cli.main import run
 from autotune.network import baselines
-from autotune.network.artifact import Artifact
 from autotune.network.bench import BenchResult, Timing
 from autotune.network.callers import CallersResult, CallersTiming
+from autotune.network.loading import read_artifact
 from autotune.network.profile import NetworkProfile, TaskTime
 from autotune.records import best_for, read_log
 
@@ -188,25 +188,25 @@ def test_per_task_on_other_threads_than_tuned(cli: Cli, artifact: Path) -> None:
 
 def test_per_task_beside_a_log(cli: Cli, artifact: Path, tuned: Path, tmp_path: Path) -> None:
     old = tmp_path / "old.atn"
-    replace(Artifact.load(artifact), tuned={}).save(old)
+    replace(read_artifact(artifact), tuned={}).save(old)
     done = cli("bench", old, "--per-task", "--time", "20ms")
     assert (done.code, "note: no task was compiled from a record" in done.err) == (0, True)
     assert all(task["alone_s"] is None for task in bench(cli, old, "--per-task")["tasks"])
     with_log = bench(cli, old, "--per-task", "--log", tuned)
-    expected = {key: x.latency_s for key, x in Artifact.load(artifact).tuned.items()}
+    expected = {key: x.latency_s for key, x in read_artifact(artifact).tuned.items()}
     assert {t["key"]: t["alone_s"] for t in with_log["tasks"]} == expected
 
 
 def test_a_model_compiled_without_a_log_knows_no_latencies(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.atn"
     assert run(["compile", str(model), "-o", str(path), "--no-check"]) == 0
-    assert Artifact.load(path).tuned == {}
+    assert read_artifact(path).tuned == {}
 
 
 def test_a_log_of_another_model(
     artifact: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loaded = Artifact.load(artifact)
+    loaded = read_artifact(artifact)
     kernels = tuple(replace(kernel, task="0" * 16) for kernel in loaded.kernels)
     replace(loaded, kernels=kernels).save(tmp_path / "m.atn")
     assert run(["bench", str(tmp_path / "m.atn"), "--per-task", "--log", str(tuned)]) == 4

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from autotune.graph.network import build_network
-from autotune.network.artifact import Artifact
+from autotune.network.loading import read_artifact
 from autotune.records import read_log
 
 Cli = Callable[..., Any]
@@ -70,6 +70,6 @@ def test_the_faster_measured_alternative_is_compiled(
     done = cli("compile", "--log", log_path, "-o", out)
     assert done.code == 0, done.err
     (whole, parts), *_ = network.parts.items()
-    used = {kernel.task for kernel in Artifact.load(out).kernels}
+    used = {kernel.task for kernel in read_artifact(out).kernels}
     assert whole in used or used >= set(parts)
     assert not (whole in used and used & set(parts))

@@ -17,7 +17,7 @@ from onnx import helper
 from autotune import threads
 from autotune.cli.main import run
 from autotune.network import load
-from autotune.network.artifact import Artifact
+from autotune.network.loading import read_artifact
 from autotune.records import Journal, read_log, write_log
 
 
@@ -308,7 +308,7 @@ def test_code_for_another_machine_may_have_more_threads_than_this_one(
         *("compile", model, "--target", "x86-64-v3", "--threads", 64, "-o", tmp_path / "x.atn")
     )
     assert done.code == 0, done.err
-    assert Artifact.load(tmp_path / "x.atn").n_threads == 64
+    assert read_artifact(tmp_path / "x.atn").n_threads == 64
     assert 1 <= load(tmp_path / "x.atn").n_threads < 64
 
 

@@ -92,7 +92,7 @@ def writers(
 
     for name in (
         "autotune.api.bindings.build_network",
-        "autotune.network.runtime.load",
+        "autotune.network.loading.load",
         "autotune.records.distill",
     ):
         monkeypatch.setattr(name, work)

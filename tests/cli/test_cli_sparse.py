@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from autotune.network.artifact import Artifact
+from autotune.network.loading import read_artifact
 
 Cli = Callable[..., Any]
 
@@ -49,7 +49,7 @@ def test_without_a_log_blocks_are_taken(cli: Cli, pruned: Path, tmp_path: Path) 
     done = cli("compile", pruned, "--threads", 1, "-o", out)
     assert done.code == 0, done.err
     assert "outputs agree" in done.err
-    (kernel,) = Artifact.load(out).kernels
+    (kernel,) = read_artifact(out).kernels
     assert "4x16 blocks" in kernel.label
 
 
@@ -67,5 +67,5 @@ def test_tuned_explained_distilled_compiled(cli: Cli, pruned: Path, tmp_path: Pa
     done = cli("compile", "--log", small, "-o", out)
     assert done.code == 0, done.err
     assert "outputs agree" in done.err
-    (kernel,) = Artifact.load(out).kernels
+    (kernel,) = read_artifact(out).kernels
     assert "4x16 blocks" in kernel.label

@@ -14,7 +14,7 @@ import autotune
 from autotune.api.cutting import outside_texts
 from autotune.errors import ModelError
 from autotune.graph.cut import cut_model
-from autotune.network.runtime import model_of
+from autotune.network.loading import model_of
 from tests.graph.onnx_models import onnxruntime_outputs
 
 Arrays = dict[str, NDArray[np.generic]]

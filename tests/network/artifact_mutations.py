@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from autotune.errors import AutotuneError
-from autotune.network.runtime import load, random_inputs
+from autotune.network.loading import load
+from autotune.network.runtime import random_inputs
 
 Parts = dict[str, bytes]
 

@@ -15,7 +15,8 @@ import pytest
 from autotune.codegen.memory import aligned
 from autotune.errors import ArtifactError, ExitCode, UsageError
 from autotune.network import container
-from autotune.network.artifact import VERSION, Artifact, Tuned
+from autotune.network.artifact import VERSION, Tuned
+from autotune.network.loading import read_artifact
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import reversing
 
@@ -35,7 +36,7 @@ def rewrite(path: Path, without: Sequence[str] = (), **changes: Any) -> None:
 
 
 def test_what_is_saved_is_loaded(saved: Path) -> None:
-    before, after = replace(reversing(4), max_error=1e-6), Artifact.load(saved)
+    before, after = replace(reversing(4), max_error=1e-6), read_artifact(saved)
     assert after.manifest() == {**before.manifest(), "max_error": None}
     assert after.image == before.image
     assert np.array_equal(after.constants, before.constants)
@@ -44,13 +45,13 @@ def test_what_is_saved_is_loaded(saved: Path) -> None:
 
 def test_the_largest_error_of_the_check_is_kept(tmp_path: Path) -> None:
     replace(reversing(4), max_error=1e-6).save(tmp_path / "net.atn")
-    assert Artifact.load(tmp_path / "net.atn").max_error == 1e-6
+    assert read_artifact(tmp_path / "net.atn").max_error == 1e-6
 
 
 def test_latencies_of_tasks_are_kept(tmp_path: Path) -> None:
     tuned = {"t": Tuned(1.25e-3, 2)}
     replace(reversing(4), tuned=tuned).save(tmp_path / "net.atn")
-    assert Artifact.load(tmp_path / "net.atn").tuned == tuned
+    assert read_artifact(tmp_path / "net.atn").tuned == tuned
 
 
 def test_artifacts_from_before_digests_are_refused(saved: Path) -> None:
@@ -61,7 +62,7 @@ def test_artifacts_from_before_digests_are_refused(saved: Path) -> None:
         for name, data in parts.items():
             file.writestr(name, json.dumps(manifest) if name == "manifest.json" else data)
     with pytest.raises(ArtifactError, match="format version 1") as caught:
-        Artifact.load(saved)
+        read_artifact(saved)
     assert caught.value.hint.startswith("compile it anew")
 
 
@@ -82,7 +83,7 @@ def test_constants_can_be_mapped(saved: Path) -> None:
 def test_no_temporary_file_is_left(saved: Path) -> None:
     reversing(5).save(saved)
     assert [p.name for p in saved.parent.iterdir()] == ["net.atn"]
-    assert len(Artifact.load(saved).kernels) == 5
+    assert len(read_artifact(saved).kernels) == 5
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
@@ -93,14 +94,14 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no file"):
-        Artifact.load(tmp_path / "net.atn")
+        read_artifact(tmp_path / "net.atn")
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"\x7fELF and so on", b"x" * 5000])
 def test_a_foreign_file(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "net.atn").write_bytes(data)
     with pytest.raises(ArtifactError, match="not a network compiled by autotune") as caught:
-        Artifact.load(tmp_path / "net.atn")
+        read_artifact(tmp_path / "net.atn")
     assert caught.value.exit_code is ExitCode.MISMATCH
 
 
@@ -111,7 +112,7 @@ def test_a_foreign_zip(tmp_path: Path, manifest: bytes | None) -> None:
         if manifest is not None:
             file.writestr("manifest.json", manifest)
     with pytest.raises(ArtifactError, match="not a network compiled by autotune"):
-        Artifact.load(tmp_path / "net.atn")
+        read_artifact(tmp_path / "net.atn")
 
 
 def test_every_truncation_is_noticed(saved: Path) -> None:
@@ -119,7 +120,7 @@ def test_every_truncation_is_noticed(saved: Path) -> None:
     for length in (4, 30, len(data) // 2, len(data) - 100, len(data) - 1):
         saved.write_bytes(data[:length])
         with pytest.raises(ArtifactError, match="damaged or truncated"):
-            Artifact.load(saved)
+            read_artifact(saved)
 
 
 def test_flipped_bits_of_the_constants_are_noticed(saved: Path) -> None:
@@ -128,13 +129,13 @@ def test_flipped_bits_of_the_constants_are_noticed(saved: Path) -> None:
     data[at] ^= 1
     saved.write_bytes(data)
     with pytest.raises(ArtifactError, match="damaged"):
-        Artifact.load(saved)
+        read_artifact(saved)
 
 
 def test_a_newer_format_is_refused(saved: Path) -> None:
     rewrite(saved, version=VERSION + 1, autotune_version="9.9")
     with pytest.raises(ArtifactError, match=f"version {VERSION + 1}") as caught:
-        Artifact.load(saved)
+        read_artifact(saved)
     assert "9.9" in caught.value.hint
 
 
@@ -142,7 +143,7 @@ def test_a_cpu_without_the_features_is_refused(saved: Path) -> None:
     target = replace(reversing(1).target, cpu="future", features="+sse2,+avx4096")
     rewrite(saved, target=target.to_json())
     with pytest.raises(ArtifactError, match="future; this CPU lacks avx4096") as caught:
-        Artifact.load(saved)
+        read_artifact(saved)
     assert caught.value.exit_code is ExitCode.MISMATCH
     assert caught.value.hint
 
@@ -151,7 +152,7 @@ def test_a_cpu_without_the_features_is_refused(saved: Path) -> None:
 def test_a_manifest_that_lost_a_field(saved: Path, field: str) -> None:
     rewrite(saved, without=(field,))
     with pytest.raises(ArtifactError, match=f"has no '{field}'"):
-        Artifact.load(saved)
+        read_artifact(saved)
 
 
 def test_every_part_is_known_by_its_digest(saved: Path) -> None:
@@ -165,7 +166,7 @@ def test_every_part_is_known_by_its_digest(saved: Path) -> None:
                 for other, old in parts.items():
                     file.writestr(other, flipped if other == name else old)
             with pytest.raises(ArtifactError, match="is damaged or truncated: "):
-                Artifact.load(saved)
+                read_artifact(saved)
 
 
 @pytest.mark.parametrize("n_bytes", [(40 << 20) + 5, 17 << 20, (16 << 20) + 1])
@@ -224,7 +225,7 @@ WILD = {
 def test_wild_fields_are_refused(saved: Path, field: str) -> None:
     rewrite(saved, **{field: WILD[field]})
     with pytest.raises(ArtifactError, match="is damaged or truncated: "):
-        Artifact.load(saved)
+        read_artifact(saved)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_wild_inputs_are_refused(saved: Path, change: dict[str, Any], reason: st
     manifest = reversing(4).manifest()
     rewrite(saved, inputs=[{**manifest["inputs"][0], **change}])
     with pytest.raises(ArtifactError, match=reason):
-        Artifact.load(saved)
+        read_artifact(saved)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +268,7 @@ def test_windows_lie_inside_of_the_arena(saved: Path, change: dict[str, Any], re
     inside = {**manifest["outputs"][0], "base": 0, "name": "z", "window": [[96], [1]], **change}
     rewrite(saved, outputs=[manifest["outputs"][0], inside])
     with pytest.raises(ArtifactError, match=reason):
-        Artifact.load(saved)
+        read_artifact(saved)
 
 
 def test_parts_have_to_be_where_the_directory_says(saved: Path) -> None:
@@ -278,21 +279,21 @@ def test_parts_have_to_be_where_the_directory_says(saved: Path) -> None:
         changed[entry + offset : entry + offset + 2] = (value & 0xFFFF).to_bytes(2, "little")
         saved.write_bytes(changed)
         with pytest.raises(ArtifactError, match="damaged"):
-            Artifact.load(saved)
+            read_artifact(saved)
 
 
 def test_one_more_part_is_refused(saved: Path) -> None:
     with zipfile.ZipFile(saved, "a") as file:
         file.writestr("more.bin", b"more")
     with pytest.raises(ArtifactError, match="parts that are not its own"):
-        Artifact.load(saved)
+        read_artifact(saved)
 
 
 def test_two_parts_of_one_name_are_refused(saved: Path) -> None:
     with zipfile.ZipFile(saved, "a") as file, pytest.warns(UserWarning, match="Duplicate"):
         file.writestr("image.bin", b"another")
     with pytest.raises(ArtifactError, match="one name"):
-        Artifact.load(saved)
+        read_artifact(saved)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

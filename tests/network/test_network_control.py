@@ -18,7 +18,7 @@ from autotune.graph import cut
 from autotune.network.artifact import Artifact
 from autotune.network.hybrid import HybridArtifact, leaves
 from autotune.network.hybrid_runtime import HybridModel
-from autotune.network.runtime import model_of
+from autotune.network.loading import model_of, read_artifact
 from tests import hybrid_models as models
 from tests.control_models import SHAPE, random_model
 from tests.network.artifact_mutations import read_parts, write_parts
@@ -300,7 +300,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 def test_a_file_with_what_is_decided_is_saved_as_it_was(decided: Artifact, tmp_path: Path) -> None:
     decided.save(tmp_path / "a.atn")
-    loaded = Artifact.load(tmp_path / "a.atn")
+    loaded = read_artifact(tmp_path / "a.atn")
     assert isinstance(loaded, HybridArtifact)
     loaded.save(tmp_path / "b.atn")
     assert (tmp_path / "a.atn").read_bytes() == (tmp_path / "b.atn").read_bytes()
@@ -330,4 +330,4 @@ def test_a_body_that_cannot_be_is_refused(decided: Artifact, edit: Any, tmp_path
     edit(control)
     write_parts(tmp_path / "a.atn", parts, manifest)
     with pytest.raises(ArtifactError, match="damaged"):
-        Artifact.load(tmp_path / "a.atn")
+        read_artifact(tmp_path / "a.atn")

@@ -12,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.errors import ArtifactError
-from autotune.network.artifact import VERSION, Artifact
-from autotune.network.runtime import Model, load, model_of, random_inputs
+from autotune.network.artifact import VERSION
+from autotune.network.loading import load, model_of, read_artifact
+from autotune.network.runtime import Model, random_inputs
 from tests.network.artifact_mutations import read_parts, write_parts
 
 ASSETS = Path(__file__).parent.parent / "assets" / "former-artifacts.zip"
@@ -66,10 +67,10 @@ def test_files_of_every_former_version_run(folder: Path, version: int, memory: s
 def test_what_was_loaded_from_one_is_saved_as_one_of_today(
     folder: Path, version: int, tmp_path: Path
 ) -> None:
-    before = Artifact.load(folder / f"format{version}.atn")
+    before = read_artifact(folder / f"format{version}.atn")
     before.save(tmp_path / "now.atn")
     assert json.loads(read_parts(tmp_path / "now.atn")["manifest.json"])["version"] == VERSION
-    after = Artifact.load(tmp_path / "now.atn")
+    after = read_artifact(tmp_path / "now.atn")
     assert after.manifest() == before.manifest()
     one, other = model_of(before, 1), model_of(after, 1)
     inputs = random_inputs(one.input_info)
@@ -106,7 +107,7 @@ def test_manifests_that_cannot_be_are_refused(
     CHANGES[change](manifest)
     write_parts(tmp_path / "a.atn", parts, manifest)
     with pytest.raises(ArtifactError, match="damaged"):
-        Artifact.load(tmp_path / "a.atn")
+        read_artifact(tmp_path / "a.atn")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -126,4 +127,4 @@ def test_objects_that_were_compiled_for_another_manifest_are_refused(
         changed = {**manifest, "parts": {**manifest["parts"], name: described}}
         write_parts(tmp_path / "a.atn", other, changed)
         with pytest.raises(ArtifactError, match="compiled for another manifest"):
-            Artifact.load(tmp_path / "a.atn")
+            read_artifact(tmp_path / "a.atn")

@@ -17,6 +17,7 @@ import autotune
 from autotune.errors import ArtifactError, UsageError
 from autotune.network.artifact import Artifact
 from autotune.network.hybrid import HybridArtifact
+from autotune.network.loading import read_artifact
 from tests import hybrid_models as models
 from tests.network.artifact_mutations import read_parts, write_parts
 
@@ -37,7 +38,7 @@ def artifact(source: Path) -> Artifact:
 
 def test_saved_and_loaded_it_is_the_same(artifact: Artifact, tmp_path: Path) -> None:
     artifact.save(tmp_path / "a.atn")
-    loaded = Artifact.load(tmp_path / "a.atn")
+    loaded = read_artifact(tmp_path / "a.atn")
     assert isinstance(loaded, HybridArtifact)
     assert [s.network is None for s in loaded.segments] == [False, True, False]
     assert loaded.kernels == artifact.kernels
@@ -56,7 +57,7 @@ def test_segments_share_the_constants_and_the_arena(artifact: Artifact, tmp_path
 
 
 def test_the_branch_is_taken_that_the_data_decide(artifact: Artifact, source: Path) -> None:
-    from autotune.network.runtime import model_of
+    from autotune.network.loading import model_of
 
     model = model_of(artifact)
     for x in (X, -X, 0 * X):
@@ -103,7 +104,7 @@ def test_half_precision_outside_is_float_inside(tmp_path: Path) -> None:
     path = tmp_path / "half.onnx"
     onnx.save(model, path)
     compiled = autotune.compile(path, threads=1, keep_cut=True)
-    from autotune.network.runtime import model_of
+    from autotune.network.loading import model_of
 
     found = model_of(compiled.artifact).run({"x": X.astype(np.float16)})["y"]
     assert found.dtype == np.float16
@@ -174,7 +175,7 @@ def test_a_plan_that_cannot_be_is_refused(artifact: Artifact, edit: Any, tmp_pat
     artifact.save(tmp_path / "a.atn")
     edited(tmp_path / "a.atn", edit)
     with pytest.raises(ArtifactError, match="damaged"):
-        Artifact.load(tmp_path / "a.atn")
+        read_artifact(tmp_path / "a.atn")
 
 
 def test_damage_never_ends_the_process(artifact: Artifact, tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_a_cut_that_is_slower_than_the_whole_is_undone(
     keep: bool, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from autotune.api import cutting
-    from autotune.network.runtime import model_of
+    from autotune.network.loading import model_of
 
     monkeypatch.setattr(cutting, "_beside_the_whole", lambda model, original: (2e-3, 1e-3))
     monkeypatch.setattr(cutting, "judge", lambda *usage: None)

@@ -14,8 +14,8 @@ import pytest
 
 from autotune.codegen.memory import aligned
 from autotune.errors import UsageError
-from autotune.network.artifact import Artifact
-from autotune.network.runtime import Model, load
+from autotune.network.loading import load, read_artifact
+from autotune.network.runtime import Model
 from tests.network.hand_made import N, reversing
 
 ROOT = Path(__file__).parent.parent.parent
@@ -126,7 +126,7 @@ def test_an_address_in_the_file_that_vectors_cannot_read_is_copied(
     with zipfile.ZipFile(saved) as old, zipfile.ZipFile(tmp_path / "other.atn", "w") as new:
         for name in ("constants.bin", *(n for n in old.namelist() if n != "constants.bin")):
             new.writestr(name, old.read(name))
-    artifact = Artifact.load(tmp_path / "other.atn")
+    artifact = read_artifact(tmp_path / "other.atn")
     assert artifact.constants.ctypes.data % 64 == 0
     assert not list(mappings(tmp_path / "other.atn"))
     assert Model(artifact, 1).run([np.zeros((2, N // 2), np.float32)])["y"][0] == 4

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from autotune.ort import attribute as __getattr__  # noqa: F401
+from autotune.ort.names import attribute as __getattr__  # noqa: F401
