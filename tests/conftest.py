@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autotune.target import Target
@@ -58,6 +59,12 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return check
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A generator of this test alone: it draws the same numbers whichever tests run before it."""
+    return np.random.default_rng(list(request.node.nodeid.encode()))
 
 
 @pytest.fixture

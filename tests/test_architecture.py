@@ -192,3 +192,20 @@ def test_test_files_are_named_for_their_folder() -> None:
     """`tests/te/test_te_arith.py`: a failure then names the place, and names never collide."""
     files = (path for path in Path(__file__).parent.glob("*/**/test_*.py"))
     assert not [p.name for p in files if not p.name.startswith(f"test_{p.parent.name}")]
+
+
+def test_no_two_tests_draw_from_one_generator() -> None:
+    """A generator of a module fills its constants; what a test draws is the fixture's, `rng`."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        shared = {
+            target.id
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            and ast.unparse(node.value).split("(")[0].endswith(("default_rng", "Random"))
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.Lambda))
+        for node in (child for function in functions for child in ast.walk(function)):
+            assert not (isinstance(node, ast.Name) and node.id in shared), f"{path}:{node.lineno}"

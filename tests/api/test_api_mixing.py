@@ -28,26 +28,26 @@ from tests.graph.text_models import text_transformer
 from tests.network.test_network_accuracy import cancelling
 from tests.network.test_network_precision import conv_net
 
-RNG = np.random.default_rng(0)
 
-
-def two_products() -> ModelProto:
+def two_products(rng: np.random.Generator) -> ModelProto:
     nodes = [node("MatMul", "x w", "a"), node("Relu", "a", "r"), node("MatMul", "r v", "y")]
-    w, v = (RNG.standard_normal((64, 64)).astype(np.float32) / 8 for _ in range(2))
+    w, v = (rng.standard_normal((64, 64)).astype(np.float32) / 8 for _ in range(2))
     return model(nodes, {"x": (16, 64)}, {"w": w, "v": v})
 
 
-def two_products_of_integers() -> ModelProto:
+def two_products_of_integers(rng: np.random.Generator) -> ModelProto:
     nodes = [node("MatMulInteger", "x w", "a"), node("MatMulInteger", "z v", "y")]
-    w, v = (RNG.integers(-127, 128, (n, 64)).astype(np.int8) for n in (64, 96))
+    w, v = (rng.integers(-127, 128, (n, 64)).astype(np.int8) for n in (64, 96))
     types = {"x": "uint8", "z": "uint8", "a": "int32", "y": "int32"}
     inputs = {"x": (16, 64), "z": (16, 96)}
     return model(nodes, inputs, {"w": w, "v": v}, "a y", types=types)
 
 
 @pytest.mark.parametrize("make", [conv_net, text_transformer])
-def test_a_mixture_holds_every_precision(make: object, tmp_path: Path) -> None:
-    path = save(make(), tmp_path)  # type: ignore[operator]
+def test_a_mixture_holds_every_precision(
+    rng: np.random.Generator, make: object, tmp_path: Path
+) -> None:
+    path = save(make(rng), tmp_path)  # type: ignore[operator]
     mixture = Mixture(path)
     names = sorted(mixture.narrowable)
     wide, narrow = mixture.network("f32"), mixture.network("bf16")
@@ -60,19 +60,19 @@ def test_a_mixture_holds_every_precision(make: object, tmp_path: Path) -> None:
     assert {n for c in products for n in c.narrowable}.isdisjoint(names[::2])
 
 
-def test_a_mixed_network_computes_the_model(tmp_path: Path) -> None:
-    proto = conv_net()
+def test_a_mixed_network_computes_the_model(rng: np.random.Generator, tmp_path: Path) -> None:
+    proto = conv_net(rng)
     mixture = Mixture(save(proto, tmp_path))
-    feeds = {"x": RNG.standard_normal((1, 4, 8, 8)).astype(np.float32)}
+    feeds = {"x": rng.standard_normal((1, 4, 8, 8)).astype(np.float32)}
     want = onnxruntime_outputs(proto, feeds)["y"]
     for kept in ({"c1"}, {"c3"}, {"c2", "y"}):
         found = execute(mixture.network("bf16", kept), feeds)["y"]
         assert 1e-6 < np.abs(found - want).max() / np.abs(want).max() < 3e-2
 
 
-def test_the_error_of_the_network_is_the_limit(tmp_path: Path) -> None:
+def test_the_error_of_the_network_is_the_limit(rng: np.random.Generator, tmp_path: Path) -> None:
     """Products go back to float32 until it holds."""
-    path, limit = save(two_products(), tmp_path), None
+    path, limit = save(two_products(rng), tmp_path), None
     errors, n_narrow = [], []
     for share in (0.9, 1e-4, 0):
         notes: list[str] = []
@@ -90,9 +90,9 @@ def test_the_error_of_the_network_is_the_limit(tmp_path: Path) -> None:
     assert n_narrow[2] == 0
 
 
-def test_what_no_precision_bears_is_float32(tmp_path: Path) -> None:
+def test_what_no_precision_bears_is_float32(rng: np.random.Generator, tmp_path: Path) -> None:
     notes: list[str] = []
-    path = save(cancelling(), tmp_path)
+    path = save(cancelling(rng), tmp_path)
     done = autotune.compile(path, precision="auto", threads=1, note=notes.append)
     assert done.artifact.precision == "f32"
     assert any("are in float32: the error of the network" in text for text in notes)
@@ -138,9 +138,9 @@ def measured(path: Path, log: Path, fast: dict[tuple[str, str], float]) -> None:
     ],
 )
 def test_every_product_is_what_was_measured_faster(
-    slow: set[tuple[str, str]], narrow: str, tmp_path: Path
+    rng: np.random.Generator, slow: set[tuple[str, str]], narrow: str, tmp_path: Path
 ) -> None:
-    path, log = save(two_products(), tmp_path), tmp_path / "log.jsonl"
+    path, log = save(two_products(rng), tmp_path), tmp_path / "log.jsonl"
     pairs = {(n, p): 1e-2 if (n, p) in slow else 1e-4 for n in "ay" for p in ("f32", "bf16")}
     measured(path, log, pairs)
     done = autotune.compile(log=log)
@@ -161,13 +161,13 @@ def test_every_product_is_what_was_measured_faster(
     ],
 )
 def test_products_of_integers_are_what_was_measured_faster(
-    fastest: dict[str, str], told: str, tmp_path: Path
+    rng: np.random.Generator, fastest: dict[str, str], told: str, tmp_path: Path
 ) -> None:
     """Whatever it is, the sums are those of the definition."""
     forms = {operand for form in host_target().isa.forms for operand in form.operands}
     if "bf16" in fastest.values() and "bfloat16" not in forms:
         pytest.skip("products of bfloat16 need an instruction for them")
-    path, log = save(two_products_of_integers(), tmp_path), tmp_path / "log.jsonl"
+    path, log = save(two_products_of_integers(rng), tmp_path), tmp_path / "log.jsonl"
     pairs = [(n, p) for n in fastest for p in ("int8", "f32", "bf16")]
     measured(path, log, {(n, p): 1e-4 if fastest[n] == p else 1e-2 for n, p in pairs})
     notes: list[str] = []
@@ -178,8 +178,10 @@ def test_products_of_integers_are_what_was_measured_faster(
     assert done.report.error == 0
 
 
-def test_tasks_of_other_precisions_are_alternatives(tmp_path: Path) -> None:
-    path, log = save(two_products(), tmp_path), tmp_path / "log.jsonl"
+def test_tasks_of_other_precisions_are_alternatives(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    path, log = save(two_products(rng), tmp_path), tmp_path / "log.jsonl"
     measured(path, log, {})
     header, known = read_log(log).header, read_log(log).workloads
     mixtures = mixtures_of(Path(path), [Variant({})])

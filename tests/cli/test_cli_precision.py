@@ -13,9 +13,11 @@ from tests.graph.test_graph_bad_scales import REFUSED
 from tests.network.test_network_accuracy import far_apart
 
 
-def test_auto_names_the_precision_of_each_task(cli: Cli, tmp_path: Path) -> None:
+def test_auto_names_the_precision_of_each_task(
+    rng: np.random.Generator, cli: Cli, tmp_path: Path
+) -> None:
     path, out = tmp_path / "two.onnx", tmp_path / "two.atn"
-    onnx.save(two_products(), path)
+    onnx.save(two_products(rng), path)
     done = cli("tasks", path, "--precision", "auto")
     assert done.code == 0, done.err
     assert "products in f32\n" in done.out
@@ -31,9 +33,11 @@ def test_auto_names_the_precision_of_each_task(cli: Cli, tmp_path: Path) -> None
     assert "RMS " in done.err
 
 
-def test_what_a_precision_or_a_scale_cannot_be_is_one_line(cli: Cli, tmp_path: Path) -> None:
+def test_what_a_precision_or_a_scale_cannot_be_is_one_line(
+    rng: np.random.Generator, cli: Cli, tmp_path: Path
+) -> None:
     path, out = tmp_path / "m.onnx", tmp_path / "m.atn"
-    onnx.save(far_apart(1e5), path)
+    onnx.save(far_apart(rng, 1e5), path)
     done = cli("compile", path, "-o", out, "--precision", "f16")
     assert done.code == 5
     assert "error: precision f16 is too narrow for this model: output 'y'" in done.err

@@ -17,30 +17,30 @@ from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
 RNG = np.random.default_rng(0)
 
 
-def normal(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+def normal(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
 def i32(*values: Any) -> Array:
     return np.array(values, np.int32)
 
 
-X, W, B = normal(2, 4, 8), normal(8, 24), normal(24)
+X, W, B = normal(RNG, 2, 4, 8), normal(RNG, 8, 24), normal(RNG, 24)
 RAW = i32([1, 1, 1, 0], [0, 1, 1, 1])
-ANGLES = normal(16, 2)
+ANGLES = normal(RNG, 16, 2)
 COS, SIN = np.cos(ANGLES), np.sin(ANGLES)
 PROJECTED = {"x": X, "w!": W, "b!": B}
-THREE = {"q": normal(2, 4, 8), "k": normal(2, 4, 8), "v": normal(2, 4, 8)}
-SPLIT = {"q": normal(2, 4, 8), "k": normal(2, 2, 5, 4), "v": normal(2, 2, 5, 4)}
-CACHE = {"pk": normal(2, 2, 3, 4), "pv": normal(2, 2, 3, 4)}
-GROUPS = {"q": normal(2, 1, 64), "k": normal(2, 1, 32), "v": normal(2, 1, 32)}
-LONG = {"pk": normal(2, 2, 6, 16), "pv": normal(2, 2, 6, 16)}
+THREE = {"q": normal(RNG, 2, 4, 8), "k": normal(RNG, 2, 4, 8), "v": normal(RNG, 2, 4, 8)}
+SPLIT = {"q": normal(RNG, 2, 4, 8), "k": normal(RNG, 2, 2, 5, 4), "v": normal(RNG, 2, 2, 5, 4)}
+CACHE = {"pk": normal(RNG, 2, 2, 3, 4), "pv": normal(RNG, 2, 2, 3, 4)}
+GROUPS = {"q": normal(RNG, 2, 1, 64), "k": normal(RNG, 2, 1, 32), "v": normal(RNG, 2, 1, 32)}
+LONG = {"pk": normal(RNG, 2, 2, 6, 16), "pv": normal(RNG, 2, 2, 6, 16)}
 FILLED = {"last": i32(3, 5), "total!": np.array(6, np.int32)}
-PROMPT = {"q": normal(2, 3, 64), "k": normal(2, 3, 32), "v": normal(2, 3, 32)}
-EMPTY = {"pk": normal(2, 2, 0, 16), "pv": normal(2, 2, 0, 16)}
+PROMPT = {"q": normal(RNG, 2, 3, 64), "k": normal(RNG, 2, 3, 32), "v": normal(RNG, 2, 3, 32)}
+EMPTY = {"pk": normal(RNG, 2, 2, 0, 16), "pv": normal(RNG, 2, 2, 0, 16)}
 FIRST = {"last": i32(2, 2), "total!": np.array(3, np.int32)}
 TABLES = {"cos!": COS, "sin!": SIN}
-WIDE = {"cos!": np.cos(normal(16, 8)), "sin!": np.sin(normal(16, 8))}
+WIDE = {"cos!": np.cos(normal(RNG, 16, 8)), "sin!": np.sin(normal(RNG, 16, 8))}
 HEADS, SHARED = {"num_heads": 2}, {"num_heads": 4, "kv_num_heads": 2}
 ATTENTION, MHA, GQA = "Attention", "MultiHeadAttention", "GroupQueryAttention"
 
@@ -53,18 +53,23 @@ CASES: dict[str, Case] = {
     "ends and starts": (ATTENTION, {**PROJECTED, "m": i32(4, 3, 1, 0)}, HEADS, 1),
     "past": (
         ATTENTION,
-        {**PROJECTED, "m": np.ones((2, 7), np.int32), "past": normal(2, 2, 2, 3, 4)},
+        {**PROJECTED, "m": np.ones((2, 7), np.int32), "past": normal(RNG, 2, 2, 2, 3, 4)},
         {**HEADS, "unidirectional": 1},
         2,
     ),
     "widths": (
         ATTENTION,
-        {"x": X, "w!": normal(8, 28), "b!": normal(28)},
+        {"x": X, "w!": normal(RNG, 8, 28), "b!": normal(RNG, 28)},
         {**HEADS, "qkv_hidden_sizes": [8, 8, 12]},
         1,
     ),
     "multi-head": (MHA, {**THREE, "b!": B}, HEADS, 1),
-    "multi-head mask": (MHA, {**THREE, "": B, "m": RAW, "added": normal(1, 2, 4, 4)}, HEADS, 1),
+    "multi-head mask": (
+        MHA,
+        {**THREE, "": B, "m": RAW, "added": normal(RNG, 1, 2, 4, 4)},
+        HEADS,
+        1,
+    ),
     "multi-head cross": (MHA, SPLIT, HEADS, 1),
     "multi-head cache": (MHA, {**THREE, "": B, " ": B, "  ": B, **CACHE}, HEADS, 3),
     "multi-head causal": (MHA, THREE, {**HEADS, "unidirectional": 1}, 1),
@@ -110,7 +115,7 @@ CASES: dict[str, Case] = {
     "groups, smooth": (GQA, {**GROUPS, **LONG, **FILLED}, {**SHARED, "smooth_softmax": 1}, 3),
     "groups, packed": (
         GQA,
-        {"q": normal(2, 1, 128), "": X, " ": X, **LONG, **FILLED},
+        {"q": normal(RNG, 2, 1, 128), "": X, " ": X, **LONG, **FILLED},
         SHARED,
         3,
     ),
@@ -140,7 +145,7 @@ CASES: dict[str, Case] = {
             "m": np.ones((2, 7), np.int32),
             "zx": np.uint8([120]),
             "zw!": RNG.integers(100, 150, 24).astype(np.uint8),
-            "past": normal(2, 2, 2, 3, 4),
+            "past": normal(RNG, 2, 2, 2, 3, 4),
         },
         {**HEADS, "unidirectional": 1, "scale": 0.3},
         2,
@@ -153,7 +158,7 @@ CASES: dict[str, Case] = {
     ),
     "rotation from an offset": (
         "RotaryEmbedding",
-        {"x": normal(2, 2, 4, 4), "at": np.array([3]), **TABLES},
+        {"x": normal(RNG, 2, 2, 4, 4), "at": np.array([3]), **TABLES},
         {"interleaved": 1},
         1,
     ),
@@ -205,7 +210,11 @@ def test_a_total_length_at_run_time_is_refused_with_what_binds_it(tmp_path: Path
 @pytest.mark.parametrize(
     ("arrays", "attrs", "message"),
     [
-        ({"pk": normal(2, 2, 6, 8), "pv": normal(2, 2, 6, 8)}, {}, r"not \(2, 2, …, 16\)"),
+        (
+            {"pk": normal(RNG, 2, 2, 6, 8), "pv": normal(RNG, 2, 2, 6, 8)},
+            {},
+            r"not \(2, 2, …, 16\)",
+        ),
         ({}, {"local_window_size": 7, "sliding_window_cache": 1}, "a cache of 6 for a window of 7"),
         (
             {"total!": np.array(7, np.int32)},

@@ -24,7 +24,6 @@ from tests.schedule.running import assert_computes, random_inputs
 pytestmark = pytest.mark.target
 
 pytest.importorskip("onnxruntime")
-RNG = np.random.default_rng(0)
 N = 8
 
 
@@ -55,14 +54,14 @@ def assert_same(proto: ModelProto, x: Array, folder: Path) -> Network:
     return network
 
 
-def positive(*shape: int) -> Array:
-    return (0.5 + RNG.random(shape)).astype(np.float32)
+def positive(rng: np.random.Generator, *shape: int) -> Array:
+    return (0.5 + rng.random(shape)).astype(np.float32)
 
 
-GROUPS: Mapping[str, Callable[[int, int], Array]] = {
-    "sorted": lambda k, block: np.arange(k) // block,
-    "permuted": lambda k, block: RNG.permutation(np.arange(k) // block),
-    "uneven": lambda k, block: RNG.integers(0, -(-k // block), k),
+GROUPS: Mapping[str, Callable[[np.random.Generator, int, int], Array]] = {
+    "sorted": lambda rng, k, block: np.arange(k) // block,
+    "permuted": lambda rng, k, block: rng.permutation(np.arange(k) // block),
+    "uneven": lambda rng, k, block: rng.integers(0, -(-k // block), k),
 }
 FORMS = [
     *((bits, 80, 32, None, zeros) for bits in (2, 4, 8) for zeros in ("", "packed", "float")),
@@ -75,23 +74,30 @@ FORMS = [
 @pytest.mark.parametrize(("bits", "k", "block", "groups", "zeros"), FORMS)
 @pytest.mark.parametrize("rows", [1, 3])
 def test_products(
-    bits: int, k: int, block: int, groups: str | None, zeros: str, rows: int, tmp_path: Path
+    rng: np.random.Generator,
+    bits: int,
+    k: int,
+    block: int,
+    groups: str | None,
+    zeros: str,
+    rows: int,
+    tmp_path: Path,
 ) -> None:
     n_blocks = -(-k // block)
     constants = {
-        "b": RNG.integers(0, 256, (N, n_blocks, block * bits // 8)).astype(np.uint8),
-        "s": positive(N, n_blocks),
-        "bias": positive(N),
+        "b": rng.integers(0, 256, (N, n_blocks, block * bits // 8)).astype(np.uint8),
+        "s": positive(rng, N, n_blocks),
+        "bias": positive(rng, N),
     }
     if zeros == "float":
-        constants["z"] = positive(N, n_blocks) * (1 << (bits - 1))
+        constants["z"] = positive(rng, N, n_blocks) * (1 << (bits - 1))
     elif zeros:
-        constants["z"] = RNG.integers(0, 256, (N, -(-n_blocks * bits // 8))).astype(np.uint8)
+        constants["z"] = rng.integers(0, 256, (N, -(-n_blocks * bits // 8))).astype(np.uint8)
     if groups:
-        constants["g"] = GROUPS[groups](k, block).astype(np.int32)
+        constants["g"] = GROUPS[groups](rng, k, block).astype(np.int32)
     names = ["x", "b", "s", *(n if n in constants else "" for n in ("z", "g")), "bias"]
     attrs = {"K": k, "N": N, "bits": bits, "block_size": block}
-    x = RNG.standard_normal((rows, k)).astype(np.float32)
+    x = rng.standard_normal((rows, k)).astype(np.float32)
     proto = model("MatMulNBits", names, x, constants, attrs)
     save(proto, tmp_path / "model.onnx")
     network = build_network(tmp_path / "model.onnx")
@@ -133,20 +139,20 @@ def of_definition(x: Array, constants: Mapping[str, Array], attrs: Mapping[str, 
     ],
 )
 def test_products_with_data_in_bytes(
-    bits: int, k: int, block: int, zeros: bool, tmp_path: Path
+    rng: np.random.Generator, bits: int, k: int, block: int, zeros: bool, tmp_path: Path
 ) -> None:
     n_blocks = -(-k // block)
-    x = RNG.standard_normal((2, 3, k)).astype(np.float32)
+    x = rng.standard_normal((2, 3, k)).astype(np.float32)
     x[0, 0, :block] = 0.0
     x[0, 1, :block] *= 1e-38
     attrs = {"K": k, "N": N, "bits": bits, "block_size": block, "accuracy_level": 4}
     constants = {
-        "b": RNG.integers(0, 256, (N, n_blocks, block * bits // 8)).astype(np.uint8),
-        "s": positive(N, n_blocks),
-        "bias": positive(N),
+        "b": rng.integers(0, 256, (N, n_blocks, block * bits // 8)).astype(np.uint8),
+        "s": positive(rng, N, n_blocks),
+        "bias": positive(rng, N),
     }
     if zeros:
-        constants["z"] = RNG.integers(0, 256, (N, -(-n_blocks * bits // 8))).astype(np.uint8)
+        constants["z"] = rng.integers(0, 256, (N, -(-n_blocks * bits // 8))).astype(np.uint8)
     names = ["x", "b", "s", "z" if zeros else "", "", "bias"]
     network = assert_same(model("MatMulNBits", names, x, constants, attrs), x, tmp_path)
     found = execute(network, {"x": x})["y"]
@@ -172,13 +178,15 @@ def rounding_of_data(x: Array, constants: Mapping[str, Array], attrs: Mapping[st
     return errors
 
 
-def test_data_stay_floats_where_columns_are_in_groups(tmp_path: Path) -> None:
-    x = RNG.standard_normal((2, 64)).astype(np.float32)
+def test_data_stay_floats_where_columns_are_in_groups(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    x = rng.standard_normal((2, 64)).astype(np.float32)
     attrs = {"K": 64, "N": N, "bits": 4, "block_size": 32, "accuracy_level": 4}
     constants = {
-        "b": RNG.integers(0, 256, (N, 2, 16)).astype(np.uint8),
-        "s": positive(N, 2),
-        "g": RNG.permutation(np.arange(64, dtype=np.int32) // 32),
+        "b": rng.integers(0, 256, (N, 2, 16)).astype(np.uint8),
+        "s": positive(rng, N, 2),
+        "g": rng.permutation(np.arange(64, dtype=np.int32) // 32),
         "bias": np.zeros(N, np.float32),
     }
     save(model("MatMulNBits", ["x", "b", "s", "", "g"], x, constants, attrs), tmp_path / "m.onnx")
@@ -188,13 +196,15 @@ def test_data_stay_floats_where_columns_are_in_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [0, 1])
 @pytest.mark.parametrize(("k", "block"), [(64, 16), (96, 64)])
-def test_products_with_sixteen_values(kind: int, k: int, block: int, tmp_path: Path) -> None:
+def test_products_with_sixteen_values(
+    rng: np.random.Generator, kind: int, k: int, block: int, tmp_path: Path
+) -> None:
     constants = {
-        "b": RNG.integers(0, 256, N * k // 2).astype(np.uint8),
-        "s": positive(-(-N * k // block)),
+        "b": rng.integers(0, 256, N * k // 2).astype(np.uint8),
+        "s": positive(rng, -(-N * k // block)),
     }
     attrs = {"K": k, "N": N, "block_size": block, "quant_type": kind}
-    x = RNG.standard_normal((3, k)).astype(np.float32)
+    x = rng.standard_normal((3, k)).astype(np.float32)
     network = assert_same(model("MatMulBnb4", ["x", "b", "s"], x, constants, attrs), x, tmp_path)
     (call,) = network.calls
     assert sum(a.nbytes for a in call.constants.values() if a.dtype == np.uint8) == N * k // 2
@@ -210,6 +220,7 @@ TABLES = [
 
 @pytest.mark.parametrize(("kind", "bits", "shape", "axis", "along", "zeros"), TABLES)
 def test_rows_of_tables(
+    rng: np.random.Generator,
     kind: str,
     bits: int,
     shape: tuple[int, ...],
@@ -221,8 +232,8 @@ def test_rows_of_tables(
     block = 16
     extents = tuple(-(-n // block) if d == along else n for d, n in enumerate(shape))
     low = -8 if kind == "int4" else 0
-    q, z = (RNG.integers(low, low + (1 << bits), s) for s in (shape, extents))
-    constants = {"q": table(q, kind, bits), "s": positive(*extents)}
+    q, z = (rng.integers(low, low + (1 << bits), s) for s in (shape, extents))
+    constants = {"q": table(q, kind, bits), "s": positive(rng, *extents)}
     names = ["q", "x", "s"]
     if zeros:
         constants["z"] = table(z, kind, bits)
@@ -247,11 +258,13 @@ def table(q: Array, kind: str, bits: int) -> Array:
 @pytest.mark.parametrize(
     "kind", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float4_e2m1fn"]
 )
-def test_weights_of_small_floats_stay_small(kind: str, tmp_path: Path) -> None:
-    w = RNG.integers(0, 256, (64, 24)).astype(np.uint8)
+def test_weights_of_small_floats_stay_small(
+    rng: np.random.Generator, kind: str, tmp_path: Path
+) -> None:
+    w = rng.integers(0, 256, (64, 24)).astype(np.uint8)
     values = (w & 15 if "4_" in kind else w).view(getattr(ml_dtypes, kind))
     values = np.where(np.isfinite(values.astype(np.float32)), values, values.dtype.type(0.5))
-    x, scale = RNG.standard_normal((3, 64)).astype(np.float32), positive(4, 24)
+    x, scale = rng.standard_normal((3, 64)).astype(np.float32), positive(rng, 4, 24)
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "s"], ["real"], axis=0, block_size=16),
         helper.make_node("MatMul", ["x", "real"], ["y"]),
@@ -282,8 +295,10 @@ def test_weights_of_small_floats_stay_small(kind: str, tmp_path: Path) -> None:
         ({"g": np.full(64, 2, np.int32)}, "g_idx"),
     ],
 )
-def test_what_does_not_fit_is_refused(more: dict[str, Array], hint: str, tmp_path: Path) -> None:
-    constants = {"b": np.zeros((N, 2, 16), np.uint8), "s": positive(N, 2), **more}
+def test_what_does_not_fit_is_refused(
+    rng: np.random.Generator, more: dict[str, Array], hint: str, tmp_path: Path
+) -> None:
+    constants = {"b": np.zeros((N, 2, 16), np.uint8), "s": positive(rng, N, 2), **more}
     names = ["x", "b", "s", "", "g" if "g" in constants else ""]
     attrs = {"K": 64, "N": N, "bits": 4, "block_size": 32}
     x = np.zeros((1, 64), np.float32)
@@ -293,14 +308,16 @@ def test_what_does_not_fit_is_refused(more: dict[str, Array], hint: str, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
-def test_filters_of_small_floats_keep_their_fractions(kind: str, tmp_path: Path) -> None:
+def test_filters_of_small_floats_keep_their_fractions(
+    rng: np.random.Generator, kind: str, tmp_path: Path
+) -> None:
     dtype = getattr(ml_dtypes, kind)
-    w = RNG.standard_normal((5, 3, 3)).astype(dtype)
+    w = rng.standard_normal((5, 3, 3)).astype(dtype)
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "s"], ["d"]),
         helper.make_node("Conv", ["x", "d"], ["y"]),
     ]
-    x = RNG.standard_normal((1, 3, 9)).astype(np.float32)
+    x = rng.standard_normal((1, 3, 9)).astype(np.float32)
     tensors = [numpy_helper.from_array(a, n) for n, a in (("w", w), ("s", np.array(0.5, "f4")))]
     graph = helper.make_graph(
         nodes,

@@ -18,11 +18,11 @@ from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
 RNG = np.random.default_rng(0)
 
 
-def normal(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+def normal(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
-X, ROW = normal(2, 5, 8), normal(8)
+X, ROW = normal(RNG, 2, 5, 8), normal(RNG, 8)
 IDS, SEGMENTS = np.array([[1, 3, 0]], np.int32), np.array([[0, 1, 1]], np.int32)
 CASES: dict[str, tuple[str, dict[str, Array], dict[str, Any], int]] = {
     "Gelu": ("Gelu", {"x": X}, {}, 1),
@@ -32,13 +32,19 @@ CASES: dict[str, tuple[str, dict[str, Array], dict[str, Any], int]] = {
     "QuickGelu": ("QuickGelu", {"x": X}, {"alpha": 1.5}, 1),
     "SkipLayerNormalization": (
         "SkipLayerNormalization",
-        {"x": X, "skip": normal(2, 5, 8), "scale": ROW, "shift": normal(8), "bias": normal(8)},
+        {
+            "x": X,
+            "skip": normal(RNG, 2, 5, 8),
+            "scale": ROW,
+            "shift": normal(RNG, 8),
+            "bias": normal(RNG, 8),
+        },
         {"epsilon": 1e-5},
         4,
     ),
     "SkipSimplifiedLayerNormalization": (
         "SkipSimplifiedLayerNormalization",
-        {"x": X, "skip": normal(2, 5, 8), "scale": ROW},
+        {"x": X, "skip": normal(RNG, 2, 5, 8), "scale": ROW},
         {"epsilon": 1e-5},
         4,
     ),
@@ -47,30 +53,30 @@ CASES: dict[str, tuple[str, dict[str, Array], dict[str, Any], int]] = {
         {
             "ids": IDS,
             "segments": SEGMENTS,
-            "words": normal(6, 8),
-            "positions": normal(4, 8),
-            "rows": normal(2, 8),
+            "words": normal(RNG, 6, 8),
+            "positions": normal(RNG, 4, 8),
+            "rows": normal(RNG, 2, 8),
             "scale": ROW,
-            "shift": normal(8),
+            "shift": normal(RNG, 8),
         },
         {"epsilon": 1e-5},
         1,
     ),
     "FusedMatMul": (
         "FusedMatMul",
-        {"a": normal(2, 8, 5), "b": normal(2, 3, 8)},
+        {"a": normal(RNG, 2, 8, 5), "b": normal(RNG, 2, 3, 8)},
         {"transA": 1, "transB": 1, "alpha": 0.5},
         1,
     ),
     "FusedConv": (
         "FusedConv",
-        {"x": normal(1, 3, 6, 6), "w": normal(4, 3, 3, 3), "b": normal(4)},
+        {"x": normal(RNG, 1, 3, 6, 6), "w": normal(RNG, 4, 3, 3, 3), "b": normal(RNG, 4)},
         {"activation": "LeakyRelu", "activation_params": [0.2], "pads": [1] * 4},
         1,
     ),
     "FusedGemm": (
         "FusedGemm",
-        {"a": normal(3, 4), "b": normal(4, 5), "c": normal(5)},
+        {"a": normal(RNG, 3, 4), "b": normal(RNG, 4, 5), "c": normal(RNG, 5)},
         {"activation": "Relu"},
         1,
     ),

@@ -16,12 +16,12 @@ RNG = np.random.default_rng(0)
 IMAGE = {"x": (2, 6, 9, 7)}
 
 
-def values(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
+def values(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
 CONV = node("Conv", "x w", "t", pads=[1, 1, 1, 1])
-WEIGHT = {"w": values(6, 6, 3, 3)}
+WEIGHT = {"w": values(RNG, 6, 6, 3, 3)}
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]], tmp_path: Path) ->
     assert_matches(model(op, dict(zip(names, shapes, strict=True))), tmp_path)
 
 
-def test_einsum_behind_a_convolution(tmp_path: Path) -> None:
+def test_einsum_behind_a_convolution(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [CONV, node("Einsum", "t m", "u", equation="bchw,oc->bohw"), node("Relu", "u")]
-    assert_matches(model(nodes, IMAGE, WEIGHT | {"m": values(5, 6)}), tmp_path, 1e-5)
+    assert_matches(model(nodes, IMAGE, WEIGHT | {"m": values(rng, 5, 6)}), tmp_path, 1e-5)
 
 
 def test_product_of_vectors(tmp_path: Path) -> None:
@@ -184,17 +184,21 @@ def test_log_sum_exp(axes: list[int], keep: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n_groups", [1, 2, 6])
 @pytest.mark.parametrize("behind", [False, True])
-def test_group_normalization(n_groups: int, behind: bool, tmp_path: Path) -> None:
+def test_group_normalization(
+    rng: np.random.Generator, n_groups: int, behind: bool, tmp_path: Path
+) -> None:
     nodes = [
         CONV if behind else node("Identity", "x", "t"),
         node("GroupNormalization", "t s b", "u", num_groups=n_groups),
         node("Relu", "u"),
     ]
-    constants = WEIGHT | {"s": values(6), "b": values(6)}
+    constants = WEIGHT | {"s": values(rng, 6), "b": values(rng, 6)}
     assert_matches(model(nodes, IMAGE, constants, opset=21), tmp_path, 2e-5)
 
 
-def test_group_normalization_as_exporters_write_it(tmp_path: Path) -> None:
+def test_group_normalization_as_exporters_write_it(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     nodes = [
         CONV,
         node("Reshape", "t split", "g"),
@@ -207,7 +211,7 @@ def test_group_normalization_as_exporters_write_it(tmp_path: Path) -> None:
     constants = WEIGHT | {
         **{"split": np.array([0, 3, -1]), "back": np.array([2, 6, 9, 7])},
         **{"one": np.ones(3, np.float32), "zero": np.zeros(3, np.float32)},
-        **{"scale": values(6, 1, 1), "shift": values(6, 1, 1)},
+        **{"scale": values(rng, 6, 1, 1), "shift": values(rng, 6, 1, 1)},
     }
     network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 2e-5)
     labels = ["Transpose+Conv", "GroupNormalization+Mul+Add", "Conv", "Transpose"]
@@ -216,27 +220,31 @@ def test_group_normalization_as_exporters_write_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("n_groups", "n_out"), [(1, 4), (4, 16), (2, 8)])
 def test_weights_that_are_a_row_of_a_product_come_in_the_order_of_the_convolution(
-    n_groups: int, n_out: int, tmp_path: Path
+    rng: np.random.Generator, n_groups: int, n_out: int, tmp_path: Path
 ) -> None:
     dims = np.array([n_out, 4 // n_groups, 3, 3])
     nodes = [node("Softmax", "r", "s"), node("MatMul", "s experts", "m")]
     nodes += [node("Reshape", "m dims", "w"), node("Conv", "x w", pads=[1] * 4, group=n_groups)]
-    constants = {"experts": values(3, int(dims.prod())), "dims": dims}
+    constants = {"experts": values(rng, 3, int(dims.prod())), "dims": dims}
     proto = model(nodes, {"x": (1, 4, 9, 7), "r": (1, 3)}, constants)
     labels = [c.label for c in assert_matches(proto, tmp_path).calls]
     assert " ".join(labels).count("Transpose") == 2  # of the image and of the result
 
 
-def test_weights_that_somebody_else_reads_too_are_put_in_order_apart(tmp_path: Path) -> None:
+def test_weights_that_somebody_else_reads_too_are_put_in_order_apart(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     nodes = [node("MatMul", "r experts", "m"), node("Reshape", "m dims", "w")]
     nodes += [node("Conv", "x w", pads=[1] * 4), node("Relu", "m", "z")]
-    constants = {"experts": values(3, 144), "dims": np.array([4, 4, 3, 3])}
+    constants = {"experts": values(rng, 3, 144), "dims": np.array([4, 4, 3, 3])}
     proto = model(nodes, {"x": (1, 4, 9, 7), "r": (1, 3)}, constants, "y z")
     labels = [c.label for c in assert_matches(proto, tmp_path).calls]
     assert labels.count("MatMul") == 1
 
 
-def test_tokens_become_an_image_and_tokens_again_without_transposes(tmp_path: Path) -> None:
+def test_tokens_become_an_image_and_tokens_again_without_transposes(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     nodes = [
         node("MatMul", "x m", "a"),
         node("Transpose", "a", "b", perm=[0, 2, 1]),
@@ -247,7 +255,7 @@ def test_tokens_become_an_image_and_tokens_again_without_transposes(tmp_path: Pa
         node("MatMul", "f n"),
     ]
     constants = {
-        **{"m": values(5, 8), "k": values(8, 1, 3, 3), "n": values(8, 5)},
+        **{"m": values(rng, 5, 8), "k": values(rng, 8, 1, 3, 3), "n": values(rng, 8, 5)},
         **{"image": np.array([2, 8, 4, 3]), "tokens": np.array([2, 8, -1])},
     }
     network = assert_matches(model(nodes, {"x": (2, 12, 5)}, constants), tmp_path, 1e-5)
@@ -310,9 +318,9 @@ def test_trigonometry(op: str, scale: float, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "int64", "int32"])
-def test_remainder(kind: str, tmp_path: Path) -> None:
+def test_remainder(rng: np.random.Generator, kind: str, tmp_path: Path) -> None:
     """Of floats with the sign of the dividend, of whole numbers with that of the divisor."""
-    x = (RNG.standard_normal((6, 9)) * 30).astype(kind)
+    x = (rng.standard_normal((6, 9)) * 30).astype(kind)
     y = np.array([3, -3, 7, -7, 5, 1, 2, -2, 11], kind)
     op = node("Mod", "x d", fmod=int(kind == "float32"))
     path = save(model(op, {"x": x.shape}, {"d": y}, types={"x": kind, "y": kind}), tmp_path)
@@ -346,7 +354,9 @@ def test_reading_between_pixels(
 
 
 @pytest.mark.parametrize("opset", [16, 20])
-def test_reading_between_the_pixels_of_a_convolution(opset: int, tmp_path: Path) -> None:
+def test_reading_between_the_pixels_of_a_convolution(
+    rng: np.random.Generator, opset: int, tmp_path: Path
+) -> None:
     """A grid that a convolution makes, of an image that another one does."""
     nodes = [
         CONV,
@@ -356,7 +366,7 @@ def test_reading_between_the_pixels_of_a_convolution(opset: int, tmp_path: Path)
         node("GridSample", "t g", "s", mode="bilinear" if opset < 20 else "linear"),
         node("Relu", "s"),
     ]
-    constants = WEIGHT | {"v": values(2, 6, 3, 3) / 5}
+    constants = WEIGHT | {"v": values(rng, 2, 6, 3, 3) / 5}
     assert_matches(model(nodes, IMAGE, constants, opset=opset), tmp_path, 1e-4)
 
 
@@ -364,9 +374,9 @@ def test_power_of_a_whole_number(tmp_path: Path) -> None:
     assert_matches(model(node("Pow", "x p"), IMAGE, {"p": np.array(3)}), tmp_path)
 
 
-def test_an_output_may_be_a_constant(tmp_path: Path) -> None:
+def test_an_output_may_be_a_constant(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [node("Relu", "x", "y"), node("Identity", "c", "z")]
-    proto = model(nodes, IMAGE, {"c": values(3, 2)}, "y z")
+    proto = model(nodes, IMAGE, {"c": values(rng, 3, 2)}, "y z")
     assert_matches(proto, tmp_path)
 
 
@@ -382,11 +392,13 @@ def test_equal_tasks_of_other_operators_are_called_by_one_name(tmp_path: Path) -
         assert tuple(call.outputs) == network.tasks[call.task].outputs
 
 
-def test_operators_newer_than_what_models_are_brought_to(tmp_path: Path) -> None:
+def test_operators_newer_than_what_models_are_brought_to(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     proto = model(node("Swish", "x"), IMAGE, opset=24)
     path = save(proto, tmp_path)
     network = build_network(path)
-    x = values(*IMAGE["x"])
+    x = values(rng, *IMAGE["x"])
     assert onnx.load(path).opset_import[0].version == 24
     np.testing.assert_allclose(execute(network, {"x": x})["y"], x / (1 + np.exp(-x)), rtol=1e-5)
 

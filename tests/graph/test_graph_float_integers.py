@@ -14,7 +14,6 @@ from autotune.schedule.steps import NarrowProducts, Winograd
 from autotune.search.rules.algorithms import algorithms
 from tests.graph.onnx_models import execute
 from tests.graph.test_graph_quantised import (
-    RNG,
     TYPES,
     Samples,
     dtypes_of,
@@ -30,13 +29,19 @@ pytestmark = pytest.mark.target
 
 
 @pytest.mark.parametrize("per_channel", [True, False])
-def test_floats_give_every_bit_of_integers(per_channel: bool, tmp_path: Path) -> None:
+def test_floats_give_every_bit_of_integers(
+    rng: np.random.Generator, per_channel: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "static.onnx"
-    save(small_network(), tmp_path / "float.onnx")
+    save(small_network(rng), tmp_path / "float.onnx")
     quantization.quantize_static(
-        tmp_path / "float.onnx", path, Samples(), weight_type=TYPES.QInt8, per_channel=per_channel
+        tmp_path / "float.onnx",
+        path,
+        Samples(rng),
+        weight_type=TYPES.QInt8,
+        per_channel=per_channel,
     )
-    mixture, feeds = Mixture(path), {"x": normal(1, 3, 16, 16)}
+    mixture, feeds = Mixture(path), {"x": normal(rng, 1, 3, 16, 16)}
     assert len(mixture.integers) == 3
     assert not mixture.narrowable & mixture.integers
     want = execute(mixture.network("f32"), feeds)["y"]
@@ -63,12 +68,12 @@ def algorithms_of(network: Network) -> set[type]:
 @pytest.mark.parametrize(("extra", "is_exact"), [(0, True), (1, False)])
 @pytest.mark.parametrize("op", ["MatMulInteger", "ConvInteger"])
 def test_sums_that_floats_do_not_hold_stay_integers(
-    op: str, extra: int, is_exact: bool, tmp_path: Path
+    rng: np.random.Generator, op: str, extra: int, is_exact: bool, tmp_path: Path
 ) -> None:
     """At most 2²⁴ // 255 times the largest byte: 518 weights of 127 and one of 7."""
     weights = np.zeros(520, np.int8)
     weights[:518], weights[518], weights[519] = 127, 7 + extra, -128
-    x, w = integers("uint8", 1, 520), weights[:, None]
+    x, w = integers(rng, "uint8", 1, 520), weights[:, None]
     if op == "ConvInteger":
         x, w = x[..., None, None], w.T[..., None, None]
     proto = model_of([helper.make_node(op, ["x", "w"], ["y"])], {"x": x}, {"y": "int32"}, {"w": w})
@@ -76,7 +81,7 @@ def test_sums_that_floats_do_not_hold_stay_integers(
     mixture = Mixture(tmp_path / "m.onnx")
     assert len(mixture.integers) == is_exact
     floats = mixture.network("f32", floats=mixture.integers)
-    for feed in (np.full_like(x, 255), x, RNG.integers(0, 2, x.shape).astype(np.uint8) * 255):
+    for feed in (np.full_like(x, 255), x, rng.integers(0, 2, x.shape).astype(np.uint8) * 255):
         found = execute(floats, {"x": feed})["y"]
         want = execute(mixture.network("f32"), {"x": feed})["y"]
         np.testing.assert_array_equal(found, want)

@@ -13,8 +13,8 @@ from tests.graph.onnx_models import assert_matches, model, node
 RNG = np.random.default_rng(0)
 
 
-def values(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
+def values(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
 def ints(*numbers: int) -> np.ndarray:
@@ -22,12 +22,12 @@ def ints(*numbers: int) -> np.ndarray:
 
 
 CONSTANTS: dict[str, np.ndarray] = {
-    "w": values(8, 12),
-    "back": values(12, 8),
-    "bias": values(12),
+    "w": values(RNG, 8, 12),
+    "back": values(RNG, 12, 8),
+    "bias": values(RNG, 12),
     "half": np.float32(0.5).reshape(1, 1, 1, 1),
-    "table": values(1, 6, 12),
-    "column": values(1, 6, 1),
+    "table": values(RNG, 1, 6, 12),
+    "column": values(RNG, 1, 6, 1),
     "heads": ints(1, 6, 3, 4),
     "rows": ints(1, 6, 12),
     "flat": ints(6, 12),

@@ -71,9 +71,11 @@ CASES: dict[str, tuple[list[Any], tuple[int, ...], int]] = {
 }
 
 
-def _built(name: str, folder: Path) -> tuple[ModelProto, Network, dict[str, Any]]:
+def _built(
+    rng: np.random.Generator, name: str, folder: Path
+) -> tuple[ModelProto, Network, dict[str, Any]]:
     nodes, shape, _ = CASES[name]
-    x = {"x": 3 * normal(*shape)}
+    x = {"x": 3 * normal(rng, *shape)}
     proto = model_of(nodes, x, {"y": "float32"}, CONSTANTS, {"y": list(shape)})
     save(proto, folder / "model.onnx")
     return proto, build_network(folder / "model.onnx"), x
@@ -87,8 +89,10 @@ def _defined(proto: ModelProto, feeds: Mapping[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_table_has_the_values_of_the_definition(name: str, tmp_path: Path) -> None:
-    proto, network, feeds = _built(name, tmp_path)
+def test_the_table_has_the_values_of_the_definition(
+    rng: np.random.Generator, name: str, tmp_path: Path
+) -> None:
+    proto, network, feeds = _built(rng, name, tmp_path)
     np.testing.assert_array_equal(execute(network, feeds)["y"], _defined(proto, feeds))
     labels = "+".join(c.label for c in network.calls).split("+")
     assert labels.count("Lookup") == CASES[name][2]
@@ -97,9 +101,10 @@ def test_the_table_has_the_values_of_the_definition(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: str(t.cpu))
 @pytest.mark.parametrize("name", ["gelu", "rows_of_64", "channels_last"])
-def test_every_structure_looks_up(name: str, target: Any, tmp_path: Path) -> None:
-    _, network, _ = _built(name, tmp_path)
-    rng = np.random.default_rng(0)
+def test_every_structure_looks_up(
+    rng: np.random.Generator, name: str, target: Any, tmp_path: Path
+) -> None:
+    _, network, _ = _built(rng, name, tmp_path)
     for dag in network.tasks.values():
         inputs = random_inputs(dag)
         for sketch in generate_sketches(dag, target)[:2]:
@@ -110,8 +115,8 @@ def test_every_structure_looks_up(name: str, target: Any, tmp_path: Path) -> Non
                 assert_computes(program, inputs, evaluate(dag, inputs), target, (2,))
 
 
-def test_a_cpu_that_permutes_bytes_does_it(tmp_path: Path) -> None:
-    _, network, _ = _built("rows_of_64", tmp_path)
+def test_a_cpu_that_permutes_bytes_does_it(rng: np.random.Generator, tmp_path: Path) -> None:
+    _, network, _ = _built(rng, "rows_of_64", tmp_path)
     (dag,) = network.tasks.values()
     for name, has in (("znver4", True), ("skylake-avx512", False), ("haswell", False)):
         target = parse_target(name)

@@ -14,12 +14,11 @@ from autotune.graph.network import build_network
 from autotune.te.expr import variables
 from tests.graph.onnx_models import assert_matches, model, node, save
 
-RNG = np.random.default_rng(0)
 IMAGE = {"x": (2, 6, 9, 7)}
 
 
-def values(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
+def values(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
 UNARY = [
@@ -66,12 +65,14 @@ def test_unary(op: NodeProto, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", UNARY, ids=lambda n: n.op_type)
-def test_unary_behind_a_convolution(op: NodeProto, tmp_path: Path) -> None:
+def test_unary_behind_a_convolution(
+    rng: np.random.Generator, op: NodeProto, tmp_path: Path
+) -> None:
     copied = NodeProto()
     copied.CopyFrom(op)
     copied.input[0] = "t"
     nodes = [node("Conv", "x w b", "t", pads=[1, 1, 1, 1]), copied]
-    constants = {"w": values(4, 6, 3, 3), "b": values(4)}
+    constants = {"w": values(rng, 4, 6, 3, 3), "b": values(rng, 4)}
     tolerance = 1.0 if op.op_type in ("Floor", "Ceil", "Round", "Sign") else 1e-5
     tolerance = 2e-2 if op.op_type == "Reciprocal" else tolerance
     assert_matches(model(nodes, IMAGE, constants, opset=18), tmp_path, tolerance)
@@ -84,8 +85,10 @@ def test_positive_domain(op: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu"])
 @pytest.mark.parametrize("shape", [(2, 6, 9, 7), (6, 1, 1), (7,), (1,), (2, 1, 9, 1), ()])
-def test_binary_with_constant(op: str, shape: tuple[int, ...], tmp_path: Path) -> None:
-    constant = values(*shape) if shape else np.float32(1.5)
+def test_binary_with_constant(
+    rng: np.random.Generator, op: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    constant = values(rng, *shape) if shape else np.float32(1.5)
     assert_matches(model(node(op, "x c"), IMAGE, {"c": constant}), tmp_path)
 
 
@@ -96,8 +99,8 @@ def test_binary_of_inputs(op: str, shape: tuple[int, ...], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
-def test_constant_on_the_left(op: str, tmp_path: Path) -> None:
-    assert_matches(model(node(op, "c x"), IMAGE, {"c": values(6, 1, 1)}), tmp_path)
+def test_constant_on_the_left(rng: np.random.Generator, op: str, tmp_path: Path) -> None:
+    assert_matches(model(node(op, "c x"), IMAGE, {"c": values(rng, 6, 1, 1)}), tmp_path)
 
 
 def test_power(tmp_path: Path) -> None:
@@ -176,10 +179,12 @@ def test_pooling_with_automatic_padding(op: str, mode: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("trans_a", [0, 1])
 @pytest.mark.parametrize("trans_b", [0, 1])
 @pytest.mark.parametrize("bias", [(5,), (1, 5), (4, 1), (4, 5), (1,)])
-def test_gemm(trans_a: int, trans_b: int, bias: tuple[int, ...], tmp_path: Path) -> None:
+def test_gemm(
+    rng: np.random.Generator, trans_a: int, trans_b: int, bias: tuple[int, ...], tmp_path: Path
+) -> None:
     attrs = {"transA": trans_a, "transB": trans_b, "alpha": 0.5, "beta": 0.25}
     shape = (3, 4) if trans_a else (4, 3)
-    constants = {"b": values(5, 3) if trans_b else values(3, 5), "c": values(*bias)}
+    constants = {"b": values(rng, 5, 3) if trans_b else values(rng, 3, 5), "c": values(rng, *bias)}
     assert_matches(model(node("Gemm", "x b c", **attrs), {"x": shape}, constants), tmp_path)
 
 
@@ -202,9 +207,11 @@ def test_gemm_of_inputs(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("constant", [False, True])
-def test_matmul(a: tuple[int, ...], b: tuple[int, ...], constant: bool, tmp_path: Path) -> None:
+def test_matmul(
+    rng: np.random.Generator, a: tuple[int, ...], b: tuple[int, ...], constant: bool, tmp_path: Path
+) -> None:
     op = node("MatMul", "a b")
-    proto = model(op, {"a": a}, {"b": values(*b)}) if constant else model(op, {"a": a, "b": b})
+    proto = model(op, {"a": a}, {"b": values(rng, *b)}) if constant else model(op, {"a": a, "b": b})
     assert_matches(proto, tmp_path)
 
 
@@ -220,17 +227,19 @@ def test_reduction(op: str, keep: int, axes: list[int], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1])
-def test_reduction_behind_a_convolution(keep: int, tmp_path: Path) -> None:
+def test_reduction_behind_a_convolution(
+    rng: np.random.Generator, keep: int, tmp_path: Path
+) -> None:
     nodes = [
         node("Conv", "x w", "t"),
         node("ReduceMean", "t a", "m", keepdims=keep),
         node("Sigmoid", "m"),
     ]
-    constants = {"w": values(4, 6, 3, 3), "a": np.array([2, 3])}
+    constants = {"w": values(rng, 4, 6, 3, 3), "a": np.array([2, 3])}
     assert_matches(model(nodes, IMAGE, constants, opset=18), tmp_path, 1e-5)
 
 
-def test_squeeze_and_excite(tmp_path: Path) -> None:
+def test_squeeze_and_excite(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [
         node("Conv", "x w", "t"),
         node("GlobalAveragePool", "t", "g"),
@@ -238,25 +247,25 @@ def test_squeeze_and_excite(tmp_path: Path) -> None:
         node("HardSigmoid", "s", "h"),
         node("Mul", "t h"),
     ]
-    constants = {"w": values(4, 6, 3, 3), "v": values(4, 4, 1, 1), "b": values(4)}
+    constants = {"w": values(rng, 4, 6, 3, 3), "v": values(rng, 4, 4, 1, 1), "b": values(rng, 4)}
     assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
 @pytest.mark.parametrize("behind", [False, True])
-def test_pad(mode: str, behind: bool, tmp_path: Path) -> None:
+def test_pad(rng: np.random.Generator, mode: str, behind: bool, tmp_path: Path) -> None:
     constants = {
         "p": np.array([0, 0, 1, 2, 0, 0, 3, 1]),
         "v": np.float32(0.5),
-        "w": values(4, 6, 1, 1),
+        "w": values(rng, 4, 6, 1, 1),
     }
     pad = node("Pad", "t p v" if mode == "constant" else "t p", mode=mode)
     first = node("Conv", "x w", "t") if behind else node("Relu", "x", "t")
     assert_matches(model([first, pad], IMAGE, constants, opset=13), tmp_path, 1e-5)
 
 
-def test_padding_of_nothing_is_nothing(tmp_path: Path) -> None:
-    constants = {"p": np.zeros(8, np.int64), "w": values(4, 6, 1, 1)}
+def test_padding_of_nothing_is_nothing(rng: np.random.Generator, tmp_path: Path) -> None:
+    constants = {"p": np.zeros(8, np.int64), "w": values(rng, 4, 6, 1, 1)}
     conv, relu = node("Conv", "x w", "t"), node("Relu", "u")
     padded = [conv, node("Pad", "t p", "u", mode="edge"), relu]
     bare = [conv, node("Identity", "t", "u"), relu]
@@ -287,6 +296,7 @@ def test_padding_of_a_number_is_the_number(tmp_path: Path) -> None:
     ],
 )
 def test_slice(
+    rng: np.random.Generator,
     behind: bool,
     starts: list[int],
     ends: list[int],
@@ -294,7 +304,7 @@ def test_slice(
     steps: list[int],
     tmp_path: Path,
 ) -> None:
-    constants: dict[str, object] = {"w": values(6, 6, 1, 1)}
+    constants: dict[str, object] = {"w": values(rng, 6, 6, 1, 1)}
     constants |= {n: np.array(v) for n, v in zip("beas", (starts, ends, axes, steps), strict=True)}
     first = node("Conv", "x w", "t") if behind else node("Relu", "x", "t")
     nodes = [first, node("Slice", "t b e a s", "u"), node("Relu", "u")]
@@ -303,7 +313,9 @@ def test_slice(
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 @pytest.mark.parametrize("behind", [False, True])
-def test_split_and_concat(axis: int, behind: bool, tmp_path: Path) -> None:
+def test_split_and_concat(
+    rng: np.random.Generator, axis: int, behind: bool, tmp_path: Path
+) -> None:
     shape = (2, 6, 8, 4)
     nodes = [
         node("Conv", "x w", "t") if behind else node("Relu", "x", "t"),
@@ -311,37 +323,39 @@ def test_split_and_concat(axis: int, behind: bool, tmp_path: Path) -> None:
         node("Sigmoid", "a", "c"),
         node("Concat", "b c b x", axis=axis),
     ]
-    proto = model(nodes, {"x": shape}, {"w": values(6, 6, 1, 1)}, opset=13)
+    proto = model(nodes, {"x": shape}, {"w": values(rng, 6, 6, 1, 1)}, opset=13)
     assert_matches(proto, tmp_path, 1e-5)
 
 
-def test_concat_with_a_constant(tmp_path: Path) -> None:
-    proto = model(node("Concat", "x c", axis=1), IMAGE, {"c": values(2, 1, 9, 7)})
+def test_concat_with_a_constant(rng: np.random.Generator, tmp_path: Path) -> None:
+    proto = model(node("Concat", "x c", axis=1), IMAGE, {"c": values(rng, 2, 1, 9, 7)})
     assert_matches(proto, tmp_path)
 
 
 @pytest.mark.parametrize("shape", [(2, -1), (2, 9, 42), (0, 2, 3, 9, 7), (108, 7)])
 @pytest.mark.parametrize("behind", [False, True])
-def test_reshape(shape: tuple[int, ...], behind: bool, tmp_path: Path) -> None:
+def test_reshape(
+    rng: np.random.Generator, shape: tuple[int, ...], behind: bool, tmp_path: Path
+) -> None:
     first = node("Conv", "x w", "t") if behind else node("Relu", "x", "t")
     nodes = [first, node("Reshape", "t s", "u"), node("Tanh", "u")]
-    constants = {"s": np.array(shape), "w": values(6, 6, 1, 1)}
+    constants = {"s": np.array(shape), "w": values(rng, 6, 6, 1, 1)}
     assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
 
 
-def test_flatten_before_gemm_permutes_the_weights(tmp_path: Path) -> None:
+def test_flatten_before_gemm_permutes_the_weights(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [
         node("Conv", "x w", "t"),
         node("Flatten", "t", "f"),
         node("Gemm", "f m b", "g", transB=1),
         node("Relu", "g"),
     ]
-    constants = {"w": values(4, 6, 3, 3), "m": values(10, 140), "b": values(10)}
+    constants = {"w": values(rng, 4, 6, 3, 3), "m": values(rng, 10, 140), "b": values(rng, 10)}
     network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
     assert [c.label for c in network.calls] == ["Transpose+Conv", "MatMul+Relu"]
 
 
-def test_channel_shuffle_is_one_copy(tmp_path: Path) -> None:
+def test_channel_shuffle_is_one_copy(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [
         node("Conv", "x w", "t", group=3),
         node("Reshape", "t s", "u"),
@@ -350,10 +364,10 @@ def test_channel_shuffle_is_one_copy(tmp_path: Path) -> None:
         node("Conv", "z q", "y", group=6),
     ]
     constants = {
-        "w": values(6, 2, 3, 3),
+        "w": values(rng, 6, 2, 3, 3),
         "s": np.array([2, 3, 2, 7, 5]),
         "r": np.array([2, 6, 7, 5]),
-        "q": values(6, 1, 3, 3),
+        "q": values(rng, 6, 1, 3, 3),
     }
     network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
     labels = ["Transpose", "Conv", "Transpose", "Conv", "Transpose"]
@@ -390,9 +404,9 @@ def test_resize_of_all_dimensions(mode: str, tmp_path: Path) -> None:
     assert_matches(model(op, IMAGE, constants, opset=13), tmp_path, 1e-5)
 
 
-def test_resize_to_a_size(tmp_path: Path) -> None:
+def test_resize_to_a_size(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [node("Conv", "x w", "c"), node("Resize", "c _ _ n", mode="linear")]
-    constants = {"w": values(5, 6, 3, 3), "n": np.array([2, 5, 20, 11])}
+    constants = {"w": values(rng, 5, 6, 3, 3), "n": np.array([2, 5, 20, 11])}
     assert_matches(model(nodes, IMAGE, constants, opset=13), tmp_path, 1e-5)
 
 
@@ -413,11 +427,11 @@ def test_resize_to_a_size(tmp_path: Path) -> None:
     ids=str,
 )
 def test_transposed_convolution(
-    attrs: dict[str, object], group: int, bias: bool, tmp_path: Path
+    rng: np.random.Generator, attrs: dict[str, object], group: int, bias: bool, tmp_path: Path
 ) -> None:
     inputs = "x w b" if bias else "x w"
     nodes = [node("ConvTranspose", inputs, "t", group=group, **attrs), node("Relu", "t")]
-    constants = {"w": values(6, 4, 3, 3)} | ({"b": values(4 * group)} if bias else {})
+    constants = {"w": values(rng, 6, 4, 3, 3)} | ({"b": values(rng, 4 * group)} if bias else {})
     assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
 
 
@@ -440,19 +454,21 @@ def test_transposed_convolution_with_computed_weights(
 
 @pytest.mark.parametrize("kernel", [(2,), (3, 2, 4)])
 def test_transposed_convolution_of_other_dimensions(
-    kernel: tuple[int, ...], tmp_path: Path
+    rng: np.random.Generator, kernel: tuple[int, ...], tmp_path: Path
 ) -> None:
     proto = model(
         node("ConvTranspose", "x w", strides=[2] * len(kernel)),
         {"x": (1, 3, 5, 4, 6)[: 2 + len(kernel)]},
-        {"w": values(3, 5, *kernel)},
+        {"w": values(rng, 3, 5, *kernel)},
     )
     assert_matches(proto, tmp_path, 1e-5)
 
 
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])
-def test_depth_to_space_and_back(mode: str, behind: bool, tmp_path: Path) -> None:
+def test_depth_to_space_and_back(
+    rng: np.random.Generator, mode: str, behind: bool, tmp_path: Path
+) -> None:
     nodes = [
         node("Conv", "x w", "c") if behind else node("Relu", "x", "c"),
         node("DepthToSpace", "c", "d", blocksize=2, mode=mode),
@@ -461,7 +477,7 @@ def test_depth_to_space_and_back(mode: str, behind: bool, tmp_path: Path) -> Non
         node("Add", "f f"),
     ]
     image = {"x": (2, 8, 6, 4)}
-    assert_matches(model(nodes, image, {"w": values(8, 8, 1, 1)}), tmp_path, 1e-5)
+    assert_matches(model(nodes, image, {"w": values(rng, 8, 8, 1, 1)}), tmp_path, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -469,19 +485,19 @@ def test_depth_to_space_and_back(mode: str, behind: bool, tmp_path: Path) -> Non
     [([9, 7], [9, 7, 9, 7], 1), ([9, 3], [9, 3, 9, 3], 3), ([1, 2], [3, 2, 1, 2], 9)],
 )
 def test_taps_that_meet_only_padding_are_dropped(
-    dilations: list[int], pads: list[int], n_taps: int, tmp_path: Path
+    rng: np.random.Generator, dilations: list[int], pads: list[int], n_taps: int, tmp_path: Path
 ) -> None:
     op = node("Conv", "x w", dilations=dilations, pads=pads)
-    network = assert_matches(model(op, IMAGE, {"w": values(4, 6, 3, 3)}), tmp_path, 1e-5)
+    network = assert_matches(model(op, IMAGE, {"w": values(rng, 4, 6, 3, 3)}), tmp_path, 1e-5)
     assert {a.size for c in network.calls for a in c.constants.values()} == {n_taps * 4 * 6}
 
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
 def test_a_kernel_larger_than_the_image_that_is_padded_automatically(
-    mode: str, tmp_path: Path
+    rng: np.random.Generator, mode: str, tmp_path: Path
 ) -> None:
     op = node("Conv", "x w", auto_pad=mode, strides=[2, 1])
-    proto = model(op, {"x": (1, 6, 4, 3)}, {"w": values(4, 6, 11, 8)})
+    proto = model(op, {"x": (1, 6, 4, 3)}, {"w": values(rng, 4, 6, 11, 8)})
     assert_matches(proto, tmp_path, 1e-5)
 
 
@@ -492,9 +508,9 @@ def test_upsample_of_opset_9(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", ["Squeeze", "Unsqueeze"])
-def test_dimensions_of_one(op: str, tmp_path: Path) -> None:
+def test_dimensions_of_one(rng: np.random.Generator, op: str, tmp_path: Path) -> None:
     nodes = [node("Conv", "x w", "t"), node(op, "t a", "u"), node("Relu", "u")]
-    constants = {"w": values(1, 6, 3, 3), "a": np.array([1])}
+    constants = {"w": values(rng, 1, 6, 3, 3), "a": np.array([1])}
     assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
 
 
@@ -554,14 +570,14 @@ def test_a_single_number_of_constant_shape(tmp_path: Path) -> None:
     assert_matches(model(nodes, {"x": (3, 4)}, {"empty": np.zeros(0, np.int64)}), tmp_path)
 
 
-def test_layer_normalization(tmp_path: Path) -> None:
-    constants = {"s": values(8), "b": values(8)}
+def test_layer_normalization(rng: np.random.Generator, tmp_path: Path) -> None:
+    constants = {"s": values(rng, 8), "b": values(rng, 8)}
     proto = model(node("LayerNormalization", "x s b"), {"x": (2, 5, 8)}, constants)
     assert_matches(proto, tmp_path, 2e-5)
 
 
-def test_instance_normalization(tmp_path: Path) -> None:
-    constants = {"s": values(6), "b": values(6)}
+def test_instance_normalization(rng: np.random.Generator, tmp_path: Path) -> None:
+    constants = {"s": values(rng, 6), "b": values(rng, 6)}
     proto = model(node("InstanceNormalization", "x s b"), IMAGE, constants)
     assert_matches(proto, tmp_path, 2e-5)
 
@@ -573,16 +589,24 @@ def test_operator_defined_by_others_in_the_standard(stated: bool, tmp_path: Path
     assert_matches(proto, tmp_path, 2e-5)
 
 
-def test_batch_normalization_alone_is_a_scale_and_a_shift(tmp_path: Path) -> None:
-    constants = {n: values(6) for n in "sbm"} | {"v": np.abs(values(6)) + 0.5}
+def test_batch_normalization_alone_is_a_scale_and_a_shift(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    constants = {n: values(rng, 6) for n in "sbm"} | {"v": np.abs(values(rng, 6)) + 0.5}
     nodes = [node("BatchNormalization", "x s b m v", "t"), node("Relu", "t")]
     network = assert_matches(model(nodes, IMAGE, constants), tmp_path)
     assert [c.label for c in network.calls] == ["Mul+Add+Relu"]
 
 
-def test_normalisation_scale_and_shift_fold_into_the_convolution(tmp_path: Path) -> None:
-    constants = {n: values(4) for n in "sbm"} | {"v": np.abs(values(4)) + 0.5}
-    constants |= {"w": values(4, 6, 3, 3), "k": values(4, 1, 1), "t": values(4, 1, 1)}
+def test_normalisation_scale_and_shift_fold_into_the_convolution(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    constants = {n: values(rng, 4) for n in "sbm"} | {"v": np.abs(values(rng, 4)) + 0.5}
+    constants |= {
+        "w": values(rng, 4, 6, 3, 3),
+        "k": values(rng, 4, 1, 1),
+        "t": values(rng, 4, 1, 1),
+    }
     nodes = [
         node("Conv", "x w", "c", pads=[1, 1, 1, 1]),
         node("BatchNormalization", "c s b m v", "n"),
@@ -594,7 +618,9 @@ def test_normalisation_scale_and_shift_fold_into_the_convolution(tmp_path: Path)
     assert [c.label for c in network.calls] == ["Transpose+Conv+Relu", "Transpose"]
 
 
-def test_preactivation_is_fused_into_the_convolution_behind_it(tmp_path: Path) -> None:
+def test_preactivation_is_fused_into_the_convolution_behind_it(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     nodes = [
         node("Conv", "x w", "t"),
         node("Relu", "t", "u"),
@@ -603,13 +629,17 @@ def test_preactivation_is_fused_into_the_convolution_behind_it(tmp_path: Path) -
         node("Conv", "v w2", "q", pads=[1, 1, 1, 1]),
         node("Concat", "u q", axis=1),
     ]
-    constants = {"w": values(4, 6, 3, 3), "w2": values(4, 4, 3, 3), "k": values(4, 1, 1)}
+    constants = {
+        "w": values(rng, 4, 6, 3, 3),
+        "w2": values(rng, 4, 4, 3, 3),
+        "k": values(rng, 4, 1, 1),
+    }
     network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
     labels = ["Transpose+Conv+Relu", "Mul+Relu+Conv", "Transpose"]
     assert [c.label for c in network.calls] == labels
 
 
-def test_residual_sum_joins_the_longer_branch(tmp_path: Path) -> None:
+def test_residual_sum_joins_the_longer_branch(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [
         node("Conv", "x w", "t"),
         node("Conv", "t v", "a"),
@@ -619,14 +649,18 @@ def test_residual_sum_joins_the_longer_branch(tmp_path: Path) -> None:
         node("Add", "c s", "d"),
         node("Relu", "d"),
     ]
-    constants = {"w": values(4, 6, 3, 3), "v": values(4, 4, 1, 1), "u": values(4, 4, 1, 1)}
+    constants = {
+        "w": values(rng, 4, 6, 3, 3),
+        "v": values(rng, 4, 4, 1, 1),
+        "u": values(rng, 4, 4, 1, 1),
+    }
     network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
     labels = ["Transpose+Conv", "Conv+Relu", "Conv", "Conv+Add+Relu", "Transpose"]
     assert [c.label for c in network.calls] == labels
 
 
 @pytest.mark.parametrize("act", ["Relu", "Tanh", "Sigmoid", "Gelu"])
-def test_multilayer_perceptron(act: str, tmp_path: Path) -> None:
+def test_multilayer_perceptron(rng: np.random.Generator, act: str, tmp_path: Path) -> None:
     nodes = [
         node("MatMul", "x w1", "a"),
         node("Add", "a b1", "c"),
@@ -635,7 +669,7 @@ def test_multilayer_perceptron(act: str, tmp_path: Path) -> None:
         node("Softmax", "e"),
     ]
     shapes = {"w1": (20, 30), "b1": (30,), "w2": (10, 30), "b2": (10,)}
-    constants = {n: values(*s) for n, s in shapes.items()}
+    constants = {n: values(rng, *s) for n, s in shapes.items()}
     network = assert_matches(model(nodes, {"x": (4, 20)}, constants, opset=20), tmp_path, 1e-5)
     assert [c.label for c in network.calls] == [f"MatMul+{act}", "MatMul", "Softmax"]
 
@@ -665,9 +699,9 @@ ALSO_POOLED += [node("Mul", "t p")]
     ids=["swish", "gelu", "square", "residual", "met by a reduction"],
 )
 def test_readers_that_meet_again_are_fused(
-    tail: list[NodeProto], label: str, tmp_path: Path
+    rng: np.random.Generator, tail: list[NodeProto], label: str, tmp_path: Path
 ) -> None:
-    constants = {"w": values(6, 6, 1, 1)} | {
+    constants = {"w": values(rng, 6, 6, 1, 1)} | {
         name: np.full(1, value, np.float32)
         for name, value in [("root", 1.4), ("one", 1.0), ("half", 0.5)]
     }
@@ -687,7 +721,7 @@ def test_readers_that_meet_again_are_fused(
     ],
 )
 def test_parts_of_the_channels_moved_to_the_end(
-    split: tuple[int, ...], perm: tuple[int, ...], tmp_path: Path
+    rng: np.random.Generator, split: tuple[int, ...], perm: tuple[int, ...], tmp_path: Path
 ) -> None:
     """As the heads of detectors do: they end where they are stored, so vectors stay vectors."""
     nodes = [
@@ -696,14 +730,16 @@ def test_parts_of_the_channels_moved_to_the_end(
         node("Transpose", "r", "t", perm=perm),
         node("Sigmoid", "t"),
     ]
-    constants = {"w": values(6, 6, 1, 1), "split": np.array(split)}
+    constants = {"w": values(rng, 6, 6, 1, 1), "split": np.array(split)}
     network = assert_matches(model(nodes, {"x": (1, 6, 5, 5)}, constants), tmp_path, 1e-5)
     assert len(network.calls) == 2
     computes = network.tasks[network.calls[-1].task].computes
     assert all(variables(x.indices[-1]) <= {op.axes[-1].name} for op in computes for x in op.reads)
 
 
-def test_two_tensors_whose_readers_meet_in_the_same_node(tmp_path: Path) -> None:
+def test_two_tensors_whose_readers_meet_in_the_same_node(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     """Either could take in what both lead to; one does."""
     nodes = [
         node("Conv", "x w", "c"),
@@ -714,13 +750,15 @@ def test_two_tensors_whose_readers_meet_in_the_same_node(tmp_path: Path) -> None
         node("Add", "c r", "q"),
         node("Sub", "p q"),
     ]
-    constants = {"w": values(6, 6, 1, 1), "v": values(6, 6, 1, 1)}
+    constants = {"w": values(rng, 6, 6, 1, 1), "v": values(rng, 6, 6, 1, 1)}
     network = assert_matches(model(nodes, IMAGE, constants), tmp_path, 1e-5)
     assert sum(c.label.count("Sub") for c in network.calls) == 1
 
 
-def test_a_tensor_that_leaves_the_network_is_not_fused_away(tmp_path: Path) -> None:
+def test_a_tensor_that_leaves_the_network_is_not_fused_away(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     nodes = [node("Conv", "x w", "c"), node("Sigmoid", "c", "s"), node("Mul", "c s")]
-    proto = model(nodes, IMAGE, {"w": values(6, 6, 1, 1)}, outputs="y s")
+    proto = model(nodes, IMAGE, {"w": values(rng, 6, 6, 1, 1)}, outputs="y s")
     network = assert_matches(proto, tmp_path, 1e-5)
     assert "Conv+Sigmoid+Mul" not in [c.label for c in network.calls]

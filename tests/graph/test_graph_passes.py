@@ -23,20 +23,19 @@ from tests.graph.onnx_models import LIGHT, model, node, save
 from tests.graph.text_models import text_transformer
 
 LIGHT_MODELS = ("resnet50", "densenet121", "shufflenet", "inception_v2", "squeezenet")
-RNG = np.random.default_rng(0)
 
 
-def values(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
+def values(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
-def recurrent() -> Path | object:
-    weights = {"w": values(2, 24, 4), "r": values(2, 24, 6), "b": values(2, 48)}
+def recurrent(rng: np.random.Generator) -> Path | object:
+    weights = {"w": values(rng, 2, 24, 4), "r": values(rng, 2, 24, 6), "b": values(rng, 2, 48)}
     one = node("LSTM", "x w r b", "y h c", hidden_size=6, direction="bidirectional")
     return model(one, {"x": (5, 3, 4)}, weights, "y h c")
 
 
-def image_network() -> object:
+def image_network(rng: np.random.Generator) -> object:
     """Parallel, transposed, grouped and dilated convolutions, pooling, a shuffle, a Resize."""
     nodes = [
         node("Conv", "x w1", "a", pads=[1] * 4),
@@ -58,9 +57,13 @@ def image_network() -> object:
         node("Gather", "q picks", "y", axis=1),
     ]
     constants = {
-        **{"w1": values(8, 3, 3, 3), "w2": values(8, 3, 1, 1), "w3": values(8, 2, 3, 3)},
-        **{"w4": values(8, 8, 2, 2), "scales": np.array([1, 1, 1.5, 2], np.float32)},
-        **{n: np.abs(values(8)) for n in ("s", "t", "m", "v")},
+        **{
+            "w1": values(rng, 8, 3, 3, 3),
+            "w2": values(rng, 8, 3, 1, 1),
+            "w3": values(rng, 8, 2, 3, 3),
+        },
+        **{"w4": values(rng, 8, 8, 2, 2), "scales": np.array([1, 1, 1.5, 2], np.float32)},
+        **{n: np.abs(values(rng, 8)) for n in ("s", "t", "m", "v")},
         **{"split": np.array([1, 2, 4, 8, 8]), "back": np.array([1, 8, 8, 8])},
         **{"axes": np.array([2, 3]), "three": np.array([3]), "picks": np.array([2, 0])},
     }
@@ -90,8 +93,10 @@ def test_passes_leave_consistent_types_in_networks(name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [text_transformer, recurrent, image_network])
-def test_passes_leave_consistent_types(make: Callable[[], object], tmp_path: Path) -> None:
-    assert_consistent(save(make(), tmp_path))  # type: ignore[arg-type]
+def test_passes_leave_consistent_types(
+    rng: np.random.Generator, make: Callable[[np.random.Generator], object], tmp_path: Path
+) -> None:
+    assert_consistent(save(make(rng), tmp_path))  # type: ignore[arg-type]
 
 
 def test_passes_leave_consistent_types_in_stored_models() -> None:
@@ -109,7 +114,8 @@ def test_passes_leave_consistent_types_in_stored_models() -> None:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Graph:
-    path = save(image_network(), tmp_path_factory.mktemp("m"))  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    path = save(image_network(rng), tmp_path_factory.mktemp("m"))  # type: ignore[arg-type]
     return passes_of(path)[-1][2]
 
 
@@ -164,8 +170,8 @@ def test_the_verifier_asks_inference_of_operators_in_onnx_form() -> None:
         verify(graph)
 
 
-def test_passes_do_not_change_their_argument(tmp_path: Path) -> None:
-    path = save(image_network(), tmp_path)  # type: ignore[arg-type]
+def test_passes_do_not_change_their_argument(rng: np.random.Generator, tmp_path: Path) -> None:
+    path = save(image_network(rng), tmp_path)  # type: ignore[arg-type]
     found = passes_of(path)
     imported = found[0][2]
     before = (imported.nodes, dict(imported.types), set(imported.constants))

@@ -35,17 +35,17 @@ RNG = np.random.default_rng(0)
 TARGETS = [t for t in (host_target(), parse_target("haswell")) if runs_here(t)]
 
 
-def normal(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+def normal(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
-def small_network() -> ModelProto:
+def small_network(rng: np.random.Generator) -> ModelProto:
     """Convolutions with padding, a stride and three channels, a residual sum, a dense layer."""
     constants = {
-        "w1": 0.2 * normal(16, 3, 3, 3),
-        "w2": 0.1 * normal(16, 16, 3, 3),
-        "w3": normal(16, 10),
-        "b": normal(16),
+        "w1": 0.2 * normal(rng, 16, 3, 3, 3),
+        "w2": 0.1 * normal(rng, 16, 16, 3, 3),
+        "w3": normal(rng, 16, 10),
+        "b": normal(rng, 16),
     }
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b"], ["c1"], pads=[1] * 4, strides=[2, 2]),
@@ -57,7 +57,9 @@ def small_network() -> ModelProto:
         helper.make_node("Flatten", ["pooled"], ["flat"]),
         helper.make_node("Gemm", ["flat", "w3"], ["y"]),
     ]
-    return model_of(nodes, {"x": normal(1, 3, 16, 16)}, {"y": "float32"}, constants, {"y": [1, 10]})
+    return model_of(
+        nodes, {"x": normal(rng, 1, 3, 16, 16)}, {"y": "float32"}, constants, {"y": [1, 10]}
+    )
 
 
 def model_of(
@@ -87,8 +89,8 @@ def _number(dtype: str) -> int:
 
 
 class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self) -> None:
-        self.left = iter([{"x": normal(1, 3, 16, 16)} for _ in range(4)])
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.left = iter([{"x": normal(rng, 1, 3, 16, 16)} for _ in range(4)])
 
     def get_next(self) -> dict[str, Array] | None:
         return next(self.left, None)
@@ -114,13 +116,18 @@ STATIC = [
 
 @pytest.mark.parametrize(("form", "activations", "weights", "per_channel"), STATIC)
 def test_what_the_quantiser_of_onnxruntime_writes(
-    form: str, activations: str, weights: str, per_channel: bool, tmp_path: Path
+    rng: np.random.Generator,
+    form: str,
+    activations: str,
+    weights: str,
+    per_channel: bool,
+    tmp_path: Path,
 ) -> None:
-    save(small_network(), tmp_path / "float.onnx")
+    save(small_network(rng), tmp_path / "float.onnx")
     quantization.quantize_static(
         tmp_path / "float.onnx",
         tmp_path / "static.onnx",
-        Samples(),
+        Samples(rng),
         quant_format=FORMATS[form],
         activation_type=TYPES[activations],
         weight_type=TYPES[weights],
@@ -133,40 +140,42 @@ def test_what_the_quantiser_of_onnxruntime_writes(
     assert "int16" not in dtypes_of(network)
     import onnx
 
-    assert_same(onnx.load(tmp_path / "static.onnx"), {"x": normal(1, 3, 16, 16)}, tmp_path)
+    assert_same(onnx.load(tmp_path / "static.onnx"), {"x": normal(rng, 1, 3, 16, 16)}, tmp_path)
 
 
 @pytest.mark.parametrize("weights", ["QInt8", "QUInt8"])
-def test_dynamic_quantisation(weights: str, tmp_path: Path) -> None:
+def test_dynamic_quantisation(rng: np.random.Generator, weights: str, tmp_path: Path) -> None:
     import onnx
 
-    save(small_network(), tmp_path / "float.onnx")
+    save(small_network(rng), tmp_path / "float.onnx")
     quantization.quantize_dynamic(
         tmp_path / "float.onnx", tmp_path / "dynamic.onnx", weight_type=TYPES[weights]
     )
-    assert_same(onnx.load(tmp_path / "dynamic.onnx"), {"x": normal(1, 3, 16, 16)}, tmp_path)
+    assert_same(onnx.load(tmp_path / "dynamic.onnx"), {"x": normal(rng, 1, 3, 16, 16)}, tmp_path)
 
 
-def integers(dtype: str, *shape: int) -> Array:
+def integers(rng: np.random.Generator, dtype: str, *shape: int) -> Array:
     info = np.iinfo(dtype)
-    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+    return rng.integers(info.min, info.max + 1, shape).astype(dtype)
 
 
-def positive(*shape: int) -> Array:
-    return (0.01 + RNG.random(shape) / 50).astype(np.float32)
+def positive(rng: np.random.Generator, *shape: int) -> Array:
+    return (0.01 + rng.random(shape) / 50).astype(np.float32)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
-def test_quantising_along_every_axis(dtype: str, axis: int | None, tmp_path: Path) -> None:
-    x = 2 * normal(4, 6, 5)
+def test_quantising_along_every_axis(
+    rng: np.random.Generator, dtype: str, axis: int | None, tmp_path: Path
+) -> None:
+    x = 2 * normal(rng, 4, 6, 5)
     n = () if axis is None else (x.shape[axis],)
     attrs = {} if axis is None else {"axis": axis}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], **attrs),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], **attrs),
     ]
-    constants = {"s": positive(*n), "z": integers(dtype, *n)}
+    constants = {"s": positive(rng, *n), "z": integers(rng, dtype, *n)}
     proto = model_of(nodes, {"x": x}, {"q": dtype, "y": "float32"}, constants)
     assert_same(proto, {"x": x}, tmp_path)
 
@@ -179,9 +188,13 @@ def test_quantising_ties_and_what_is_out_of_range(tmp_path: Path) -> None:
         assert_same(model_of(nodes, {"x": x}, {"q": dtype}, constants), {"x": x}, tmp_path)
 
 
-def test_scales_of_blocks(tmp_path: Path) -> None:
-    x = normal(3, 10)
-    weights = {"w": integers("int8", 10, 6), "s": positive(3, 6), "z": integers("int8", 3, 6)}
+def test_scales_of_blocks(rng: np.random.Generator, tmp_path: Path) -> None:
+    x = normal(rng, 3, 10)
+    weights = {
+        "w": integers(rng, "int8", 10, 6),
+        "s": positive(rng, 3, 6),
+        "z": integers(rng, "int8", 3, 6),
+    }
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "s", "z"], ["real"], axis=0, block_size=4),
         helper.make_node("MatMul", ["x", "real"], ["y"]),
@@ -200,17 +213,19 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize(("a", "b", "za", "zb"), PRODUCTS)
-def test_products_of_integers(a: str, b: str, za: str, zb: str, tmp_path: Path) -> None:
-    inputs = {"a": integers(a, 5, 12)}
-    constants = {"b": integers(b, 12, 7)}
+def test_products_of_integers(
+    rng: np.random.Generator, a: str, b: str, za: str, zb: str, tmp_path: Path
+) -> None:
+    inputs = {"a": integers(rng, a, 5, 12)}
+    constants = {"b": integers(rng, b, 12, 7)}
     names = ["a", "b"]
     if za != "none":
-        value = integers(a, 5) if za == "rows" else integers(a).reshape(())
+        value = integers(rng, a, 5) if za == "rows" else integers(rng, a).reshape(())
         (constants if za == "known" else inputs)["za"] = value
         names.append("za")
     if zb != "none":
         names += [""] * (za == "none") + ["zb"]
-        constants["zb"] = integers(b, 7) if zb == "columns" else integers(b).reshape(())
+        constants["zb"] = integers(rng, b, 7) if zb == "columns" else integers(rng, b).reshape(())
     nodes = [helper.make_node("MatMulInteger", names, ["y"])]
     proto = model_of(nodes, inputs, {"y": "int32"}, constants)
     path = tmp_path / "model.onnx"
@@ -233,10 +248,12 @@ def dtypes_of(network: Network) -> set[str]:
 @pytest.mark.parametrize("zero", ["known", "computed"])
 @pytest.mark.parametrize("pads", [0, 1])
 @pytest.mark.parametrize("weights", ["int8", "uint8"])
-def test_convolutions_of_integers(zero: str, pads: int, weights: str, tmp_path: Path) -> None:
-    inputs = {"x": integers("uint8", 1, 3, 6, 7)}
-    constants = {"w": integers(weights, 5, 3, 3, 3)}
-    (constants if zero == "known" else inputs)["z"] = integers("uint8").reshape(())
+def test_convolutions_of_integers(
+    rng: np.random.Generator, zero: str, pads: int, weights: str, tmp_path: Path
+) -> None:
+    inputs = {"x": integers(rng, "uint8", 1, 3, 6, 7)}
+    constants = {"w": integers(rng, weights, 5, 3, 3, 3)}
+    (constants if zero == "known" else inputs)["z"] = integers(rng, "uint8").reshape(())
     names = ["x", "w", "z"]
     if weights == "uint8":
         constants["wz"] = np.array(201, np.uint8)
@@ -247,8 +264,10 @@ def test_convolutions_of_integers(zero: str, pads: int, weights: str, tmp_path: 
     assert "int16" not in dtypes_of(build_network(tmp_path / "model.onnx"))
 
 
-def _microsoft() -> Iterator[tuple[str, list[Any], dict[str, Array], dict[str, Array]]]:
-    byte = {"a": integers("uint8", 1, 4, 6, 6), "b": integers("uint8", 1, 4, 6, 6)}
+def _microsoft(
+    rng: np.random.Generator,
+) -> Iterator[tuple[str, list[Any], dict[str, Array], dict[str, Array]]]:
+    byte = {"a": integers(rng, "uint8", 1, 4, 6, 6), "b": integers(rng, "uint8", 1, 4, 6, 6)}
     one = {"s": np.float32(0.02), "z": np.uint8(120), "t": np.float32(0.03), "u": np.uint8(7)}
     both, single = ["a", "s", "z", "b", "t", "u", "t", "z"], ["a", "s", "z", "t", "u"]
     for op in ("QLinearAdd", "QLinearMul"):
@@ -262,8 +281,8 @@ def _microsoft() -> Iterator[tuple[str, list[Any], dict[str, Array], dict[str, A
         yield op, [_node(op, single, **attrs)], {"a": byte["a"]}, one
     parts = ["t", "u", "a", "s", "z", "b", "t", "u"]
     yield "QLinearConcat", [_node("QLinearConcat", parts, axis=1)], byte, one
-    rows = {"x": normal(5, 12)}
-    known = {"w": integers("int8", 12, 7), "s": np.float32(0.02), "bias": normal(7)}
+    rows = {"x": normal(rng, 5, 12)}
+    known = {"w": integers(rng, "int8", 12, 7), "s": np.float32(0.02), "bias": normal(rng, 7)}
     names = ["x", "w", "s", "", "bias"]
     yield "DynamicQuantizeMatMul", [_node("DynamicQuantizeMatMul", names)], rows, known
 
@@ -273,7 +292,7 @@ def _node(op: str, names: list[str], **attrs: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("op", "nodes", "inputs", "constants"), [pytest.param(*c, id=c[0]) for c in _microsoft()]
+    ("op", "nodes", "inputs", "constants"), [pytest.param(*c, id=c[0]) for c in _microsoft(RNG)]
 )
 def test_operators_of_onnxruntime(
     op: str,
@@ -292,30 +311,35 @@ def test_operators_of_onnxruntime(
     assert np.abs(found - want).max() <= (1e-5 if dtype == "float32" else 1)
 
 
-def test_scales_of_another_length_are_refused(tmp_path: Path) -> None:
+def test_scales_of_another_length_are_refused(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [helper.make_node("QuantizeLinear", ["x", "s"], ["q"], axis=0)]
-    proto = model_of(nodes, {"x": normal(3, 4)}, {"q": "uint8"}, {"s": positive(5)})
+    proto = model_of(nodes, {"x": normal(rng, 3, 4)}, {"q": "uint8"}, {"s": positive(rng, 5)})
     save(proto, tmp_path / "model.onnx")
     with pytest.raises(AutotuneError, match="scales"):
         build_network(tmp_path / "model.onnx")
 
 
-def test_scales_of_a_constant_that_do_not_fit_are_refused_alike(tmp_path: Path) -> None:
+def test_scales_of_a_constant_that_do_not_fit_are_refused_alike(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     """A constant is dequantised while the model is prepared, by the same rules."""
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "s"], ["real"], axis=0),
         helper.make_node("Add", ["x", "real"], ["y"]),
     ]
-    constants = {"w": integers("int8", 3, 4), "s": positive(5)}
-    proto = model_of(nodes, {"x": normal(3, 4)}, {"y": "float32"}, constants)
+    constants = {"w": integers(rng, "int8", 3, 4), "s": positive(rng, 5)}
+    proto = model_of(nodes, {"x": normal(rng, 3, 4)}, {"y": "float32"}, constants)
     save(proto, tmp_path / "model.onnx")
     with pytest.raises(AutotuneError, match=r"'DequantizeLinear' \(node 'real'\) has .* scales"):
         build_network(tmp_path / "model.onnx")
 
 
-def test_many_columns_are_no_long_sum(tmp_path: Path) -> None:
+def test_many_columns_are_no_long_sum(rng: np.random.Generator, tmp_path: Path) -> None:
     """What an int32 holds depends on the terms of a sum, not on how many sums there are."""
-    inputs, constants = {"a": integers("uint8", 1, 4)}, {"b": integers("int8", 4, MAX_TERMS + 1)}
+    inputs, constants = (
+        {"a": integers(rng, "uint8", 1, 4)},
+        {"b": integers(rng, "int8", 4, MAX_TERMS + 1)},
+    )
     proto = model_of(
         [helper.make_node("MatMulInteger", ["a", "b"], ["y"])], inputs, {"y": "int32"}, constants
     )
@@ -337,17 +361,19 @@ def _packed(q: Array, bits: int) -> Array:
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("zeros", [True, False])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_weights_of_few_bits(bits: int, zeros: bool, rows: int, tmp_path: Path) -> None:
+def test_weights_of_few_bits(
+    rng: np.random.Generator, bits: int, zeros: bool, rows: int, tmp_path: Path
+) -> None:
     n, k, block = 24, 96, 32
-    q = RNG.integers(0, 1 << bits, (n, k // block, block))
-    constants = {"b": _packed(q, bits), "s": positive(n, k // block).reshape(-1)}
+    q = rng.integers(0, 1 << bits, (n, k // block, block))
+    constants = {"b": _packed(q, bits), "s": positive(rng, n, k // block).reshape(-1)}
     names = ["x", "b", "s"]
     if zeros:
-        z = RNG.integers(0, 1 << bits, (n, 4 if bits == 4 else 3))
+        z = rng.integers(0, 1 << bits, (n, 4 if bits == 4 else 3))
         constants["z"] = _packed(z, bits).reshape(-1)
         names.append("z")
     attrs = {"K": k, "N": n, "bits": bits, "block_size": block}
-    x = normal(1, rows, k)
+    x = normal(rng, 1, rows, k)
     proto = model_of([_node("MatMulNBits", names, **attrs)], {"x": x}, {"y": "float32"}, constants)
     save(proto, tmp_path / "model.onnx")
     network = build_network(tmp_path / "model.onnx")
@@ -361,16 +387,15 @@ def test_weights_of_few_bits(bits: int, zeros: bool, rows: int, tmp_path: Path) 
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
 @pytest.mark.parametrize(("group", "size"), [(16, 3), (8, 3), (4, 9), (16, 11), (16, 17)])
 def test_depthwise_and_grouped_convolutions(
-    kind: str, group: int, size: int, tmp_path: Path
+    rng: np.random.Generator, kind: str, group: int, size: int, tmp_path: Path
 ) -> None:
-    rng = np.random.default_rng(1)
     shape = (16, 16 // group, size, size)
     constants = {
         "s": np.float32(0.04),
         "z": np.array(11, kind),
         "w": rng.integers(-127, 128, shape).astype(np.int8),
-        "ws": positive(16) / size,
-        "b": normal(16),
+        "ws": positive(rng, 16) / size,
+        "b": normal(rng, 16),
         "t": np.float32(0.3),
     }
     nodes = [
@@ -381,7 +406,7 @@ def test_depthwise_and_grouped_convolutions(
         helper.make_node("QuantizeLinear", ["c", "t", "z"], ["e"]),
         helper.make_node("DequantizeLinear", ["e", "t", "z"], ["y"]),
     ]
-    x = {"x": 2 * normal(1, 16, 18, 18)}
+    x = {"x": 2 * normal(rng, 1, 16, 18, 18)}
     proto = model_of(nodes, x, {"y": "float32"}, constants, {"y": [1, 16, 18, 18]})
     save(proto, tmp_path / "model.onnx")
     network = build_network(tmp_path / "model.onnx")
@@ -401,17 +426,17 @@ def test_depthwise_and_grouped_convolutions(
 @pytest.mark.parametrize("zeros", [True, False])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weights_of_few_bits_in_registers(
-    bits: int, zeros: bool, target: Target, tmp_path: Path
+    rng: np.random.Generator, bits: int, zeros: bool, target: Target, tmp_path: Path
 ) -> None:
     rng, n, k, block = np.random.default_rng(0), 24, 32, 16
     constants = {"b": _packed(rng.integers(0, 1 << bits, (n, k // block, block)), bits)}
-    constants["s"] = positive(n, k // block).reshape(-1)
+    constants["s"] = positive(rng, n, k // block).reshape(-1)
     names = ["x", "b", "s"]
     if zeros:
         constants["z"] = rng.integers(0, 256, (n, k // block * bits // 8), np.uint8).reshape(-1)
         names.append("z")
     attrs = {"K": k, "N": n, "bits": bits, "block_size": block}
-    x = {"x": normal(3, k)}
+    x = {"x": normal(rng, 3, k)}
     proto = model_of([_node("MatMulNBits", names, **attrs)], x, {"y": "float32"}, constants)
     save(proto, tmp_path / "model.onnx")
     network = build_network(tmp_path / "model.onnx")
@@ -426,13 +451,13 @@ def test_weights_of_few_bits_in_registers(
             assert_computes(program, inputs, evaluate(dag, inputs), target, (2,))
 
 
-def test_rows_share_what_is_looked_up(tmp_path: Path) -> None:
+def test_rows_share_what_is_looked_up(rng: np.random.Generator, tmp_path: Path) -> None:
     n, k, block, rows = 64, 64, 32, 8
-    constants = {"b": _packed(RNG.integers(0, 16, (n, k // block, block)), 4)}
-    constants["s"] = positive(n, k // block).reshape(-1)
+    constants = {"b": _packed(rng.integers(0, 16, (n, k // block, block)), 4)}
+    constants["s"] = positive(rng, n, k // block).reshape(-1)
     attrs = {"K": k, "N": n, "bits": 4, "block_size": block}
     nodes = [_node("MatMulNBits", ["x", "b", "s"], **attrs)]
-    proto = model_of(nodes, {"x": normal(rows, k)}, {"y": "float32"}, constants)
+    proto = model_of(nodes, {"x": normal(rng, rows, k)}, {"y": "float32"}, constants)
     save(proto, tmp_path / "model.onnx")
     (dag,) = build_network(tmp_path / "model.onnx").tasks.values()
     program = lower(dag, default_candidate(dag, host_target(), 1).steps)
@@ -444,10 +469,12 @@ def test_rows_share_what_is_looked_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8])
-def test_dequantised_weights_of_floats_stay_small(dtype: int, tmp_path: Path) -> None:
+def test_dequantised_weights_of_floats_stay_small(
+    rng: np.random.Generator, dtype: int, tmp_path: Path
+) -> None:
     low, high = {TensorProto.INT4: (-8, 8), TensorProto.UINT4: (0, 16)}.get(dtype, (-128, 128))
-    q = RNG.integers(low, high, (64, 24))
-    x, scale = normal(3, 64), positive(4, 24)
+    q = rng.integers(low, high, (64, 24))
+    x, scale = normal(rng, 3, 64), positive(rng, 4, 24)
     weights = helper.make_tensor("w", dtype, q.shape, q.reshape(-1).tolist())
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "s"], ["real"], axis=0, block_size=16),

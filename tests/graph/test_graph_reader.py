@@ -25,28 +25,29 @@ from tests.graph.onnx_models import (
     save,
 )
 
-RNG = np.random.default_rng(1)
 BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
 
 
-def weights(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
+def weights(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
-def mlp(batch: int | str = 4, opset: int = 17) -> onnx.ModelProto:
+def mlp(rng: np.random.Generator, batch: int | str = 4, opset: int = 17) -> onnx.ModelProto:
     nodes = [node("MatMul", "x w", "a"), node("Add", "a b", "c"), node("Relu", "c")]
-    constants = {"w": weights(64, 40), "b": weights(40)}
+    constants = {"w": weights(rng, 64, 40), "b": weights(rng, 40)}
     return model(nodes, {"x": (batch, 64)}, constants, opset=opset)
 
 
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 15, 17, 19, 21, 22, 24, 26])
-def test_opsets(opset: int, tmp_path: Path) -> None:
-    assert_matches(mlp(opset=opset), tmp_path, 1e-5)
+def test_opsets(rng: np.random.Generator, opset: int, tmp_path: Path) -> None:
+    assert_matches(mlp(rng, opset=opset), tmp_path, 1e-5)
 
 
 @pytest.mark.parametrize("opset", [27, 28])
-def test_opsets_newer_than_other_runtimes(opset: int, tmp_path: Path) -> None:
-    assert error_against_onnxruntime(save(mlp(opset=opset), tmp_path)) <= 1e-5
+def test_opsets_newer_than_other_runtimes(
+    rng: np.random.Generator, opset: int, tmp_path: Path
+) -> None:
+    assert error_against_onnxruntime(save(mlp(rng, opset=opset), tmp_path)) <= 1e-5
 
 
 def in_precision(kind: int) -> onnx.ModelProto:
@@ -95,8 +96,8 @@ def test_softmax_before_opset_13_flattens_to_two_dimensions(tmp_path: Path) -> N
     assert_matches(proto, tmp_path)
 
 
-def test_initialisers_among_the_inputs(tmp_path: Path) -> None:
-    proto = mlp(opset=9)
+def test_initialisers_among_the_inputs(rng: np.random.Generator, tmp_path: Path) -> None:
+    proto = mlp(rng, opset=9)
     proto.ir_version = 3
     for tensor in proto.graph.initializer:
         value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -105,9 +106,9 @@ def test_initialisers_among_the_inputs(tmp_path: Path) -> None:
     assert [p.name for p in network.inputs] == ["x"]
 
 
-def test_external_data(tmp_path: Path) -> None:
-    proto, path = mlp(), tmp_path / "model.onnx"
-    feeds = {"x": weights(4, 64)}
+def test_external_data(rng: np.random.Generator, tmp_path: Path) -> None:
+    proto, path = mlp(rng), tmp_path / "model.onnx"
+    feeds = {"x": weights(rng, 4, 64)}
     want = onnxruntime_outputs(proto, feeds)["y"]
     onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     got = execute(build_network(path), feeds)["y"]
@@ -118,8 +119,10 @@ def test_external_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 3, 8])
-def test_external_files_are_found_wherever_their_key_lies(shift: int, tmp_path: Path) -> None:
-    proto, path = mlp(), tmp_path / "model.onnx"
+def test_external_files_are_found_wherever_their_key_lies(
+    rng: np.random.Generator, shift: int, tmp_path: Path
+) -> None:
+    proto, path = mlp(rng), tmp_path / "model.onnx"
     del proto.graph.initializer[1:]
     onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     proto = onnx.load(path, load_external_data=False)
@@ -129,16 +132,16 @@ def test_external_files_are_found_wherever_their_key_lies(shift: int, tmp_path: 
     assert external_files(path) == [tmp_path / "weights.bin"]
 
 
-def test_a_constant_is_half_precision_only_if_every_element_is() -> None:
-    halves = weights(256, 256).astype(np.float16).astype(np.float32)
+def test_a_constant_is_half_precision_only_if_every_element_is(rng: np.random.Generator) -> None:
+    halves = weights(rng, 256, 256).astype(np.float16).astype(np.float32)
     assert exact_half(halves) is not None
     halves[-1, -1] = 1 / 3
     assert exact_half(halves) is None
 
 
-def test_missing_external_data(tmp_path: Path) -> None:
+def test_missing_external_data(rng: np.random.Generator, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(mlp(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    onnx.save(mlp(rng), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(ModelError, match=r"model\.onnx"):
         build_network(path)
@@ -273,19 +276,19 @@ def test_a_part_of_a_sequence(
     assert build_network(save(proto, tmp_path)).outputs[0].shape == shape
 
 
-def test_a_branch_keeps_the_weights_that_it_reads(tmp_path: Path) -> None:
+def test_a_branch_keeps_the_weights_that_it_reads(rng: np.random.Generator, tmp_path: Path) -> None:
     branches = {}
     for name in ("then", "else"):
         port = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
         op = node("MatMul" if name == "then" else "Sub", "x w", name)
         branches[f"{name}_branch"] = helper.make_graph([op], name, [], [port])
-    constants = {"w": weights(40, 40), "yes": np.array(True)}
+    constants = {"w": weights(rng, 40, 40), "yes": np.array(True)}
     proto = model(node("If", "yes", **branches), {"x": (40, 40)}, constants)
     assert error_against_onnxruntime(save(proto, tmp_path)) <= 1e-6
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nodes_in_any_order(seed: int, tmp_path: Path) -> None:
+def test_nodes_in_any_order(rng: np.random.Generator, seed: int, tmp_path: Path) -> None:
     nodes = [node("Tanh", "x", "a"), node("Exp", "a", "b"), node("Add", "b a", "c")]
     branch = helper.make_graph(
         [node("Mul", "sum c", "made"), node("Add", "c a", "sum")],
@@ -296,7 +299,7 @@ def test_nodes_in_any_order(seed: int, tmp_path: Path) -> None:
     nodes.append(node("If", "yes", "d", then_branch=branch, else_branch=branch))
     nodes += [node("MatMul", "d w", "e"), node("Sub", "e c", "y")]
     shuffled = np.random.default_rng(seed).permutation(len(nodes))
-    constants = {"w": weights(6, 6), "yes": np.array(True)}
+    constants = {"w": weights(rng, 6, 6), "yes": np.array(True)}
     proto = model([nodes[i] for i in shuffled], {"x": (4, 6)}, constants)
     assert error_against_onnxruntime(save(proto, tmp_path)) <= 1e-5
 
@@ -333,8 +336,8 @@ def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
         build_network(save(model(op, {"x": (4, 5)}, constants), tmp_path))
 
 
-def test_dynamic_dimension_asks_for_a_shape(tmp_path: Path) -> None:
-    path = save(mlp("batch"), tmp_path)
+def test_dynamic_dimension_asks_for_a_shape(rng: np.random.Generator, tmp_path: Path) -> None:
+    path = save(mlp(rng, "batch"), tmp_path)
     with pytest.raises(DynamicShape, match=r"batch \(x\.0\)") as caught:
         build_network(path)
     assert caught.value.hint.endswith("`dims={'batch': 1}`")
@@ -346,33 +349,33 @@ def test_dynamic_dimension_asks_for_a_shape(tmp_path: Path) -> None:
     assert np.allclose(execute(network, feeds)["y"], want, atol=1e-4)
 
 
-def test_shape_of_an_unknown_input(tmp_path: Path) -> None:
+def test_shape_of_an_unknown_input(rng: np.random.Generator, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no input 'z'"):
-        build_network(save(mlp(), tmp_path), {"z": (1, 64)})
+        build_network(save(mlp(rng), tmp_path), {"z": (1, 64)})
 
 
-def test_shape_of_another_rank(tmp_path: Path) -> None:
+def test_shape_of_another_rank(rng: np.random.Generator, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has 2 dimensions"):
-        build_network(save(mlp(), tmp_path), {"x": (1, 64, 1)})
+        build_network(save(mlp(rng), tmp_path), {"x": (1, 64, 1)})
 
 
-def test_shape_that_does_not_fit(tmp_path: Path) -> None:
+def test_shape_that_does_not_fit(rng: np.random.Generator, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="do not fit"):
-        build_network(save(mlp(), tmp_path), {"x": (4, 63)})
+        build_network(save(mlp(rng), tmp_path), {"x": (4, 63)})
 
 
-def test_real_weights_are_kept(tmp_path: Path) -> None:
+def test_real_weights_are_kept(rng: np.random.Generator, tmp_path: Path) -> None:
     fill = helper.make_tensor("value", onnx.TensorProto.FLOAT, [1], [0.5])
     nodes = [
         node("ConstantOfShape", "s", "b", value=fill),
         node("MatMul", "x w", "t"),
         node("Add", "t b"),
     ]
-    proto = model(nodes, {"x": (2, 64)}, {"s": np.array([40]), "w": weights(64, 40)})
+    proto = model(nodes, {"x": (2, 64)}, {"s": np.array([40]), "w": weights(rng, 64, 40)})
     assert_matches(proto, tmp_path, 1e-5)
 
 
-def small_with_a_fill() -> onnx.ModelProto:
+def small_with_a_fill(rng: np.random.Generator) -> onnx.ModelProto:
     """No initialiser above 1,024 elements, and a float ConstantOfShape."""
     fill = helper.make_tensor("value", onnx.TensorProto.FLOAT, [1], [1.0])
     nodes = [
@@ -380,12 +383,12 @@ def small_with_a_fill() -> onnx.ModelProto:
         node("ConstantOfShape", "s", "o", value=fill),
         node("Add", "g o"),
     ]
-    constants = {"w": weights(8, 8), "b": weights(8), "s": np.array([2, 8])}
+    constants = {"w": weights(rng, 8, 8), "b": weights(rng, 8), "s": np.array([2, 8])}
     return model(nodes, {"x": (2, 8)}, constants)
 
 
-def test_small_weights_are_kept_beside_a_fill(tmp_path: Path) -> None:
-    proto = small_with_a_fill()
+def test_small_weights_are_kept_beside_a_fill(rng: np.random.Generator, tmp_path: Path) -> None:
+    proto = small_with_a_fill(rng)
     assert_matches(proto, tmp_path, 1e-6)
     network = build_network(tmp_path / "model.onnx")
     assert not network.random_weights
@@ -394,8 +397,8 @@ def test_small_weights_are_kept_beside_a_fill(tmp_path: Path) -> None:
     np.testing.assert_allclose(execute(network, feeds)["y"], want, rtol=1e-5)
 
 
-def test_random_weights_on_demand(tmp_path: Path) -> None:
-    path = save(small_with_a_fill(), tmp_path)
+def test_random_weights_on_demand(rng: np.random.Generator, tmp_path: Path) -> None:
+    path = save(small_with_a_fill(rng), tmp_path)
     network = build_network(path, random_weights=True)
     assert network.random_weights
     feeds = random_feeds(network)
@@ -404,10 +407,12 @@ def test_random_weights_on_demand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["no fill", "large weights"])
-def test_random_weights_for_a_model_that_has_its_own(kind: str, tmp_path: Path) -> None:
-    proto = small_with_a_fill() if kind == "large weights" else mlp()
+def test_random_weights_for_a_model_that_has_its_own(
+    rng: np.random.Generator, kind: str, tmp_path: Path
+) -> None:
+    proto = small_with_a_fill(rng) if kind == "large weights" else mlp(rng)
     if kind == "large weights":
-        proto.graph.initializer.append(numpy_helper.from_array(weights(40, 40), "large"))
+        proto.graph.initializer.append(numpy_helper.from_array(weights(rng, 40, 40), "large"))
     with pytest.raises(UsageError, match="weights of its own") as caught:
         build_network(save(proto, tmp_path), random_weights=True)
     assert "`random_weights`" in caught.value.hint
@@ -422,7 +427,7 @@ def test_names_do_not_matter_but_shapes_do(tmp_path: Path) -> None:
     assert key("x", 5) != key("x", 6)
 
 
-def filled() -> onnx.ModelProto:
+def filled(rng: np.random.Generator) -> onnx.ModelProto:
     """A dense layer, and a float `ConstantOfShape` that is added to it."""
     one = numpy_helper.from_array(np.ones(1, np.float32))
     nodes = [
@@ -430,22 +435,22 @@ def filled() -> onnx.ModelProto:
         node("ConstantOfShape", "s", "ones", value=one),
         node("Add", "g ones"),
     ]
-    constants = {"w": weights(8, 8), "b": weights(8), "s": np.array([2, 8], np.int64)}
+    constants = {"w": weights(rng, 8, 8), "b": weights(rng, 8), "s": np.array([2, 8], np.int64)}
     return model(nodes, {"x": (2, 8)}, constants)
 
 
-def test_weights_of_a_user_are_never_replaced(tmp_path: Path) -> None:
-    proto = filled()
+def test_weights_of_a_user_are_never_replaced(rng: np.random.Generator, tmp_path: Path) -> None:
+    proto = filled(rng)
     path = save(proto, tmp_path)
     assert error_against_onnxruntime(path, proto) <= 1e-5
     assert not build_network(path).random_weights
 
 
-def test_random_weights_are_random_only_on_demand(tmp_path: Path) -> None:
-    path = save(filled(), tmp_path)
+def test_random_weights_are_random_only_on_demand(rng: np.random.Generator, tmp_path: Path) -> None:
+    path = save(filled(rng), tmp_path)
     network = build_network(path, random_weights=True)
     feeds = random_feeds(network)
     assert network.random_weights
     assert not np.allclose(execute(network, feeds)["y"], execute(build_network(path), feeds)["y"])
     with pytest.raises(UsageError, match="weights of its own"):
-        build_network(save(mlp(), tmp_path), random_weights=True)
+        build_network(save(mlp(rng), tmp_path), random_weights=True)

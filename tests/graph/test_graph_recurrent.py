@@ -27,16 +27,16 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 RNG = np.random.default_rng(0)
 
 
-def values(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
+def values(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
-def weights(op: str, directions: int = 1) -> dict[str, np.ndarray]:
+def weights(rng: np.random.Generator, op: str, directions: int = 1) -> dict[str, np.ndarray]:
     rows = GATES[op] * HIDDEN
     return {
-        "w": values(directions, rows, WIDTH),
-        "r": values(directions, rows, HIDDEN),
-        "b": values(directions, 2 * rows),
+        "w": values(rng, directions, rows, WIDTH),
+        "r": values(rng, directions, rows, HIDDEN),
+        "b": values(rng, directions, 2 * rows),
     }
 
 
@@ -46,32 +46,36 @@ def outputs_of(op: str) -> str:
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("op", GATES)
-def test_directions(op: str, direction: str, tmp_path: Path) -> None:
+def test_directions(rng: np.random.Generator, op: str, direction: str, tmp_path: Path) -> None:
     one = node(op, "x w r b", outputs_of(op), hidden_size=HIDDEN, direction=direction)
-    constants = weights(op, 2 if direction == "bidirectional" else 1)
+    constants = weights(rng, op, 2 if direction == "bidirectional" else 1)
     proto = model(one, {"x": (STEPS, BATCH, WIDTH)}, constants, outputs_of(op))
     assert_matches(proto, tmp_path, 1e-5)
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("op", GATES)
-def test_given_states_without_bias(op: str, direction: str, tmp_path: Path) -> None:
+def test_given_states_without_bias(
+    rng: np.random.Generator, op: str, direction: str, tmp_path: Path
+) -> None:
     n = 2 if direction == "bidirectional" else 1
     states = {"h0": (n, BATCH, HIDDEN)} | ({"c0": (n, BATCH, HIDDEN)} if op == "LSTM" else {})
     inputs = " ".join(["x w r _ _", *states])
     one = node(op, inputs, outputs_of(op), hidden_size=HIDDEN, direction=direction)
-    proto = model(one, {"x": (STEPS, BATCH, WIDTH)} | states, weights(op, n), outputs_of(op))
+    proto = model(one, {"x": (STEPS, BATCH, WIDTH)} | states, weights(rng, op, n), outputs_of(op))
     assert_matches(proto, tmp_path, 1e-5)
 
 
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-def test_gru_whose_reset_gate_scales_a_product(direction: str, given: bool, tmp_path: Path) -> None:
+def test_gru_whose_reset_gate_scales_a_product(
+    rng: np.random.Generator, direction: str, given: bool, tmp_path: Path
+) -> None:
     n = 2 if direction == "bidirectional" else 1
     attrs = {"hidden_size": HIDDEN, "direction": direction, "linear_before_reset": 1}
     one = node("GRU", "x w r b _ h0" if given else "x w r b", "y h", **attrs)
     states = {"h0": (n, BATCH, HIDDEN)} if given else {}
-    proto = model(one, {"x": (STEPS, BATCH, WIDTH)} | states, weights("GRU", n), "y h")
+    proto = model(one, {"x": (STEPS, BATCH, WIDTH)} | states, weights(rng, "GRU", n), "y h")
     assert_matches(proto, tmp_path, 1e-5)
 
 
@@ -84,22 +88,22 @@ def test_gru_whose_reset_gate_scales_a_product(direction: str, given: bool, tmp_
         ("LSTM", ["sigmoid", "tanh", "relu"] * 2),
     ],
 )
-def test_activations(op: str, names: list[str], tmp_path: Path) -> None:
+def test_activations(rng: np.random.Generator, op: str, names: list[str], tmp_path: Path) -> None:
     n = 2 if len(names) == 6 else 1
     attrs = {"direction": "bidirectional"} if n == 2 else {}
     one = node(op, "x w r b", outputs_of(op), hidden_size=HIDDEN, activations=names, **attrs)
-    proto = model(one, {"x": (STEPS, BATCH, WIDTH)}, weights(op, n), outputs_of(op))
+    proto = model(one, {"x": (STEPS, BATCH, WIDTH)}, weights(rng, op, n), outputs_of(op))
     assert_matches(proto, tmp_path, 1e-5)
 
 
 @pytest.mark.parametrize("op", GATES)
-def test_only_the_last_state_is_wanted(op: str, tmp_path: Path) -> None:
+def test_only_the_last_state_is_wanted(rng: np.random.Generator, op: str, tmp_path: Path) -> None:
     one = node(op, "x w r b", "_ h", hidden_size=HIDDEN)
-    proto = model(one, {"x": (STEPS, 1, WIDTH)}, weights(op), "h")
+    proto = model(one, {"x": (STEPS, 1, WIDTH)}, weights(rng, op), "h")
     assert_matches(proto, tmp_path, 1e-5)
 
 
-def test_layers_between_others(tmp_path: Path) -> None:
+def test_layers_between_others(rng: np.random.Generator, tmp_path: Path) -> None:
     """As in text recognition: columns of an image, two layers in both directions, a product."""
     shape = np.array([STEPS, BATCH, 2 * HIDDEN])
     nodes = [
@@ -115,14 +119,14 @@ def test_layers_between_others(tmp_path: Path) -> None:
         node("MatMul", "y5 m", "z"),
         node("Softmax", "z", "y", axis=2),
     ]
-    second = weights("GRU")
-    constants = weights("LSTM", 2) | {
-        "k": values(WIDTH, 2, 3, 3),
+    second = weights(rng, "GRU")
+    constants = weights(rng, "LSTM", 2) | {
+        "k": values(rng, WIDTH, 2, 3, 3),
         "shape": shape,
         "one": np.array([1]),
         "two": np.array([2]),
-        "m": values(HIDDEN, 7),
-        "w2": values(1, 3 * HIDDEN, 2 * HIDDEN),
+        "m": values(rng, HIDDEN, 7),
+        "w2": values(rng, 1, 3 * HIDDEN, 2 * HIDDEN),
         "r2": second["r"],
         "b2": second["b"],
     }
@@ -130,10 +134,10 @@ def test_layers_between_others(tmp_path: Path) -> None:
     assert_matches(proto, tmp_path, 1e-5)
 
 
-def test_all_steps_are_calls_of_the_same_tasks(tmp_path: Path) -> None:
+def test_all_steps_are_calls_of_the_same_tasks(rng: np.random.Generator, tmp_path: Path) -> None:
     """The first step has no product; the rows of a step and its part of the result are windows."""
     one = node("LSTM", "x w r b", hidden_size=HIDDEN)
-    proto = model(one, {"x": (40, 1, WIDTH)}, weights("LSTM"))
+    proto = model(one, {"x": (40, 1, WIDTH)}, weights(rng, "LSTM"))
     network = build_network(save(proto, tmp_path))
     labels = sorted(network.labels[key] for key in network.tasks)
     assert labels == ["LstmOutput", "LstmState", "LstmState", "MatMul", "MatMul+Add"]
@@ -153,26 +157,35 @@ def test_all_steps_are_calls_of_the_same_tasks(tmp_path: Path) -> None:
     ],
 )
 def test_shapes_that_do_not_fit_are_named(
-    name: str, shape: tuple[int, ...], tmp_path: Path
+    rng: np.random.Generator, name: str, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    constants = weights("LSTM") | {"h0": values(1, BATCH, HIDDEN)} | {name: values(*shape)}
+    constants = (
+        weights(rng, "LSTM") | {"h0": values(rng, 1, BATCH, HIDDEN)} | {name: values(rng, *shape)}
+    )
     one = node("LSTM", "x w r b _ h0", hidden_size=HIDDEN)
     path = save(model(one, {"x": (STEPS, BATCH, WIDTH)}, constants), tmp_path)
     with pytest.raises(ModelError, match=f"'LSTM'.* shape {'x'.join(map(str, shape))} instead of"):
         build_network(path)
 
 
-PEEPHOLES = values(2, 3 * HIDDEN)
+PEEPHOLES = values(RNG, 2, 3 * HIDDEN)
 LENGTHS = np.array([STEPS, 2, 1], np.int32)
 
 
-def variant(op: str, inputs: str, folder: Path, tolerance: float = 1e-5, **attrs: object) -> None:
+def variant(
+    rng: np.random.Generator,
+    op: str,
+    inputs: str,
+    folder: Path,
+    tolerance: float = 1e-5,
+    **attrs: object,
+) -> None:
     """A cell in both directions, whose inputs named in upper case are constants."""
     shapes: dict[str, tuple[int, ...]] = {"x": (STEPS, BATCH, WIDTH)}
     known: dict[str, np.ndarray] = {"L": LENGTHS, "P": PEEPHOLES}
     rows = GATES[op] * HIDDEN
     for name, shape in (("w", (2, rows, WIDTH)), ("r", (2, rows, HIDDEN)), ("b", (2, 2 * rows))):
-        known[name.upper()] = values(*shape)
+        known[name.upper()] = values(rng, *shape)
         shapes[name] = shape
     shapes |= {"p": PEEPHOLES.shape, "l": (BATCH,)}
     shapes |= dict.fromkeys(("h0", "c0"), (2, BATCH, HIDDEN))
@@ -186,23 +199,29 @@ def variant(op: str, inputs: str, folder: Path, tolerance: float = 1e-5, **attrs
 
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("inputs", ["x w r b", "x w r", "x W r B _ h0", "x w R _ _ h0"])
-def test_weights_computed_at_run_time(op: str, inputs: str, tmp_path: Path) -> None:
+def test_weights_computed_at_run_time(
+    rng: np.random.Generator, op: str, inputs: str, tmp_path: Path
+) -> None:
     attrs = {"linear_before_reset": 1} if op == "GRU" else {}
-    variant(op, inputs, tmp_path, **attrs)
+    variant(rng, op, inputs, tmp_path, **attrs)
 
 
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("inputs", ["x W R B L", "x W R B L h0"])
-def test_sequences_that_end_at_different_steps(op: str, inputs: str, tmp_path: Path) -> None:
-    variant(op, inputs, tmp_path)
+def test_sequences_that_end_at_different_steps(
+    rng: np.random.Generator, op: str, inputs: str, tmp_path: Path
+) -> None:
+    variant(rng, op, inputs, tmp_path)
 
 
 @pytest.mark.parametrize("op", GATES)
-def test_lengths_of_sequences_at_run_time(op: str, tmp_path: Path) -> None:
+def test_lengths_of_sequences_at_run_time(
+    rng: np.random.Generator, op: str, tmp_path: Path
+) -> None:
     attrs = {"hidden_size": HIDDEN, "direction": "bidirectional"}
     one = node(op, "x w r b l h0", outputs_of(op), **attrs)
     shapes = {"x": (STEPS, BATCH, WIDTH), "l": (BATCH,), "h0": (2, BATCH, HIDDEN)}
-    proto = model(one, shapes, weights(op, 2), outputs_of(op), types={"l": "int32"})
+    proto = model(one, shapes, weights(rng, op, 2), outputs_of(op), types={"l": "int32"})
     network = build_network(save(proto, tmp_path))
     feeds = random_feeds(network) | {"l": LENGTHS}
     found, want = execute(network, feeds), onnxruntime_outputs(proto, feeds)
@@ -212,13 +231,15 @@ def test_lengths_of_sequences_at_run_time(op: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("attrs", [{}, {"clip": 0.2}, {"input_forget": 1}])
 @pytest.mark.parametrize("inputs", ["x W R B _ _ _ P", "x W R B L h0 c0 p", "x w r b _ h0 c0"])
-def test_forms_of_lstm(inputs: str, attrs: dict[str, object], tmp_path: Path) -> None:
-    variant("LSTM", inputs, tmp_path, **attrs)
+def test_forms_of_lstm(
+    rng: np.random.Generator, inputs: str, attrs: dict[str, object], tmp_path: Path
+) -> None:
+    variant(rng, "LSTM", inputs, tmp_path, **attrs)
 
 
 @pytest.mark.parametrize("op", ["RNN", "GRU"])
-def test_clip(op: str, tmp_path: Path) -> None:
-    variant(op, "x W R B _ h0", tmp_path, clip=0.3)
+def test_clip(rng: np.random.Generator, op: str, tmp_path: Path) -> None:
+    variant(rng, op, "x W R B _ h0", tmp_path, clip=0.3)
 
 
 @pytest.mark.parametrize(
@@ -233,18 +254,18 @@ def test_clip(op: str, tmp_path: Path) -> None:
     ],
 )
 def test_activations_with_parameters(
-    names: list[str], attrs: dict[str, list[float]], tmp_path: Path
+    rng: np.random.Generator, names: list[str], attrs: dict[str, list[float]], tmp_path: Path
 ) -> None:
     twice = {name: 2 * given for name, given in attrs.items()}
-    variant("LSTM", "x W R B", tmp_path, activations=2 * names, **twice)
+    variant(rng, "LSTM", "x W R B", tmp_path, activations=2 * names, **twice)
 
 
 @pytest.mark.parametrize("op", GATES)
-def test_batch_first(op: str, tmp_path: Path) -> None:
+def test_batch_first(rng: np.random.Generator, op: str, tmp_path: Path) -> None:
     """As the same operator between transposes: ONNX Runtime has no layout 1."""
     states = {"h0": (BATCH, 2, HIDDEN)} | ({"c0": (BATCH, 2, HIDDEN)} if op == "LSTM" else {})
     shapes = {"x": (BATCH, STEPS, WIDTH)} | states
-    constants, outputs = weights(op, 2), outputs_of(op).split()
+    constants, outputs = weights(rng, op, 2), outputs_of(op).split()
     attrs = {"hidden_size": HIDDEN, "direction": "bidirectional"}
     inputs = " ".join(["x w r b _", *states])
     one = node(op, inputs, outputs_of(op), layout=1, **attrs)
@@ -264,9 +285,11 @@ def test_batch_first(op: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"), [("Sine", "activations are Sine"), ("Affine", "needs alpha and beta")]
 )
-def test_an_unknown_activation_is_refused(name: str, reason: str, tmp_path: Path) -> None:
+def test_an_unknown_activation_is_refused(
+    rng: np.random.Generator, name: str, reason: str, tmp_path: Path
+) -> None:
     one = node("RNN", "x w r", "_ h", hidden_size=HIDDEN, activations=[name])
-    proto = model(one, {"x": (STEPS, BATCH, WIDTH)}, {n: weights("RNN")[n] for n in "wr"}, "h")
+    proto = model(one, {"x": (STEPS, BATCH, WIDTH)}, {n: weights(rng, "RNN")[n] for n in "wr"}, "h")
     with pytest.raises(UnsupportedOperator, match=reason):
         build_network(save(proto, tmp_path))
 
@@ -277,15 +300,17 @@ ONE_THREAD.add_session_config_entry(*EXACT_BYTES)
 """With more, ONNX Runtime quantises the sequences of each thread by a scale of their own."""
 
 
-def bytes_of(name: str, dtype: str, is_per_channel: bool) -> dict[str, np.ndarray]:
+def bytes_of(
+    rng: np.random.Generator, name: str, dtype: str, is_per_channel: bool
+) -> dict[str, np.ndarray]:
     """Weights (2 directions, in, gates · hidden) of bytes, their scales and zero points."""
     info = np.iinfo(dtype)
     shape = (2, WIDTH if name == "w" else HIDDEN, 4 * HIDDEN)
     parts = (2, 4 * HIDDEN) if is_per_channel else (2,)
     zero = 0 if dtype == "int8" else 120
     return {
-        name: RNG.integers(info.min, info.max, shape, endpoint=True).astype(dtype),
-        f"{name}s": (0.004 + 0.004 * RNG.random(parts)).astype(np.float32),
+        name: rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype),
+        f"{name}s": (0.004 + 0.004 * rng.random(parts)).astype(np.float32),
         f"{name}z": np.full(parts, zero, dtype),
     }
 
@@ -300,10 +325,15 @@ def bytes_of(name: str, dtype: str, is_per_channel: bool) -> dict[str, np.ndarra
     ],
 )
 def test_lstm_of_bytes_is_within_a_step_of_onnxruntime(
-    inputs: str, is_per_channel: bool, attrs: dict[str, object], dtype: str, tmp_path: Path
+    rng: np.random.Generator,
+    inputs: str,
+    is_per_channel: bool,
+    attrs: dict[str, object],
+    dtype: str,
+    tmp_path: Path,
 ) -> None:
-    known = {"b": values(2, 8 * HIDDEN), "l": LENGTHS, "p": PEEPHOLES}
-    known |= bytes_of("w", dtype, is_per_channel) | bytes_of("r", dtype, is_per_channel)
+    known = {"b": values(rng, 2, 8 * HIDDEN), "l": LENGTHS, "p": PEEPHOLES}
+    known |= bytes_of(rng, "w", dtype, is_per_channel) | bytes_of(rng, "r", dtype, is_per_channel)
     shapes = {"x": (STEPS, BATCH, WIDTH)}
     shapes |= {n: (2, BATCH, HIDDEN) for n in ("h0", "c0") if n in inputs.split()}
     names = f"{inputs} ws wz rs rz".split()
@@ -321,8 +351,10 @@ def test_lstm_of_bytes_is_within_a_step_of_onnxruntime(
         np.testing.assert_allclose(found[name], want, atol=step)
 
 
-def test_lstm_of_bytes_with_scales_of_another_length_is_refused(tmp_path: Path) -> None:
-    known = bytes_of("w", "int8", False) | bytes_of("r", "int8", False)
+def test_lstm_of_bytes_with_scales_of_another_length_is_refused(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    known = bytes_of(rng, "w", "int8", False) | bytes_of(rng, "r", "int8", False)
     known["rs"] = np.ones((2, 3), np.float32)
     one = node(
         "DynamicQuantizeLSTM",

@@ -20,9 +20,11 @@ MODES = list(product(("avg", "max"), ("half_pixel", "output_half_pixel"), (1, 3)
 
 
 @pytest.mark.parametrize(("mode", "coordinates", "ratio"), MODES)
-def test_regions_of_interest(mode: str, coordinates: str, ratio: int, tmp_path: Path) -> None:
+def test_regions_of_interest(
+    rng: np.random.Generator, mode: str, coordinates: str, ratio: int, tmp_path: Path
+) -> None:
     """Some lie partly or wholly outside of the image, one has no size."""
-    x = values(2, 5, 7, 6)
+    x = values(rng, 2, 5, 7, 6)
     corners = [[0, 0, 5, 6], [1.2, 2.3, 4.9, 3.1], [-4, 1, 2, 12], [20, 20, 30, 30], [3, 3, 3, 3]]
     rois, batch = np.array(corners, np.float32), np.array([0, 1, 1, 0, 1])
     attrs: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": coordinates}
@@ -42,11 +44,13 @@ def test_regions_that_decide_how_many_points_are_read_are_refused(tmp_path: Path
 
 @pytest.mark.parametrize(("group", "parts"), [(1, 1), (2, 1), (1, 3), (3, 2)])
 @pytest.mark.parametrize("with_all", [True, False], ids=["mask and bias", "weights alone"])
-def test_deformed_windows(group: int, parts: int, with_all: bool, tmp_path: Path) -> None:
-    x, weight = values(2, 6, 7, 5), values(6, 6 // group, 3, 2)
-    given = {"x": x, "w": weight, "o": 2 * values(2, parts * 12, 4, 5)}
+def test_deformed_windows(
+    rng: np.random.Generator, group: int, parts: int, with_all: bool, tmp_path: Path
+) -> None:
+    x, weight = values(rng, 2, 6, 7, 5), values(rng, 6, 6 // group, 3, 2)
+    given = {"x": x, "w": weight, "o": 2 * values(rng, 2, parts * 12, 4, 5)}
     if with_all:
-        given |= {"b": values(6), "m": values(2, parts * 6, 4, 5)}
+        given |= {"b": values(rng, 6), "m": values(rng, 2, parts * 6, 4, 5)}
     attrs = {"pads": [1, 2, 1, 1], "strides": [2, 1], "dilations": [1, 3]}
     names = "x w o b m" if with_all else "x w o"
     op = node("DeformConv", names, group=group, offset_group=parts, **attrs)
@@ -56,8 +60,10 @@ def test_deformed_windows(group: int, parts: int, with_all: bool, tmp_path: Path
 
 @pytest.mark.parametrize("heads", [4, 2])
 @pytest.mark.parametrize("wide", [False, True])
-def test_attention_with_functions_of_scores(heads: int, wide: bool, tmp_path: Path) -> None:
-    q, k, v = values(2, 4, 5, 8), values(2, heads, 7, 8), values(2, heads, 7, 6)
+def test_attention_with_functions_of_scores(
+    rng: np.random.Generator, heads: int, wide: bool, tmp_path: Path
+) -> None:
+    q, k, v = values(rng, 2, 4, 5, 8), values(rng, 2, heads, 7, 8), values(rng, 2, heads, 7, 6)
 
     def body(name: str, op: str, value: float) -> Any:
         port = helper.make_tensor_value_info("s", TensorProto.FLOAT, [2, 4, 5, 7])

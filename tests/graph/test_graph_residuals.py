@@ -15,13 +15,13 @@ from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
 from tests.graph.test_graph_quantised import model_of
 
 CHANNELS, STEP = 16, 0.0607
-RNG = np.random.default_rng(1)
 
 
 class Qdq:
     """A quantised model in the making: every tensor quantised and dequantised behind its node."""
 
-    def __init__(self, scales: dict[str, float]) -> None:
+    def __init__(self, rng: np.random.Generator, scales: dict[str, float]) -> None:
+        self.rng = rng
         self.nodes: list[Any] = []
         self.constants: dict[str, Array] = {"zero": np.array(113, np.uint8)}
         self.scales = scales
@@ -38,16 +38,18 @@ class Qdq:
         return self.node("DequantizeLinear", [f"{name}.q", *step], f"{name}.d")
 
     def conv(self, x: str, name: str) -> str:
-        w = RNG.integers(-127, 128, (CHANNELS, CHANNELS, 1, 1)).astype(np.int8)
+        w = self.rng.integers(-127, 128, (CHANNELS, CHANNELS, 1, 1)).astype(np.int8)
         self.constants |= {f"{name}.w": w, f"{name}.ws": np.array(0.004, np.float32)}
         weight = self.node("DequantizeLinear", [f"{name}.w", f"{name}.ws"], f"{name}.wd")
         return self.quantised(self.node("Conv", [x, weight], name))
 
 
-def residual_block(op: str, is_projected: bool, shortcut: float = 0.0523) -> ModelProto:
+def residual_block(
+    rng: np.random.Generator, op: str, is_projected: bool, shortcut: float = 0.0523
+) -> ModelProto:
     """A block whose shortcut is quantised by scale `shortcut` where a convolution projects it."""
     scales = {"x": 0.0513, "first": 0.0621, "a": 0.0417, "b": 0.0339, "c": shortcut, "sum": STEP}
-    q = Qdq(scales)
+    q = Qdq(rng, scales)
     x = q.conv(q.quantised("x"), "first")
     long = q.conv(q.conv(x, "a"), "b")
     short = q.conv(x, "c") if is_projected else x
@@ -65,9 +67,9 @@ def divisions(network: Network, label: str) -> int:
     return sum(isinstance(e, Binary) and e.op == "div" for body in bodies for e in walk(body))
 
 
-def assert_within_one_step(network: Network, proto: ModelProto) -> None:
+def assert_within_one_step(rng: np.random.Generator, network: Network, proto: ModelProto) -> None:
     """Outputs are those of ONNX Runtime, a few of a tie on its other side."""
-    feeds = {"x": RNG.standard_normal((1, CHANNELS, 6, 6)).astype(np.float32)}
+    feeds = {"x": rng.standard_normal((1, CHANNELS, 6, 6)).astype(np.float32)}
     found, expected = execute(network, feeds)["y"], onnxruntime_outputs(proto, feeds)["y"]
     steps = np.abs(found - expected) / STEP
     assert steps.max() < 1.01
@@ -77,20 +79,22 @@ def assert_within_one_step(network: Network, proto: ModelProto) -> None:
 @pytest.mark.parametrize("is_projected", [False, True], ids=["identity", "projected"])
 @pytest.mark.parametrize("op", ["Add", "Sub"])
 def test_residual_sums_are_of_bytes_and_need_no_division(
-    op: str, is_projected: bool, tmp_path: Path
+    rng: np.random.Generator, op: str, is_projected: bool, tmp_path: Path
 ) -> None:
-    proto = residual_block(op, is_projected)
+    proto = residual_block(rng, op, is_projected)
     save(proto, tmp_path / "m.onnx")
     network = build_network(tmp_path / "m.onnx")
     ends = {p.value for p in (*network.inputs, *network.outputs)}
     assert {v.dtype for n, v in network.values.items() if n not in ends} == {"uint8"}
     assert divisions(network, "Conv") == 0
-    assert_within_one_step(network, proto)
+    assert_within_one_step(rng, network, proto)
 
 
-def test_scales_whose_quotient_may_be_infinite_are_divided_at_run_time(tmp_path: Path) -> None:
-    proto = residual_block("Add", True, 1e37)
+def test_scales_whose_quotient_may_be_infinite_are_divided_at_run_time(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    proto = residual_block(rng, "Add", True, 1e37)
     save(proto, tmp_path / "m.onnx")
     network = build_network(tmp_path / "m.onnx")
     assert divisions(network, "Dequantize+Add") > 0
-    assert_within_one_step(network, proto)
+    assert_within_one_step(rng, network, proto)

@@ -17,11 +17,10 @@ from autotune.graph.network import build_network
 from tests.graph.onnx_models import execute, model, node, reference_outputs, save
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(7)
 
 
-def values(*shape: int, dtype: str = "float32") -> Array:
-    return RNG.standard_normal(shape).astype(dtype)
+def values(rng: np.random.Generator, *shape: int, dtype: str = "float32") -> Array:
+    return rng.standard_normal(shape).astype(dtype)
 
 
 def assert_computes(
@@ -47,9 +46,11 @@ def pairs(z: Array) -> Array:
 @pytest.mark.parametrize(("axis", "length"), list(product((1, -2), (0, 7, 15))))
 @pytest.mark.parametrize("form", ["real", "complex", "one side", "inverse", "inverse to real"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_transforms(form: str, axis: int, length: int, dtype: str, tmp_path: Path) -> None:
+def test_transforms(
+    rng: np.random.Generator, form: str, axis: int, length: int, dtype: str, tmp_path: Path
+) -> None:
     parts = 1 if form in ("real", "one side") else 2
-    x = values(2, 10, 9, parts, dtype=dtype)
+    x = values(rng, 2, 10, 9, parts, dtype=dtype)
     inverse, onesided = (
         int(form.startswith("inverse")),
         int(form in ("one side", "inverse to real")),
@@ -71,20 +72,22 @@ def test_transforms(form: str, axis: int, length: int, dtype: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("bands", [(8, 16, 8192, 0.0, 4096.0), (20, 400, 16000, 50.0, 7600.0)])
-def test_mel_weights(bands: tuple[float, ...], tmp_path: Path) -> None:
+def test_mel_weights(rng: np.random.Generator, bands: tuple[float, ...], tmp_path: Path) -> None:
     names = "n l r a b"
     constants = dict(zip(names.split(), map(np.array, bands), strict=True))
     constants |= {n: constants[n].astype(np.float32) for n in "ab"}
     nodes = [node("MelWeightMatrix", names, "m"), node("MatMul", "x m", "y")]
-    x = values(3, bands[1] // 2 + 1)
+    x = values(rng, 3, bands[1] // 2 + 1)
     assert_computes(model(nodes, {"x": x.shape}, constants), {"x": x}, tmp_path)
 
 
 @pytest.mark.parametrize("form", ["real", "complex", "one side", "inverse"])
 @pytest.mark.parametrize(("extent", "length"), [(360, 360), (257, 512), (400, 300)])
-def test_long_transforms(form: str, extent: int, length: int, tmp_path: Path) -> None:
+def test_long_transforms(
+    rng: np.random.Generator, form: str, extent: int, length: int, tmp_path: Path
+) -> None:
     parts = 1 if form in ("real", "one side") else 2
-    x = values(2, extent, parts)
+    x = values(rng, 2, extent, parts)
     attrs = {"inverse": int(form == "inverse"), "onesided": int(form == "one side")}
     constants = {"n": np.array(length), "a": np.array(1)}
     proto = model(node("DFT", "x n a", **attrs), {"x": x.shape}, constants, opset=20)
@@ -95,8 +98,10 @@ def test_long_transforms(form: str, extent: int, length: int, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("parts", "onesided"), [(1, 1), (1, 0), (2, 0)])
 @pytest.mark.parametrize("window", [True, False])
-def test_transforms_of_frames(parts: int, onesided: int, window: bool, tmp_path: Path) -> None:
-    x = values(2, 64, parts)
+def test_transforms_of_frames(
+    rng: np.random.Generator, parts: int, onesided: int, window: bool, tmp_path: Path
+) -> None:
+    x = values(rng, 2, 64, parts)
     constants: dict[str, Any] = {"s": np.array(5), "n": np.array(16)}
     constants |= {"w": np.hanning(16).astype(np.float32)} if window else {}
     op = node("STFT", f"x s {'w' if window else '_'} n", onesided=onesided)
@@ -115,8 +120,8 @@ def test_transforms_that_are_none_name_the_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 2, 5, 5), (8, 8)])
-def test_determinants(shape: tuple[int, ...], tmp_path: Path) -> None:
-    x = values(*shape)
+def test_determinants(rng: np.random.Generator, shape: tuple[int, ...], tmp_path: Path) -> None:
+    x = values(rng, *shape)
     x[..., 0, 0] = 0 if shape[-1] > 1 else 2  # the first pivot has to be another one
     assert_computes(model(node("Det", "x"), {"x": shape}, opset=22), {"x": x}, tmp_path)
 
@@ -130,9 +135,14 @@ def test_determinants_of_singular_matrices_are_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("exclusive", "reverse"), list(product((0, 1), (0, 1))))
 @pytest.mark.parametrize(("shape", "axis"), [((3, 5), 1), ((150, 2), 0)])
 def test_running_products(
-    shape: tuple[int, ...], axis: int, exclusive: int, reverse: int, tmp_path: Path
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    axis: int,
+    exclusive: int,
+    reverse: int,
+    tmp_path: Path,
 ) -> None:
-    x = (1 + 0.1 * values(*shape)).astype(np.float32)
+    x = (1 + 0.1 * values(rng, *shape)).astype(np.float32)
     op = node("CumProd", "x a", exclusive=exclusive, reverse=reverse)
     assert_computes(model(op, {"x": shape}, {"a": np.array(axis)}, opset=26), {"x": x}, tmp_path)
 
@@ -148,11 +158,16 @@ def test_running_products(
     ],
 )
 def test_steps_of_training(
-    op: str, n_states: int, attrs: dict[str, Any], later: int, tmp_path: Path
+    rng: np.random.Generator,
+    op: str,
+    n_states: int,
+    attrs: dict[str, Any],
+    later: int,
+    tmp_path: Path,
 ) -> None:
     names = [f"{kind}{n}" for kind in "xgvh"[: 2 + n_states] for n in range(2)]
     results = [f"y{kind}{n}" for kind in "xvh"[: 1 + n_states] for n in range(2)]
-    arrays = {n: np.abs(values(3, 4)) for n in names}
+    arrays = {n: np.abs(values(rng, 3, 4)) for n in names}
     domain = "ai.onnx.preview.training"
     step = helper.make_node(op, ["r", "t", *names], results, domain=domain, **attrs)
     shapes = dict.fromkeys(names, (3, 4)) | {"r": (), "t": ()}
@@ -182,7 +197,7 @@ def test_counts_of_terms(mode: str, least: int, most: int, skips: int, tmp_path:
 
 
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])
-def test_blocks_become_channels(mode: str, tmp_path: Path) -> None:
-    x = values(2, 3, 4, 6)
+def test_blocks_become_channels(rng: np.random.Generator, mode: str, tmp_path: Path) -> None:
+    x = values(rng, 2, 3, 4, 6)
     op = node("SpaceToDepth", "x", blocksize=2, mode=mode)
     assert_computes(model(op, {"x": x.shape}, opset=28), {"x": x}, tmp_path)

@@ -11,17 +11,22 @@ from autotune.graph.network import Network
 from autotune.graph.storage import reshape_strides
 from tests.graph.onnx_models import assert_matches, model, node, upsampled_beside_a_skip
 
-RNG = np.random.default_rng(0)
 PADDED = (1040, 1)
 
 
-def weights(*shape: int) -> np.ndarray:
-    return (RNG.standard_normal(shape) / 32).astype(np.float32)
+def weights(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return (rng.standard_normal(shape) / 32).astype(np.float32)
 
 
-def checked(nodes: list[NodeProto], folder: Path, n_outputs: int = 16) -> Network:
+def checked(
+    rng: np.random.Generator, nodes: list[NodeProto], folder: Path, n_outputs: int = 16
+) -> Network:
     """A network of matrix products over rows of 1024, run on its storages and compared."""
-    constants = {"a": weights(16, 1024), "b": weights(1024, 1024), "c": weights(1024, n_outputs)}
+    constants = {
+        "a": weights(rng, 16, 1024),
+        "b": weights(rng, 1024, 1024),
+        "c": weights(rng, 1024, n_outputs),
+    }
     used = {name for n in nodes for name in n.input}
     constants = {n: w for n, w in constants.items() if n in used}
     return assert_matches(model(nodes, {"x": (6, 16)}, constants), folder)
@@ -33,19 +38,21 @@ def row_strides(network: Network) -> list[tuple[int, ...]]:
     return [v.strides[-2:] for name, v in network.values.items() if name not in ports]
 
 
-def test_what_lies_between_two_products_has_padded_rows(tmp_path: Path) -> None:
+def test_what_lies_between_two_products_has_padded_rows(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     nodes = [node("MatMul", "x a", "s"), node("Relu", "s", "t"), node("MatMul", "t c", "y")]
-    assert row_strides(checked(nodes, tmp_path)) == [PADDED]
+    assert row_strides(checked(rng, nodes, tmp_path)) == [PADDED]
 
 
-def test_inputs_and_outputs_are_dense(tmp_path: Path) -> None:
+def test_inputs_and_outputs_are_dense(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [node("MatMul", "x a", "s"), node("MatMul", "s b", "y")]
-    network = checked(nodes, tmp_path)
+    network = checked(rng, nodes, tmp_path)
     assert row_strides(network) == [PADDED]
     assert network.values[network.outputs[0].value].strides[-2:] == (1024, 1)
 
 
-def test_a_concat_is_written_into_padded_rows(tmp_path: Path) -> None:
+def test_a_concat_is_written_into_padded_rows(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [
         node("MatMul", "x a", "s"),
         node("Split", "s", "p q", axis=1),
@@ -54,17 +61,19 @@ def test_a_concat_is_written_into_padded_rows(tmp_path: Path) -> None:
         node("Concat", "u v", "t", axis=1),
         node("MatMul", "t c", "y"),
     ]
-    assert set(row_strides(checked(nodes, tmp_path))) == {PADDED}
+    assert set(row_strides(checked(rng, nodes, tmp_path))) == {PADDED}
 
 
-def test_who_needs_dense_rows_gets_them_without_a_copy(tmp_path: Path) -> None:
+def test_who_needs_dense_rows_gets_them_without_a_copy(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     nodes = [
         node("MatMul", "x a", "s"),
         node("Relu", "s", "t"),
         node("Flatten", "t", "u", axis=0),
         node("ReduceSum", "u", "y", keepdims=1),
     ]
-    network = checked(nodes, tmp_path)
+    network = checked(rng, nodes, tmp_path)
     assert PADDED not in row_strides(network)
     assert not any(call.label == "Identity" for call in network.calls)
 

@@ -11,7 +11,7 @@ N_WORDS, N_POSITIONS, LENGTH, SIZE, HEADS = 50, 30, 12, 32, 2
 WIDTH = SIZE // HEADS
 
 
-def text_transformer(seed: int = 0) -> ModelProto:
+def text_transformer(seed: np.random.Generator | int = 0) -> ModelProto:
     """Embeddings of words and of positions that count words, a layer of attention, the best word.
 
     The mask hides keys as exporters write it; positions are a running sum of it, as in RoBERTa.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,10 @@ from tests.graph.onnx_models import model, node, save
 from tests.network.test_network_check import Fault, check
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(0)
 
 
-def normal(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+def normal(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
 def test_the_place_of_the_highest_score_is_compared_row_by_row() -> None:
@@ -41,12 +41,12 @@ def test_the_place_of_the_highest_score_is_compared_row_by_row() -> None:
     assert is_classifier("lm_logits", np.zeros((1, 4, 12), np.float32))
 
 
-def dense(tmp_path: Path) -> Path:
-    proto = model([node("MatMul", "x w", "y")], {"x": (2, 16)}, {"w": normal(16, 12)})
+def dense(rng: np.random.Generator, tmp_path: Path) -> Path:
+    proto = model([node("MatMul", "x w", "y")], {"x": (2, 16)}, {"w": normal(rng, 16, 12)})
     return Path(save(proto, tmp_path))
 
 
-def test_random_numbers_are_found_in_branches_too() -> None:
+def test_random_numbers_are_found_in_branches_too(rng: np.random.Generator) -> None:
     draws = model([node("RandomNormal", "", "r", shape=[2, 16])], {}, None, "r").graph
     keeps = model([node("Identity", "x", "k")], {}, None, "k").graph
     nodes = [
@@ -58,7 +58,7 @@ def test_random_numbers_are_found_in_branches_too() -> None:
     ]
     types = {"c": "bool"}
     inputs = {"x": (2, 16), "c": ()}
-    proto = model(nodes, inputs, {"w": normal(16, 12)}, "y z v", types=types)
+    proto = model(nodes, inputs, {"w": normal(rng, 16, 12)}, "y z v", types=types)
     assert undefined_outputs(proto.graph) == {
         "y": "depends on random numbers (node RandomUniformLike 'u')",
         "v": "depends on random numbers (node RandomNormal 'r')",
@@ -102,11 +102,11 @@ def test_what_cannot_be_compared_does_not_agree(tmp_path: Path) -> None:
     )
 
 
-def test_every_output_has_its_errors(tmp_path: Path) -> None:
+def test_every_output_has_its_errors(rng: np.random.Generator, tmp_path: Path) -> None:
     def fault(outputs: dict[str, Array]) -> None:
         outputs["y"][0, 0] += 5e-5 * np.abs(outputs["y"]).max()
 
-    report = check(dense(tmp_path), fault, given=[{"x": normal(2, 16)} for _ in range(3)])
+    report = check(dense(rng, tmp_path), fault, given=[{"x": normal(rng, 2, 16)} for _ in range(3)])
     (found,) = report.outputs
     assert str(report).startswith("outputs agree with ONNX Runtime on 3 given, normal, uniform")
     assert found.error == pytest.approx(5e-5, rel=0.1)
@@ -116,22 +116,22 @@ def test_every_output_has_its_errors(tmp_path: Path) -> None:
     assert report.to_json()["outputs"][0]["rms"] == found.rms
 
 
-def test_arrays_of_several_inferences_are_split() -> None:
+def test_arrays_of_several_inferences_are_split(rng: np.random.Generator) -> None:
     ports = (Endpoint("x", (2, 3), "float32", 0), Endpoint("t", (), "float32", 0))
-    x, t = normal(6, 3), normal()
+    x, t = normal(rng, 6, 3), normal(rng)
     for stacked in (x, x.reshape(3, 2, 3)):
         found = inferences([ports], {"x": stacked, "t": t})
         assert len(found) == 3
         np.testing.assert_array_equal(found[1]["x"], x[2:4])
-    assert len(inferences([ports], {"x": x, "t": normal(3)})) == 3
-    assert inferences([ports], {"x": x, "t": normal(2)}) == []
-    assert inferences([ports], {"x": normal(5, 3), "t": t}) == []
+    assert len(inferences([ports], {"x": x, "t": normal(rng, 3)})) == 3
+    assert inferences([ports], {"x": x, "t": normal(rng, 2)}) == []
+    assert inferences([ports], {"x": normal(rng, 5, 3), "t": t}) == []
 
 
 # --- quantised models ------------------------------------------------------------------------
 
 
-def quantised(layers: int = 1, scale: float = 0.05) -> ModelProto:
+def quantised(rng: np.random.Generator, layers: int = 1, scale: float = 0.05) -> ModelProto:
     """Dense layers between QuantizeLinear and DequantizeLinear, as quantisers write them."""
     constants: dict[str, Array] = {
         "s": np.float32(scale),
@@ -141,7 +141,7 @@ def quantised(layers: int = 1, scale: float = 0.05) -> ModelProto:
     }
     nodes = [node("QuantizeLinear", "x s z", "q0"), node("DequantizeLinear", "q0 s z", "d0")]
     for n in range(layers):
-        w = RNG.integers(-60, 60, (64, 64)).astype(np.int8)
+        w = rng.integers(-60, 60, (64, 64)).astype(np.int8)
         constants[f"w{n}"] = w
         nodes += [
             node("DequantizeLinear", f"w{n} ws wz", f"dw{n}"),
@@ -162,8 +162,10 @@ def steps(n: int, share: float) -> Fault:
     return fault
 
 
-def test_one_step_of_the_output_is_no_error_of_a_quantised_model(tmp_path: Path) -> None:
-    path = save(quantised(), tmp_path)
+def test_one_step_of_the_output_is_no_error_of_a_quantised_model(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    path = save(quantised(rng), tmp_path)
     report = check(path, steps(1, 0.002))
     assert report.notes == ()
     assert report.outputs[0].step == np.float32(0.05)
@@ -174,9 +176,11 @@ def test_one_step_of_the_output_is_no_error_of_a_quantised_model(tmp_path: Path)
             check(path, steps(n, share))
 
 
-def test_steps_inside_of_a_quantised_model_are_told_in_its_words(tmp_path: Path) -> None:
+def test_steps_inside_of_a_quantised_model_are_told_in_its_words(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     """Layers behind a value that fell on the other side differ by more than one step."""
-    path = save(quantised(layers=6), tmp_path)
+    path = save(quantised(rng, layers=6), tmp_path)
 
     def flip(outputs: dict[str, Array]) -> None:
         outputs["y"][0, :8] += np.float32(0.1)
@@ -196,7 +200,7 @@ def test_steps_inside_of_a_quantised_model_are_told_in_its_words(tmp_path: Path)
 # --- precisions that are too narrow ----------------------------------------------------------
 
 
-def far_apart(size: float) -> ModelProto:
+def far_apart(rng: np.random.Generator, size: float) -> ModelProto:
     """A product beyond float16, normalised again, so that outputs alone look harmless."""
     nodes = [
         node("MatMul", "x w", "large"),
@@ -204,26 +208,33 @@ def far_apart(size: float) -> ModelProto:
         node("Mul", "m small", "y"),
     ]
     small = np.float32(1 / size)
-    constants = {"w": size * normal(32, 32), "v": normal(32, 32), "small": small}
+    constants = {"w": size * normal(rng, 32, 32), "v": normal(rng, 32, 32), "small": small}
     return model(nodes, {"x": (4, 32)}, constants)
 
 
-def cancelling() -> ModelProto:
+def cancelling(rng: np.random.Generator) -> ModelProto:
     """The difference of two products that have seven binary digits in common and more."""
-    w = normal(64, 64)
+    w = normal(rng, 64, 64)
     nodes = [node("MatMul", "x w", "a"), node("MatMul", "x v", "b"), node("Sub", "a b", "y")]
-    return model(nodes, {"x": (4, 64)}, {"w": w, "v": w + np.float32(1e-4) * normal(64, 64)})
+    return model(nodes, {"x": (4, 64)}, {"w": w, "v": w + np.float32(1e-4) * normal(rng, 64, 64)})
 
 
 @pytest.mark.parametrize(
-    ("proto", "precision", "hint"),
-    [(far_apart(1e5), "f16", "precision='bf16'"), (cancelling(), "bf16", "precision='f16'")],
+    ("make", "precision", "hint"),
+    [
+        (lambda rng: far_apart(rng, 1e5), "f16", "precision='bf16'"),
+        (cancelling, "bf16", "precision='f16'"),
+    ],
     ids=["beyond 65504", "beyond the digits of bfloat16"],
 )
 def test_a_precision_too_narrow_is_refused(
-    proto: ModelProto, precision: str, hint: str, tmp_path: Path
+    rng: np.random.Generator,
+    make: Callable[[np.random.Generator], ModelProto],
+    precision: str,
+    hint: str,
+    tmp_path: Path,
 ) -> None:
-    path = save(proto, tmp_path)
+    path = save(make(rng), tmp_path)
     with pytest.raises(WrongNumbers, match=f"precision {precision} is too narrow") as caught:
         autotune.compile(path, precision=precision, threads=1)
     assert caught.value.exit_code == 5

@@ -30,11 +30,10 @@ from tests.graph.onnx_models import model, node
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 
 TARGET = host_target()
-RNG = np.random.default_rng(0)
 
 
-def built(nodes: list[NodeProto], path: Path) -> Network:
-    weights = {n: RNG.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8 for n in "abcd"}
+def built(rng: np.random.Generator, nodes: list[NodeProto], path: Path) -> Network:
+    weights = {n: rng.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8 for n in "abcd"}
     proto = model(nodes, {"x": (1, 8, 9, 7)}, weights)
     onnx.save(proto, str(path / "net.onnx"))
     return build_network(path / "net.onnx")
@@ -64,24 +63,26 @@ RESIDUAL = [
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
-def test_a_residual_sum_lies_where_its_operand_lay(n_threads: int, tmp_path: Path) -> None:
-    network = built([*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "y")], tmp_path)
+def test_a_residual_sum_lies_where_its_operand_lay(
+    rng: np.random.Generator, n_threads: int, tmp_path: Path
+) -> None:
+    network = built(rng, [*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "y")], tmp_path)
     assert len(found_in(network)) == 1
     compiled = Model(compile_network(network, steps_of(network), TARGET), n_threads)
     assert check_network(compiled, network) < 1e-5
 
 
-def test_what_the_window_around_reads_stays(tmp_path: Path) -> None:
-    network = built([*RESIDUAL, node("Add", "p w", "s"), conv("s", "d", "y")], tmp_path)
+def test_what_the_window_around_reads_stays(rng: np.random.Generator, tmp_path: Path) -> None:
+    network = built(rng, [*RESIDUAL, node("Add", "p w", "s"), conv("s", "d", "y")], tmp_path)
     assert found_in(network) == []
     compiled = Model(compile_network(network, steps_of(network), TARGET), 1)
     assert check_network(compiled, network) < 1e-5
 
 
-def test_what_is_read_later_is_overwritten_then(tmp_path: Path) -> None:
+def test_what_is_read_later_is_overwritten_then(rng: np.random.Generator, tmp_path: Path) -> None:
     late = [node("Add", "q u", "r"), conv("r", "a", "y")]
     nodes = [*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "q"), *late]
-    network = built(nodes, tmp_path)
+    network = built(rng, nodes, tmp_path)
     (alias,) = found_in(network)
     first, second = (c for c in network.calls if "Add" in c.label)
     assert alias.new_root in second.outputs.values()
@@ -90,8 +91,10 @@ def test_what_is_read_later_is_overwritten_then(tmp_path: Path) -> None:
     assert check_network(compiled, network) < 1e-5
 
 
-def test_operands_that_no_call_of_a_task_needs_afterwards(tmp_path: Path) -> None:
-    network = built([*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "y")], tmp_path)
+def test_operands_that_no_call_of_a_task_needs_afterwards(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    network = built(rng, [*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "y")], tmp_path)
     (call,) = (c for c in network.calls if "Add" in c.label)
     (alias,) = found_in(network)
     found = overwritable(network)
@@ -99,9 +102,11 @@ def test_operands_that_no_call_of_a_task_needs_afterwards(tmp_path: Path) -> Non
     assert network.calls[0].task not in found  # reads what the user gave
 
 
-def test_an_operand_that_one_of_two_calls_leaves_is_not_overwritten(tmp_path: Path) -> None:
+def test_an_operand_that_one_of_two_calls_leaves_is_not_overwritten(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     nodes = [*RESIDUAL, node("Add", "p u", "s"), conv("s", "d", "q"), node("Add", "q u", "r")]
-    network = built([*nodes, conv("r", "a", "y")], tmp_path)
+    network = built(rng, [*nodes, conv("r", "a", "y")], tmp_path)
     first, second = (c for c in network.calls if "Add" in c.label)
     assert first.task == second.task
     (alias,) = found_in(network)

@@ -23,16 +23,17 @@ from tests.graph.onnx_models import model, node, onnxruntime_outputs, save
 from tests.graph.text_models import text_transformer
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(0)
 TARGET = host_target()
 
 
-def values(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+def values(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
-def integers(low: int, high: int, *shape: int, dtype: str = "int64") -> Array:
-    return RNG.integers(low, high, shape).astype(dtype)
+def integers(
+    rng: np.random.Generator, low: int, high: int, *shape: int, dtype: str = "int64"
+) -> Array:
+    return rng.integers(low, high, shape).astype(dtype)
 
 
 def compiled(proto: ModelProto, folder: Path) -> Model:
@@ -62,58 +63,62 @@ def assert_right(
 # --- types and weights -------------------------------------------------------------------------
 
 
-def test_an_image_of_bytes(tmp_path: Path) -> None:
+def test_an_image_of_bytes(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [
         *(node("Cast", "image", "f", to=TensorProto.FLOAT), node("Mul", "f scale", "s")),
         *(node("Transpose", "s", "t", perm=[0, 3, 1, 2]), node("Conv", "t w")),
     ]
-    feeds = {"image": integers(0, 256, 1, 9, 20, 3, dtype="uint8")}
-    assert_right(nodes, feeds, tmp_path, {"scale": np.float32(1 / 255), "w": values(8, 3, 3, 3)})
+    feeds = {"image": integers(rng, 0, 256, 1, 9, 20, 3, dtype="uint8")}
+    assert_right(
+        nodes, feeds, tmp_path, {"scale": np.float32(1 / 255), "w": values(rng, 8, 3, 3, 3)}
+    )
 
 
 @pytest.mark.parametrize("source", ["uint8", "int8", "int32", "float32", "float64"])
 @pytest.mark.parametrize("goal", ["uint8", "int8", "int64", "float32", "float64"])
-def test_cast(source: str, goal: str, tmp_path: Path) -> None:
+def test_cast(rng: np.random.Generator, source: str, goal: str, tmp_path: Path) -> None:
     to = helper.np_dtype_to_tensor_dtype(np.dtype(goal))
     low, high = (0, 128) if "uint8" in (source, goal) else (-128, 128)
-    feeds = {"x": integers(low, high, 5, 33, dtype=source)}
+    feeds = {"x": integers(rng, low, high, 5, 33, dtype=source)}
     assert_right(node("Cast", "x", to=to), feeds, tmp_path, output=goal)
 
 
 @pytest.mark.parametrize("op", ["Add", "Mul", "Max", "Min"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_arithmetic_of_bytes(op: str, dtype: str, tmp_path: Path) -> None:
+def test_arithmetic_of_bytes(rng: np.random.Generator, op: str, dtype: str, tmp_path: Path) -> None:
     low, high = (0, 12) if dtype == "uint8" else (-10, 11)
-    feeds = {name: integers(low, high, 3, 70, dtype=dtype) for name in "xz"}
+    feeds = {name: integers(rng, low, high, 3, 70, dtype=dtype) for name in "xz"}
     assert_right(node(op, "x z"), feeds, tmp_path, output=dtype)
 
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Max", "Min"])
-def test_arithmetic_of_doubles(op: str, tmp_path: Path) -> None:
-    feeds = {name: RNG.standard_normal((3, 21)) for name in "xz"}
+def test_arithmetic_of_doubles(rng: np.random.Generator, op: str, tmp_path: Path) -> None:
+    feeds = {name: rng.standard_normal((3, 21)) for name in "xz"}
     assert_right(node(op, "x z"), feeds, tmp_path, output="float64")
 
 
 @pytest.mark.parametrize("n_groups", [1, 4, 32])
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_convolution_with_computed_weights(size: int, n_groups: int, tmp_path: Path) -> None:
+def test_a_convolution_with_computed_weights(
+    rng: np.random.Generator, size: int, n_groups: int, tmp_path: Path
+) -> None:
     nodes = [
         *(node("Tanh", "v", "w"), node("Conv", "x w b", "c", group=n_groups, pads=[size // 2] * 4)),
         node("Relu", "c"),
     ]
-    feeds = {"x": values(2, 32, 12, 11), "v": values(64, 32 // n_groups, size, size)}
+    feeds = {"x": values(rng, 2, 32, 12, 11), "v": values(rng, 64, 32 // n_groups, size, size)}
     atol = 5e-5  # sums of up to 288 products, up to 45
-    assert_right(nodes, feeds | {"b": values(64)}, tmp_path, atol=atol)
+    assert_right(nodes, feeds | {"b": values(rng, 64)}, tmp_path, atol=atol)
 
 
-def test_correlation_with_a_template(tmp_path: Path) -> None:
+def test_correlation_with_a_template(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [node("Relu", "x", "r"), node("Conv", "r t", group=8)]
-    assert_right(nodes, {"x": values(1, 8, 15, 15), "t": values(8, 1, 5, 5)}, tmp_path)
+    assert_right(nodes, {"x": values(rng, 1, 8, 15, 15), "t": values(rng, 8, 1, 5, 5)}, tmp_path)
 
 
-def test_a_constant_of_one_element(tmp_path: Path) -> None:
+def test_a_constant_of_one_element(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [node("Relu", "x", "r"), node("Shape", "r", start=1, end=2)]
-    assert_right(nodes, {"x": values(3, 7)}, tmp_path, output="int64")
+    assert_right(nodes, {"x": values(rng, 3, 7)}, tmp_path, output="int64")
 
 
 # --- reading where data say -------------------------------------------------------------------
@@ -122,32 +127,36 @@ def test_a_constant_of_one_element(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3), (1, 40)], ids=str)
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_gather(axis: int, shape: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
-    x = values(9, 7, 33)
+def test_gather(
+    rng: np.random.Generator, axis: int, shape: tuple[int, ...], dtype: str, tmp_path: Path
+) -> None:
+    x = values(rng, 9, 7, 33)
     n = x.shape[axis]
-    feeds = {"i": np.asarray(integers(-n, n, *shape, dtype=dtype))}
+    feeds = {"i": np.asarray(integers(rng, -n, n, *shape, dtype=dtype))}
     assert_right(node("Gather", "x i", axis=axis), feeds, tmp_path, {"x": x})
 
 
-def test_gather_of_what_is_computed(tmp_path: Path) -> None:
+def test_gather_of_what_is_computed(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [node("Relu", "x", "r"), node("Add", "i one", "j"), node("Gather", "r j", "g")]
     nodes.append(node("Mul", "g g", "y"))
-    feeds = {"x": values(8, 20), "i": integers(-9, 7, 6)}
+    feeds = {"x": values(rng, 8, 20), "i": integers(rng, -9, 7, 6)}
     assert_right(nodes, feeds, tmp_path, {"one": np.array(1)})
 
 
-def test_gather_of_integers(tmp_path: Path) -> None:
-    feeds = {"x": integers(-99, 99, 6, 5), "i": integers(0, 6, 4)}
+def test_gather_of_integers(rng: np.random.Generator, tmp_path: Path) -> None:
+    feeds = {"x": integers(rng, -99, 99, 6, 5), "i": integers(rng, 0, 6, 4)}
     assert_right(node("Gather", "x i"), feeds, tmp_path, output="int64")
 
 
-def test_a_table_of_one_row(tmp_path: Path) -> None:
+def test_a_table_of_one_row(rng: np.random.Generator, tmp_path: Path) -> None:
     feeds = {"i": np.array([0, -1, 0])}
-    assert_right(node("Gather", "x i"), feeds, tmp_path, {"x": values(1, 6)})
+    assert_right(node("Gather", "x i"), feeds, tmp_path, {"x": values(rng, 1, 6)})
 
 
-def test_indices_that_are_outside_take_the_nearest_row(tmp_path: Path) -> None:
-    table, far = values(5, 12), np.iinfo(np.int64)
+def test_indices_that_are_outside_take_the_nearest_row(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    table, far = values(rng, 5, 12), np.iinfo(np.int64)
     indices = np.array([5, 1 << 40, -6, far.min, far.max, 2])
     proto = model(node("Gather", "x i"), {"i": (6,)}, {"x": table}, types={"i": "int64"})
     found = compiled(proto, tmp_path).run({"i": indices})["y"]
@@ -156,8 +165,10 @@ def test_indices_that_are_outside_take_the_nearest_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
-def test_places_between_pixels(mode: str, padding: str, tmp_path: Path) -> None:
-    feeds = {"x": values(2, 20, 6, 5), "g": values(2, 4, 9, 2)}
+def test_places_between_pixels(
+    rng: np.random.Generator, mode: str, padding: str, tmp_path: Path
+) -> None:
+    feeds = {"x": values(rng, 2, 20, 6, 5), "g": values(rng, 2, 4, 9, 2)}
     op = node("GridSample", "x g", mode=mode, padding_mode=padding)
     proto = model(op, {n: a.shape for n, a in feeds.items()}, opset=16)
     found = compiled(proto, tmp_path).run(feeds)["y"]
@@ -165,9 +176,11 @@ def test_places_between_pixels(mode: str, padding: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("padding", ["border", "reflection"])
-def test_places_that_are_nowhere_are_inside_of_memory(padding: str, tmp_path: Path) -> None:
+def test_places_that_are_nowhere_are_inside_of_memory(
+    rng: np.random.Generator, padding: str, tmp_path: Path
+) -> None:
     """What is not a number, or beyond all numbers, still reads some pixel."""
-    x = values(1, 3, 6, 5)
+    x = values(rng, 1, 3, 6, 5)
     places = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e10], np.float32)
     grid = np.stack(np.meshgrid(places, places), -1)[None]
     op = node("GridSample", "x g", mode="nearest", padding_mode=padding)
@@ -178,8 +191,8 @@ def test_places_that_are_nowhere_are_inside_of_memory(padding: str, tmp_path: Pa
 
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 @pytest.mark.parametrize("divisor", [7, -7, 8, -8, 1, [3, -3, 7, -7, 5, 1, 2, -2]], ids=str)
-def test_remainder(divisor: object, dtype: str, tmp_path: Path) -> None:
-    feeds = {"x": integers(-99, 99, 6, 8, dtype=dtype)}
+def test_remainder(rng: np.random.Generator, divisor: object, dtype: str, tmp_path: Path) -> None:
+    feeds = {"x": integers(rng, -99, 99, 6, 8, dtype=dtype)}
     constants = {"d": np.array(divisor, dtype)}
     assert_right(node("Mod", "x d"), feeds, tmp_path, constants, output=dtype)
 
@@ -195,40 +208,49 @@ def test_infinities(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_gather_elements(axis: int, tmp_path: Path) -> None:
-    x = values(4, 6, 5)
+def test_gather_elements(rng: np.random.Generator, axis: int, tmp_path: Path) -> None:
+    x = values(rng, 4, 6, 5)
     shape = [3, 5, 4]
     shape[axis] = 9
-    feeds = {"x": x, "i": integers(-x.shape[axis], x.shape[axis], *shape)}
+    feeds = {"x": x, "i": integers(rng, -x.shape[axis], x.shape[axis], *shape)}
     assert_right(node("GatherElements", "x i", axis=axis), feeds, tmp_path)
 
 
 @pytest.mark.parametrize("n_long", [3, 200])
-def test_gather_elements_of_constants_folds(n_long: int, tmp_path: Path) -> None:
-    constants = {"t": values(2, n_long), "i": integers(0, n_long, 1, 9)}
+def test_gather_elements_of_constants_folds(
+    rng: np.random.Generator, n_long: int, tmp_path: Path
+) -> None:
+    constants = {"t": values(rng, 2, n_long), "i": integers(rng, 0, n_long, 1, 9)}
     nodes = [node("GatherElements", "t i", "g", axis=1), node("Add", "x g")]
     proto = model(nodes, {"x": (1, 9)}, constants)
     assert [c.label for c in build_network(save(proto, tmp_path)).calls] == ["Add"]
-    assert_right(nodes, {"x": values(1, 9)}, tmp_path, constants)
+    assert_right(nodes, {"x": values(rng, 1, 9)}, tmp_path, constants)
 
 
 @pytest.mark.parametrize(
     ("shape", "n_batch"), [((3, 2), 0), ((2, 5, 1), 0), ((4, 2), 1), ((4, 3, 1), 1)]
 )
-def test_gather_nd(shape: tuple[int, ...], n_batch: int, tmp_path: Path) -> None:
-    x = values(4, 5, 6)
+def test_gather_nd(
+    rng: np.random.Generator, shape: tuple[int, ...], n_batch: int, tmp_path: Path
+) -> None:
+    x = values(rng, 4, 5, 6)
     limit = x.shape[n_batch]
-    index = integers(-limit, limit, *shape)
+    index = integers(rng, -limit, limit, *shape)
     assert_right(node("GatherND", "x i", batch_dims=n_batch), {"x": x, "i": index}, tmp_path)
 
 
 @pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
-def test_scatter_at_constant_indices(op: str, dtype: str, tmp_path: Path) -> None:
+def test_scatter_at_constant_indices(
+    rng: np.random.Generator, op: str, dtype: str, tmp_path: Path
+) -> None:
     index, shape = np.array([[2, 1], [0, -1], [3, 0]]), (3, 5)
     if op == "ScatterElements":
         index, shape = np.array([[2, 1, -1], [0, 3, 2]]), (2, 3)
-    feeds = {"x": integers(-9, 9, 4, 3, 5, dtype=dtype), "u": integers(-9, 9, *shape, dtype=dtype)}
+    feeds = {
+        "x": integers(rng, -9, 9, 4, 3, 5, dtype=dtype),
+        "u": integers(rng, -9, 9, *shape, dtype=dtype),
+    }
     if op == "ScatterElements":
         feeds["x"] = feeds["x"][:, :, 0].copy()
     assert_right(node(op, "x i u"), feeds, tmp_path, {"i": index}, dtype)
@@ -239,18 +261,18 @@ def test_scatter_at_constant_indices(op: str, dtype: str, tmp_path: Path) -> Non
     ("shape", "dtype"), [((40, 1), "float32"), ((7, 2, 2), "int64"), ((30, 3), "float32")]
 )
 def test_scatter_of_slices_at_computed_indices(
-    shape: tuple[int, ...], dtype: str, reduction: str, tmp_path: Path
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, reduction: str, tmp_path: Path
 ) -> None:
     """Many updates of the same elements, negative indices, elements without any update."""
-    x = integers(-4, 5, 9, 5, 6, dtype=dtype)
+    x = integers(rng, -4, 5, 9, 5, 6, dtype=dtype)
     limits = np.array(x.shape[: shape[-1]])
-    index = integers(-5, 5, *shape)
-    updates = integers(-2, 3, *shape[:-1], *x.shape[shape[-1] :], dtype=dtype)
+    index = integers(rng, -5, 5, *shape)
+    updates = integers(rng, -2, 3, *shape[:-1], *x.shape[shape[-1] :], dtype=dtype)
     assert (np.abs(index) <= limits).all()
     op = node("ScatterND", "x i u", reduction=reduction)
     if reduction == "none":  # ONNX Runtime keeps any of several
         index = np.unique(index.reshape(-1, shape[-1]) % limits, axis=0)
-        updates = integers(-2, 3, len(index), *x.shape[shape[-1] :], dtype=dtype)
+        updates = integers(rng, -2, 3, len(index), *x.shape[shape[-1] :], dtype=dtype)
     assert_right(op, {"x": x, "i": index, "u": updates}, tmp_path, output=dtype)
 
 
@@ -265,18 +287,23 @@ def test_scatter_of_slices_at_computed_indices(
     ],
 )
 def test_scatter_of_elements_at_computed_indices(
-    shape: tuple[int, ...], axis: int, dtype: str, reduction: str, tmp_path: Path
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    axis: int,
+    dtype: str,
+    reduction: str,
+    tmp_path: Path,
 ) -> None:
     """Of several updates of an element the last one is kept, as in ONNX Runtime."""
     low = 0 if dtype == "uint8" else -2
-    x, updates = (integers(low, 3, *s, dtype=dtype) for s in ((9, 5, 6), shape))
-    index = integers(-5, 5, *shape)
+    x, updates = (integers(rng, low, 3, *s, dtype=dtype) for s in ((9, 5, 6), shape))
+    index = integers(rng, -5, 5, *shape)
     op = node("ScatterElements", "x i u", axis=axis, reduction=reduction)
     assert_right(op, {"x": x, "i": index, "u": updates}, tmp_path, output=dtype)
 
 
 @pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
-def test_messages_of_a_graph_network(op: str, tmp_path: Path) -> None:
+def test_messages_of_a_graph_network(rng: np.random.Generator, op: str, tmp_path: Path) -> None:
     """Rows of senders, a product, and their sums at the receivers, as exporters write them."""
     into = node("Unsqueeze", "to one", "column")
     scatter = node("ScatterND", "zeros column messages", "sums", reduction="add")
@@ -286,16 +313,18 @@ def test_messages_of_a_graph_network(op: str, tmp_path: Path) -> None:
     nodes = [node("Gather", "x from", "rows"), node("MatMul", "rows w", "messages"), into]
     nodes += [wide] if op == "ScatterElements" else []
     nodes += [scatter, node("Relu", "sums", "y")]
-    constants = {"w": values(8, 24), "one": np.array([1]), "zeros": np.zeros((30, 24), "f4")}
+    constants = {"w": values(rng, 8, 24), "one": np.array([1]), "zeros": np.zeros((30, 24), "f4")}
     constants |= {"shape": np.array([90, 24])}
-    ends = integers(0, 30, 2, 90)
-    feeds = {"x": values(30, 8), "from": ends[0], "to": ends[1]}
+    ends = integers(rng, 0, 30, 2, 90)
+    feeds = {"x": values(rng, 30, 8), "from": ends[0], "to": ends[1]}
     assert_right(nodes, feeds, tmp_path, constants, atol=1e-5)
 
 
 @pytest.mark.parametrize("op", ["ScatterND", "ScatterElements", "TensorScatter"])
-def test_a_static_cache_at_a_position_of_run_time(op: str, tmp_path: Path) -> None:
-    cache, new, at = values(2, 3, 16, 8), values(2, 3, 1, 8), np.array([5])
+def test_a_static_cache_at_a_position_of_run_time(
+    rng: np.random.Generator, op: str, tmp_path: Path
+) -> None:
+    cache, new, at = values(rng, 2, 3, 16, 8), values(rng, 2, 3, 1, 8), np.array([5])
     feeds = {"cache": cache, "new": new, "at": at}
     if op == "ScatterND":  # positions first
         turned = {"cache": cache.transpose(2, 0, 1, 3), "new": new.transpose(2, 0, 1, 3)}
@@ -320,10 +349,10 @@ def test_a_static_cache_at_a_position_of_run_time(op: str, tmp_path: Path) -> No
     np.testing.assert_array_equal(found, want)
 
 
-def test_the_last_of_several_updates_is_kept(tmp_path: Path) -> None:
+def test_the_last_of_several_updates_is_kept(rng: np.random.Generator, tmp_path: Path) -> None:
     types = {"i": "int64", "y": "float32"}
     proto = model(node("ScatterND", "x i u"), {"x": (3,), "i": (4, 1), "u": (4,)}, types=types)
-    feeds = {"x": values(3), "i": np.array([[1], [0], [1], [0]]), "u": values(4)}
+    feeds = {"x": values(rng, 3), "i": np.array([[1], [0], [1], [0]]), "u": values(rng, 4)}
     found = compiled(proto, tmp_path).run(feeds)["y"]
     np.testing.assert_array_equal(found, [feeds["u"][3], feeds["u"][2], feeds["x"][2]])
 
@@ -339,24 +368,30 @@ def test_the_last_of_several_updates_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_places_of_the_largest_elements(
-    shape: tuple[int, ...], attrs: Mapping[str, object], order: int, tmp_path: Path
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    attrs: Mapping[str, object],
+    order: int,
+    tmp_path: Path,
 ) -> None:
     """The first one of several, whatever order the result counts them in."""
     op = node("MaxPool", "x", "_ y", storage_order=order, **attrs)
-    x = integers(-2, 2, *shape, dtype="float32")
+    x = integers(rng, -2, 2, *shape, dtype="float32")
     x[0, 0] = -np.inf
     assert_right(op, {"x": x}, tmp_path, output="int64")
 
 
-def test_unpooling_puts_elements_where_they_were(tmp_path: Path) -> None:
+def test_unpooling_puts_elements_where_they_were(rng: np.random.Generator, tmp_path: Path) -> None:
     window = {"kernel_shape": [2, 2], "strides": [2, 2]}
     nodes = [node("MaxPool", "x", "m i", **window), node("MaxUnpool", "m i", **window)]
-    assert_right(nodes, {"x": values(2, 3, 6, 8)}, tmp_path)
+    assert_right(nodes, {"x": values(rng, 2, 3, 6, 8)}, tmp_path)
 
 
 @pytest.mark.parametrize("reduction", ["add", "mul", "min", "max"])
-def test_flags_are_scattered_by_or_and_and(reduction: str, tmp_path: Path) -> None:
-    flags = [integers(0, 2, *shape, dtype="bool") for shape in ((4, 3), (5, 3))]
+def test_flags_are_scattered_by_or_and_and(
+    rng: np.random.Generator, reduction: str, tmp_path: Path
+) -> None:
+    flags = [integers(rng, 0, 2, *shape, dtype="bool") for shape in ((4, 3), (5, 3))]
     types = {"x": "bool", "u": "bool", "i": "int64", "y": "bool"}
     op = node("ScatterND", "x i u", reduction=reduction)
     proto = model(op, {"x": (4, 3), "i": (5, 1), "u": (5, 3)}, types=types, opset=18)
@@ -369,19 +404,21 @@ def test_flags_are_scattered_by_or_and_and(reduction: str, tmp_path: Path) -> No
     np.testing.assert_array_equal(found, want)
 
 
-def test_values_of_padding_and_of_one_hot_at_run_time(tmp_path: Path) -> None:
-    feeds = {"x": values(2, 3, 4), "f": values()}
+def test_values_of_padding_and_of_one_hot_at_run_time(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    feeds = {"x": values(rng, 2, 3, 4), "f": values(rng)}
     pads = {"p": np.array([1, 0, -1, 2, 0, 3])}
     assert_right(node("Pad", "x p f"), feeds, tmp_path, pads)
-    feeds = {"x": integers(-4, 4, 3), "v": values(2)}
+    feeds = {"x": integers(rng, -4, 4, 3), "v": values(rng, 2)}
     assert_right(node("OneHot", "x d v", axis=0), feeds, tmp_path, {"d": np.array(4)})
 
 
 @pytest.mark.parametrize("axis", [None, 0, -1])
-def test_compress_by_a_constant(axis: int | None, tmp_path: Path) -> None:
+def test_compress_by_a_constant(rng: np.random.Generator, axis: int | None, tmp_path: Path) -> None:
     attrs = {} if axis is None else {"axis": axis}
     constants = {"c": np.array([False, True, True])}
-    assert_right(node("Compress", "x c", **attrs), {"x": values(4, 5)}, tmp_path, constants)
+    assert_right(node("Compress", "x c", **attrs), {"x": values(rng, 4, 5)}, tmp_path, constants)
 
 
 @pytest.mark.parametrize(
@@ -391,10 +428,12 @@ def test_compress_by_a_constant(axis: int | None, tmp_path: Path) -> None:
         (node("Gather", "x n", axis=1), "Unique"),
     ],
 )
-def test_what_constants_tell_is_no_operator(op: NodeProto, known: str, tmp_path: Path) -> None:
+def test_what_constants_tell_is_no_operator(
+    rng: np.random.Generator, op: NodeProto, known: str, tmp_path: Path
+) -> None:
     folded = node(known, "c", "n" if known == "NonZero" else "u n")
     constants = {"c": np.array([3, 0, 2, 3])}
-    assert_right([folded, op], {"x": values(5, 6)}, tmp_path, constants)
+    assert_right([folded, op], {"x": values(rng, 5, 6)}, tmp_path, constants)
 
 
 # --- along an axis ----------------------------------------------------------------------------
@@ -407,10 +446,16 @@ def test_what_constants_tell_is_no_operator(op: NodeProto, known: str, tmp_path:
     ("shape", "axis"), [((3, 21), 0), ((3, 21), 1), ((2, 150), -1), ((1100, 2), 0)]
 )
 def test_running_sum(
-    shape: tuple[int, ...], axis: int, reverse: int, exclusive: int, dtype: str, tmp_path: Path
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    axis: int,
+    reverse: int,
+    exclusive: int,
+    dtype: str,
+    tmp_path: Path,
 ) -> None:
     """Short ones term by term, long ones in blocks, very long ones in blocks of blocks."""
-    feeds = {"x": integers(-9, 9, *shape, dtype=dtype)}
+    feeds = {"x": integers(rng, -9, 9, *shape, dtype=dtype)}
     op = node("CumSum", "x a", exclusive=exclusive, reverse=reverse)
     assert_right(op, feeds, tmp_path, {"a": np.array(axis)}, dtype)
 
@@ -419,16 +464,16 @@ def test_running_sum(
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 @pytest.mark.parametrize(("axis", "keep", "last"), [(0, 1, 0), (1, 0, 0), (-1, 0, 1), (2, 1, 1)])
 def test_where_the_extremum_is(
-    op: str, dtype: str, axis: int, keep: int, last: int, tmp_path: Path
+    rng: np.random.Generator, op: str, dtype: str, axis: int, keep: int, last: int, tmp_path: Path
 ) -> None:
-    feeds = {"x": integers(-3, 3, 3, 5, 40, dtype=dtype)}
+    feeds = {"x": integers(rng, -3, 3, 3, 5, 40, dtype=dtype)}
     found = node(op, "x", axis=axis, keepdims=keep, select_last_index=last)
     assert_right(found, feeds, tmp_path, output="int64")
 
 
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"])
-def test_reductions_of_integers(op: str, tmp_path: Path) -> None:
-    feeds = {"x": integers(-4, 5, 6, 20)}
+def test_reductions_of_integers(rng: np.random.Generator, op: str, tmp_path: Path) -> None:
+    feeds = {"x": integers(rng, -4, 5, 6, 20)}
     constants = {"a": np.array([1])} if op == "ReduceSum" else {}
     chosen = node(op, "x a") if op == "ReduceSum" else node(op, "x", axes=[1])
     assert_right(chosen, feeds, tmp_path, constants, "int64")
@@ -439,49 +484,56 @@ def test_reductions_of_integers(op: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("op", ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
-def test_comparisons(op: str, dtype: str, tmp_path: Path) -> None:
-    feeds = {n: integers(-2, 3, *s, dtype=dtype) for n, s in (("x", (6, 20)), ("z", (20,)))}
+def test_comparisons(rng: np.random.Generator, op: str, dtype: str, tmp_path: Path) -> None:
+    feeds = {n: integers(rng, -2, 3, *s, dtype=dtype) for n, s in (("x", (6, 20)), ("z", (20,)))}
     assert_right(node(op, "x z"), feeds, tmp_path, output="bool")
     one = {"z": np.array([1], dtype)}
     assert_right(node(op, "x z"), {"x": feeds["x"]}, tmp_path, one, "bool")
 
 
 @pytest.mark.parametrize("op", ["And", "Or", "Xor", "Equal"])
-def test_logic(op: str, tmp_path: Path) -> None:
-    feeds = {n: integers(0, 2, *s, dtype="bool") for n, s in (("x", (6, 20)), ("z", (6, 1)))}
+def test_logic(rng: np.random.Generator, op: str, tmp_path: Path) -> None:
+    feeds = {n: integers(rng, 0, 2, *s, dtype="bool") for n, s in (("x", (6, 20)), ("z", (6, 1)))}
     assert_right([node(op, "x z", "b"), node("Not", "b")], feeds, tmp_path, output="bool")
 
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Max", "Min"])
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
-def test_arithmetic_of_integers(op: str, dtype: str, tmp_path: Path) -> None:
-    feeds = {n: integers(-99, 99, *s, dtype=dtype) for n, s in (("x", (6, 20)), ("z", (6, 1)))}
+def test_arithmetic_of_integers(
+    rng: np.random.Generator, op: str, dtype: str, tmp_path: Path
+) -> None:
+    feeds = {n: integers(rng, -99, 99, *s, dtype=dtype) for n, s in (("x", (6, 20)), ("z", (6, 1)))}
     nodes = [node(op, "x z", "t"), node(op, "t c", "u"), node("Abs", "u", "v"), node("Neg", "v")]
     assert_right(nodes, feeds, tmp_path, {"c": np.array(7, dtype)}, dtype)
 
 
-def test_clip_of_integers(tmp_path: Path) -> None:
+def test_clip_of_integers(rng: np.random.Generator, tmp_path: Path) -> None:
     constants = {"lo": np.array(-3), "hi": np.array(5)}
-    feeds = {"x": integers(-9, 9, 5, 20)}
+    feeds = {"x": integers(rng, -9, 9, 5, 20)}
     assert_right(node("Clip", "x lo hi"), feeds, tmp_path, constants, "int64")
 
 
 @pytest.mark.parametrize("target", ["float32", "int64", "int32", "bool"])
 @pytest.mark.parametrize("source", ["float32", "int64", "int32", "bool"])
-def test_casts(source: str, target: str, tmp_path: Path) -> None:
+def test_casts(rng: np.random.Generator, source: str, target: str, tmp_path: Path) -> None:
     to = helper.np_dtype_to_tensor_dtype(np.dtype(target))
-    x = (values(5, 20) * 9 if source == "float32" else integers(0, 2, 5, 20)).astype(source)
+    x = (values(rng, 5, 20) * 9 if source == "float32" else integers(rng, 0, 2, 5, 20)).astype(
+        source
+    )
     assert_right(node("Cast", "x", to=to), {"x": x}, tmp_path, output=target)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
-def test_where(dtype: str, tmp_path: Path) -> None:
-    feeds = {"c": integers(0, 2, 6, 1, dtype="bool"), "x": integers(0, 9, 6, 20, dtype=dtype)}
-    feeds["z"] = integers(0, 9, 20, dtype=dtype)
+def test_where(rng: np.random.Generator, dtype: str, tmp_path: Path) -> None:
+    feeds = {
+        "c": integers(rng, 0, 2, 6, 1, dtype="bool"),
+        "x": integers(rng, 0, 9, 6, 20, dtype=dtype),
+    }
+    feeds["z"] = integers(rng, 0, 9, 20, dtype=dtype)
     assert_right(node("Where", "c x z"), feeds, tmp_path, output=dtype)
 
 
-def test_masked_scores(tmp_path: Path) -> None:
+def test_masked_scores(rng: np.random.Generator, tmp_path: Path) -> None:
     """What exporters put between mask and softmax, behind a product."""
     nodes = [
         node("MatMul", "x w", "s"),
@@ -491,15 +543,15 @@ def test_masked_scores(tmp_path: Path) -> None:
         node("IsNaN", "p", "n"),
         node("Where", "n zero p"),
     ]
-    feeds = {"x": values(2, 7, 12), "m": integers(0, 2, 2, 1, 20)}
+    feeds = {"x": values(rng, 2, 7, 12), "m": integers(rng, 0, 2, 2, 1, 20)}
     feeds["m"][1] = 0
-    constants = {"w": values(12, 20), "low": np.float32(-np.inf), "zero": np.float32(0)}
+    constants = {"w": values(rng, 12, 20), "low": np.float32(-np.inf), "zero": np.float32(0)}
     found = assert_right(nodes, feeds, tmp_path, constants)
     assert not found[1].any()
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
-def test_moving_integers(dtype: str, tmp_path: Path) -> None:
+def test_moving_integers(rng: np.random.Generator, dtype: str, tmp_path: Path) -> None:
     nodes = [
         node("Transpose", "x", "t", perm=[1, 0]),
         node("Concat", "t z", "c", axis=0),
@@ -507,7 +559,10 @@ def test_moving_integers(dtype: str, tmp_path: Path) -> None:
         node("Unsqueeze", "s one", "u"),
         node("Expand", "u shape"),
     ]
-    feeds = {"x": integers(0, 9, 5, 4, dtype=dtype), "z": integers(0, 9, 3, 5, dtype=dtype)}
+    feeds = {
+        "x": integers(rng, 0, 9, 5, 4, dtype=dtype),
+        "z": integers(rng, 0, 9, 3, 5, dtype=dtype),
+    }
     constants = {"from": np.array([1, 0]), "to": np.array([6, 4]), "one": np.array([1])}
     constants["shape"] = np.array([5, 3, 4])
     assert_right(nodes, feeds, tmp_path, constants, dtype)
@@ -522,7 +577,9 @@ def test_what_has_no_meaning_for_integers_is_refused(tmp_path: Path) -> None:
 # --- inputs -----------------------------------------------------------------------------------
 
 
-def test_made_up_inputs_are_valid_indices_and_flags(tmp_path: Path) -> None:
+def test_made_up_inputs_are_valid_indices_and_flags(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
     nodes = [
         node("Gather", "words i", "a"),
         node("CumSum", "mask axis", "n"),
@@ -532,7 +589,11 @@ def test_made_up_inputs_are_valid_indices_and_flags(tmp_path: Path) -> None:
         node("Gather", "kinds next", "c"),
         node("Sum", "a b c"),
     ]
-    constants = {"words": values(300, 8), "positions": values(99, 8), "kinds": values(4, 8)}
+    constants = {
+        "words": values(rng, 300, 8),
+        "positions": values(rng, 99, 8),
+        "kinds": values(rng, 4, 8),
+    }
     constants |= {"axis": np.array(0), "one": np.array(1)}
     types = {"i": "int64", "j": "int32", "mask": "int64"}
     proto = model(nodes, {"i": (64,), "j": (64,), "mask": (64,)}, constants, types=types)
@@ -558,8 +619,10 @@ def test_tasks_of_a_text_transformer_pass_the_oracle(tmp_path: Path) -> None:
             assert result.ok, result.error
 
 
-def test_inputs_of_another_type_are_refused(tmp_path: Path) -> None:
-    proto = model(node("Gather", "x i"), {"i": (3,)}, {"x": values(5, 4)}, types={"i": "int64"})
+def test_inputs_of_another_type_are_refused(rng: np.random.Generator, tmp_path: Path) -> None:
+    proto = model(
+        node("Gather", "x i"), {"i": (3,)}, {"x": values(rng, 5, 4)}, types={"i": "int64"}
+    )
     runner = compiled(proto, tmp_path)
     with pytest.raises(UsageError, match="'i' has dtype float32, expected int64"):
-        runner.run({"i": values(3)})
+        runner.run({"i": values(rng, 3)})
