@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -91,9 +92,19 @@ def name_of(path: Path) -> str:
 NAMES = {name_of(path) for path in modules()}
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path) -> list[tuple[int, str]]:
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and module of every import; of `from package import module`, the module."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -103,19 +114,19 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name if name in NAMES else node.module or ""
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_imports_point_down(path: Path) -> None:
-    here = part_of(name_of(path))
-    for line, module in imports(path):
-        if module.split(".")[0] != "autotune":
-            continue
-        there = part_of(module)
-        allowed = (
-            here == there
-            or FLOORS[there] < FLOORS[here]
-            or (FLOORS[here] == FLOORS[there] and not {here, there} <= INDEPENDENT)
-        )
-        assert allowed, f"{path.relative_to(ROOT)}:{line}: {here} imports {module}"
+def test_imports_point_down() -> None:
+    for path in modules():
+        here = part_of(name_of(path))
+        for line, module in imports(path):
+            if module.split(".")[0] != "autotune":
+                continue
+            there = part_of(module)
+            allowed = (
+                here == there
+                or FLOORS[there] < FLOORS[here]
+                or (FLOORS[here] == FLOORS[there] and not {here, there} <= INDEPENDENT)
+            )
+            assert allowed, f"{path.relative_to(ROOT)}:{line}: {here} imports {module}"
 
 
 def test_no_imports_go_in_circles() -> None:
@@ -144,33 +155,33 @@ def test_wings_do_not_know_one_another(wing: str) -> None:
                 ), f"{path.relative_to(ROOT)}:{line}: {wing} imports {module}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_libraries_stay_in_their_packages(path: Path) -> None:
-    here = part_of(name_of(path))
-    for line, module in imports(path):
-        homes = THIRD_PARTY_HOMES.get(module.split(".")[0])
-        assert homes is None or here in homes, f"{path.relative_to(ROOT)}:{line}: {module}"
+def test_libraries_stay_in_their_packages() -> None:
+    for path in modules():
+        here = part_of(name_of(path))
+        for line, module in imports(path):
+            homes = THIRD_PARTY_HOMES.get(module.split(".")[0])
+            assert homes is None or here in homes, f"{path.relative_to(ROOT)}:{line}: {module}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_only_cli_has_a_console_and_an_environment(path: Path) -> None:
-    here = part_of(name_of(path))
-    if here == "cli":
-        return
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        match node:
-            case ast.Call(func=ast.Name(id=name)):
-                assert name not in CLI_ONLY_CALLS, f"{path}:{node.lineno}: {name}()"
-            case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "getenv"):
-                assert here in ENVIRONMENT_READERS, f"{path}:{node.lineno}"
+def test_only_cli_has_a_console_and_an_environment() -> None:
+    for path in modules():
+        here = part_of(name_of(path))
+        if here == "cli":
+            continue
+        for node in ast.walk(parsed(path)):
+            match node:
+                case ast.Call(func=ast.Name(id=name)):
+                    assert name not in CLI_ONLY_CALLS, f"{path}:{node.lineno}: {name}()"
+                case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "getenv"):
+                    assert here in ENVIRONMENT_READERS, f"{path}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_a_module_says_which_arrow_it_is(path: Path) -> None:
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    if path.stat().st_size == 0 or name_of(path) == "autotune.__init__":
-        return
-    assert text[:1] in set("①②③④⑤⑥⑦⑧⑨⑩⑪") or text.startswith("Floor 0"), name_of(path)
+def test_a_module_says_which_arrow_it_is() -> None:
+    for path in modules():
+        text = ast.get_docstring(parsed(path)) or ""
+        if path.stat().st_size == 0 or name_of(path) == "autotune.__init__":
+            continue
+        assert text[:1] in set("①②③④⑤⑥⑦⑧⑨⑩⑪") or text.startswith("Floor 0"), name_of(path)
 
 
 def test_every_package_is_on_a_floor_and_is_installed() -> None:
@@ -197,15 +208,16 @@ def test_test_files_are_named_for_their_folder() -> None:
 def test_no_two_tests_draw_from_one_generator() -> None:
     """A generator of a module fills its constants; what a test draws is the fixture's, `rng`."""
     for path in Path(__file__).parent.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         shared = {
             target.id
             for node in tree.body
             if isinstance(node, ast.Assign)
-            and ast.unparse(node.value).split("(")[0].endswith(("default_rng", "Random"))
+            and ast.unparse(node.value.func if isinstance(node.value, ast.Call) else node.value)
+            in ("np.random.default_rng", "random.Random")
             for target in node.targets
             if isinstance(target, ast.Name)
         }
-        functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.Lambda))
-        for node in (child for function in functions for child in ast.walk(function)):
+        functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+        for node in (n for f in functions for line in f.body for n in ast.walk(line)):
             assert not (isinstance(node, ast.Name) and node.id in shared), f"{path}:{node.lineno}"
