@@ -74,18 +74,18 @@ def _expected(
 ) -> Iterator[tuple[str, TensorType]]:
     """Outputs whose type can be told, and that type."""
     operator = operator_of(node.op)
-    if form is Form.ONNX and _is_standard(graph, node):
+    if form is Form.ONNX and is_standard(graph, node):
         yield from infer.types_of(node).items()
     elif operator.define is None and (operator.is_defined or operator.resolve is not None):
         source, results = graph.types[node.inputs[0]], [graph.types[n] for n in node.outputs]
         n_elements = sum(prod(kind.shape) for kind in results)
         if n_elements != prod(source.shape) or {k.dtype for k in results} != {source.dtype}:
             raise MalformedGraph(f"{_told(node)} makes {n_elements} elements of {_text(source)}")
-    elif _is_resolved(graph, node, form):
+    elif is_resolved(graph, node, form):
         yield node.output, defined_type(graph, Group([node]))
 
 
-def _is_standard(graph: Graph, node: Node) -> bool:
+def is_standard(graph: Graph, node: Node) -> bool:
     """Whether a node is one of opset 22, in attributes, operands and their types."""
     schema = schema_of(node.op, OPSET)
     if schema is None or not set(node.attrs) <= set(schema.attributes):
@@ -99,7 +99,7 @@ def _is_standard(graph: Graph, node: Node) -> bool:
     return all(_TYPES.get(k.dtype, f"tensor({k.dtype})") in given.types for given, k in kinds)
 
 
-def _is_resolved(graph: Graph, node: Node, form: Form) -> bool:
+def is_resolved(graph: Graph, node: Node, form: Form) -> bool:
     """Whether an operator has a definition that applies to a node in this form."""
     operator = operator_of(node.op)
     dtypes = dtypes_of(operator)

@@ -82,6 +82,7 @@ def _form(case: Case, form: str) -> Case:
 
 CAMPAIGNS: dict[str, tuple[Callable[[int], Any], str]] = {
     "random models": (drawn, "tests.fuzz.judging:judged"),
+    "passes": (drawn, "tests.fuzz.passes:judged"),
     "damaged models": (damaged, "tests.fuzz.judging:judged"),
     "reported models": (reported.question, "tests.fuzz.judging:judged"),
     "logs": (int, "tests.fuzz.logs:judged"),

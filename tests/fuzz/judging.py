@@ -93,7 +93,7 @@ def feeds_of(model: Model, seed: int) -> dict[str, Array]:
 
 
 def _compared(question: Question, feeds: Feeds, found: Sequence[Array]) -> Outcome:
-    shifted = [_shifted(feeds, seed) for seed in (1, 2)]
+    shifted = [shifted(feeds, seed) for seed in (1, 2)]
     fault = ""
     for oracle in (_by_onnxruntime, _by_reference):
         try:
@@ -143,7 +143,7 @@ def _by_reference(model: bytes, feeds: Feeds) -> list[Any]:
     return list(ReferenceEvaluator(ModelProto.FromString(model)).run(None, dict(feeds)))
 
 
-def _shifted(feeds: Feeds, seed: int) -> dict[str, Array]:
+def shifted(feeds: Feeds, seed: int) -> dict[str, Array]:
     """Floats changed by some units in the last place."""
     rng = np.random.default_rng(seed)
     out: dict[str, Array] = {}

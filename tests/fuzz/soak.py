@@ -25,7 +25,7 @@ HEAD = ("what", "tried", *map(str, Kind), NO_ORACLE)
 
 
 @click.command()
-@click.option("--models", "n_models", default=10_000, help="Random models, and damaged ones.")
+@click.option("--models", "n_models", default=10_000, help="Random and damaged models.")
 @click.option("--logs", "n_logs", default=10_000)
 @click.option("--artifacts", "n_artifacts", default=10_000)
 @click.option("--kills", "n_kills", default=500, help="Sessions that are killed and resumed.")
@@ -46,6 +46,7 @@ def main(
     """Try everything, print what is wrong and the counts."""
     counts = {
         "random models": n_models,
+        "passes": n_models,
         "damaged models": n_models,
         "logs": n_logs,
         "artifacts": n_artifacts,
