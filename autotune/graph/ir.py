@@ -12,6 +12,7 @@ channels last.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -140,6 +141,12 @@ class Editor:
         self.nodes: list[Node] = []
         self.constants = dict(graph.constants)
         self.types = dict(graph.types)
+        self.makers: dict[str, Node] = {}
+        """The node that makes a tensor, of those emitted so far."""
+        self.uses = Counter(
+            n for names in (*(n.inputs for n in graph.nodes), graph.outputs) for n in names
+        )
+        """How often a tensor is read by nodes and is an output."""
         self._alias: dict[str, str] = {}
         self._used: dict[str, int] = {}
 
@@ -156,6 +163,11 @@ class Editor:
     def emit(self, node: Node) -> None:
         """Append a node whose output types are known."""
         self.nodes.append(node)
+        self.makers |= dict.fromkeys(filter(None, node.outputs), node)
+
+    def infer(self, node: Node) -> TensorType | None:
+        """The type of a result, where it is inferred as soon as a node is written."""
+        return None
 
     def alias(self, name: str, target: str) -> None:
         """Let every later reader of `name` read `target`."""
@@ -168,12 +180,16 @@ class Editor:
 
     def new(self, stem: str, shape: Iterable[int], dtype: str = "float32") -> str:
         """Declare a tensor with an unused name that begins with `stem`."""
-        name, n = stem, self._used.get(stem, 0)
-        while name in self.types:
-            n += 1
-            name = f"{stem}.{n}"
-        self._used[stem] = n
+        name = self.unused(stem)
         self.types[name] = TensorType(tuple(shape), dtype)
+        return name
+
+    def unused(self, stem: str) -> str:
+        """A name that no tensor has and that is not given again."""
+        n = self._used.get(stem, -1) + 1
+        while (name := f"{stem}.{n}" if n else stem) in self.types:
+            n += 1
+        self._used[stem] = n
         return name
 
     def constant(self, stem: str, value: Array) -> str:

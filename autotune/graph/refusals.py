@@ -131,9 +131,15 @@ def attempt(
             run()
     except UnsupportedOperator as error:
         del editor.nodes[n_nodes:]
-        for name in filter(None, node.outputs):
-            attrs = {"error": error, "node": node}
-            (keep or editor.emit)(Node(node.name, _REFUSED, node.inputs, (name,), attrs))
+        for stand_in in refused(node, error):
+            (keep or editor.emit)(stand_in)
+
+
+def refused(node: Node, error: UnsupportedOperator) -> list[Node]:
+    """The nodes that stand for one that is not supported: one for every result."""
+    attrs = {"error": error, "node": node}
+    outputs = filter(None, node.outputs)
+    return [Node(node.name, _REFUSED, node.inputs, (name,), attrs) for name in outputs]
 
 
 def is_refused(node: Node) -> bool:

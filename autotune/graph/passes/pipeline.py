@@ -7,13 +7,13 @@ graph = prepare(graph, lambda p, graph: verify(graph, p.form))  and a look betwe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
 from autotune.graph.ir import Graph
-from autotune.graph.passes.common_nodes import merge_equal_nodes
 from autotune.graph.passes.dequantised_moves import move_dequantise
+from autotune.graph.passes.driver import rewrite
 from autotune.graph.passes.float_integers import float_integers
 from autotune.graph.passes.hoisting import hoist_elementwise, hoist_narrowing
 from autotune.graph.passes.layout import channels_last
@@ -27,16 +27,12 @@ from autotune.graph.passes.quantised import (
     unsigned_activations,
 )
 from autotune.graph.passes.requantisation import fold_requantisation
-from autotune.graph.passes.rewrites import canonical_operators, resolve_operands
-from autotune.graph.passes.simplify import (
-    drop_empty_outputs,
-    merge_reshapes,
-    remove_dead,
-    remove_identities,
-)
+from autotune.graph.passes.rewrites import CANONICAL, RESOLVE, UNCUT
+from autotune.graph.passes.simplify import IDENTITY, RESHAPE, drop_empty_outputs
 from autotune.graph.passes.small_constants import store_small_constants
 from autotune.graph.passes.small_types import store_small_types
 from autotune.graph.passes.transposes import merge_transposes
+from autotune.graph.rewriter import RewriteLog, Rule
 
 
 class Form(Enum):
@@ -52,49 +48,57 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A rewrite of the graph. `form`: that of its result; its argument has the one before."""
+    """A rewrite of the graph: by rules, or by a function of the whole graph.
+
+    `form`: that of its result; its argument has the one before.
+    """
 
     name: str
-    run: Callable[[Graph], Graph]
+    rewriting: tuple[Rule, ...] | Callable[[Graph], Graph]
     form: Form = Form.ONNX
+
+    def run(self, graph: Graph, log: RewriteLog | None = None) -> Graph:
+        """The rewritten graph; `log` counts the rewrites of rules."""
+        if isinstance(self.rewriting, tuple):
+            return rewrite(graph, *self.rewriting, log=log)
+        return self.rewriting(graph)
 
     @property
     def summary(self) -> str:
-        """The first line of the function's docstring."""
-        return (self.run.__doc__ or "").strip().splitlines()[0]
+        """The first line of the docstrings of its rules, or of its function."""
+        if isinstance(self.rewriting, tuple):
+            return " · ".join(_first_line(rule.apply) for rule in self.rewriting)
+        return _first_line(self.rewriting)
+
+
+def _first_line(of: Callable[..., object]) -> str:
+    return (of.__doc__ or "").strip().splitlines()[0]
 
 
 PASSES: tuple[Pass, ...] = (
     Pass("store-small-types", store_small_types),
     Pass("drop-empty-outputs", drop_empty_outputs),
-    Pass("remove-dead", remove_dead),
-    Pass("remove-identities", remove_identities),
-    Pass("merge-equal", merge_equal_nodes),
+    Pass("identities", (IDENTITY,)),
     Pass("dequantise-constants", dequantise_constants),
-    Pass("canonical", canonical_operators),
+    Pass("canonical", (CANONICAL,)),
     Pass("unsigned-activations", unsigned_activations),
     Pass("move-dequantise", move_dequantise),
     Pass("integer-products", integer_products),
     Pass("fold-requantisation", fold_requantisation),
-    Pass("remove-dequantised", remove_dead),
-    Pass("merge-equal-2", merge_equal_nodes),
-    Pass("merge-reshapes", merge_reshapes),
+    Pass("merge-reshapes", (RESHAPE,)),
     Pass("group-norms", group_normalisations),
     Pass("hoist-elementwise", hoist_elementwise),
-    Pass("merge-reshapes-2", merge_reshapes),
+    Pass("merge-reshapes-2", (RESHAPE,)),
     Pass("tabulate-bytes", tabulate_bytes),
-    Pass("remove-dead-2", remove_dead),
+    Pass("remove-dead", ()),
     Pass("fold-linear", fold_linear),
     Pass("store-small-constants", store_small_constants),
-    Pass("remove-dead-3", remove_dead),
     Pass("channels-last", channels_last, Form.STORED),
     Pass("merge-transposes", merge_transposes, Form.STORED),
-    Pass("merge-reshapes-3", merge_reshapes, Form.STORED),
-    Pass("remove-dead-4", remove_dead, Form.STORED),
-    Pass("resolve", resolve_operands, Form.RESOLVED),
+    Pass("merge-reshapes-3", (RESHAPE,), Form.STORED),
+    Pass("resolve", (RESOLVE,), Form.RESOLVED),
     Pass("hoist-narrowing", hoist_narrowing, Form.RESOLVED),
-    Pass("remove-identities-2", remove_identities, Form.RESOLVED),
-    Pass("remove-dead-5", remove_dead, Form.RESOLVED),
+    Pass("identities-2", (IDENTITY,), Form.RESOLVED),
 )
 
 
@@ -154,9 +158,12 @@ def prepared(graph: Graph, dtype: str = "float32") -> Iterator[tuple[Pass, Graph
 
 def prepare_uncut(graph: Graph) -> Graph:
     """What `prepare` makes of a graph, but no long dimension is cut into blocks: for proofs."""
-    uncut = _bound(canonical_operators, kept=frozenset(("CumSum", "CumProd")))
     for step in PASSES:
-        graph = uncut(graph) if step.run is canonical_operators else step.run(graph)
+        graph = (
+            replace(step, rewriting=(UNCUT,)).run(graph)
+            if step.rewriting == (CANONICAL,)
+            else step.run(graph)
+        )
     return graph
 
 

@@ -1,48 +1,66 @@
-"""① Every node by the rewrite that the record of its operator names."""
+"""① Rules that the records of operators have: the canonical form, and operands that are no data."""
 
 from __future__ import annotations
 
-from collections.abc import Set
-from functools import partial
+from collections.abc import Callable
 
-from autotune.graph.ir import Editor, Graph, Node, unsupported
-from autotune.graph.operators.table import operator_of
-from autotune.graph.refusals import attempt
+from autotune.graph.ir import Editor, Node
+from autotune.graph.operators.table import OPERATORS, operator_of
+from autotune.graph.passes.simplify import require_one_result
+from autotune.graph.rewriter import Rewriter, Rule
 
 
-def canonical_operators(graph: Graph, kept: Set[str] = frozenset()) -> Graph:
+class _Nodes(Editor):
+    """Collects the nodes that a rewrite emits."""
+
+    def __init__(self, rw: Rewriter) -> None:
+        self.graph, self.nodes, self.rw = rw.editor.graph, rw.nodes, rw
+        self.types, self.constants = rw.types, rw.constants
+        self.resolve = rw.editor.resolve  # type: ignore[method-assign]
+        self.updated = rw.editor.updated  # type: ignore[method-assign]
+        self.unused = rw.editor.unused  # type: ignore[method-assign]
+
+    def emit(self, node: Node) -> None:
+        if node != self.rw.node:
+            self.nodes.append(node)
+
+    def alias(self, name: str, target: str) -> None:
+        if name == self.rw.node.output:
+            self.rw.alias(target)
+        else:
+            self.rw.editor.alias(name, target)
+
+
+def _old(rewrite: Callable[[Editor, Node], None], rw: Rewriter) -> None:
+    rewrite(_Nodes(rw), rw.node)
+
+
+def _canonical(rw: Rewriter) -> None:
     """Reduce the variants of operators to one each, in ONNX's order of dimensions.
 
     For instance Flatten, Squeeze -> Reshape · Gemm -> MatMul, Mul, Add · BatchNormalization -> Mul,
-    Add · ConvTranspose -> Conv, Interleave · LSTM -> its steps. See `Operator.canonical`. Operators
-    in `kept` stay as they are.
+    Add · ConvTranspose -> Conv, Interleave · LSTM -> its steps. See `Operator.canonical`.
     """
-    editor = Editor(graph)
-    for original in graph.nodes:
-        node = editor.updated(original)
-        canonical = None if node.op in kept else operator_of(node.op).canonical
-        rewrite = canonical or Editor.emit
-        attempt(editor, node, partial(rewrite, editor, node))
-    return editor.build()
+    rewrite = operator_of(rw.node.op).canonical
+    if rewrite is not None:
+        _old(rewrite, rw)
 
 
-def resolve_operands(graph: Graph) -> Graph:
+def _resolve(rw: Rewriter) -> None:
     """Operands that are no data become attributes; what remains among the inputs is data.
 
-    After this pass Pad has `amounts` and `fill`, Slice has `starts` and `steps` for every
-    dimension, Split is slices, reductions have `axes`, and AveragePool has a second input: one over
-    the number of elements that count. Runs on the stored layout. See `Operator.resolve`.
+    Pad has `amounts` and `fill` then, Slice has `starts` and `steps` for every dimension, Split is
+    slices, reductions have `axes`, and AveragePool has a second input: one over the number of
+    elements that count. On the stored layout. See `Operator.resolve`.
     """
-    editor, readers = Editor(graph), graph.consumers()
-    for original in graph.nodes:
-        node = editor.updated(original)
-        used = any(name in readers or name in graph.outputs for name in node.outputs[1:])
-        attempt(editor, node, partial(_resolve, editor, node, used))
-    return editor.build()
+    if rw.node.op != "Split":
+        require_one_result(rw)
+    rewrite = operator_of(rw.node.op).resolve
+    if rewrite is not None:
+        _old(rewrite, rw)
 
 
-def _resolve(editor: Editor, node: Node, uses_more: bool) -> None:
-    if node.op != "Split" and uses_more:
-        raise unsupported(node, editor.graph, "its second output is used")
-    rewrite = operator_of(node.op).resolve or Editor.emit
-    rewrite(editor, node)
+CANONICAL = Rule("canonical", _canonical, OPERATORS, converts=True)
+UNCUT = Rule("canonical", _canonical, OPERATORS.keys() - {"CumSum", "CumProd"}, converts=True)
+"""The same where no long dimension is cut into blocks."""
+RESOLVE = Rule("resolve", _resolve, converts=True)

@@ -1,13 +1,12 @@
-"""① Simplification: remove nodes that compute nothing. Equal large constants are never merged."""
+"""① Simplification: rules for nodes that compute nothing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
-from autotune.graph.ir import Editor, Graph, Node, unsupported
+from autotune.graph.ir import Graph, unsupported
 from autotune.graph.operators.table import operator_of
-from autotune.graph.refusals import attempt
+from autotune.graph.rewriter import Rewriter, Rule
 
 
 def drop_empty_outputs(graph: Graph) -> Graph:
@@ -15,52 +14,29 @@ def drop_empty_outputs(graph: Graph) -> Graph:
     return replace(graph, outputs=tuple(n for n in graph.outputs if 0 not in graph.shape(n)))
 
 
-def remove_identities(graph: Graph) -> Graph:
+def _identity(rw: Rewriter) -> None:
     """Identity, inference Dropout, Cast to the same type, Sum of one operand -> their input."""
-    editor = Editor(graph)
-    readers = graph.consumers()
-    for original in graph.nodes:
-        node = editor.updated(original)
-        used = any(name in readers or name in graph.outputs for name in node.outputs[1:])
-        attempt(editor, node, partial(_remove_identity, editor, node, used))
-    return editor.build()
+    is_identity = operator_of(rw.node.op).is_identity
+    if is_identity is not None and is_identity(rw.editor, rw.node):
+        require_one_result(rw)
+        rw.alias(rw.input(0))
 
 
-def _remove_identity(editor: Editor, node: Node, uses_more: bool) -> None:
-    is_identity = operator_of(node.op).is_identity
-    if is_identity is None or not is_identity(editor, node):
-        editor.emit(node)
-    elif uses_more:
-        raise unsupported(node, editor.graph, "its second output is used")
-    else:
-        editor.alias(node.output, node.inputs[0])
+def require_one_result(rw: Rewriter) -> None:
+    """Raises UnsupportedOperator where a result but the first is read."""
+    if any(rw.editor.uses[name] for name in rw.node.outputs[1:]):
+        raise unsupported(rw.node, rw.editor.graph, "its second output is used")
 
 
-def merge_reshapes(graph: Graph) -> Graph:
+def _reshape(rw: Rewriter) -> None:
     """Reshape(Reshape(x)) -> Reshape(x); a Reshape to the same shape -> x."""
-    editor = Editor(graph)
-    sources: dict[str, str] = {}
-    for original in graph.nodes:
-        node = editor.updated(original)
-        if node.op != "Reshape":
-            editor.emit(node)
-            continue
-        source = sources.get(node.inputs[0], node.inputs[0])
-        if editor.types[source].shape == editor.types[node.output].shape:
-            editor.alias(node.output, source)
-            continue
-        sources[node.output] = source
-        editor.emit(replace(node, inputs=(source,)))
-    return editor.build()
+    before = rw.maker(rw.input(0), "Reshape")
+    source = before.inputs[0] if before is not None else rw.input(0)
+    if rw.types[source].shape == rw.type.shape:
+        rw.alias(source)
+    elif before is not None:
+        rw.result("Reshape", source, **rw.node.attrs)
 
 
-def remove_dead(graph: Graph) -> Graph:
-    """Drop nodes and constants on which no output depends."""
-    live = set(graph.outputs)
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if live & set(node.outputs):
-            kept.append(node)
-            live |= set(node.inputs)
-    constants = {n: a for n, a in graph.constants.items() if n in live}
-    return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
+IDENTITY = Rule("identity", _identity)
+RESHAPE = Rule("reshape", _reshape, {"Reshape"})

@@ -1,0 +1,179 @@
+"""① The driver of rules: visits the nodes of a graph in order, and what replaces them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from autotune.errors import UnsupportedOperator
+from autotune.graph.ir import Editor, Graph, Node, TensorType
+from autotune.graph.operators.definition import Folding
+from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.types import result_type
+from autotune.graph.refusals import naming, refused
+from autotune.graph.rewriter import RewriteLog, Rewriter, Rule
+
+_MOST_AT_ONE_NODE = 100_000
+"""Rewrites of one node and of what replaces it; more are a fault of the rules."""
+_MOST_BYTES = 4096
+"""Constants up to this size are compared by value, larger ones by name."""
+
+
+def rewrite(graph: Graph, *rules: Rule, log: RewriteLog | None = None) -> Graph:
+    """Apply rules, the first that fits at every node, until none does.
+
+    Dead code is eliminated: nodes and constants that no output depends on. Common subexpressions
+    are: nodes of equal operator, attributes and operands become the first of them, unless they are
+    cheap to compute again (they fuse with each reader), move data, draw random numbers, or make an
+    output. A node that a rule refuses becomes a `Refused` node, see `refusals`.
+    """
+    log = log or RewriteLog()
+    while True:
+        sweep = _Sweep(graph, rules, log)
+        graph = sweep.run()
+        if not sweep.n_rewrites:
+            return graph
+
+
+class _Sweep:
+    """Visits every node once, and in its place what replaces it."""
+
+    def __init__(self, graph: Graph, rules: tuple[Rule, ...], log: RewriteLog) -> None:
+        self.graph, self.rules, self.log = graph, rules, log
+        self.work = _Workspace(graph)
+        self.n_rewrites = 0
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            self._visit(node)
+        return self.work.build()
+
+    def _visit(self, original: Node) -> None:
+        waiting = deque([original])
+        for _ in range(_MOST_AT_ONE_NODE):
+            if not waiting:
+                return
+            node = self.work.updated(waiting.popleft())
+            waiting.extendleft(reversed(self._replaced(node)))
+        raise RuntimeError(f"rewrites of {original.op} (node '{original.name}') do not end")
+
+    def _replaced(self, node: Node) -> list[Node]:
+        """The nodes that replace a node; none where it stays and is emitted."""
+        for rule in self.rules:
+            if rule.operators is not None and node.op not in rule.operators:
+                continue
+            rw = Rewriter(node, self.work)
+            try:
+                with naming(node):
+                    rule.apply(rw)
+            except UnsupportedOperator as error:
+                return self._emitted(node, refused(node, error))
+            if rw.is_replaced and self.log.admits(rule, node):
+                if rule.converts:
+                    return self._emitted(node, rw.nodes, rw.target)
+                self.n_rewrites += 1
+                self.work.replace(node, rw.nodes, rw.target)
+                return rw.nodes
+        self.work.emit(node)
+        return []
+
+    def _emitted(self, node: Node, others: list[Node], target: str = "") -> list[Node]:
+        """Replace a node by others that are not visited."""
+        self.work.replace(node, others, target)
+        for other in others:
+            self.work.emit(self.work.updated(other))
+        return []
+
+
+class _Workspace(Editor):
+    """A graph under construction, without nodes that nobody reads or that are there already."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self._dead: set[int] = set()
+        self._seen: dict[Hashable, Node] = {}
+
+    def infer(self, node: Node) -> TensorType | None:
+        return result_type(node, self.types)
+
+    def replace(self, node: Node, others: Iterable[Node], target: str = "") -> None:
+        """Count the operands of the nodes that replace one, and those of that one no more."""
+        for other in others:
+            self.uses.update(other.inputs)
+        if target:
+            self.alias(node.output, target)
+        self._release(node)
+
+    def alias(self, name: str, target: str) -> None:
+        super().alias(name, target)
+        self.uses[self.resolve(target)] += self.uses.pop(name, 0)
+
+    def emit(self, node: Node) -> None:
+        if not any(self.uses[name] for name in node.outputs if name):
+            self._release(node)
+            return
+        key = _key(self, node)
+        first = node if key is None else self._seen.setdefault(key, node)
+        if first is node or set(self.graph.outputs) & set(node.outputs):
+            super().emit(node)
+            return
+        for name, same in zip(node.outputs, first.outputs, strict=True):
+            if name:
+                self.alias(name, same)
+        self._release(node)
+
+    def _release(self, node: Node) -> None:
+        """Forget that a node reads its operands; what made them for it alone is dead."""
+        for name in node.inputs:
+            self.uses[name] -= 1
+            maker = self.makers.get(name)
+            if maker is not None and not any(self.uses[o] for o in maker.outputs if o):
+                for made in filter(None, maker.outputs):
+                    del self.makers[made]
+                self._dead.add(id(maker))
+                self._release(maker)
+
+    def build(self) -> Graph:
+        self.nodes = [node for node in self.nodes if id(node) not in self._dead]
+        graph = super().build()
+        read = {name for node in graph.nodes for name in node.inputs}
+        constants = {n: a for n, a in graph.constants.items() if n in read}
+        return replace(graph, constants=constants)
+
+
+def _key(editor: Editor, node: Node) -> Hashable | None:
+    """What two nodes that compute the same have in common; None for those that are not merged."""
+    operator = operator_of(node.op)
+    is_scalar = all(np.prod(editor.types[o].shape) == 1 for o in node.outputs if o)
+    is_free = operator.moves or (operator.is_cheap and not is_scalar)
+    if is_free or operator.folding in (Folding.NEVER, Folding.DRAWN):
+        return None
+    attrs = tuple((name, _frozen(value)) for name, value in sorted(node.attrs.items()))
+    if any(value is None for _, value in attrs):
+        return None
+    inputs = tuple(_operand(editor, name) for name in node.inputs)
+    types = tuple(editor.types[o] if o else None for o in node.outputs)
+    return node.op, node.opset, inputs, attrs, types
+
+
+def _operand(editor: Editor, name: str) -> Hashable:
+    value = editor.constants.get(name) if name else None
+    if value is None or value.nbytes > _MOST_BYTES:
+        return name
+    return str(value.dtype), value.shape, value.tobytes()
+
+
+def _frozen(value: Any) -> Hashable | None:
+    """An attribute that can be compared; None for graphs and other records."""
+    match value:
+        case bool() | int() | float() | str() | bytes():
+            return type(value).__name__, repr(value)
+        case list() | tuple():
+            parts = tuple(_frozen(v) for v in value)
+            return None if any(p is None for p in parts) else parts
+        case _:
+            return None
