@@ -112,6 +112,12 @@ def test_passes_leave_consistent_types_in_stored_models() -> None:
     assert n_models > 90
 
 
+def test_a_sum_that_repeats_its_operand_is_scaled_in_the_shape_of_that(tmp_path: Path) -> None:
+    nodes = [node("Add", "x row", "a"), node("Mul", "a half", "y")]
+    constants = {"row": np.ones((1, 6), np.float32), "half": np.full(1, 0.5, np.float32)}
+    assert_consistent(save(model(nodes, {"x": (1,)}, constants), tmp_path))
+
+
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     rng = np.random.default_rng(0)

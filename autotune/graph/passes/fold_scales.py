@@ -68,7 +68,9 @@ class _Folder:
             both = inner * value if node.op == "Mul" else inner + value
             self._emit(node, node.op, producer.inputs[0], both, node.output)
         else:
-            between = self.editor.new(f"{node.output}.scaled", shape)
+            read = self.editor.types[producer.inputs[0]].shape
+            scaled = np.broadcast_shapes(read, value.shape)
+            between = self.editor.new(f"{node.output}.scaled", scaled)
             self.readers[between] = 1
             self._emit(node, "Mul", producer.inputs[0], value, between)
             self._emit(node, "Add", between, inner * value, node.output)
