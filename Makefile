@@ -17,7 +17,7 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help tune test test-targets test-fast soak lint format types docs bench golden clean
+.PHONY: help tune test test-untimed test-timing test-targets test-fast soak lint format types docs bench golden clean
 
 help:  ## Show this text
 	@echo 'usage: make [target] [MODEL=model.onnx] [TIME=10m] [ARGS="--threads 2"] [PYTHON=python3.12]'
@@ -26,8 +26,12 @@ help:  ## Show this text
 tune: $(RUN_STAMP)  ## Set up .venv and tune MODEL (default: the ResNet-50 that comes with onnx) for TIME
 	$(BIN)/autotune tune $(MODEL) --time $(TIME) $(ARGS)
 
-test: $(DEV_STAMP)  ## Set up .venv and run every test (timing ones alone, the others on all cores)
+test: test-untimed test-timing  ## Set up .venv and run every test
+
+test-untimed: $(DEV_STAMP)  ## Run the tests that measure no time, on all cores
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timing' $(ARGS)
+
+test-timing: $(DEV_STAMP)  ## Run the tests that measure time, one by one
 	$(BIN)/python -m pytest -m timing $(ARGS)
 
 test-targets: $(DEV_STAMP)  ## Run the tests that depend on the CPU as on made-up ones
@@ -79,6 +83,6 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-$(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(DEV_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@ $(RUN_STAMP)

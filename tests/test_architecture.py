@@ -199,6 +199,17 @@ def test_dependencies_are_these_and_have_ranges() -> None:
     assert names == RUNTIME_DEPENDENCIES
 
 
+def test_versions_of_development_are_pinned_once() -> None:
+    """constraints.txt has all that `dev` asks for, and hooks run the same ruff."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.lower().split("==") for line in lines if not line.startswith("#"))
+    asked = project["dependencies"] + project["optional-dependencies"]["dev"]
+    assert {d.split(">")[0].lower() for d in asked} <= pinned.keys()
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert f"rev: v{pinned['ruff']} " in hooks
+
+
 def test_test_files_are_named_for_their_folder() -> None:
     """`tests/te/test_te_arith.py`: a failure then names the place, and names never collide."""
     files = (path for path in Path(__file__).parent.glob("*/**/test_*.py"))
