@@ -7,10 +7,11 @@ Nothing below `cli` reads an option, a file of settings or the environment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from autotune.codec import from_json
 from autotune.errors import UsageError
 from autotune.files import open_input
 from autotune.units import parse_duration
@@ -72,20 +73,13 @@ class TuneConfig:
         is_of_network = self.precision == AUTO
         return min(self.max_error, DEFAULT_MAX_ERROR) if is_of_network else self.max_error
 
-    def to_json(self) -> dict[str, Any]:
-        """Named fields for the log header."""
-        return asdict(self) | {name: list(getattr(self, name)) for name in _PATHS}
-
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> TuneConfig:
-        """Inverse of `to_json`; fields that this version does not know are dropped."""
-        known = {f.name for f in fields(TuneConfig)}
-        values = {k: v for k, v in data.items() if k in known}
-        return TuneConfig(**values | {n: tuple(values.get(n, ())) for n in _PATHS})
+        """The settings in the header of a log, without those that this version does not know."""
+        return from_json(TuneConfig, data, is_open=True)
 
 
 DEFAULT_TIME_S = 600.0
-_PATHS = ("warm_start", "rules", "operators")
 
 # Where a setting stands in a preset file.
 _FILE_KEYS = {

@@ -6,8 +6,10 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Annotated
 
 from autotune.brief import brief
+from autotune.codec import LEFT_OUT, within
 
 _LEAST_NOISE = 0.002  # however calm the machine
 _FEW = 5  # repeats that say nothing of their spread
@@ -40,12 +42,12 @@ class MeasureResult:
     """
 
     status: MeasureStatus
-    times_s: tuple[float, ...] = ()
+    times_s: tuple[Annotated[float, within(0.0)], ...] = ()
     build_s: float = 0.0
     run_s: float = 0.0
     error: str = ""
     max_error: float | None = None
-    peaks: tuple[float, ...] = ()
+    peaks: Annotated[tuple[float, ...], LEFT_OUT] = ()
 
     @property
     def ok(self) -> bool:

@@ -17,6 +17,7 @@ PACKAGE = ROOT / "autotune"
 FLOORS = {
     "brief": 0,
     "cache": 0,
+    "codec": 0,
     "dtypes": 0,
     "errors": 0,
     "target": 0,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.codec import to_json
 from autotune.config import PRESETS, TuneConfig, preset_path, resolve
 from autotune.errors import UsageError
 
@@ -63,6 +64,6 @@ def test_wrong_preset_files(tmp_path: Path, text: str, message: str) -> None:
 
 def test_settings_survive_the_log_even_with_fields_of_a_later_version() -> None:
     config = TuneConfig(trials=3, seed=5, warm_start=("/a.jsonl",))
-    data = json.loads(json.dumps(config.to_json()))
+    data = json.loads(json.dumps(to_json(config)))
     assert TuneConfig.from_json(data | {"later": 1}) == config
     assert TuneConfig.from_json({"trials": 3}) == TuneConfig(trials=3)

@@ -25,6 +25,7 @@ import numpy as np
 from autotune.api.bindings import Variant
 from autotune.api.rules import rules_of
 from autotune.api.warm import Note, warm_start
+from autotune.codec import to_json
 from autotune.config import TuneConfig
 from autotune.dtypes import dtype_bytes
 from autotune.errors import LogMismatch, NoValidSchedule
@@ -169,7 +170,7 @@ def new_header(
         target=target,
         n_threads=config.threads or default_threads(),
         seed=config.seed,
-        config=config.to_json(),
+        config=to_json(config),
         versions=versions(),
         tasks=tuple(_counted(counts).items()),
         parts=_parts(networks, others),
@@ -235,7 +236,7 @@ def next_header(log: Log, options: Mapping[str, Any]) -> Header:
         log.header,
         run_id=secrets.token_hex(6),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        config=TuneConfig.from_json(log.settings | given).to_json(),
+        config=to_json(replace(TuneConfig.from_json(log.settings), **given)),
         versions=versions(),
     )
 

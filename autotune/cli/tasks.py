@@ -27,6 +27,7 @@ from autotune.cli.options import (
     shapes_of,
 )
 from autotune.cli.passes import show_passes
+from autotune.codec import to_json
 from autotune.config import AUTO
 from autotune.errors import UsageError
 from autotune.units import format_duration, format_flops
@@ -224,7 +225,7 @@ def _zeros_json(zeros: Zeros | None) -> dict[str, Any] | None:
 
 def settings_text(resolved: Resolved) -> str:
     """Every setting, its value, and where that came from."""
-    values = resolved.config.to_json()
+    values = to_json(resolved.config)
     rows = [(name, _setting(name, value), resolved.sources[name]) for name, value in values.items()]
     return columns(("setting", "value", "from"), rows)
 

@@ -13,16 +13,27 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, TypeAlias
 
 import orjson
 
 from autotune.brief import brief
+from autotune.codec import (
+    BAD,
+    LEFT_OUT,
+    REQUIRED,
+    Apart,
+    Coded,
+    Holds,
+    fields_of,
+    from_json,
+    to_json,
+    within,
+)
 from autotune.config import MOST_THREADS, TuneConfig
 from autotune.errors import LogMismatch
-from autotune.records.typed import require_types
-from autotune.result import MeasureResult, MeasureStatus
+from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps, steps_from_json
 from autotune.target import Target
 from autotune.te.codec import dag_from_json, dag_to_json
@@ -31,6 +42,15 @@ from autotune.te.validate import require_valid
 
 FORMAT = "autotune-log"
 VERSION = 1
+
+_Calls: TypeAlias = tuple[tuple[str, Annotated[int, within(1)]], ...]
+"""Keys of tasks, and how often each is called."""
+
+
+def _valid_dag(data: dict[str, Any]) -> ComputeDAG:
+    dag = dag_from_json(data)
+    require_valid(dag)
+    return dag
 
 
 @brief
@@ -42,8 +62,8 @@ class HeaderVariant:
     """
 
     shapes: dict[str, tuple[int, ...]]
-    share: float
-    tasks: tuple[tuple[str, int], ...]
+    share: Annotated[float, Holds(lambda share: share > 0, "above zero")]
+    tasks: _Calls
 
 
 @brief
@@ -80,12 +100,12 @@ class Header:
     model_hash: str
     shapes: dict[str, tuple[int, ...]]
     target: Target
-    n_threads: int
+    n_threads: Annotated[int, within(1, MOST_THREADS)]
     seed: int
-    config: dict[str, Any]
+    config: Annotated[dict[str, Any], Holds(TuneConfig.from_json, "settings")]
     versions: dict[str, str]
-    tasks: tuple[tuple[str, int], ...]
-    version: int = VERSION
+    tasks: _Calls
+    version: Annotated[int, REQUIRED] = VERSION
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     overwritten: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dense: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -112,7 +132,7 @@ class Workload:
     """A task's computation under its structural key; `label` is for people."""
 
     key: str
-    dag: ComputeDAG
+    dag: Annotated[ComputeDAG, Coded(dag_to_json, _valid_dag)]
     label: str = ""
 
 
@@ -133,13 +153,13 @@ class MeasureRecord:
     sequence: int
     workload: str
     target_key: str
-    n_threads: int
-    steps_json: str
+    n_threads: Annotated[int, within(1, MOST_THREADS)]
+    steps_json: Annotated[str, Apart("")]
     result: MeasureResult
     sketch: str = ""
     elapsed_s: float = 0.0
     final: bool = False
-    default_estimate_s: float | None = None
+    default_estimate_s: Annotated[float | None, LEFT_OUT] = None
 
     @property
     def steps(self) -> Steps:
@@ -216,15 +236,25 @@ def encode(entry: Entry) -> str:
     """One line of a log, without its newline."""
     match entry:
         case Header():
-            data = {"type": "header", "format": FORMAT, "version": entry.version}
-            data |= asdict(entry) | {"target": entry.target.to_json()}
-            return _dumps(data)
-        case Workload(key=key, dag=dag, label=label):
-            return _dumps({"type": "workload", "key": key, "label": label, "dag": dag_to_json(dag)})
+            head = {"type": "header", "format": FORMAT, "version": entry.version}
+            return _dumps(head | to_json(entry))
+        case Workload(key=key, label=label):
+            return _dumps({"type": "workload", "key": key, "label": label} | to_json(entry))
         case MeasureRecord():
             return _encode_record(entry)
         case End():
-            return _dumps({"type": "end"} | asdict(entry))
+            return _dumps({"type": "end"} | to_json(entry))
+
+
+def _encode_record(record: MeasureRecord) -> str:
+    data = {"type": "measure"} | to_json(record)
+    data["elapsed_s"] = round(record.elapsed_s, 3)
+    result, error = data["result"], record.result.max_error
+    result |= {name: round(result[name], 6) for name in ("build_s", "run_s")}
+    result["max_error"] = error if error is not None and math.isfinite(error) else None
+    result.pop("peaks", None)
+    last = {name: data.pop(name) for name in ("result", "default_estimate_s") if name in data}
+    return f"{_dumps(data | last)[:-1]}{_STEPS}{record.steps_json}}}"
 
 
 def decode(line: str) -> Entry | None:
@@ -234,10 +264,8 @@ def decode(line: str) -> Entry | None:
     """
     try:
         data = _loads(line)
-        if not isinstance(data, dict):
-            return None
-        return _decode(data, line)
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        return _decode(data, line) if isinstance(data, dict) else None
+    except (*BAD, RecursionError):
         return None
 
 
@@ -248,9 +276,9 @@ def _decode(data: dict[str, Any], line: str) -> Entry | None:
         case "header":
             return _decode_header(data)
         case "workload":
-            return _decode_workload(data)
+            return from_json(Workload, data, is_open=True)
         case "end":
-            return _decode_end(data)
+            return from_json(End, data, is_open=True)
         case _:
             return None
 
@@ -265,53 +293,13 @@ def _loads(line: str) -> Any:
 _STEPS = ',"steps":'
 
 
-def _encode_record(record: MeasureRecord) -> str:
-    head = {"type": "measure"} | {
-        "run_id": record.run_id,
-        "sequence": record.sequence,
-        "workload": record.workload,
-        "target_key": record.target_key,
-        "n_threads": record.n_threads,
-        "sketch": record.sketch,
-        "elapsed_s": round(record.elapsed_s, 3),
-        "final": record.final,
-        "result": _result_to_json(record.result),
-    }
-    if record.default_estimate_s is not None:
-        head["default_estimate_s"] = record.default_estimate_s
-    return f"{_dumps(head)[:-1]}{_STEPS}{record.steps_json}}}"
-
-
 def _decode_record(data: dict[str, Any], line: str) -> MeasureRecord:
-    record = MeasureRecord(
-        run_id=data["run_id"],
-        sequence=data["sequence"],
-        workload=data["workload"],
-        target_key=data["target_key"],
-        n_threads=data["n_threads"],
-        steps_json=_steps_of(data, line),
-        result=_result_from_json(data["result"]),
-        sketch=data.get("sketch", ""),
-        elapsed_s=data.get("elapsed_s", 0.0),
-        final=data.get("final", False),
-        default_estimate_s=data.get("default_estimate_s"),
-    )
-    require_types(record)
-    times_s = record.result.times_s
-    is_timed = bool(times_s) or not record.result.ok
-    can_run = 1 <= record.n_threads <= MOST_THREADS
-    if not can_run or min(times_s, default=0.0) < 0 or not is_timed:
+    found = fields_of(MeasureRecord, is_open=True).read(data)
+    found["steps_json"] = _steps_of(data, line)
+    record = MeasureRecord(**found)
+    if record.result.ok and not record.result.times_s:
         raise ValueError("no measurement")
     return record
-
-
-def _decode_workload(data: dict[str, Any]) -> Workload:
-    key, label = data["key"], data.get("label", "")
-    if not isinstance(key, str) or not isinstance(label, str):
-        raise TypeError("key and label are texts")
-    dag = dag_from_json(data["dag"])
-    require_valid(dag)
-    return Workload(key, dag, label)
 
 
 def _steps_of(data: dict[str, Any], line: str) -> str:
@@ -332,97 +320,17 @@ def _decode_header(data: dict[str, Any]) -> Header:
             f"the log has format version {data['version']}, this autotune reads up to {VERSION}",
             "upgrade autotune",
         )
-    header = Header(
-        run_id=data["run_id"],
-        created=data["created"],
-        model_path=data["model_path"],
-        model_hash=data["model_hash"],
-        shapes={name: tuple(shape) for name, shape in data["shapes"].items()},
-        target=Target.from_json(data["target"]),
-        n_threads=data["n_threads"],
-        seed=data["seed"],
-        config=data["config"],
-        versions=data["versions"],
-        tasks=tuple((key, weight) for key, weight in data["tasks"]),
-        version=data["version"],
-        parts=_names(data.get("parts", {})),
-        overwritten=_names(data.get("overwritten", {})),
-        dense=_names(data.get("dense", {})),
-        random_weights=data.get("random_weights"),
-        constant_inputs=data.get("constant_inputs", {}),
-        variants=tuple(map(_variant, data.get("variants", ()))),
-        networks=tuple(map(_network, data.get("networks", ()))),
-    )
-    require_types(header)
-    require_types(TuneConfig.from_json(header.config))
-    if not 1 <= header.n_threads <= MOST_THREADS:
-        raise ValueError("threads that no machine has")
-    counted = [header.tasks, *(variant.tasks for variant in header.variants)]
-    if min((weight for tasks in counted for _, weight in tasks), default=1) < 1:
-        raise ValueError("a task that no model has")
+    header = from_json(Header, data, is_open=True)
     keys = {key for key, _ in header.tasks}
-    if any(v.share <= 0 or not keys >= {key for key, _ in v.tasks} for v in header.variants):
+    if any(not keys >= {key for key, _ in v.tasks} for v in header.variants):
         raise ValueError("a variant that no model has")
     if any(not keys >= {*dict(n.tasks), *_mentioned(n.parts)} for n in header.networks):
         raise ValueError("a network that no model has")
     return header
 
 
-def _variant(data: dict[str, Any]) -> HeaderVariant:
-    shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
-    tasks = tuple((key, weight) for key, weight in data["tasks"])
-    return HeaderVariant(shapes, data["share"], tasks)
-
-
-def _network(data: dict[str, Any]) -> HeaderNetwork:
-    tasks = tuple((key, float(weight)) for key, weight in data["tasks"])
-    return HeaderNetwork(tasks, _names(data["parts"]))
-
-
 def _mentioned(parts: Mapping[str, tuple[str, ...]]) -> set[str]:
     return {key for whole, replaced in parts.items() for key in (whole, *replaced)}
-
-
-def _names(data: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-    return {key: tuple(names) for key, names in data.items()}
-
-
-def _decode_end(data: dict[str, Any]) -> End:
-    end = End(
-        run_id=data["run_id"],
-        reason=data["reason"],
-        n_trials=data["n_trials"],
-        elapsed_s=data["elapsed_s"],
-        stops=data.get("stops", {}),
-        bounds_s=data.get("bounds_s", {}),
-        seconds=data.get("seconds", {}),
-        noise=data.get("noise", {}),
-    )
-    require_types(end)
-    return end
-
-
-def _result_to_json(result: MeasureResult) -> dict[str, Any]:
-    error = result.max_error
-    return {
-        "status": result.status.value,
-        "times_s": list(result.times_s),
-        "build_s": round(result.build_s, 6),
-        "run_s": round(result.run_s, 6),
-        "error": result.error,
-        "max_error": error if error is not None and math.isfinite(error) else None,
-    }
-
-
-def _result_from_json(data: dict[str, Any]) -> MeasureResult:
-    return MeasureResult(
-        status=MeasureStatus(data["status"]),
-        times_s=tuple(data["times_s"]),
-        build_s=data.get("build_s", 0.0),
-        run_s=data.get("run_s", 0.0),
-        error=data.get("error", ""),
-        max_error=data.get("max_error"),
-    )
 
 
 def _dumps(data: Any) -> str:

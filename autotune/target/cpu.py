@@ -10,18 +10,20 @@ import hashlib
 import json
 import re
 from collections.abc import Set
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from autotune.brief import brief
+from autotune.codec import from_json, to_json, within
 from autotune.errors import UsageError
 from autotune.machine import usable_cpus
 from autotune.target import cpuid
 from autotune.target.isa import (
     EMULATION,
     FEATURES,
+    ISAS,
     NAMES,
     Core,
     Isa,
@@ -48,12 +50,12 @@ class Target:
 
     cpu: str
     features: str
-    vector_bits: int
+    vector_bits: Annotated[int, within(ISAS[-1].vector_bits)]
     n_registers: int
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
-    n_cores: int = field(compare=False)
+    n_cores: int = field(default=1, compare=False)
 
     @property
     def lanes(self) -> int:
@@ -99,22 +101,15 @@ class Target:
 
     def to_json(self) -> dict[str, object]:
         """Named fields for the log header and the artifact manifest."""
-        return asdict(self)
+        return to_json(self)
 
     @staticmethod
     def from_json(data: dict[str, object]) -> Target:
         """Inverse of `to_json`; fields that this version does not know are dropped.
 
-        Raises TypeError for a field that is missing or of another type, ValueError for vectors of
-        a width that no instruction set has.
+        Raises Misfit for anything else, also for vectors of a width that no instruction set has.
         """
-        known = {f.name: data[f.name] for f in fields(Target) if f.name in data}
-        target = Target(**{"n_cores": 1} | known)  # type: ignore[arg-type]
-        for name, value in target.to_json().items():
-            if type(value) is not (str if name in ("cpu", "features") else int):
-                raise TypeError(f"{name} is {value!r}")
-        isa_of_width(target.vector_bits)
-        return target
+        return from_json(Target, data, is_open=True)
 
 
 @lru_cache(maxsize=64)
