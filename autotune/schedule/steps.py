@@ -8,12 +8,13 @@ population-wide analysis an integer array with one entry per candidate.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codec import LEFT_OUT, Misfit, coded, tagged
 from autotune.errors import LogMismatch
 
 
@@ -27,7 +28,7 @@ class Hole:
 NEXT_PANEL = -1
 """Prefetch distance: the next weight panel."""
 
-Size: TypeAlias = int | Hole | NDArray[np.int64]
+Size: TypeAlias = Annotated[int | Hole | NDArray[np.int64], coded(int)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class CacheRead:
     tensor: str
     reader: str
     name: str
-    dtype: str = ""
+    dtype: Annotated[str, LEFT_OUT] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +303,7 @@ _KINDS: dict[str, type] = {
     "pack": Pack,
     "prefetch": Prefetch,
 }
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_STEPS = coded(tuple[Annotated[Step, tagged("step", _KINDS)], ...])
 
 
 def steps_text(steps: Steps) -> str:
@@ -312,43 +313,18 @@ def steps_text(steps: Steps) -> str:
 
 def steps_to_json(steps: Steps) -> list[dict[str, Any]]:
     """Concrete steps as objects `{"step": "split", "stage": …}`."""
-    return [_to_json(s) for s in steps]
+    found: list[dict[str, Any]] = _STEPS.write(steps)
+    return found
 
 
 def steps_from_json(data: list[dict[str, Any]]) -> Steps:
     """Inverse of `steps_to_json`. Raises LogMismatch for an unknown step or field."""
-    return tuple(map(_from_json, data))
-
-
-def _to_json(step: Step) -> dict[str, Any]:
-    out: dict[str, Any] = {"step": _NAMES[type(step)]}
-    for f in fields(step):
-        value = getattr(step, f.name)
-        if value != "":
-            out[f.name] = list(value) if isinstance(value, tuple) else value
-    return out
-
-
-def _from_json(item: Any) -> Step:
-    if not isinstance(item, dict):
-        item = {"step": item}
-    rest = {k: tuple(v) if isinstance(v, list) else v for k, v in item.items() if k != "step"}
     try:
-        step: Step = _KINDS[item["step"]](**rest)
-        if not all(_fits(f.type, getattr(step, f.name)) for f in fields(step)):
-            raise TypeError("a field of another type")
-    except (KeyError, TypeError) as error:
+        steps: Steps = _STEPS.read(data)
+    except Misfit as error:
+        item = data[int(error.path[0])] if error.path else data
         raise LogMismatch(
             f"the log holds a schedule step that this version does not know: {item}",
             "use the version of autotune that wrote the log, or tune anew",
         ) from error
-    return step
-
-
-def _fits(annotation: Any, value: Any) -> bool:
-    """Whether a field of a concrete step is of its type; types are texts in this module."""
-    text = str(annotation)
-    if text.startswith("tuple["):
-        each = text.removeprefix("tuple[").partition(",")[0]
-        return isinstance(value, tuple) and all(_fits(each, v) for v in value)
-    return isinstance(value, str) if text == "str" else type(value) is int
+    return steps
