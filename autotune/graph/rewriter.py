@@ -8,22 +8,25 @@
 
     graph = rewrite(graph, Rule("inverse", inverse, {"Sub"}))
 
-A rule is asked at one node. It applies where it makes the first result of that node: by an operator
-(`result`), as another tensor (`alias`) or as a constant (`fold`); where it returns without that,
-the node stays. The driver (`passes.driver`) visits emitted nodes as it visits all others, so rules
-compose, drops at once what nobody reads any more, and repeats until no rule applies.
+A rule is asked at one node. It applies where it makes a result of that node: by an operator
+(`result`), as another tensor (`alias`, `returns`) or as a constant (`fold`); where it returns
+without that, the node stays. Moves of constants are carried out at once. The driver
+(`passes.driver`) visits emitted nodes as it visits all others, so rules compose, drops at once what
+nobody reads any more, and repeats until no rule applies.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, TensorType
+from autotune.errors import UnsupportedOperator
+from autotune.graph.ir import Array, Editor, Node, TensorType, unsupported
+from autotune.graph.moves import moved
 
 
 class Rewriter:
@@ -62,6 +65,10 @@ class Rewriter:
         """The type of input `n`."""
         return self.types[self.input(n)]
 
+    def refuse(self, reason: str) -> UnsupportedOperator:
+        """The error for a form of the operator that cannot be compiled."""
+        return unsupported(self.node, self.editor.graph, reason)
+
     def wants(self, n: int) -> bool:
         """Whether the node has result `n`."""
         return n < len(self.node.outputs) and bool(self.node.outputs[n])
@@ -99,14 +106,39 @@ class Rewriter:
     ) -> tuple[str, ...]:
         """The same for an operator of `n` results (of one type, where it is stated)."""
         names = tuple(self.editor.unused(f"{self.node.output}[{op}]") for _ in range(n))
+        shape = None if shape is None else tuple(shape)
         node = self._append(op, inputs, names, attrs)
+        known = [self.constants[name] for name in node.inputs if name in self.constants]
+        if known and len(known) == len(node.inputs):
+            value = moved(node, known, shape)
+            if value is not None:
+                self.nodes.pop()
+                return (self.array(np.ascontiguousarray(value)),)
         if shape is not None:
-            kind: TensorType | None = TensorType(tuple(shape), dtype or self.types[inputs[0]].dtype)
+            kind: TensorType | None = TensorType(shape, dtype or self.types[inputs[0]].dtype)
         else:
             kind = self.editor.infer(node)
         if kind is not None:
             self.types |= dict.fromkeys(names, replace(kind, dtype=dtype or kind.dtype))
         return names
+
+    def split(self, x: str, sizes: Sequence[int], axis: int) -> tuple[str, ...]:
+        """Parts of a tensor along a dimension."""
+        lengths = self.array(np.array(sizes, np.int64))
+        kind = self.types[x]
+        parts = self.several("Split", len(sizes), x, lengths, shape=(), axis=axis)
+        for part, size in zip(parts, sizes, strict=True):
+            shape = (*kind.shape[:axis], size, *kind.shape[axis + 1 :])
+            self.types[part] = replace(kind, shape=shape)
+        return parts
+
+    def slice(
+        self, x: str, axes: Iterable[int], starts: Iterable[int], ends: Iterable[int], step: int = 1
+    ) -> str:
+        """Elements `starts` to `ends` of a tensor along some dimensions."""
+        bounds = [np.array([*values], np.int64) for values in (starts, ends, axes)]
+        steps = [np.full(len(bounds[0]), step)] if step != 1 else []
+        return self("Slice", x, *map(self.array, (*bounds, *steps)))
 
     def result(self, op: str, *inputs: str, **attrs: Any) -> None:
         """Emit the operator whose result is the first one of the node."""
@@ -123,10 +155,25 @@ class Rewriter:
         elif (self.node.op, self.node.inputs) != ("Identity", (name,)):
             self.result("Identity", name)
 
+    def returns(self, *names: str) -> None:
+        """Let the results of the node, as far as it has them, be these tensors."""
+        made = {name for node in self.nodes for name in node.outputs}
+        pairs = [(name, out) for name, out in zip(names, self.node.outputs, strict=False) if out]
+        renamed = {name: out for name, out in reversed(pairs) if name in made}
+        self.nodes = [_renamed(node, renamed) for node in self.nodes]
+        for name, out in pairs:
+            if renamed.get(name) != out:
+                source = renamed.get(name, name)
+                if out == self.node.output:
+                    self.alias(source)
+                else:
+                    self._append("Identity", (source,), (out,), {})
+
     @property
     def is_replaced(self) -> bool:
-        """Whether the first result of the node is made."""
-        return bool(self.target) or any(self.node.output in n.outputs for n in self.nodes)
+        """Whether a result of the node is made."""
+        results = set(filter(None, self.node.outputs))
+        return bool(self.target) or any(results & set(n.outputs) for n in self.nodes)
 
     def fold(self, value: Array) -> None:
         """Make the first result a constant."""
@@ -143,6 +190,14 @@ class Rewriter:
             inputs = inputs[:-1]
         self.nodes.append(Node(self.node.name, op, inputs, outputs, attrs))
         return self.nodes[-1]
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """A node that reads and makes tensors by other names."""
+    if names.keys().isdisjoint((*node.inputs, *node.outputs)):
+        return node
+    inputs, outputs = (tuple(names.get(n, n) for n in own) for own in (node.inputs, node.outputs))
+    return replace(node, inputs=inputs, outputs=outputs)
 
 
 Rewrite: TypeAlias = Callable[[Rewriter], None]

@@ -19,6 +19,7 @@ import numpy as np
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array, Editor, Node, Shape
+from autotune.graph.rewriter import Rewrite
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
 from autotune.te.expr import (
     Axis,
@@ -184,7 +185,7 @@ operands and the shape of its result -> the tensor that it computes."""
 Formula: TypeAlias = Callable[..., Expr]
 """Attributes and one element of each operand -> the element of the result; an absent optional
 operand is None."""
-Rewrite: TypeAlias = Callable[[Editor, Node], None]
+NodeRewrite: TypeAlias = Callable[[Editor, Node], None]
 """Emits the nodes that replace a node, or the node itself. Raises UnsupportedOperator."""
 
 
@@ -282,9 +283,9 @@ class Operator:
     layout: Layout = Layout.ONNX
     default_axis: int = 0
     """Attribute `axis` where it is left out."""
-    canonical: Rewrite | None = None
+    canonical: Rewrite | NodeRewrite | None = None
     """Rewrites a node in ONNX's order of dimensions (pass `canonical`)."""
-    resolve: Rewrite | None = None
+    resolve: Rewrite | NodeRewrite | None = None
     """Makes attributes of operands that are no data, on the stored layout (pass `resolve`)."""
     is_identity: Callable[[Editor, Node], bool] | None = None
     """Whether a node returns its first operand."""

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Node, Shape, TensorType
+from autotune.graph.ir import Array, Node, Shape, TensorType
+from autotune.graph.moves import MOVES, moved
 from autotune.graph.operators.table import operator_of
 from autotune.te.expr import Tensor, dtype_of, idx
 
 
-def result_type(node: Node, types: Mapping[str, TensorType]) -> TensorType | None:
+def result_type(
+    node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Array]
+) -> TensorType | None:
     """The type of the first result of `node`; None where its operands do not tell it."""
     kinds = [types[name] if name else None for name in node.inputs]
     given = [kind for kind in kinds if kind is not None]
@@ -28,8 +31,8 @@ def result_type(node: Node, types: Mapping[str, TensorType]) -> TensorType | Non
         return TensorType(shape, dtype_of(formula(node.attrs, *elements)))
     if node.op == "MatMul":
         return _product(node, given[0], given[1])
-    if node.op in ("Transpose", "Concat"):
-        return TensorType(_moved(node, [kind.shape for kind in given]), given[0].dtype)
+    if node.op in MOVES:
+        return _moved(node, given, constants)
     if node.op.startswith("Reduce") and "axes" in node.attrs:
         return TensorType(_reduced(node, given[0].shape), given[0].dtype)
     is_like = node.op in ("Softmax", "LogSoftmax")
@@ -52,11 +55,20 @@ def _product(node: Node, a: TensorType, b: TensorType) -> TensorType:
     return TensorType((*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ())), wide)
 
 
-def _moved(node: Node, shapes: Sequence[Shape]) -> Shape:
-    if node.op == "Transpose":
-        return tuple(shapes[0][p] for p in node.attrs["perm"])
-    axis = node.attrs["axis"] % len(shapes[0])
-    return (*shapes[0][:axis], sum(s[axis] for s in shapes), *shapes[0][axis + 1 :])
+def _moved(
+    node: Node, kinds: Sequence[TensorType], constants: Mapping[str, Array]
+) -> TensorType | None:
+    """The type of moved elements: what is moved is an array that holds one."""
+    dtype = kinds[0].dtype
+    if node.op == "Concat":
+        first, axis = kinds[0].shape, node.attrs["axis"] % len(kinds[0].shape)
+        extent = sum(kind.shape[axis] for kind in kinds)
+        return TensorType((*first[:axis], extent, *first[axis + 1 :]), dtype)
+    known = [constants[name] for name in node.inputs[1:] if name in constants]
+    if len(known) < len(node.inputs) - 1:
+        return None
+    result = moved(node, (np.broadcast_to(np.zeros((), bool), kinds[0].shape), *known))
+    return None if result is None else TensorType(result.shape, dtype)
 
 
 def _reduced(node: Node, shape: Shape) -> Shape:

@@ -98,7 +98,7 @@ class _Workspace(Editor):
         self._seen: dict[Hashable, Node] = {}
 
     def infer(self, node: Node) -> TensorType | None:
-        return result_type(node, self.types)
+        return result_type(node, self.types, self.constants)
 
     def replace(self, node: Node, others: Iterable[Node], target: str = "") -> None:
         """Count the operands of the nodes that replace one, and those of that one no more."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
+from typing import cast
 
 from autotune.graph.ir import Editor, Node
 from autotune.graph.operators.table import OPERATORS, operator_of
 from autotune.graph.passes.simplify import require_one_result
-from autotune.graph.rewriter import Rewriter, Rule
+from autotune.graph.rewriter import Rewrite, Rewriter, Rule
 
 
 class _Nodes(Editor):
@@ -31,8 +33,12 @@ class _Nodes(Editor):
             self.rw.editor.alias(name, target)
 
 
-def _old(rewrite: Callable[[Editor, Node], None], rw: Rewriter) -> None:
-    rewrite(_Nodes(rw), rw.node)
+def _run(rewrite: Rewrite | Callable[[Editor, Node], None], rw: Rewriter) -> None:
+    """Run a rewrite of either form."""
+    if len(signature(rewrite).parameters) == 1:
+        cast("Rewrite", rewrite)(rw)
+    else:
+        cast("Callable[[Editor, Node], None]", rewrite)(_Nodes(rw), rw.node)
 
 
 def _canonical(rw: Rewriter) -> None:
@@ -43,7 +49,7 @@ def _canonical(rw: Rewriter) -> None:
     """
     rewrite = operator_of(rw.node.op).canonical
     if rewrite is not None:
-        _old(rewrite, rw)
+        _run(rewrite, rw)
 
 
 def _resolve(rw: Rewriter) -> None:
@@ -57,7 +63,7 @@ def _resolve(rw: Rewriter) -> None:
         require_one_result(rw)
     rewrite = operator_of(rw.node.op).resolve
     if rewrite is not None:
-        _old(rewrite, rw)
+        _run(rewrite, rw)
 
 
 CANONICAL = Rule("canonical", _canonical, OPERATORS, converts=True)
