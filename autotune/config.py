@@ -34,6 +34,11 @@ _PRESET_BYTES = 1 << 20
 DEFAULT_MAX_ERROR = 5e-5
 
 
+def plain_precision(precision: str) -> str:
+    """One of `PRECISIONS`: with "auto" a network is read in float32 first."""
+    return "f32" if precision == AUTO else precision
+
+
 @dataclass(frozen=True, slots=True)
 class TuneConfig:
     """What a session may spend, and how it searches and measures.

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.api.operators import operators_of
+from autotune.api.request import Dims, Source, Values
+from autotune.api.sources import model_files
+from autotune.cache import Store
 from autotune.errors import UsageError
+from autotune.files import Stamps, paths_of
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import Constants, require_constant
-from autotune.graph.network import Network, build_network
-from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.network import Network, network_at
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
-from autotune.graph.reader.onnx_reader import model_hash, read_outline
+from autotune.graph.reader.onnx_reader import read_outline
+from autotune.network.oracles import Original
 from autotune.network.variants import unified
 from autotune.records import Header
-
-Values: TypeAlias = int | Sequence[int] | Mapping[int, float]
-"""Extents that a dimension takes: one, several, or each with how often it is used."""
-Dims: TypeAlias = Mapping[str, Values]
 
 MOST_VARIANTS = 64
 """More would be hours of compilation that somebody has asked for by mistake."""
@@ -82,20 +84,52 @@ def variants(
     return found
 
 
-def networks_of(
-    model: Path,
-    variants: Sequence[Variant],
-    random_weights: bool = False,
-    operators: UserOperators | None = None,
-    constants: Constants | None = None,
-    precision: str = "f32",
-    digest: str = "",
-) -> tuple[Network, ...]:
-    """The model at the shapes of every variant: see `network.variants.unified`, `build_network`."""
-    digest = digest or model_hash(model)
-    bound = random_weights, operators, constants, precision, digest
-    networks = (build_network(model, variant.shapes, *bound) for variant in variants)
-    return unified(networks) if len(variants) > 1 else tuple(networks)
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A model at the shapes of all its variants, ready to be read.
+
+    `fallback`: what cannot be compiled may run in ONNX Runtime. `files`: the model's as they were
+    in the beginning, for it is read several times.
+    """
+
+    model: BoundModel
+    variants: tuple[Variant, ...] = (Variant({}),)
+    fallback: bool = True
+    files: Stamps = field(default=Stamps(()), compare=False)
+
+    @property
+    def path(self) -> Path:
+        """The model's file."""
+        return self.model.path
+
+    def networks(self, precision: str = "f32") -> tuple[Network, ...]:
+        """A network for every variant: see `network.variants.unified`, `build_network`."""
+        networks = (network_at(self.model, v.shapes, precision) for v in self.variants)
+        return unified(networks) if len(self.variants) > 1 else tuple(networks)
+
+    def original(self, shapes: Shapes) -> Original:
+        """The file at shapes of its inputs."""
+        model = self.model
+        return Original(model.path, shapes, model.random_weights, model.constants)
+
+    def originals(self) -> list[Original]:
+        """The file at the shapes of every variant."""
+        return [self.original(variant.shapes) for variant in self.variants]
+
+
+def bind(source: Source, known: tuple[Variant, ...] = (), store: Store | None = None) -> Bound:
+    """The model of a source, which is a file, with all that the source binds.
+
+    `known`: the variants where the source names no shapes. `store`: see `BoundModel`. Raises as
+    `variants`, `arrays_of` and `operators_of`.
+    """
+    path, fixed = Path(source.model), arrays_of(source.constants)  # type: ignore[arg-type]
+    files = Stamps.of(model_files(path))
+    named = source.shapes or source.dims or not known
+    found = variants(path, source.shapes, source.dims, fixed) if named else known
+    operators = operators_of(map(str, paths_of(source.operators)))
+    model = BoundModel(path, bool(source.random_weights), operators, fixed, store)
+    return Bound(model, found, source.fallback, files)
 
 
 def variant_text(shapes: Shapes) -> str:

@@ -10,23 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from numpy.typing import NDArray
-
-from autotune.api.bindings import Variant
+from autotune.api.bindings import Bound
 from autotune.api.cutting import Sources, sources_of
 from autotune.api.drafting import Drafts
-from autotune.api.operators import operators_of
+from autotune.api.request import CompileRequest, Given, Note, silent
 from autotune.api.tuning import require_same_machine
-from autotune.api.warm import Note
 from autotune.cache import Store
-from autotune.config import AUTO
 from autotune.errors import LogMismatch, ScheduleError
-from autotune.files import Stamps
 from autotune.graph.network import Network, chosen
-from autotune.graph.reader.onnx_reader import model_hash
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.network.artifact import Tuned
 from autotune.network.sharing import (
@@ -45,7 +38,6 @@ from autotune.search.policy import Candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
-Arrays: TypeAlias = dict[str, NDArray[Any]]
 Progress: TypeAlias = Callable[[str], AbstractContextManager[OnProgress]]
 """Told what long work begins; the block gets a callable for how much of it is done."""
 
@@ -58,57 +50,36 @@ def no_progress(what: str) -> Iterator[OnProgress]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to compile, for what, from what; an artifact has all `variants`.
+    """What to compile, for what, from what; an artifact has all variants of `bound`.
 
-    `verify`: check the loop IR of every program after each pass of lowering. `fallback`: what
-    cannot be compiled may run in ONNX Runtime. `precision` may be "auto", see `mixing`: then
-    `network_error` is the largest error of the outputs. `drafts`: analytic defaults of tasks that
-    were found already, by key. `store`: where programs are kept and found again. `keep_cut`: a cut
-    even if all of the model is faster in ONNX Runtime. `max_bytes`: most bytes of constants.
-    `records`: where best records are kept (`autotune distill --store`), for plans without a log;
-    `is_log_kept`: `log` is what was found there. `split`: a dimension of which any extent is to be
-    computed, see `splitting`. `files`: the model's as they were in the beginning, for it is read
-    several times.
+    `precision` may be "auto", see `mixing`: then `network_error` is the largest error of the
+    outputs, and `max_error` of candidates. `log`: of the request, `is_log_kept`: or what was found
+    of its tasks in `records` (`autotune distill --store`). `store`: where programs are kept and
+    found again. `max_bytes`: most bytes of constants. `given`: inputs of the user's for the check.
+    `note`, `progress`: are told what is going on. `drafts`: analytic defaults of tasks that were
+    found already, by key.
     """
 
-    model: Path
-    variants: tuple[Variant, ...]
+    request: CompileRequest
+    bound: Bound
     target: Target
     n_threads: int
     max_error: float
-    log: Log | None
-    random_weights: bool = False
-    operators: tuple[str, ...] = ()
-    constants: Arrays = field(default_factory=dict)
-    verify: bool = False
-    fallback: bool = True
+    network_error: float
     precision: str = "f32"
-    keep_cut: bool = False
+    log: Log | None = None
+    is_log_kept: bool = False
     store: Store | None = None
     records: Store | None = None
-    is_log_kept: bool = False
     max_bytes: int | None = None
-    split: str | None = None
-    network_error: float = math.inf
+    given: Given = None
+    note: Note = silent
+    progress: Progress = no_progress
     drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
-    files: Stamps = field(default=Stamps(()), compare=False)
 
     def sources(self, is_whole: bool = False) -> Sources:
-        """The model at the shapes of every variant, cut where not all of it can be compiled.
-
-        `is_whole`: all of it left to ONNX Runtime.
-        """
-        return sources_of(
-            self.model,
-            self.variants,
-            self.random_weights,
-            operators_of(self.operators),
-            self.constants,
-            self.fallback,
-            "f32" if self.precision == AUTO else self.precision,
-            is_whole,
-            model_hash(self.model, self.store),
-        )
+        """The model, cut where not all of it can be compiled: see `sources_of`."""
+        return sources_of(self.bound, self.precision, is_whole)
 
 
 def with_kept_records(plan: Plan, networks: Sequence[Network]) -> Plan:
@@ -122,13 +93,13 @@ def with_kept_records(plan: Plan, networks: Sequence[Network]) -> Plan:
     return replace(plan, log=log, is_log_kept=True)
 
 
-def best_records(networks: Sequence[Network], plan: Plan, note: Note) -> dict[str, MeasureRecord]:
+def best_records(networks: Sequence[Network], plan: Plan) -> dict[str, MeasureRecord]:
     """The best record of every task that the log knows; none without a log."""
     if plan.log is None:
         return {}
     if plan.is_log_kept:
         found = best_for(plan.log, plan.target.key, plan.n_threads)
-        note(f"{len(found)} of {len(tasks_of(networks))} tasks take records that were kept")
+        plan.note(f"{len(found)} of {len(tasks_of(networks))} tasks take records that were kept")
         return found
     if not any(r.target_key == plan.target.key for r in plan.log.records):
         require_same_machine(plan.log.header, plan.target)
@@ -136,11 +107,11 @@ def best_records(networks: Sequence[Network], plan: Plan, note: Note) -> dict[st
     found = {key: best[key] for key in tasks_of(networks) if key in best}
     if not found:
         raise LogMismatch(
-            f"the log has no record for any task of {plan.model.name}",
+            f"the log has no record for any task of {plan.bound.path.name}",
             f"it was made for {plan.log.header.model_path}",
         )
     if networks[0].model_hash != plan.log.header.model_hash:
-        note("the log was made for another model file; tasks that are the same are used")
+        plan.note("the log was made for another model file; tasks that are the same are used")
     return found
 
 
@@ -148,8 +119,6 @@ def choose(
     networks: Sequence[Network],
     plan: Plan,
     best: dict[str, MeasureRecord],
-    note: Note,
-    progress: Progress,
 ) -> tuple[list[Network], dict[str, Steps]]:
     """The faster alternative of every chain, and a schedule for every task.
 
@@ -159,7 +128,7 @@ def choose(
     tasks = tasks_of(networks)
     open_keys = {key for network in networks for key in _open_alternatives(network, best)}
     unknown = [key for key in tasks if key not in best or key in open_keys]
-    defaults = drafted(plan, {key: tasks[key] for key in unknown}, progress)
+    defaults = drafted(plan, {key: tasks[key] for key in unknown})
     steps = {key: default.steps for key, default in defaults.items()}
     steps |= {key: record.steps for key, record in best.items()}
     guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}
@@ -169,20 +138,18 @@ def choose(
     if len(kept) > 1:
         first = {k: Timed(r.steps, latency_s[k]) for k, r in best.items()}
         first |= {k: Timed(d.steps, guess[k]) for k, d in defaults.items() if k not in best}
-        steps |= _shared(kept, plan, {key: first[key] for key in used}, set(best), note, progress)
+        steps |= _shared(kept, plan, {key: first[key] for key in used}, set(best))
     missing = [key for key in used if key not in best]
     if missing:
-        note(f"{len(missing)} of {len(used)} tasks take their analytic default")
+        plan.note(f"{len(missing)} of {len(used)} tasks take their analytic default")
     return kept, {key: steps[key] for key in used}
 
 
-def drafted(
-    plan: Plan, tasks: Mapping[str, ComputeDAG], progress: Progress
-) -> dict[str, Candidate]:
+def drafted(plan: Plan, tasks: Mapping[str, ComputeDAG]) -> dict[str, Candidate]:
     """The analytic default of every task by key; each is sought once for a plan."""
     unknown = [key for key in tasks if key not in plan.drafts]
     if unknown:
-        with progress("choosing programs") as tell:
+        with plan.progress("choosing programs") as tell:
             drafts = Drafts(plan.target, plan.n_threads, plan.max_error, plan.store, plan.log)
             found = drafts.of([tasks[key] for key in unknown], tell)
         plan.drafts.update(zip(unknown, found, strict=True))
@@ -206,8 +173,6 @@ def _shared(
     plan: Plan,
     first: Mapping[str, Timed],
     measured: set[str],
-    note: Note,
-    progress: Progress,
 ) -> dict[str, Steps]:
     """Schedules of tasks that read the same weights, in one order where that costs little.
 
@@ -220,13 +185,13 @@ def _shared(
     known = _measured_programs(plan, {key: first[key] for key in keys if key in measured})
     items = [(tasks[key], first[key], known.get(key)) for key in keys]
     find = partial(_options, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error)
-    with progress("sharing weights among variants") as tell:
+    with plan.progress("sharing weights among variants") as tell:
         options = dict(zip(keys, parallel_map(find, items, tell), strict=True))
     picked = prefer_shared(weights, options)
     changed = {key: o for key, o in picked.items() if o.steps != first[key].steps}
     if changed:
         most = max(o.latency_s / first[key].latency_s for key, o in changed.items())
-        note(
+        plan.note(
             f"{len(changed)} tasks take a program that packs its weights as other variants do "
             f"(at most {100 * (most - 1):.1f} % slower)"
         )

@@ -1,42 +1,39 @@
 """⑪ From a model and a log to an artifact: best records, analytic defaults for the rest, a check.
 
-plan(model, log, …) ─► compile_plan(plan) ─► Compiled: the artifact, and what the check found
+plan(request) ─► compile_plan(plan) ─► Compiled: the artifact, and what the check found
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from numpy.typing import NDArray
 
-from autotune.api.bindings import Dims, arrays_of, variants, variants_of
+from autotune.api.bindings import Variant, bind, variants_of
 from autotune.api.choosing import (
     Plan,
-    Progress,
     best_records,
     choose,
-    no_progress,
     tuned_latencies,
     with_kept_records,
 )
 from autotune.api.cutting import Sources, cut_times
 from autotune.api.mixing import NOT_MIXED, compile_mixed, form_notes
+from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
 from autotune.api.sizing import fitting
-from autotune.api.sources import model_files, total_bytes
+from autotune.api.sources import total_bytes
 from autotune.api.splitting import check_split, split_of
-from autotune.api.warm import Note
 from autotune.brief import brief
 from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
 from autotune.errors import AutotuneError, LogMismatch, UsageError
-from autotune.files import Files, Stamps, paths_of
+from autotune.files import paths_of
 from autotune.graph.constant_values import constants_from_json
 from autotune.graph.network import Network, under_names_of
-from autotune.graph.reader.model_files import ModelSource, is_path, model_file
+from autotune.graph.reader.model_files import is_path
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.machine import require_threads
@@ -48,157 +45,111 @@ from autotune.network.compiler import compile_variants
 from autotune.network.experience import Experience
 from autotune.network.hybrid import hybrid_artifact
 from autotune.network.loading import model_of
-from autotune.network.oracles import Original
 from autotune.records import Header, Log, read_log
 from autotune.records.kept import record_store
-from autotune.target import parse_target, runs_here
+from autotune.target import Target, parse_target, runs_here
 from autotune.target.tiles import denial
 
-Shapes: TypeAlias = dict[str, tuple[int, ...]]
-Given: TypeAlias = Mapping[str, NDArray[Any]] | Sequence[Mapping[str, NDArray[Any]]] | None
-"""The user's own inputs for a check, by name: of one inference or of several."""
+
+@by_fields(CompileRequest)
+def compile(request: CompileRequest) -> Compiled:
+    """Compile a model from the best records of a log, or from analytic defaults.
+
+    Where something runs in ONNX Runtime, the artifact is a `HybridArtifact`. See `compile_plan` for
+    errors. The words are those of the command line:
+    """
+    return compiled(request)
 
 
-def plan(
-    model: Path | None = None,
-    log: Path | None = None,
-    shapes: Shapes | None = None,
-    target: str | None = None,
-    n_threads: int | None = None,
-    max_error: float | None = None,
-    random_weights: bool | None = None,
-    dims: Dims | None = None,
-    constants: Mapping[str, Any] | None = None,
-    precision: str | None = None,
-) -> Plan:
+def compiled(request: CompileRequest) -> Compiled:
+    """`compile` for a request. Raises as `plan` and `compile_plan`."""
+    if request.model is None:
+        return compile_plan(plan(request))
+    with in_a_file(request) as (known, _):
+        done = compile_plan(plan(known))
+    if is_path(request.model):
+        return done
+    return replace(done, artifact=_from(done.artifact, model_path=""))
+
+
+def plan(request: CompileRequest) -> Plan:
     """What to compile: defaults filled from the log, where there is one, else from this machine.
 
-    `target`: the name of a CPU; "log" is the one of the log. `random_weights`: None as the log was
-    made with; `precision` likewise. Raises UsageError and LogMismatch for what does not go
-    together.
+    The model of the request is a file, if there is one. Raises UsageError and LogMismatch for what
+    does not go together.
     """
-    require_threads(n_threads, are_here=target in (None, "native"))
-    fixed = arrays_of(constants)
-    if log is None:
-        if model is None:
+    asked = request.threads
+    require_threads(asked, are_here=request.target in (None, "native"))
+    if request.log is None:
+        if request.model is None:
             raise UsageError("there is no model", "name a model, or a log that knows it")
-        threads = n_threads or default_threads()
-        chosen = parse_target(target or "native")
-        files = Stamps.of(model_files(model))
-        bound = variants(model, shapes, dims, fixed)
-        given = bool(random_weights)
-        config = resolve(None, {"precision": precision, "max_error": max_error}).config
-        return Plan(
-            model,
-            bound,
-            chosen,
-            threads,
-            config.task_error,
-            None,
-            given,
-            constants=fixed,
-            precision=config.precision,
-            network_error=config.max_error,
-            files=files,
-        )
-    read = read_log(log)
-    config = TuneConfig.from_json(read.settings)
-    if config.precision == AUTO and precision not in (None, AUTO):  # such logs have all of them
-        config = replace(config, precision=precision, max_error=config.task_error)
-    if max_error is not None:
-        config = replace(config, max_error=max_error)
-    limit = config.task_error
-    read = read.within(limit)
-    if not read.headers:
-        raise LogMismatch(f"{log} has no header", "name a log that autotune has written")
-    header = read.header
-    chosen = header.target if target == "log" else parse_target(target or "native")
-    path = model or _model_of(read)
-    files = Stamps.of(model_files(path))
-    is_random = _has_random_weights(path, header) if random_weights is None else random_weights
-    threads = n_threads or header.n_threads
-    if precision not in (None, config.precision):
-        raise LogMismatch(
-            f"the log was made in precision {config.precision}, not {precision}",
-            "leave `precision` out, or tune in that precision",
-        )
-    fixed = fixed or constants_from_json(header.constant_inputs)
-    bound = variants(path, shapes, dims, fixed) if shapes or dims else variants_of(header)
+        words = {"precision": request.precision, "max_error": request.max_error}
+        n_threads, target = asked or default_threads(), parse_target(request.target or "native")
+        return _planned(request, resolve(None, words).config, target, n_threads)
+    log = read_log(Path(request.log))
+    config = _config_of(request, log)
+    log = log.within(config.task_error)
+    if not log.headers:
+        raise LogMismatch(f"{request.log} has no header", "name a log that autotune has written")
+    header, name = log.header, request.target or "native"
+    target = header.target if name == "log" else parse_target(name)
+    request = _completed(request, log, config)
+    n_threads = asked or header.n_threads
+    return replace(_planned(request, config, target, n_threads, variants_of(header)), log=log)
+
+
+def _planned(
+    request: CompileRequest,
+    config: TuneConfig,
+    target: Target,
+    n_threads: int,
+    known: tuple[Variant, ...] = (),
+) -> Plan:
+    """`known`: the variants where the request names no shapes."""
+    store, records = (program_store(), record_store()) if request.cache else (None, None)
+    bound, size = bind(request, known, store), request.max_size
     return Plan(
-        path,
+        request,
         bound,
-        chosen,
-        threads,
-        limit,
-        read,
-        is_random,
-        config.operators,
-        fixed,
-        precision=config.precision,
-        network_error=config.max_error,
-        files=files,
+        target,
+        n_threads,
+        config.task_error,
+        config.max_error,
+        config.precision,
+        store=store,
+        records=records,
+        max_bytes=None if size is None else round(size * total_bytes(bound.path)),
+        given=request.check_inputs,
+        note=request.note,
     )
 
 
-def compile(
-    model: ModelSource | None = None,
-    log: str | Path | None = None,
-    *,
-    threads: int | None = None,
-    shapes: Shapes | None = None,
-    dims: Dims | None = None,
-    constants: Mapping[str, Any] | None = None,
-    target: str | None = None,
-    max_error: float | None = None,
-    precision: str | None = None,
-    random_weights: bool | None = None,
-    operators: Files = (),
-    check: bool = True,
-    check_inputs: Given = None,
-    fallback: bool = True,
-    keep_cut: bool = False,
-    cache: bool = True,
-    max_size: float | None = None,
-    split: str | None = None,
-    note: Note = lambda text: None,
-) -> Compiled:
-    """Compile `model` from the best records of `log`; the words are those of the command line.
+def _config_of(request: CompileRequest, log: Log) -> TuneConfig:
+    """The settings of a log, as far as the request has no others."""
+    config, precision = TuneConfig.from_json(log.settings), request.precision
+    if config.precision == AUTO and precision not in (None, AUTO):  # such logs have all of them
+        config = replace(config, precision=precision, max_error=config.task_error)
+    if request.max_error is not None:
+        config = replace(config, max_error=request.max_error)
+    return config
 
-    `model`: the path of an ONNX file, its bytes, or an `onnx.ModelProto`; None: that of the log.
-    Tasks without a record take the program that the analytic cost model chooses, so a log is not
-    needed. `check_inputs`: your own, of one inference or of several. `dims`: extents of dimensions
-    by name, see `bindings`; `constants`: inputs that are the same in every inference. `fallback`:
-    what cannot be compiled runs in ONNX Runtime, and the artifact is a `HybridArtifact`;
-    `keep_cut`: even where all of the model is faster there. `split`: a dimension of which any
-    extent is computed, by the variants that there are. `note` is told, in a line each, what a
-    user should know. See `compile_plan` for errors.
-    """
-    with nullcontext() if model is None else model_file(model) as path:
-        chosen_plan = plan(
-            path,
-            Path(log) if log else None,
-            shapes,
-            target,
-            threads,
-            max_error,
-            random_weights,
-            dims,
-            constants,
-            precision,
+
+def _completed(request: CompileRequest, log: Log, config: TuneConfig) -> CompileRequest:
+    """`request` with what its log knows of the model, where it says nothing else."""
+    path: Any = request.model or _model_of(log)
+    if request.precision not in (None, config.precision):
+        raise LogMismatch(
+            f"the log was made in precision {config.precision}, not {request.precision}",
+            "leave `precision` out, or tune in that precision",
         )
-        store, records = (program_store(), record_store()) if cache else (None, None)
-        chosen_plan = replace(chosen_plan, store=store, records=records)
-        chosen_plan = replace(chosen_plan, fallback=fallback, keep_cut=keep_cut, split=split)
-        if max_size is not None:
-            n_bytes = round(max_size * total_bytes(chosen_plan.model))
-            chosen_plan = replace(chosen_plan, max_bytes=n_bytes)
-        if operators:
-            files = tuple(map(str, paths_of(operators)))
-            chosen_plan = replace(chosen_plan, operators=files)
-        done = compile_plan(chosen_plan, check=check, given=check_inputs, note=note)
-    if model is None or is_path(model):
-        return done
-    return replace(done, artifact=_from(done.artifact, model_path=""))
+    is_random = request.random_weights
+    return replace(
+        request,
+        model=path,
+        random_weights=_has_random_weights(path, log.header) if is_random is None else is_random,
+        constants=request.constants or constants_from_json(log.header.constant_inputs),
+        operators=paths_of(request.operators) or config.operators,
+    )
 
 
 @brief
@@ -215,82 +166,65 @@ class Compiled:
         return self.report.error if self.report else None
 
 
-def compile_plan(
-    plan: Plan,
-    sources: Sources | None = None,
-    check: bool = True,
-    given: Given = None,
-    note: Note = lambda text: None,
-    progress: Progress = no_progress,
-) -> Compiled:
+def compile_plan(plan: Plan, sources: Sources | None = None) -> Compiled:
     """Compile what `plan` says and compare its outputs with an oracle.
 
-    `sources`: those of the plan, where they were read already. `given`: inputs of the user's for
-    the check of the variant of their shapes, by name. Raises WrongNumbers where the outputs are
-    wrong, LogMismatch for a log of another model or CPU, ModelError where the model's file has
-    changed meanwhile.
+    `sources`: those of the plan, where they were read already. Raises WrongNumbers where the
+    outputs are wrong, LogMismatch for a log of another model or CPU, ModelError where the model's
+    file has changed meanwhile.
     """
     sources = plan.sources() if sources is None else sources
     for text in (*denial(), *sources.notes, *form_notes(plan.precision, plan.target)):
-        note(text)
-    found = _by_precision(sources, plan, check, given, note, progress)
-    plan.files.require_same()
+        plan.note(text)
+    found = _by_precision(sources, plan)
+    plan.bound.files.require_same()
     return found
 
 
-def _by_precision(
-    sources: Sources, plan: Plan, check: bool, given: Given, note: Note, progress: Progress
-) -> Compiled:
+def _by_precision(sources: Sources, plan: Plan) -> Compiled:
     split = split_of(plan)
     if plan.precision != AUTO:
-        return _compiled(sources, plan, split, check, given, note, progress)
+        return _compiled(sources, plan, split)
     if sources.cuts:
-        note(NOT_MIXED)
-        return _compiled(sources, plan, split, check, given, note, progress)
+        plan.note(NOT_MIXED)
+        return _compiled(sources, plan, split)
 
     def attempt(networks: Sequence[Network], tell: Note) -> Compiled:
-        return _compiled(Sources(tuple(networks)), plan, split, check, given, tell, progress)
+        return _compiled(Sources(tuple(networks)), replace(plan, note=tell), split)
 
-    return compile_mixed(plan, attempt, note, progress)
+    return compile_mixed(plan, attempt)
 
 
-def _compiled(
-    sources: Sources,
-    plan: Plan,
-    split: Split | None,
-    check: bool,
-    given: Given,
-    note: Note,
-    progress: Progress,
-) -> Compiled:
-    artifact, networks = _programs(sources, plan, note, progress)
+def _compiled(sources: Sources, plan: Plan, split: Split | None) -> Compiled:
+    artifact, networks = _programs(sources, plan)
     artifact = replace(artifact, split=split)
     if not runs_here(plan.target):
-        if check:
-            note("not checked: this CPU cannot run the code")
+        if plan.request.check:
+            plan.note("not checked: this CPU cannot run the code")
         return Compiled(artifact, None)
-    if sources.cuts and plan.fallback and _costs_more(artifact, plan, note):
-        artifact, networks = _programs(plan.sources(is_whole=True), plan, note, progress)
-    if not check:
+    if sources.cuts and plan.bound.fallback and _costs_more(artifact, plan):
+        artifact, networks = _programs(plan.sources(is_whole=True), plan)
+    if not plan.request.check:
         return Compiled(artifact, None)
-    return _checked(artifact, networks, plan, given, note)
+    return _checked(artifact, networks, plan)
 
 
-def _costs_more(artifact: Artifact, plan: Plan, note: Note) -> bool:
+def _costs_more(artifact: Artifact, plan: Plan) -> bool:
     """Whether a cut is to be undone: its price is measured, and told."""
     try:
-        found = cut_times(model_of(artifact), _originals(plan))
+        found = cut_times(model_of(artifact), plan.bound.originals())
     except AutotuneError as error:
-        note(f"what ONNX Runtime takes cannot be measured on random inputs: {error.message}")
+        text = f"what ONNX Runtime takes cannot be measured on random inputs: {error.message}"
+        plan.note(text)
         return False
     if found is None:
-        note("nothing is compiled: all of the model runs in ONNX Runtime")
+        plan.note("nothing is compiled: all of the model runs in ONNX Runtime")
         return False
-    note(str(found))
+    plan.note(str(found))
     if not found.is_slower:
         return False
-    note(KEPT_CUT if plan.keep_cut else KEPT_WHOLE)
-    return not plan.keep_cut
+    plan.note(KEPT_CUT if plan.request.keep_cut else KEPT_WHOLE)
+    return not plan.request.keep_cut
 
 
 KEPT_WHOLE = (
@@ -300,26 +234,25 @@ KEPT_WHOLE = (
 KEPT_CUT = "it is kept all the same (`keep_cut=True`)"
 
 
-def _programs(
-    sources: Sources, plan: Plan, note: Note, progress: Progress
-) -> tuple[Artifact, Sequence[Network]]:
+def _programs(sources: Sources, plan: Plan) -> tuple[Artifact, Sequence[Network]]:
     """The artifact, and what each of its variants was compiled from."""
     networks: Sequence[Network] = sources.networks
     if not networks:
         artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)
         return _named(artifact, plan, {}, ()), sources.wholes
     plan = with_kept_records(plan, networks)
-    best = best_records(networks, plan, note)
+    best = best_records(networks, plan)
     for key in best:
         if plan.log and key in plan.log.workloads:
             dag = plan.log.workloads[key].dag
             networks = [under_names_of(n, dag) if key in n.tasks else n for n in networks]
     tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
-    networks, steps = choose(networks, plan, best, note, progress)
-    steps = fitting(networks, steps, plan, best, note, progress)
-    with progress("compiling programs") as tell:
+    networks, steps = choose(networks, plan, best)
+    steps = fitting(networks, steps, plan, best)
+    with plan.progress("compiling programs") as tell:
+        verify = plan.request.verify
         artifact = compile_variants(
-            networks, steps, plan.target, plan.n_threads, tell, plan.verify, plan.store
+            networks, steps, plan.target, plan.n_threads, tell, verify, plan.store
         )
     if sources.cuts:
         parts = artifact.variants
@@ -332,7 +265,7 @@ def _named(
     artifact: Artifact, plan: Plan, tuned: Mapping[str, Tuned], tasks: tuple[str, ...]
 ) -> Artifact:
     """`artifact` with where it comes from and what is known of its tasks."""
-    return _from(artifact, tuned=tuned, tasks=tasks, model_path=str(plan.model.resolve()))
+    return _from(artifact, tuned=tuned, tasks=tasks, model_path=str(plan.bound.path.resolve()))
 
 
 def _from(artifact: Artifact, **known: Any) -> Artifact:
@@ -366,21 +299,11 @@ def _model_of(log: Log) -> Path:
     return path
 
 
-def _originals(plan: Plan) -> list[Original]:
-    """The file at the shapes of every variant."""
-    return [
-        Original(plan.model, variant.shapes, plan.random_weights, plan.constants)
-        for variant in plan.variants
-    ]
-
-
-def _checked(
-    artifact: Artifact, networks: Sequence[Network], plan: Plan, given: Given, note: Note
-) -> Compiled:
+def _checked(artifact: Artifact, networks: Sequence[Network], plan: Plan) -> Compiled:
     """Compare every variant with an oracle. Raises WrongNumbers."""
     reports = []
-    own = [given] if isinstance(given, Mapping) else given or ()
-    originals = _originals(plan)
+    own = [plan.given] if isinstance(plan.given, Mapping) else plan.given or ()
+    originals = plan.bound.originals()
     experience = Experience(plan.store, artifact.model_hash)
     for one, network, original in zip(artifact.variants, networks, originals, strict=True):
         fitting = [arrays for arrays in own if _fits(one, arrays)]
@@ -389,7 +312,7 @@ def _checked(
     composed = [check_split(artifact, plan)] if artifact.split is not None else []
     report = joint_report([*reports, *composed])
     for line in report.notes:
-        note(line)
+        plan.note(line)
     first, *others = (
         replace(one, max_error=report.error)
         for one, report in zip(artifact.variants, reports, strict=True)

@@ -1,6 +1,6 @@
 """⑪ The networks of a model, or of the parts of it that can be compiled beside ONNX Runtime.
 
-sources_of(path, variants) ─► Sources: networks ; cuts, where something runs in ONNX Runtime
+sources_of(bound) ─► Sources: networks ; cuts, where something runs in ONNX Runtime
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
-from autotune.api.bindings import Variant, networks_of
+from autotune.api.bindings import Bound, Variant
+from autotune.config import plain_precision
 from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
-from autotune.graph.constant_values import Constants
 from autotune.graph.control import has_control
 from autotune.graph.cut import cut_model
 from autotune.graph.cuts import Cut, Outside, Segment, loadable_forms
 from autotune.graph.network import Network, Port
-from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.onnx_reader import model_hash, read_outline
+from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.survey import Ask, nobody
 from autotune.measure.noise import judge, read_usage
 from autotune.network.baselines import blamed, onnxruntime_runner
@@ -66,39 +64,27 @@ class Sources:
         return tuple(dict.fromkeys(text for cut in self.cuts for text in outside_texts(cut)))
 
 
-def sources_of(
-    model: Path,
-    variants: Sequence[Variant],
-    random_weights: bool = False,
-    operators: UserOperators | None = None,
-    constants: Constants | None = None,
-    fallback: bool = True,
-    precision: str = "f32",
-    is_whole: bool = False,
-    digest: str = "",
-) -> Sources:
+def sources_of(bound: Bound, precision: str = "f32", is_whole: bool = False) -> Sources:
     """Read a model at the shapes of every variant.
 
-    `fallback`: let ONNX Runtime run what cannot be compiled. `is_whole`: leave all of it to ONNX
-    Runtime, which is faster. `digest`: its `model_hash`, where that is known. Raises NotCompilable
-    (UnsupportedOperator names all operators) where something is left and not the first, and where
-    ONNX Runtime cannot run the rest either; MissingDependency where that is not installed. Else see
-    `bindings.networks_of`.
+    `precision`: with "auto", in float32. `is_whole`: leave all of it to ONNX Runtime, which is
+    faster. Raises NotCompilable (UnsupportedOperator names all operators) where something is left
+    and not the first, and where ONNX Runtime cannot run the rest either; MissingDependency where
+    that is not installed. Else see `Bound.networks`.
     """
-    bound = random_weights, operators, constants, precision
-    digest = digest or model_hash(model)
+    precision = plain_precision(precision)
+    bound.model.digest  # noqa: B018  # of files that are not there, this is told first
     if is_whole:
-        return Sources((), _cuts(model, variants, bound, digest, WHOLE))
+        return Sources((), _cuts(bound, precision, WHOLE))
     try:
-        return Sources(networks_of(model, variants, *bound, digest))
+        return Sources(bound.networks(precision))
     except NotCompilable as error:
         refusal = error
-    missing: AutotuneError | None = _missing(refusal) if fallback else refusal
-    if missing is not None and not _may_be_decided(model):
+    missing: AutotuneError | None = _missing(refusal) if bound.fallback else refusal
+    if missing is not None and not _may_be_decided(bound.path):
         raise missing
     try:
-        ask = declared_types if missing is None else nobody
-        cuts = _cuts(model, variants, bound, digest, ask=ask)
+        cuts = _cuts(bound, precision, ask=declared_types if missing is None else nobody)
     except UsageError:
         raise
     except ModelError as error:
@@ -132,25 +118,18 @@ def _missing(refusal: NotCompilable) -> MissingDependency | None:
 
 WHOLE = "the whole model is faster there"
 
-_Bound: TypeAlias = tuple[bool, UserOperators | None, Constants | None, str]
-
 
 def _cuts(
-    model: Path,
-    variants: Sequence[Variant],
-    bound: _Bound,
-    digest: str,
-    whole: str = "",
-    ask: Ask = declared_types,
+    bound: Bound, precision: str, whole: str = "", ask: Ask = declared_types
 ) -> tuple[Cut, ...]:
     def cut_at(variant: Variant, inside: bool = True) -> Cut:
-        cut = cut_model(model, ask, variant.shapes, *bound, whole, inside, digest)
+        cut = cut_model(bound.model, ask, variant.shapes, precision, whole, inside)
         return cut.mapped(_loadable) if ask is declared_types else cut
 
     try:
-        return tuple(map(cut_at, variants))
+        return tuple(map(cut_at, bound.variants))
     except ModelError:  # of a body, which cannot be loaded without what is around it
-        return tuple(cut_at(variant, inside=False) for variant in variants)
+        return tuple(cut_at(variant, inside=False) for variant in bound.variants)
 
 
 def _loadable(segment: Segment) -> Segment:

@@ -14,21 +14,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
-from autotune.api.bindings import Variant
-from autotune.api.choosing import Plan, Progress, best_records, drafted
-from autotune.api.operators import operators_of
-from autotune.api.warm import Note
+from autotune.api.bindings import Bound
+from autotune.api.choosing import Plan, best_records, drafted
+from autotune.api.request import Note
 from autotune.config import AUTO, PRECISIONS
 from autotune.errors import WrongNumbers
-from autotune.graph.constant_values import Constants
 from autotune.graph.mixture import Mixture
 from autotune.graph.network import Call, Network, chosen
-from autotune.graph.operators.user_operators import UserOperators
 from autotune.network.variants import tasks_of, unified
 from autotune.records import MeasureRecord
 from autotune.target import Target
@@ -69,16 +65,10 @@ class Mixtures:
         return unified(found) if len(found) > 1 else tuple(found)
 
 
-def mixtures_of(
-    model: Path,
-    variants: Sequence[Variant],
-    random_weights: bool = False,
-    operators: UserOperators | None = None,
-    constants: Constants | None = None,
-) -> Mixtures:
+def mixtures_of(bound: Bound) -> Mixtures:
     """The model at the shapes of every variant; see `graph.network.build_network` for errors."""
-    made = (Mixture(model, v.shapes, random_weights, operators, constants) for v in variants)
-    return Mixtures(tuple(made), tuple(v.share for v in variants))
+    made = (Mixture(bound.model, variant.shapes) for variant in bound.variants)
+    return Mixtures(tuple(made), tuple(variant.share for variant in bound.variants))
 
 
 def narrow_precisions(target: Target) -> tuple[str, ...]:
@@ -157,9 +147,9 @@ class _Costs:
     program, times what default programs took in this log over what was expected of them.
     """
 
-    def __init__(self, plan: Plan, networks: Sequence[Network], note: Note, show: Progress) -> None:
-        self._plan, self._show = plan, show
-        best = best_records(networks, plan, note)
+    def __init__(self, plan: Plan, networks: Sequence[Network]) -> None:
+        self._plan = plan
+        best = best_records(networks, plan)
         self._measured = {key: _seconds(record) for key, record in best.items()}
         self._scale = _optimism(plan)
 
@@ -181,7 +171,7 @@ class _Costs:
     def _calls(self, network: Network) -> list[tuple[Call, float]]:
         tasks = tasks_of([network])
         open_keys = [key for key in tasks if key not in self._measured]
-        drafts = drafted(self._plan, {key: tasks[key] for key in open_keys}, self._show)
+        drafts = drafted(self._plan, {key: tasks[key] for key in open_keys})
         guess = {key: self._scale * (d.predicted_s or math.inf) for key, d in drafts.items()}
         known = guess | self._measured
         calls = chosen(network, known, known).calls
@@ -202,9 +192,9 @@ def _optimism(plan: Plan) -> float:
     return median(ratios) if ratios else 1.0
 
 
-def _fastest(mixtures: Mixtures, plan: Plan, note: Note, show: Progress) -> tuple[_Mix, float]:
+def _fastest(mixtures: Mixtures, plan: Plan) -> tuple[_Mix, float]:
     """The mix that is expected to be fastest, and the seconds of all as the model says."""
-    chooser = _Chooser(mixtures, plan, note, show)
+    chooser = _Chooser(mixtures, plan)
     plain = chooser.mix()
     best = min(chooser.mixes(), key=lambda mix: mix.cost_s)
     return (best if best.cost_s < _WORTH_IT * plain.cost_s else plain), plain.cost_s
@@ -213,13 +203,13 @@ def _fastest(mixtures: Mixtures, plan: Plan, note: Note, show: Progress) -> tupl
 class _Chooser:
     """The mixes that are worth a look: what gains by itself, all, and nothing."""
 
-    def __init__(self, mixtures: Mixtures, plan: Plan, note: Note, show: Progress) -> None:
+    def __init__(self, mixtures: Mixtures, plan: Plan) -> None:
         self._mixtures, self._target = mixtures, plan.target
         self._precisions = ("f32", *narrow_precisions(plan.target))
         self._networks, self._gains = cache(self._made), cache(self._faster)
         whole = tuple(dict.fromkeys((frozenset(), mixtures.integers)))
         several = [self._networks(p, floats) for p in self._precisions for floats in whole]
-        self._costs = _Costs(plan, [n for networks in several for n in networks], note, show)
+        self._costs = _Costs(plan, [n for networks in several for n in networks])
         self._plain = self._by_product(several[0])
 
     def mixes(self) -> Iterable[_Mix]:
@@ -342,20 +332,17 @@ class _Search(Generic[C]):
         return (found, notes) if is_exact else None
 
 
-def compile_mixed(plan: Plan, attempt: Attempt[C], note: Note, show: Progress) -> C:
+def compile_mixed(plan: Plan, attempt: Attempt[C]) -> C:
     """Compile the fastest mix of precisions that is within `plan.network_error`.
 
     Products go back to float32 in the order of what they gain, the least first, half of them at a
     time. Raises WrongNumbers where float32 alone is wrong.
     """
-    operators = operators_of(plan.operators)
-    mixtures = mixtures_of(
-        plan.model, plan.variants, plan.random_weights, operators, plan.constants
-    )
-    mix, plain_s = _fastest(mixtures, plan, note, show)
+    mixtures = mixtures_of(plan.bound)
+    mix, plain_s = _fastest(mixtures, plan)
     n_narrow, found, notes = _Search(mixtures, mix, plan, attempt).run()
     for text in (*_told(mixtures, mix, n_narrow, plain_s, plan), *notes):
-        note(text)
+        plan.note(text)
     return found
 
 

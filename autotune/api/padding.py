@@ -1,6 +1,6 @@
 """⑪ Inputs of one extent computed by a network for a longer one: what is padded, and cut back.
 
-    found = paddable(Path("bert.onnx"), "sequence", {"ids": (8, 64), "mask": (8, 64)})
+    found = paddable(bound, "sequence", {"ids": (8, 64), "mask": (8, 64)})
     longer = pad(feed, found, 64)
     outputs = cut(network(longer), found, length)
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,17 +20,15 @@ from numpy.typing import NDArray
 from autotune.api.splitting import places_of_dimension
 from autotune.dtypes import DTYPES
 from autotune.errors import AutotuneError, UsageError
-from autotune.graph.constant_values import Constants
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Graph
 from autotune.graph.lengths import Anchor
 from autotune.graph.network import named
-from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.padding import Axes, output_axes
 from autotune.graph.passes.pipeline import prepare_uncut
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
-from autotune.graph.reader.onnx_reader import load_model
 from autotune.graph.refusals import require_supported
 from autotune.graph.samples import PROOF_EXTENTS, sample_axes
 from autotune.graph.subgraph import undefined
@@ -81,59 +78,34 @@ class Padding:
         )
 
 
-@dataclass(frozen=True)
-class Source:
-    """A model, and what its graph depends on beside shapes."""
-
-    model: Path
-    constants: Constants
-    operators: UserOperators | None = None
-    random_weights: bool = False
-
-    def graphs(self, shapes: Shapes) -> tuple[Graph, Graph]:
-        """The graph as it is imported, and as it is proved on."""
-        model = named(lambda: load_model(self.model, shapes, self.random_weights, self.constants))
-        graph = named(lambda: import_graph(model, self.operators))
-        prepared = named(lambda: prepare_uncut(graph))
-        require_supported(prepared, undefined)
-        return graph, prepared
+def _graphs(bound: BoundModel, shapes: Shapes) -> tuple[Graph, Graph]:
+    """The graph as it is imported, and as it is proved on."""
+    model = named(lambda: bound.load(shapes))
+    graph = named(lambda: import_graph(model, bound.operators))
+    prepared = named(lambda: prepare_uncut(graph))
+    require_supported(prepared, undefined)
+    return graph, prepared
 
 
-def paddable(
-    model: Path,
-    dimension: str,
-    shapes: Shapes,
-    constants: Constants | None = None,
-    operators: UserOperators | None = None,
-    random_weights: bool = False,
-) -> Padding | str:
+def paddable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | str:
     """How data of fewer than `shapes` have of `dimension` are padded up to it, or why they are not.
 
     `shapes`: of all inputs with open dimensions, as the network has them. It is proved for these
     extents of the other dimensions alone, at three lengths; see `graph.padding`.
     """
-    source = Source(model, constants or {}, operators, random_weights)
     try:
-        return named(lambda: _paddable(source, dimension, shapes))
+        return named(lambda: _paddable(bound, dimension, shapes))
     except AutotuneError as error:
         return error.message
 
 
-def batchable(
-    model: Path,
-    dimension: str,
-    shapes: Shapes,
-    constants: Constants | None = None,
-    operators: UserOperators | None = None,
-    random_weights: bool = False,
-) -> Padding | str:
+def batchable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | str:
     """How batches are padded with samples of zeros, or why they are not: samples depend on others.
 
     `shapes`: of all inputs with open dimensions; the proof gives `dimension` other extents.
     """
-    source = Source(model, constants or {}, operators, random_weights)
     try:
-        return named(lambda: _batchable(source, dimension, shapes))
+        return named(lambda: _batchable(bound, dimension, shapes))
     except AutotuneError as error:
         return error.message
 
@@ -200,17 +172,17 @@ def _real(axes: tuple[tuple[int, int], ...], rank: int, length: int) -> tuple[sl
 # --- the proofs ----------------------------------------------------------------------------------
 
 
-def _paddable(source: Source, dimension: str, shapes: Shapes) -> Padding:
-    inputs = _axes_of(source, dimension, shapes)
+def _paddable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding:
+    inputs = _axes_of(bound, dimension, shapes)
     extent = min(shapes[name][axis] for name, axis in inputs.items())
     lengths = tuple(_lengths_below(extent))
     if not lengths:
         raise UsageError(f"'{dimension}' {_PROBLEM}: {extent} is too short", _HINT)
-    imported, whole = source.graphs(_at(shapes, inputs, extent))
+    imported, whole = _graphs(bound, _at(shapes, inputs, extent))
     _require_outputs(imported, whole, dimension)
     masks, proved, rest = frozenset[str](), _possible_anchors(whole, inputs), None
     for n in lengths:  # the first one decides of most models that it cannot be padded
-        shorter = source.graphs(_at(shapes, inputs, n))[1]
+        shorter = _graphs(bound, _at(shapes, inputs, n))[1]
         masks, proved, outputs = _proved((shorter, whole), dimension, inputs, proved)
         if rest is not None and outputs != rest:
             raise UsageError(f"'{dimension}' {_PROBLEM}: its outputs have other axes", _HINT)
@@ -250,17 +222,17 @@ def _proved(
     return found[0][0], found, axes
 
 
-def _batchable(source: Source, dimension: str, shapes: Shapes) -> Padding:
-    inputs = _axes_of(source, dimension, shapes)
-    (imported, first), (_, second) = (source.graphs(_at(shapes, inputs, n)) for n in PROOF_EXTENTS)
+def _batchable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding:
+    inputs = _axes_of(bound, dimension, shapes)
+    (imported, first), (_, second) = (_graphs(bound, _at(shapes, inputs, n)) for n in PROOF_EXTENTS)
     _require_outputs(imported, first, dimension)
     found = sample_axes((first, second), dimension, inputs)
     outputs = _named(imported, {name: (axis,) for name, axis in found.items()})
     return Padding(dimension, inputs, outputs)
 
 
-def _axes_of(source: Source, dimension: str, shapes: Shapes) -> dict[str, int]:
-    places = places_of_dimension(source.model, dimension, source.constants, _PROBLEM, _HINT)
+def _axes_of(bound: BoundModel, dimension: str, shapes: Shapes) -> dict[str, int]:
+    places = places_of_dimension(bound, dimension, _PROBLEM, _HINT)
     missing = next((p.input for p in places if p.input not in shapes), None)
     if missing is not None:
         raise UsageError(f"'{dimension}' {_PROBLEM}: input '{missing}' has no shape", _HINT)

@@ -1,6 +1,6 @@
 """⑪ Sessions before they run: `tune` creates one, `resume` reopens one; nothing is measured.
 
-    resolve(preset, options) ─► prepare(model, config) ─► create(prepared, log) ─┐
+    resolved(request) ─► prepare(request, config) ─► create(prepared, log) ─┐
                                                                    reopen(log) ──┴─► OpenSession
     OpenSession.start() ─► Tuning: peaks measured, earlier logs learnt
 
@@ -9,18 +9,18 @@ The command line and the library both take these steps; the command line shows m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.api.bindings import Dims, Variant, arrays_of, variants
+from autotune.api.bindings import Variant, bind
 from autotune.api.cutting import require_tunable, sources_of
 from autotune.api.mixing import NOT_MIXED, Mixtures, alternatives, form_notes, mixtures_of
-from autotune.api.operators import operators_of
+from autotune.api.request import Note, Source, TuneRequest, never, silent
 from autotune.api.rules import rules_of
-from autotune.api.sources import model_bytes, model_files, model_path, random_weights_note
+from autotune.api.sources import model_bytes, model_path, random_weights_note
 from autotune.api.tuning import (
     Tuning,
     network_workloads,
@@ -29,10 +29,9 @@ from autotune.api.tuning import (
     require_same_machine,
     require_tasks,
 )
-from autotune.api.warm import Note
-from autotune.config import AUTO, TuneConfig
+from autotune.config import AUTO, Resolved, TuneConfig, plain_precision, resolve
 from autotune.errors import UsageError
-from autotune.files import Stamps
+from autotune.files import paths_of
 from autotune.graph.network import Network
 from autotune.machine import read_limits, require_threads
 from autotune.measure.memory_plan import private_bytes, require_memory
@@ -70,42 +69,46 @@ class Prepared:
         return self.networks[0]
 
 
-def prepare(
-    model: Path | None,
-    config: TuneConfig,
-    log: Path | None = None,
-    *,
-    shapes: Shapes | None = None,
-    dims: Dims | None = None,
-    constants: Mapping[str, Any] | None = None,
-    random_weights: bool = False,
-    fallback: bool = True,
-) -> Prepared:
+_WORDS = [f.name for f in fields(TuneConfig) if hasattr(TuneRequest, f.name)]
+"""Settings that a request may have."""
+
+
+def resolved(request: TuneRequest) -> Resolved:
+    """The settings of the preset of a request and of its own.
+
+    Raises UsageError or LogMismatch for files without logs, rules or settings.
+    """
+    operators = tuple(str(path.resolve()) for path in paths_of(request.operators))
+    files = {
+        "warm_start": logs_to_learn(paths_of(request.warm_start)),
+        "rules": rule_files(paths_of(request.rules)),
+        "operators": operators or None,
+    }
+    return resolve(request.preset, {name: getattr(request, name) for name in _WORDS} | files)
+
+
+def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prepared:
     """Read an ONNX model for tuning, by default the ResNet-50 of the `onnx` package.
 
     `log` is where the session will be written: whether that is possible is checked before the model
-    is read; None for a session that will not run. `fallback`: tune what can be compiled of a model
-    of which the rest runs in ONNX Runtime. Raises UsageError, ModelError, OutputError.
+    is read; None for a session that will not run. Raises UsageError, ModelError, OutputError.
     """
     require_threads(config.threads or None)
-    path, target = model_path(model), local_target(config.target)
+    given: Any = source.model
+    path, target = model_path(given), local_target(config.target)
     require_room(path, log)
-    fixed, known = arrays_of(constants), operators_of(config.operators)
-    files = Stamps.of(model_files(path))
-    bound = variants(path, shapes, dims, fixed)
-    is_random = random_weights or model is None
-    is_auto = config.precision == AUTO
-    precision = "f32" if is_auto else config.precision
-    sources = sources_of(path, bound, is_random, known, fixed, fallback, precision)
+    is_random = source.random_weights or given is None
+    bound = bind(replace(source, model=path, random_weights=is_random, operators=config.operators))
+    sources = sources_of(bound, config.precision)
     require_tunable(sources, path.name)
-    source = str(path.resolve())
-    notes = (*denial(), *sources.notes, *form_notes(precision, target))
-    prepared = Prepared(sources.wholes, config, target, source, bound, notes)
-    if is_auto and sources.cuts:
+    notes = (*denial(), *sources.notes, *form_notes(plain_precision(config.precision), target))
+    name = str(path.resolve())
+    prepared = Prepared(sources.wholes, config, target, name, bound.variants, notes)
+    if config.precision == AUTO and sources.cuts:
         prepared = replace(prepared, notes=(*prepared.notes, NOT_MIXED))
-    elif is_auto:
-        prepared = _mixed(prepared, mixtures_of(path, bound, is_random, known, fixed))
-    files.require_same()
+    elif config.precision == AUTO:
+        prepared = _mixed(prepared, mixtures_of(bound))
+    bound.files.require_same()
     return prepared
 
 
@@ -119,19 +122,13 @@ def _mixed(prepared: Prepared, mixtures: Mixtures) -> Prepared:
 
 
 def prepare_network(
-    network: Network,
-    config: TuneConfig,
-    log: Path | None = None,
-    *,
-    source: str = "",
-    shapes: Shapes | None = None,
+    network: Network, config: TuneConfig, log: Path | None = None, source: str = ""
 ) -> Prepared:
     """`prepare` for a network that was read or made already. Raises UsageError, OutputError."""
     require_threads(config.threads or None)
     target = local_target(config.target)
     require_room(Path(source), log)
-    whole = (Variant(shapes or {}),)
-    return Prepared((network,), config, target, source, whole, denial())
+    return Prepared((network,), config, target, source, notes=denial())
 
 
 def require_room(model: Path, log: Path | None) -> None:
@@ -169,8 +166,8 @@ class OpenSession:
 
     def start(
         self,
-        stop: Callable[[], bool] = lambda: False,
-        note: Note = lambda text: None,
+        stop: Callable[[], bool] = never,
+        note: Note = silent,
         rules: Sequence[Rule] = (),
         device: Device | None = None,
     ) -> Tuning:

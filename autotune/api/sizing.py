@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autotune.api.choosing import Plan, Progress, drafted
-from autotune.api.warm import Note
+from autotune.api.choosing import Plan, drafted
 from autotune.errors import UsageError
 from autotune.graph.network import Network
 from autotune.network.sizes import Smaller, constant_bytes, within
@@ -22,8 +21,6 @@ def fitting(
     steps: Mapping[str, Steps],
     plan: Plan,
     best: Mapping[str, MeasureRecord],
-    note: Note,
-    progress: Progress,
 ) -> dict[str, Steps]:
     """`steps`, with others for tasks that transform their weights, as far as `plan.max_bytes` asks.
 
@@ -34,7 +31,7 @@ def fitting(
         return dict(steps)
     rewritten = {key for key in steps if _is_rewritten(steps[key])}
     tasks = {key: dag for key, dag in tasks_of(networks).items() if key in rewritten}
-    exact = drafted(replace(plan, max_error=0.0, drafts={}), tasks, progress)
+    exact = drafted(replace(plan, max_error=0.0, drafts={}), tasks)
     smaller = {
         key: Smaller(d.steps, _difference(d, plan.drafts.get(key))) for key, d in exact.items()
     }
@@ -48,7 +45,7 @@ def fitting(
             "allow more, or leave it out",
         )
     n_changed = sum(chosen[key] != steps[key] for key in chosen)
-    note(f"{n_changed} of {len(steps)} tasks take a program with smaller weights")
+    plan.note(f"{n_changed} of {len(steps)} tasks take a program with smaller weights")
     return chosen
 
 

@@ -6,16 +6,13 @@ split_of(plan) ─► Split, for the artifact: a batch of 13 runs as 8 + 4 + 1
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 from autotune.api.choosing import Plan
-from autotune.api.operators import operators_of
-from autotune.config import AUTO
+from autotune.config import plain_precision
 from autotune.errors import AutotuneError, UnsupportedOperator, UsageError
-from autotune.graph.constant_values import Constants
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph
-from autotune.graph.network import build_network, prepared_graphs
-from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.network import network_at, prepared_graphs
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Place, Shapes, symbols
 from autotune.graph.reader.onnx_reader import read_outline
@@ -24,29 +21,27 @@ from autotune.network.accuracy import Report
 from autotune.network.artifact import Artifact, Split
 from autotune.network.check import check_model
 from autotune.network.loading import model_of
-from autotune.network.oracles import Original
 from autotune.wording import arguments
 
 
 def split_of(plan: Plan) -> Split | None:
-    """Where the samples of `plan.split` are, if none depends on another; None without one.
+    """Where the samples of `split` are, if none depends on another; None without one.
 
     Raises UsageError where one does, where no variant is for one sample, and for a dimension that
     the model does not have, or not as an axis of its own.
     """
-    name = plan.split
+    name = plan.request.split
     if name is None:
         return None
-    places = places_of_dimension(
-        plan.model, name, plan.constants, "cannot be any", "leave out `split`"
-    )
+    model, variants = plan.bound.model, plan.bound.variants
+    places = places_of_dimension(model, name, "cannot be any", "leave out `split`")
     axes = {place.input: place.axis for place in places}
-    if any(place.input not in variant.shapes for variant in plan.variants for place in places):
+    if any(place.input not in variant.shapes for variant in variants for place in places):
         raise UsageError(
             f"'{name}' is to be split, and has no extents",
             f"give those that are compiled: {arguments(dims={name: [1, 4, 8]}, split=name)}",
         )
-    extents = {variant.shapes[p.input][p.axis] for variant in plan.variants for p in places}
+    extents = {variant.shapes[p.input][p.axis] for variant in variants for p in places}
     if 1 not in extents:
         raise UsageError(
             f"'{name}' can only be split where a variant has extent 1",
@@ -69,22 +64,19 @@ def check_split(artifact: Artifact, plan: Plan) -> Report:
     extent = PROOF_EXTENTS[1]
     axes = {end.name: split.axes[end.name][0] for end in artifact.inputs if end.name in split.axes}
     shapes = _shapes_at(plan, axes, extent)
-    network = build_network(plan.model, shapes, *_settings(plan))
-    original = Original(plan.model, dict(shapes), plan.random_weights, plan.constants)
+    network = network_at(plan.bound.model, shapes, plain_precision(plan.precision))
     known = {end.name: end.shape for end in artifact.inputs}
     model = model_of(artifact).at({**known, **{n: s for n, s in shapes.items() if n in known}})
-    return check_model(model, network, original)
+    return check_model(model, network, plan.bound.original(shapes))
 
 
-def places_of_dimension(
-    model: Path, name: str, constants: Constants, problem: str, hint: str
-) -> tuple[Place, ...]:
+def places_of_dimension(bound: BoundModel, name: str, problem: str, hint: str) -> tuple[Place, ...]:
     """Where inputs have dimension `name`, as one axis of each and of no other dimension.
 
     Raises UsageError, which says that `name` has this `problem`.
     """
-    outline = read_outline(model)
-    bind_constants(outline, constants)
+    outline = read_outline(bound.path)
+    bind_constants(outline, bound.constants)
     found = symbols(outline)
     if name not in found:
         known = ", ".join(f"'{n}'" for n in found) or "none"
@@ -108,31 +100,26 @@ def _words(name: str) -> set[str]:
 
 
 def _shapes_at(plan: Plan, axes: dict[str, int], extent: int) -> Shapes:
-    shapes = dict(plan.variants[0].shapes)
+    shapes = dict(plan.bound.variants[0].shapes)
     for name, axis in axes.items():
         shapes[name] = (*shapes[name][:axis], extent, *shapes[name][axis + 1 :])
     return shapes
 
 
-def _settings(plan: Plan) -> tuple[bool, UserOperators, Constants, str]:
-    """What the graph of a model depends on beside shapes."""
-    precision = "f32" if plan.precision == AUTO else plan.precision
-    return plan.random_weights, operators_of(plan.operators), plan.constants, precision
-
-
 def _imported_and_prepared(plan: Plan, shapes: Shapes) -> tuple[Graph, Graph]:
     """The graph of the model, and what all passes leave of it."""
+    precision = plain_precision(plan.precision)
     try:
-        graphs = [graph for _, graph in prepared_graphs(plan.model, shapes, *_settings(plan))]
+        graphs = [graph for _, graph in prepared_graphs(plan.bound.model, shapes, precision)]
     except UnsupportedOperator as error:
         raise UsageError(
-            f"'{plan.split}' cannot be any: a part of the model runs in ONNX Runtime "
+            f"'{plan.request.split}' cannot be any: a part of the model runs in ONNX Runtime "
             f"({error.message})",
             "leave out `split`",
         ) from error
     except AutotuneError as error:
         raise UsageError(
-            f"'{plan.split}' cannot be any: the model does not take {PROOF_EXTENTS[0]} and "
+            f"'{plan.request.split}' cannot be any: the model does not take {PROOF_EXTENTS[0]} and "
             f"{PROOF_EXTENTS[1]} of it: {error.message}",
             "leave out `split`",
         ) from error

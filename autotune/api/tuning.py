@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from autotune.api.bindings import Variant
+from autotune.api.request import Note, never, silent
 from autotune.api.rules import rules_of
-from autotune.api.warm import Note, warm_start
+from autotune.api.warm import warm_start
 from autotune.codec import to_json
 from autotune.config import TuneConfig
 from autotune.dtypes import dtype_bytes
@@ -88,8 +89,8 @@ class Tuning:
         log: Log,
         header: Header,
         budget: Budget,
-        stop: Callable[[], bool] = lambda: False,
-        note: Note = lambda text: None,
+        stop: Callable[[], bool] = never,
+        note: Note = silent,
         rules: Sequence[Rule] = (),
         device: Device | None = None,
     ) -> None:
@@ -114,17 +115,7 @@ class Tuning:
         header = self._header
         build = partial(build_program, overwritten=header.overwritten, dense=header.dense)
         with measurer_of(self._device, self._options, build) as measurer:
-            session = make_session(
-                self._journal,
-                header,
-                self._tasks,
-                self._budget,
-                measurer,
-                self._ranker,
-                self.warm.first,
-                self._stop,
-                self._rules,
-            )
+            session = self._session(measurer)
             session.networks = networks_of(header, self._tasks)
             session.replay(self._log.within(self._config.task_error))
             watch = NoiseWatch(read_usage)
@@ -136,6 +127,38 @@ class Tuning:
                     if noise is not None:
                         yield NoiseNoticed(noise)
         self._journal.check()
+
+    def _session(self, measurer: Measurer) -> Session:
+        """Search and measurement wired together."""
+        header, config, ranker = self._header, self._config, self._ranker
+        rules, elites = self._rules, ElitePool()
+
+        def policy_of(task: TuningTask) -> SketchPolicy:
+            rng = np.random.default_rng([config.seed, int(task.key, 16)])
+            target, n_threads = header.target, header.n_threads
+            return SketchPolicy(task.dag, target, n_threads, ranker, rng, elites, rules)
+
+        def default(task: TuningTask) -> Candidate | None:
+            target, limit = header.target, config.task_error
+            with suppress(NoValidSchedule):
+                return default_candidate(task.dag, target, header.n_threads, limit)
+            return None
+
+        return Session(
+            run=Run(header.run_id, header.target.key, header.n_threads),
+            tasks=self._tasks,
+            policy_of=policy_of,
+            measurer=measurer,
+            sink=self._journal,
+            budget=self._budget,
+            scheduler=Scheduler(self._tasks, config.batch, config.patience),
+            clock=time.monotonic,
+            model=ranker,
+            stop=self._stop,
+            batch=config.batch,
+            default=default,
+            first=self.warm.first,
+        )
 
 
 def new_header(
@@ -267,47 +290,6 @@ def measure_options(
         run_timeout_s=config.run_timeout_s,
         max_error=config.task_error,
         seed=config.seed,
-    )
-
-
-def make_session(
-    journal: Journal,
-    header: Header,
-    tasks: list[TuningTask],
-    budget: Budget,
-    measurer: Measurer,
-    ranker: Ranker,
-    first: Mapping[str, Sequence[Candidate]],
-    stop: Callable[[], bool],
-    rules: Sequence[Rule] = (),
-) -> Session:
-    """Wire search and measurement together."""
-    config = TuneConfig.from_json(header.config)
-    elites = ElitePool()
-
-    def policy_of(task: TuningTask) -> SketchPolicy:
-        rng = np.random.default_rng([config.seed, int(task.key, 16)])
-        return SketchPolicy(task.dag, header.target, header.n_threads, ranker, rng, elites, rules)
-
-    def default(task: TuningTask) -> Candidate | None:
-        with suppress(NoValidSchedule):
-            return default_candidate(task.dag, header.target, header.n_threads, config.task_error)
-        return None
-
-    return Session(
-        run=Run(header.run_id, header.target.key, header.n_threads),
-        tasks=tasks,
-        policy_of=policy_of,
-        measurer=measurer,
-        sink=journal,
-        budget=budget,
-        scheduler=Scheduler(tasks, config.batch, config.patience),
-        clock=time.monotonic,
-        model=ranker,
-        stop=stop,
-        batch=config.batch,
-        default=default,
-        first=first,
     )
 
 

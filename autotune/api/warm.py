@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
+from autotune.api.request import Note
 from autotune.errors import AutotuneError
 from autotune.records import Header, Log, MeasureRecord, read_log
 from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import Candidate
 from autotune.te.dag import ComputeDAG
 from autotune.tuner.warm import first_candidates, teach, usable_records
-
-Note: TypeAlias = Callable[[str], None]
-"""Is told, in a line, what a user should know."""
 
 
 @dataclass(frozen=True, slots=True)

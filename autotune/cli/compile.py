@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.api.sources import model_bytes, model_files, model_path, total_bytes
-from autotune.cache import program_store
+from autotune.api.sources import model_bytes, model_files, model_path
 from autotune.cli.console import counting, debug_option, put_json, put_path, say, say_note
 from autotune.cli.models import (
     read_workload,
@@ -23,9 +22,7 @@ from autotune.cli.options import (
     cache_option,
     check_input_option,
     const_option,
-    constants_of,
     dim_option,
-    dims_of,
     fallback_option,
     format_option,
     max_error_option,
@@ -33,7 +30,6 @@ from autotune.cli.options import (
     precision_option,
     random_weights_option,
     shape_option,
-    shapes_of,
 )
 from autotune.errors import UsageError
 from autotune.files import require_place
@@ -41,13 +37,14 @@ from autotune.units import format_bytes
 
 if TYPE_CHECKING:
     from autotune.api.compiling import Compiled
+    from autotune.api.request import CompileRequest
     from autotune.api.task import Task
     from autotune.network.artifact import Artifact
 
 
 @click.command("compile")
 @click.argument("model", required=False, type=FILE)
-@click.option("--log", "log_path", type=FILE, help="Log with the records to compile from.")
+@click.option("--log", type=FILE, help="Log with the records to compile from.")
 @click.option("-o", "--output", type=FILE, help="File to write.  [MODEL.atn]")
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as tuned]")
 @shape_option
@@ -83,28 +80,12 @@ if TYPE_CHECKING:
 @debug_option
 def command(
     model: Path | None,
-    log_path: Path | None,
     output: Path | None,
-    threads: int | None,
-    shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    dims: tuple[tuple[str, dict[int, float]], ...],
-    constants: tuple[tuple[str, Any], ...],
-    random_weights: bool,
-    target: str | None,
-    max_error: float | None,
-    precision: str | None,
-    check: bool,
     check_files: tuple[tuple[str, Path], ...],
     arguments: str | None,
     weights: Path | None,
-    operators: tuple[Path, ...],
-    fallback: bool,
-    keep_cut: bool,
-    verify: bool,
     style: str,
-    cache: bool,
-    max_size: float | None,
-    split: str | None,
+    **options: Any,
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
@@ -118,45 +99,37 @@ def command(
 
     MODEL may be FILE.py:FUNCTION as well, a computation of `autotune.te`, which NumPy checks.
     """
-    from autotune.api.compiling import compile_plan
-    from autotune.api.compiling import plan as plan_of
+    from autotune.api.compiling import compile_plan, plan
+    from autotune.api.request import CompileRequest
     from autotune.cli.check_files import given_inferences
-    from autotune.records.kept import record_store
 
-    if check_files and not check:
+    request = CompileRequest(model, **options, note=say_note)
+    log: Any = request.log
+    if check_files and not request.check:
         raise UsageError("--check-input is for the check", "leave out --no-check")
-    task = _workload(model, arguments, log_path, threads)
+    task = _workload(model, arguments, log, request.threads)
     if task is not None:
-        _compile_workload(task, log_path, output, weights, check, verify, style)
+        _compile_workload(task, request, output, weights, style)
         return
     if weights is not None:
         raise UsageError("--constants is for workloads", "a model has its weights in its file")
-    source = model_path(model) if log_path is None else model
-    is_random = True if random_weights or (model is None and log_path is None) else None
-    bound, extents = shapes_of(shapes), dims_of(dims)
-    fixed = constants_of(constants)
-    plan = plan_of(
-        source, log_path, bound, target, threads, max_error, is_random, extents, fixed, precision
-    )
-    plan = replace(plan, operators=tuple(map(str, operators)) or plan.operators, verify=verify)
-    store, records = (program_store(), record_store()) if cache else (None, None)
-    plan = replace(plan, fallback=fallback, keep_cut=keep_cut, split=split)
-    plan = replace(plan, store=store, records=records)
-    if max_size is not None:
-        plan = replace(plan, max_bytes=round(max_size * total_bytes(plan.model)))
-    path = output or Path(f"{plan.model.stem}.atn")
-    inputs = [*model_files(plan.model), *([log_path] if log_path else [])]
-    inputs += [file for _, file in check_files]
-    require_place(path, n_bytes=model_bytes(plan.model), inputs=inputs)
-    sources = plan.sources()
+    if model is None and log is None:
+        request = replace(request, model=model_path(None), random_weights=True)
+    chosen = replace(plan(request), progress=counting)
+    source = chosen.bound.path
+    path = output or Path(f"{source.stem}.atn")
+    inputs = [*model_files(source), *([log] if log else []), *(file for _, file in check_files)]
+    require_place(path, n_bytes=model_bytes(source), inputs=inputs)
+    sources = chosen.sources()
     networks = sources.wholes
-    if plan.random_weights:
-        say_random_weights(plan.model.name)
-    given = given_inferences(sources.inputs, check_files) if check_files else None
+    if chosen.bound.model.random_weights:
+        say_random_weights(source.name)
+    if check_files:
+        chosen = replace(chosen, given=given_inferences(sources.inputs, check_files))
     n_denormal = networks[0].n_denormal
     if n_denormal:
         say_note(f"weights below 1.2e-38 count as zero ({n_denormal} here): docs/numbers.md")
-    done = compile_plan(plan, sources, check, given, say_note, counting)
+    done = compile_plan(chosen, sources)
     if done.report is not None:
         say(str(done.report))
         for line in done.report.lines:
@@ -208,23 +181,18 @@ def _workload(
 
 
 def _compile_workload(
-    task: Task,
-    log_path: Path | None,
-    output: Path | None,
-    constants: Path | None,
-    check: bool,
-    verify: bool,
-    style: str,
+    task: Task, request: CompileRequest, output: Path | None, constants: Path | None, style: str
 ) -> None:
     from autotune.api.workloads import compile_task
     from autotune.cli.arrays import read_array
 
+    log: Any = request.log
     path = output or Path(f"{task.name}.atn")
-    require_place(path, inputs=[p for p in (log_path, constants) if p])
+    require_place(path, inputs=[p for p in (log, constants) if p])
     arrays = read_array(constants) if constants else {}
     if not isinstance(arrays, dict):
         raise UsageError(f"{constants} holds one array", "write several by name: numpy.savez")
-    artifact, error = compile_task(task, log_path, arrays, check, verify)
+    artifact, error = compile_task(task, log, arrays, request.check, request.verify)
     if error is not None:
         say(f"outputs agree with NumPy: largest error {error:.1e} of the largest value")
     artifact.save(path)

@@ -1,17 +1,23 @@
-"""⑪ Option types: what a user may write, checked where it is written."""
+"""⑪ Options: what a user may write, checked where it is written.
+
+Those of a request have the names and the values of its fields (`api.request`), so that a command
+makes it of them: `CompileRequest(model, **options)`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISION_NAMES, PRESETS
 from autotune.errors import UsageError
 from autotune.units import parse_duration
+
+V = TypeVar("V")
 
 
 class Duration(click.ParamType[float]):
@@ -184,6 +190,42 @@ def _completions(names: Iterable[str], incomplete: str) -> list[Any]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+def _shapes_of(pairs: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """Shapes by input name. Raises UsageError when a name comes twice."""
+    return _named(pairs, "--shape", lambda name: "give every input once")
+
+
+def _dims_of(pairs: Iterable[tuple[str, dict[int, float]]]) -> dict[str, dict[int, float]]:
+    """Extents by name of the dimension. Raises UsageError when a name comes twice."""
+    return _named(pairs, "--dim", lambda name: f"write --dim {name}=1,4,8")
+
+
+def _constants_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Values of constant inputs by name; files are read. Raises UsageError."""
+    from autotune.cli.arrays import read_array
+
+    found = _named(pairs, "--const", lambda name: "give every input once")
+    for name, value in found.items():
+        found[name] = read_array(value) if isinstance(value, Path) else value
+        if isinstance(found[name], dict):
+            raise UsageError(f"{value} holds several arrays", "give an .npy file")
+    return found
+
+
+def _named(pairs: Iterable[tuple[str, V]], option: str, hint: Callable[[str], str]) -> dict[str, V]:
+    found: dict[str, V] = {}
+    for name, value in pairs:
+        if name in found:
+            raise UsageError(f"{option} {name} is given twice", hint(name))
+        found[name] = value
+    return found
+
+
+def _as(convert: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback: what a request has of what was given."""
+    return lambda context, parameter, value: convert(value)
+
+
 FILE = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1, max=MOST_TRIALS)
 THREADS = click.IntRange(min=1, max=MOST_THREADS)
@@ -195,6 +237,7 @@ shape_option = click.option(
     "shapes",
     type=Shape(),
     multiple=True,
+    callback=_as(_shapes_of),
     help="Shape of an input with dynamic dimensions, e.g. input:1x3x224x224. Repeatable.",
 )
 dim_option = click.option(
@@ -202,6 +245,7 @@ dim_option = click.option(
     "dims",
     type=Dimension(),
     multiple=True,
+    callback=_as(_dims_of),
     help="Extents of a dimension by name: batch=4; several make variants: batch=1,4,8, "
     "sequence=16..256:16, with shares sequence=16:0.5,128:0.5. Repeatable.",
 )
@@ -210,11 +254,13 @@ const_option = click.option(
     "constants",
     type=Constant(),
     multiple=True,
+    callback=_as(_constants_of),
     help="Value of an input that is always the same: sr=16000, or name=x.npy. Repeatable.",
 )
 random_weights_option = click.option(
     "--random-weights",
     is_flag=True,
+    callback=_as(lambda is_given: is_given or None),
     help="Give random weights to a model that comes without any (all are ConstantOfShape).",
 )
 args_option = click.option(
@@ -292,38 +338,3 @@ format_option = click.option(
     show_default=True,
     help="Form of the output.",
 )
-
-
-def shapes_of(pairs: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
-    """Shapes by input name. Raises UsageError when a name comes twice."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, dims in pairs:
-        if name in shapes:
-            raise UsageError(f"--shape {name} is given twice", "give every input once")
-        shapes[name] = dims
-    return shapes
-
-
-def dims_of(pairs: Iterable[tuple[str, dict[int, float]]]) -> dict[str, dict[int, float]]:
-    """Extents by name of the dimension. Raises UsageError when a name comes twice."""
-    dims: dict[str, dict[int, float]] = {}
-    for name, extents in pairs:
-        if name in dims:
-            raise UsageError(f"--dim {name} is given twice", f"write --dim {name}=1,4,8")
-        dims[name] = extents
-    return dims
-
-
-def constants_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Values of constant inputs by name; files are read. Raises UsageError."""
-    from autotune.api.bindings import arrays_of
-    from autotune.cli.arrays import read_array
-
-    constants: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in constants:
-            raise UsageError(f"--const {name} is given twice", "give every input once")
-        constants[name] = read_array(value) if isinstance(value, Path) else value
-        if isinstance(constants[name], dict):
-            raise UsageError(f"{value} holds several arrays", "give an .npy file")
-    return arrays_of(constants)

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from autotune.cli.console import columns, put
 from autotune.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
+    from autotune.api.bindings import Bound
     from autotune.graph.ir import Graph
     from autotune.graph.passes.pipeline import Pass
 
 
-def show_passes(
-    path: Path,
-    shapes: dict[str, tuple[int, ...]],
-    random_weights: bool,
-    operators: list[str],
-    constants: Mapping[str, NDArray[Any]],
-    after: str | None,
-    precision: str = "f32",
-) -> None:
+def show_passes(bound: Bound, after: str | None, precision: str) -> None:
     """Print what every pass leaves, or the graph behind pass `after`; verify all of them.
 
     Raises UsageError for an unknown pass, ModelError where a pass leaves a graph that is not
     consistent.
     """
-    from autotune.api.operators import operators_of
     from autotune.graph.network import prepared_graphs
     from autotune.graph.printer import print_graph
 
-    found = prepared_graphs(
-        path, shapes, random_weights, operators_of(operators), constants, precision
-    )
+    found = prepared_graphs(bound.model, bound.variants[0].shapes, precision)
     if after is None:
         rows = [_row(step, graph) for step, graph in _verified(found)]
         put(

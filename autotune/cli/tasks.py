@@ -15,20 +15,17 @@ from autotune.cli.options import (
     FILE,
     args_option,
     const_option,
-    constants_of,
     dim_option,
-    dims_of,
     fallback_option,
     format_option,
     operators_option,
     precision_option,
     random_weights_option,
     shape_option,
-    shapes_of,
 )
 from autotune.cli.passes import show_passes
 from autotune.codec import to_json
-from autotune.config import AUTO
+from autotune.config import AUTO, plain_precision
 from autotune.errors import UsageError
 from autotune.units import format_duration, format_flops
 
@@ -56,18 +53,13 @@ if TYPE_CHECKING:
 @debug_option
 def command(
     model: Path | None,
-    shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    dims: tuple[tuple[str, dict[int, float]], ...],
-    constants: tuple[tuple[str, Any], ...],
-    random_weights: bool,
     arguments: str | None,
-    operators: tuple[Path, ...],
-    fallback: bool,
     precision: str | None,
     dag: bool,
     passes: bool,
     after: str | None,
     style: str,
+    **options: Any,
 ) -> None:
     """List the tuning tasks of MODEL: its distinct fused subgraphs.
 
@@ -77,13 +69,12 @@ def command(
     A subgraph "for 3, 4" can replace those two tasks, which compile decides by what they take; one
     "in 4x16 blocks" runs over the blocks of a pruned weight that are not zero.
     """
-    from autotune.api.bindings import Variant, variants
+    from autotune.api.bindings import Variant, bind
     from autotune.api.cutting import sources_of
     from autotune.api.mixing import alternatives, mixtures_of
-    from autotune.api.operators import operators_of
+    from autotune.api.request import Source
     from autotune.target import host_target
 
-    random_weights |= model is None
     others: tuple[tuple[Network, ...], ...] = ()
     task = read_workload(model, arguments)
     if task is not None:
@@ -92,26 +83,22 @@ def command(
         networks: tuple[Network, ...] = (task.network(),)
         found: tuple[Variant, ...] = (Variant({}),)
     else:
-        paths = [str(path) for path in operators]
-        path = model_path(model)
-        fixed = constants_of(constants)
-        kind = precision if precision is not None and precision != AUTO else "f32"
-        found = variants(path, shapes_of(shapes), dims_of(dims), fixed)
+        options["random_weights"] = options["random_weights"] or model is None
+        bound = bind(Source(model_path(model), **options))
+        precision, found = precision or "f32", bound.variants
         if passes or after:
             if len(found) > 1:
                 raise UsageError("passes are shown for one shape", "give each --dim one extent")
-            show_passes(path, found[0].shapes, random_weights, paths, fixed, after, kind)
+            show_passes(bound, after, plain_precision(precision))
             return
-        known = operators_of(paths)
-        sources = sources_of(path, found, random_weights, known, fixed, fallback, kind)
+        sources = sources_of(bound, precision)
         for text in sources.notes:
             say_note(text)
         networks = sources.wholes
         if precision == AUTO and not sources.cuts:
-            mixtures = mixtures_of(path, found, random_weights, known, fixed)
-            others = alternatives(mixtures, host_target())
-        if random_weights:
-            say_random_weights(path.name)
+            others = alternatives(mixtures_of(bound), host_target())
+        if bound.model.random_weights:
+            say_random_weights(bound.path.name)
     if style == "json":
         put_json(_tasks_json(networks, found, dag, others))
         return

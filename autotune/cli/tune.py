@@ -16,9 +16,7 @@ from autotune.cli.options import (
     Preset,
     args_option,
     const_option,
-    constants_of,
     dim_option,
-    dims_of,
     events_option,
     fallback_option,
     max_error_option,
@@ -27,7 +25,6 @@ from autotune.cli.options import (
     random_weights_option,
     rules_option,
     shape_option,
-    shapes_of,
     time_option,
     trials_option,
     warm_start_option,
@@ -65,16 +62,7 @@ if TYPE_CHECKING:
 def command(
     model: Path | None,
     log_path: Path | None,
-    shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    dims: tuple[tuple[str, dict[int, float]], ...],
-    constants: tuple[tuple[str, Any], ...],
-    random_weights: bool,
     arguments: str | None,
-    preset: str | None,
-    warm_start: tuple[Path, ...],
-    rules: tuple[Path, ...],
-    operators: tuple[Path, ...],
-    fallback: bool,
     dry_run: bool,
     events: str | None,
     **options: Any,
@@ -88,37 +76,21 @@ def command(
     Without a budget, searches for ten minutes. Stops at the first limit that is reached; a log can
     be resumed at any time.
     """
-    from autotune.api.session import (
-        create,
-        logs_to_learn,
-        prepare,
-        prepare_network,
-        rule_files,
-    )
+    from autotune.api.request import TuneRequest
+    from autotune.api.session import create, prepare, prepare_network, resolved
     from autotune.api.sources import model_path
     from autotune.cli.models import read_workload, say_random_weights
     from autotune.cli.sessions import run_session
-    from autotune.config import resolve
 
-    files = {"warm_start": logs_to_learn(warm_start), "rules": rule_files(rules)}
-    files["operators"] = tuple(str(path.resolve()) for path in operators) or None
-    resolved = resolve(preset, options | files)
-    task = read_workload(model, arguments, resolved.config.threads)
+    request = TuneRequest(model, "", **options)
+    settings = resolved(request)
+    task = read_workload(model, arguments, settings.config.threads)
     log_path = log_path or default_log(task.name if task else model_path(model).stem)
     place = None if dry_run else log_path
     if task is not None:
-        prepared = prepare_network(task.network(), resolved.config, place, source=task.source)
+        prepared = prepare_network(task.network(), settings.config, place, source=task.source)
     else:
-        prepared = prepare(
-            model,
-            resolved.config,
-            place,
-            shapes=shapes_of(shapes),
-            dims=dims_of(dims),
-            constants=constants_of(constants),
-            random_weights=random_weights,
-            fallback=fallback,
-        )
+        prepared = prepare(request, settings.config, place)
         for text in prepared.notes:
             say_note(text)
     network = prepared.network
@@ -130,7 +102,7 @@ def command(
 
         put(task_texts(prepared.networks, prepared.variants, prepared.others))
         put("")
-        put(settings_text(resolved))
+        put(settings_text(settings))
         return 0
     with create(prepared, log_path) as session:
         if events is None:

@@ -12,21 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from onnx import ValueInfoProto
 
 from autotune.errors import AutotuneError, ModelError
-from autotune.graph.constant_values import Constants
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.control import CONTROL, control_of, static_types, without_decided_functions
 from autotune.graph.cut_cost import SMALL, is_worth_a_cut
 from autotune.graph.cuts import Control, Cut, Outside, Segment
 from autotune.graph.ir import Array
 from autotune.graph.network import FLAGS, Network, Port, network_of
-from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.dimensions import Shapes, is_tensor
 from autotune.graph.reader.onnx_nodes import type_of
-from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
+from autotune.graph.reader.onnx_reader import Model
 from autotune.graph.reader.survey import Ask, DeclaredTypes, Survey, survey
 from autotune.graph.segments import Span, leaks, needed, onnx_model, reads, segment_model, spans
 from autotune.graph.shape_inputs import deciding_inputs
@@ -38,60 +36,47 @@ _MOST_DEPTH = 8
 
 
 def cut_model(
-    path: Path,
+    bound: BoundModel,
     ask: Ask,
     shapes: Shapes | None = None,
-    random_weights: bool = False,
-    operators: UserOperators | None = None,
-    constants: Constants | None = None,
     precision: str = "f32",
     whole: str = "",
     inside: bool = True,
-    digest: str = "",
 ) -> Cut:
     """Cut a model of which not everything can be compiled.
 
     `ask`: who will run the rest, for types that ONNX does not infer. `whole`: why nothing is to be
-    compiled, where that is so. `inside`: look into branches and bodies. Other parameters and
-    errors: see `network.build_network`.
+    compiled, where that is so. `inside`: look into branches and bodies. Errors: see
+    `network.build_network`.
     """
-    model = load_model(path, shapes, random_weights, constants, compilable=False)
-    if inside and not operators and not whole:
+    model = bound.load(shapes, compilable=False)
+    if inside and not bound.operators and not whole:
         model = replace(model, proto=without_decided_functions(model.proto))
-    name, digest = path.stem, digest or model_hash(path)
-    cutter = _Cutter(model, name, digest, operators or {}, ask, precision)
-    cutter.depth = 0 if inside else _MOST_DEPTH
+    cutter = _Cutter(model, bound, ask, precision, 0 if inside else _MOST_DEPTH)
     if whole:
         cutter.refuse_all(whole)
     cut = cutter.cut()
-    fixed = dict(constants or {})
 
     def stated(segment: Segment) -> Segment:
         if segment.network is None:
             return segment
-        return replace(segment, network=replace(segment.network, random_weights=random_weights))
+        network = replace(segment.network, random_weights=bound.random_weights)
+        return replace(segment, network=network)
 
     return replace(
         cut.mapped(stated),
-        random_weights=random_weights,
-        constant_inputs=fixed,
+        random_weights=bound.random_weights,
+        constant_inputs=dict(bound.constants),
         precision=precision,
     )
 
 
 class _Cutter:
     def __init__(
-        self,
-        model: Model,
-        name: str,
-        digest: str,
-        operators: UserOperators,
-        ask: Ask,
-        precision: str,
-        depth: int = 0,
+        self, model: Model, bound: BoundModel, ask: Ask, precision: str, depth: int = 0
     ) -> None:
-        self.model, self.name, self.digest, self.depth = model, name, digest, depth
-        self.operators, self.precision = operators, precision
+        self.model, self.bound, self.depth = model, bound, depth
+        self.operators, self.precision = bound.operators or {}, precision
         self.declared = DeclaredTypes(model, ask)
         self.nodes = model.proto.graph.node
         self.forced: dict[int, str] = {}
@@ -162,15 +147,7 @@ class _Cutter:
         return [name for name in reads(self.nodes[n]) if name in self.names]
 
     def _body_cut(self, model: Model) -> tuple[Cut, Mapping[str, Array]]:
-        inner = _Cutter(
-            model,
-            self.name,
-            self.digest,
-            self.operators,
-            self.declared.ask,
-            self.precision,
-            self.depth + 1,
-        )
+        inner = _Cutter(model, self.bound, self.declared.ask, self.precision, self.depth + 1)
         return inner.cut(), inner.constant_outputs()
 
     def _failures(self, found: Survey, plan: list[Span]) -> dict[int, str]:
@@ -185,7 +162,7 @@ class _Cutter:
 
     def _network(self, found: Survey, span: Span) -> Network:
         model = segment_model(self.model, found, span)
-        return network_of(model, self.name, self.digest, self.operators, self.precision)
+        return network_of(model, self.bound, self.precision)
 
     def _blamed(self, found: Survey, span: Span, error: AutotuneError) -> dict[int, str]:
         """The nodes that a failure names; else the one behind the longest prefix that compiles."""
@@ -245,8 +222,8 @@ class _Cutter:
         segments = tuple(self._segment(found, span) for span in plan)
         inputs = tuple(self._input(found, i, segments) for i in self._inputs())
         return Cut(
-            self.name,
-            self.digest,
+            self.bound.path.stem,
+            self.bound.digest,
             inputs,
             tuple(self._output(found, o.name) for o in self.model.proto.graph.output),
             segments,

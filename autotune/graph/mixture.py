@@ -1,6 +1,6 @@
 """① The networks of one model in which some products are narrow and others float32.
 
-    mixture = Mixture(model, name, digest)
+    mixture = Mixture(bound, shapes)
     mixture.network("bf16")                     all products in bfloat16
     mixture.network("bf16", kept={"fc", …})     those of these nodes in float32
     mixture.network("f32", floats={"fc", …})    products of integers of these in float32
@@ -14,39 +14,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from autotune.config import PRECISIONS
-from autotune.graph.constant_values import Constants
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.network import Network, as_stated, named, stored_network
-from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.passes.float_integers import has_exact_floats
 from autotune.graph.passes.pipeline import prepare_first, prepare_rest
 from autotune.graph.passes.precision import narrowable
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
-from autotune.graph.reader.onnx_reader import load_model, model_hash
 
 
 class Mixture:
-    """A model that was read, for networks of any precision; arguments as of `build_network`."""
+    """A model that was read, for networks of any precision."""
 
-    def __init__(
-        self,
-        path: str | Path,
-        shapes: Shapes | None = None,
-        random_weights: bool = False,
-        operators: UserOperators | None = None,
-        constants: Constants | None = None,
-    ) -> None:
-        self._model = named(lambda: load_model(path, shapes, random_weights, constants))
-        self._graph = named(lambda: import_graph(self._model, operators))
+    def __init__(self, bound: BoundModel, shapes: Shapes | None = None) -> None:
+        self._model = named(lambda: bound.load(shapes))
+        self._graph = named(lambda: import_graph(self._model, bound.operators))
         self._first = named(lambda: prepare_first(self._graph))
-        self._name, self._digest = Path(path).stem, model_hash(path)
+        self._name, self._digest = bound.path.stem, bound.digest
         self._more: Mapping[str, Any] = {
-            "random_weights": random_weights,
-            "constant_inputs": dict(constants or {}),
+            "random_weights": bound.random_weights,
+            "constant_inputs": dict(bound.constants),
         }
 
     @cached_property

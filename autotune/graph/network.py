@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy as np
 from autotune.brief import brief
 from autotune.config import PRECISIONS
 from autotune.errors import AutotuneError, ModelError
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.channels_first import channels_first_groups
 from autotune.graph.constant_values import Constants
 from autotune.graph.index_limits import index_limits
@@ -34,7 +34,7 @@ from autotune.graph.passes.pipeline import Pass, prepare, prepared
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.model_files import ModelSource, model_file
-from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
+from autotune.graph.reader.onnx_reader import Model
 from autotune.graph.refusals import require_supported
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
@@ -256,33 +256,32 @@ def build_network(
     operators: UserOperators | None = None,
     constants: Constants | None = None,
     precision: str = "f32",
-    digest: str = "",
 ) -> Network:
     """Read an ONNX model (a path, bytes or a ModelProto) and split it into fused subgraphs.
 
-    `shapes` binds dynamic dimensions of inputs by name, `constants` whole inputs. `random_weights`:
-    give a model that comes without weights (each is a ConstantOfShape) random ones. `operators`:
-    those of a user, see `user_operators`. `precision`: of the factors of products, one of
-    `config.PRECISIONS`. `digest`: its `model_hash`, where that is known. Errors: see
-    `onnx_reader.load_model`; UnsupportedOperator names the operator, its node and the model's
+    `shapes` binds dynamic dimensions of inputs by name; `random_weights`, `operators`, `constants`:
+    see `BoundModel`. `precision`: of the factors of products, one of `config.PRECISIONS`. Errors:
+    see `onnx_reader.load_model`; UnsupportedOperator names the operator, its node and the model's
     opset. Whatever else goes wrong is a ModelError too: a file may be damaged in any way.
     """
     with model_file(model) as path:
-        loaded = named(lambda: load_model(path, shapes, random_weights, constants))
-        network = network_of(loaded, path.stem, digest or model_hash(path), operators, precision)
-    return replace(network, random_weights=random_weights, constant_inputs=dict(constants or {}))
+        bound = BoundModel(path, random_weights, operators, constants or {})
+        return network_at(bound, shapes, precision)
 
 
-def network_of(
-    model: Model,
-    name: str,
-    digest: str,
-    operators: UserOperators | None = None,
-    precision: str = "f32",
-) -> Network:
-    """Split a model that was read into fused subgraphs: see `build_network`."""
-    dtype = PRECISIONS[precision]
-    network = named(lambda: graph_network(import_graph(model, operators), name, digest, dtype))
+def network_at(bound: BoundModel, shapes: Shapes | None = None, precision: str = "f32") -> Network:
+    """The network of a model at these shapes of its inputs: see `build_network`."""
+    network = network_of(named(lambda: bound.load(shapes)), bound, precision)
+    fixed = dict(bound.constants)
+    return replace(network, random_weights=bound.random_weights, constant_inputs=fixed)
+
+
+def network_of(model: Model, bound: BoundModel, precision: str = "f32") -> Network:
+    """Split `model`, which was read from `bound` or is a part of it, into fused subgraphs."""
+    name, digest, dtype = bound.path.stem, bound.digest, PRECISIONS[precision]
+    network = named(
+        lambda: graph_network(import_graph(model, bound.operators), name, digest, dtype)
+    )
     return as_stated(replace(network, precision=precision), model)
 
 
@@ -307,16 +306,11 @@ def named(make: Callable[[], A]) -> A:
 
 
 def prepared_graphs(
-    path: str | Path,
-    shapes: Shapes | None = None,
-    random_weights: bool = False,
-    operators: UserOperators | None = None,
-    constants: Constants | None = None,
-    precision: str = "f32",
+    bound: BoundModel, shapes: Shapes | None = None, precision: str = "f32"
 ) -> Iterator[tuple[Pass, Graph]]:
     """The imported graph of a model, and what every pass leaves of it; see `build_network`."""
-    model = named(lambda: load_model(path, shapes, random_weights, constants))
-    graph = named(lambda: import_graph(model, operators))
+    model = named(lambda: bound.load(shapes))
+    graph = named(lambda: import_graph(model, bound.operators))
     yield Pass("import", _imported), graph
     yield from prepared(graph, PRECISIONS[precision])
 

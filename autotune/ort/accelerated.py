@@ -24,13 +24,13 @@ from autotune.ort.bound import array_of, bound, dtype_of
 from autotune.ort.callbacks import Callback, CallbackThreads
 from autotune.ort.contest import OURS, Contest
 from autotune.ort.programs import Mode, Programs, Setting
-from autotune.ort.request import MOST_BYTES, Request, Run
+from autotune.ort.request import MOST_BYTES, Run, SessionRequest
 from autotune.ort.room import MOST_SHAPES, Room
 from autotune.ort.status import SessionStatus, status_of
 from autotune.pages import SHARED
 
 if TYPE_CHECKING:
-    from autotune.api.bindings import Dims
+    from autotune.api.request import Dims
 
 """Combinations of shapes that a session keeps in memory."""
 _LISTED = (list, tuple, int, float)
@@ -123,11 +123,11 @@ def accelerated(package: Any) -> type:
             super().__init__(path_or_bytes, options, providers, provider_options, **others)
             self._fixed = {name: np.asarray(value) for name, value in (constants or {}).items()}
             self._names = [output.name for output in self._outputs_meta]
-            request = Request(
+            request = SessionRequest(
                 loaded.model,
-                loaded.model.stem if isinstance(loaded.model, Path) else "model",
-                asked,
                 Path(log).absolute() if log else None,
+                name=loaded.model.stem if isinstance(loaded.model, Path) else "model",
+                threads=asked,
                 dims=dict(dims or {}),
                 constants=self._fixed,
                 precision=precision,

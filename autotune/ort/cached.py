@@ -1,6 +1,6 @@
 """⑪ Artifacts of models in the user's cache folder: compiled once, by whoever needs one first.
 
-    cached_artifact(Request(model, threads=2), store) ─► Artifact
+    cached_artifact(request, store) ─► Artifact
 
 The key of an artifact is a digest of all that it depends on: the contents of model, log and files
 of operators, shapes, constants, precision, limit of errors, threads, this CPU, and this package.
@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from autotune.api.bindings import Dims, Values
-from autotune.api.compiling import compile as compile_model
+from autotune.api import compiling
 from autotune.api.operators import GROUP
-from autotune.api.warm import Note
+from autotune.api.request import Dims, Note, Values
 from autotune.cache import Store, cache_folder, key_of, package_key
 from autotune.errors import AutotuneError, ModelError
 from autotune.files import open_input
@@ -28,7 +28,7 @@ from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.network.artifact import Artifact
 from autotune.network.loading import read_artifact
-from autotune.ort.request import MOST_BYTES, Request
+from autotune.ort.request import MOST_BYTES, SessionRequest
 from autotune.pages import SHARED
 from autotune.records.kept import kept_state, record_store
 from autotune.target import host_target
@@ -39,7 +39,7 @@ def artifact_store(max_bytes: int = MOST_BYTES) -> Store:
     return Store(cache_folder() / "artifacts", max_bytes)
 
 
-def key_of_request(request: Request) -> str:
+def key_of_request(request: SessionRequest) -> str:
     """A digest of all that the artifact depends on. Raises UsageError for missing files."""
     settings = {
         "shapes": sorted((name, list(shape)) for name, shape in request.shapes.items()),
@@ -62,41 +62,24 @@ def key_of_request(request: Request) -> str:
     )
 
 
-def compiled(request: Request, note: Note, cache: bool) -> Artifact:
+def compiled(request: SessionRequest, note: Note, cache: bool) -> Artifact:
     """Compile and check it; where no oracle can run it on anything, it stays unchecked.
 
     `cache`: keep its programs. Raises as `compiling.compile`.
     """
     with model_file(request.model, request.name) as path:
+        threads: Any = request.threads or None
+        known = replace(request, model=path, threads=threads, note=note, cache=cache)
         try:
-            return _compiled(request, path, True, note, cache)
+            return compiling.compiled(known).artifact
         except ModelError as error:  # of the model, then it comes again
-            artifact = _compiled(request, path, False, note, cache)
+            artifact = compiling.compiled(replace(known, check=False)).artifact
             note(f"not checked: {error.message}")
             return artifact
 
 
-def _compiled(request: Request, path: Path, check: bool, note: Note, cache: bool) -> Artifact:
-    return compile_model(
-        path,
-        request.log,
-        check=check,
-        check_inputs=dict(request.example) or None,
-        threads=request.threads or None,
-        shapes=dict(request.shapes) or None,
-        dims=request.dims or None,
-        constants=request.constants,
-        precision=request.precision,
-        max_error=request.max_error,
-        operators=request.operators,
-        fallback=request.fallback,
-        cache=cache,
-        note=note,
-    ).artifact
-
-
 def cached_artifact(
-    request: Request, store: Store | None, note: Note, memory: str = SHARED
+    request: SessionRequest, store: Store | None, note: Note, memory: str = SHARED
 ) -> Artifact:
     """The artifact of `request`: from `store`, or compiled now, once for all threads and processes
     that ask for it at the same time. `memory`: as for `read_artifact`. Raises as

@@ -29,7 +29,7 @@ from autotune.network.loading import model_of
 from autotune.network.runtime import Model
 from autotune.ort.cached import cached_artifact
 from autotune.ort.logs import names_shapes
-from autotune.ort.request import Request
+from autotune.ort.request import SessionRequest
 from autotune.ort.room import Room
 
 Key: TypeAlias = "tuple[tuple[int, ...], ...]"
@@ -47,7 +47,7 @@ class ModelsByShape:
     """
 
     def __init__(
-        self, request: Request, interface: Interface, store: Store | None, room: Room
+        self, request: SessionRequest, interface: Interface, store: Store | None, room: Room
     ) -> None:
         self._request = request
         self._store = store
@@ -112,7 +112,7 @@ class ModelsByShape:
         self, shapes: dict[str, tuple[int, ...]], example: Mapping[str, NDArray[Any]]
     ) -> Model:
         """A model for one combination of shapes; without the log, where that has no task of it."""
-        request = replace(self._request, shapes=shapes, dims={}, example=example)
+        request = replace(self._request, shapes=shapes, dims={}, check_inputs=example or None)
         if request.log is None:
             return self._model(request)
         try:
@@ -121,7 +121,7 @@ class ModelsByShape:
             LOGGER.info("%s: compiled without it for %s", error.message, variant_text(shapes))
             return self._model(request.without_log())
 
-    def _model(self, request: Request) -> Model:
+    def _model(self, request: SessionRequest) -> Model:
         artifact = cached_artifact(request, self._store, LOGGER.info, self._room.memory)
         return model_of(artifact, request.n_running)
 

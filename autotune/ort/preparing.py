@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.api.padding import Padding, batchable, paddable
+from autotune.api.request import Shapes
 from autotune.errors import AutotuneError, LogMismatch
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import external_files, read_outline
 from autotune.graph.shape_inputs import inputs_bound_by_value
@@ -30,11 +32,11 @@ from autotune.network.artifact import Artifact
 from autotune.network.hybrid import HybridArtifact
 from autotune.ort.cached import artifact_store, cached_artifact, key_of_request
 from autotune.ort.logs import log_beside, names_shapes
-from autotune.ort.request import FACTS, FAILED, Facts, Failure, Job, Prepared, Request
+from autotune.ort.request import FACTS, FAILED, Facts, Failure, Job, Prepared, SessionRequest
 from autotune.records import read_log
 
 
-def facts_of(request: Request) -> Facts:
+def facts_of(request: SessionRequest) -> Facts:
     """Raises as `compile` does for a model or log that cannot be read."""
     files = (
         [request.model, *external_files(request.model)] if isinstance(request.model, Path) else []
@@ -52,7 +54,7 @@ def facts_of(request: Request) -> Facts:
     )
 
 
-def with_log(request: Request) -> Request:
+def with_log(request: SessionRequest) -> SessionRequest:
     """`request` with the log beside its model, if there is one, and the threads to run on.
 
     Those that the caller asks for, if there are so many cores; else those of the log, or fewer
@@ -71,7 +73,7 @@ def with_log(request: Request) -> Request:
     return replace(request, log=log, threads=threads, n_running=n_running)
 
 
-def prepare(request: Request, store_bytes: int | None) -> Prepared:
+def prepare(request: SessionRequest, store_bytes: int | None) -> Prepared:
     """Compile what is asked for, or find it in the cache. Raises as `compile`.
 
     `store_bytes`: of the cache; None: nothing is kept.
@@ -110,20 +112,19 @@ def answer(job: Job) -> Facts | Prepared | Failure:
         return facts_of(job.request)
     paddings = []
     with model_file(job.request.model, job.request.name) as path:
+        bound = BoundModel(path, constants=job.request.constants)
         for dimension in job.padded:
-            found = _padding(path, dimension, job.request)
+            found = _padding(bound, dimension, job.request.shapes)
             if isinstance(found, str):
                 return Failure(found, is_unpadded=True)
             paddings.append(found.to_json())
     return replace(prepare(job.request, job.store_bytes), paddings=tuple(paddings))
 
 
-def _padding(path: Path, dimension: str, request: Request) -> Padding | str:
+def _padding(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | str:
     """How a dimension is padded, as one of samples or of lengths; else why it is not."""
-    found = batchable(path, dimension, request.shapes, request.constants)
-    if isinstance(found, str):
-        found = paddable(path, dimension, request.shapes, request.constants)
-    return found
+    found = batchable(bound, dimension, shapes)
+    return paddable(bound, dimension, shapes) if isinstance(found, str) else found
 
 
 def serve(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:

@@ -26,7 +26,17 @@ from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.ort.background import background
 from autotune.ort.buckets import Extents, extents_of, padded, rounded_up, shapes_at
 from autotune.ort.contest import Contest
-from autotune.ort.request import ARTIFACT, FACTS, Facts, Failure, Feed, Job, Prepared, Request, Run
+from autotune.ort.request import (
+    ARTIFACT,
+    FACTS,
+    Facts,
+    Failure,
+    Feed,
+    Job,
+    Prepared,
+    Run,
+    SessionRequest,
+)
 from autotune.ort.room import Room
 
 if TYPE_CHECKING:
@@ -111,7 +121,7 @@ class Programs:
 
     def __init__(
         self,
-        request: Request,
+        request: SessionRequest,
         setting: Setting,
         shapes: Mapping[str, Sequence[Any]],
         theirs: Callable[[Feed], Mapping[str, Any]],
@@ -311,7 +321,7 @@ class Programs:
             shapes=entry.shapes,
             dims={},
             constants={**self.request.constants, **entry.values},
-            example=self._fitting_example(entry),
+            check_inputs=self._fitting_example(entry) or None,
         )
         return key, Job(ARTIFACT, request, store, tuple(entry.extents or ()))
 

@@ -8,15 +8,13 @@ Nothing is imported here that reads models: a session that ONNX Runtime answers 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from autotune.api.request import CompileRequest, Dims, Shapes
 from autotune.measure.frames import Message
-
-if TYPE_CHECKING:
-    from autotune.api.bindings import Dims
 
 FACTS, ARTIFACT, FAILED = "facts", "artifact", "failed"
 """Kinds of messages: requests are answered by their own kind, or by the last."""
@@ -30,30 +28,26 @@ MOST_BYTES = 8 << 30
 """Of the artifacts of all models together; the least recently used go first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to compile for this CPU; the fields are those of `compile`.
+@dataclass(frozen=True)
+class SessionRequest(CompileRequest):
+    """What to compile for this CPU.
 
     `model`: a file, or the bytes of one. `name`: how messages call it. `threads`: 0 for those of
-    the log. `example`: inputs that the outputs are checked on, beside random ones. `n_running`:
-    threads that it runs on; `preparing.with_log` knows them.
+    the log. `n_running`: threads that it runs on; `preparing.with_log` knows them.
     """
 
     model: Path | bytes
-    name: str
-    threads: int
     log: Path | None = None
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    _: KW_ONLY
+    name: str = "model"
+    threads: int = 0
+    shapes: Shapes = field(default_factory=dict)
     dims: Dims = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
-    precision: str | None = None
-    max_error: float | None = None
-    operators: Sequence[Path] = ()
-    fallback: bool = True
-    example: Mapping[str, Any] = field(default_factory=dict)
+    operators: tuple[Path, ...] = ()
     n_running: int = 0
 
-    def without_log(self) -> Request:
+    def without_log(self) -> SessionRequest:
         """The same where the log does not fit."""
         return replace(self, log=None, threads=self.n_running)
 
@@ -98,7 +92,7 @@ class Job:
     """
 
     kind: str
-    request: Request
+    request: SessionRequest
     store_bytes: int | None = None
     padded: tuple[str, ...] = ()
 

@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from autotune.api.bindings import Dims, arrays_of
+from autotune.api.bindings import arrays_of
+from autotune.api.request import Dims
 from autotune.errors import UsageError
 from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
 from autotune.graph.reader.model_files import model_file, with_external_data
@@ -40,7 +41,7 @@ from autotune.ort.options import (
     require_known,
 )
 from autotune.ort.preparing import with_log
-from autotune.ort.request import MOST_BYTES, Request
+from autotune.ort.request import MOST_BYTES, SessionRequest
 from autotune.ort.room import MOST_SHAPES, Room
 from autotune.pages import SHARED
 
@@ -112,11 +113,11 @@ class InferenceSession:
         if cache_bytes < 0:
             raise UsageError("the cache has no room", "cache_bytes is 0 or more")
         name = model.stem if isinstance(model, Path) else "model"
-        request = Request(
+        request = SessionRequest(
             model,
-            name,
-            threads or options.intra_op_num_threads,
             Path(log).absolute() if log else None,
+            name=name,
+            threads=threads or options.intra_op_num_threads,
             dims={**options.dims, **(dims or {})},
             constants=arrays_of(constants),
             precision=precision,
@@ -133,7 +134,7 @@ class InferenceSession:
 
     def _open(
         self,
-        request: Request,
+        request: SessionRequest,
         options: SessionOptions,
         cache: bool,
         cache_bytes: int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from autotune.api import session
 from autotune.api.compiling import compile_plan, plan
+from autotune.api.request import CompileRequest, Source
 from autotune.config import TuneConfig
 from autotune.errors import ModelError
 
@@ -39,8 +41,9 @@ def test_a_model_that_changes_while_it_is_compiled_gives_no_artifact(
             change(model)
         yield lambda n_done, n_all: None
 
+    chosen = replace(plan(CompileRequest(model, threads=1, check=False)), progress=progress)
     with pytest.raises(ModelError, match="has changed while it was read"):
-        compile_plan(plan(model, n_threads=1), check=False, progress=progress)
+        compile_plan(chosen)
 
 
 def test_a_model_that_changes_while_it_is_read_is_not_tuned(
@@ -55,4 +58,4 @@ def test_a_model_that_changes_while_it_is_read_is_not_tuned(
 
     monkeypatch.setattr(session, "sources_of", read_and_changed)
     with pytest.raises(ModelError, match="has changed while it was read"):
-        session.prepare(model, TuneConfig(threads=1))
+        session.prepare(Source(model), TuneConfig(threads=1))

@@ -10,11 +10,13 @@ import pytest
 from onnx import ModelProto
 
 import autotune
-from autotune.api.bindings import Variant
+from autotune.api.bindings import Bound
 from autotune.api.mixing import alternatives, mixtures_of
+from autotune.api.request import Source
 from autotune.api.session import create, prepare
 from autotune.config import resolve
 from autotune.errors import UsageError
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.mixture import Mixture
 from autotune.graph.network import build_network
 from autotune.records import MeasureRecord, read_log
@@ -48,7 +50,7 @@ def test_a_mixture_holds_every_precision(
     rng: np.random.Generator, make: object, tmp_path: Path
 ) -> None:
     path = save(make(rng), tmp_path)  # type: ignore[operator]
-    mixture = Mixture(path)
+    mixture = Mixture(BoundModel(path))
     names = sorted(mixture.narrowable)
     wide, narrow = mixture.network("f32"), mixture.network("bf16")
     assert wide.tasks.keys() == build_network(path).tasks.keys()
@@ -62,7 +64,7 @@ def test_a_mixture_holds_every_precision(
 
 def test_a_mixed_network_computes_the_model(rng: np.random.Generator, tmp_path: Path) -> None:
     proto = conv_net(rng)
-    mixture = Mixture(save(proto, tmp_path))
+    mixture = Mixture(BoundModel(save(proto, tmp_path)))
     feeds = {"x": rng.standard_normal((1, 4, 8, 8)).astype(np.float32)}
     want = onnxruntime_outputs(proto, feeds)["y"]
     for kept in ({"c1"}, {"c3"}, {"c2", "y"}):
@@ -100,7 +102,7 @@ def test_what_no_precision_bears_is_float32(rng: np.random.Generator, tmp_path: 
 
 def measured(path: Path, log: Path, fast: dict[tuple[str, str], float]) -> None:
     """A log of `--precision auto` in which tasks take what `fast` says of (product, precision)."""
-    prepared = prepare(path, resolve(None, {"precision": "auto", "threads": 1}).config, log)
+    prepared = prepare(Source(path), resolve(None, {"precision": "auto", "threads": 1}).config, log)
     assert prepared.config.max_error == 2e-2
     with create(prepared, log) as session:
         known = set()
@@ -184,7 +186,7 @@ def test_tasks_of_other_precisions_are_alternatives(
     path, log = save(two_products(rng), tmp_path), tmp_path / "log.jsonl"
     measured(path, log, {})
     header, known = read_log(log).header, read_log(log).workloads
-    mixtures = mixtures_of(Path(path), [Variant({})])
+    mixtures = mixtures_of(Bound(BoundModel(Path(path))))
     ((other,),) = alternatives(mixtures, header.target)
     assert {k for k, _ in header.tasks} == known.keys()
     assert {k for k in header.parts if known[k].label.endswith(", bf16")} <= other.tasks.keys()

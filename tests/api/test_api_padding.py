@@ -16,6 +16,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from autotune.api.padding import Padding, batchable, cut, pad, paddable, why_not
 from autotune.errors import UsageError
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.network import build_network
 from tests.graph.onnx_models import execute, model, node
 
@@ -68,7 +69,7 @@ def saved(folder: Path, nodes: list[NodeProto], outputs: str = "y", seed: int = 
 
 def proof(path: Path) -> Padding | str:
     names = [i.name for i in onnx.load(path).graph.input]
-    return paddable(path, "length", {n: SHAPES[n] for n in names})
+    return paddable(BoundModel(path), "length", {n: SHAPES[n] for n in names})
 
 
 def data(path: Path, length: int, seed: int, padding: Padding | None = None) -> Arrays:
@@ -466,7 +467,7 @@ def test_a_proof_survives_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a causal mask", "lengths before batches", "the first"])
 def test_batches_are_padded_with_samples(name: str, tmp_path: Path) -> None:
     path = saved_operators(tmp_path, KEEPS[name])
-    found = batchable(path, "batch", {"x": SHAPES["x"]})
+    found = batchable(BoundModel(path), "batch", {"x": SHAPES["x"]})
     if name == "lengths before batches":  # rows of all samples lie among each other
         assert isinstance(found, str)
         return

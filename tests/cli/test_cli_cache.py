@@ -14,7 +14,7 @@ from autotune.graph.network import build_network
 from autotune.graph.reader import onnx_reader
 from autotune.measure.cached_map import cached_map
 from autotune.ort.cached import key_of_request
-from autotune.ort.request import Request
+from autotune.ort.request import SessionRequest
 from autotune.records import Header, Log, MeasureRecord, Workload, write_log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.search.cost.ranker import Ranker
@@ -117,7 +117,7 @@ def test_records_that_were_kept_are_compiled_without_naming_their_log(
 
 def test_sessions_compile_again_when_records_were_kept(tmp_path: Path, cache: Path) -> None:
     onnx.save(mlp(), tmp_path / "m.onnx")
-    request = Request(tmp_path / "m.onnx", "m", threads=1)
+    request = SessionRequest(tmp_path / "m.onnx", threads=1)
     before = key_of_request(request)
     assert key_of_request(request) == before
     log = tuned_log(tmp_path, tmp_path / "m.onnx")

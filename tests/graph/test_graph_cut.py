@@ -11,6 +11,7 @@ import pytest
 from onnx import ModelProto, TypeProto
 
 from autotune.errors import ModelError, NotCompilable, UnsupportedOperator
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.cut import cut_model
 from autotune.graph.cuts import Cut
 from autotune.graph.network import Network, build_network, network_of
@@ -23,7 +24,7 @@ def never(model: ModelProto, names: tuple[str, ...]) -> dict[str, TypeProto]:
 
 
 def cut(text: str, folder: Path) -> Cut:
-    return cut_model(models.saved(text, folder), never)
+    return cut_model(BoundModel(models.saved(text, folder)), never)
 
 
 def kinds(found: Cut) -> list[bool]:
@@ -73,7 +74,7 @@ def test_what_reads_a_shape_that_data_decide_is_outside_until_it_is_static_again
     model.graph.initializer.append(weight)
     path = tmp_path / "again.onnx"
     onnx.save(model, path)
-    found = cut_model(path, never)
+    found = cut_model(BoundModel(path), never)
     assert kinds(found) == [False, True]
     assert {"NonZero", "Shape"} <= {node.op for node in found.outside}
     assert found.networks[0].flops > 2 * 2 * 64 * 256 * 256
@@ -112,7 +113,7 @@ def test_a_node_that_a_later_pass_refuses_is_found(tmp_path: Path) -> None:
         model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
     path = tmp_path / "clipped.onnx"
     onnx.save(model, path)
-    found = cut_model(path, never)
+    found = cut_model(BoundModel(path), never)
     assert ("RNN", True) in [(n.op, "Affine" in n.reason) for n in found.outside]
     assert kinds(found) == [True, False, True]
 

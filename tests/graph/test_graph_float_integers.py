@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper, save
 
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.mixture import Mixture
 from autotune.graph.network import Network, build_network
 from autotune.schedule.steps import NarrowProducts, Winograd
@@ -41,7 +42,7 @@ def test_floats_give_every_bit_of_integers(
         weight_type=TYPES.QInt8,
         per_channel=per_channel,
     )
-    mixture, feeds = Mixture(path), {"x": normal(rng, 1, 3, 16, 16)}
+    mixture, feeds = Mixture(BoundModel(path)), {"x": normal(rng, 1, 3, 16, 16)}
     assert len(mixture.integers) == 3
     assert not mixture.narrowable & mixture.integers
     want = execute(mixture.network("f32"), feeds)["y"]
@@ -78,7 +79,7 @@ def test_sums_that_floats_do_not_hold_stay_integers(
         x, w = x[..., None, None], w.T[..., None, None]
     proto = model_of([helper.make_node(op, ["x", "w"], ["y"])], {"x": x}, {"y": "int32"}, {"w": w})
     save(proto, tmp_path / "m.onnx")
-    mixture = Mixture(tmp_path / "m.onnx")
+    mixture = Mixture(BoundModel(tmp_path / "m.onnx"))
     assert len(mixture.integers) == is_exact
     floats = mixture.network("f32", floats=mixture.integers)
     for feed in (np.full_like(x, 255), x, rng.integers(0, 2, x.shape).astype(np.uint8) * 255):

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 import autotune.graph
 from autotune.errors import AutotuneError
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph, Node, TensorType
 from autotune.graph.network import prepared_graphs
 from autotune.graph.operators import table
@@ -71,7 +72,7 @@ def image_network(rng: np.random.Generator) -> object:
 
 
 def passes_of(path: Path) -> list[tuple[str, Form, Graph]]:
-    return [(step.name, step.form, graph) for step, graph in prepared_graphs(path)]
+    return [(step.name, step.form, graph) for step, graph in prepared_graphs(BoundModel(path))]
 
 
 def assert_consistent(path: Path) -> None:
@@ -104,7 +105,7 @@ def test_passes_leave_consistent_types_in_stored_models() -> None:
     for kind in ("pytorch-converted", "pytorch-operator", "simple"):
         for path in sorted((LIGHT.parent / kind).glob("*/model.onnx")):
             try:
-                prepared_graphs(path).__next__()
+                prepared_graphs(BoundModel(path)).__next__()
             except AutotuneError:
                 continue
             assert_consistent(path)

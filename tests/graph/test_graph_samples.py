@@ -11,6 +11,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from autotune.errors import UsageError
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.network import prepared_graphs
 from autotune.graph.samples import PROOF_EXTENTS, Axes, sample_axes
 
@@ -48,7 +49,9 @@ def proved(folder: Path, nodes: Nodes) -> Axes:
     opset = helper.make_opsetid("", 18)
     path = folder / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
-    first, second = ([*prepared_graphs(path, {"x": (n, C, S)})][-1][1] for n in PROOF_EXTENTS)
+    first, second = (
+        [*prepared_graphs(BoundModel(path), {"x": (n, C, S)})][-1][1] for n in PROOF_EXTENTS
+    )
     return sample_axes((first, second), N, {"x": 0})
 
 

@@ -13,6 +13,7 @@ from onnx import helper
 import autotune
 from autotune.api.cutting import outside_texts
 from autotune.errors import ModelError
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.cut import cut_model
 from autotune.network.loading import model_of
 from tests.graph.onnx_models import onnxruntime_outputs
@@ -75,7 +76,7 @@ def saved(case: str, folder: Path) -> tuple[Path, Arrays, NDArray[np.int64]]:
 @pytest.mark.parametrize("case", CASES)
 def test_the_input_that_decides_a_shape_is_named(case: str, tmp_path: Path) -> None:
     path, _, _ = saved(case, tmp_path)
-    cut = cut_model(path, lambda model, names: {})
+    cut = cut_model(BoundModel(path), lambda model, names: {})
     assert "n" in cut.deciding
     assert not {"x", "b", "s", "i", "v", "t"} & set(cut.deciding)
     assert any("'n': VALUE" in text for text in outside_texts(cut))

@@ -1,0 +1,162 @@
+"""⑪ What can be asked for: which computation it is (`Source`), and what is wanted of it.
+
+    request = CompileRequest("model.onnx", "model.jsonl", dims={"batch": [1, 8]}, threads=2)
+
+A field is a keyword of the library's functions (`by_fields`) and an option of the command line
+(`cli.options`); functions below take the record and pass it on. See docs/howto/add-an-option.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, is_dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+
+from autotune.files import Files
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.api.showing import Show
+    from autotune.graph.reader.model_files import ModelSource
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S", bound="Source")
+T = TypeVar("T")
+
+Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+"""Shapes of inputs, by name."""
+Values: TypeAlias = "int | Sequence[int] | Mapping[int, float]"
+"""Extents that a dimension takes: one, several, or each with how often it is used."""
+Dims: TypeAlias = "Mapping[str, Values]"
+"""Extents of dimensions, by name."""
+Given: TypeAlias = "Mapping[str, NDArray[Any]] | Sequence[Mapping[str, NDArray[Any]]] | None"
+"""The user's own inputs for a check, by name: of one inference or of several."""
+Note: TypeAlias = "Callable[[str], None]"
+"""Is told, in a line, what a user should know."""
+
+
+def silent(text: str) -> None:
+    """Nobody wants to know."""
+
+
+def never() -> bool:
+    """Nobody stops it."""
+    return False
+
+
+@dataclass(frozen=True)
+class Source:
+    """`model`: the path of an ONNX file, its bytes, or an `onnx.ModelProto`. `shapes`: of inputs
+    with open dimensions. `dims`: extents of dimensions by name, see `bindings`. `constants`: inputs
+    that are the same in every inference. `random_weights`: for a model that comes without any; None
+    as the log was made with. `operators`: files with ONNX operators of your own. `fallback`: what
+    cannot be compiled is left to ONNX Runtime.
+    """
+
+    model: ModelSource | None
+    _: KW_ONLY
+    shapes: Shapes | None = None
+    dims: Dims | None = None
+    constants: Mapping[str, Any] | None = None
+    random_weights: bool | None = None
+    operators: Files = ()
+    fallback: bool = True
+
+
+@dataclass(frozen=True)
+class Request(Source):
+    """`threads`: that it runs on; by default as in the log, else as many as are usable. `target`:
+    the name of a CPU. `max_error`, `precision`: as of `TuneConfig`. `note` is told, in a line each,
+    what a user should know.
+    """
+
+    _: KW_ONLY
+    threads: int | None = None
+    target: str | None = None
+    max_error: float | None = None
+    precision: str | None = None
+    note: Note = silent
+
+
+@dataclass(frozen=True)
+class CompileRequest(Request):
+    """`log`: with the records to compile from; tasks without one take the program that the analytic
+    cost model chooses. `model` None: that of the log; `target` "log": likewise. `check`: compare
+    the outputs with an oracle, on `check_inputs` of your own too, of one inference or of several.
+    `keep_cut`: even where all of the model is faster in ONNX Runtime. `cache`: keep programs for
+    the next time. `max_size`: most bytes of weights, as a multiple of the model's. `split`: a
+    dimension of which any extent is computed, by the variants that there are. `verify`: check the
+    loop IR of every program after each pass of lowering.
+    """
+
+    model: ModelSource | None = None
+    log: str | Path | None = None
+    _: KW_ONLY
+    check: bool = True
+    check_inputs: Given = None
+    keep_cut: bool = False
+    cache: bool = True
+    max_size: float | None = None
+    split: str | None = None
+    verify: bool = False
+
+
+@dataclass(frozen=True)
+class TuneRequest(Request):
+    """`log`: a new file. `trials`, `time_s`: the budget, the first that is reached; ten minutes
+    without one. `preset`: quick, full, ci, or a TOML file. `seed`: same seed, same search.
+    `warm_start`: earlier logs to learn from. `rules`: files with sketch rules of your own. `stop`
+    is asked between measurements.
+    """
+
+    log: str | Path
+    _: KW_ONLY
+    trials: int | None = None
+    time_s: float | None = None
+    preset: str | None = None
+    seed: int | None = None
+    warm_start: Files = ()
+    rules: Files = ()
+    stop: Callable[[], bool] = never
+
+
+@dataclass(frozen=True)
+class ShownTuneRequest(TuneRequest):
+    """`show`: "table", a live one; "lines", one per batch; "auto", a table where stderr is a
+    terminal, else lines; "nothing"; or a function of each event, see `tuning`.
+    """
+
+    _: KW_ONLY
+    show: Show = "auto"
+
+
+@contextmanager
+def in_a_file(source: S) -> Iterator[tuple[S, Path]]:
+    """`source` with a file as its model, and its path: see `model_files.model_file`."""
+    from autotune.graph.reader.model_files import model_file
+
+    with model_file(source.model) as path:  # type: ignore[arg-type]  # of None it says what it is
+        yield replace(source, model=path), path
+
+
+def by_fields(record: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T]]:
+    """A function of a record as one of the record's fields, with what these mean."""
+    kinds = [kind for kind in reversed(inspect.getmro(record)) if is_dataclass(kind)]  # type: ignore[arg-type]
+
+    def of(function: Callable[[R], T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return function(record(*args, **kwargs))
+
+        told = (function.__doc__, *(kind.__doc__ for kind in kinds))
+        call.__doc__ = "\n\n".join(inspect.cleandoc(text or "") for text in told)
+        call.__signature__ = inspect.signature(record)  # type: ignore[attr-defined]
+        return call
+
+    return of

@@ -1,0 +1,38 @@
+"""① A model's file with what a user has bound of it: what its graph depends on beside shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from autotune.cache import Store
+from autotune.graph.constant_values import Constants
+from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.reader.dimensions import Shapes
+from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """A model's file, and what a user has bound of it.
+
+    `random_weights`: give a model that comes without weights (each is a ConstantOfShape) random
+    ones. `operators`: those of a user, see `user_operators`. `constants`: inputs that have the same
+    value in every inference. `store`: where digests of files are kept.
+    """
+
+    path: Path
+    random_weights: bool = False
+    operators: UserOperators | None = None
+    constants: Constants = field(default_factory=dict)
+    store: Store | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """Identity of the model's files."""
+        return model_hash(self.path, self.store)
+
+    def load(self, shapes: Shapes | None, compilable: bool = True) -> Model:
+        """The model at these shapes of its inputs; errors: see `onnx_reader.load_model`."""
+        return load_model(self.path, shapes, self.random_weights, self.constants, compilable)
