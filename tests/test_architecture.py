@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import autotune
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "autotune"
 
@@ -134,6 +136,33 @@ def test_no_imports_go_in_circles() -> None:
     """Not even those inside of functions, or for types alone."""
     graph = {name_of(path): {module for _, module in imports(path)} for path in modules()}
     TopologicalSorter({name: graph[name] - {name} for name in graph}).prepare()
+
+
+MOST_PARAMETERS = 8
+
+
+def _is_command(decorator: ast.expr) -> bool:
+    return ast.unparse(decorator).startswith("click.command(")
+
+
+def parameters(path: Path) -> Iterator[tuple[str, ast.FunctionDef, list[str]]]:
+    """Functions of a file that are no commands, with what they belong to, and their parameters."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    methods = {id(child): node.name for node in classes for child in node.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and not any(map(_is_command, node.decorator_list)):
+            args = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            names = [arg.arg for arg in args if arg.arg not in ("self", "cls")]
+            yield methods.get(id(node), node.name), node, names
+
+
+def test_functions_below_the_facade_take_records() -> None:
+    """A new option then is a field of a record, not a parameter of all that pass it on."""
+    for path in modules():
+        for owner, node, names in parameters(path):
+            is_facade = owner in autotune.__all__
+            assert is_facade or len(names) <= MOST_PARAMETERS, f"{path}:{node.lineno}: {names}"
 
 
 WINGS = {

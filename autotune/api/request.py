@@ -156,7 +156,10 @@ def by_fields(record: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P
 
         told = (function.__doc__, *(kind.__doc__ for kind in kinds))
         call.__doc__ = "\n\n".join(inspect.cleandoc(text or "") for text in told)
-        call.__signature__ = inspect.signature(record)  # type: ignore[attr-defined]
+        made = inspect.signature(function).return_annotation
+        call.__signature__ = inspect.signature(record).replace(  # type: ignore[attr-defined]
+            return_annotation=made
+        )
         return call
 
     return of

@@ -27,7 +27,7 @@ _SOURCE = re.compile(r"(?P<file>.+\.py):(?P<name>[^\W\d]\w*)(?:\((?P<args>.*)\))
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class WorkloadSource:
     """A function of a file, and what it is called with; printed as a log's header has it."""
 
     file: Path
@@ -38,7 +38,7 @@ class Source:
         return f"{self.file.resolve()}:{self.name}({', '.join(map(repr, self.args))})"
 
 
-def parse_source(text: str, args: str | None = None) -> Source | None:
+def parse_source(text: str, args: str | None = None) -> WorkloadSource | None:
     """The source that `text` names, `FILE.py:NAME` or `FILE.py:NAME(args)`; None: it is a model.
 
     `args`: Python literals with commas between them. Raises UsageError where they are none, or are
@@ -51,7 +51,9 @@ def parse_source(text: str, args: str | None = None) -> Source | None:
                 f"--args is for workloads, '{text}' is a model", "write FILE.py:FUNCTION"
             )
         return None
-    return Source(Path(match["file"]), match["name"], _literals(args or match["args"] or ""))
+    return WorkloadSource(
+        Path(match["file"]), match["name"], _literals(args or match["args"] or "")
+    )
 
 
 def _literals(text: str) -> tuple[Any, ...]:
@@ -63,7 +65,7 @@ def _literals(text: str) -> tuple[Any, ...]:
         ) from None
 
 
-def task_of(source: Source, **options: Any) -> Task:
+def task_of(source: WorkloadSource, **options: Any) -> Task:
     """The task that a source defines; `options` are those of `Task`.
 
     Raises UsageError, with file and line, for whatever goes wrong in the user's code.
