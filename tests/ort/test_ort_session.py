@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 import autotune
 from autotune import threads as counting
-from autotune.api.compiling import compile as compile_model
+from autotune.api import compiling
+from autotune.api.compiling import compiled
+from autotune.api.request import CompileRequest
 from autotune.cache import cache_folder
 from autotune.errors import (
     AutotuneError,
@@ -29,7 +31,6 @@ from autotune.errors import (
     UsageError,
 )
 from autotune.ort import alone as ort
-from autotune.ort import cached
 from autotune.records import Log, read_log, write_log
 from autotune.topology import Topology
 
@@ -50,11 +51,11 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A list that grows by every compilation."""
     found: list[Any] = []
 
-    def compile_noted(*arguments: Any, **options: Any) -> Any:
-        found.append(options["shapes"])
-        return compile_model(*arguments, **options)
+    def compile_noted(request: CompileRequest) -> Any:
+        found.append(request.shapes or None)
+        return compiled(request)
 
-    monkeypatch.setattr(cached, "compile_model", compile_noted)
+    monkeypatch.setattr(compiling, "compiled", compile_noted)
     return found
 
 
@@ -343,11 +344,11 @@ def test_a_log_beside_the_model_is_used_if_it_fits(
     path = saved(STATIC)
     logs: list[Path | None] = []
 
-    def compile_noted(model: Path, log: Path | None, **options: Any) -> Any:
-        logs.append(log)
-        return compile_model(model, log, **options)
+    def compile_noted(request: Any) -> Any:
+        logs.append(request.log)
+        return compiled(request)
 
-    monkeypatch.setattr(cached, "compile_model", compile_noted)
+    monkeypatch.setattr(compiling, "compiled", compile_noted)
     log = path.with_suffix(".jsonl")
     autotune.tune(path, log, trials=2, threads=1)
     ort.InferenceSession(path)
@@ -406,7 +407,7 @@ def test_compiled_code_beside_a_model_is_not_run(
 ) -> None:
     """A folder with a model may come from anywhere; a compiled file in it is native code."""
     path = saved(STATIC)
-    compile_model(path, threads=1).artifact.save(path.with_suffix(".atn"))
+    compiled(CompileRequest(path, threads=1)).artifact.save(path.with_suffix(".atn"))
     session_of(path)
     assert len(compilations) == 1
 
