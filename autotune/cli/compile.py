@@ -21,15 +21,11 @@ from autotune.cli.options import (
     args_option,
     cache_option,
     check_input_option,
-    const_option,
-    dim_option,
+    exactness_options,
     fallback_option,
     format_option,
-    max_error_option,
     operators_option,
-    precision_option,
-    random_weights_option,
-    shape_option,
+    source_options,
 )
 from autotune.errors import UsageError
 from autotune.files import require_place
@@ -47,13 +43,9 @@ if TYPE_CHECKING:
 @click.option("--log", type=FILE, help="Log with the records to compile from.")
 @click.option("-o", "--output", type=FILE, help="File to write.  [MODEL.atn]")
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as tuned]")
-@shape_option
-@dim_option
-@const_option
-@random_weights_option
+@source_options
 @click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
-@max_error_option
-@precision_option
+@exactness_options
 @click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
 @check_input_option
 @args_option

@@ -17,6 +17,7 @@ from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISION_NAME
 from autotune.errors import UsageError
 from autotune.units import parse_duration
 
+F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V")
 
 
@@ -232,7 +233,7 @@ THREADS = click.IntRange(min=1, max=MOST_THREADS)
 SEED = click.IntRange(min=0, max=MOST_SEED)
 _MOST_EXTENTS = 10_000
 
-shape_option = click.option(
+_shape = click.option(
     "--shape",
     "shapes",
     type=Shape(),
@@ -240,7 +241,7 @@ shape_option = click.option(
     callback=_as(_shapes_of),
     help="Shape of an input with dynamic dimensions, e.g. input:1x3x224x224. Repeatable.",
 )
-dim_option = click.option(
+_dim = click.option(
     "--dim",
     "dims",
     type=Dimension(),
@@ -249,7 +250,7 @@ dim_option = click.option(
     help="Extents of a dimension by name: batch=4; several make variants: batch=1,4,8, "
     "sequence=16..256:16, with shares sequence=16:0.5,128:0.5. Repeatable.",
 )
-const_option = click.option(
+_const = click.option(
     "--const",
     "constants",
     type=Constant(),
@@ -257,7 +258,7 @@ const_option = click.option(
     callback=_as(_constants_of),
     help="Value of an input that is always the same: sr=16000, or name=x.npy. Repeatable.",
 )
-random_weights_option = click.option(
+_random_weights = click.option(
     "--random-weights",
     is_flag=True,
     callback=_as(lambda is_given: is_given or None),
@@ -338,3 +339,20 @@ format_option = click.option(
     show_default=True,
     help="Form of the output.",
 )
+
+
+def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Options that several commands have, in this order."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+source_options = _together(_shape, _dim, _const, _random_weights)
+"""Of what is computed: fields of `api.request.Source`."""
+exactness_options = _together(max_error_option, precision_option)
+"""Of how exact it is: fields of `api.request.Request`."""

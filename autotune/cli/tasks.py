@@ -14,14 +14,11 @@ from autotune.cli.models import read_workload, say_random_weights, shape_text
 from autotune.cli.options import (
     FILE,
     args_option,
-    const_option,
-    dim_option,
     fallback_option,
     format_option,
     operators_option,
     precision_option,
-    random_weights_option,
-    shape_option,
+    source_options,
 )
 from autotune.cli.passes import show_passes
 from autotune.codec import to_json
@@ -38,10 +35,7 @@ if TYPE_CHECKING:
 
 @click.command("tasks")
 @click.argument("model", required=False, type=FILE)
-@shape_option
-@dim_option
-@const_option
-@random_weights_option
+@source_options
 @args_option
 @operators_option
 @fallback_option

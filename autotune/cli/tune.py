@@ -15,16 +15,12 @@ from autotune.cli.options import (
     THREADS,
     Preset,
     args_option,
-    const_option,
-    dim_option,
     events_option,
+    exactness_options,
     fallback_option,
-    max_error_option,
     operators_option,
-    precision_option,
-    random_weights_option,
     rules_option,
-    shape_option,
+    source_options,
     time_option,
     trials_option,
     warm_start_option,
@@ -42,16 +38,12 @@ if TYPE_CHECKING:
 @click.option(
     "--threads", type=THREADS, help="Threads that the model will run on.  [as many as are usable]"
 )
-@shape_option
-@dim_option
-@const_option
-@random_weights_option
+@source_options
 @args_option
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
 @click.option("--seed", type=SEED, help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
-@max_error_option
-@precision_option
+@exactness_options
 @warm_start_option
 @rules_option
 @operators_option
