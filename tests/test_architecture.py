@@ -147,7 +147,7 @@ def _is_command(decorator: ast.expr) -> bool:
 
 def parameters(path: Path) -> Iterator[tuple[str, ast.FunctionDef, list[str]]]:
     """Functions of a file that are no commands, with what they belong to, and their parameters."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     methods = {id(child): node.name for node in classes for child in node.body}
     for node in ast.walk(tree):

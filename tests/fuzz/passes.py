@@ -17,6 +17,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from autotune.errors import AutotuneError
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph
 from autotune.graph.network import build_network, prepared_graphs
 from autotune.graph.passes.pipeline import Form, Pass
@@ -40,7 +41,7 @@ def judged(question: Question, tell: Tell = lambda stage: None) -> Outcome:
             return Outcome(Kind.REFUSED, one_line(str(error)))
         tell("passes")
         with model_file(question.model) as path:
-            graphs = list(prepared_graphs(path))
+            graphs = list(prepared_graphs(BoundModel(path)))
         fault = changed(graphs, random_feeds(network, question.seed))
     return Outcome(Kind.WRONG, fault) if fault else Outcome(Kind.RIGHT)
 

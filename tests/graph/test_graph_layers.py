@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.network import build_network, prepared_graphs
 from autotune.graph.printer import print_graph
 from autotune.loopir.lower import lower
@@ -39,7 +40,7 @@ def test_a_pass_that_changes_a_number_is_named(tmp_path: Path) -> None:
     """In each of the forms that a graph goes through."""
     path = save(layer("conv_bn_relu"), tmp_path)
     feeds = random_feeds(build_network(path))
-    graphs = list(prepared_graphs(path))
+    graphs = list(prepared_graphs(BoundModel(path)))
     for n in range(1, len(graphs)):
         step, graph = graphs[n]
         read = {name for node in graph.nodes for name in node.inputs if name in graph.constants}
@@ -54,7 +55,7 @@ def test_a_pass_that_changes_a_number_is_named(tmp_path: Path) -> None:
 def test_graphs_behind_all_passes(
     name: str, golden: Callable[[str, str], None], tmp_path: Path
 ) -> None:
-    *_, (_, graph) = prepared_graphs(save(layer(name), tmp_path))
+    *_, (_, graph) = prepared_graphs(BoundModel(save(layer(name), tmp_path)))
     golden(f"graph/{name}.txt", f"{print_graph(graph)}\n")
 
 
