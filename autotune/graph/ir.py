@@ -169,6 +169,11 @@ class Editor:
         """The type of a result, where it is inferred as soon as a node is written."""
         return None
 
+    def fold(self, node: Node, shape: Shape | None) -> Array | None:
+        """The value of a result (of `shape`, where it is stated), where it is computed as soon as
+        a node is written."""
+        return None
+
     def alias(self, name: str, target: str) -> None:
         """Let every later reader of `name` read `target`."""
         self._alias[name] = self.resolve(target)

@@ -24,9 +24,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from autotune.dtypes import DTYPES
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Array, Editor, Node, TensorType, unsupported
-from autotune.graph.moves import moved
+from autotune.graph.ir import Array, Editor, Node, Shape, TensorType, unsupported
 
 
 class Rewriter:
@@ -64,6 +64,18 @@ class Rewriter:
     def kind(self, n: int) -> TensorType:
         """The type of input `n`."""
         return self.types[self.input(n)]
+
+    def rank(self, n: int) -> int:
+        """Dimensions of input `n`; it is refused where they are not known."""
+        if self.input(n) not in self.types:
+            raise self.refuse("the shape of an operand is not known")
+        return len(self.kind(n).shape)
+
+    def shape(self, n: int) -> Shape:
+        """Extents of input `n`; it is refused where one is not known."""
+        if not self.rank(n) or min(self.kind(n).shape) >= 0:
+            return self.kind(n).shape
+        raise self.refuse("the shape of an operand is not known")
 
     def refuse(self, reason: str) -> UnsupportedOperator:
         """The error for a form of the operator that cannot be compiled."""
@@ -108,12 +120,10 @@ class Rewriter:
         names = tuple(self.editor.unused(f"{self.node.output}[{op}]") for _ in range(n))
         shape = None if shape is None else tuple(shape)
         node = self._append(op, inputs, names, attrs)
-        known = [self.constants[name] for name in node.inputs if name in self.constants]
-        if known and len(known) == len(node.inputs):
-            value = moved(node, known, shape)
-            if value is not None:
-                self.nodes.pop()
-                return (self.array(np.ascontiguousarray(value)),)
+        value = self.editor.fold(node, shape)
+        if value is not None:
+            self.nodes.pop()
+            return (self.array(np.ascontiguousarray(value)),)
         if shape is not None:
             kind: TensorType | None = TensorType(shape, dtype or self.types[inputs[0]].dtype)
         else:
@@ -144,9 +154,19 @@ class Rewriter:
         """Emit the operator whose result is the first one of the node."""
         self._append(op, inputs, (self.node.output,), attrs)
 
-    def results(self, op: str, *inputs: str, **attrs: Any) -> None:
-        """Emit the operator whose results are those of the node."""
-        self._append(op, inputs, self.node.outputs, attrs)
+    def results(self, op: str, *inputs: str, n: int | None = None, **attrs: Any) -> None:
+        """Emit the operator whose results are those of the node, or the first `n` of them."""
+        self._append(op, inputs, self.node.outputs[:n], attrs)
+
+    def again(self, *inputs: str, **attrs: Any) -> None:
+        """Emit the node itself with other operands, where any are given, and more attributes."""
+        merged = {**self.node.attrs, **attrs}
+        self.nodes.append(replace(self.node, inputs=inputs or self.node.inputs, attrs=merged))
+
+    def bind(self, n: int, name: str) -> None:
+        """Let result `n` of the node, where anything reads it, be a copy of a tensor."""
+        if self.wants(n):
+            self._append("Identity", (name,), (self.node.outputs[n],), {})
 
     def alias(self, name: str) -> None:
         """Let readers of the node read tensor `name`; an output of the graph is a copy of it."""
@@ -182,6 +202,22 @@ class Rewriter:
     def array(self, value: Array) -> str:
         """A constant."""
         return self.editor.constant(f"{self.node.output}[{len(self.nodes)}]", np.asarray(value))
+
+    def integers(self, *values: int) -> str:
+        """A constant vector of int64."""
+        return self.array(np.array(values, np.int64))
+
+    def scalar(self, value: float, dtype: str = "float32") -> str:
+        """A constant without dimensions."""
+        return self.array(np.array(value, dtype))
+
+    def cast(self, x: str, dtype: str) -> str:
+        """A tensor as elements of another type."""
+        return self("Cast", x, to=DTYPES[dtype].onnx)
+
+    def reshaped(self, x: str, *shape: int) -> str:
+        """A tensor in another shape, which is an operand as ONNX has it."""
+        return self("Reshape", x, self.integers(*shape))
 
     def _append(
         self, op: str, inputs: tuple[str, ...], outputs: tuple[str, ...], attrs: dict[str, Any]

@@ -188,7 +188,7 @@ def test_passes_do_not_change_their_argument(rng: np.random.Generator, tmp_path:
 
 FAMILIES = Path(table.__file__).parent
 READING = (
-    *("upgrades.py", "unfolding.py", "compositions.py", "standard_forms.py"),
+    *("upgrades.py", "unfolding.py", "compositions.py", "qlinear.py", "standard_forms.py"),
     *("random_weights.py", "draws.py", "shape_inputs.py"),
 )
 """What changed between opsets, what is unfolded or composed of others while reading, how made-up

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Editor, Graph, Node, TensorType
+from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
+from autotune.graph.moves import moved
 from autotune.graph.operators.definition import Folding
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.types import result_type
@@ -99,6 +100,11 @@ class _Workspace(Editor):
 
     def infer(self, node: Node) -> TensorType | None:
         return result_type(node, self.types, self.constants)
+
+    def fold(self, node: Node, shape: Shape | None) -> Array | None:
+        known = [self.constants[name] for name in node.inputs if name in self.constants]
+        is_constant = known and len(known) == len(node.inputs)
+        return moved(node, known, shape) if is_constant else None
 
     def replace(self, node: Node, others: Iterable[Node], target: str = "") -> None:
         """Count the operands of the nodes that replace one, and those of that one no more."""

@@ -15,51 +15,51 @@ import numpy as np
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Graph, Shape
-from autotune.graph.reader.composer import Composer, Composition
 from autotune.graph.reader.functions import renamed
+from autotune.graph.rewriter import Rewrite, Rewriter
 
 
-def _flex_attention(c: Composer) -> None:
+def _flex_attention(rw: Rewriter) -> None:
     """q[b, h, l, d], k[b, g, s, d], v[b, g, s, e] -> [b, h, l, e]."""
-    shapes = [c.shape(n) for n in range(3)]
+    shapes = [rw.shape(n) for n in range(3)]
     if any(len(s) != 4 for s in shapes) or shapes[0][1] % max(1, shapes[1][1]):
-        raise c.refuse(f"operands of {', '.join(map(str, shapes))}")
-    dtype = c.types[c.input(0)].dtype
-    keys, values = (_repeated(c, c.input(n), shapes[n], shapes[0][1]) for n in (1, 2))
-    scores = c("MatMul", c.input(0), c("Transpose", keys, perm=(0, 1, 3, 2)))
-    scale = c.attr("scale", 0.0) or 1 / math.sqrt(shapes[0][3])
-    scores = c("Mul", scores, c.array(np.array(scale, dtype)))
-    scores = _modified(c, "score_mod", scores)
-    wide = next((d.name for d in DTYPES.values() if d.onnx == c.attr("softmax_precision", 0)), "")
+        raise rw.refuse(f"operands of {', '.join(map(str, shapes))}")
+    dtype = rw.types[rw.input(0)].dtype
+    keys, values = (_repeated(rw, rw.input(n), shapes[n], shapes[0][1]) for n in (1, 2))
+    scores = rw("MatMul", rw.input(0), rw("Transpose", keys, perm=(0, 1, 3, 2)))
+    scale = rw.attr("scale", 0.0) or 1 / math.sqrt(shapes[0][3])
+    scores = rw("Mul", scores, rw.array(np.array(scale, dtype)))
+    scores = _modified(rw, "score_mod", scores)
+    wide = next((d.name for d in DTYPES.values() if d.onnx == rw.attr("softmax_precision", 0)), "")
     is_wider = wide == "float64" != dtype
-    weights = c("Softmax", c.cast(scores, wide) if is_wider else scores, axis=-1)
-    weights = _modified(c, "prob_mod", c.cast(weights, dtype) if is_wider else weights)
-    c.result("MatMul", weights, values)
+    weights = rw("Softmax", rw.cast(scores, wide) if is_wider else scores, axis=-1)
+    weights = _modified(rw, "prob_mod", rw.cast(weights, dtype) if is_wider else weights)
+    rw.result("MatMul", weights, values)
 
 
-def _repeated(c: Composer, x: str, shape: Shape, n_heads: int) -> str:
+def _repeated(rw: Rewriter, x: str, shape: Shape, n_heads: int) -> str:
     """x with each head as often as heads of q share it."""
     batch, own, *rest = shape
     if own == n_heads:
         return x
-    apart = c.reshaped(x, batch, own, 1, *rest)
-    each = c("Expand", apart, c.integers(batch, own, n_heads // own, *rest))
-    return c.reshaped(each, batch, n_heads, *rest)
+    apart = rw.reshaped(x, batch, own, 1, *rest)
+    each = rw("Expand", apart, rw.integers(batch, own, n_heads // own, *rest))
+    return rw.reshaped(each, batch, n_heads, *rest)
 
 
-def _modified(c: Composer, which: str, x: str) -> str:
+def _modified(rw: Rewriter, which: str, x: str) -> str:
     """What the graph in attribute `which` makes of x; x where there is none."""
-    body = c.attr(which, None)
+    body = rw.attr(which, None)
     if not isinstance(body, Graph):
         return x
     if len(body.inputs) != 1 or len(body.outputs) != 1:
-        raise c.refuse(f"{which} takes {len(body.inputs)} tensors and gives {len(body.outputs)}")
-    body = renamed(body, {body.inputs[0]: x}, f"[{c.node.output}.{which}]")
-    known = {name: c.array(value) for name, value in body.constants.items()}
+        raise rw.refuse(f"{which} takes {len(body.inputs)} tensors and gives {len(body.outputs)}")
+    body = renamed(body, {body.inputs[0]: x}, f"[{rw.node.output}.{which}]")
+    known = {name: rw.array(value) for name, value in body.constants.items()}
     for node in body.nodes:
         inputs = tuple(known.get(n, n) for n in node.inputs)
-        c.nodes.append(replace(node, name=f"{c.node.name}/{node.name}", inputs=inputs))
+        rw.nodes.append(replace(node, name=f"{rw.node.name}/{node.name}", inputs=inputs))
     return known.get(body.outputs[0], body.outputs[0])
 
 
-COMPOSITIONS: dict[str, Composition] = {"ai.onnx.preview.FlexAttention": _flex_attention}
+COMPOSITIONS: dict[str, Rewrite] = {"ai.onnx.preview.FlexAttention": _flex_attention}

@@ -10,129 +10,130 @@ from collections.abc import Callable
 
 import numpy as np
 
-from autotune.graph.reader.composer import Composer, Composition
+from autotune.graph.rewriter import Rewrite, Rewriter
 
 _MOST_ROWS = 64
 """Rows of a matrix up to which its elimination is written out."""
 
 
-def _number(c: Composer, value: float, like: str) -> str:
-    kind = c.types.get(like)
-    return c.array(np.array(value, "float32" if kind is None else kind.dtype))
+def _number(rw: Rewriter, value: float, like: str) -> str:
+    kind = rw.types.get(like)
+    return rw.array(np.array(value, "float32" if kind is None else kind.dtype))
 
 
 # --- determinants -------------------------------------------------------------------------------
 
 
-def _det(c: Composer) -> None:
+def _det(rw: Rewriter) -> None:
     """x[…, n, n] -> […]: the product of the pivots, with a sign for every exchange of rows."""
-    *batch, n, n_columns = c.shape(0)
+    *batch, n, n_columns = rw.shape(0)
     if n != n_columns or not 0 < n <= _MOST_ROWS:
-        raise c.refuse(f"a matrix of {n} x {n_columns}")
-    rest = c.reshaped(c.input(0), -1, n, n)
+        raise rw.refuse(f"a matrix of {n} x {n_columns}")
+    rest = rw.reshaped(rw.input(0), -1, n, n)
     total = ""
     for size in range(n, 0, -1):
-        pivot, rest = _eliminated(c, rest, size)
-        total = c("Mul", total, pivot) if total else pivot
-    c.result("Reshape", total, c.integers(*batch))
+        pivot, rest = _eliminated(rw, rest, size)
+        total = rw("Mul", total, pivot) if total else pivot
+    rw.result("Reshape", total, rw.integers(*batch))
 
 
-def _eliminated(c: Composer, x: str, size: int) -> tuple[str, str]:
+def _eliminated(rw: Rewriter, x: str, size: int) -> tuple[str, str]:
     """x[m, size, size] -> its largest pivot [m, 1, 1] with a sign, and what is left of it."""
     if size == 1:
         return x, ""
-    zero, one = _number(c, 0.0, c.input(0)), _number(c, 1.0, c.input(0))
-    first = c("Slice", x, c.integers(0), c.integers(1), c.integers(2))
-    best = c("ArgMax", c("Abs", first), axis=1, keepdims=1)
-    places = c.array(np.arange(size).reshape(1, size, 1))
-    is_best = c("Equal", places, best)
-    row = c("ReduceSum", c("Where", is_best, x, zero), c.integers(1))
-    top = c("Slice", x, c.integers(0), c.integers(1), c.integers(1))
-    moved = c("Where", is_best, top, x)  # the first row takes the place of the pivot's
-    below = c("Slice", moved, c.integers(1), c.integers(size), c.integers(1))
+    zero, one = _number(rw, 0.0, rw.input(0)), _number(rw, 1.0, rw.input(0))
+    first = rw("Slice", x, rw.integers(0), rw.integers(1), rw.integers(2))
+    best = rw("ArgMax", rw("Abs", first), axis=1, keepdims=1)
+    places = rw.array(np.arange(size).reshape(1, size, 1))
+    is_best = rw("Equal", places, best)
+    row = rw("ReduceSum", rw("Where", is_best, x, zero), rw.integers(1))
+    top = rw("Slice", x, rw.integers(0), rw.integers(1), rw.integers(1))
+    moved = rw("Where", is_best, top, x)  # the first row takes the place of the pivot's
+    below = rw("Slice", moved, rw.integers(1), rw.integers(size), rw.integers(1))
     pivot, *others = (
-        c("Slice", row, c.integers(a), c.integers(b), c.integers(2)) for a, b in ((0, 1), (1, size))
+        rw("Slice", row, rw.integers(a), rw.integers(b), rw.integers(2))
+        for a, b in ((0, 1), (1, size))
     )
-    is_zero = c("Equal", pivot, zero)
-    head = c("Slice", below, c.integers(0), c.integers(1), c.integers(2))
-    factor = c("Div", head, c("Where", is_zero, one, pivot))
-    tail = c("Slice", below, c.integers(1), c.integers(size), c.integers(2))
-    left = c("Sub", tail, c("Mul", factor, others[0]))
-    stays = c("Equal", best, c.array(np.zeros((1, 1, 1), np.int64)))
-    return c("Where", stays, pivot, c("Neg", pivot)), left
+    is_zero = rw("Equal", pivot, zero)
+    head = rw("Slice", below, rw.integers(0), rw.integers(1), rw.integers(2))
+    factor = rw("Div", head, rw("Where", is_zero, one, pivot))
+    tail = rw("Slice", below, rw.integers(1), rw.integers(size), rw.integers(2))
+    left = rw("Sub", tail, rw("Mul", factor, others[0]))
+    stays = rw("Equal", best, rw.array(np.zeros((1, 1, 1), np.int64)))
+    return rw("Where", stays, pivot, rw("Neg", pivot)), left
 
 
 # --- training -----------------------------------------------------------------------------------
 
 
-def _steps(n_states: int, step: Callable[..., tuple[str, ...]]) -> Composition:
+def _steps(n_states: int, step: Callable[..., tuple[str, ...]]) -> Rewrite:
     """An optimiser: r, t, then all x, all gradients and all states; results are x and states."""
 
-    def compose(c: Composer) -> None:
-        n = (len(c.node.inputs) - 2) // (2 + n_states)
+    def compose(rw: Rewriter) -> None:
+        n = (len(rw.node.inputs) - 2) // (2 + n_states)
         for k in range(n):
-            operands = [c.input(2 + k + m * n) for m in range(2 + n_states)]
-            for m, name in enumerate(step(c, *operands)):
-                c.bind(k + m * n, name)
+            operands = [rw.input(2 + k + m * n) for m in range(2 + n_states)]
+            for m, name in enumerate(step(rw, *operands)):
+                rw.bind(k + m * n, name)
 
     return compose
 
 
-def _regularised(c: Composer, x: str, gradient: str) -> str:
-    norm = c.attr("norm_coefficient", 0.0)
-    return c("Add", c("Mul", _number(c, norm, x), x), gradient) if norm else gradient
+def _regularised(rw: Rewriter, x: str, gradient: str) -> str:
+    norm = rw.attr("norm_coefficient", 0.0)
+    return rw("Add", rw("Mul", _number(rw, norm, x), x), gradient) if norm else gradient
 
 
-def _weighted(c: Composer, alpha: float, a: str, beta: str, b: str) -> str:
+def _weighted(rw: Rewriter, alpha: float, a: str, beta: str, b: str) -> str:
     """alpha·a + beta·b."""
-    return c("Add", c("Mul", _number(c, alpha, a), a), c("Mul", beta, b))
+    return rw("Add", rw("Mul", _number(rw, alpha, a), a), rw("Mul", beta, b))
 
 
-def _momentum(c: Composer, x: str, g: str, v: str) -> tuple[str, str]:
-    g = _regularised(c, x, g)
-    alpha = c.attr("alpha", 0.0)
-    is_later = c("Greater", c.input(1), c.array(np.array(0)))
-    beta = c("Where", is_later, _number(c, c.attr("beta", 1.0), x), _number(c, 1.0, x))
-    new = _weighted(c, alpha, v, beta, g)
+def _momentum(rw: Rewriter, x: str, g: str, v: str) -> tuple[str, str]:
+    g = _regularised(rw, x, g)
+    alpha = rw.attr("alpha", 0.0)
+    is_later = rw("Greater", rw.input(1), rw.array(np.array(0)))
+    beta = rw("Where", is_later, _number(rw, rw.attr("beta", 1.0), x), _number(rw, 1.0, x))
+    new = _weighted(rw, alpha, v, beta, g)
     step = new
-    if c.attr("mode", "standard") == "nesterov":
-        step = c("Add", g, c("Mul", _number(c, alpha, x), new))
-    return c("Sub", x, c("Mul", c.input(0), step)), new
+    if rw.attr("mode", "standard") == "nesterov":
+        step = rw("Add", g, rw("Mul", _number(rw, alpha, x), new))
+    return rw("Sub", x, rw("Mul", rw.input(0), step)), new
 
 
-def _adagrad(c: Composer, x: str, g: str, h: str) -> tuple[str, str]:
-    g = _regularised(c, x, g)
-    decayed = c("Mul", _time(c, x), _number(c, c.attr("decay_factor", 0.0), x))
-    rate = c("Div", c.input(0), c("Add", _number(c, 1.0, x), decayed))
-    new = c("Add", h, c("Mul", g, g))
-    root = c("Add", c("Sqrt", new), _number(c, c.attr("epsilon", 1e-6), x))
-    return c("Sub", x, c("Div", c("Mul", rate, g), root)), new
+def _adagrad(rw: Rewriter, x: str, g: str, h: str) -> tuple[str, str]:
+    g = _regularised(rw, x, g)
+    decayed = rw("Mul", _time(rw, x), _number(rw, rw.attr("decay_factor", 0.0), x))
+    rate = rw("Div", rw.input(0), rw("Add", _number(rw, 1.0, x), decayed))
+    new = rw("Add", h, rw("Mul", g, g))
+    root = rw("Add", rw("Sqrt", new), _number(rw, rw.attr("epsilon", 1e-6), x))
+    return rw("Sub", x, rw("Div", rw("Mul", rate, g), root)), new
 
 
-def _adam(c: Composer, x: str, g: str, v: str, h: str) -> tuple[str, str, str]:
-    alpha, beta = c.attr("alpha", 0.9), c.attr("beta", 0.999)
-    g, one = _regularised(c, x, g), _number(c, 1.0, x)
-    velocity = _weighted(c, alpha, v, _number(c, 1 - alpha, x), g)
-    square = _weighted(c, beta, h, _number(c, 1 - beta, x), c("Mul", g, g))
-    root = c("Add", c("Sqrt", square), _number(c, c.attr("epsilon", 1e-6), x))
-    time = _time(c, x)
-    of_alpha, of_beta = (c("Sub", one, c("Pow", _number(c, f, x), time)) for f in (alpha, beta))
-    corrected = c("Div", c("Mul", c.input(0), c("Sqrt", of_beta)), of_alpha)
-    is_later = c("Greater", c.input(1), c.array(np.array(0)))
-    rate = c("Where", is_later, corrected, c.input(0))
-    new = c("Sub", x, c("Mul", rate, c("Div", velocity, root)))
-    after = c.attr("norm_coefficient_post", 0.0)
-    return c("Mul", new, _number(c, 1 - after, x)) if after else new, velocity, square
+def _adam(rw: Rewriter, x: str, g: str, v: str, h: str) -> tuple[str, str, str]:
+    alpha, beta = rw.attr("alpha", 0.9), rw.attr("beta", 0.999)
+    g, one = _regularised(rw, x, g), _number(rw, 1.0, x)
+    velocity = _weighted(rw, alpha, v, _number(rw, 1 - alpha, x), g)
+    square = _weighted(rw, beta, h, _number(rw, 1 - beta, x), rw("Mul", g, g))
+    root = rw("Add", rw("Sqrt", square), _number(rw, rw.attr("epsilon", 1e-6), x))
+    time = _time(rw, x)
+    of_alpha, of_beta = (rw("Sub", one, rw("Pow", _number(rw, f, x), time)) for f in (alpha, beta))
+    corrected = rw("Div", rw("Mul", rw.input(0), rw("Sqrt", of_beta)), of_alpha)
+    is_later = rw("Greater", rw.input(1), rw.array(np.array(0)))
+    rate = rw("Where", is_later, corrected, rw.input(0))
+    new = rw("Sub", x, rw("Mul", rate, rw("Div", velocity, root)))
+    after = rw.attr("norm_coefficient_post", 0.0)
+    return rw("Mul", new, _number(rw, 1 - after, x)) if after else new, velocity, square
 
 
-def _time(c: Composer, like: str) -> str:
-    kind = c.types.get(like)
-    return c.cast(c.input(1), "float32" if kind is None else kind.dtype)
+def _time(rw: Rewriter, like: str) -> str:
+    kind = rw.types.get(like)
+    return rw.cast(rw.input(1), "float32" if kind is None else kind.dtype)
 
 
 _TRAINING = "ai.onnx.preview.training"
 
-COMPOSITIONS: dict[str, Composition] = {
+COMPOSITIONS: dict[str, Rewrite] = {
     "Det": _det,
     f"{_TRAINING}.Momentum": _steps(1, _momentum),
     f"{_TRAINING}.Adagrad": _steps(1, _adagrad),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -52,7 +53,9 @@ class Unfolding:
         function = self.editor.graph.functions.get(node.op)
         if function is not None:
             return self._counted(node, inlined(node, function, self._suffix(node)))
+        n_constants = len(self.editor.constants)
         nodes = composed(node, self.editor)
+        self._count_constants(node, len(self.editor.constants) - n_constants)
         if nodes is not None:
             return self._counted(node, nodes)
         is_foreign = schema_of(node.op, OPSET) is None and operator_of(node.op).is_native
@@ -67,6 +70,11 @@ class Unfolding:
     def _counted(self, node: Node, nodes: list[Node]) -> list[Node]:
         self.budget.take_nodes(node, len(nodes))
         return nodes
+
+    def _count_constants(self, node: Node, n: int) -> None:
+        """Count the bytes of the newest `n` constants."""
+        for made in islice(reversed(self.editor.constants.values()), n):
+            self.budget.take_constants(node, [(made.shape, str(made.dtype))], [])
 
     def _suffix(self, node: Node, number: str = "") -> str:
         """The suffix of the names of tensors that replace `node`.
