@@ -106,7 +106,8 @@ def command(log_path: Path, task: str, stage: tuple[str, str] | None, verify: bo
     Without --stage: what was measured, the computation, and the loops. Stages: te (what is
     computed), schedule (its loops), steps (the Python text that makes it, for `autotune measure`),
     python (a program that does the same), loopir, llvm, asm. loopir:PASS is the loop IR after one
-    pass of lowering: nests, hoist-predicates, peel, prefetch-activations, pack, prefetch-constants.
+    pass of lowering: nests, hoist-predicates, peel, prefetch-activations, pack, prefetch-constants,
+    instructions.
     """
     from autotune.records import best_records, read_log
 

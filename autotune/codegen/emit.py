@@ -14,7 +14,7 @@ from math import gcd
 
 from autotune.codegen.arithmetic import TYPES, VALUES, Arithmetic
 from autotune.codegen.byte_dots import add_byte_dot, has_small_bytes
-from autotune.codegen.dots import emit_dot, find_dot
+from autotune.codegen.dots import emit_dot
 from autotune.codegen.frame import Frame, Guard, reads_memory
 from autotune.codegen.lanes import NEAR_STRIDES
 from autotune.codegen.loads import load_picked, load_repeated, load_strided
@@ -47,6 +47,7 @@ from autotune.loopir.nodes import (
     Body,
     For,
     If,
+    Instruction,
     Kernel,
     Let,
     PrefetchLine,
@@ -133,20 +134,22 @@ class _Function:
             self.at.lanes = (loop.var, loop.extent)
             self.body(loop.body)
             self.at.lanes = None
-        elif loop.kind == "dot" and (dot := find_dot(loop, self.at, self.module.isa)):
-            self._store_value(dot.store, emit_dot(dot, self))
-        elif loop.kind == "tile" and self.tiles.emit(loop):
-            return
-        elif loop.kind in ("unroll", "dot", "tile"):
+        elif loop.kind == "serial":
+            self.at.ranges[loop.var] = (0, loop.extent - 1)
+            self._serial_loop(loop)
+            del self.at.ranges[loop.var]
+        else:
             self.at.extents[loop.var] = loop.extent
             for value in range(loop.extent):
                 self.at.env[loop.var] = value
                 self.body(loop.body)
             del self.at.env[loop.var], self.at.extents[loop.var]
-        else:
-            self.at.ranges[loop.var] = (0, loop.extent - 1)
-            self._serial_loop(loop)
-            del self.at.ranges[loop.var]
+
+    def _instruction(self, stmt: Instruction) -> None:
+        if self.at.lanes:
+            self._store_value(stmt.store, emit_dot(stmt, self))
+        elif not self.tiles.emit(stmt):
+            self.body(stmt.body)
 
     def _serial_loop(self, loop: For) -> None:
         first, end = constant(I64, 0), constant(I64, loop.extent)
@@ -486,6 +489,7 @@ _STMTS: dict[type[Stmt], Callable[..., None]] = {
     Alloc: _Function._alloc,
     Store: _Function._store,
     PrefetchLine: _Function._prefetch,
+    Instruction: _Function._instruction,
 }
 _EXPRS: dict[type[Expr], Callable[..., Value]] = {
     Const: _Function._const,

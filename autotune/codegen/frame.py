@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from autotune.codegen.text import Value
+from autotune.codegen.text import Builder, Type, Value
 from autotune.dtypes import dtype_bytes
 from autotune.loopir.nodes import Buffer
-from autotune.te.arith import Linear, linear, simplify
-from autotune.te.expr import Binary, Const, Expr, Tensor, Var, idx, loads, substitute, variables
+from autotune.te.arith import Linear, linear, offset, simplify
+from autotune.te.expr import (
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Tensor,
+    Var,
+    idx,
+    loads,
+    substitute,
+    variables,
+)
 
 
 class Scope:
@@ -69,11 +81,8 @@ class Frame:
         """Element offset of access `key`, as a linear form over loops."""
         found = self._forms.get(id(key))
         if found is None or found[0] is not key:
-            strides = self.buffers[tensor.name].strides
-            total: Expr = idx(0)
-            for i, s in zip(indices, strides, strict=True):
-                total = Binary("add", total, Binary("mul", i, idx(s)))
-            found = self._forms[id(key)] = (key, linear(total))
+            total = offset(indices, self.buffers[tensor.name].strides)
+            found = self._forms[id(key)] = (key, total)
         return found[1]
 
     def expanded(self, form: Linear) -> Linear:
@@ -231,3 +240,24 @@ def reads_memory(terms: tuple[tuple[Expr, int], ...]) -> bool:
 def _is_power(n: int) -> bool:
     """Whether `n` is 2, 4, 8, …"""
     return n > 1 and n & (n - 1) == 0
+
+
+class Emitter(Protocol):
+    """What emits the rest of the kernel."""
+
+    at: Frame
+    b: Builder
+
+    def value(self, e: Expr, guard: Guard | None = None) -> Value:
+        """An expression here."""
+
+    def plain_load(
+        self, e: Load, form: Linear, kind: Type, count: int, guard: Guard | None
+    ) -> Value:
+        """`count` elements in a row."""
+
+    def broadcast(self, value: Value, count: int) -> Value:
+        """A value in every lane."""
+
+    def place(self, tensor: Tensor, form: Linear) -> Value:
+        """Pointer to an element; `form`: expanded."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.codegen.dots import Emitter
-from autotune.codegen.frame import Guard
+from autotune.codegen.frame import Emitter, Guard
 from autotune.codegen.lanes import picked, repeated, strided
 from autotune.codegen.text import Type, Value
 from autotune.te.arith import Linear

@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from autotune.codegen.arithmetic import TYPES
-from autotune.codegen.dots import Emitter
+from autotune.codegen.frame import Emitter
 from autotune.codegen.text import F32, I8, I64, Value, constant, undefined, vector
 from autotune.dtypes import dtype_bytes
 from autotune.te.arith import Linear, bounds

@@ -15,8 +15,7 @@ import math
 from dataclasses import dataclass
 
 from autotune.codegen.arithmetic import Arithmetic
-from autotune.codegen.dots import Emitter
-from autotune.codegen.frame import Guard
+from autotune.codegen.frame import Emitter, Guard
 from autotune.codegen.text import F32, I32, Value, constant
 from autotune.dtypes import DTYPES
 from autotune.te.expr import Binary, Call, Cast, Const, Expr, dtype_of

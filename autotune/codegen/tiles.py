@@ -1,4 +1,4 @@
-"""⑤ Emission of nests that are instructions on matrices in registers (`tile_nests`).
+"""⑤ Instructions on matrices in registers: which register each of them uses.
 
 The kernel says which register each instruction uses. An operand stays in its register until another
 one needs it, within code that runs in one piece: another iteration of a loop loads anew.
@@ -6,35 +6,59 @@ one needs it, within code that runs in one piece: another iteration of a loop lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from itertools import product
+from math import prod
 
-from autotune.codegen.frame import Frame
+from autotune.codegen.dots import form_of
+from autotune.codegen.frame import Emitter
 from autotune.codegen.text import I8, I64, PTR, VOID, Builder, Module, Value, constant
-from autotune.codegen.tile_nests import (
-    Nest,
-    Operand,
-    Plan,
-    Plans,
-    match_nest,
-    row_bytes,
-    tile_plans,
-)
-from autotune.loopir.nodes import Alloc, For, Kernel
+from autotune.dtypes import dtype_bytes
+from autotune.loopir.nodes import Alloc, Buffer, Instruction, Kernel
+from autotune.loopir.visitor import loop_extents, statements
 from autotune.target.isa import Isa, MultiplyAdd, TileUnit
-from autotune.te.arith import Linear
-from autotune.te.expr import Tensor
+from autotune.te.arith import offset
+from autotune.te.expr import Expr, Load, variables
+from autotune.te.products import added
 
 
-class Emitter(Protocol):
-    """What emits the rest of the kernel."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the registers of a unit are used for one buffer of accumulators.
 
-    at: Frame
-    b: Builder
+    Registers 0… hold its matrices of `rows` × `columns` sums, then come `n_a` first operands of
+    `rows` × `groups` words of 32 bits, and `n_b` second ones of `groups` × `columns`.
+    """
 
-    def place(self, tensor: Tensor, form: Linear) -> Value:
-        """Pointer to an element; `form`: expanded."""
+    form: MultiplyAdd
+    rows: int
+    columns: int
+    groups: int
+    n_sums: int
+    n_a: int
+    n_b: int
+
+    @property
+    def unit(self) -> TileUnit:
+        """The registers."""
+        assert self.form.unit is not None
+        return self.form.unit
+
+    @property
+    def configuration(self) -> bytes:
+        """What the unit is configured by."""
+        shapes = [(self.rows, self.columns)] * self.n_sums
+        shapes += [(self.rows, self.groups)] * self.n_a
+        shapes += [(self.groups, self.columns)] * self.n_b
+        data = bytearray(64)
+        data[0] = 1
+        row_bytes, rows = self.unit.configuration
+        for n, (height, words) in enumerate(shapes):
+            data[row_bytes + 2 * n] = 4 * words
+            data[rows + n] = height
+        return bytes(data)
 
 
 class TileCode:
@@ -119,12 +143,18 @@ class Tiles:
     """The registers of matrices while one kernel is emitted."""
 
     def __init__(self, kernel: Kernel, emitter: Emitter, isa: Isa) -> None:
-        self._emitter, self._isa = emitter, isa
-        self._plans: Plans = tile_plans(kernel, emitter.at.buffers, isa)
-        units = {id(p.unit): p.unit for p in self._plans.values()}
-        self._code = TileCode(emitter.b, next(iter(units.values()))) if units else None
+        self._emitter = emitter
+        found = (s for s in statements(kernel.body) if isinstance(s, Alloc))
+        plans = {
+            id(s): _plan_of(s, emitter.at.buffers, isa)
+            for s in found
+            if s.buffer.role == "registers"
+        }
+        self._plans = {n: plan for n, plan in plans.items() if plan is not None}
+        """By the identity of the statement that allocates the buffer."""
+        units = [p.unit for p in self._plans.values()]
+        self._code = TileCode(emitter.b, units[0]) if units else None
         self._plan: Plan | None = None
-        self._sums = ""
         self._held: dict[int, object] = {}
         """What operand each register holds, the one used last at the end."""
 
@@ -146,7 +176,7 @@ class Tiles:
         """Whether the buffer of `alloc` is registers while the inside is emitted."""
         plan = self._plans.get(id(alloc))
         if plan is not None and self._code is not None:
-            self._plan, self._sums = plan, alloc.buffer.name
+            self._plan = plan
             self.forget()
             if not self._is_one_shape:
                 self._code.configure(plan.configuration)
@@ -158,57 +188,121 @@ class Tiles:
         """Memory or loops have changed: operands are loaded anew."""
         self._held.clear()
 
-    def emit(self, loop: For) -> bool:
-        """Emit the nest of `loop`, if it is an instruction on registers that are in use."""
-        buffers = self._emitter.at.buffers
-        nest = match_nest(loop, self._sums, buffers, self._isa) if self._plan else None
-        if nest is None or self._plan is None or self._code is None:
+    def emit(self, stmt: Instruction) -> bool:
+        """Emit an instruction on registers; False where its sums are in memory (`plan_of`)."""
+        code, plan, store = self._code, self._plan, stmt.store
+        if code is None or plan is None:
             return False
-        register = self._register(nest, self._plan)
-        if nest.form:
-            self._multiply_add(nest, nest.form, register, self._plan)
-        elif nest.memory is None:
-            self._code.zero(register)
-        elif nest.stores:
-            self._code.store(register, self._where(nest, nest.memory)[0], row_bytes(nest.memory))
-            self._emitter.at.forget(nest.memory.load.tensor.name)
-            self.forget()
-        else:
-            self._code.load(register, self._where(nest, nest.memory)[0], row_bytes(nest.memory))
+        place = Load(store.tensor, store.indices)
+        match stmt.operation, store.value:
+            case "clear", _:
+                code.zero(self._register(place, plan))
+            case "load", Load() as other:
+                code.load(self._register(place, plan), *self._rows(stmt, other, 0)[:2])
+            case "store", Load() as sums:
+                code.store(self._register(sums, plan), *self._rows(stmt, place, 0)[:2])
+                self._emitter.at.forget(store.tensor.name)
+                self.forget()
+            case _:
+                self._multiply_add(stmt, self._register(place, plan), plan, code)
         return True
 
-    def _multiply_add(self, nest: Nest, form: MultiplyAdd, register: int, plan: Plan) -> None:
-        assert self._code is not None
+    def _multiply_add(self, stmt: Instruction, register: int, plan: Plan, code: TileCode) -> None:
         end = plan.n_sums + plan.n_a
-        for first, second in nest.factors:
-            a = self._operand(nest, first, range(plan.n_sums, end))
-            b = self._operand(nest, second, range(end, end + plan.n_b))
-            self._code.multiply_add(form, register, a, b)
+        for first, second in added(stmt.store.value)[1]:
+            a = self._operand(stmt, first, 0, range(plan.n_sums, end))
+            b = self._operand(stmt, second, 1, range(end, end + plan.n_b))
+            code.multiply_add(plan.form, register, a, b)
 
-    def _register(self, nest: Nest, plan: Plan) -> int:
+    def _register(self, sums: Load, plan: Plan) -> int:
         """The register of an accumulator, by the values of the unrolled loops."""
         at = self._emitter.at
-        form = at.expanded(at.form(nest, nest.total, nest.at))
+        form = at.expanded(at.form(sums, sums.tensor, sums.indices))
         return form.const // (plan.rows * plan.columns)
 
-    def _operand(self, nest: Nest, operand: Operand, registers: range) -> int:
-        """A register that holds the operand."""
-        where, key = self._where(nest, operand)
+    def _operand(self, stmt: Instruction, e: Expr, row: int, registers: range) -> int:
+        """A register that holds an operand, whose rows are those of a loop."""
+        assert isinstance(e, Load)
+        assert self._code is not None
+        where, n_bytes, key = self._rows(stmt, e, row)
         found = next((r for r in registers if self._held.get(r) == key), None)
         if found is None:
-            assert self._code is not None
             free = [r for r in registers if r not in self._held]
             found = free[0] if free else next(r for r in self._held if r in registers)
-            self._code.load(found, where, row_bytes(operand))
+            self._code.load(found, where, n_bytes)
         self._held.pop(found, None)
         self._held[found] = key
         return found
 
-    def _where(self, nest: Nest, operand: Operand) -> tuple[Value, object]:
-        """The address of a matrix, and what tells it from others."""
-        at, load = self._emitter.at, operand.load
-        at.env.update(dict.fromkeys(nest.loops, 0))
-        form = at.expanded(at.form(load, load.tensor, load.indices))
-        for name in nest.loops:
+    def _rows(self, stmt: Instruction, load: Load, row: int) -> tuple[Value, int, object]:
+        """The address of a matrix, bytes between its rows, and what tells it from others."""
+        at, names = self._emitter.at, [loop.var for loop in stmt.loops]
+        form = at.form(load, load.tensor, load.indices)
+        stride = form.coefficient(names[row]) * dtype_bytes(load.tensor.dtype)
+        at.env.update(dict.fromkeys(names, 0))
+        form = at.expanded(form)
+        for name in names:
             del at.env[name]
-        return self._emitter.place(load.tensor, form), (load.tensor.name, form)
+        return self._emitter.place(load.tensor, form), stride, (load.tensor.name, form)
+
+
+# --- which registers -----------------------------------------------------------------------------
+
+
+def _plan_of(alloc: Alloc, buffers: Mapping[str, Buffer], isa: Isa) -> Plan | None:
+    """The plan for a buffer in registers. Raises ScheduleError where the CPU has none.
+
+    None where one of `buffers` is a window of such strides that rows of operands are torn apart:
+    then sums are in memory. Tensors as a whole, for which schedules are made, never do that.
+    """
+    name, inside = alloc.buffer.name, statements(alloc.body)
+    products = (s for s in inside if isinstance(s, Instruction) and s.is_product)
+    stmt = next(s for s in products if s.store.tensor.name == name)
+    if any(_is_torn(a, stmt, buffers) for a, _ in added(stmt.store.value)[1]):
+        return None
+    form = form_of(stmt, isa)
+    assert form.unit is not None
+    *outer, rows, columns = alloc.buffer.tensor.shape
+    n_sums = prod(outer)
+    n_left = form.unit.n_registers - n_sums
+    n_a = _share(n_left, stmt, loop_extents(alloc.body))
+    return Plan(form, rows, columns, stmt.loops[1].extent, n_sums, n_a, n_left - n_a)
+
+
+def _is_torn(a: Expr, stmt: Instruction, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether groups of terms do not follow one another in a factor."""
+    _, groups, _, terms = stmt.loops
+    if not isinstance(a, Load) or a.tensor.name not in buffers:
+        return False
+    step = offset(a.indices, buffers[a.tensor.name].strides).coefficient(groups.var)
+    return step != terms.extent
+
+
+def _share(n_left: int, stmt: Instruction, extents: Mapping[str, int]) -> int:
+    """How many of the registers that are left hold first operands: so that few loads are needed."""
+    used = frozenset[str]().union(*map(variables, stmt.store.indices[:-2]))
+    own = {name: n for name, n in extents.items() if name in used}
+    points = [dict(zip(own, at, strict=True)) for at in product(*map(range, own.values()))]
+    _, factors = added(stmt.store.value)
+    orders = [[_matrix(f[k], at) for at in points for f in factors] for k in (0, 1)]
+
+    def n_loads(n_a: int) -> int:
+        return _n_loads(orders[0], n_a) + _n_loads(orders[1], n_left - n_a)
+
+    return min(range(1, n_left), key=n_loads)
+
+
+def _matrix(operand: Expr, at: Mapping[str, int]) -> object:
+    """What tells an operand at a point of the unrolled loops from others."""
+    names = variables(operand)
+    return operand, tuple(n for name, n in at.items() if name in names)
+
+
+def _n_loads(order: Sequence[object], n_registers: int) -> int:
+    """Loads of operands that are used in an order, where the last used ones stay in registers."""
+    held: list[object] = []
+    n_loads = 0
+    for matrix in order:
+        n_loads += matrix not in held
+        held = [*(h for h in held if h != matrix), matrix][-n_registers:]
+    return n_loads

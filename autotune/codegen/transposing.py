@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from autotune.codegen.dots import Emitter
-from autotune.codegen.frame import Frame
+from autotune.codegen.frame import Emitter, Frame
 from autotune.codegen.text import Builder, Type, Value
 from autotune.te.arith import Linear
 from autotune.te.expr import Load, Var, variables

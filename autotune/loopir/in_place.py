@@ -13,7 +13,7 @@ from functools import reduce
 from math import prod
 from typing import TypeAlias
 
-from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Let, Program, Store
+from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Instruction, Let, Program, Store
 from autotune.loopir.visitor import body_loads, statements
 from autotune.te.evaluate import n_points
 from autotune.te.expr import Expr, Load, both, call, loads, substitute, variables
@@ -99,7 +99,7 @@ def _n_stored(body: Body, name: str, path: _Path) -> int:
             case Let(var=var, value=value):
                 bound = {**path.bound, var: substitute(value, path.bound)}
                 path = replace(path, bound=bound)
-            case Alloc(body=inner):
+            case Alloc(body=inner) | Instruction(body=inner):
                 total += _n_stored(inner, name, path)
             case Store(tensor=tensor) if tensor.name == name:
                 total += path.n_runs()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autotune.errors import CodegenError, UsageError
+from autotune.loopir.instructions import select_instructions
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nests import build_nests
 from autotune.loopir.nodes import Buffer, Program
@@ -43,6 +44,7 @@ PASSES = (
     Pass("prefetch-activations", prefetch_activations),  # operands of consumers and of next tiles
     Pass("pack", pack_constants),  # constants in the order in which kernels read them
     Pass("prefetch-constants", prefetch_constants),  # packed constants, by their distance
+    Pass("instructions", select_instructions),  # annotated loops, once it is known what they read
 )
 """All passes in their order. Predicates are hoisted before peeling, which would duplicate them, and
 before prefetches are added, which are no part of the sum; constants are prefetched as packed."""

@@ -7,6 +7,7 @@
                                                                 tile
             | If(cond, then, orelse) | Let(var, value) | Alloc(buffer, body)
             | Store(tensor, indices, value) | PrefetchLine(tensor, indices, offset)
+            | Instruction(operation, body)
     body    = tuple of stmt
 
 Expressions are those of `autotune.te.expr`, where `Load(tensor, …)` refers to a buffer by the name
@@ -31,8 +32,8 @@ class Buffer:
     """Memory of a tensor.
 
     `role`: `input`, `output`, `constant` (packed weights), `workspace` (shared between the kernels
-    of one program) or `local` (private to one iteration of the parallel range). `strides` are in
-    elements, outermost first.
+    of one program), `local` (private to one iteration of the parallel range) or `registers` (local,
+    used by instructions alone). `strides` are in elements, outermost first.
     """
 
     tensor: Tensor
@@ -56,8 +57,8 @@ class For:
     """`body` for 0 ≤ var < extent.
 
     `kind`: `dot` adds to one accumulator by an instruction that takes all terms at once. Nested
-    loops of which the outer ones are `tile`, then one `vectorize`, are one instruction on matrices
-    where the CPU has it (`codegen.tiles`), and `unroll` elsewhere.
+    loops of which the outer ones are `tile`, then one `vectorize`, are one instruction on matrices.
+    Lowered programs have both inside of an `Instruction` alone.
 
     `limit`: of a serial loop that may be shorter, 0 ≤ var < min(extent, limit); evaluated once,
     before the loop. It may then not run at all.
@@ -117,8 +118,47 @@ class PrefetchLine:
     level: int = 2
 
 
-Stmt: TypeAlias = For | If | Let | Alloc | Store | PrefetchLine
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """The loops of `body`, nested around one store, as a single instruction of the CPU.
+
+    `operation`: the name of a multiply-add (`autotune.target.isa.INSTRUCTIONS`), whose factors are
+    in the order of its operands; or `clear`, `load` or `store` of a matrix in registers. On vectors
+    the loop is that over terms, inside of a vector loop; a product of matrices has loops over rows,
+    groups of terms, columns and terms of a group.
+    """
+
+    operation: str
+    body: Body
+
+    @property
+    def loops(self) -> tuple[For, ...]:
+        """The nested loops, outermost first."""
+        return nested(self.body)
+
+    @property
+    def store(self) -> Store:
+        """What the loops do at each of their points."""
+        (store,) = self.loops[-1].body
+        assert isinstance(store, Store)
+        return store
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it multiplies and adds."""
+        return self.loops[-1].kind == "dot"
+
+
+Stmt: TypeAlias = For | If | Let | Alloc | Store | PrefetchLine | Instruction
 Body: TypeAlias = tuple[Stmt, ...]
+
+
+def nested(body: Body) -> tuple[For, ...]:
+    """Loops that are alone in one another, outermost first."""
+    match body:
+        case (For(body=inner) as loop,):
+            return (loop, *nested(inner))
+    return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from autotune.loopir.nodes import (
     Buffer,
     For,
     If,
+    Instruction,
     Kernel,
     Let,
     Packing,
@@ -71,7 +72,7 @@ def _stmt(stmt: Stmt, indent: str) -> Iterator[str]:
                 yield f"{indent}else"
                 yield from _body(orelse, indent + _TAB)
         case Alloc(buffer=buffer, body=body):
-            yield f"{indent}local {_buffer(buffer)}"
+            yield f"{indent}{buffer.role} {_buffer(buffer)}"
             yield from _body(body, indent)
         case Let(var=var, value=value):
             yield f"{indent}{var} = {_bare(value)}"
@@ -80,6 +81,9 @@ def _stmt(stmt: Stmt, indent: str) -> Iterator[str]:
         case PrefetchLine(tensor=tensor, indices=indices, offset=offset, level=level):
             where = f"{_element(tensor, indices)} + {print_expr(offset)} bytes"
             yield f"{indent}prefetch {where} into L{level}"
+        case Instruction(operation=operation, body=body):
+            yield f"{indent}{operation}"
+            yield from _body(body, indent + _TAB)
         case _:
             assert_never(stmt)
 

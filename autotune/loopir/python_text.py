@@ -22,6 +22,7 @@ from autotune.loopir.nodes import (
     Body,
     For,
     If,
+    Instruction,
     Kernel,
     Let,
     Packing,
@@ -232,6 +233,8 @@ def _stmt(stmt: Stmt, indent: str, names: Names) -> Iterator[str]:
         case PrefetchLine(tensor=tensor, indices=indices, offset=offset, level=level):
             where = f"{names.tensor(tensor.name)}[{_tuple([_expr(i, names) for i in indices])}]"
             yield f"{indent}pass  # prefetch {where} + {_expr(offset, names)} bytes into L{level}"
+        case Instruction(body=body):
+            yield from _body(body, indent, names)
         case _:
             assert_never(stmt)
 

@@ -4,6 +4,7 @@
 
 - every variable is bound, and by one loop at a time; every tensor is a buffer in scope, with the
   shape and dtype of the buffer, and only workspaces, outputs and local buffers are stored to;
+  instructions alone use registers;
 - extents are at least 1; a vector loop holds stores and unrolled loops alone, and each of its
   stores goes to another element in every lane;
 - every store and load is inside its buffer: by intervals, else by looking at every point of the
@@ -26,6 +27,7 @@ from autotune.loopir.nodes import (
     Buffer,
     For,
     If,
+    Instruction,
     Kernel,
     Let,
     Packing,
@@ -55,7 +57,7 @@ from autotune.te.expr import (
     loads,
     variables,
 )
-from autotune.te.products import products
+from autotune.te.products import added
 
 MAX_POINTS = 1 << 17
 """Accesses that depend on more points than this, and that intervals do not prove, are trusted."""
@@ -109,6 +111,7 @@ class _Scope:
     conditions: tuple[Expr, ...]
     lets: tuple[tuple[str, Expr], ...]
     lanes: str = ""
+    is_instruction: bool = False
 
     def bind(self, var: str, limits: tuple[int, int]) -> _Scope:
         """A scope in which `var` has a value between `limits`."""
@@ -148,7 +151,8 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
         case Let(value=value):
             _value(value, scope)
         case Alloc(buffer=buffer, body=body):
-            if buffer.name in scope.buffers or buffer.role != "local" or not buffer.tensor.size:
+            is_own = buffer.role in ("local", "registers")
+            if buffer.name in scope.buffers or not is_own or not buffer.tensor.size:
                 raise MalformedProgram(f"{buffer.name} cannot be allocated")
             _body(body, replace(scope, buffers={**scope.buffers, buffer.name: buffer}))
         case Store():
@@ -156,6 +160,10 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
         case PrefetchLine(tensor=tensor, indices=indices, offset=offset):
             _access(tensor, indices, scope)
             _value(offset, scope)
+        case Instruction(body=body):
+            if stmt.is_product and not added(stmt.store.value)[1]:
+                raise MalformedProgram(f"{stmt.operation} adds no products up")
+            _body(body, replace(scope, is_instruction=True))
         case _:
             assert_never(stmt)
 
@@ -169,24 +177,13 @@ def _check_loop(loop: For, scope: _Scope) -> None:
             raise MalformedProgram(f"loop {loop.var} cannot have a limit")
     inside = scope.bind(loop.var, (0, loop.extent - 1))
     if loop.kind == "vectorize":
-        nested = [s for s in statements(loop.body) if not isinstance(s, Store)]
+        nested = [s for s in statements(loop.body) if not isinstance(s, Store | Instruction)]
         if scope.lanes or any(
             not isinstance(s, For) or s.kind not in ("unroll", "dot") for s in nested
         ):
             raise MalformedProgram(f"vector loop {loop.var} holds more than stores")
         inside = replace(inside, lanes=loop.var)
-    if loop.kind == "dot":
-        _check_dot(loop)
     _body(loop.body, inside)
-
-
-def _check_dot(loop: For) -> None:
-    match loop.body:
-        case (Store(tensor=tensor, indices=at, value=Binary(op="add", a=a, b=term)),):
-            same = a == Load(tensor, at) and loop.var not in frozenset().union(*map(variables, at))
-            if same and products(term):
-                return
-    raise MalformedProgram(f"loop {loop.var} adds no products up")
 
 
 def _check_store(store: Store, scope: _Scope) -> None:
@@ -222,6 +219,8 @@ def _access(tensor: Tensor, indices: tuple[Expr, ...], scope: _Scope) -> None:
     buffer = scope.buffers.get(tensor.name)
     if buffer is None:
         raise MalformedProgram(f"{tensor.name} is not in scope")
+    if buffer.role == "registers" and not scope.is_instruction:
+        raise MalformedProgram(f"{tensor.name} is in registers of an instruction")
     if buffer.tensor != tensor or len(indices) != len(tensor.shape):
         raise MalformedProgram(f"{tensor.name} does not have the shape or dtype of its buffer")
     for index, extent in zip(indices, tensor.shape, strict=True):

@@ -7,7 +7,18 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import assert_never
 
-from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Stmt, Store
+from autotune.loopir.nodes import (
+    Alloc,
+    Body,
+    For,
+    If,
+    Instruction,
+    Kernel,
+    Let,
+    PrefetchLine,
+    Stmt,
+    Store,
+)
 from autotune.te.arith import Ranges, bounds
 from autotune.te.expr import (
     Compare,
@@ -29,7 +40,7 @@ def statements(body: Body) -> Iterator[Stmt]:
     for stmt in body:
         yield stmt
         match stmt:
-            case For(body=inner) | Alloc(body=inner):
+            case For(body=inner) | Alloc(body=inner) | Instruction(body=inner):
                 yield from statements(inner)
             case If(then=then, orelse=orelse):
                 yield from statements(then)
@@ -49,7 +60,7 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
             return (*indices, offset)
         case For(limit=limit):
             return () if limit is None else (limit,)
-        case Alloc():
+        case Alloc() | Instruction():
             return ()
         case _:
             assert_never(stmt)
@@ -89,7 +100,7 @@ def _reads(
         match stmt:
             case For(var=var, extent=extent, body=inner):
                 yield from _reads(inner, name, (*loops, (var, extent)), guarded)
-            case Alloc(body=inner):
+            case Alloc(body=inner) | Instruction(body=inner):
                 yield from _reads(inner, name, loops, guarded)
             case If(then=then, orelse=orelse):
                 yield from _reads((*then, *orelse), name, loops, True)
@@ -121,7 +132,7 @@ def _rewrite(stmt: Stmt, f: Rewrite) -> Stmt:
         case For(body=body, limit=limit):
             limit = None if limit is None else map_expr(limit, f)
             return replace(stmt, body=rewrite_exprs(body, f), limit=limit)
-        case Alloc(body=body):
+        case Alloc(body=body) | Instruction(body=body):
             return replace(stmt, body=rewrite_exprs(body, f))
         case If(cond=cond, then=then, orelse=orelse):
             return If(map_expr(cond, f), rewrite_exprs(then, f), rewrite_exprs(orelse, f))
@@ -156,7 +167,7 @@ def _map_inside(stmt: Stmt, f: Callable[[Stmt, Ranges], Body | None], ranges: Ra
         case For(var=var, extent=extent, body=body):
             inside = {**ranges, var: (0, extent - 1)}
             return replace(stmt, body=map_statements(body, f, inside))
-        case Alloc(body=body):
+        case Alloc(body=body) | Instruction(body=body):
             return replace(stmt, body=map_statements(body, f, ranges))
         case If(cond=cond, then=then, orelse=orelse):
             holds, fails = _narrowed(cond, ranges)

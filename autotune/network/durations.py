@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Program, Store
+from autotune.loopir.nodes import Alloc, Body, For, If, Instruction, Kernel, Program, Store
 from autotune.search.cost.instructions import work
 from autotune.target import Target
 
@@ -34,7 +34,7 @@ def _cycles(body: Body, target: Target) -> float:
         match stmt:
             case For():
                 total += _trips(stmt, target) * _cycles(stmt.body, target)
-            case Alloc(body=inner):
+            case Alloc(body=inner) | Instruction(body=inner):
                 total += _cycles(inner, target)
             case If(then=then, orelse=orelse):
                 total += max(_cycles(then, target), _cycles(orelse, target))

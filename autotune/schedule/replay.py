@@ -59,8 +59,7 @@ from autotune.schedule.steps import (
     Winograd,
 )
 from autotune.te.dag import ComputeDAG
-from autotune.te.expr import Reduce
-from autotune.te.products import products
+from autotune.te.products import Factors, forms_of, products_of
 
 Holes: TypeAlias = Mapping[str, int | NDArray[np.int64]]
 
@@ -207,33 +206,37 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
 
 
 def _check_dot(stage: Stage, at: int) -> None:
-    it = stage.iters[at]
-    _check_products(stage)
+    it, pairs = stage.iters[at], _products(stage)
     if it.kind != "reduce" or at + 1 != len(stage.iters):
         raise ScheduleError(f"{it.name} is not the innermost loop, or not one of the reduction")
     if not stage.axis_of(it.name) == stage.op.reduce_axes[-1].name:
         raise ScheduleError(f"{it.name} is no part of the last axis of the reduction")
+    known = {f.terms: f.name for f in forms_of(pairs, stage.op.tensor.dtype)}
+    if any(n not in known for n in np.unique(it.extent)):
+        found = ", ".join(f"{terms} ({name})" for terms, name in known.items())
+        raise ScheduleError(
+            f"no instruction adds up the {it.extent} terms of {it.name} of {stage.name} at once",
+            f"of such factors there are instructions for {found or 'no number of'} terms",
+        )
 
 
 def _check_tile(stage: Stage, at: int) -> None:
-    """Rows of the result and groups of terms, outside of columns and the terms of a group."""
+    """Require rows, groups, columns, terms innermost, and the loop to be one of the first two."""
     it = stage.iters[at]
-    _check_products(stage)
+    _products(stage)
     kinds = [i.kind for i in stage.iters[-4:]]
-    if kinds != ["spatial", "reduce", "spatial", "reduce"] or at + 1 not in (
-        len(stage.iters) - 3,
-        len(stage.iters) - 2,
-    ):
+    if kinds != ["spatial", "reduce", "spatial", "reduce"] or len(stage.iters) - at not in (3, 4):
         raise ScheduleError(
             f"{it.name} is no loop over rows, or over groups of terms, of a tile of {stage.name}",
             "the innermost loops must be rows, groups, columns, terms",
         )
 
 
-def _check_products(stage: Stage) -> None:
-    body = stage.op.body
-    if not isinstance(body, Reduce) or body.op != "sum" or not products(body.body):
+def _products(stage: Stage) -> tuple[Factors, ...]:
+    pairs = products_of(stage.op)
+    if not pairs:
         raise ScheduleError(f"{stage.name} is no sum of products of narrower factors")
+    return pairs
 
 
 # --- location ---------------------------------------------------------------------------------

@@ -93,11 +93,12 @@ class Annotate:
     `tile`.
 
     `dot` marks the innermost loop of a sum of products: its terms are added up by one instruction
-    of the CPU, whose form of multiply-add has so many (`autotune.target.isa.MultiplyAdd`).
+    of the CPU, the multiply-add of such factors that has so many (`autotune.target.isa`). A sum
+    without a vector loop is one of scalars: its terms are unrolled.
 
     `tile` marks two of the four innermost loops of such a sum: rows (tile), groups of terms (tile),
     columns (vectorize), terms of a group (dot). Together they are one instruction on matrices in
-    registers; where the CPU has none, the loops are expanded.
+    registers. Code for a CPU without the instruction is refused.
     """
 
     stage: str

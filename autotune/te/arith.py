@@ -7,7 +7,7 @@ so differences cancel exactly; intervals bound an index over a box of variables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -70,6 +70,14 @@ class Linear:
 def linear(e: Expr, ranges: Ranges | None = None) -> Linear:
     """Canonical form of an index expression; `ranges` lets min, floordiv, … be resolved."""
     return _linear(e, ranges) if ranges else _everywhere(e)
+
+
+def offset(indices: Sequence[Expr], strides: Sequence[int]) -> Linear:
+    """Elements between the first one of a tensor and the one at `indices`."""
+    total: Expr = idx(0)
+    for i, s in zip(indices, strides, strict=True):
+        total = Binary("add", total, Binary("mul", i, idx(s)))
+    return linear(total)
 
 
 @lru_cache(maxsize=4096)

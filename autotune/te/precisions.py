@@ -6,8 +6,8 @@ s = sum(cast(float32, x[m, k]) * cast(float32, w[k, n]), k), x and w bfloat16  -
 from __future__ import annotations
 
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Reduce, dtype_of
-from autotune.te.products import products
+from autotune.te.expr import dtype_of
+from autotune.te.products import products_of
 
 _PRECISIONS = {"bfloat16": "bf16", "float16": "f16", "uint8": "int8", "int8": "int8"}
 
@@ -23,6 +23,5 @@ def precision_of(dag: ComputeDAG) -> str:
 
 
 def _narrow_factors(op: Compute) -> str:
-    found = products(op.body.body) if isinstance(op.body, Reduce) and op.body.op == "sum" else ()
-    names = {_PRECISIONS.get(dtype_of(e), "") for pair in found for e in pair}
+    names = {_PRECISIONS.get(dtype_of(e), "") for pair in products_of(op) for e in pair}
     return names.pop() if len(names) == 1 else ""

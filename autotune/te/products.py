@@ -8,12 +8,13 @@ A term may be several such products, which then go to one accumulator one after 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from autotune.dtypes import holds
-from autotune.target.isa import MultiplyAdd
-from autotune.te.arith import linear
+from autotune.target.isa import INSTRUCTIONS, MultiplyAdd
+from autotune.te.arith import linear, offset
 from autotune.te.dag import Compute
 from autotune.te.expr import Axis, Binary, Cast, Expr, Load, Reduce, dtype_of, loads, variables
 from autotune.te.strides import dense
@@ -46,15 +47,59 @@ def _products(term: Expr) -> tuple[Factors, ...]:
     return ()
 
 
+def added(value: Expr) -> tuple[Expr, tuple[Factors, ...]]:
+    """`total + products` in its parts; no products where it is no such sum."""
+    match value:
+        case Binary(op="add", a=total, b=term):
+            return total, products(term)
+    return value, ()
+
+
+def exchanged(term: Expr) -> Expr:
+    """A sum of products with the factors of each of them exchanged."""
+    assert isinstance(term, Binary)
+    if term.op == "mul":
+        return Binary("mul", term.b, term.a)
+    return Binary("add", exchanged(term.a), exchanged(term.b))
+
+
 def in_order(form: MultiplyAdd, a: Expr, b: Expr) -> Factors | None:
     """The factors in the order in which `form` takes them; None where it takes no such types.
 
-    What is narrower than an operand of the form is widened in registers.
+    What is narrower than an operand of a form on vectors is widened in registers. Matrices are read
+    as they are: which factor is rows is not for the types to say, so their order stays.
     """
+    if form.unit:
+        return (a, b) if (dtype_of(a), dtype_of(b)) == form.operands else None
     for pair in ((a, b), (b, a)):
         if all(holds(o, dtype_of(e)) for o, e in zip(form.operands, pair, strict=True)):
             return pair
     return None
+
+
+def forms_of(
+    pairs: tuple[Factors, ...], accumulator: str, forms: Iterable[MultiplyAdd] = INSTRUCTIONS
+) -> Iterator[MultiplyAdd]:
+    """The multiply-adds among `forms` that add several such products to an accumulator at once.
+
+    No two of them on vectors, nor two of them on matrices, add up equally many terms: how many an
+    annotated loop has says which one it is.
+    """
+    for form in forms if pairs else ():
+        if form.terms > 1 and form.accumulator == accumulator and in_order(form, *pairs[0]):
+            yield form
+
+
+def dot_form(op: Compute, terms: int) -> MultiplyAdd | None:
+    """The instruction on vectors that adds up `terms` terms of sum `op` at once."""
+    found = forms_of(products_of(op), op.tensor.dtype)
+    return next((f for f in found if f.terms == terms and f.unit is None), None)
+
+
+def products_of(op: Compute) -> tuple[Factors, ...]:
+    """The products of narrow factors that a term of sum `op` adds up; none where it is none."""
+    body = op.body
+    return products(body.body) if isinstance(body, Reduce) and body.op == "sum" else ()
 
 
 def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:
@@ -62,28 +107,15 @@ def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd,
 
     The terms are of one length, and they move a factor or the other.
     """
-    pairs = _products_of(op)
-    if not pairs:
-        return ()
-    last = op.reduce_axes[-1]
-    return tuple(
-        f
-        for f in forms
-        if f.terms > 1
-        and f.unit is None
-        and last.extent % f.terms == 0
-        and dtype_of(op.body) == f.accumulator
-        and in_order(f, *pairs[0])
-    )
+    found = forms_of(_along_last(op), op.tensor.dtype, forms)
+    return tuple(f for f in found if f.unit is None and op.reduce_axes[-1].extent % f.terms == 0)
 
 
-def _products_of(op: Compute) -> tuple[Factors, ...]:
+def _along_last(op: Compute) -> tuple[Factors, ...]:
     """The products of a sum along whose last axis terms can be added up at once."""
-    if not isinstance(op.body, Reduce) or op.body.op != "sum":
-        return ()
-    last = op.reduce_axes[-1]
-    moves = last.limit is None and last.name in variables(op.body.body)
-    return products(op.body.body) if moves else ()
+    pairs = products_of(op)
+    last = op.reduce_axes[-1] if pairs else None
+    return pairs if last and last.limit is None and last.name in variables(op.body) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +141,7 @@ def as_matrices(op: Compute, forms: tuple[MultiplyAdd, ...]) -> Matrices | None:
     A row of `a` is contiguous along k; all rows of it are equally far apart. Factors are not
     widened in between: they are of the very types of the form.
     """
-    pairs = _products_of(op)
+    pairs = _along_last(op)
     if not pairs or len(op.axes) < 2 or op.axes[-1].extent < _LEAST_COLUMNS:
         return None
     for ordered in (pairs, tuple((b, a) for a, b in pairs)):
@@ -117,9 +149,8 @@ def as_matrices(op: Compute, forms: tuple[MultiplyAdd, ...]) -> Matrices | None:
         rows = _rows(op, loaded) if len(loaded) == len(pairs) else None
         if rows is None or not all(_fits(op, *pair) for pair in loaded):
             continue
-        types = tuple(x.tensor.dtype for x in loaded[0])
-        for form in forms:
-            if form.unit and form.operands == types and form.accumulator == op.tensor.dtype:
+        for form in forms_of(loaded, op.tensor.dtype, forms):
+            if form.unit:
                 is_pair = op.reduce_axes[-1].extent == form.terms and len(op.reduce_axes) > 1
                 groups = _groups(op, loaded, form, is_pair)
                 if groups >= _LEAST_GROUPS:
@@ -174,10 +205,5 @@ def _groups(
 
 def _step(load: Load, axis: Axis) -> int | None:
     """Elements between neighbours along `axis` in a dense tensor; None where they vary."""
-    step = 0
-    for i, stride in zip(load.indices, dense(load.tensor.shape), strict=True):
-        form = linear(i)
-        if form.is_opaque_in(axis.name):
-            return None
-        step += stride * form.coefficient(axis.name)
-    return step
+    form = offset(load.indices, dense(load.tensor.shape))
+    return None if form.is_opaque_in(axis.name) else form.coefficient(axis.name)

@@ -1,4 +1,4 @@
-"""Sums of narrow products: the same numbers by dot instructions, by unrolled loops, by NumPy."""
+"""Sums of narrow products: the same numbers by dot instructions and by NumPy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.codegen.compile import assembly
 from autotune.errors import ScheduleError
 from autotune.loopir.lower import lower
 from autotune.schedule.replay import replay
-from autotune.schedule.steps import Annotate, CacheRead, Reorder, Split
+from autotune.schedule.steps import Annotate, CacheRead, Reorder, Split, Steps
 from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
@@ -163,19 +163,30 @@ def test_a_cpu_without_the_instruction_has_no_such_structure() -> None:
         assert not any("dot4" in s.tags for s in generate_sketches(CASES["matmul"], target))
 
 
-def test_a_schedule_of_another_cpu_still_computes() -> None:
-    dag = CASES["few"]
-    steps = (
-        Split("s", "r", (4,)),
-        Split("s", "j", (4,)),
+def dots(lanes: int, terms: int) -> Steps:
+    return (
+        Split("s", "r", (terms,)),
+        Split("s", "j", (lanes,)),
         Reorder("s", ("i", "j.0", "r.0", "j.1", "r.1")),
         Annotate("s", "j.1", "vectorize"),
         Annotate("s", "r.1", "dot"),
     )
-    inputs = random_inputs(dag)
-    program, wanted = lower(dag, steps), evaluate(dag, inputs)
-    for target in (parse_target("haswell"), HOST):
-        assert_computes(program, inputs, wanted, target, (1,))
+
+
+def test_a_cpu_without_the_instruction_refuses_the_schedule() -> None:
+    program = lower(CASES["few"], dots(4, 4))
+    with pytest.raises(ScheduleError, match="vpdpbusd, which the CPU has not"):
+        assembly(program, parse_target("skylake-avx512"))
+    with pytest.raises(ScheduleError, match="16 lanes is wider"):
+        assembly(lower(matmul(9, 40, 32), dots(16, 2)), parse_target("haswell"))
+
+
+def test_loops_that_fit_no_instruction_are_refused_with_the_reason() -> None:
+    with pytest.raises(ScheduleError, match=r"adds up the 3 terms of r\.1") as found:
+        lower(matmul(9, 40, 33), dots(4, 3))
+    assert "4 (vpdpbusd)" in str(found.value.hint)
+    with pytest.raises(ScheduleError, match="vpdpbusd has no vectors of 3 sums"):
+        lower(CASES["few"], dots(3, 4))
 
 
 @pytest.mark.parametrize(

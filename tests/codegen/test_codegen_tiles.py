@@ -1,4 +1,4 @@
-"""Matrix tiles (AMX): the same numbers by emulated registers, by expanded loops, by NumPy."""
+"""Matrix tiles (AMX): the same numbers by emulated registers and by NumPy."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from autotune.codegen.emit import emit_program
 from autotune.codegen.jit import Library
 from autotune.errors import ArtifactError, ScheduleError
 from autotune.loopir.lower import lower
+from autotune.loopir.nodes import with_strides
 from autotune.measure.peak import form_peaks
 from autotune.network.artifact import require_features
 from autotune.schedule.replay import replay
@@ -39,7 +40,7 @@ from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
 from autotune.te.language import dag_of
 from autotune.tuner import dots_of
-from tests.schedule.running import Array, assert_close, assert_computes, run_compiled
+from tests.schedule.running import Array, assert_close, run_compiled
 from tests.targets import AMX
 
 pytestmark = pytest.mark.target
@@ -298,11 +299,10 @@ def test_sums_of_bytes_are_exact_whatever_their_signs(a: str, b: str, target: Ta
     assert_close(run_compiled(lower(dag, steps), inputs, target), evaluate(dag, inputs), 0.0)
 
 
-def test_a_cpu_without_tiles_expands_the_loops() -> None:
-    dag = matmul(8, 16, 16)
-    inputs = random_operands(dag)
-    program = lower(dag, tiled((8, 16), 4, 4, 2), verify=True)
-    assert_computes(program, inputs, evaluate(dag, inputs), HOST, (1,))
+def test_a_cpu_without_tiles_refuses_the_schedule() -> None:
+    program = lower(matmul(8, 16, 16), tiled((8, 16), 4, 4, 2), verify=True)
+    with pytest.raises(ScheduleError, match="tdpbf16ps, which the CPU has not"):
+        assembly(program, WITHOUT)
 
 
 def test_sums_stay_in_registers_over_the_whole_reduction() -> None:
@@ -341,10 +341,40 @@ def test_a_sum_in_parts_is_loaded_again() -> None:
     assert_close(run_compiled(program, inputs, EMULATED), evaluate(dag, inputs), 3e-6)
 
 
-def test_more_accumulators_than_registers_are_memory() -> None:
-    dag = matmul(28, 16, 8)
-    assert tile_instructions(dag, tiled((24, 16), 4, 4, 2))
-    assert not tile_instructions(dag, tiled((28, 16), 4, 4, 2))
+@pytest.mark.parametrize(
+    ("size", "steps", "reason"),
+    [
+        ((28, 16, 8), tiled((28, 16), 4, 4, 2), "7 matrices and two operands are more"),
+        ((32, 16, 64), tiled((32, 16), 32, 16, 2), "a register has 16 rows"),
+        ((16, 16, 64), tiled((16, 16), 16, 16, 2)[:-1], "of such factors where they lie"),
+    ],
+    ids=["too many matrices", "too many rows", "constant in another order"],
+)
+def test_matrices_that_no_register_holds_are_refused_with_the_reason(
+    size: tuple[int, int, int], steps: Steps, reason: str
+) -> None:
+    with pytest.raises(ScheduleError, match=reason):
+        lower(matmul(*size), steps)
+
+
+def test_a_window_that_tears_rows_apart_is_multiplied_in_memory() -> None:
+    """Of an input of four channels, which a network stores as a part of eight."""
+    x = te.placeholder((9, 16, 4), "x", "uint8")
+    w = te.placeholder((4, 4, 16), "w", "int8", constant=True)
+    v, c = te.reduce_axis(4, "v"), te.reduce_axis(4, "c")
+    s = te.compute(
+        (9, 13, 16),
+        lambda i, j, o: te.sum(x[i, j + v, c].astype("int32") * w[v, c, o].astype("int32"), [v, c]),
+        "s",
+    )
+    dag = dag_of(te.compute((9, 13, 16), lambda i, j, o: s[i, j, o] + 1, "y"))
+    (sketch, *_) = (s for s in generate_sketches(dag, AMX) if "matrices" in s.tags)
+    rows = sketch.sample(64, np.random.default_rng(0))
+    rows = rows[analyse(dag, sketch, rows, AMX).valid]
+    program = lower(dag, sketch.bind(rows[0]), verify=True)
+    assert "tdpbusd" in emit_program(program, "", isa=AMX.isa)
+    torn = with_strides(program, {"x": (128, 8, 1)})
+    assert "tdpbusd" not in emit_program(torn, "", isa=AMX.isa)
 
 
 def test_tile_loops_are_the_four_innermost_ones() -> None:

@@ -19,8 +19,7 @@ from autotune.errors import ScheduleError
 from autotune.schedule.replay import replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.search.cost.caches import Caches
-from autotune.search.cost.dots import dot_form, widening, work
-from autotune.search.cost.instructions import lookups, operations
+from autotune.search.cost.instructions import dot_work, lookups, operations, widening
 from autotune.search.cost.nest import (
     Access,
     Array,
@@ -38,6 +37,7 @@ from autotune.target.isa import MultiplyAdd, TileUnit
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Binary, Expr, Load, variables
+from autotune.te.products import dot_form
 from autotune.te.ragged import on_average
 
 
@@ -238,7 +238,7 @@ class _Walk:
     def _work(self) -> float:
         """Instructions for an element and a term, or for the terms of a dot instruction."""
         if self._axes_marked("dot"):
-            return work(self.op, self._dot_form)
+            return dot_work(self.op, self._dot_form)
         return max(1, operations(self.op))
 
     @cached_property
@@ -246,7 +246,7 @@ class _Walk:
         """The instruction of a `dot` loop; of tiles, None."""
         extents = [int(full(e, self.n)[0]) for e in self._axes_marked("dot").values()]
         is_dot = extents and not self.stage.has_tile
-        return dot_form(self.op, extents[0], self.target) if is_dot else None
+        return dot_form(self.op, extents[0]) if is_dot else None
 
     def _widening(self) -> Array:
         """Instructions per expanded body that widen operands of a dot instruction."""

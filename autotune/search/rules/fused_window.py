@@ -137,7 +137,7 @@ def _tile(p: Partial, op: Compute, c: _Chain, v: Variant, target: Target) -> Par
     if window is None:
         out = out.add(CacheWrite(middle, f"{middle}.sum"))
         window = out.state[f"{middle}.sum"].op
-    wider = widened(anchor, v, target)
+    wider = widened(anchor, v)
     if middle in wider:
         out, middle = hold_wider(out, middle, anchor.name, wider[middle])
     out = out.add(ComputeAt(middle, host, block))

@@ -189,7 +189,7 @@ def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) 
     if skips and not all(only_pads(state[n].op) for n in producers):
         return []
     rows = _window_axes(op, anchor)[:-1] if skips else []
-    wider = {} if v.inline_producers else widened(anchor, v, target)
+    wider = {} if v.inline_producers else widened(anchor, v)
     out, op, anchor = interleaved(p, op, anchor, v.interleave)
     if v.matrices is not None and not v.is_packed:
         out, anchor, matrices, name = terms_together(out, anchor, v.matrices, target)

@@ -11,8 +11,8 @@ from autotune.search.rules.interleaving import interleave_tags
 from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.dag import Compute
-from autotune.te.expr import Load, Reduce, dtype_of
-from autotune.te.products import Matrices, dot_forms, in_order, products
+from autotune.te.expr import Load, dtype_of
+from autotune.te.products import Matrices, dot_form, dot_forms, in_order, products_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +80,24 @@ def with_dots(variants: list[Variant], anchor: Compute, target: Target) -> list[
 
 def has_several_products(anchor: Compute) -> bool:
     """Whether a term of a sum is several products."""
-    return isinstance(anchor.body, Reduce) and len(products(anchor.body.body)) > 1
+    return len(products_of(anchor)) > 1
 
 
-def widened(anchor: Compute, v: Variant, target: Target) -> dict[str, str]:
+def widened(anchor: Compute, v: Variant) -> dict[str, str]:
     """What the instruction of `v` takes wider than it is stored, and as what, but for constants.
 
     Held as that it is widened once, not wherever it is multiplied.
     """
-    assert isinstance(anchor.body, Reduce)
-    if v.dot_terms == 1 or v.matrices is not None:
+    form = dot_form(anchor, v.dot_terms) if v.matrices is None else None
+    if form is None:
         return {}
-    found = {}
-    for form in dot_forms(anchor, target.isa.forms):
-        ordered = (in_order(form, *pair) for pair in products(anchor.body.body))
-        for e, dtype in (p for o in ordered if o for p in zip(o, form.operands, strict=True)):
-            if form.terms == v.dot_terms and isinstance(e, Load) and dtype_of(e) != dtype:
-                found[e.tensor.name] = dtype
-    return found
+    ordered = (in_order(form, *pair) for pair in products_of(anchor))
+    return {
+        e.tensor.name: dtype
+        for pair in ordered
+        for e, dtype in zip(pair or (), form.operands, strict=True)
+        if isinstance(e, Load) and dtype_of(e) != dtype
+    }
 
 
 def hold_wider(p: Partial, name: str, reader: str, dtype: str) -> tuple[Partial, str]:

@@ -19,6 +19,10 @@ from autotune.target.isa.x86_tiles import EMULATION as EMULATION
 
 ISAS: tuple[Isa, ...] = (x86.AVX512, x86.AVX2)
 """Widest vectors first."""
+INSTRUCTIONS: tuple[MultiplyAdd, ...] = tuple(
+    {f.name: f for isa in ISAS for f in reversed(isa.forms) if f.terms > 1}.values()
+)
+"""What multiply-adds of several terms there are, one of each name, whatever CPU has them."""
 NAMES: Mapping[str, Isa] = x86.NAMES
 """Instruction set of each CPU that a user can name."""
 FEATURES: Mapping[str, frozenset[str]] = x86.FEATURES

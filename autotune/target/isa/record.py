@@ -77,6 +77,12 @@ class MultiplyAdd:
             return 2 * self.terms * self.unit.rows * self.unit.rows * self.unit.columns
         return 2 * self.terms * vector_bits // self.accumulator_bits
 
+    def register_bits(self, n_lanes: int) -> int:
+        """Bits of the register that `n_lanes` accumulators take: all of it, or a part of the
+        smallest one; 0 where they are no such part."""
+        bits, smallest = n_lanes * self.accumulator_bits, min(self.intrinsics, default=0)
+        return 0 if smallest % bits and bits < smallest else max(bits, smallest)
+
 
 @brief
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,10 @@ class Isa:
     byte_pairs: Mapping[int, str] = field(default_factory=dict)
     estimate_lanes: tuple[int, ...] = ()
     avoided: tuple[str, ...] = ()
+
+    def form(self, name: str) -> MultiplyAdd | None:
+        """The multiply-add called `name`; None where it has none."""
+        return next((f for f in self.forms if f.name == name), None)
 
     @property
     def narrows_to_bfloat16(self) -> bool:
