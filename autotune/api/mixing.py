@@ -28,9 +28,7 @@ from autotune.graph.network import Call, Network, chosen
 from autotune.network.variants import tasks_of, unified
 from autotune.records import MeasureRecord
 from autotune.target import Target
-from autotune.te.dag import Compute
-from autotune.te.precisions import precision_of
-from autotune.te.products import as_matrices, dot_forms
+from autotune.te.products import instructions_of, precision_of
 from autotune.wording import arguments
 
 NOT_MIXED = "precision auto: float32, because parts of the model run in ONNX Runtime"
@@ -115,16 +113,13 @@ def _unfit(networks: Iterable[Network], target: Target) -> frozenset[str]:
     """Products whose reduction no narrow form of the target fits, where it has one at all."""
     calls = [(n.tasks[c.task], c) for n in networks for c in n.calls]
     products = [(dag, call) for dag, call in calls if precision_of(dag) in ("bf16", "f16")]
-    fits = [any(_fits(op, target) for op in dag.computes) for dag, _ in products]
+    fits = [
+        any(instructions_of(op, target.isa.forms) for op in dag.computes) for dag, _ in products
+    ]
     if not any(fits):
         return frozenset()
     unfit = (call for (_, call), fit in zip(products, fits, strict=True) if not fit)
     return frozenset(name for call in unfit for name in call.narrowable)
-
-
-def _fits(op: Compute, target: Target) -> bool:
-    forms = target.isa.forms
-    return bool(dot_forms(op, forms)) or as_matrices(op, forms) is not None
 
 
 @dataclass(frozen=True, slots=True)

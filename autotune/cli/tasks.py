@@ -242,7 +242,7 @@ def _tasks_json(
 def _task_json(
     network: Network, key: str, with_dag: bool, ids: Mapping[str, int]
 ) -> dict[str, Any]:
-    from autotune.te.precisions import precision_of
+    from autotune.te.products import precision_of
 
     dag = network.tasks[key]
     data = {

@@ -144,13 +144,9 @@ class Tiles:
 
     def __init__(self, kernel: Kernel, emitter: Emitter, isa: Isa) -> None:
         self._emitter = emitter
-        found = (s for s in statements(kernel.body) if isinstance(s, Alloc))
-        plans = {
-            id(s): _plan_of(s, emitter.at.buffers, isa)
-            for s in found
-            if s.buffer.role == "registers"
-        }
-        self._plans = {n: plan for n, plan in plans.items() if plan is not None}
+        found = [s for s in statements(kernel.body) if isinstance(s, Alloc)]
+        plans = ((s, _plan_of(s, emitter.at.buffers, isa)) for s in found)
+        self._plans = {id(s): plan for s, plan in plans if plan is not None}
         """By the identity of the statement that allocates the buffer."""
         units = [p.unit for p in self._plans.values()]
         self._code = TileCode(emitter.b, units[0]) if units else None
@@ -250,15 +246,21 @@ class Tiles:
 
 
 def _plan_of(alloc: Alloc, buffers: Mapping[str, Buffer], isa: Isa) -> Plan | None:
-    """The plan for a buffer in registers. Raises ScheduleError where the CPU has none.
+    """The plan for a buffer in registers, None for others. Raises ScheduleError without a unit.
 
-    None where one of `buffers` is a window of such strides that rows of operands are torn apart:
-    then sums are in memory. Tensors as a whole, for which schedules are made, never do that.
+    None also where one of `buffers` is a window of such strides that rows of operands are torn
+    apart: then sums are in memory. Tensors as a whole, for which schedules are made, never do that.
     """
+    if alloc.buffer.role != "registers":
+        return None
     name, inside = alloc.buffer.name, statements(alloc.body)
     products = (s for s in inside if isinstance(s, Instruction) and s.is_product)
     stmt = next(s for s in products if s.store.tensor.name == name)
-    if any(_is_torn(a, stmt, buffers) for a, _ in added(stmt.store.value)[1]):
+    _, groups, _, terms = stmt.loops
+    rows_of = (a for a, _ in added(stmt.store.value)[1] if isinstance(a, Load))
+    read = ((a, buffers[a.tensor.name]) for a in rows_of if a.tensor.name in buffers)
+    steps = (offset(a.indices, b.strides).coefficient(groups.var) for a, b in read)
+    if any(step != terms.extent for step in steps):
         return None
     form = form_of(stmt, isa)
     assert form.unit is not None
@@ -266,16 +268,7 @@ def _plan_of(alloc: Alloc, buffers: Mapping[str, Buffer], isa: Isa) -> Plan | No
     n_sums = prod(outer)
     n_left = form.unit.n_registers - n_sums
     n_a = _share(n_left, stmt, loop_extents(alloc.body))
-    return Plan(form, rows, columns, stmt.loops[1].extent, n_sums, n_a, n_left - n_a)
-
-
-def _is_torn(a: Expr, stmt: Instruction, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether groups of terms do not follow one another in a factor."""
-    _, groups, _, terms = stmt.loops
-    if not isinstance(a, Load) or a.tensor.name not in buffers:
-        return False
-    step = offset(a.indices, buffers[a.tensor.name].strides).coefficient(groups.var)
-    return step != terms.extent
+    return Plan(form, rows, columns, groups.extent, n_sums, n_a, n_left - n_a)
 
 
 def _share(n_left: int, stmt: Instruction, extents: Mapping[str, int]) -> int:
@@ -284,18 +277,17 @@ def _share(n_left: int, stmt: Instruction, extents: Mapping[str, int]) -> int:
     own = {name: n for name, n in extents.items() if name in used}
     points = [dict(zip(own, at, strict=True)) for at in product(*map(range, own.values()))]
     _, factors = added(stmt.store.value)
-    orders = [[_matrix(f[k], at) for at in points for f in factors] for k in (0, 1)]
+
+    def matrix(operand: Expr, at: Mapping[str, int]) -> object:
+        names = variables(operand)
+        return operand, tuple(n for name, n in at.items() if name in names)
+
+    orders = [[matrix(f[k], at) for at in points for f in factors] for k in (0, 1)]
 
     def n_loads(n_a: int) -> int:
         return _n_loads(orders[0], n_a) + _n_loads(orders[1], n_left - n_a)
 
     return min(range(1, n_left), key=n_loads)
-
-
-def _matrix(operand: Expr, at: Mapping[str, int]) -> object:
-    """What tells an operand at a point of the unrolled loops from others."""
-    names = variables(operand)
-    return operand, tuple(n for name, n in at.items() if name in names)
 
 
 def _n_loads(order: Sequence[object], n_registers: int) -> int:

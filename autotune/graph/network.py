@@ -40,7 +40,7 @@ from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Definitions, Subgraph, undefined
 from autotune.te.dag import ComputeDAG
-from autotune.te.precisions import precision_of
+from autotune.te.products import precision_of
 from autotune.te.strides import dense
 
 A = TypeVar("A")

@@ -38,43 +38,27 @@ from autotune.loopir.nodes import (
     nested,
 )
 from autotune.loopir.visitor import statements
-from autotune.target.isa import MultiplyAdd, TileUnit
+from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import offset
 from autotune.te.expr import Binary, Const, Expr, Load, loads
 from autotune.te.products import added, exchanged, forms_of, in_order
 
-_LEAST_OPERANDS = 2
-"""Registers beside those of sums that a product of matrices takes."""
-_MOVED, _MULTIPLIED = ("tile", "vectorize"), ("tile", "tile", "vectorize", "dot")
-
 
 def select_instructions(program: Program, _: Lowering) -> Program:
     """Raises ScheduleError where annotated loops are no instruction."""
-    buffers = {b.name: b for b in program.buffers}
-    kernels = (
-        replace(k, body=_selected(k.body, _Place(buffers, _sums(k.body)))) for k in program.kernels
-    )
+    at = _Place({b.name: b for b in program.buffers})
+    kernels = (replace(k, body=_selected(k.body, at)) for k in program.kernels)
     return replace(program, kernels=tuple(kernels))
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is known where a statement stands.
-
-    `sums`: the local buffers that products of matrices are added to; `lanes`: of the vector loop
-    around; `held`: the buffer around that is in registers.
-    """
+    """What is known where a statement stands: the `lanes` of the vector loop around it, and the
+    name of the buffer around it that is in registers."""
 
     buffers: Mapping[str, Buffer]
-    sums: frozenset[str]
     lanes: int = 1
-    held: str = ""
-
-
-def _sums(body: Body) -> frozenset[str]:
-    nests = (nested((s,)) for s in statements(body) if isinstance(s, For) and s.kind == "tile")
-    found = (x for loops in nests if loops[-1].kind == "dot" for x in loops[-1].body)
-    return frozenset(x.tensor.name for x in found if isinstance(x, Store))
+    registers: str = ""
 
 
 def _selected(body: Body, at: _Place) -> Body:
@@ -86,7 +70,7 @@ def _statement(stmt: Stmt, at: _Place) -> Stmt:
         case For(kind="dot"):
             return _dot(stmt, at.lanes)
         case For(kind="tile"):
-            return _matrix(stmt, at)
+            return _matrix(nested((stmt,)), at)
         case For(extent=extent, kind=kind, body=body):
             inside = replace(at, lanes=extent) if kind == "vectorize" else at
             return replace(stmt, body=_selected(body, inside))
@@ -94,34 +78,24 @@ def _statement(stmt: Stmt, at: _Place) -> Stmt:
             return If(cond, _selected(then, at), _selected(orelse, at))
         case Alloc(buffer=buffer, body=body):
             at = replace(at, buffers={**at.buffers, buffer.name: buffer})
-            if buffer.name in at.sums:
-                return _in_registers(stmt, at)
-            return Alloc(buffer, _selected(body, at))
+            if buffer.role != "registers":
+                return Alloc(buffer, _selected(body, at))
+            body = _selected(body, replace(at, registers=buffer.name))
+            made = (s for s in statements(body) if isinstance(s, Instruction) and s.is_product)
+            own = {s.loops[1].extent for s in made if s.store.tensor.name == buffer.name}
+            if at.registers or len(own) != 1:
+                _refuse(buffer.name, "it does not have all registers, for products of one shape")
+            return Alloc(buffer, body)
         case _:
             return stmt
-
-
-def _in_registers(alloc: Alloc, at: _Place) -> Alloc:
-    """The buffer of sums of products of matrices, of one instruction and one shape."""
-    name = alloc.buffer.name
-    if at.held:
-        _refuse(name, f"the registers around it hold {at.held}")
-    body = _selected(alloc.body, replace(at, held=name))
-    made = (s for s in statements(body) if isinstance(s, Instruction) and s.is_product)
-    if len({s.loops[1].extent for s in made if s.store.tensor.name == name}) > 1:
-        _refuse(name, "its products differ in their terms")
-    return Alloc(replace(alloc.buffer, role="registers"), body)
 
 
 def _refuse(name: str, reason: str) -> NoReturn:
     raise ScheduleError(f"no instruction adds up {name}: {reason}")
 
 
-# --- on vectors -------------------------------------------------------------------------------
-
-
 def _dot(loop: For, lanes: int) -> Stmt:
-    """A loop over the terms of one multiply-add."""
+    """A loop over the terms of one multiply-add of vectors."""
     (store,) = loop.body
     assert isinstance(store, Store)
     _, pairs = added(store.value)
@@ -142,41 +116,27 @@ def _instruction(
     """The nested loops by `form`, the factors in the order of its operands."""
     if is_exchanged:
         assert isinstance(store.value, Binary)
-        value = Binary("add", store.value.a, exchanged(store.value.b))
-        store = replace(store, value=value)
+        store = replace(store, value=Binary("add", store.value.a, exchanged(store.value.b)))
     body: Body = (store,)
     for loop in reversed(loops):
         body = (replace(loop, body=body),)
     return Instruction(form.name, body)
 
 
-# --- on matrices ------------------------------------------------------------------------------
-
-
-def _matrix(nest: For, at: _Place) -> Instruction:
-    """A nest over a matrix of the sums in registers."""
-    loops = nested((nest,))
-    kinds = tuple(loop.kind for loop in loops)
-    match loops[-1].body:
-        case (Store() as store,) if kinds == _MULTIPLIED:
+def _matrix(loops: tuple[For, ...], at: _Place) -> Instruction:
+    """Loops over a matrix of sums in registers: a product, or the sums cleared, loaded, stored."""
+    match [loop.kind for loop in loops], loops[-1].body:
+        case ["tile", "tile", "vectorize", "dot"], (Store() as store,):
             return _product(loops, store, at)
-        case (Store() as store,) if kinds == _MOVED:
-            return Instruction(_moved(loops, store, at), (nest,))
-    _refuse(at.held or nest.var, "rows, groups, columns and terms are not alone in one another")
-
-
-def _moved(loops: tuple[For, ...], store: Store, at: _Place) -> str:
-    """How a matrix is cleared, loaded or stored."""
-    rows, lanes = loops
-    match store.value:
-        case Const(value=0):
-            return "clear"
-        case Load() as value if value.tensor.dtype == store.tensor.dtype:
-            is_loaded = store.tensor.name == at.held
-            other = value if is_loaded else Load(store.tensor, store.indices)
-            if _moves(other, at, rows, {lanes.var: 1}):
-                return "load" if is_loaded else "store"
-    _refuse(at.held, "it is not loaded and stored in rows")
+        case ["tile", "vectorize"], (Store(value=Const(value=0)),):
+            return Instruction("clear", loops[:1])
+        case ["tile", "vectorize"], (Store(tensor=to, indices=where, value=Load() as value),):
+            is_loaded = to.name == at.registers
+            other = value if is_loaded else Load(to, where)
+            if to.dtype == value.tensor.dtype and _moves(other, at, loops[0], {loops[1].var: 1}):
+                return Instruction("load" if is_loaded else "store", loops[:1])
+            _refuse(at.registers, "it is not loaded and stored in rows")
+    _refuse(at.registers, "rows, groups, columns and terms are not alone in one another")
 
 
 def _product(loops: tuple[For, ...], store: Store, at: _Place) -> Instruction:
@@ -184,27 +144,27 @@ def _product(loops: tuple[For, ...], store: Store, at: _Place) -> Instruction:
     rows, groups, lanes, terms = loops
     (_, pairs), n = added(store.value), terms.extent
     for ordered in (pairs, tuple((b, a) for a, b in pairs)):
-        for form in forms_of(ordered, store.tensor.dtype):
-            if form.unit is None or form.terms != n:
-                continue
-            if all(
-                _moves(a, at, rows, {groups.var: n, terms.var: 1, lanes.var: 0})
-                and _moves(b, at, groups, {lanes.var: n, terms.var: 1, rows.var: 0})
-                for a, b in ordered
-            ):
-                sums = at.buffers[at.held].tensor.shape
-                _require_room(at.held, sums, groups.extent, form.unit)
+        fits = all(
+            _moves(a, at, rows, {groups.var: n, terms.var: 1, lanes.var: 0})
+            and _moves(b, at, groups, {lanes.var: n, terms.var: 1, rows.var: 0})
+            for a, b in ordered
+        )
+        for form in forms_of(ordered, store.tensor.dtype) if fits else ():
+            if form.unit and form.terms == n:
+                _require_room(at.buffers[at.registers], groups.extent, form)
                 return _instruction(form, loops, store, ordered != pairs)
-    _refuse(at.held, f"none takes rows of {n} terms of such factors where they lie")
+    _refuse(at.registers, f"none takes rows of {n} terms of such factors where they lie")
 
 
-def _require_room(name: str, sums: tuple[int, ...], groups: int, unit: TileUnit) -> None:
+def _require_room(sums: Buffer, groups: int, form: MultiplyAdd) -> None:
     """Refuse more matrices, or larger ones, than registers hold."""
-    *outer, rows, columns = sums
-    if max(rows, groups) > unit.rows or columns > unit.columns:
-        _refuse(name, f"a register has {unit.rows} rows and {unit.columns} columns")
-    if prod(outer) + _LEAST_OPERANDS > unit.n_registers:
-        _refuse(name, f"{prod(outer)} matrices and two operands are more than there are registers")
+    assert form.unit is not None
+    *outer, rows, columns = sums.tensor.shape
+    if max(rows, groups) > form.unit.rows or columns > form.unit.columns:
+        _refuse(sums.name, f"a register has {form.unit.rows} rows of {form.unit.columns} sums")
+    if prod(outer) > form.unit.most_sums:
+        more = f"{prod(outer)} matrices and two operands are more than there are registers"
+        _refuse(sums.name, more)
 
 
 def _moves(e: Expr, at: _Place, row: For, strides: Mapping[str, int]) -> bool:

@@ -206,7 +206,8 @@ class _Nest:
             return (*init, *update)
         final = self._tile(inst, depth, ranges, _Leaf(parts.finish))
         acc, _ = where(inst, ranges)
-        return (Alloc(Buffer(acc, "local", dense(acc.shape)), (*init, *update, *final)),)
+        role = "registers" if stage.has_tile else "local"
+        return (Alloc(Buffer(acc, role, dense(acc.shape)), (*init, *update, *final)),)
 
     # --- scattered reductions -----------------------------------------------------------------
 

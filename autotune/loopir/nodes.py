@@ -33,7 +33,7 @@ class Buffer:
 
     `role`: `input`, `output`, `constant` (packed weights), `workspace` (shared between the kernels
     of one program), `local` (private to one iteration of the parallel range) or `registers` (local,
-    used by instructions alone). `strides` are in elements, outermost first.
+    of matrices). `strides` are in elements, outermost first.
     """
 
     tensor: Tensor

@@ -4,7 +4,6 @@
 
 - every variable is bound, and by one loop at a time; every tensor is a buffer in scope, with the
   shape and dtype of the buffer, and only workspaces, outputs and local buffers are stored to;
-  instructions alone use registers;
 - extents are at least 1; a vector loop holds stores and unrolled loops alone, and each of its
   stores goes to another element in every lane;
 - every store and load is inside its buffer: by intervals, else by looking at every point of the
@@ -111,7 +110,6 @@ class _Scope:
     conditions: tuple[Expr, ...]
     lets: tuple[tuple[str, Expr], ...]
     lanes: str = ""
-    is_instruction: bool = False
 
     def bind(self, var: str, limits: tuple[int, int]) -> _Scope:
         """A scope in which `var` has a value between `limits`."""
@@ -163,7 +161,7 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
         case Instruction(body=body):
             if stmt.is_product and not added(stmt.store.value)[1]:
                 raise MalformedProgram(f"{stmt.operation} adds no products up")
-            _body(body, replace(scope, is_instruction=True))
+            _body(body, scope)
         case _:
             assert_never(stmt)
 
@@ -219,8 +217,6 @@ def _access(tensor: Tensor, indices: tuple[Expr, ...], scope: _Scope) -> None:
     buffer = scope.buffers.get(tensor.name)
     if buffer is None:
         raise MalformedProgram(f"{tensor.name} is not in scope")
-    if buffer.role == "registers" and not scope.is_instruction:
-        raise MalformedProgram(f"{tensor.name} is in registers of an instruction")
     if buffer.tensor != tensor or len(indices) != len(tensor.shape):
         raise MalformedProgram(f"{tensor.name} does not have the shape or dtype of its buffer")
     for index, extent in zip(indices, tensor.shape, strict=True):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from autotune.dtypes import holds
-from autotune.target.isa import INSTRUCTIONS, MultiplyAdd
+from autotune.target.isa import INSTRUCTIONS, MultiplyAdd, TileUnit
 from autotune.te.arith import linear, offset
-from autotune.te.dag import Compute
+from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Binary, Cast, Expr, Load, Reduce, dtype_of, loads, variables
 from autotune.te.strides import dense
 
@@ -111,6 +111,12 @@ def dot_forms(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd,
     return tuple(f for f in found if f.unit is None and op.reduce_axes[-1].extent % f.terms == 0)
 
 
+def instructions_of(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:
+    """The forms, on vectors and on matrices, that add up several terms of `op` at once."""
+    matrices = as_matrices(op, forms)
+    return (*dot_forms(op, forms), *([matrices.form] if matrices else []))
+
+
 def _along_last(op: Compute) -> tuple[Factors, ...]:
     """The products of a sum along whose last axis terms can be added up at once."""
     pairs = products_of(op)
@@ -133,6 +139,12 @@ class Matrices:
     rows: int
     groups: int
     is_pair: bool = False
+
+    @property
+    def unit(self) -> TileUnit:
+        """The registers."""
+        assert self.form.unit is not None
+        return self.form.unit
 
 
 def as_matrices(op: Compute, forms: tuple[MultiplyAdd, ...]) -> Matrices | None:
@@ -207,3 +219,21 @@ def _step(load: Load, axis: Axis) -> int | None:
     """Elements between neighbours along `axis` in a dense tensor; None where they vary."""
     form = offset(load.indices, dense(load.tensor.shape))
     return None if form.is_opaque_in(axis.name) else form.coefficient(axis.name)
+
+
+_PRECISIONS = {"bfloat16": "bf16", "float16": "f16", "uint8": "int8", "int8": "int8"}
+
+
+def precision_of(dag: ComputeDAG) -> str:
+    """What products are made of, for people: "f32", "bf16", "f16" or "int8".
+
+    The first narrow one where several sums differ; "f32" where a factor is wide or nothing is
+    multiplied.
+    """
+    found = (_narrow_factors(op) for op in dag.computes)
+    return next((name for name in found if name), "f32")
+
+
+def _narrow_factors(op: Compute) -> str:
+    names = {_PRECISIONS.get(dtype_of(e), "") for pair in products_of(op) for e in pair}
+    return names.pop() if len(names) == 1 else ""

@@ -23,7 +23,7 @@ from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import bounds
 from autotune.te.dag import Compute, ComputeDAG, Placeholder, flops
 from autotune.te.expr import Expr, Load, variables, walk
-from autotune.te.products import as_matrices, dot_forms
+from autotune.te.products import instructions_of
 
 _WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144
 
@@ -52,7 +52,7 @@ def arithmetic_s(
     rates = dict(dots)
 
     def rate(op: Compute) -> float:
-        found = [flops_per_s, *(rates[f] for f in _forms_of(op, tuple(rates)))]
+        found = [flops_per_s, *(rates[f] for f in instructions_of(op, tuple(rates)))]
         if is_narrowed and product(dag, op.name):
             found += [per_s / N_PRODUCTS for f, per_s in dots if is_narrow(f)]
         return max(found)
@@ -66,15 +66,9 @@ def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ..
     found: dict[MultiplyAdd, None] = {}
     for dag in dags:
         for op in dag.computes:
-            found |= dict.fromkeys(_forms_of(op, target.isa.forms))
+            found |= dict.fromkeys(instructions_of(op, target.isa.forms))
             found |= dict.fromkeys(narrow if narrow and product(dag, op.name) else ())
     return tuple(found)
-
-
-def _forms_of(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[MultiplyAdd, ...]:
-    """The forms, on vectors and on matrices, that add up several terms of `op` at once."""
-    matrices = as_matrices(op, forms)
-    return (*dot_forms(op, forms), *([matrices.form] if matrices else []))
 
 
 def saving(sketches: Iterable[Sketch]) -> float:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from autotune.result import MeasureResult
-from autotune.te.precisions import precision_of
+from autotune.te.products import precision_of
 from autotune.tuner.budget import TaskStop
 from autotune.tuner.task import TuningTask
 

@@ -24,7 +24,7 @@ from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_to_json
 from autotune.search.defaults import default_candidate
 from autotune.target import host_target
-from autotune.te.precisions import precision_of
+from autotune.te.products import precision_of
 from tests.graph.onnx_models import execute, model, node, onnxruntime_outputs, save
 from tests.graph.text_models import text_transformer
 from tests.network.test_network_accuracy import cancelling

@@ -345,7 +345,7 @@ def test_a_sum_in_parts_is_loaded_again() -> None:
     ("size", "steps", "reason"),
     [
         ((28, 16, 8), tiled((28, 16), 4, 4, 2), "7 matrices and two operands are more"),
-        ((32, 16, 64), tiled((32, 16), 32, 16, 2), "a register has 16 rows"),
+        ((32, 16, 64), tiled((32, 16), 32, 16, 2), "a register has 16 rows of 16 sums"),
         ((16, 16, 64), tiled((16, 16), 16, 16, 2)[:-1], "of such factors where they lie"),
     ],
     ids=["too many matrices", "too many rows", "constant in another order"],

@@ -19,7 +19,7 @@ from autotune.errors import ScheduleError
 from autotune.schedule.replay import replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.search.cost.caches import Caches
-from autotune.search.cost.instructions import dot_work, lookups, operations, widening
+from autotune.search.cost.instructions import ADDED, lookups, operations, widening
 from autotune.search.cost.nest import (
     Access,
     Array,
@@ -37,7 +37,7 @@ from autotune.target.isa import MultiplyAdd, TileUnit
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Binary, Expr, Load, variables
-from autotune.te.products import dot_form
+from autotune.te.products import dot_form, products_of
 from autotune.te.ragged import on_average
 
 
@@ -139,7 +139,7 @@ def _valid(
     local = np.zeros(n)
     for s in statements:
         if s.unit is not None:
-            ok &= s.accumulators + 2 <= s.unit.n_registers
+            ok &= s.accumulators <= s.unit.most_sums
         elif s.reduces:
             ok &= s.accumulators + s.operands <= target.n_registers
         usual = MAX_EXPANDED if s.reduces else MAX_EXPANDED_POINTWISE
@@ -238,7 +238,8 @@ class _Walk:
     def _work(self) -> float:
         """Instructions for an element and a term, or for the terms of a dot instruction."""
         if self._axes_marked("dot"):
-            return dot_work(self.op, self._dot_form)
+            form = self._dot_form
+            return len(products_of(self.op)) * (1 if form is None or form.accumulates else ADDED)
         return max(1, operations(self.op))
 
     @cached_property

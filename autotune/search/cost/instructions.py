@@ -27,7 +27,6 @@ from autotune.te.expr import (
 )
 from autotune.te.integers import INTEGER_OPS
 from autotune.te.intrinsics import INTRINSICS
-from autotune.te.products import products_of
 
 _LOOKUPS = {"uint8": 4, "int32": 2}
 """Instructions that look up bytes in a table of all bytes, by 4 bits in one of 16 floats."""
@@ -37,7 +36,7 @@ _EXTREMUM = 3
 """Instructions of a minimum or maximum whose operands may both be NaN."""
 _BINARIES = {"div": 8, "pow": 130, "fmod": 160}
 """Cost of operations in additions, by how long they occupy the ports."""
-_ADDED = 1.5
+ADDED = 1.5
 """Instructions of a multiply-add whose sum is an instruction of its own: additions have more ports
 than products have."""
 _WIDENED, _WIDENED_SPLAT = 1, 2
@@ -66,12 +65,6 @@ def lookups(op: Compute) -> tuple[tuple[int, frozenset[str]], ...]:
     operands = dict.fromkeys(e for x in distinct(body) for e in _byte_operands(x))
     found += [(_work(e, set()), e) for e in operands]
     return tuple((cost, variables(e)) for cost, e in found if cost)
-
-
-def dot_work(op: Compute, form: MultiplyAdd | None) -> float:
-    """Instructions for the terms of one dot instruction of `op`."""
-    n = len(products_of(op))
-    return n if form is None or form.accumulates else n * _ADDED
 
 
 def widening(form: MultiplyAdd | None, dtype: str, uses_lanes: bool) -> int:

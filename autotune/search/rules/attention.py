@@ -43,7 +43,6 @@ from autotune.search.partial import (
     split_into_vectors,
     tile_domain,
 )
-from autotune.search.rules.matrices import matrix_domain, most_sums, terms_together
 from autotune.search.rules.rows import place_row_stage
 from autotune.search.rules.tiling import (
     Loops,
@@ -52,7 +51,7 @@ from autotune.search.rules.tiling import (
     prefetch_next_tile,
     root_and_anchor,
 )
-from autotune.search.rules.variants import Variant
+from autotune.search.rules.variants import Variant, matrix_domain, terms_together
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import RowChain, row_chain
@@ -137,7 +136,7 @@ def _tile_registers(
     panel, lanes = Hole(f"{prefix}panel"), Hole(f"{prefix}lanes")
     m, panels = v.matrices, panel_domain(extent, target)
     if m:
-        panels = panels[: most_sums(m)]
+        panels = panels[: m.unit.most_sums]
     out = p.hole(panel.name, panels, Role.VECTORS)
     out = out.hole(lanes.name, lanes_domain(extent, target), Role.LANES)
     levels: list[list[str]] = []

@@ -16,8 +16,7 @@ With several blocks of channels the window is computed for each of them: the sea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autotune.schedule.state import State
 from autotune.schedule.steps import (
@@ -44,13 +43,12 @@ from autotune.search.rules.tiling import (
     root_and_anchor,
     tile_consumer,
 )
-from autotune.search.rules.variants import Variant, hold_wider, widened, with_dots
+from autotune.search.rules.variants import Variant, hold_wider, widened, with_dots, with_matrices
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import only_producer
 from autotune.te.dag import Compute
 from autotune.te.expr import Var
-from autotune.te.products import Matrices, as_matrices
 from autotune.te.windows import is_window
 
 WINDOW_TILES = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -88,20 +86,15 @@ def tile_window_and_reduction(p: Partial, name: str, target: Target) -> list[Par
     ]
     plain = [v for v in variants if v.interleave == 1]
     variants = with_dots(variants, chain.anchor, target)
-    m = as_matrices(chain.anchor, target.isa.forms)
-    constants = constants_of(state, chain.anchor)
-    if m is not None and m.rows == _row_axis(found[0]) and _reads_constants(m, constants):
-        variants += [replace(v, dot_terms=m.form.terms, matrices=m) for v in plain]
+    constants, rows = constants_of(state, chain.anchor), _row_axis(found[0])
+    matrices = with_matrices(plain, chain.anchor, target, constants)
+    variants += [v for v in matrices if v.is_packed and v.matrices and v.matrices.rows == rows]
     return [_tile(p, found[0], chain, v, target) for v in variants]
 
 
 def _row_axis(op: Compute) -> int:
     """The position of the axis along which register tiles are wide: the last of several pixels."""
     return max((n for n, a in enumerate(op.axes[:-1]) if a.extent > 1), default=0)
-
-
-def _reads_constants(m: Matrices, constants: Sequence[str]) -> bool:
-    return all(b.tensor.name in constants for _, b in m.factors)
 
 
 def _chain(state: State, anchor: Compute) -> _Chain | None:

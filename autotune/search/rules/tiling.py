@@ -47,21 +47,23 @@ from autotune.search.partial import (
     unroll_last,
 )
 from autotune.search.rules.interleaving import interleaved, interleaving
-from autotune.search.rules.matrices import matrix_domain, most_sums, row_domain, terms_together
 from autotune.search.rules.rows import only_terms_are_contiguous
 from autotune.search.rules.variants import (
     Variant,
-    has_several_products,
     hold_wider,
+    matrix_domain,
+    row_domain,
+    terms_together,
     widened,
     with_dots,
+    with_matrices,
 )
 from autotune.search.space import Role
 from autotune.target import Target
 from autotune.te.chains import matches
 from autotune.te.dag import Compute, Placeholder
 from autotune.te.expr import Axis, variables
-from autotune.te.products import as_matrices
+from autotune.te.products import products_of
 from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
 
 
@@ -145,35 +147,19 @@ def _with_forms(
 
     Several products in place of one are there for such forms alone.
     """
-    several = has_several_products(anchor)
+    several = len(products_of(anchor)) > 1
     found = with_dots(variants, anchor, target)
     plain = [v for v in variants if v.interleave == 1 and not v.unroll_window]
-    matrices = _with_matrices(plain, anchor, target, constants)
+    # matrices are read as the unit wants them: padding is not chosen in between
+    plain = [v for v in plain if not v.inline_producers]
+    matrices = [
+        v
+        for v in with_matrices(plain, anchor, target, constants)
+        if v.is_packed or not (v.copy_inputs or v.copy_panels or v.producers_per_k)
+    ]
     found = matrices if several and matrices else found + matrices
     # what decides on several products is outside
     return [v for v in found if not several or not v.producers_per_k]
-
-
-def _with_matrices(
-    variants: list[Variant], anchor: Compute, target: Target, constants: Container[str]
-) -> list[Variant]:
-    """The variants whose register tiles are of matrices, where the reduction is such a product.
-
-    Matrices are read as the unit wants them: padding is not chosen in between; a second factor that
-    is no constant, which would be packed so, is copied for each block.
-    """
-    tiles = as_matrices(anchor, target.isa.forms)
-    if tiles is None:
-        return []
-    is_packed = all(b.tensor.name in constants for _, b in tiles.factors)
-    kept = [v for v in variants if not v.inline_producers]
-    if not is_packed:
-        one = len(tiles.factors) == 1
-        kept = [
-            v for v in kept if one and not (v.copy_inputs or v.copy_panels or v.producers_per_k)
-        ]
-    terms = tiles.form.terms
-    return [replace(v, dot_terms=terms, matrices=tiles, is_packed=is_packed) for v in kept]
 
 
 def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) -> list[Partial]:
@@ -296,7 +282,7 @@ def tile_consumer(
             sizes = matrix_domain(a.extent, v.matrices, a == op.axes[v.matrices.rows])
         out = out.hole(tile, sizes, Role.TILE).hole(many, count_domain(a.extent), Role.TILES)
         out = out.add(Split(op.name, a.name, (Hole(many), Hole(tile)), "split"))
-    most = most_sums(v.matrices) if v.matrices else MAX_VECTORS
+    most = v.matrices.unit.most_sums if v.matrices else MAX_VECTORS
     out = channel_holes(out, channel, target, most)
     out, (block, panel, vector, lane) = split_channel(out, op, channel)
     pixel_blocks = [f"{a.name}.0" for a in pixels]

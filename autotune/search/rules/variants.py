@@ -1,18 +1,26 @@
-"""⑥ The structural choices of multi-level tiling, and the forms of multiply-add among them."""
+"""⑥ The structural choices of multi-level tiling, and the forms of multiply-add among them.
+
+Eight registers of a unit (AMX) hold up to six matrices of 16 × 16 sums and two operands: register
+tiles of 2 × 2, 1 × 4, 2 × 3, …
+"""
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from autotune.dtypes import is_float
-from autotune.schedule.steps import CacheRead, ComputeInline
+from autotune.schedule.steps import CacheRead, CacheTerms, ComputeInline
 from autotune.search.partial import Partial
 from autotune.search.rules.interleaving import interleave_tags
 from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.dag import Compute
 from autotune.te.expr import Load, dtype_of
-from autotune.te.products import Matrices, dot_form, dot_forms, in_order, products_of
+from autotune.te.products import Matrices, as_matrices, dot_form, dot_forms, in_order, products_of
+
+_LEAST_ROWS = 4
+"""Rows of a matrix, where there are as many: an instruction takes as long as it has rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +33,7 @@ class Variant:
     `copy_inputs`: what the reduction reads is copied for each block; `copy_panels`: only what
     varies along the channels, so that the rows of a panel are neighbours.
     `interleave`: partial results of a channel in neighbouring lanes. `dot_terms`: terms that one
-    multiply-add adds up. `matrices`: the register tile is of matrices in registers (`matrices`).
+    multiply-add adds up. `matrices`: the register tile is of matrices in registers.
     `is_packed`: constants alone are second factors; else a copy for each block has their order.
     """
 
@@ -74,13 +82,25 @@ def with_dots(variants: list[Variant], anchor: Compute, target: Target) -> list[
     forms = (max(integers, key=lambda f: f.terms),) if integers else forms
     plain = [v for v in variants if v.interleave == 1 and not v.unroll_window]
     dots = [replace(v, dot_terms=f.terms) for f in forms for v in plain]
-    is_all = has_several_products(anchor) or (dots and integers)
+    is_all = len(products_of(anchor)) > 1 or (dots and integers)
     return dots if is_all else variants + dots
 
 
-def has_several_products(anchor: Compute) -> bool:
-    """Whether a term of a sum is several products."""
-    return len(products_of(anchor)) > 1
+def with_matrices(
+    variants: Iterable[Variant], anchor: Compute, target: Target, constants: Container[str]
+) -> list[Variant]:
+    """The variants with register tiles of matrices; none where the reduction is no such product.
+
+    A second factor that is no constant, which would be packed as the unit wants it, is copied for
+    each block: of one product alone.
+    """
+    m = as_matrices(anchor, target.isa.forms)
+    if m is None:
+        return []
+    is_packed = all(b.tensor.name in constants for _, b in m.factors)
+    taken = variants if is_packed or len(m.factors) == 1 else ()
+    terms = m.form.terms
+    return [replace(v, dot_terms=terms, matrices=m, is_packed=is_packed) for v in taken]
 
 
 def widened(anchor: Compute, v: Variant) -> dict[str, str]:
@@ -105,3 +125,32 @@ def hold_wider(p: Partial, name: str, reader: str, dtype: str) -> tuple[Partial,
     wide = f"{name}.wide"
     out = p.add(CacheRead(name, reader, wide, dtype))
     return out.add(ComputeInline(name), done=(name,)), wide
+
+
+def row_domain(extent: int, m: Matrices) -> tuple[int, ...]:
+    """Rows of a matrix: divisors of `extent`, and as many as a register has."""
+    most = min(m.unit.rows, extent)
+    least = min(_LEAST_ROWS, most)
+    return tuple(r for r in range(least, most + 1) if extent % r == 0 or r == most)
+
+
+def matrix_domain(extent: int, m: Matrices, is_row: bool) -> tuple[int, ...]:
+    """Sizes of a register tile along an axis: of one to six matrices of the same rows."""
+    counts = range(1, m.unit.most_sums + 1)
+    if not is_row:
+        return tuple(n for n in counts if n <= extent)
+    sizes = {n * r for n in counts for r in row_domain(extent, m)}
+    return tuple(sorted(s for s in sizes if s <= extent))
+
+
+def terms_together(
+    p: Partial, anchor: Compute, m: Matrices, target: Target
+) -> tuple[Partial, Compute, Matrices, str]:
+    """`anchor` with a copy of its second factor in the order of matrices, and that stage."""
+    ((_, b),) = m.factors
+    name = f"{anchor.name}.{b.tensor.name}.terms"
+    out = p.add(CacheTerms(b.tensor.name, anchor.name, name, m.form.terms))
+    changed = out.state[anchor.name].op
+    found = as_matrices(changed, target.isa.forms)
+    assert found is not None
+    return out, changed, found, name

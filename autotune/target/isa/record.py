@@ -42,6 +42,11 @@ class TileUnit:
         return self.row_bytes // 4
 
     @property
+    def most_sums(self) -> int:
+        """Matrices of sums that registers hold beside two operands."""
+        return self.n_registers - 2
+
+    @property
     def bits(self) -> int:
         """Bits of a register."""
         return 8 * self.rows * self.row_bytes
