@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from autotune.api.choosing import tuned_latencies
 from autotune.api.compiling import Compiled
+from autotune.api.selection import tuned_latencies
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import model_hash, prepare_model

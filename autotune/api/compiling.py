@@ -12,20 +12,20 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from autotune.api.batch_buckets import check_split, split_of
 from autotune.api.bindings import Variant, bind, variants_of
-from autotune.api.choosing import (
+from autotune.api.fallback import Sources, cut_times
+from autotune.api.mixed_precision import NOT_MIXED, compile_mixed, form_notes
+from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
+from autotune.api.selection import (
     Plan,
     best_records,
     choose,
     tuned_latencies,
     with_kept_records,
 )
-from autotune.api.cutting import Sources, cut_times
-from autotune.api.mixing import NOT_MIXED, compile_mixed, form_notes
-from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
-from autotune.api.sizing import fitting
+from autotune.api.size_limit import fitting
 from autotune.api.sources import total_bytes
-from autotune.api.splitting import check_split, split_of
 from autotune.brief import brief
 from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.api.splitting import places_of_dimension
+from autotune.api.batch_buckets import places_of_dimension
 from autotune.dtypes import DTYPES
 from autotune.errors import AutotuneError, UsageError
 from autotune.graph.bound_model import BoundModel

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.api.bindings import Variant, bind
-from autotune.api.cutting import require_tunable, sources_of
-from autotune.api.mixing import NOT_MIXED, Mixtures, alternatives, form_notes, mixtures_of
+from autotune.api.fallback import require_tunable, sources_of
+from autotune.api.mixed_precision import NOT_MIXED, Mixtures, alternatives, form_notes, mixtures_of
 from autotune.api.request import Note, Source, TuneRequest, never, silent
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note

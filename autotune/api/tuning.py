@@ -172,7 +172,7 @@ def new_header(
     """The header of the first run over a model; `model_path`: what it came from, or "".
 
     `networks`: one for each of `variants`, see `network.variants.unified`. `others`: the same in
-    other precisions, whose tasks are alternatives, see `mixing`.
+    other precisions, whose tasks are alternatives, see `mixed_precision`.
     """
     first = networks[0]
     everything = [*networks, *(n for other in others for n in other)]

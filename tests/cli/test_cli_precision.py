@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from tests.api.test_api_mixing import two_products
+from tests.api.test_api_mixed_precision import two_products
 from tests.cli.conftest import Cli
 from tests.graph.test_graph_bad_scales import REFUSED
 from tests.network.test_network_accuracy import far_apart

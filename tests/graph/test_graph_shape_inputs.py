@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import autotune
-from autotune.api.cutting import outside_texts
+from autotune.api.fallback import outside_texts
 from autotune.errors import ModelError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.cut import cut_model

@@ -191,11 +191,11 @@ def test_damage_never_ends_the_process(artifact: Artifact, tmp_path: Path) -> No
 def test_a_cut_that_is_slower_than_the_whole_is_undone(
     keep: bool, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.api import cutting
+    from autotune.api import fallback
     from autotune.network.loading import model_of
 
-    monkeypatch.setattr(cutting, "_beside_the_whole", lambda model, original: (2e-3, 1e-3))
-    monkeypatch.setattr(cutting, "judge", lambda *usage: None)
+    monkeypatch.setattr(fallback, "_beside_the_whole", lambda model, original: (2e-3, 1e-3))
+    monkeypatch.setattr(fallback, "judge", lambda *usage: None)
     notes: list[str] = []
     made = autotune.compile(source, threads=1, keep_cut=keep, note=notes.append)
     assert isinstance(made.artifact, HybridArtifact)
@@ -207,7 +207,7 @@ def test_a_cut_that_is_slower_than_the_whole_is_undone(
 
 
 def test_a_noisy_measurement_undoes_no_cut() -> None:
-    from autotune.api.cutting import CutTimes
+    from autotune.api.fallback import CutTimes
 
     assert CutTimes(2e-3, 1e-3, 0.5, is_noisy=False).is_slower
     assert not CutTimes(2e-3, 1e-3, 0.5, is_noisy=True).is_slower

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TypeAlias
 
 from autotune.api.bindings import Bound
-from autotune.api.cutting import Sources, sources_of
 from autotune.api.drafting import Drafts
+from autotune.api.fallback import Sources, sources_of
 from autotune.api.request import CompileRequest, Given, Note, silent
 from autotune.api.tuning import require_same_machine
 from autotune.cache import Store
@@ -52,12 +52,12 @@ def no_progress(what: str) -> Iterator[OnProgress]:
 class Plan:
     """What to compile, for what, from what; an artifact has all variants of `bound`.
 
-    `precision` may be "auto", see `mixing`: then `network_error` is the largest error of the
-    outputs, and `max_error` of candidates. `log`: of the request, `is_log_kept`: or what was found
-    of its tasks in `records` (`autotune distill --store`). `store`: where programs are kept and
-    found again. `max_bytes`: most bytes of constants. `given`: inputs of the user's for the check.
-    `note`, `progress`: are told what is going on. `drafts`: analytic defaults of tasks that were
-    found already, by key.
+    `precision` may be "auto", see `mixed_precision`: then `network_error` is the largest error
+    of the outputs, and `max_error` of candidates. `log`: of the request, `is_log_kept`: or what
+    was found of its tasks in `records` (`autotune distill --store`). `store`: where programs
+    are kept and found again. `max_bytes`: most bytes of constants. `given`: inputs of the
+    user's for the check. `note`, `progress`: are told what is going on. `drafts`: analytic
+    defaults of tasks that were found already, by key.
     """
 
     request: CompileRequest

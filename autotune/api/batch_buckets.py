@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 
-from autotune.api.choosing import Plan
+from autotune.api.selection import Plan
 from autotune.config import plain_precision
 from autotune.errors import AutotuneError, UnsupportedOperator, UsageError
 from autotune.graph.bound_model import BoundModel

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 from autotune.api.bindings import Bound
-from autotune.api.choosing import Plan, best_records, drafted
 from autotune.api.request import Note
+from autotune.api.selection import Plan, best_records, drafted
 from autotune.config import AUTO, PRECISIONS
 from autotune.errors import WrongNumbers
 from autotune.graph.mixture import Mixture

@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 import autotune
 from autotune.api.bindings import Bound
-from autotune.api.mixing import alternatives, mixtures_of
+from autotune.api.mixed_precision import alternatives, mixtures_of
 from autotune.api.request import Source
 from autotune.api.session import create, prepare
 from autotune.config import resolve

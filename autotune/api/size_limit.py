@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autotune.api.choosing import Plan, drafted
+from autotune.api.selection import Plan, drafted
 from autotune.errors import UsageError
 from autotune.graph.network import Network
 from autotune.network.sizes import Smaller, constant_bytes, within
