@@ -24,7 +24,8 @@ def moved(node: Node, given: Sequence[Array], shape: Shape | None = None) -> Arr
         case "Transpose":
             return x.transpose(node.attrs["perm"])
         case "Expand":
-            return np.broadcast_to(x, shape or np.broadcast_shapes(x.shape, (*known[0],)))
+            wide = np.broadcast_shapes(x.shape, (*known[0],)) if shape is None else shape
+            return np.broadcast_to(x, wide)
         case "Slice" if known:
             return _sliced(x, *(value.tolist() for value in known))
         case "Pad" if known and "mode" not in node.attrs:

@@ -13,15 +13,15 @@ convolution of T taps, reversed, with a set of output channels for every r.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from autotune.errors import ModelError
-from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape
 from autotune.graph.limits import check_constant
 from autotune.graph.operators.definition import (
+    Attrs,
     Layout,
     Operands,
     Operator,
@@ -33,6 +33,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.windows import Window, check_window, space_axes
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Axis, Reduce, Tensor
 
 
@@ -62,19 +63,17 @@ def _conv(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     return biased(scope, result, bias)
 
 
-def _live_taps(editor: Editor, node: Node) -> None:
+def _live_taps(rw: Rewriter) -> None:
     """Drop the outer taps that read only padding, as those of a large dilation do."""
-    weight = editor.constants.get(node.inputs[1])
-    if weight is not None:
-        size, out = editor.types[node.inputs[0]].shape[2:], editor.types[node.output].shape[2:]
-        live, attrs = Window(node, weight.shape[2:], size, out).live()
-        kept = [slice(None)] * 2 + [slice(t.start, t.stop) for t in live]
-        taps = weight[tuple(kept)]
-        if taps.shape != weight.shape:
-            name = editor.constant(f"{node.inputs[1]}.live", np.ascontiguousarray(taps))
-            inputs = (node.inputs[0], name, *node.inputs[2:])
-            node = replace(node, inputs=inputs, attrs={**node.attrs, **attrs})
-    editor.emit(node)
+    weight = rw.value(1)
+    if weight is None:
+        return
+    window = Window(rw.node, weight.shape[2:], rw.kind(0).shape[2:], rw.type.shape[2:])
+    live, attrs = window.live()
+    taps = weight[(slice(None), slice(None), *(slice(t.start, t.stop) for t in live))]
+    if taps.shape != weight.shape:
+        kept = rw.array(np.ascontiguousarray(taps))
+        rw.result("Conv", rw.input(0), kept, rw.input(2), **{**rw.node.attrs, **attrs})
 
 
 # --- checks -----------------------------------------------------------------------------------
@@ -133,179 +132,127 @@ def window_size(given: Sequence[Array]) -> int:
 # --- transposed -------------------------------------------------------------------------------
 
 
-def _transposed_convolution(editor: Editor, node: Node) -> None:
+def _transposed_convolution(rw: Rewriter) -> None:
     """ConvTranspose -> Conv, Interleave and, unless that is all of the result, Slice."""
-    weight = editor.types[node.inputs[1]].shape
-    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
-    groups, size = node.attrs.get("group", 1), shape[2:]
-    strides = tuple(node.attrs.get("strides", (1,) * len(size)))
-    given = node.attrs.get("dilations", (1,) * len(size))
-    dilations = tuple(1 if k == 1 else d for k, d in zip(weight[2:], given, strict=True))
-    kernel = tuple((k - 1) * d + 1 for k, d in zip(weight[2:], dilations, strict=True))
-    begin = _begins(node, size, strides, kernel, out[2:])
+    rw.returns(_transposed(rw, rw.input(0), rw.input(1), rw.input(2), rw.node.attrs))
+
+
+def _transposed(rw: Rewriter, x: str, weight: str, bias: str, attrs: Attrs) -> str:
+    shape, kernel, out = rw.types[x].shape, rw.types[weight].shape[2:], rw.type.shape
+    groups, size = attrs.get("group", 1), shape[2:]
+    strides = tuple(attrs.get("strides", (1,) * len(size)))
+    given = attrs.get("dilations", (1,) * len(size))
+    dilations = tuple(1 if k == 1 else d for k, d in zip(kernel, given, strict=True))
+    reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+    begin = _begins(attrs, size, strides, reach, out[2:])
     taps, pads, offset = [], [], []
-    for h, s, k, b, o in zip(size, strides, kernel, begin, out[2:], strict=True):
+    for h, s, k, b, o in zip(size, strides, reach, begin, out[2:], strict=True):
         t = max(-(-k // s), -(-(b + o) // s) - h + 1)
         first, last = min(b // s, t - 1), (b + o - 1) // s
         taps.append(t)
         pads.append((t - 1 - first, max(0, last - h + 1)))
         offset.append(b - s * first)
-    phased = (t * s for t, s in zip(taps, strides, strict=True))
-    check_constant(node, 4 * math.prod(weight[:2]) * math.prod(phased))
-    inputs = [
-        node.inputs[0],
-        _phases(_Folded(editor, node), node.inputs[1], groups, dilations, taps, strides),
-    ]
-    if len(node.inputs) > 2 and node.inputs[2]:
-        inputs.append(_repeated_bias(editor, node, groups, math.prod(strides)))
+    n_phases = math.prod(strides)
+    check_constant(rw.node, 4 * math.prod((*rw.types[weight].shape[:2], *taps)) * n_phases)
+    phases = _phases(rw, weight, groups, dilations, taps, strides)
+    repeated = _repeated(rw, bias, groups, n_phases) if bias else ""
     counts = [h + sum(p) - t + 1 for h, p, t in zip(size, pads, taps, strict=True)]
-    channels, dtype = out[1] * math.prod(strides), editor.types[node.output].dtype
-    phases = editor.new(f"{node.output}.phases", (shape[0], channels, *counts), dtype)
-    attrs = {
-        "group": groups,
-        "kernel_shape": tuple(taps),
-        "pads": (*(p for p, _ in pads), *(p for _, p in pads)),
-    }
-    editor.emit(Node(node.name, "Conv", tuple(inputs), (phases,), attrs))
+    made = rw(
+        *("Conv", x, phases, repeated),
+        shape=(shape[0], out[1] * n_phases, *counts),
+        group=groups,
+        kernel_shape=tuple(taps),
+        pads=(*(p for p, _ in pads), *(p for _, p in pads)),
+    )
     whole = (*out[:2], *(s * n for s, n in zip(strides, counts, strict=True)))
-    name = node.output if whole == out else editor.new(f"{node.output}.whole", whole, dtype)
-    attrs = {"blocks": strides, "groups": groups, "blocks_first": True}
-    editor.emit(Node(node.name, "Interleave", (phases,), (name,), attrs))
-    if whole != out:
-        ends = [a + o for a, o in zip(offset, out[2:], strict=True)]
-        bounds = (offset, ends, range(2, len(out)))
-        made = [editor.constant(f"{node.output}.bounds", np.array(b, np.int64)) for b in bounds]
-        editor.emit(Node(node.name, "Slice", (name, *made), node.outputs))
+    y = rw("Interleave", made, shape=whole, blocks=strides, groups=groups, blocks_first=True)
+    ends = [a + o for a, o in zip(offset, out[2:], strict=True)]
+    return y if whole == out else rw.slice(y, range(2, len(out)), offset, ends)
 
 
-def _columns_to_image(editor: Editor, node: Node) -> None:
+def _columns_to_image(rw: Rewriter) -> None:
     """Col2Im -> Interleave; where blocks overlap or have holes, ConvTranspose with unit kernels."""
-    n, rows, _ = editor.types[node.inputs[0]].shape
-    shape = editor.types[node.output].shape
-    known = [editor.constants.get(name) for name in node.inputs[1:]]
-    if any(value is None for value in known):
-        raise unsupported(node, editor.graph, "its shape is computed at run time")
-    block = tuple(int(b) for b in known[1].reshape(-1)) if known[1] is not None else ()
-    rank = len(block)
-    strides, dilations = (node.attrs.get(a, (1,) * rank) for a in ("strides", "dilations"))
-    pads = node.attrs.get("pads", (0,) * 2 * rank)
+    (n, rows, _), shape = rw.kind(0).shape, rw.type.shape
+    block_shape = rw.value(2)
+    if rw.value(1) is None or block_shape is None:
+        raise rw.refuse("its shape is computed at run time")
+    block = tuple(int(b) for b in block_shape.reshape(-1))
+    rank, size = len(block), math.prod(block)
+    strides, dilations = (rw.attr(a, (1,) * rank) for a in ("strides", "dilations"))
+    pads = rw.attr("pads", (0,) * 2 * rank)
     counts = [
         (h + pads[a] + pads[rank + a] - dilations[a] * (block[a] - 1) - 1) // strides[a] + 1
         for a, h in enumerate(shape[2:])
     ]
-    dtype = editor.types[node.output].dtype
-    columns = editor.new(f"{node.output}.columns", (n, rows, *counts), dtype)
-    editor.emit(Node(node.name, "Reshape", node.inputs[:1], (columns,)))
+    columns = rw("Reshape", rw.input(0), shape=(n, rows, *counts))
     whole = tuple(c * b for c, b in zip(counts, block, strict=True))
     if strides == block and whole == shape[2:] and not any(pads) and set(dilations) == {1}:
-        attrs = {"blocks": block, "groups": 1, "blocks_first": False}
-        editor.emit(Node(node.name, "Interleave", (columns,), node.outputs, attrs))
+        rw.result("Interleave", columns, blocks=block, groups=1, blocks_first=False)
         return
-    check_constant(node, 4 * shape[1] * math.prod(block) ** 2)
-    units = np.eye(math.prod(block), dtype=dtype).reshape(-1, 1, *block)
-    kernel = editor.constant(f"{node.output}.units", np.tile(units, (shape[1], *(1,) * (rank + 1))))
+    check_constant(rw.node, 4 * shape[1] * size**2)
+    units = np.eye(size, dtype=rw.type.dtype).reshape(-1, 1, *block)
+    kernel = rw.array(np.tile(units, (shape[1], *(1,) * (rank + 1))))
     attrs = {"strides": strides, "dilations": dilations, "pads": pads, "group": shape[1]}
-    overlapping = Node(node.name, "ConvTranspose", (columns, kernel), node.outputs, attrs)
-    _transposed_convolution(editor, overlapping)
+    rw.returns(_transposed(rw, columns, kernel, "", attrs))
 
 
-def _begins(node: Node, size: Shape, strides: Shape, kernel: Shape, out: Shape) -> list[int]:
+def _begins(attrs: Attrs, size: Shape, strides: Shape, kernel: Shape, out: Shape) -> list[int]:
     """How much of the whole result is cut off in front; negative: how much lies before it."""
-    mode = node.attrs.get("auto_pad", "NOTSET")
-    if mode in ("NOTSET", "VALID") and "output_shape" not in node.attrs:
-        return list(node.attrs.get("pads", (0,) * 2 * len(size)))[: len(size)]
-    extra = node.attrs.get("output_padding", (0,) * len(size))
+    mode = attrs.get("auto_pad", "NOTSET")
+    if mode in ("NOTSET", "VALID") and "output_shape" not in attrs:
+        return list(attrs.get("pads", (0,) * 2 * len(size)))[: len(size)]
+    extra = attrs.get("output_padding", (0,) * len(size))
     whole = [(h - 1) * s + k + e for h, s, k, e in zip(size, strides, kernel, extra, strict=True)]
     cut = [n - o for n, o in zip(whole, out, strict=True)]
-    if "output_shape" in node.attrs:  # what is asked for beyond the windows lies behind them
+    if "output_shape" in attrs:  # what is asked for beyond the windows lies behind them
         cut = [max(0, n) for n in cut]
     return [n // 2 if mode == "SAME_UPPER" else n - n // 2 for n in cut]
 
 
-@dataclass(frozen=True, slots=True)
-class _Folded:
-    """Moves the elements of a tensor: at once where it is a constant, else by nodes."""
-
-    editor: Editor
-    node: Node
-
-    def reshape(self, x: str, *shape: int) -> str:
-        """x in another shape."""
-        return self._moved("Reshape", x, (), {}, lambda a: a.reshape(shape))
-
-    def transpose(self, x: str, *perm: int) -> str:
-        """x with its dimensions in another order."""
-        return self._moved("Transpose", x, (), {"perm": perm}, lambda a: a.transpose(perm))
-
-    def pad(self, x: str, *behind: int) -> str:
-        """x with zeros behind every dimension, or without its last elements."""
-        amounts = np.array((*(0,) * len(behind), *behind))
-        size = [slice(n if n < 0 else None) for n in behind]
-        widths = [(0, max(0, n)) for n in behind]
-        return self._moved("Pad", x, (amounts,), {}, lambda a: np.pad(a[tuple(size)], widths))
-
-    def flip(self, x: str, *axes: int) -> str:
-        """x with the order of elements reversed along some dimensions."""
-        n, least = len(axes), np.iinfo(np.int64).min
-        bounds = (np.full(n, -1), np.full(n, least), np.array(axes, np.int64), np.full(n, -1))
-        return self._moved("Slice", x, bounds, {}, lambda a: np.flip(a, axes))
-
-    def repeat(self, x: str, *shape: int) -> str:
-        """x broadcast to a shape."""
-        known = (np.array(shape),)
-        return self._moved("Expand", x, known, {}, lambda a: np.broadcast_to(a, shape))
-
-    def _moved(
-        self,
-        op: str,
-        x: str,
-        operands: tuple[Array, ...],
-        attrs: Mapping[str, object],
-        move: Callable[[Array], Array],
-    ) -> str:
-        editor, kind = self.editor, self.editor.types[x]
-        if x in editor.constants:
-            return editor.constant(
-                f"{x}.{op.lower()}", np.ascontiguousarray(move(editor.constants[x]))
-            )
-        like = np.broadcast_to(np.zeros(1, bool), kind.shape)
-        new = editor.new(f"{self.node.output}.weight", move(like).shape, kind.dtype)
-        known = (editor.constant(f"{new}.by", value) for value in operands)
-        editor.emit(Node(self.node.name, op, (x, *known), (new,), attrs))
-        return new
-
-
 def _phases(
-    to: _Folded, weight: str, groups: int, dilations: Shape, taps: Sequence[int], strides: Shape
+    rw: Rewriter,
+    weight: str,
+    groups: int,
+    dilations: Shape,
+    taps: Sequence[int],
+    strides: Shape,
 ) -> str:
     """(in, out/groups, …) -> (groups · …phase… · out/groups, in/groups, …tap…), taps reversed.
 
     Dilation puts zeros between the taps.
     """
-    n_in, n_out, *kernel = to.editor.types[weight].shape
+    n_in, n_out, *kernel = rw.types[weight].shape
     rank = len(kernel)
     if any(d > 1 for d in dilations):
         apart = [n for k in kernel for n in (k, 1)]
         holes = [n for d in dilations for n in (0, d - 1)]
-        weight = to.pad(to.reshape(weight, n_in, n_out, *apart), 0, 0, *holes)
+        weight = _padded(rw, rw("Reshape", weight, shape=(n_in, n_out, *apart)), holes)
         kernel = [k * d for k, d in zip(kernel, dilations, strict=True)]
-        weight = to.reshape(weight, n_in, n_out, *kernel)
+        weight = rw("Reshape", weight, shape=(n_in, n_out, *kernel))
     more = [t * s - k for t, s, k in zip(taps, strides, kernel, strict=True)]
     if any(more):
-        weight = to.pad(weight, 0, 0, *more)
+        weight = _padded(rw, weight, more)
     pairs = [n for pair in zip(taps, strides, strict=True) for n in pair]
-    weight = to.reshape(weight, groups, n_in // groups, n_out, *pairs)
+    weight = rw("Reshape", weight, shape=(groups, n_in // groups, n_out, *pairs))
     tap_axes = range(3, 3 + 2 * rank, 2)
-    weight = to.flip(weight, *tap_axes)
-    weight = to.transpose(weight, 0, *(a + 1 for a in tap_axes), 2, 1, *tap_axes)
-    return to.reshape(weight, groups * math.prod(strides) * n_out, n_in // groups, *taps)
+    weight = rw.slice(weight, tap_axes, [-1] * rank, [np.iinfo(np.int64).min] * rank, step=-1)
+    perm = (0, *(a + 1 for a in tap_axes), 2, 1, *tap_axes)
+    n_rows = groups * math.prod(strides) * n_out
+    turned = rw("Transpose", weight, perm=perm)
+    return rw("Reshape", turned, shape=(n_rows, n_in // groups, *taps))
 
 
-def _repeated_bias(editor: Editor, node: Node, groups: int, n_phases: int) -> str:
-    to, bias = _Folded(editor, node), node.inputs[2]
-    (n,) = editor.types[bias].shape
-    each = to.repeat(to.reshape(bias, groups, 1, n // groups), groups, n_phases, n // groups)
-    return to.reshape(each, n * n_phases)
+def _padded(rw: Rewriter, weight: str, behind: Sequence[int]) -> str:
+    """Zeros behind every spatial dimension, or without its last elements."""
+    return rw("Pad", weight, rw.array(np.array((*(0,) * (len(behind) + 4), *behind))))
+
+
+def _repeated(rw: Rewriter, bias: str, groups: int, n_phases: int) -> str:
+    """The bias of every phase."""
+    (n,) = rw.types[bias].shape
+    each = rw("Reshape", bias, shape=(groups, 1, n // groups))
+    wide = rw("Expand", each, rw.array(np.array((groups, n_phases, n // groups))))
+    return rw("Reshape", wide, shape=(n * n_phases,))
 
 
 OPERATORS: Mapping[str, Operator] = {

@@ -8,15 +8,16 @@ n elements take about n log n operations instead of n². `top_k` uses blocks as 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.ir import Editor, Node, Shape
 from autotune.graph.operators.definition import Operands, Operator, Scope, axes_of, tensor
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Axis, Const, Reduce, Tensor, compare, select
 
 _SHORT = 64
@@ -40,75 +41,42 @@ class Running:
 SUM = Running("CumSum", "sum", 0, "ReduceSum", "Add")
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """Writes nodes in place of `node`, which runs along dimension `axis` of its operand."""
-
-    editor: Editor
-    node: Node
-    axis: int
-
-    def emit(
-        self, op: str, inputs: tuple[str, ...], shape: Shape, dtype: str, **attrs: object
-    ) -> str:
-        """A node with one new result."""
-        name = self.editor.new(f"{self.node.name}.{op.lower()}", shape, dtype)
-        self.editor.emit(Node(self.node.name, op, inputs, (name,), attrs))
-        return name
-
-    def constant(self, value: Array) -> str:
-        """A known operand."""
-        return self.editor.constant(f"{self.node.name}.value", value)
-
-    def reshape(self, x: str, *extents: int, n_axes: int = 1) -> str:
-        """x with `n_axes` dimensions from the axis on replaced by `extents`."""
-        kind = self.editor.types[x]
-        shape = (*kind.shape[: self.axis], *extents, *kind.shape[self.axis + n_axes :])
-        return self.emit("Reshape", (x,), shape, kind.dtype)
-
-    def split(self, x: str, size: int, fill: float) -> str:
-        """x (…, n, …) as (…, ⌈n / size⌉, size, …), padded with `fill` at the end."""
-        kind, axis = self.editor.types[x], self.axis
-        n_blocks, n_more = -(-kind.shape[axis] // size), -kind.shape[axis] % size
-        if n_more:
-            before, behind = kind.shape[:axis], kind.shape[axis + 1 :]
-            more = self.constant(np.full((*before, n_more, *behind), fill, kind.dtype))
-            whole = (*before, n_blocks * size, *behind)
-            x = self.emit("Concat", (x, more), whole, kind.dtype, axis=axis)
-        return self.reshape(x, n_blocks, size)
-
-    def accumulated(self, x: str, exclusive: int, reverse: int, kind_of: Running) -> str:
-        """The running sum or product of x."""
-        kind, axis = self.editor.types[x], self.axis
-        attrs = {"exclusive": exclusive, "reverse": reverse}
-        if kind.shape[axis] <= _SHORT:
-            along = self.constant(np.array(axis))
-            return self.emit(kind_of.op, (x, along), kind.shape, kind.dtype, **attrs)
-        blocks = self.split(x, _BLOCK, kind_of.neutral)
-        shape, along = self.editor.types[blocks].shape, self.constant(np.array(axis + 1))
-        own = self.emit(kind_of.op, (blocks, along), shape, kind.dtype, **attrs)
-        sums = (*shape[: axis + 1], *shape[axis + 2 :])
-        whole = {"axes": (axis + 1,), "keepdims": 0}
-        total = self.emit(kind_of.whole, (blocks,), sums, kind.dtype, **whole)
-        before = self.accumulated(total, 1, reverse, kind_of)
-        front = self.reshape(before, shape[axis], 1)
-        both = self.emit(kind_of.joined, (own, front), shape, kind.dtype)
-        joined = self.reshape(both, shape[axis] * _BLOCK, n_axes=2)
-        bounds = (self.constant(np.array([n])) for n in (0, kind.shape[axis], axis))
-        return self.emit("Slice", (joined, *bounds), kind.shape, kind.dtype)
+def reshaped(rw: Rewriter, x: str, axis: int, *extents: int, n_axes: int = 1) -> str:
+    """x with `n_axes` dimensions from `axis` on replaced by `extents`."""
+    shape = rw.types[x].shape
+    return rw("Reshape", x, shape=(*shape[:axis], *extents, *shape[axis + n_axes :]))
 
 
-def _in_blocks(kind: Running, editor: Editor, node: Node) -> None:
+def in_blocks(rw: Rewriter, x: str, axis: int, size: int, fill: float) -> str:
+    """x (…, n, …) as (…, ⌈n / size⌉, size, …), padded with `fill` at the end."""
+    kind = rw.types[x]
+    n = kind.shape[axis]
+    if n % size:
+        more = np.full((*kind.shape[:axis], -n % size, *kind.shape[axis + 1 :]), fill, kind.dtype)
+        x = rw("Concat", x, rw.array(more), axis=axis)
+    return reshaped(rw, x, axis, -(-n // size), size)
+
+
+def _running(kind: Running, rw: Rewriter) -> None:
     """CumSum or CumProd of a long dimension -> of blocks; see the module."""
-    x, along = node.inputs
-    shape, axis = editor.types[x].shape, editor.constants.get(along)
+    axis, shape = rw.value(1), rw.kind(0).shape
     at = int(axis.reshape(-1)[0]) % len(shape) if axis is not None else 0
-    if axis is None or shape[at] <= _SHORT:
-        editor.emit(node)
-        return
-    exclusive, reverse = (node.attrs.get(name, 0) for name in ("exclusive", "reverse"))
-    total = Blocks(editor, node, at).accumulated(x, exclusive, reverse, kind)
-    editor.emit(Node(node.name, "Identity", (total,), node.outputs))
+    if axis is not None and shape[at] > _SHORT:
+        rw.returns(_of_blocks(kind, rw, rw.input(0), at, rw.attr("exclusive", 0)))
+
+
+def _of_blocks(kind: Running, rw: Rewriter, x: str, axis: int, exclusive: int) -> str:
+    shape, attrs = rw.types[x].shape, {"exclusive": exclusive, "reverse": rw.attr("reverse", 0)}
+    if shape[axis] <= _SHORT:
+        return rw(kind.op, x, rw.array(np.array(axis)), shape=shape, **attrs)
+    blocks = in_blocks(rw, x, axis, _BLOCK, kind.neutral)
+    cut = rw.types[blocks].shape
+    own = rw(kind.op, blocks, rw.array(np.array(axis + 1)), shape=cut, **attrs)
+    total = rw(kind.whole, blocks, axes=(axis + 1,), keepdims=0)
+    before = _of_blocks(kind, rw, total, axis, exclusive=1)
+    joined = rw(kind.joined, own, reshaped(rw, before, axis, cut[axis], 1))
+    whole = reshaped(rw, joined, axis, cut[axis] * _BLOCK, n_axes=2)
+    return rw.slice(whole, (axis,), (0,), (shape[axis],))
 
 
 def _accumulated(
@@ -128,13 +96,13 @@ def _accumulated(
     return scope.compute("running", axes, Reduce(kind.reduction, element, (r,)))
 
 
-def _resolve(editor: Editor, node: Node) -> None:
+def _resolve(rw: Rewriter) -> None:
     """The axis becomes an attribute."""
-    axis = editor.constants.get(node.inputs[1])
+    axis = rw.value(1)
     if axis is None:
-        raise unsupported(node, editor.graph, "its axis is computed at run time")
-    at = int(axis.reshape(-1)[0]) % len(editor.types[node.output].shape)
-    editor.emit(replace(node, inputs=node.inputs[:1], attrs={**node.attrs, "axis": at}))
+        raise rw.refuse("its axis is computed at run time")
+    at = int(axis.reshape(-1)[0]) % len(rw.type.shape)
+    rw.result(rw.node.op, rw.input(0), **rw.node.attrs, axis=at)
 
 
 def _check_axis(editor: Editor, node: Node) -> str:
@@ -147,7 +115,7 @@ def _record(kind: Running, **fields: Any) -> Operator:
     return Operator(
         define=partial(_accumulated, kind),
         any_type=True,
-        canonical=partial(_in_blocks, kind),
+        canonical=partial(_running, kind),
         resolve=_resolve,
         check=_check_axis,
         **fields,

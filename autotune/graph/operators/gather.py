@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape
 from autotune.graph.limits import check_constant
 from autotune.graph.operators.definition import (
     POINT,
@@ -19,7 +19,8 @@ from autotune.graph.operators.definition import (
     shape_text,
     tensor,
 )
-from autotune.graph.operators.movement import emit_slice
+from autotune.graph.operators.movement import taken_from
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import INDEX, Expr, Tensor, add, cast, compare, idx, select
 
 
@@ -72,29 +73,22 @@ _MOST_RUNS = 64
 """Most slices that a Gather of constant indices becomes."""
 
 
-def _to_slices(editor: Editor, node: Node) -> None:
+def _to_slices(rw: Rewriter) -> None:
     """Gather of a few arithmetic runs of constants -> one Slice per run, Concat, Reshape."""
-    shape, dtype = editor.types[node.inputs[0]].shape, editor.types[node.output].dtype
-    axis = node.attrs.get("axis", 0) % len(shape)
-    index = editor.constants.get(node.inputs[1])
+    shape, index = rw.kind(0).shape, rw.value(1)
+    rank = len(shape)
+    axis = rw.attr("axis", 0) % rank
     runs = [] if index is None else _runs((index.reshape(-1) % shape[axis]).tolist())
     if not 0 < len(runs) <= _MOST_RUNS:
-        editor.emit(node)
         return
     parts = []
     for run in runs:
-        starts, steps = [0] * len(shape), [1] * len(shape)
-        starts[axis], steps[axis] = run.start, run.step
+        starts, steps = (
+            [n if a == axis else m for a in range(rank)] for n, m in ((run.start, 0), (run.step, 1))
+        )
         taken = (*shape[:axis], len(run), *shape[axis + 1 :])
-        parts.append(editor.new(f"{node.output}.part", taken, dtype))
-        emit_slice(editor, node, node.inputs[0], parts[-1], tuple(starts), tuple(steps))
-    if len(parts) > 1:
-        n_taken = sum(len(run) for run in runs)
-        together = (*shape[:axis], n_taken, *shape[axis + 1 :])
-        whole = editor.new(f"{node.output}.parts", together, dtype)
-        editor.emit(Node(node.name, "Concat", tuple(parts), (whole,), {"axis": axis}))
-        parts = [whole]
-    editor.emit(Node(node.name, "Reshape", tuple(parts), node.outputs))
+        parts.append(taken_from(rw, taken, starts, steps))
+    rw.result("Reshape", rw("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0])
 
 
 def _runs(values: list[int]) -> list[range]:
@@ -110,40 +104,26 @@ def _runs(values: list[int]) -> list[range]:
     return runs
 
 
-def _one_hot(editor: Editor, node: Node) -> None:
+def _one_hot(rw: Rewriter) -> None:
     """OneHot -> Where(index == 0, 1, 2, …; on, off); negative indices count from the end."""
-    index, depth, pair = node.inputs
-    n, values = editor.constants.get(depth), editor.constants.get(pair)
+    index, _, pair = rw.node.inputs
+    n, values = rw.value(1), rw.value(2)
     if n is None:
-        raise unsupported(node, editor.graph, "its depth is computed at run time")
-    shape, kind = list(editor.types[node.output].shape), editor.types[index].dtype
-    axis = node.attrs.get("axis", -1) % len(shape)
-    wide = [1 if a == axis else d for a, d in enumerate(shape)]
-    check_constant(node, 8 * shape[axis])
-    extent = np.array(n.reshape(-1)[0], kind)
-
-    def emit(op: str, inputs: tuple[str, ...], dims: list[int], dtype: str) -> str:
-        name = editor.new(f"{node.output}.{op.lower()}", dims, dtype)
-        editor.emit(Node(node.name, op, inputs, (name,)))
-        return name
-
-    def constant(value: Array) -> str:
-        return editor.constant(f"{node.output}.value", value)
-
-    at = emit("Reshape", (index,), wide, kind)
-    below = emit("Less", (at, constant(np.zeros(1, kind))), wide, "bool")
-    moved = emit("Add", (at, constant(extent.reshape(1))), wide, kind)
-    at = emit("Where", (below, moved, at), wide, kind)
-    places = np.arange(int(extent)).astype(kind)
+        raise rw.refuse("its depth is computed at run time")
+    shape, dtype = rw.type.shape, rw.kind(0).dtype
+    axis = rw.attr("axis", -1) % len(shape)
+    check_constant(rw.node, 8 * shape[axis])
+    extent = np.array(n.reshape(-1)[0], dtype)
+    at = rw("Reshape", index, shape=[1 if a == axis else d for a, d in enumerate(shape)])
+    below = rw("Less", at, rw.array(np.zeros(1, dtype)))
+    at = rw("Where", below, rw("Add", at, rw.array(extent.reshape(1))), at)
+    places = np.arange(int(extent)).astype(dtype)
     places = places.reshape([-1 if a == axis else 1 for a in range(len(shape))])
-    hot = emit("Equal", (at, constant(places)), shape, "bool")
-    if values is None:
-        of_two = editor.types[pair].dtype
-        off, on = (editor.new(f"{node.output}.value", (1,), of_two) for _ in range(2))
-        editor.emit(Node(node.name, "Split", (pair, constant(np.array([1, 1]))), (off, on)))
-    else:
-        off, on = (constant(v.reshape(1)) for v in values)
-    editor.emit(Node(node.name, "Where", (hot, on, off), node.outputs))
+    hot = rw("Equal", at, rw.array(places))
+    off, on = (
+        rw.split(pair, (1, 1), 0) if values is None else (rw.array(v.reshape(1)) for v in values)
+    )
+    rw.result("Where", hot, on, off)
 
 
 # --- checks -----------------------------------------------------------------------------------

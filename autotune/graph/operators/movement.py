@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Array, Editor, Node, Shape, moves_nothing, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape, moves_nothing
 from autotune.graph.operators.definition import (
     Fusion,
     Layout,
@@ -23,6 +23,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.windows import padded
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Expr,
     Tensor,
@@ -141,34 +142,29 @@ def _expand(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
 # --- rewrites in ONNX's order -----------------------------------------------------------------
 
 
-def _to_reshape(editor: Editor, node: Node) -> None:
+def _to_reshape(rw: Rewriter) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze -> Reshape of one input: the output has the shape."""
-    editor.emit(replace(node, op="Reshape", inputs=node.inputs[:1], attrs={}))
+    rw.result("Reshape", rw.input(0))
 
 
-def _without_transposing(editor: Editor, node: Node) -> None:
+def _without_transposing(rw: Rewriter) -> None:
     """Transpose -> Reshape where only dimensions of extent 1 move, else with explicit `perm`."""
-    shape = editor.types[node.inputs[0]].shape
-    axes = node.attrs.get("perm", range(len(shape))[::-1])
+    shape = rw.kind(0).shape
+    axes = rw.attr("perm", range(len(shape))[::-1])
     if moves_nothing(axes, shape):
-        _to_reshape(editor, node)
+        _to_reshape(rw)
     else:
-        editor.emit(replace(node, attrs={"perm": tuple(axes)}))
+        rw.result("Transpose", rw.input(0), perm=tuple(axes))
 
 
-def _to_expand(editor: Editor, node: Node) -> None:
+def _to_expand(rw: Rewriter) -> None:
     """Tile -> Reshape to (…, 1, n, …), Expand to (…, repeats, n, …), Reshape."""
-    repeats = editor.constants.get(node.inputs[1])
+    repeats, shape = rw.value(1), rw.kind(0).shape
     if repeats is None:
-        raise unsupported(node, editor.graph, "its repeats are computed at run time")
-    kind = editor.types[node.inputs[0]]
-    apart = [d for n in kind.shape for d in (1, n)]
-    wide = [d for r, n in zip(repeats.tolist(), kind.shape, strict=True) for d in (r, n)]
-    split = editor.new(f"{node.output}.apart", apart, kind.dtype)
-    tiled = editor.new(f"{node.output}.tiled", wide, kind.dtype)
-    editor.emit(Node(node.name, "Reshape", node.inputs[:1], (split,)))
-    editor.emit(Node(node.name, "Expand", (split,), (tiled,)))
-    editor.emit(Node(node.name, "Reshape", (tiled,), node.outputs))
+        raise rw.refuse("its repeats are computed at run time")
+    apart = rw("Reshape", rw.input(0), shape=[d for n in shape for d in (1, n)])
+    pairs = zip(repeats.tolist(), shape, strict=True)
+    rw.result("Reshape", rw("Expand", apart, shape=[d for pair in pairs for d in pair]))
 
 
 # --- rewrites on the stored layout ------------------------------------------------------------
@@ -188,46 +184,29 @@ def pad_amounts(node: Node, constants: dict[str, Array], rank: int) -> list[int]
     return full
 
 
-def _resolve_pad(editor: Editor, node: Node) -> None:
+def _resolve_pad(rw: Rewriter) -> None:
     """Amounts and fill value become attributes; a computed fill is chosen by each padded axis."""
-    fills = (*node.inputs, "", "")[2]
-    is_constant = node.attrs.get("mode", "constant") == "constant"
-    if is_constant and fills and fills not in editor.constants:
-        _fill(editor, node, fills)
-        return
-    amounts = pad_amounts(node, editor.constants, len(editor.types[node.output].shape))
+    shape, rank, mode = rw.type.shape, len(rw.type.shape), rw.attr("mode", "constant")
+    x, by, fill, *rest = (*rw.node.inputs, "", "")
+    value = rw.value(2)
+    is_computed = mode == "constant" and bool(fill) and value is None
+    given = replace(rw.node, inputs=(x, by, "" if is_computed else fill, *rest))
+    amounts = pad_amounts(given, rw.constants, rank)
     if amounts is None:
-        raise unsupported(node, editor.graph, "its padding is computed at run time")
+        raise rw.refuse("its padding is computed at run time")
     if not any(amounts):
-        editor.emit(replace(node, op="Identity", inputs=node.inputs[:1], attrs={}))
+        rw.alias(x)
         return
-    mode = node.attrs.get("mode", "constant")
-    _check_padding(editor, node, mode, amounts)
-    fill = 0.0
-    if len(node.inputs) > 2 and node.inputs[2]:
-        fill = float(editor.constants[node.inputs[2]].reshape(-1)[0])
-    attrs = {"mode": mode, "amounts": tuple(amounts), "fill": fill}
-    editor.emit(replace(node, inputs=node.inputs[:1], attrs=attrs))
-
-
-def _fill(editor: Editor, node: Node, fill: str) -> None:
-    """Pad with a computed value -> Pad with zeros, and Where(inside, y, value) per padded axis."""
-    kind = editor.types[node.output]
-    rank = len(kind.shape)
-    inputs = (*node.inputs[:2], "", *node.inputs[3:])
-    amounts = pad_amounts(replace(node, inputs=inputs), editor.constants, rank)
-    if amounts is None:
-        raise unsupported(node, editor.graph, "its padding is computed at run time")
-    padded = [a for a in range(rank) if max(amounts[a], amounts[rank + a]) > 0]
-    names = [editor.new(f"{node.output}.zeros", kind.shape, kind.dtype) for _ in padded]
-    names.append(node.output)
-    _resolve_pad(editor, replace(node, inputs=inputs, outputs=(names[0],)))
-    for axis, before, after in zip(padded, names, names[1:], strict=False):
-        at = np.arange(kind.shape[axis])
-        inside = (at >= amounts[axis]) & (at < kind.shape[axis] - amounts[rank + axis])
-        along = inside.reshape([-1 if a == axis else 1 for a in range(rank)])
-        mask = editor.constant(f"{node.output}.inside", along)
-        editor.emit(Node(node.name, "Where", (mask, before, fill), (after,)))
+    _check_padding(rw, mode, amounts)
+    number = 0.0 if value is None else float(value.reshape(-1)[0])
+    y = rw("Pad", x, shape=shape, mode=mode, amounts=tuple(amounts), fill=number)
+    for axis, extent in enumerate(shape):
+        if is_computed and max(amounts[axis], amounts[rank + axis]) > 0:
+            at = np.arange(extent)
+            inside = (at >= amounts[axis]) & (at < extent - amounts[rank + axis])
+            along = inside.reshape([-1 if a == axis else 1 for a in range(rank)])
+            y = rw("Where", rw.array(along), y, fill)
+    rw.returns(y)
 
 
 def emit_zeros_behind(editor: Editor, node: Node, name: str, axis: int, missing: int) -> str:
@@ -243,31 +222,30 @@ def emit_zeros_behind(editor: Editor, node: Node, name: str, axis: int, missing:
     return out
 
 
-def _check_padding(editor: Editor, node: Node, mode: str, amounts: list[int]) -> None:
+def _check_padding(rw: Rewriter, mode: str, amounts: list[int]) -> None:
     """Refuse unknown modes, and repetition along an axis that is cropped to nothing."""
     if mode not in ("constant", "edge", "reflect", "wrap"):
-        raise unsupported(node, editor.graph, f"mode '{mode}'")
-    shape = editor.types[node.inputs[0]].shape
+        raise rw.refuse(f"mode '{mode}'")
+    shape = rw.kind(0).shape
     pairs = zip(amounts[: len(shape)], amounts[len(shape) :], shape, strict=True)
     if mode != "constant" and any(n + min(b, 0) + min(e, 0) < 1 for b, e, n in pairs):
-        raise unsupported(node, editor.graph, f"mode '{mode}' of an axis cropped to nothing")
+        raise rw.refuse(f"mode '{mode}' of an axis cropped to nothing")
 
 
-def _resolve_slice(editor: Editor, node: Node) -> None:
+def _resolve_slice(rw: Rewriter) -> None:
     """Starts and steps of every dimension become attributes."""
-    if any(name and name not in editor.constants for name in node.inputs[1:]):
-        raise unsupported(node, editor.graph, "its bounds are computed at run time")
-    shape = editor.types[node.inputs[0]].shape
-    names = (*node.inputs[1:], "", "")
-    begin, end = (editor.constants[n].reshape(-1) for n in names[:2])
-    axes = editor.constants.get(names[2], np.arange(begin.size))
-    steps = editor.constants.get(names[3], np.ones(begin.size, np.int64))
+    if any(name and name not in rw.constants for name in rw.node.inputs[1:]):
+        raise rw.refuse("its bounds are computed at run time")
+    shape = rw.kind(0).shape
+    begin, end = (rw.constants[rw.input(n)].reshape(-1) for n in (1, 2))
+    axes = rw.constants.get(rw.input(3), np.arange(begin.size))
+    steps = rw.constants.get(rw.input(4), np.ones(begin.size, np.int64))
     starts, strides = [0] * len(shape), [1] * len(shape)
     for b, e, a, s in zip(begin, end, axes, steps, strict=True):
         axis = int(a) % len(shape)
         taken = range(shape[axis])[slice(int(b), _end(int(e), int(s), shape[axis]), int(s))]
         starts[axis], strides[axis] = taken.start, taken.step
-    emit_slice(editor, node, node.inputs[0], node.output, tuple(starts), tuple(strides))
+    rw.returns(taken_from(rw, rw.type.shape, starts, strides))
 
 
 def _end(end: int, step: int, extent: int) -> int | None:
@@ -275,41 +253,36 @@ def _end(end: int, step: int, extent: int) -> int | None:
     return None if step < 0 and end < -extent else end
 
 
-def _split(editor: Editor, node: Node) -> None:
+def _split(rw: Rewriter) -> None:
     """Split(x) -> one Slice per output."""
-    shape = editor.types[node.inputs[0]].shape
-    axis = node.attrs.get("axis", 0) % len(shape)
-    start = 0
-    for out in node.outputs:
-        starts = [0] * len(shape)
-        starts[axis] = start
-        start += editor.types[out].shape[axis]
-        emit_slice(editor, node, node.inputs[0], out, tuple(starts), (1,) * len(shape))
+    rank = len(rw.kind(0).shape)
+    axis, start, parts = rw.attr("axis", 0) % rank, 0, []
+    for shape in (rw.types[name].shape for name in rw.node.outputs):
+        starts = [start if a == axis else 0 for a in range(rank)]
+        parts.append(taken_from(rw, shape, starts, [1] * rank))
+        start += shape[axis]
+    rw.returns(*parts)
 
 
-def emit_slice(
-    editor: Editor, node: Node, source: str, out: str, starts: Shape, steps: Shape
-) -> None:
-    """Emit a Slice with resolved bounds, or an Identity where it takes everything."""
-    attrs = {"starts": starts, "steps": steps}
-    if editor.types[source].shape == editor.types[out].shape and all(s == 1 for s in steps):
-        editor.emit(Node(node.name, "Identity", (source,), (out,)))
-    else:
-        editor.emit(Node(node.name, "Slice", (source,), (out,), attrs))
+def taken_from(rw: Rewriter, shape: Shape, starts: Sequence[int], steps: Sequence[int]) -> str:
+    """A Slice of the first input with resolved bounds, or that input where all is taken."""
+    x = rw.input(0)
+    if rw.types[x].shape == shape and all(step == 1 for step in steps):
+        return x
+    return rw("Slice", x, shape=shape, starts=tuple(starts), steps=tuple(steps))
 
 
-def _resolve_triangle(editor: Editor, node: Node) -> None:
+def _resolve_triangle(rw: Rewriter) -> None:
     """The diagonal becomes an attribute."""
-    k = editor.constants.get(node.inputs[1]) if len(node.inputs) > 1 else np.zeros(1)
+    k = rw.value(1) if len(rw.node.inputs) > 1 else np.zeros(1)
     if k is None:
-        raise unsupported(node, editor.graph, "its diagonal is computed at run time")
-    attrs = {**node.attrs, "k": int(k.reshape(-1)[0])}
-    editor.emit(replace(node, inputs=node.inputs[:1], attrs=attrs))
+        raise rw.refuse("its diagonal is computed at run time")
+    rw.result("Trilu", rw.input(0), **{**rw.node.attrs, "k": int(k.reshape(-1)[0])})
 
 
-def _resolve_expand(editor: Editor, node: Node) -> None:
+def _resolve_expand(rw: Rewriter) -> None:
     """The output has the shape."""
-    editor.emit(replace(node, inputs=node.inputs[:1]))
+    rw.result("Expand", rw.input(0))
 
 
 def _check_reshape(editor: Editor, node: Node) -> str:

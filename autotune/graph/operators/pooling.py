@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape
+from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.limits import check_constant
 from autotune.graph.operators.definition import (
     Folding,
@@ -23,6 +22,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.windows import Window, check_window, space_axes
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Axis,
     Expr,
@@ -148,53 +148,41 @@ def _pool(
 # --- rewrites ---------------------------------------------------------------------------------
 
 
-def _counted_pool(editor: Editor, node: Node) -> None:
+def _window(rw: Rewriter) -> Window:
+    size, out = rw.kind(0).shape[1:-1], rw.type.shape[1:-1]
+    return Window(rw.node, tuple(rw.attr("kernel_shape")), size, out)
+
+
+def _counted_pool(rw: Rewriter) -> None:
     """AveragePool with a second operand: 1 / the number of elements that count."""
-    size = editor.types[node.inputs[0]].shape[1:-1]
-    out = editor.types[node.output].shape[1:-1]
-    window = Window(node, tuple(node.attrs["kernel_shape"]), size, out)
-    check_constant(node, 8 * math.prod(out))
+    window = _window(rw)
+    check_constant(rw.node, 8 * math.prod(window.out))
     counts = np.ones((), np.int64)
-    for n in range(len(size)):
-        counts = np.multiply.outer(counts, _n_counted(window, n, node))
-    scale = (1.0 / np.maximum(counts, 1)).astype(editor.types[node.output].dtype)
+    for n in range(len(window.size)):
+        counts = np.multiply.outer(counts, _n_counted(window, n, rw.node))
+    scale = (1.0 / np.maximum(counts, 1)).astype(rw.type.dtype)
     scale = scale.reshape(-1)[:1] if (scale == scale.flat[0]).all() else scale[..., None]
-    name = editor.constant(f"{node.output}.counts", scale)
-    _live_pool(editor, replace(node, inputs=(node.inputs[0], name)))
+    attrs = {**rw.node.attrs, **window.live()[1]}
+    rw.result(rw.node.op, rw.input(0), rw.array(scale), **attrs)
 
 
-def _max_pools(editor: Editor, node: Node) -> None:
-    """MaxPool -> MaxPool and PoolPlace, one for each of its results."""
-    value, place = (*node.outputs, "")[:2]
-    if place:
-        x = node.inputs[0]
-        if editor.types[x].dtype in ("int8", "uint8"):
-            x = editor.new(f"{place}.wide", editor.types[x].shape)
-            editor.emit(Node(node.name, "Cast", node.inputs, (x,), {"to": "float32"}))
-        editor.emit(replace(node, op="PoolPlace", inputs=(x,), outputs=(place,)))
-    if value:
-        _widened_pool(editor, replace(node, outputs=(value,)))
-
-
-def _widened_pool(editor: Editor, node: Node) -> None:
-    """MaxPool of bytes -> of the same numbers in float32."""
-    source = editor.types[node.inputs[0]]
-    if source.dtype not in ("int8", "uint8"):
-        editor.emit(node)
+def _max_pools(rw: Rewriter) -> None:
+    """MaxPool -> MaxPool and PoolPlace, one for each of its results; of bytes in float32."""
+    x, dtype, attrs = rw.input(0), rw.kind(0).dtype, rw.node.attrs
+    is_bytes = dtype in ("int8", "uint8")
+    if not is_bytes and not rw.wants(1):
         return
-    wide = editor.new(f"{node.output}.wide", source.shape)
-    real = editor.new(f"{node.output}.real", editor.types[node.output].shape)
-    editor.emit(Node(node.name, "Cast", node.inputs, (wide,), {"to": "float32"}))
-    editor.emit(replace(node, inputs=(wide,), outputs=(real,)))
-    editor.emit(Node(node.name, "Cast", (real,), (node.output,), {"to": source.dtype}))
+    shape = next(rw.types[name].shape for name in rw.node.outputs if name)
+    if is_bytes:
+        x = rw("Cast", x, to="float32")
+    place = rw("PoolPlace", x, shape=shape, dtype="int64", **attrs)
+    value = rw("MaxPool", x, shape=shape, **attrs)
+    rw.returns(rw("Cast", value, to=dtype) if is_bytes else value, place)
 
 
-def _live_pool(editor: Editor, node: Node) -> None:
+def _live_pool(rw: Rewriter) -> None:
     """Drop the outer taps that read only padding."""
-    size = editor.types[node.inputs[0]].shape[1:-1]
-    out = editor.types[node.output].shape[1:-1]
-    _, attrs = Window(node, tuple(node.attrs["kernel_shape"]), size, out).live()
-    editor.emit(replace(node, attrs={**node.attrs, **attrs}))
+    rw.result(rw.node.op, *rw.node.inputs, **{**rw.node.attrs, **_window(rw).live()[1]})
 
 
 def _n_counted(window: Window, n: int, node: Node) -> Array:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from autotune.dtypes import is_float
-from autotune.graph.ir import Array, Editor, Node, Shape, float_array, to_last, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape, float_array, to_last
 from autotune.graph.limits import check_constant
 from autotune.graph.operators.definition import (
     Fusion,
@@ -30,6 +30,7 @@ from autotune.graph.operators.definition import (
     axes_of,
     tensor,
 )
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Tensor, binary, idx
 
 _RADIUS = {"linear": 1, "cubic": 2}
@@ -80,90 +81,54 @@ class _Axis:
         return found
 
 
-def _resize(editor: Editor, node: Node) -> None:
+def _resize(rw: Rewriter) -> None:
     """Rewrite one Resize; see the module."""
-    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
-    crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
-    copied = shape == out and node.attrs.get("nearest_mode") == "simple"
-    changed = [a for a in range(len(out)) if crops or _changes(editor, node, a)]
-    axes = {a: _interpolation(editor, node, a) for a in changed if not copied}
+    shape, out, dtype = rw.kind(0).shape, rw.type.shape, rw.type.dtype
+    crops = rw.attr("coordinate_transformation_mode") == "tf_crop_and_resize"
+    copied = shape == out and rw.attr("nearest_mode") == "simple"
+    changed = [a for a in range(len(out)) if crops or shape[a] != out[a] or _scale(rw, a) != 1]
+    axes = {a: _interpolation(rw, a) for a in changed if not copied}
     if all(axis.is_repetition for axis in axes.values()):
-        editor.emit(replace(node, inputs=node.inputs[:1], attrs={}))
+        rw.result("Resize", rw.input(0))
         return
-    if (
-        not is_float(editor.types[node.output].dtype)
-        and node.attrs.get("mode", "nearest") != "nearest"
-    ):
-        _of_integers(editor, node, axes)
-    else:
-        _emit(editor, node, axes)
+    mode = rw.attr("mode", "nearest")
+    if is_float(dtype) or mode == "nearest":
+        rw.returns(_resized(rw, axes, rw.input(0)))
+        return
+    # without their fraction, as in ONNX Runtime; the standard says nothing
+    if mode != "linear" or rw.attr("antialias", 0):
+        raise rw.refuse("integers, cubic or antialiased")
+    rw.result("Cast", _resized(rw, axes, rw("Cast", rw.input(0), to="float32")), to=dtype)
 
 
-def _of_integers(editor: Editor, node: Node, axes: Mapping[int, _Axis]) -> None:
-    """Sums in float32 without their fraction, as in ONNX Runtime; the standard says nothing."""
-    if node.attrs["mode"] != "linear" or node.attrs.get("antialias", 0):
-        raise unsupported(node, editor.graph, "integers, cubic or antialiased")
-    kind = editor.types[node.output]
-    source = editor.new(f"{node.output}.source", editor.types[node.inputs[0]].shape)
-    sums = editor.new(f"{node.output}.sums", kind.shape)
-    editor.emit(Node(node.name, "Cast", node.inputs[:1], (source,), {"to": "float32"}))
-    _emit(editor, replace(node, inputs=(source,), outputs=(sums,)), axes)
-    editor.emit(Node(node.name, "Cast", (sums,), node.outputs, {"to": kind.dtype}))
-
-
-def _emit(editor: Editor, node: Node, axes: Mapping[int, _Axis]) -> None:
-    """The sums, and where they lie outside the extrapolation value."""
-    outside = not all(axis.inside.all() for axis in axes.values())
-    kind = editor.types[node.output]
-    inside = editor.new(f"{node.output}.inside", kind.shape, kind.dtype) if outside else ""
-    result = inside or node.output
-    _interpolate(editor, replace(node, outputs=(result,)), axes)
-    if outside:
-        _fill_outside(editor, node, axes, result)
-
-
-def _changes(editor: Editor, node: Node, axis: int) -> bool:
-    """Whether an axis may be resampled; a factor of 1.1 does so and keeps an extent of 4."""
-    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
-    return shape[axis] != out[axis] or _scale(editor, node, axis) != 1
-
-
-def _interpolate(editor: Editor, node: Node, axes: Mapping[int, _Axis]) -> None:
-    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
-    source = node.inputs[0]
-    sparse = _sparse_axes(axes, out, editor.types[source].dtype)
-    dense = [a for a in axes if a not in sparse]
-    for number, at in enumerate(dense):
-        check_constant(node, 4 * axes[at].size * axes[at].out)
-        before, after = math.prod(shape[:at]), math.prod(shape[at + 1 :])
-        dtype = editor.types[source].dtype
-        flat = editor.new(f"{node.output}.flat", (before, shape[at], after), dtype)
-        made = editor.new(f"{node.output}.axis", (before, out[at], after), dtype)
-        shape = (*shape[:at], out[at], *shape[at + 1 :])
-        is_last = number == len(dense) - 1 and not sparse
-        target = node.output if is_last else editor.new(f"{node.output}.partly", shape, dtype)
-        matrix = axes[at].matrix().astype(dtype)
-        weights = editor.constant(f"{node.output}.weights", matrix)
-        editor.emit(Node(node.name, "Reshape", (source,), (flat,)))
-        editor.emit(Node(node.name, "MatMul", (weights, flat), (made,)))
-        editor.emit(Node(node.name, "Reshape", (made,), (target,)))
-        source = target
-    if sparse:
-        tables = [name for at in sparse for name in _tables(editor, node, axes[at])]
-        attrs = {"axes": tuple(sparse)}
-        editor.emit(Node(node.name, "Interpolate", (source, *tables), node.outputs, attrs))
-
-
-def _fill_outside(editor: Editor, node: Node, axes: Mapping[int, _Axis], source: str) -> None:
-    """The extrapolation value where a result lies outside of the source along some axis."""
-    kind = editor.types[node.output]
-    inside: Array = np.ones((1,) * len(kind.shape), bool)
+def _resized(rw: Rewriter, axes: Mapping[int, _Axis], x: str) -> str:
+    """The sums, and where they lie outside of a cropped source the extrapolation value."""
+    y, dtype = _interpolated(rw, axes, x), rw.types[x].dtype
+    if all(axis.inside.all() for axis in axes.values()):
+        return y
+    inside: Array = np.ones((1,) * len(rw.type.shape), bool)
     for at, axis in axes.items():
         inside = inside & axis.inside.reshape([-1 if n == at else 1 for n in range(inside.ndim)])
-    value = np.array([node.attrs.get("extrapolation_value", 0.0)], kind.dtype)
-    names = (f"{node.output}.where", inside), (f"{node.output}.outside", value)
-    where, other = (editor.constant(stem, array) for stem, array in names)
-    editor.emit(Node(node.name, "Where", (where, source, other), node.outputs))
+    value = np.array([rw.attr("extrapolation_value", 0.0)], dtype)
+    return rw("Where", rw.array(inside), y, rw.array(value))
+
+
+def _interpolated(rw: Rewriter, axes: Mapping[int, _Axis], x: str) -> str:
+    dtype = rw.types[x].dtype
+    sparse = _sparse_axes(axes, rw.type.shape, dtype)
+    for at, axis in axes.items():
+        if at in sparse:
+            continue
+        check_constant(rw.node, 4 * axis.size * axis.out)
+        shape = rw.types[x].shape
+        flat = (math.prod(shape[:at]), shape[at], math.prod(shape[at + 1 :]))
+        weights = rw.array(axis.matrix().astype(dtype))
+        made = rw("MatMul", weights, rw("Reshape", x, shape=flat), dtype=dtype)
+        x = rw("Reshape", made, shape=(*shape[:at], axis.out, *shape[at + 1 :]))
+    if sparse:
+        tables = [name for at in sparse for name in _tables(rw, axes[at])]
+        x = rw("Interpolate", x, *tables, shape=rw.type.shape, axes=tuple(sparse))
+    return x
 
 
 def _sparse_axes(axes: Mapping[int, _Axis], out: Shape, dtype: str) -> list[int]:
@@ -183,53 +148,51 @@ def _sparse_axes(axes: Mapping[int, _Axis], out: Shape, dtype: str) -> list[int]
     return found
 
 
-def _tables(editor: Editor, node: Node, axis: _Axis) -> tuple[str, str]:
-    """Names of two constants: the first source of every result, and the weights of its taps; the
-    latter is "" where there is a single tap.
+def _tables(rw: Rewriter, axis: _Axis) -> tuple[str, str]:
+    """The first source of every result, and the weights of its taps; the latter is "" where there
+    is a single tap.
     """
-    begin = editor.constant(f"{node.output}.first", axis.first)
-    if axis.n_taps == 1:
-        return begin, ""
-    return begin, editor.constant(f"{node.output}.weights", float_array(axis.weights))
+    first = rw.array(axis.first)
+    return first, rw.array(float_array(axis.weights)) if axis.n_taps > 1 else ""
 
 
-def _interpolation(editor: Editor, node: Node, axis: int) -> _Axis:
+def _interpolation(rw: Rewriter, axis: int) -> _Axis:
     """The taps of every result along `axis`."""
-    size, out = editor.types[node.inputs[0]].shape[axis], editor.types[node.output].shape[axis]
-    check_constant(node, 8 * out)
-    scale = _scale(editor, node, axis)
-    at = _coordinates(editor, node, axis, scale)
+    size, out = rw.kind(0).shape[axis], rw.type.shape[axis]
+    check_constant(rw.node, 8 * out)
+    scale = _scale(rw, axis)
+    at = _coordinates(rw, axis, scale)
     inside = np.ones(out, bool)
-    if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+    if rw.attr("coordinate_transformation_mode") == "tf_crop_and_resize":
         inside = (at >= 0) & (at <= size - 1)
-    mode = node.attrs.get("mode", "nearest")
+    mode = rw.attr("mode", "nearest")
     if mode == "nearest":
-        picked = np.clip(_nearest(node, at, scale), 0, size - 1)
+        picked = np.clip(_nearest(rw, at, scale), 0, size - 1)
         return _Axis(size, picked, np.ones((out, 1)), inside)
     if mode not in _RADIUS:
-        raise unsupported(node, editor.graph, f"mode '{mode}'")
-    smooth = bool(node.attrs.get("antialias", 0))
+        raise rw.refuse(f"mode '{mode}'")
+    smooth = bool(rw.attr("antialias", 0))
     narrow = min(1.0, float(scale)) if smooth else 1.0
     reach = math.ceil(_RADIUS[mode] / narrow)
-    check_constant(node, 8 * out * min(size, 2 * reach))
-    begin, weights = _shares(node, at.astype(np.float64), size, reach, narrow)
+    check_constant(rw.node, 8 * out * min(size, 2 * reach))
+    begin, weights = _shares(rw, at.astype(np.float64), size, reach, narrow)
     return _Axis(size, *_trimmed(begin, weights, size), inside)
 
 
-def _shares(node: Node, at: Array, size: int, reach: int, narrow: float) -> tuple[Array, Array]:
+def _shares(rw: Rewriter, at: Array, size: int, reach: int, narrow: float) -> tuple[Array, Array]:
     """The first source within reach of every result, and the weights of its taps, whose sum is 1.
     Sources outside are clamped, or excluded (`exclude_outside`).
     """
-    mode, out = node.attrs["mode"], len(at)
-    takes_part = mode == "cubic" or node.attrs.get("antialias", 0)
-    only_inside = takes_part and node.attrs.get("exclude_outside", 0)
+    mode, out = rw.attr("mode"), len(at)
+    takes_part = mode == "cubic" or rw.attr("antialias", 0)
+    only_inside = takes_part and rw.attr("exclude_outside", 0)
     near = np.floor(at).astype(np.int64)
     width = min(size, 2 * reach)
     begin = np.clip(near + 1 - reach, 0, size - width)
     weights: Array = np.zeros((out, width))
     for step in range(1 - reach, reach + 1):
         index = near + step
-        share = _kernel(node, np.abs(index - at) * narrow)
+        share = _kernel(rw, np.abs(index - at) * narrow)
         if only_inside:
             share = np.where((index >= 0) & (index < size), share, 0.0)
         np.add.at(weights, (np.arange(out), np.clip(index, 0, size - 1) - begin), share)
@@ -251,40 +214,39 @@ def _trimmed(begin: Array, weights: Array, size: int) -> tuple[Array, Array]:
     return start, np.take_along_axis(wide, (start - begin + n)[:, None] + np.arange(n), 1)
 
 
-def _kernel(node: Node, distance: Array) -> Array:
+def _kernel(rw: Rewriter, distance: Array) -> Array:
     """The weight of a source at some distance, before the weights are normalised to 1."""
-    if node.attrs["mode"] == "linear":
+    if rw.attr("mode") == "linear":
         return (1.0 - distance).clip(min=0.0)
-    a = node.attrs.get("cubic_coeff_a", -0.75)
+    a = rw.attr("cubic_coeff_a", -0.75)
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     share: Array = np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
     return share
 
 
-def _scale(editor: Editor, node: Node, axis: int) -> np.float32:
+def _scale(rw: Rewriter, axis: int) -> np.float32:
     """The scale of an axis: given, or from the sizes, common to all axes by the aspect policy."""
-    shape, out = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
+    shape, out = rw.kind(0).shape, rw.type.shape
     rank, axis = len(shape), to_last(len(shape))[axis]
-    names = (*node.inputs, "", "", "")
     sizes = {to_last(rank)[n]: pair for n, pair in enumerate(zip(shape, out, strict=True))}
-    axes = [a % rank for a in node.attrs.get("axes", range(rank))]
-    given, asked = (editor.constants.get(name) for name in names[2:4])
+    axes = [a % rank for a in rw.attr("axes", range(rank))]
+    given, asked = rw.value(2), rw.value(3)
     if given is not None and given.size and axis in axes:
         return np.float32(given[axes.index(axis)])
-    policy = node.attrs.get("keep_aspect_ratio_policy", "stretch")
+    policy = rw.attr("keep_aspect_ratio_policy", "stretch")
     if asked is not None and asked.size and policy != "stretch" and axis in axes:
         ratios = [n / sizes[a][0] for n, a in zip(asked.tolist(), axes, strict=True)]
         return np.float32(min(ratios) if policy == "not_larger" else max(ratios))
     return np.float32(sizes[axis][1] / sizes[axis][0])
 
 
-def _coordinates(editor: Editor, node: Node, axis: int, scale: np.float32) -> Array:
+def _coordinates(rw: Rewriter, axis: int, scale: np.float32) -> Array:
     """The source coordinate of every result, in elements; in float32, on which ties depend."""
-    size, out = editor.types[node.inputs[0]].shape[axis], editor.types[node.output].shape[axis]
+    size, out = rw.kind(0).shape[axis], rw.type.shape[axis]
     at: Array = np.arange(out, dtype=np.float32)
     half = np.float32(0.5)
-    match node.attrs.get("coordinate_transformation_mode", "half_pixel"):
+    match rw.attr("coordinate_transformation_mode", "half_pixel"):
         case "align_corners":
             last = scale * np.float32(size) - np.float32(1)  # of a length that may be fractional
             return at * np.float32((size - 1) / last) if last else at * np.float32(0)
@@ -300,22 +262,22 @@ def _coordinates(editor: Editor, node: Node, axis: int, scale: np.float32) -> Ar
         case "tf_half_pixel_for_nn":
             return (at + half) / scale
         case "tf_crop_and_resize":
-            begin, end = _crop(editor, node, axis)
+            begin, end = _crop(rw, axis)
             if out == 1:
                 return at + half * (begin + end) * np.float32(size - 1)
             span = at * (end - begin) * np.float32(size - 1)
             return begin * np.float32(size - 1) + span / np.float32(out - 1)
         case mode:
-            raise unsupported(node, editor.graph, f"coordinates '{mode}'")
+            raise rw.refuse(f"coordinates '{mode}'")
 
 
-def _crop(editor: Editor, node: Node, axis: int) -> tuple[np.float32, np.float32]:
+def _crop(rw: Rewriter, axis: int) -> tuple[np.float32, np.float32]:
     """The region of interest along an axis, in [0, 1]."""
-    rank = len(editor.types[node.output].shape)
-    roi = editor.constants.get(node.inputs[1])
+    rank = len(rw.type.shape)
+    roi = rw.value(1)
     if roi is None:
-        raise unsupported(node, editor.graph, "its region is computed at run time")
-    axes = [a % rank for a in node.attrs.get("axes", range(rank))]
+        raise rw.refuse("its region is computed at run time")
+    axes = [a % rank for a in rw.attr("axes", range(rank))]
     of_axis = to_last(rank)[axis]
     if of_axis not in axes:
         return np.float32(0), np.float32(1)
@@ -323,9 +285,9 @@ def _crop(editor: Editor, node: Node, axis: int) -> tuple[np.float32, np.float32
     return begins[axes.index(of_axis)], ends[axes.index(of_axis)]
 
 
-def _nearest(node: Node, at: Array, scale: np.float32) -> Array:
+def _nearest(rw: Rewriter, at: Array, scale: np.float32) -> Array:
     """Nearest whole coordinates; 'simple', before opset 11, depends on the direction."""
-    match node.attrs.get("nearest_mode", "round_prefer_floor"):
+    match rw.attr("nearest_mode", "round_prefer_floor"):
         case "simple":
             picked = np.ceil(at) if scale < 1 else np.floor(at)
         case "floor":
@@ -339,7 +301,7 @@ def _nearest(node: Node, at: Array, scale: np.float32) -> Array:
     return picked.astype(np.int64)
 
 
-def _resized(editor: Editor, node: Node) -> Shape | None:
+def _shape(editor: Editor, node: Node) -> Shape | None:
     """floor(extent · scale) in float32, as the scales are; sizes are left to `onnx`.
 
     Of a cropped source too, as in ONNX's own inference and reference implementation.
@@ -381,6 +343,6 @@ OPERATORS: Mapping[str, Operator] = {
         any_type=True,
         layout=Layout.SPATIAL,
         resolve=_resize,
-        shape=_resized,
+        shape=_shape,
     ),
 }

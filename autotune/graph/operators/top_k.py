@@ -18,9 +18,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from autotune.dtypes import is_float
-from autotune.graph.ir import Editor, Node, Shape, unsupported
-from autotune.graph.operators.cumulative_sum import Blocks
+from autotune.graph.ir import Node, Shape
+from autotune.graph.operators.cumulative_sum import in_blocks, reshaped
 from autotune.graph.operators.definition import Operands, Operator, Scope, axes_of, tensor
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Axis,
     Const,
@@ -47,76 +48,48 @@ _FEWER = 4
 """Elements of a block per element of the result."""
 
 
-def _top_k(editor: Editor, node: Node) -> None:
+def _top_k(rw: Rewriter) -> None:
     """TopK -> the cheapest of the above."""
-    shape = editor.types[node.inputs[0]].shape
-    axis = node.attrs.get("axis", -1) % len(shape)
-    k = next(editor.types[name].shape[axis] for name in node.outputs if name)
+    axis = rw.attr("axis", -1) % len(rw.kind(0).shape)
+    k = next(rw.types[name].shape[axis] for name in rw.node.outputs if name)
+    rw.returns(*_best(rw, rw.input(0), axis, k))
+
+
+def _best(rw: Rewriter, x: str, axis: int, k: int) -> tuple[str, str]:
+    """The k elements of x that are ordered first, and where they are."""
+    kind, largest = rw.types[x], rw.attr("largest", 1)
+    shape = (*kind.shape[:axis], k, *kind.shape[axis + 1 :])
+    if k == 1 and (largest or not is_float(kind.dtype)):
+        end = "Max" if largest else "Min"
+        best = rw(f"Reduce{end}", x, axes=(axis,), keepdims=1)
+        return best, rw(f"Arg{end}", x, shape=shape, dtype="int64", axis=axis, keepdims=1)
     block = max(_LEAST_BLOCK, _FEWER * k)
-    is_last_nan = _is_float(editor, node) and not node.attrs.get("largest", 1)
-    if k == 1 and not is_last_nan:
-        _extremum(editor, node, axis)
-    elif shape[axis] > 2 * block:
-        _best_of_blocks(editor, node, axis, k, block)
-    else:
-        _by_rank(editor, node, axis)
+    if kind.shape[axis] > 2 * block:
+        return _best_of_blocks(rw, x, axis, k, block)
+    if kind.shape[axis] > _MOST_RANKED:
+        raise rw.refuse(f"it ranks more than {_MOST_RANKED} elements")
+    ranks = rw("Rank", x, shape=kind.shape, dtype="float32", axis=axis, largest=largest)
+    best = rw("Ranked", ranks, x, shape=shape, dtype=kind.dtype, axis=axis)
+    return best, rw("Ranked", ranks, shape=shape, dtype="int64", axis=axis)
 
 
-def _extremum(editor: Editor, node: Node, axis: int) -> None:
-    """The largest or smallest element, and the first place where it is."""
-    end, outputs = "Max" if node.attrs.get("largest", 1) else "Min", (*node.outputs, "")
-    if outputs[0]:
-        attrs = {"axes": (axis,), "keepdims": 1}
-        editor.emit(Node(node.name, f"Reduce{end}", node.inputs[:1], outputs[:1], attrs))
-    if outputs[1]:
-        attrs = {"axis": axis, "keepdims": 1}
-        editor.emit(Node(node.name, f"Arg{end}", node.inputs[:1], outputs[1:2], attrs))
-
-
-def _best_of_blocks(editor: Editor, node: Node, axis: int, k: int, size: int) -> None:
+def _best_of_blocks(rw: Rewriter, x: str, axis: int, k: int, size: int) -> tuple[str, str]:
     """TopK of every block, then of the results; equal elements stay in order."""
-    to, attrs = Blocks(editor, node, axis), node.attrs
-    blocks = to.split(node.inputs[0], size, _last(editor, node))
-    shape, dtype = editor.types[blocks].shape, editor.types[blocks].dtype
-    n_blocks, of_each = shape[axis], (*shape[: axis + 1], k, *shape[axis + 2 :])
-    best = editor.new(f"{node.name}.best", of_each, dtype)
-    inside = editor.new(f"{node.name}.inside", of_each, "int64")
-    _top_k(editor, Node(node.name, "TopK", (blocks,), (best, inside), {**attrs, "axis": axis + 1}))
-    left = to.reshape(best, n_blocks * k, n_axes=2)
-    value, where = (*node.outputs, "")[:2]
-    among = editor.new(f"{node.name}.among", (*shape[:axis], k, *shape[axis + 2 :]), "int64")
-    _top_k(editor, Node(node.name, "TopK", (left,), (value, among if where else ""), attrs))
-    if where:
-        first = np.arange(n_blocks).reshape([-1 if a == axis else 1 for a in range(len(shape))])
-        at = to.emit("Add", (inside, to.constant(first * size)), of_each, "int64")
-        listed = to.reshape(at, n_blocks * k, n_axes=2)
-        attrs = {"axis": axis}
-        editor.emit(Node(node.name, "GatherElements", (listed, among), (where,), attrs))
+    blocks = in_blocks(rw, x, axis, size, _last(rw.types[x].dtype, rw.attr("largest", 1)))
+    n_blocks, rank = rw.types[blocks].shape[axis], len(rw.types[blocks].shape)
+    best, inside = _best(rw, blocks, axis + 1, k)
+    value, among = _best(rw, reshaped(rw, best, axis, n_blocks * k, n_axes=2), axis, k)
+    first = size * np.arange(n_blocks).reshape([-1 if a == axis else 1 for a in range(rank)])
+    at = reshaped(rw, rw("Add", inside, rw.array(first)), axis, n_blocks * k, n_axes=2)
+    return value, rw("GatherElements", at, among, shape=rw.types[among].shape, axis=axis)
 
 
-def _last(editor: Editor, node: Node) -> float:
+def _last(dtype: str, largest: int) -> float:
     """The element that is ordered last, to pad blocks with."""
-    dtype, largest = editor.types[node.inputs[0]].dtype, node.attrs.get("largest", 1)
-    if _is_float(editor, node):
+    if is_float(dtype):
         return -np.inf if largest else np.nan
     limits = np.iinfo(dtype)
     return int(limits.min if largest else limits.max)
-
-
-def _is_float(editor: Editor, node: Node) -> bool:
-    return is_float(editor.types[node.inputs[0]].dtype)
-
-
-def _by_rank(editor: Editor, node: Node, axis: int) -> None:
-    shape = editor.types[node.inputs[0]].shape
-    if shape[axis] > _MOST_RANKED:
-        raise unsupported(node, editor.graph, f"it ranks more than {_MOST_RANKED} elements")
-    ranks = editor.new(f"{node.name}.rank", shape)
-    attrs = {"axis": axis, "largest": node.attrs.get("largest", 1)}
-    editor.emit(Node(node.name, "Rank", node.inputs[:1], (ranks,), attrs))
-    for name, source in zip(node.outputs, (node.inputs[:1], ()), strict=False):
-        if name:
-            editor.emit(Node(node.name, "Ranked", (ranks, *source), (name,), {"axis": axis}))
 
 
 def _rank(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
