@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Editor, Node, Shape, unsupported
+from autotune.graph.ir import Editor, Node, Shape
 from autotune.graph.operators.definition import (
     POINT,
     Attrs,
@@ -17,6 +17,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.elementwise import of_formula
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import BOOL, Expr, Tensor, binary, call, cast
 
 _OPERATIONS = {"BitwiseAnd": "bitand", "BitwiseOr": "bitor", "BitwiseXor": "bitxor"}
@@ -43,12 +44,11 @@ def _bit_cast(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
     return scope.compute("bits", axes, cast(to, bits))
 
 
-def _check_bits(editor: Editor, node: Node) -> None:
+def _check_bits(rw: Rewriter) -> None:
     """Both types have as many bits."""
-    source, goal = (editor.types[n].dtype for n in (node.inputs[0], node.output))
+    source, goal = rw.kind(0).dtype, rw.type.dtype
     if DTYPES[source].bits != DTYPES[goal].bits:
-        raise unsupported(node, editor.graph, f"it reads {source} as {goal}")
-    editor.emit(node)
+        raise rw.refuse(f"it reads {source} as {goal}")
 
 
 def _named(number: int) -> str | None:

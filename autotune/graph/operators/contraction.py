@@ -31,6 +31,7 @@ from autotune.graph.operators.definition import (
     shape_text,
     tensor,
 )
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Axis, Expr, Reduce, Tensor, idx, mul
 
 
@@ -67,37 +68,23 @@ def _batched(x: Tensor, batch: Sequence[Axis], inner: Sequence[Axis]) -> Expr:
     return x[(*index, *inner)]
 
 
-def _gemm(editor: Editor, node: Node) -> None:
+def _gemm(rw: Rewriter) -> None:
     """alpha · A·B + beta · C -> MatMul, Mul, Add; factors of 1 leave no node."""
-    a, b = node.inputs[:2]
-    c = node.inputs[2] if len(node.inputs) > 2 else ""
-    alpha, beta = node.attrs.get("alpha", 1.0), node.attrs.get("beta", 1.0)
-    if node.attrs.get("transB", 0) and b in editor.constants:
-        b = editor.constant(f"{b}.t", editor.constants[b].T)
-        trans_b = 0
-    else:
-        trans_b = int(node.attrs.get("transB", 0))
-    attrs = {"trans_a": int(node.attrs.get("transA", 0)), "trans_b": trans_b}
-    shape, dtype = editor.types[node.output].shape, editor.types[node.output].dtype
-    number = np.dtype(dtype).type
-    steps: list[tuple[str, tuple[str, ...], dict[str, int]]] = [("MatMul", (a, b), attrs)]
+    a, b, c = (rw.input(n) for n in range(3))
+    dtype, alpha, beta = rw.type.dtype, rw.attr("alpha", 1.0), rw.attr("beta", 1.0)
+    trans_a, trans_b = (int(rw.attr(name, 0)) for name in ("transA", "transB"))
+    if trans_b and b in rw.constants:
+        b, trans_b = rw.array(rw.constants[b].T), 0
+    value = rw.value(2)
+    if c and beta not in (0.0, 1.0):
+        factor = np.full(1, beta, dtype)
+        c = rw("Mul", c, rw.array(factor)) if value is None else rw.array(value * factor[0])
+    y = rw("MatMul", a, b, shape=rw.type.shape, trans_a=trans_a, trans_b=trans_b)
     if alpha != 1.0:
-        steps.append(("Mul", (editor.constant("alpha", np.full(1, alpha, dtype)),), {}))
+        y = rw("Mul", y, rw.array(np.full(1, alpha, dtype)))
     if c and beta != 0.0:
-        if beta != 1.0 and c not in editor.constants:
-            scaled = editor.new(f"{c}.beta", editor.types[c].shape, dtype)
-            factor = editor.constant("beta", np.full(1, beta, dtype))
-            editor.emit(Node(node.name, "Mul", (c, factor), (scaled,)))
-            c = scaled
-        elif beta != 1.0:
-            c = editor.constant(f"{c}.beta", editor.constants[c] * number(beta))
-        steps.append(("Add", (c,), {}))
-    previous: tuple[str, ...] = ()
-    for n, (op, inputs, extra) in enumerate(steps, 1):
-        last = n == len(steps)
-        out = node.output if last else editor.new(f"{node.output}.{op.lower()}", shape, dtype)
-        editor.emit(Node(node.name, op, previous + inputs, (out,), extra))
-        previous = (out,)
+        y = rw("Add", y, c)
+    rw.returns(y)
 
 
 def _check_addend(editor: Editor, node: Node) -> str:
@@ -147,23 +134,21 @@ def _einsum_index(labels: str, shape: Shape, axes: Mapping[str, Axis]) -> tuple[
     return tuple(axes[a].var if n > 1 else idx(0) for a, n in pairs)
 
 
-def _pairwise(editor: Editor, node: Node) -> None:
+def _pairwise(rw: Rewriter) -> None:
     """Einsum -> one of labels for one or two operands each; see the module."""
-    *sources, result = _labels(editor, node)
-    name, so_far = node.inputs[0], sources[0]
+    *sources, result = _labels(rw.editor, rw.node)
+    name, so_far = rw.input(0), sources[0]
     if len(sources) == 1:
-        _emit(editor, node, (name,), [so_far, result], node.output)
+        rw.result("Einsum", name, labels=f"{so_far} {result}")
         return
-    for n, (other, found) in enumerate(zip(node.inputs[1:], sources[1:], strict=True), 2):
+    for n, (other, found) in enumerate(zip(rw.node.inputs[1:], sources[1:], strict=True), 2):
         later = {*result, *"".join(sources[n:])}
-        both = dict.fromkeys(so_far + found)
-        is_last = n == len(sources)
-        kept = result if is_last else "".join(a for a in both if a in later)
-        extents = _extents(editor, ((name, so_far), (other, found)))
-        shape, dtype = [extents[a] for a in kept], editor.types[node.output].dtype
-        out = node.output if is_last else editor.new(f"{node.output}.{n}", shape, dtype)
-        _emit(editor, node, (name, other), [so_far, found, kept], out)
-        name, so_far = out, kept
+        kept = "".join(a for a in dict.fromkeys(so_far + found) if a in later)
+        kept = result if n == len(sources) else kept
+        extents = _extents(rw.editor, ((name, so_far), (other, found)))
+        labels, shape = f"{so_far} {found} {kept}", [extents[a] for a in kept]
+        name, so_far = rw("Einsum", name, other, shape=shape, labels=labels), kept
+    rw.returns(name)
 
 
 def _labels(editor: Editor, node: Node) -> list[str]:
@@ -223,10 +208,6 @@ def _extents(editor: Editor, operands: tuple[tuple[str, str], ...]) -> dict[str,
         for label, extent in zip(source, editor.types[name].shape, strict=True):
             found[label] = extent if found.get(label, 1) == 1 else found[label]
     return found
-
-
-def _emit(editor: Editor, node: Node, names: tuple[str, ...], parts: list[str], out: str) -> None:
-    editor.emit(Node(node.name, "Einsum", names, (out,), {"labels": " ".join(parts)}))
 
 
 OPERATORS: Mapping[str, Operator] = {

@@ -9,54 +9,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from autotune.graph.ir import Editor, Node, Shape
 from autotune.graph.operators.definition import Layout, Operator
+from autotune.graph.rewriter import Rewriter
 
 
-def _depth_to_space(editor: Editor, node: Node) -> None:
+def _depth_to_space(rw: Rewriter) -> None:
     """DepthToSpace -> Interleave."""
-    rank = len(editor.types[node.output].shape)
-    attrs = {
-        "blocks": (node.attrs["blocksize"],) * (rank - 2),
-        "groups": 1,
-        "blocks_first": node.attrs.get("mode", "DCR") == "DCR",
-    }
-    editor.emit(replace(node, op="Interleave", attrs=attrs))
+    blocks = (rw.attr("blocksize"),) * (len(rw.type.shape) - 2)
+    is_first = rw.attr("mode", "DCR") == "DCR"
+    rw.result("Interleave", rw.input(0), blocks=blocks, groups=1, blocks_first=is_first)
 
 
-def _interleave(editor: Editor, node: Node) -> None:
+def _interleave(rw: Rewriter) -> None:
     """(n, …h…, g·b·c) -> (n, …h·b…, g·c), blocks in front of the channels of a group or behind."""
-    n, *size, channels = editor.types[node.inputs[0]].shape
-    blocks, groups = tuple(node.attrs["blocks"]), node.attrs["groups"]
+    n, *size, channels = rw.kind(0).shape
+    blocks, groups, first = tuple(rw.attr("blocks")), rw.attr("groups"), rw.attr("blocks_first")
     rest = channels // (groups * math.prod(blocks))
     at = len(size) + 1  # of the groups
-    first = node.attrs["blocks_first"]
     split = (n, *size, groups, *((*blocks, rest) if first else (rest, *blocks)))
     block_axes = range(at + 1 + (not first), at + 1 + (not first) + len(blocks))
     pairs = [a for pair in zip(range(1, at), block_axes, strict=True) for a in pair]
-    _rearrange(editor, node, split, (0, *pairs, at, at + 1 + len(blocks) * first))
+    _rearrange(rw, split, (0, *pairs, at, at + 1 + len(blocks) * first))
 
 
-def _space_to_depth(editor: Editor, node: Node) -> None:
+def _space_to_depth(rw: Rewriter) -> None:
     """(n, …h·b…, c) -> (n, …h…, b·c)."""
-    n, *size, channels = editor.types[node.inputs[0]].shape
-    block = node.attrs["blocksize"]
+    n, *size, channels = rw.kind(0).shape
+    block = rw.attr("blocksize")
     pairs = [d for h in size for d in (h // block, block)]
     last = 2 * len(size) + 1
     order = (0, *range(1, last, 2), *range(2, last, 2), last)
-    _rearrange(editor, node, (n, *pairs, channels), order)
+    _rearrange(rw, (n, *pairs, channels), order)
 
 
-def _rearrange(editor: Editor, node: Node, split: Shape, perm: Shape) -> None:
+def _rearrange(rw: Rewriter, split: Shape, perm: Shape) -> None:
     """Reshape to `split`, Transpose, Reshape to the shape of the node's output."""
-    dtype = editor.types[node.output].dtype
-    apart = editor.new(f"{node.output}.apart", split, dtype)
-    moved = editor.new(f"{node.output}.moved", (split[p] for p in perm), dtype)
-    editor.emit(Node(node.name, "Reshape", node.inputs[:1], (apart,)))
-    editor.emit(Node(node.name, "Transpose", (apart,), (moved,), {"perm": perm}))
-    editor.emit(Node(node.name, "Reshape", (moved,), node.outputs))
+    apart = rw("Reshape", rw.input(0), shape=split)
+    rw.result("Reshape", rw("Transpose", apart, perm=perm))
 
 
 def _check_blocks(editor: Editor, node: Node) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -32,6 +31,7 @@ from autotune.graph.operators.definition import (
     repeats_along,
     shape_text,
 )
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     BOOL,
     Const,
@@ -210,65 +210,49 @@ def _known(editor: Editor, node: Node) -> list[Array] | None:
     return None if value is None else [value]
 
 
-def _folded_left(editor: Editor, node: Node) -> None:
+def _folded_left(rw: Rewriter) -> None:
     """Sum, Max, Min and Mean of n operands -> n - 1 binary operators; a mean is scaled."""
-    op = "Add" if node.op in ("Sum", "Mean") else node.op
-    result = node.output
-    if node.op == "Mean":
-        kind = editor.types[node.output]
-        result = editor.new(f"{node.output}.sum", kind.shape, kind.dtype)
-    total = node.inputs[0]
-    for n, name in enumerate(node.inputs[1:], 1):
-        last = n == len(node.inputs) - 1
-        shape = np.broadcast_shapes(editor.types[total].shape, editor.types[name].shape)
-        dtype = editor.types[node.output].dtype
-        out = result if last else editor.new(f"{node.output}.{n}", shape, dtype)
-        editor.emit(Node(node.name, op, (total, name), (out,)))
-        total = out
-    if node.op == "Mean":
-        value = np.full(1, 1 / len(node.inputs), editor.types[node.output].dtype)
-        share = editor.constant(f"{node.output}.share", value)
-        editor.emit(Node(node.name, "Mul", (total, share), node.outputs))
+    op = "Add" if rw.node.op in ("Sum", "Mean") else rw.node.op
+    total, *others = rw.node.inputs
+    for name in others:
+        total = rw(op, total, name)
+    if rw.node.op == "Mean":
+        total = rw("Mul", total, rw.array(np.full(1, 1 / len(rw.node.inputs), rw.type.dtype)))
+    rw.returns(total)
 
 
-def _float_power(editor: Editor, node: Node) -> None:
+def _float_power(rw: Rewriter) -> None:
     """Pow with a constant integer exponent -> with a float one."""
-    x, power = node.inputs
-    value = editor.constants.get(power)
-    if value is not None and editor.types[x].dtype == "float32" != value.dtype:
-        node = replace(node, inputs=(x, editor.constant(f"{power}.float", float_array(value))))
-    editor.emit(node)
+    value = rw.value(1)
+    if value is not None and rw.kind(0).dtype == "float32" != value.dtype:
+        rw.result("Pow", rw.input(0), rw.array(float_array(value)))
 
 
-def _cast(editor: Editor, node: Node) -> None:
+def _cast(rw: Rewriter) -> None:
     """Attribute `to` as the name of a type instead of its ONNX number."""
-    editor.emit(replace(node, attrs={"to": editor.types[node.output].dtype}))
+    rw.result("Cast", rw.input(0), to=rw.type.dtype)
 
 
-def _commute(editor: Editor, node: Node) -> None:
+def _commute(rw: Rewriter) -> None:
     """Constants become the second operand of Add and Mul."""
-    a, b = node.inputs
-    inputs = (b, a) if a in editor.constants and b not in editor.constants else (a, b)
-    editor.emit(replace(node, inputs=inputs))
+    a, b = rw.node.inputs
+    if a in rw.constants and b not in rw.constants:
+        rw.result(rw.node.op, b, a)
 
 
-def _inverse(editor: Editor, node: Node) -> None:
+def _inverse(rw: Rewriter) -> None:
     """x - c -> x + (-c);  x / c -> x · (1/c), unless 1/c is a denormal number.
 
     One number is divided: it costs nothing, and what a scale of many is rounded to matters.
     """
-    a, b = node.inputs
-    is_one = node.op == "Div" and prod(editor.types[node.output].shape) == 1
-    if b not in editor.constants or editor.types[b].dtype != "float32" or is_one:
-        editor.emit(node)
+    value = rw.value(1)
+    is_one = rw.node.op == "Div" and prod(rw.type.shape) == 1
+    if value is None or value.dtype != "float32" or is_one:
         return
-    value = editor.constants[b]
     with np.errstate(all="ignore"):
-        op, inverse = ("Add", -value) if node.op == "Sub" else ("Mul", np.float32(1) / value)
-    if op == "Mul" and is_denormal(inverse).any():
-        editor.emit(node)
-        return
-    editor.emit(replace(node, op=op, inputs=(a, editor.constant(f"{b}.inverse", inverse))))
+        op, inverse = ("Add", -value) if rw.node.op == "Sub" else ("Mul", np.float32(1) / value)
+    if op == "Add" or not is_denormal(inverse).any():
+        rw.result(op, rw.input(0), rw.array(inverse))
 
 
 def _check_slope(editor: Editor, node: Node) -> str:

@@ -16,12 +16,11 @@ Formulas: ONNX operator reference. Both are defined on the stored layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from itertools import product
 from typing import TypeAlias
 
-from autotune.graph.ir import Editor, Node, Shape
+from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.definition import (
     Layout,
     Operands,
@@ -33,6 +32,7 @@ from autotune.graph.operators.definition import (
     optional,
     tensor,
 )
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     INDEX,
     Axis,
@@ -195,11 +195,11 @@ def is_seen(pixel: Expr, size: int) -> Expr:
     return both(compare("ge", pixel, _ZERO), compare("le", pixel, literal(size - 1)))
 
 
-def _named_mode(editor: Editor, node: Node) -> None:
+def _named_mode(rw: Rewriter) -> None:
     """Attribute `mode` by the name that it has from opset 20 on."""
-    mode = node.attrs.get("mode", "linear")
-    names = {"bilinear": "linear", "bicubic": "cubic"}
-    editor.emit(replace(node, attrs={**node.attrs, "mode": names.get(mode, mode)}))
+    mode = rw.attr("mode", "linear")
+    named = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    rw.result("GridSample", *rw.node.inputs, **{**rw.node.attrs, "mode": named})
 
 
 OPERATORS: Mapping[str, Operator] = {

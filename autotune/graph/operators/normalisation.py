@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from autotune.graph.ir import Editor, Node, Shape, unsupported
+from autotune.graph.ir import Editor, Node, Shape
 from autotune.graph.operators.definition import (
     Layout,
     Operands,
@@ -23,6 +23,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.reductions import MEAN, fold, reduced, square
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Axis,
     Expr,
@@ -139,38 +140,27 @@ def _lrn(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
 # --- rewrites and checks ----------------------------------------------------------------------
 
 
-def _batch_norm(editor: Editor, node: Node) -> None:
+def _batch_norm(rw: Rewriter) -> None:
     """(x - mean) · scale / sqrt(var + ε) + bias -> Mul, Add."""
-    params = [editor.constants.get(n) for n in node.inputs[1:5]]
-    if node.attrs.get("training_mode", 0) or any(p is None for p in params):
-        raise unsupported(node, editor.graph, "only inference with constant parameters")
-    scale, bias, mean, var = (p.astype(np.float64) for p in params if p is not None)
-    factor = scale / np.sqrt(var + node.attrs.get("epsilon", 1e-5))
-    rank = len(editor.types[node.output].shape)
-    dims = (-1,) + (1,) * (rank - 2)
-    kind = editor.types[node.output]
-    mul = editor.constant(f"{node.output}.scale", factor.reshape(dims).astype(kind.dtype))
-    add = editor.constant(
-        f"{node.output}.shift", (bias - mean * factor).reshape(dims).astype(kind.dtype)
+    params = [value for n in range(1, 5) if (value := rw.value(n)) is not None]
+    if rw.attr("training_mode", 0) or len(params) < 4:
+        raise rw.refuse("only inference with constant parameters")
+    scale, bias, mean, var = (value.astype(np.float64) for value in params)
+    factor = scale / np.sqrt(var + rw.attr("epsilon", 1e-5))
+    dims = (-1,) + (1,) * (len(rw.type.shape) - 2)
+    mul, add = (
+        rw.array(value.reshape(dims).astype(rw.type.dtype))
+        for value in (factor, bias - mean * factor)
     )
-    scaled = editor.new(f"{node.output}.scaled", kind.shape, kind.dtype)
-    editor.emit(Node(node.name, "Mul", (node.inputs[0], mul), (scaled,)))
-    editor.emit(Node(node.name, "Add", (scaled, add), node.outputs[:1]))
+    rw.result("Add", rw("Mul", rw.input(0), mul), add)
 
 
-def _lp_normalisation(editor: Editor, node: Node) -> None:
+def _lp_normalisation(rw: Rewriter) -> None:
     """LpNormalization -> x / max(ReduceL1 or ReduceL2 of x, least normal float): 0 / 0 gives 0."""
-    kind = editor.types[node.output]
-    axis = node.attrs.get("axis", -1) % len(kind.shape)
-    shape = (*kind.shape[:axis], 1, *kind.shape[axis + 1 :])
-    norm, divisor = (
-        editor.new(f"{node.output}.{n}", shape, kind.dtype) for n in ("norm", "divisor")
-    )
-    attrs = {"axes": (axis,), "keepdims": 1}
-    editor.emit(Node(node.name, f"ReduceL{node.attrs.get('p', 2)}", node.inputs, (norm,), attrs))
-    least = editor.constant(f"{node.output}.least", np.finfo(kind.dtype).tiny.reshape(1))
-    editor.emit(Node(node.name, "Max", (norm, least), (divisor,)))
-    editor.emit(Node(node.name, "Div", (node.inputs[0], divisor), node.outputs))
+    axis = rw.attr("axis", -1) % len(rw.type.shape)
+    norm = rw(f"ReduceL{rw.attr('p', 2)}", rw.input(0), axes=(axis,), keepdims=1)
+    least = rw.array(np.finfo(rw.type.dtype).tiny.reshape(1))
+    rw.result("Div", rw.input(0), rw("Max", norm, least))
 
 
 def _check_channels(editor: Editor, node: Node) -> str:

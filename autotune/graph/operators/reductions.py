@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from autotune.dtypes import is_float
-from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.operators.definition import (
     POINT,
     Layout,
@@ -20,6 +20,7 @@ from autotune.graph.operators.definition import (
     read,
     tensor,
 )
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Axis,
     Call,
@@ -177,31 +178,27 @@ def reduce_axes(node: Node, constants: dict[str, Array], rank: int) -> tuple[int
     return axes or (() if node.attrs.get("noop_with_empty_axes", 0) else tuple(range(rank)))
 
 
-def _resolve(kind: Reduction, editor: Editor, node: Node) -> None:
+def _resolve(kind: Reduction, rw: Rewriter) -> None:
     """The axes become an attribute; a reduction over no axes becomes an elementwise operator."""
-    rank = len(editor.types[node.inputs[0]].shape)
-    axes = reduce_axes(node, editor.constants, rank)
+    axes = reduce_axes(rw.node, rw.constants, len(rw.kind(0).shape))
     if axes is None:
-        raise unsupported(node, editor.graph, "its axes are computed at run time")
-    if not axes:
-        op = kind.of_one
-        inputs = node.inputs[:1] * (2 if op == "Mul" else 1)
-        editor.emit(replace(node, op=op, inputs=inputs, attrs={}))
-        return
-    editor.emit(replace(node, inputs=node.inputs[:1], attrs={**node.attrs, "axes": axes}))
+        raise rw.refuse("its axes are computed at run time")
+    if axes:
+        rw.result(rw.node.op, rw.input(0), **{**rw.node.attrs, "axes": axes})
+    else:
+        rw.result(kind.of_one, *[rw.input(0)] * (2 if kind.of_one == "Mul" else 1))
 
 
-def _global_lp_pool(editor: Editor, node: Node) -> None:
+def _global_lp_pool(rw: Rewriter) -> None:
     """GlobalLpPool -> ReduceL1 or ReduceL2 over the spatial dimensions, or one LpPool window."""
-    p = node.attrs.get("p", 2)
-    size = editor.types[node.inputs[0]].shape[2:]
+    p, size = rw.attr("p", 2), rw.kind(0).shape[2:]
     if p < 1 or (p > 2 and not size):
-        raise unsupported(node, editor.graph, f"p = {p}")
+        raise rw.refuse(f"p = {p}")
     if p > 2:
-        editor.emit(replace(node, op="LpPool", attrs={"p": p, "kernel_shape": size}))
-        return
-    axes = tuple(range(2, len(editor.types[node.output].shape)))
-    editor.emit(replace(node, op=f"ReduceL{p}", attrs={"axes": axes, "keepdims": 1}))
+        rw.result("LpPool", rw.input(0), p=p, kernel_shape=size)
+    else:
+        axes = tuple(range(2, len(rw.type.shape)))
+        rw.result(f"ReduceL{p}", rw.input(0), axes=axes, keepdims=1)
 
 
 def _record(kind: Reduction, any_type: bool = False) -> Operator:

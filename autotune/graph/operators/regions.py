@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 
-from autotune.graph.ir import Editor, Node, Shape, unsupported
+from autotune.graph.ir import Editor, Node, Shape
 from autotune.graph.operators.definition import (
     Layout,
     Operands,
@@ -33,6 +33,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.grid_sample import clamped, is_seen
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     INDEX,
     Axis,
@@ -127,14 +128,12 @@ def _region_taps(
     ]
 
 
-def _check_samples(editor: Editor, node: Node) -> None:
-    dtype = editor.types[node.inputs[0]].dtype
-    if dtype != "float32":
-        raise unsupported(node, editor.graph, f"type {dtype}")
-    if node.attrs.get("sampling_ratio", 0) < 1:
+def _check_samples(rw: Rewriter) -> None:
+    if rw.kind(0).dtype != "float32":
+        raise rw.refuse(f"type {rw.kind(0).dtype}")
+    if rw.attr("sampling_ratio", 0) < 1:
         reason = "sampling_ratio 0: the sizes of the regions decide how many points are read"
-        raise unsupported(node, editor.graph, reason)
-    editor.emit(node)
+        raise rw.refuse(reason)
 
 
 # --- deformed windows ---------------------------------------------------------------------------

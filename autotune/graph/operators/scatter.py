@@ -11,14 +11,13 @@ one outside of the dimension is clamped. At constant places it is a Gather.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import reduce
 from math import prod
 
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape
 from autotune.graph.operators.definition import (
     Operands,
     Operator,
@@ -27,6 +26,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.gather import check_indices, chosen, extents_along, extents_nd
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     REDUCE_BINARY,
     Axis,
@@ -131,63 +131,47 @@ def _scattered(
 # --- rewrites ---------------------------------------------------------------------------------
 
 
-def _resolve(editor: Editor, node: Node) -> None:
+def _resolve(rw: Rewriter) -> None:
     """Updates of ScatterND are numbered along one dimension; see `_at_constants` for constants."""
-    x, index, updates = node.inputs
-    kind = node.attrs.get("reduction", "none")
-    shape, places = editor.types[x].shape, editor.types[index].shape
+    x, index, updates = rw.node.inputs
+    kind = rw.attr("reduction", "none")
+    shape, places, given = (rw.kind(n).shape for n in range(3))
     if kind not in ("none", *_REDUCTIONS):
-        raise unsupported(node, editor.graph, f"reduction '{kind}'")
+        raise rw.refuse(f"reduction '{kind}'")
     if not prod(places) or not prod(shape):
-        if not prod(editor.types[updates].shape):
-            editor.emit(Node(node.name, "Identity", (x,), node.outputs))
-            return
-        raise unsupported(node, editor.graph, "its index is empty")
-    if kind == "none" and index in editor.constants:
-        _at_constants(editor, node)
-        return
-    if node.op == "ScatterND" and len(places) != 2:
+        if prod(given):
+            raise rw.refuse("its index is empty")
+        rw.alias(x)
+    elif kind == "none" and index in rw.constants:
+        _at_constants(rw, rw.constants[index])
+    elif rw.node.op == "ScatterElements":
+        rw.result(rw.node.op, x, _unexpanded(rw, index), updates, **rw.node.attrs)
+    elif len(places) != 2:
         n_updates = prod(places[:-1])
-        rows = _reshaped(editor, node, index, (n_updates, places[-1]))
-        given = _reshaped(editor, node, updates, (n_updates, *shape[places[-1] :]))
-        node = replace(node, inputs=(x, rows, given))
-    if node.op == "ScatterElements":
-        node = replace(node, inputs=(x, _unexpanded(editor, index), updates))
-    editor.emit(node)
+        rows = rw("Reshape", index, shape=(n_updates, places[-1]))
+        listed = rw("Reshape", updates, shape=(n_updates, *shape[places[-1] :]))
+        rw.result(rw.node.op, x, rows, listed, **rw.node.attrs)
 
 
-def _unexpanded(editor: Editor, index: str) -> str:
+def _unexpanded(rw: Rewriter, index: str) -> str:
     """What an Expand of the same rank repeats: as a library that scatters elements has rows."""
-    made = next((n for n in editor.nodes if index in n.outputs), None)
-    if made is None or made.op != "Expand":
+    made = rw.maker(index, "Expand")
+    if made is None or len(rw.types[made.inputs[0]].shape) != len(rw.types[index].shape):
         return index
-    ranks = {len(editor.types[name].shape) for name in (index, made.inputs[0])}
-    return made.inputs[0] if len(ranks) == 1 else index
+    return made.inputs[0]
 
 
-def _reshaped(editor: Editor, node: Node, name: str, shape: Shape) -> str:
-    """A tensor in another shape; a constant is stored in it."""
-    if name in editor.constants:
-        return editor.constant(f"{name}.rows", editor.constants[name].reshape(shape))
-    new = editor.new(f"{name}.rows", shape, editor.types[name].dtype)
-    editor.emit(Node(node.name, "Reshape", (name,), (new,)))
-    return new
-
-
-def _at_constants(editor: Editor, node: Node) -> None:
+def _at_constants(rw: Rewriter, index: Array) -> None:
     """Scattering at constant indices -> Where(hit, Gather(updates, rows), x)."""
-    x, index, updates = node.inputs
-    shape, dtype = editor.types[x].shape, editor.types[x].dtype
-    at = _targets(node, editor.constants[index])
+    x, updates, shape = rw.input(0), rw.input(2), rw.kind(0).shape
+    at = _targets(rw.node, index)
     outer, rest = shape[: at.shape[1]], shape[at.shape[1] :]
     which = np.full(outer, -1)
     which[tuple((at % outer).T)] = np.arange(len(at))
-    hit = editor.constant(f"{node.output}.hit", (which >= 0).reshape(*outer, *(1 for _ in rest)))
-    rows = editor.constant(f"{node.output}.rows", np.maximum(which, 0))
-    listed = _reshaped(editor, node, updates, (len(at), *rest))
-    taken = editor.new(f"{node.output}.taken", shape, dtype)
-    editor.emit(Node(node.name, "Gather", (listed, rows), (taken,), {"axis": 0}))
-    editor.emit(Node(node.name, "Where", (hit, taken, x), node.outputs))
+    hit = rw.array((which >= 0).reshape(*outer, *(1 for _ in rest)))
+    listed = rw("Reshape", updates, shape=(len(at), *rest))
+    rows = rw.array(np.maximum(which, 0))
+    rw.result("Where", hit, rw("Gather", listed, rows, shape=shape, axis=0), x)
 
 
 def _targets(node: Node, index: Array) -> Array:
