@@ -154,6 +154,12 @@ class Rewriter:
         """Emit the operator whose result is the first one of the node."""
         self._append(op, inputs, (self.node.output,), attrs)
 
+    def again(self, node: Node, *inputs: str, op: str = "", **attrs: Any) -> None:
+        """Emit another node with these operands, under its own name, for the first result."""
+        made = (self.node.output,)
+        attrs = {**node.attrs, **attrs}
+        self.nodes.append(replace(node, op=op or node.op, inputs=inputs, outputs=made, attrs=attrs))
+
     def results(self, op: str, *inputs: str, n: int | None = None, **attrs: Any) -> None:
         """Emit the operator whose results are those of the node, or the first `n` of them."""
         self._append(op, inputs, self.node.outputs[:n], attrs)

@@ -11,136 +11,107 @@ memory only conversions to fewer bits move: fewer bytes are moved then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Editor, Graph, Node, Shape
+from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.table import operator_of
+from autotune.graph.rewriter import Rewriter, Rule
+
+_MOVERS = ("Reshape", "Transpose")
 
 
-def hoist_elementwise(graph: Graph) -> Graph:
+def _hoist_elementwise(rw: Rewriter) -> None:
     """Move elementwise operators in front of the Reshape or Transpose of their operand.
 
     A Reshape costs nothing anywhere; a Transpose moves only with its single consumer.
     """
-    return _hoisted(graph, lambda editor, node: operator_of(node.op).is_elementwise)
+    if operator_of(rw.node.op).is_elementwise:
+        _hoist(rw)
 
 
-def hoist_narrowing(graph: Graph) -> Graph:
+def _hoist_narrowing(rw: Rewriter) -> None:
     """Move conversions to fewer bits in front of the Reshape or Transpose of their operand."""
-    return _hoisted(graph, _narrows)
+    source, result = DTYPES[rw.kind(0).dtype], DTYPES[rw.type.dtype]
+    if result.bits < source.bits:
+        _hoist(rw)
 
 
-def _narrows(editor: Editor, node: Node) -> bool:
-    if node.op != "Cast":
-        return False
-    source, result = (DTYPES[editor.types[n].dtype] for n in (node.inputs[0], node.output))
-    return result.bits < source.bits
+def _hoist(rw: Rewriter) -> None:
+    mover = _mover(rw)
+    if mover is None:
+        return
+    source = mover.inputs[0]
+    shape, moved = rw.types[source].shape, rw.types[mover.output].shape
+    operands = (
+        source if name == mover.output else _in_shape(rw, name, shape, moved)
+        for name in rw.node.inputs
+    )
+    inner = rw(rw.node.op, *operands, shape=shape, dtype=rw.type.dtype, **rw.node.attrs)
+    rw.again(mover, inner)
 
 
-def _hoisted(graph: Graph, moves: Callable[[Editor, Node], bool]) -> Graph:
-    hoister = _Hoister(graph, moves)
-    for node in graph.nodes:
-        hoister.visit(hoister.editor.updated(node))
-    return hoister.editor.build()
+def _mover(rw: Rewriter) -> Node | None:
+    """The Reshape or Transpose of an operand that can rearrange the result instead."""
+    tensors = [n for n in rw.node.inputs if n and not _is_scalar(rw, n)]
+    shape = rw.type.shape
+    if any(_follows(rw, n) for n in tensors):
+        return None  # it already follows its producer
+    for name in dict.fromkeys(tensors):
+        mover = rw.maker(name, *_MOVERS)
+        if mover is None or rw.types[name].shape != shape or not _follows_computation(rw, mover):
+            continue
+        others = [n for n in tensors if n != name]
+        if not others and (mover.op == "Reshape" or rw.private(name) is not None):
+            return mover
+        source = rw.types[mover.inputs[0]].shape
+        if mover.op == "Reshape" and all(_fits(rw, n, source, shape) for n in others):
+            return mover
+    return None
 
 
-class _Hoister:
-    """`moves`: which elementwise operators move."""
+def _follows(rw: Rewriter, name: str) -> bool:
+    """Whether the node alone reads the result of a computation that it can fuse with."""
+    maker = rw.private(name)
+    return maker is not None and maker.op not in _MOVERS and not operator_of(maker.op).selects
 
-    def __init__(self, graph: Graph, moves: Callable[[Editor, Node], bool]) -> None:
-        self.editor = Editor(graph)
-        self.moves = moves
-        self.readers = {name: len(users) for name, users in graph.consumers().items()}
-        self.kept = set(graph.outputs)
-        self.movers: dict[str, Node] = {}
-        """Outputs of Reshape and Transpose."""
-        self.computed: set[str] = set()
-        """Outputs of operators that an elementwise consumer can fuse with."""
 
-    def visit(self, node: Node) -> None:
-        """Emit `node`, before the Reshape or Transpose of an operand where that is possible."""
-        mover = self._mover(node) if self.moves(self.editor, node) else None
-        if mover is None:
-            self._emit(node)
-            return
-        source = mover.inputs[0]
-        shape, moved = self._shape(source), self._shape(mover.output)
-        operands = tuple(
-            source if name == mover.output else self._in_shape(name, shape, moved)
-            for name in node.inputs
-        )
-        dtype = self.editor.types[node.output].dtype
-        inner = self.editor.new(f"{node.output}.early", shape, dtype)
-        self.visit(replace(node, inputs=operands, outputs=(inner,)))
-        self._emit(replace(mover, inputs=(inner,), outputs=node.outputs))
+def _follows_computation(rw: Rewriter, mover: Node) -> bool:
+    """Whether its source, through single-consumer movers, is the output of a computation."""
+    source = mover.inputs[0]
+    while (before := rw.private(source, *_MOVERS)) is not None:
+        source = before.inputs[0]
+    return _follows(rw, source)
 
-    def _mover(self, node: Node) -> Node | None:
-        """The Reshape or Transpose of an operand that can rearrange the result instead."""
-        tensors = [n for n in node.inputs if n and not self._is_scalar(n)]
-        shape = self._shape(node.output)
-        if any(self._is_private(n) and n in self.computed for n in tensors):
-            return None  # it already follows its producer
-        for name in dict.fromkeys(tensors):
-            mover = self.movers.get(name)
-            if mover is None or self._shape(name) != shape or not self._follows_computation(mover):
-                continue
-            others = [n for n in tensors if n != name]
-            if not others and (mover.op == "Reshape" or self._is_private(name)):
-                return mover
-            source = self._shape(mover.inputs[0])
-            if mover.op == "Reshape" and all(self._fits(n, source, shape) for n in others):
-                return mover
-        return None
 
-    def _follows_computation(self, mover: Node) -> bool:
-        """Whether its source, through single-consumer movers, is the output of a computation."""
-        source = mover.inputs[0]
-        while self._is_private(source) and source in self.movers:
-            source = self.movers[source].inputs[0]
-        return self._is_private(source) and source in self.computed
+def _fits(rw: Rewriter, name: str, source: Shape, shape: Shape) -> bool:
+    """Whether an operand that broadcasts to `shape` also broadcasts to `source`."""
+    if _without_leading_ones(source) == _without_leading_ones(shape):
+        return True
+    mover = rw.maker(name, "Reshape")
+    is_moved = mover is not None and rw.types[name].shape == shape
+    return is_moved and mover is not None and rw.types[mover.inputs[0]].shape == source
 
-    def _fits(self, name: str, source: Shape, shape: Shape) -> bool:
-        """Whether an operand that broadcasts to `shape` also broadcasts to `source`."""
-        if _without_leading_ones(source) == _without_leading_ones(shape):
-            return True
-        mover = self.movers.get(name)
-        if mover is None or mover.op != "Reshape" or self._shape(name) != shape:
-            return False
-        return self._shape(mover.inputs[0]) == source
 
-    def _in_shape(self, name: str, shape: Shape, moved: Shape) -> str:
-        """An operand for a node whose shape changes from `moved` to `shape`."""
-        own = self._shape(name) if name else ()
-        if own != moved:
-            if len(own) <= len(shape):
-                return name
-            shape = own[len(own) - len(shape) :]
-        shape = () if self._is_scalar(name) else shape
-        if name in self.editor.constants:
-            return self.editor.constant(name, self.editor.constants[name].reshape(shape))
-        view = self.editor.new(f"{name}.view", shape, self.editor.types[name].dtype)
-        self.editor.emit(Node(view, "Reshape", (name,), (view,)))
-        return view
+def _in_shape(rw: Rewriter, name: str, shape: Shape, moved: Shape) -> str:
+    """An operand for a node whose shape changes from `moved` to `shape`."""
+    own = rw.types[name].shape if name else ()
+    if own != moved:
+        if len(own) <= len(shape):
+            return name
+        shape = own[len(own) - len(shape) :]
+    shape = () if _is_scalar(rw, name) else shape
+    if name in rw.constants:
+        return rw.array(rw.constants[name].reshape(shape))
+    return rw("Reshape", name, shape=shape)
 
-    def _emit(self, node: Node) -> None:
-        self.editor.emit(node)
-        if node.op in ("Reshape", "Transpose"):
-            self.movers[node.output] = node
-        elif not operator_of(node.op).selects:
-            self.computed.add(node.output)
 
-    def _is_private(self, name: str) -> bool:
-        return self.readers.get(name, 1) == 1 and name not in self.kept
-
-    def _is_scalar(self, name: str) -> bool:
-        return all(n == 1 for n in self._shape(name))
-
-    def _shape(self, name: str) -> Shape:
-        return self.editor.types[name].shape
+def _is_scalar(rw: Rewriter, name: str) -> bool:
+    return all(n == 1 for n in rw.types[name].shape)
 
 
 def _without_leading_ones(shape: Shape) -> Shape:
     """A shape without leading ones."""
     return next((shape[n:] for n, extent in enumerate(shape) if extent != 1), ())
+
+
+HOIST_ELEMENTWISE = Rule("hoist-elementwise", _hoist_elementwise)
+HOIST_NARROWING = Rule("hoist-narrowing", _hoist_narrowing, {"Cast"})

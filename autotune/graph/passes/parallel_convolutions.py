@@ -17,33 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Graph, Node, Shape, float_array
-from autotune.graph.passes.fold_scales import channel_vector, fold_affine
-
-
-def merge_branches(graph: Graph) -> Graph:
-    """Apply the rules above until none fits."""
-    merger = _Merger(graph)
-    for node in graph.nodes:
-        merger.visit(merger.editor.updated(node))
-    return merger.editor.build()
-
-
-def fold_linear(graph: Graph) -> Graph:
-    """Fold scales, shifts and parallel branches into the weights of convolutions."""
-    while True:
-        n_nodes = len(graph.nodes)
-        graph = merge_branches(fold_affine(graph))
-        if len(graph.nodes) == n_nodes:
-            return graph
+from autotune.graph.ir import Array, Node, Shape, float_array
+from autotune.graph.passes.fold_scales import channel_vector
+from autotune.graph.rewriter import Rewriter, Rule
 
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
     """Σ weight·x over taps, plus bias. `first`: input position of the first tap, relative to the
-    output.
-
-    `nodes`: those that compute it now. `steps`: strides, then dilations, 1 where there is one tap.
+    output. A dilation is 1 where there is one tap.
     """
 
     x: str
@@ -53,7 +35,6 @@ class _Branch:
     first: Shape
     strides: Shape
     dilations: Shape
-    nodes: tuple[Node, ...]
 
     @property
     def taps(self) -> Shape:
@@ -67,117 +48,92 @@ class _Branch:
         return tuple(f + (k - 1) * d for f, k, d in parts)
 
 
-class _Merger:
-    def __init__(self, graph: Graph) -> None:
-        self.editor = Editor(graph)
-        self.makers: dict[str, Node] = {}
-        self.readers = {n: len(users) for n, users in graph.consumers().items()}
-        self.kept = set(graph.outputs)
-
-    def visit(self, node: Node) -> None:
-        merged = self._merged(node) if node.op in ("Add", "Sub") else None
+def _merge_branches(rw: Rewriter) -> None:
+    """Add(Conv(x, W, b), Conv(x, V, c)) -> Conv(x, W + V, b + c), and likewise; see the module."""
+    shape = rw.type.shape
+    if any(rw.types[name].shape != shape for name in rw.node.inputs):
+        return
+    convolutions = [_convolution_of(rw, name) for name in rw.node.inputs]
+    beside = convolutions[0] or convolutions[1]
+    if beside is None:
+        return
+    first, second = (
+        found or _scaling_of(rw, name, beside)
+        for name, found in zip(rw.node.inputs, convolutions, strict=True)
+    )
+    if first is not None and second is not None:
+        merged = _sum(first, second, -1 if rw.node.op == "Sub" else 1)
         if merged is not None:
-            for gone in merged.nodes:
-                self.editor.nodes.remove(gone)
-            node = self._convolution(merged, node)
-        self.makers[node.output] = node
-        self.editor.emit(node)
+            _convolve(rw, merged)
 
-    def _merged(self, node: Node) -> _Branch | None:
-        """The sum or difference that `node` makes as one convolution, where it can be one."""
-        shape = self.editor.types[node.output].shape
-        if any(self.editor.types[name].shape != shape for name in node.inputs):
-            return None
-        convolutions = [self._convolution_of(name) for name in node.inputs]
-        beside = convolutions[0] or convolutions[1]
-        if beside is None:
-            return None
-        first, second = (
-            found or self._scaling_of(name, beside)
-            for name, found in zip(node.inputs, convolutions, strict=True)
-        )
-        if first is None or second is None:
-            return None
-        return _sum(first, second, -1 if node.op == "Sub" else 1)
 
-    def _convolution_of(self, name: str) -> _Branch | None:
-        node = self._private(name)
-        if node is None or node.op != "Conv" or node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
-            return None
-        weight, bias = (self.editor.constants.get(n) for n in (*node.inputs, "")[1:3])
-        if weight is None or (bias is None and len(node.inputs) > 2 and node.inputs[2]):
-            return None
-        n = weight.ndim - 2
-        ones = (1,) * n
-        dilations = node.attrs.get("dilations", ones)
-        return _Branch(
-            x=node.inputs[0],
-            weight=weight.astype(np.float64),
-            bias=np.zeros(len(weight)) if bias is None else bias.astype(np.float64),
-            group=node.attrs.get("group", 1),
-            first=tuple(-p for p in node.attrs.get("pads", (0,) * n)[:n]),
-            strides=tuple(node.attrs.get("strides", ones)),
-            dilations=tuple(
-                1 if k == 1 else d for k, d in zip(weight.shape[2:], dilations, strict=True)
-            ),
-            nodes=(node,),
-        )
+def _convolution_of(rw: Rewriter, name: str) -> _Branch | None:
+    node = rw.private(name)
+    if node is None or node.op != "Conv" or node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    weight, bias = (rw.constants.get(n) for n in (*node.inputs, "")[1:3])
+    if weight is None or (bias is None and len(node.inputs) > 2 and node.inputs[2]):
+        return None
+    n = weight.ndim - 2
+    ones = (1,) * n
+    dilations = node.attrs.get("dilations", ones)
+    return _Branch(
+        x=node.inputs[0],
+        weight=weight.astype(np.float64),
+        bias=np.zeros(len(weight)) if bias is None else bias.astype(np.float64),
+        group=node.attrs.get("group", 1),
+        first=tuple(-p for p in node.attrs.get("pads", (0,) * n)[:n]),
+        strides=tuple(node.attrs.get("strides", ones)),
+        dilations=tuple(
+            1 if k == 1 else d for k, d in zip(weight.shape[2:], dilations, strict=True)
+        ),
+    )
 
-    def _scaling_of(self, name: str, beside: _Branch) -> _Branch | None:
-        """x, x·s, x + t or x·s + t, per channel, as a convolution like the one beside it."""
-        factor: Array = np.ones(1)
-        shift: Array = np.zeros(1)
-        nodes: list[Node] = []
-        for op in ("Add", "Mul"):
-            node = self._private(name) if name != beside.x else None
-            value = self._channel_values(node, op) if node is not None else None
-            if node is None or value is None:
-                continue
-            factor, shift = (factor, shift + value) if op == "Add" else (value, shift)
-            nodes.append(node)
-            name = node.inputs[0]
-        n_out, n_in, *taps = beside.weight.shape
-        if name != beside.x or n_out != n_in * beside.group or set(beside.strides) != {1}:
-            return None
-        weight = np.zeros((n_out, n_in, *(1 for _ in taps)))
-        weight.reshape(n_out, n_in)[range(n_out), np.arange(n_out) % n_in] = factor
-        bias = np.broadcast_to(shift, (n_out,))
-        here, ones = (0,) * len(taps), (1,) * len(taps)
-        return _Branch(
-            beside.x, weight, bias, beside.group, here, beside.strides, ones, tuple(nodes)
-        )
 
-    def _channel_values(self, node: Node, op: str) -> Array | None:
-        value = self.editor.constants.get(node.inputs[1]) if node.op == op else None
-        if value is None or value.dtype != np.float32:
-            return None
-        vector = channel_vector(value, self.editor.types[node.output].shape, 1)
-        return None if vector is None else vector.astype(np.float64)
+def _scaling_of(rw: Rewriter, name: str, beside: _Branch) -> _Branch | None:
+    """x, x·s, x + t or x·s + t, per channel, as a convolution like the one beside it."""
+    factor: Array = np.ones(1)
+    shift: Array = np.zeros(1)
+    for op in ("Add", "Mul"):
+        node = rw.private(name) if name != beside.x else None
+        value = _channel_values(rw, node, op) if node is not None else None
+        if node is None or value is None:
+            continue
+        factor, shift = (factor, shift + value) if op == "Add" else (value, shift)
+        name = node.inputs[0]
+    n_out, n_in, *taps = beside.weight.shape
+    if name != beside.x or n_out != n_in * beside.group or set(beside.strides) != {1}:
+        return None
+    weight = np.zeros((n_out, n_in, *(1 for _ in taps)))
+    weight.reshape(n_out, n_in)[range(n_out), np.arange(n_out) % n_in] = factor
+    bias = np.broadcast_to(shift, (n_out,))
+    here, ones = (0,) * len(taps), (1,) * len(taps)
+    return _Branch(beside.x, weight, bias, beside.group, here, beside.strides, ones)
 
-    def _private(self, name: str) -> Node | None:
-        """The producer of a value with a single consumer."""
-        alone = self.readers.get(name) == 1 and name not in self.kept
-        return self.makers.get(name) if alone else None
 
-    def _convolution(self, branch: _Branch, node: Node) -> Node:
-        sizes = self.editor.types[branch.x].shape[2:], self.editor.types[node.output].shape[2:]
-        parts = zip(*sizes, branch.strides, branch.last, strict=True)
-        after = [
-            max(0, (out - 1) * stride + last - (size - 1)) for size, out, stride, last in parts
-        ]
-        operands = {"weight": branch.weight, "bias": branch.bias}
-        names = [
-            self.editor.constant(f"{node.output}.{what}", float_array(value))
-            for what, value in operands.items()
-        ]
-        attrs = {
-            "group": branch.group,
-            "kernel_shape": branch.taps,
-            "strides": branch.strides,
-            "dilations": branch.dilations,
-            "pads": (*(-f for f in branch.first), *after),
-        }
-        return Node(node.name, "Conv", (branch.x, *names), node.outputs, attrs)
+def _channel_values(rw: Rewriter, node: Node, op: str) -> Array | None:
+    value = rw.constants.get(node.inputs[1]) if node.op == op else None
+    if value is None or value.dtype != np.float32:
+        return None
+    vector = channel_vector(value, rw.types[node.output].shape, 1)
+    return None if vector is None else vector.astype(np.float64)
+
+
+def _convolve(rw: Rewriter, branch: _Branch) -> None:
+    sizes = rw.types[branch.x].shape[2:], rw.type.shape[2:]
+    parts = zip(*sizes, branch.strides, branch.last, strict=True)
+    after = [max(0, (out - 1) * stride + last - (size - 1)) for size, out, stride, last in parts]
+    operands = (rw.array(float_array(value)) for value in (branch.weight, branch.bias))
+    rw.result(
+        "Conv",
+        branch.x,
+        *operands,
+        group=branch.group,
+        kernel_shape=branch.taps,
+        strides=branch.strides,
+        dilations=branch.dilations,
+        pads=(*(-f for f in branch.first), *after),
+    )
 
 
 def _sum(a: _Branch, b: _Branch, sign: int) -> _Branch | None:
@@ -200,5 +156,7 @@ def _sum(a: _Branch, b: _Branch, sign: int) -> _Branch | None:
         places = zip(begin, dilations, side.taps, strict=True)
         window = [slice(n // d, n // d + k) for n, d, k in places]
         weight[(slice(None), slice(None), *window)] += factor * side.weight
-    nodes = a.nodes + b.nodes
-    return _Branch(a.x, weight, a.bias + sign * b.bias, a.group, first, a.strides, dilations, nodes)
+    return _Branch(a.x, weight, a.bias + sign * b.bias, a.group, first, a.strides, dilations)
+
+
+MERGE_BRANCHES = Rule("merge-branches", _merge_branches, {"Add", "Sub"})

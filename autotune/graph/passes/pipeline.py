@@ -15,11 +15,12 @@ from autotune.graph.ir import Graph
 from autotune.graph.passes.dequantised_moves import move_dequantise
 from autotune.graph.passes.driver import rewrite
 from autotune.graph.passes.float_integers import float_integers
-from autotune.graph.passes.hoisting import hoist_elementwise, hoist_narrowing
+from autotune.graph.passes.fold_scales import FOLD_AFFINE
+from autotune.graph.passes.hoisting import HOIST_ELEMENTWISE, HOIST_NARROWING
 from autotune.graph.passes.layout import channels_last
 from autotune.graph.passes.lookups import tabulate_bytes
-from autotune.graph.passes.normalisations import group_normalisations
-from autotune.graph.passes.parallel_convolutions import fold_linear
+from autotune.graph.passes.normalisations import GROUP_NORM
+from autotune.graph.passes.parallel_convolutions import MERGE_BRANCHES
 from autotune.graph.passes.precision import narrow_products
 from autotune.graph.passes.quantised import (
     dequantise_constants,
@@ -31,7 +32,7 @@ from autotune.graph.passes.rewrites import CANONICAL, RESOLVE, UNCUT
 from autotune.graph.passes.simplify import IDENTITY, RESHAPE, drop_empty_outputs
 from autotune.graph.passes.small_constants import store_small_constants
 from autotune.graph.passes.small_types import store_small_types
-from autotune.graph.passes.transposes import merge_transposes
+from autotune.graph.passes.transposes import TRANSPOSE
 from autotune.graph.rewriter import RewriteLog, Rule
 
 
@@ -85,20 +86,14 @@ PASSES: tuple[Pass, ...] = (
     Pass("move-dequantise", move_dequantise),
     Pass("integer-products", integer_products),
     Pass("fold-requantisation", fold_requantisation),
-    Pass("merge-reshapes", (RESHAPE,)),
-    Pass("group-norms", group_normalisations),
-    Pass("hoist-elementwise", hoist_elementwise),
-    Pass("merge-reshapes-2", (RESHAPE,)),
+    Pass("hoist-elementwise", (RESHAPE, GROUP_NORM, HOIST_ELEMENTWISE)),
     Pass("tabulate-bytes", tabulate_bytes),
-    Pass("remove-dead", ()),
-    Pass("fold-linear", fold_linear),
+    Pass("fold-linear", (FOLD_AFFINE, MERGE_BRANCHES)),
     Pass("store-small-constants", store_small_constants),
     Pass("channels-last", channels_last, Form.STORED),
-    Pass("merge-transposes", merge_transposes, Form.STORED),
-    Pass("merge-reshapes-3", (RESHAPE,), Form.STORED),
+    Pass("merge-transposes", (TRANSPOSE, RESHAPE), Form.STORED),
     Pass("resolve", (RESOLVE,), Form.RESOLVED),
-    Pass("hoist-narrowing", hoist_narrowing, Form.RESOLVED),
-    Pass("identities-2", (IDENTITY,), Form.RESOLVED),
+    Pass("hoist-narrowing", (HOIST_NARROWING, IDENTITY), Form.RESOLVED),
 )
 
 
