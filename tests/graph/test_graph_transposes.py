@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from autotune.graph.ir import Graph, Node, TensorType
-from autotune.graph.passes.transposes import merge_transposes
+from autotune.graph.passes.driver import rewrite
+from autotune.graph.passes.transposes import TRANSPOSE
 
 
 def run(graph: Graph, x: np.ndarray) -> np.ndarray:
@@ -44,7 +45,7 @@ def test_a_chain_is_at_most_one_transpose(seed: int) -> None:
         types[f"r{n}"] = TensorType(shape, "float32")
         last = f"r{n}"
     graph = Graph(("x",), (last,), tuple(nodes), {}, types)
-    merged = merge_transposes(graph)
+    merged = rewrite(graph, TRANSPOSE)
     x = np.arange(24, dtype=np.float32).reshape(types["x"].shape)
     np.testing.assert_array_equal(run(merged, x), run(graph, x))
     made = {node.output: node for node in merged.nodes}
