@@ -154,7 +154,7 @@ class Rewriter:
         """Emit the operator whose result is the first one of the node."""
         self._append(op, inputs, (self.node.output,), attrs)
 
-    def again(self, node: Node, *inputs: str, op: str = "", **attrs: Any) -> None:
+    def like(self, node: Node, *inputs: str, op: str = "", **attrs: Any) -> None:
         """Emit another node with these operands, under its own name, for the first result."""
         made = (self.node.output,)
         attrs = {**node.attrs, **attrs}

@@ -62,7 +62,7 @@ def _into_product(rw: Rewriter, product: Node, value: Array, channel: int) -> No
     if bias is not None:
         full = np.broadcast_to(bias, (rw.type.shape[channel],))
         rest = [rw.array(np.ascontiguousarray(full, np.float32))]
-    rw.again(product, x, name, *rest)
+    rw.like(product, x, name, *rest)
 
 
 def channel_vector(value: Array, shape: Shape, axis: int) -> Array | None:

@@ -46,7 +46,7 @@ def _hoist(rw: Rewriter) -> None:
         for name in rw.node.inputs
     )
     inner = rw(rw.node.op, *operands, shape=shape, dtype=rw.type.dtype, **rw.node.attrs)
-    rw.again(mover, inner)
+    rw.like(mover, inner)
 
 
 def _mover(rw: Rewriter) -> Node | None:

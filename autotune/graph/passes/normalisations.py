@@ -27,7 +27,7 @@ def _group_norm(rw: Rewriter) -> None:
         return
     repeated = (np.repeat(p, shape[1] // n_groups) for p in params if p is not None)
     names = (rw.array(float_array(value)) for value in repeated)
-    rw.again(norm, split.inputs[0], *names, op="GroupNormalization", num_groups=n_groups)
+    rw.like(norm, split.inputs[0], *names, op="GroupNormalization", num_groups=n_groups)
 
 
 GROUP_NORM = Rule("group-norm", _group_norm, {"Reshape"})
