@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -292,26 +293,22 @@ def _check_reshape(editor: Editor, node: Node) -> str:
     return f"{shape_text(before)} has not as many elements as {shape_text(after)}"
 
 
+def _moving(**fields: Any) -> Operator:
+    """The record of an operator that moves elements of any type."""
+    return Operator(moves=True, any_type=True, keeps_range=True, **fields)
+
+
 OPERATORS: Mapping[str, Operator] = {
-    "Reshape": Operator(
-        moves=True,
-        fusion=Fusion.VIEW,
-        any_type=True,
-        keeps_range=True,
-        layout=Layout.RESHAPE,
-        canonical=_to_reshape,
-        check=_check_reshape,
+    "Reshape": _moving(
+        fusion=Fusion.VIEW, layout=Layout.RESHAPE, canonical=_to_reshape, check=_check_reshape
     ),
     "Flatten": Operator(moves=True, canonical=_to_reshape, axis_may_be_rank=True),
     "Squeeze": Operator(moves=True, canonical=_to_reshape),
     "Unsqueeze": Operator(moves=True, canonical=_to_reshape),
-    "Transpose": Operator(
-        moves=True,
+    "Transpose": _moving(
         define=_transpose,
         fusion=Fusion.INJECTIVE,
         is_cheap=True,
-        any_type=True,
-        keeps_range=True,
         layout=Layout.TRANSPOSE,
         canonical=_without_transposing,
     ),
@@ -324,35 +321,22 @@ OPERATORS: Mapping[str, Operator] = {
         layout=Layout.PAD,
         resolve=_resolve_pad,
     ),
-    "Slice": Operator(
-        moves=True,
+    "Slice": _moving(
         define=_slice,
         fusion=Fusion.VIEW,
-        any_type=True,
         selects=True,
-        keeps_range=True,
         layout=Layout.SLICE,
         resolve=_resolve_slice,
     ),
     "Split": Operator(moves=True, selects=True, layout=Layout.AXIS, resolve=_split),
-    "Concat": Operator(
-        moves=True,
+    "Concat": _moving(
         define=_concat,
         fusion=Fusion.VIEW,
-        any_type=True,
         selects=True,
-        keeps_range=True,
         layout=Layout.AXIS,
         is_identity=lambda editor, node: len(node.inputs) == 1,
     ),
-    "Expand": Operator(
-        moves=True,
-        define=_expand,
-        fusion=Fusion.INJECTIVE,
-        any_type=True,
-        keeps_range=True,
-        resolve=_resolve_expand,
-    ),
+    "Expand": _moving(define=_expand, fusion=Fusion.INJECTIVE, resolve=_resolve_expand),
     "Tile": Operator(canonical=_to_expand),
     "Trilu": Operator(define=_triangle, any_type=True, resolve=_resolve_triangle),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,6 @@ def _place(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor
     axes = (n, *outs, c)
     best = scope.compute("max_pool", axes, Reduce("max", element, taps))[axes]
     at = [sub(p, idx(b)) for p, b in zip(padded, window.begin, strict=True)]
-    order = [*zip(at, size, strict=True)]
     is_best = either(compare("eq", element, best), compare("ne", element, element))
     if source is not x:  # where all is -inf, padding is too
         inside = (
@@ -90,9 +90,8 @@ def _place(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor
         )
         is_best = both(reduce(both, inside), is_best)
     most = idx(math.prod(x.shape))
-    order = [*zip(at, size, strict=True)]
     place: Expr = idx(0)
-    for p, h in order:
+    for p, h in zip(at, size, strict=True):
         place = add(mul(place, idx(h)), p)
     first = Reduce("min", select(is_best, place, most), taps)
     inner: Expr = scope.compute("place", axes, first)[axes]
@@ -196,38 +195,28 @@ def _n_counted(window: Window, n: int, node: Node) -> Array:
     return counted
 
 
-OPERATORS: Mapping[str, Operator] = {
-    "MaxPool": Operator(
+def _pooling(**fields: Any) -> Operator:
+    return Operator(
         n_narrow=1,
-        define=_max_pool,
         of_doubles=True,
-        takes_prologue=True,
         layout=Layout.SPATIAL,
-        canonical=_max_pools,
-        resolve=_live_pool,
         precondition=check_window,
         folding=Folding.FINITE,
+        **fields,
+    )
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "MaxPool": _pooling(
+        define=_max_pool, takes_prologue=True, canonical=_max_pools, resolve=_live_pool
     ),
     "PoolPlace": Operator(define=_place, any_type=True, layout=Layout.SPATIAL, resolve=_live_pool),
-    "AveragePool": Operator(
-        n_narrow=1,
+    "AveragePool": _pooling(
         define=_average_pool,
-        of_doubles=True,
         takes_prologue=True,
         constant_role="scale",
         scalar_is_literal=True,
-        layout=Layout.SPATIAL,
         resolve=_counted_pool,
-        precondition=check_window,
-        folding=Folding.FINITE,
     ),
-    "LpPool": Operator(
-        n_narrow=1,
-        define=_lp_pool,
-        of_doubles=True,
-        layout=Layout.SPATIAL,
-        resolve=_live_pool,
-        precondition=check_window,
-        folding=Folding.FINITE,
-    ),
+    "LpPool": _pooling(define=_lp_pool, resolve=_live_pool),
 }

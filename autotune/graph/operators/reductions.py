@@ -227,20 +227,16 @@ OPERATORS: Mapping[str, Operator] = {
         layout=Layout.REDUCTION,
         resolve=partial(_resolve, Reduction("sum")),
     ),
-    "GlobalAveragePool": Operator(
-        n_narrow=1,
-        define=partial(_global_pool, MEAN),
-        of_doubles=True,
-        takes_prologue=True,
-        layout=Layout.SPATIAL,
-    ),
-    "GlobalMaxPool": Operator(
-        n_narrow=1,
-        define=partial(_global_pool, MAXIMUM),
-        of_doubles=True,
-        takes_prologue=True,
-        layout=Layout.SPATIAL,
-    ),
+    **{
+        name: Operator(
+            n_narrow=1,
+            define=partial(_global_pool, kind),
+            of_doubles=True,
+            takes_prologue=True,
+            layout=Layout.SPATIAL,
+        )
+        for name, kind in (("GlobalAveragePool", MEAN), ("GlobalMaxPool", MAXIMUM))
+    },
     "GlobalLpPool": Operator(canonical=_global_lp_pool),
     "ArgMax": Operator(define=_arg_extremum, any_type=True),
     "ArgMin": Operator(define=_arg_extremum, any_type=True),
