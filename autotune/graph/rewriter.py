@@ -166,8 +166,8 @@ class Rewriter:
 
     def again(self, *inputs: str, **attrs: Any) -> None:
         """Emit the node itself with other operands, where any are given, and more attributes."""
-        merged = {**self.node.attrs, **attrs}
-        self.nodes.append(replace(self.node, inputs=inputs or self.node.inputs, attrs=merged))
+        given, merged = _stripped(inputs) or self.node.inputs, {**self.node.attrs, **attrs}
+        self.nodes.append(replace(self.node, inputs=given, attrs=merged))
 
     def bind(self, n: int, name: str) -> None:
         """Let result `n` of the node, where anything reads it, be a copy of a tensor."""
@@ -228,10 +228,15 @@ class Rewriter:
     def _append(
         self, op: str, inputs: tuple[str, ...], outputs: tuple[str, ...], attrs: dict[str, Any]
     ) -> Node:
-        while inputs and not inputs[-1]:
-            inputs = inputs[:-1]
-        self.nodes.append(Node(self.node.name, op, inputs, outputs, attrs))
+        self.nodes.append(Node(self.node.name, op, _stripped(inputs), outputs, attrs))
         return self.nodes[-1]
+
+
+def _stripped(inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Operands without absent ones at the end."""
+    while inputs and not inputs[-1]:
+        inputs = inputs[:-1]
+    return inputs
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:

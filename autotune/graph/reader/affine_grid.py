@@ -9,32 +9,25 @@ scalars, so this follows its text instead. Formulas: ONNX operator reference.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, unsupported
+from autotune.graph.ir import Array
+from autotune.graph.rewriter import Rewrite, Rewriter
 
 
-def affine_grid(editor: Editor, node: Node) -> list[Node]:
-    """The nodes that replace an AffineGrid: theta (n, k, k + 1) -> (n, …size…, k)."""
-    size, kind = editor.constants.get(node.inputs[1]), editor.types.get(node.inputs[0])
+def _affine_grid(rw: Rewriter) -> None:
+    """theta (n, k, k + 1) -> (n, …size…, k)."""
+    size, kind = rw.value(1), rw.types.get(rw.input(0))
     if size is None or kind is None or -1 in kind.shape:
-        raise unsupported(node, editor.graph, "its size is computed at run time")
+        raise rw.refuse("its size is computed at run time")
     batch, _, *space = size.reshape(-1).tolist()
     n_axes = len(space)
     if n_axes not in (2, 3) or min(size) < 1 or kind.shape != (batch, n_axes, n_axes + 1):
-        raise unsupported(node, editor.graph, f"theta {kind.shape} for a grid of {size.tolist()}")
-    places = _places(space, bool(node.attrs.get("align_corners", 0))).astype(kind.dtype)
-    stem = node.output
-    known = editor.constant(f"{stem}.places", places)
-    shape = editor.constant(f"{stem}.shape", np.array([batch, *space, n_axes], np.int64))
-    turned, moved = f"{stem}.turned", f"{stem}.moved"
-    return [
-        Node(node.name, "Transpose", (node.inputs[0],), (turned,), {"perm": (0, 2, 1)}),
-        Node(node.name, "MatMul", (known, turned), (moved,)),
-        replace(node, op="Reshape", inputs=(moved, shape), attrs={}),
-    ]
+        raise rw.refuse(f"theta {kind.shape} for a grid of {size.tolist()}")
+    places = _places(space, bool(rw.attr("align_corners", 0))).astype(kind.dtype)
+    moved = rw("MatMul", rw.array(places), rw("Transpose", rw.input(0), perm=(0, 2, 1)))
+    rw.result("Reshape", moved, rw.integers(batch, *space, n_axes))
 
 
 def _places(space: Sequence[int], align_corners: bool) -> Array:
@@ -50,3 +43,6 @@ def _side(n: int, align_corners: bool) -> Array:
         return -1 + np.arange(n) * (2 / (n - 1) if n > 1 else 0.0)
     side: Array = (2 * np.arange(n) + 1) / n - 1
     return side
+
+
+COMPOSITIONS: dict[str, Rewrite] = {"AffineGrid": _affine_grid}

@@ -16,6 +16,7 @@ from dataclasses import replace
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Editor, Node
 from autotune.graph.reader import (
+    affine_grid,
     attention,
     deformed,
     flex_attention,
@@ -216,6 +217,7 @@ _STANDARD: dict[str, Rewrite] = {
     **standard_forms.COMPOSITIONS,
     **signal_forms.COMPOSITIONS,
     **further_forms.COMPOSITIONS,
+    **affine_grid.COMPOSITIONS,
     **deformed.COMPOSITIONS,
     **flex_attention.COMPOSITIONS,
     **term_counts.COMPOSITIONS,

@@ -21,11 +21,11 @@ import numpy as np
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
 from autotune.graph.limits import MOST_ITERATIONS, Budget, refused
 from autotune.graph.operators.table import operator_of
-from autotune.graph.reader.affine_grid import affine_grid
 from autotune.graph.reader.compositions import composed
 from autotune.graph.reader.functions import inlined, renamed, standard_body
 from autotune.graph.reader.opsets import newer_attribute, schema_of, without_newer_attributes
 from autotune.graph.reader.upgrades import upgraded
+from autotune.graph.rewriter import Rewriter
 
 Names = tuple[str, ...]
 
@@ -64,8 +64,16 @@ class Unfolding:
         if node.opset != OPSET:
             return self._in_opset(node)
         handler = _HANDLERS.get(node.op)
-        nodes = handler(self, node) if handler else None
-        return None if nodes is None else self._counted(node, nodes)
+        if handler is None:
+            return None
+        rw = Rewriter(node, self.editor)
+        handler(self, rw)
+        is_done = rw.nodes or all(map(self._is_made, filter(None, node.outputs)))
+        return self._counted(node, rw.nodes) if is_done else None
+
+    def _is_made(self, name: str) -> bool:
+        """Whether a result is known without a node."""
+        return name in self.sequences or name in self._empty or name in self.editor.constants
 
     def _counted(self, node: Node, nodes: list[Node]) -> list[Node]:
         self.budget.take_nodes(node, len(nodes))
@@ -110,58 +118,49 @@ class Unfolding:
             return None
         return self._counted(node, inlined(node, body, self._suffix(node)))
 
-    def constant(self, node: Node, n: int) -> Array | None:
-        """The value of input `n`, if it is known."""
-        return self.editor.constants.get(node.inputs[n]) if n < len(node.inputs) else None
-
     # --- one method per operator ---
 
-    def branch(self, node: Node) -> list[Node] | None:
+    def branch(self, rw: Rewriter) -> None:
         """The nodes of the branch that is taken."""
-        condition = self.constant(node, 0)
-        if condition is None:
-            return None
-        taken = self._taken(node, "then_branch" if condition.item() else "else_branch", "")
-        results = zip(taken.outputs, node.outputs, strict=True)
-        return [*taken.nodes, *(_identity(node, a, b) for a, b in results)]
+        condition = rw.value(0)
+        if condition is not None:
+            taken = self._taken(rw, "then_branch" if condition.item() else "else_branch", "")
+            _copied(rw, taken.outputs)
 
-    def loop(self, node: Node) -> list[Node] | None:
+    def loop(self, rw: Rewriter) -> None:
         """One iteration and the remaining Loop; in the end, its results.
 
         The remaining Loop has two internal attributes: `n_done`, the number of iterations so far,
         and `rows`, the names of the rows that each scan output has collected.
         """
-        names = (*node.inputs, "", "")
-        limit, condition = (self._known_or(names[n], d) for n, d in enumerate((0, True)))
-        n_done, n_carried = node.attrs.get("n_done", 0), len(node.inputs) - 2
+        limit, condition = (self._known_or(rw.input(n), d) for n, d in enumerate((0, True)))
         if limit is None or condition is None:
-            return None
-        carried = node.inputs[2:]
-        rows: tuple[Names, ...] = node.attrs.get("rows", ((),) * (len(node.outputs) - n_carried))
-        if not condition or (node.inputs[0] and n_done >= limit):
-            pairs = zip(carried, node.outputs, strict=False)
-            nodes = [_identity(node, a, b) for a, b in pairs if b]
-            for names, result in zip(rows, node.outputs[n_carried:], strict=True):
-                nodes += self._stacked(names, replace(node, outputs=(result,)), 0) if result else []
-            return nodes
-        self._check_iterations(node, n_done + 1)
-        body = self._taken(node, "body", str(n_done), carried)
+            return
+        carried = rw.node.inputs[2:]
+        n_done, n_carried = rw.attr("n_done", 0), len(carried)
+        rows: tuple[Names, ...] = rw.attr("rows", ((),) * (len(rw.node.outputs) - n_carried))
+        if not condition or (rw.input(0) and n_done >= limit):
+            _copied(rw, carried)
+            for n, names in enumerate(rows, n_carried):
+                self._stack(rw, n, names, 0)
+            return
+        self._check_iterations(rw.node, n_done + 1)
+        body = self._taken(rw, "body", str(n_done), carried)
         for name, number in zip(body.inputs, (np.array(n_done), np.array(True)), strict=False):
             self.editor.set_constant(name, number)
         again, results = body.outputs[0], body.outputs[1:]
         rows = tuple((*r, new) for r, new in zip(rows, results[n_carried:], strict=True))
-        rest = (node.inputs[0], again, *results[:n_carried])
-        attrs = {**node.attrs, "n_done": n_done + 1, "rows": rows}
-        return [*body.nodes, replace(node, inputs=rest, attrs=attrs)]
+        rw.again(rw.input(0), again, *results[:n_carried], n_done=n_done + 1, rows=rows)
 
-    def _taken(self, node: Node, which: str, number: str, carried: Names = ()) -> Graph:
-        """A body of `node` with unique names, and `carried` for its last inputs."""
-        body: Graph = node.attrs[which]
+    def _taken(self, rw: Rewriter, which: str, number: str, carried: Names = ()) -> Graph:
+        """Emit the nodes of a body with unique names, and `carried` for its last inputs."""
+        body: Graph = rw.node.attrs[which]
         inputs = body.inputs[len(body.inputs) - len(carried) :]
         names = dict(zip(inputs, carried, strict=True))
-        body = renamed(body, names, self._suffix(node, number))
+        body = renamed(body, names, self._suffix(rw.node, number))
         for name, value in body.constants.items():
             self.editor.set_constant(name, value)
+        rw.nodes += body.nodes
         return body
 
     def _known_or(self, name: str, default: object) -> object | None:
@@ -171,163 +170,141 @@ class Unfolding:
         value = self.editor.constants.get(name)
         return None if value is None else value.item()
 
-    def scan(self, node: Node) -> list[Node] | None:
+    def scan(self, rw: Rewriter) -> None:
         """The body once per row of the scanned inputs, and the Concat of its rows."""
+        node = rw.node
         n_scanned = node.attrs["num_scan_inputs"]
         n_carried = len(node.inputs) - n_scanned
         scanned, carried = node.inputs[n_carried:], node.inputs[:n_carried]
-        axes, turned = self._directions(node, "scan_input", n_scanned)
+        axes, turned = _directions(rw, "scan_input", n_scanned)
         kinds = [self.editor.types.get(name) for name in scanned]
         extents = {k.shape[a] if k else -1 for k, a in zip(kinds, axes, strict=True)}
         if -1 in extents or len(extents) != 1:
-            return None
+            return
         n_steps = extents.pop()
         self._check_iterations(node, n_steps)
-        nodes: list[Node] = []
         n_rows = len(node.outputs) - n_carried
         rows: list[Names] = [()] * n_rows
         for step in range(n_steps):
-            parts = []
-            for k, (name, axis) in enumerate(zip(scanned, axes, strict=True)):
-                at = n_steps - 1 - step if turned[k] else step
-                row = f"{name}[{node.output}{k}.{step}]"
-                where = self.editor.constant(f"{row}.at", np.array(at))
-                nodes.append(Node(node.name, "Gather", (name, where), (row,), {"axis": axis}))
-                parts.append(row)
-            body = self._taken(node, "body", str(step), (*carried, *parts))
-            nodes += body.nodes
+            parts = [
+                rw("Gather", name, rw.array(np.array(n_steps - 1 - step if t else step)), axis=a)
+                for name, a, t in zip(scanned, axes, turned, strict=True)
+            ]
+            body = self._taken(rw, "body", str(step), (*carried, *parts))
             carried = body.outputs[:n_carried]
             rows = [(*r, new) for r, new in zip(rows, body.outputs[n_carried:], strict=True)]
-        nodes += [_identity(node, a, b) for a, b in zip(carried, node.outputs, strict=False) if b]
-        axes, turned = self._directions(node, "scan_output", n_rows)
-        for k, result in enumerate(node.outputs[n_carried:]):
-            if result:
-                names = rows[k][::-1] if turned[k] else rows[k]
-                nodes += self._stacked(names, replace(node, outputs=(result,)), axes[k])
-        return nodes
-
-    def _directions(
-        self, node: Node, which: str, n: int
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Axes and directions of scan inputs or outputs."""
-        axes, turned = (node.attrs.get(f"{which}_{a}", (0,) * n) for a in ("axes", "directions"))
-        return axes, turned
+        _copied(rw, carried)
+        axes, turned = _directions(rw, "scan_output", n_rows)
+        for k, names in enumerate(rows):
+            self._stack(rw, n_carried + k, names[::-1] if turned[k] else names, axes[k])
 
     def _check_iterations(self, node: Node, n_done: int) -> None:
         if n_done > MOST_ITERATIONS:
             reason = f"it takes more than {MOST_ITERATIONS:,} iterations"
             raise refused(node, reason, "MOST_ITERATIONS")
 
-    def grid(self, node: Node) -> list[Node]:
-        """A matrix product; see `affine_grid`."""
-        return affine_grid(self.editor, node)
-
-    def construct(self, node: Node) -> list[Node]:
+    def construct(self, rw: Rewriter) -> None:
         """A sequence of all inputs, or of none."""
-        self.sequences[node.output] = node.inputs
-        return []
+        self.sequences[rw.node.output] = rw.node.inputs
 
-    def identity(self, node: Node) -> list[Node] | None:
+    def identity(self, rw: Rewriter) -> None:
         """The same sequence under another name."""
-        names = self.sequences.get(node.inputs[0])
-        if names is None:
-            return None
-        self.sequences[node.output] = names
-        return []
+        names = self.sequences.get(rw.input(0))
+        if names is not None:
+            self.sequences[rw.node.output] = names
 
-    def optional(self, node: Node) -> list[Node] | None:
+    def optional(self, rw: Rewriter) -> None:
         """What an optional holds, under another name; without an input it is an empty one."""
-        held = next(iter(node.inputs), "")
+        held = rw.input(0)
         if held in self._empty:
-            self._empty |= set(node.outputs)
-            return []
-        if held in self.sequences:
-            return self.identity(node)
-        return [_identity(node, held, node.output)] if held in self.editor.types else None
+            self._empty |= set(rw.node.outputs)
+        elif held in self.sequences:
+            self.identity(rw)
+        elif held in self.editor.types:
+            rw.result("Identity", held)
 
-    def has_element(self, node: Node) -> list[Node] | None:
+    def has_element(self, rw: Rewriter) -> None:
         """Whether an optional holds something; without an input it does not."""
-        asked = next(iter(node.inputs), "")
+        asked = rw.input(0)
         is_empty = asked in self._empty
-        if not is_empty and asked not in self.sequences and asked not in self.editor.types:
-            return None
-        self.editor.set_constant(node.output, np.array(not is_empty))
-        return []
+        if is_empty or asked in self.sequences or asked in self.editor.types:
+            self.editor.set_constant(rw.node.output, np.array(not is_empty))
 
-    def insert(self, node: Node) -> list[Node] | None:
+    def insert(self, rw: Rewriter) -> None:
         """A sequence with one more tensor, at the end or in front of a position."""
-        names, at = self.sequences.get(node.inputs[0]), self.constant(node, 2)
-        if names is None or (at is None and len(node.inputs) > 2):
-            return None
-        n = len(names) if at is None else int(at)
-        self.sequences[node.output] = (*names[:n], node.inputs[1], *names[n:])
-        return []
+        names, at = self.sequences.get(rw.input(0)), rw.value(2)
+        if names is not None and (at is not None or len(rw.node.inputs) <= 2):
+            n = len(names) if at is None else int(at)
+            self.sequences[rw.node.output] = (*names[:n], rw.input(1), *names[n:])
 
-    def erase(self, node: Node) -> list[Node] | None:
+    def erase(self, rw: Rewriter) -> None:
         """A sequence without its last tensor, or the one at a position."""
-        names, at = self.sequences.get(node.inputs[0]), self.constant(node, 1)
-        if not names or (at is None and len(node.inputs) > 1):
-            return None
-        n = (-1 if at is None else int(at)) % len(names)
-        self.sequences[node.output] = names[:n] + names[n + 1 :]
-        return []
+        names, at = self.sequences.get(rw.input(0)), rw.value(1)
+        if names and (at is not None or len(rw.node.inputs) <= 1):
+            n = (-1 if at is None else int(at)) % len(names)
+            self.sequences[rw.node.output] = names[:n] + names[n + 1 :]
 
-    def at(self, node: Node) -> list[Node] | None:
+    def at(self, rw: Rewriter) -> None:
         """One tensor of a sequence."""
-        names, at = self.sequences.get(node.inputs[0]), self.constant(node, 1)
-        if not names or at is None:
-            return None
-        return [_identity(node, names[int(at) % len(names)], node.output)]
+        names, at = self.sequences.get(rw.input(0)), rw.value(1)
+        if names and at is not None:
+            rw.result("Identity", names[int(at) % len(names)])
 
-    def length(self, node: Node) -> list[Node] | None:
+    def length(self, rw: Rewriter) -> None:
         """How many tensors a sequence has."""
-        names = self.sequences.get(node.inputs[0])
-        if names is None:
-            return None
-        self.editor.set_constant(node.output, np.array(len(names)))
-        return []
+        names = self.sequences.get(rw.input(0))
+        if names is not None:
+            self.editor.set_constant(rw.node.output, np.array(len(names)))
 
-    def concat(self, node: Node) -> list[Node] | None:
+    def concat(self, rw: Rewriter) -> None:
         """All tensors of a sequence, concatenated or stacked along a new dimension."""
-        names = self.sequences.get(node.inputs[0])
-        if not names:
-            return None
-        if node.attrs.get("new_axis", 0):
-            return self._stacked(names, node, node.attrs["axis"])
-        return [Node(node.name, "Concat", names, node.outputs, {"axis": node.attrs["axis"]})]
+        names = self.sequences.get(rw.input(0))
+        if names and rw.attr("new_axis", 0):
+            self._stack(rw, 0, names, rw.node.attrs["axis"])
+        elif names:
+            rw.result("Concat", *names, axis=rw.node.attrs["axis"])
 
-    def _stacked(self, names: Names, node: Node, axis: int) -> list[Node]:
-        """Tensors stacked along a new dimension, as the result of `node`."""
-        if not names:
-            raise unsupported(node, self.editor.graph, "it collects no rows")
-        nodes, names = self._each("Unsqueeze", names, node, axis)
-        return [*nodes, Node(node.name, "Concat", names, node.outputs, {"axis": axis})]
+    def _stack(self, rw: Rewriter, n: int, names: Names, axis: int) -> None:
+        """Tensors stacked along a new dimension, as result `n`, where anything reads it."""
+        if rw.wants(n) and not names:
+            raise rw.refuse("it collects no rows")
+        if rw.wants(n):
+            rows = _each(rw, "Unsqueeze", names, axis)
+            rw.nodes.append(
+                Node(rw.node.name, "Concat", rows, (rw.node.outputs[n],), {"axis": axis})
+            )
 
-    def split(self, node: Node) -> list[Node] | None:
+    def split(self, rw: Rewriter) -> None:
         """Parts of a tensor, by default of one row each; rows may lose that dimension."""
-        kind, axis = self.editor.types.get(node.inputs[0]), node.attrs.get("axis", 0)
-        sizes = self.constant(node, 1) if len(node.inputs) > 1 else np.array(1)
+        kind, axis = self.editor.types.get(rw.input(0)), rw.attr("axis", 0)
+        sizes = rw.value(1) if len(rw.node.inputs) > 1 else np.array(1)
         if kind is None or -1 in kind.shape or sizes is None:
-            return None
+            return
         if sizes.ndim == 0:
-            n_parts = -(-kind.shape[axis] // max(1, int(sizes)))
-            self.budget.take_nodes(node, n_parts)
-        lengths = self.editor.constant(f"{node.output}.lengths", _lengths(kind.shape[axis], sizes))
-        n_parts = len(self.editor.constants[lengths])
-        parts = tuple(f"{node.output}[{n}]" for n in range(n_parts))
-        nodes = [Node(node.name, "Split", (node.inputs[0], lengths), parts, {"axis": axis})]
-        if sizes.ndim == 0 and not node.attrs.get("keepdims", 1):  # as ONNX Runtime has it
-            flat, parts = self._each("Squeeze", parts, node, axis)
-            nodes += flat
-        self.sequences[node.output] = parts
-        return nodes
+            self.budget.take_nodes(rw.node, -(-kind.shape[axis] // max(1, int(sizes))))
+        lengths = _lengths(kind.shape[axis], sizes)
+        parts = rw.several("Split", len(lengths), rw.input(0), rw.array(lengths), axis=axis)
+        if sizes.ndim == 0 and not rw.attr("keepdims", 1):  # as ONNX Runtime has it
+            parts = _each(rw, "Squeeze", parts, axis)
+        self.sequences[rw.node.output] = parts
 
-    def _each(self, op: str, names: Names, node: Node, axis: int) -> tuple[list[Node], Names]:
-        """Squeeze or Unsqueeze of every tensor: the nodes, and the names of their results."""
-        axes = self.editor.constant(f"{node.output}.axes", np.array([axis]))
-        results = tuple(f"{node.output}[{op} {n}]" for n in range(len(names)))
-        pairs = zip(names, results, strict=True)
-        return [Node(node.name, op, (name, axes), (result,)) for name, result in pairs], results
+
+def _directions(rw: Rewriter, which: str, n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Axes and directions of scan inputs or outputs."""
+    axes, turned = (rw.attr(f"{which}_{a}", (0,) * n) for a in ("axes", "directions"))
+    return axes, turned
+
+
+def _copied(rw: Rewriter, names: Names) -> None:
+    """The first results of the node are these tensors."""
+    for n, name in enumerate(names):
+        rw.bind(n, name)
+
+
+def _each(rw: Rewriter, op: str, names: Names, axis: int) -> Names:
+    """Squeeze or Unsqueeze of every tensor."""
+    axes = rw.integers(axis)
+    return tuple(rw(op, name, axes) for name in names)
 
 
 def _lengths(extent: int, sizes: Array) -> Array:
@@ -338,15 +315,10 @@ def _lengths(extent: int, sizes: Array) -> Array:
     return sizes.astype(np.int64)
 
 
-def _identity(node: Node, source: str, result: str) -> Node:
-    return Node(node.name, "Identity", (source,), (result,))
-
-
-_HANDLERS: dict[str, Callable[[Unfolding, Node], list[Node] | None]] = {
+_HANDLERS: dict[str, Callable[[Unfolding, Rewriter], None]] = {
     "If": Unfolding.branch,
     "Loop": Unfolding.loop,
     "Scan": Unfolding.scan,
-    "AffineGrid": Unfolding.grid,
     "Optional": Unfolding.optional,
     "OptionalGetElement": Unfolding.optional,
     "OptionalHasElement": Unfolding.has_element,

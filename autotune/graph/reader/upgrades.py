@@ -6,25 +6,25 @@
 
 Nodes of branches, loops and functions are visited when these are unfolded, so types and constants
 are known as far as they can be. A rule brings a node from below an opset to it; what no rule names
-means the same in opset 22. Meanings: ONNX operator changelog.
+means the same in opset 22, and attributes that it lacks go. Meanings: ONNX operator changelog.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeAlias
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from autotune.graph.ir import OPSET, Array, Editor, Node, Shape, unsupported
+from autotune.graph.ir import OPSET, Array, Editor, Node, Shape
 from autotune.graph.operators import reductions
-
-Rule: TypeAlias = Callable[[Editor, Node], list[Node]]
+from autotune.graph.rewriter import Rewrite, Rewriter
 
 
 def upgraded(editor: Editor, node: Node) -> list[Node]:
@@ -35,7 +35,9 @@ def upgraded(editor: Editor, node: Node) -> list[Node]:
     node = replace(node, attrs={**_lost_defaults(node.op, node.opset), **node.attrs})
     for below, rule in _RULES.get(node.op, ()):
         if node.opset < below:
-            return rule(editor, replace(node, opset=below))
+            rw = Rewriter(replace(node, opset=below), editor)
+            rule(rw)
+            return rw.nodes or [rw.node]
     known = _known_attributes(node.op)
     attrs = {k: v for k, v in node.attrs.items() if known is None or k in known}
     return [replace(node, attrs=attrs, opset=OPSET)]
@@ -80,251 +82,205 @@ def default_of(attribute: onnx.defs.OpSchema.Attribute) -> Any:
 # --- parts of rules ---------------------------------------------------------------------------
 
 
-def _without(node: Node, *names: str, **more: Any) -> Node:
-    """`node` without some attributes, and with others."""
-    attrs = {k: v for k, v in node.attrs.items() if k not in names}
-    return replace(node, attrs={**attrs, **more})
+def _inputs(rw: Rewriter, *values: Array | None) -> None:
+    """Values of attributes -> the operands behind the first one, unless these are given."""
+    first, *given = rw.node.inputs
+    pairs = zip_longest(given, values)
+    rw.again(first, *(old or ("" if new is None else rw.array(new)) for old, new in pairs))
 
 
-def _integers(editor: Editor, stem: str, values: Any) -> str:
-    return editor.constant(stem, np.array(values, np.int64))
-
-
-def _with_input(editor: Editor, node: Node, slot: int, name: str, value: Array | None) -> Node:
-    """Turn an attribute into input `slot`, unless it has no value or the input is given."""
-    inputs = list(node.inputs)
-    if value is not None and (len(inputs) <= slot or not inputs[slot]):
-        inputs += [""] * (slot + 1 - len(inputs))
-        inputs[slot] = editor.constant(f"{node.output}.{name}", value)
-    return replace(_without(node, name), inputs=tuple(inputs))
-
-
-def _attribute_to_input(name: str, slot: int, rank: int = 1) -> Rule:
+def _attribute_to_input(name: str, slot: int, rank: int = 1) -> Rewrite:
     """op(x; name) -> op(x, name) for integers."""
 
-    def rule(editor: Editor, node: Node) -> list[Node]:
-        value = node.attrs.get(name)
+    def rule(rw: Rewriter) -> None:
+        value = rw.attr(name)
         array = None if value is None else np.array(value, np.int64, ndmin=rank)
-        return [_with_input(editor, node, slot, name, array)]
+        _inputs(rw, *(None,) * (slot - 1), array)
 
     return rule
 
 
-def _shape(editor: Editor, node: Node, n: int = 0) -> Shape:
+def _shape(rw: Rewriter, n: int = 0) -> Shape:
     """The shape of input `n`, which a rule has to know."""
-    kind = editor.types.get(node.inputs[n])
+    kind = rw.types.get(rw.input(n))
     if kind is None or min(kind.shape, default=0) < 0:
-        raise unsupported(node, editor.graph, "the shape of its input depends on the data")
+        raise rw.refuse("the shape of its input depends on the data")
     return kind.shape
 
 
-def _known(editor: Editor, node: Node, n: int) -> Array:
+def _known(rw: Rewriter, n: int) -> Array:
     """The value of input `n`, which a rule has to know."""
-    value = editor.constants.get(node.inputs[n]) if n < len(node.inputs) else None
+    value = rw.value(n)
     if value is None:
-        raise unsupported(node, editor.graph, f"its input {n} is computed at run time")
+        raise rw.refuse(f"its input {n} is computed at run time")
     return value
+
+
+def _dtype(rw: Rewriter) -> str:
+    kind = rw.types.get(rw.input(0))
+    return "float32" if kind is None else kind.dtype
 
 
 # --- rules ------------------------------------------------------------------------------------
 
 
-def _broadcast(editor: Editor, node: Node) -> list[Node]:
+def _broadcast(rw: Rewriter) -> None:
     """The second operand begins at an axis of the first -> both end together."""
-    axis = node.attrs.get("axis")
-    plain = _without(node, "axis", "broadcast")
-    if axis is None or not node.attrs.get("broadcast", 0):
-        return [plain]
-    ranks = [len(_shape(editor, node, n)) for n in (0, 1)]
-    behind = ranks[0] - axis % ranks[0] - ranks[1]
-    return _widened(editor, plain, behind)
+    axis = rw.attr("axis")
+    if axis is not None and rw.attr("broadcast", 0):
+        ranks = [len(_shape(rw, n)) for n in (0, 1)]
+        _widen(rw, ranks[0] - axis % ranks[0] - ranks[1])
 
 
-def _widened(editor: Editor, node: Node, behind: int) -> list[Node]:
+def _widen(rw: Rewriter, behind: int) -> None:
     """The second operand with dimensions of 1 behind its own."""
-    if behind <= 0:
-        return [node]
-    wide = f"{node.output}.wide"
-    shape = _integers(editor, f"{wide}.shape", (*_shape(editor, node, 1), *(1,) * behind))
-    inputs = (node.inputs[0], wide, *node.inputs[2:])
-    return [
-        Node(node.name, "Reshape", (node.inputs[1], shape), (wide,)),
-        replace(node, inputs=inputs),
-    ]
+    if behind > 0:
+        wide = rw.reshaped(rw.input(1), *_shape(rw, 1), *(1,) * behind)
+        rw.again(rw.input(0), wide, *rw.node.inputs[2:])
 
 
-def _slope(editor: Editor, node: Node) -> list[Node]:
+def _slope(rw: Rewriter) -> None:
     """PRelu of one slope per channel, of shape (c,) -> of shape (c, 1, …)."""
-    rank, own = len(_shape(editor, node)), len(_shape(editor, node, 1))
-    return _widened(editor, node, rank - 2 if own == 1 else 0)
+    rank, own = len(_shape(rw)), len(_shape(rw, 1))
+    _widen(rw, rank - 2 if own == 1 else 0)
 
 
-def _inference(editor: Editor, node: Node) -> list[Node]:
-    if not node.attrs.get("is_test", 0) and node.op == "BatchNormalization":
-        raise unsupported(node, editor.graph, "it normalises as in training (is_test = 0)")
-    return [_without(node, "is_test")]
+def _inference(rw: Rewriter) -> None:
+    if not rw.attr("is_test", 0) and rw.node.op == "BatchNormalization":
+        raise rw.refuse("it normalises as in training (is_test = 0)")
 
 
-def _per_channel(editor: Editor, node: Node) -> list[Node]:
-    if not node.attrs.get("spatial", 1):
-        raise unsupported(node, editor.graph, "spatial = 0")
-    return [replace(_without(node, "spatial"), outputs=node.outputs[:1])]
+def _per_channel(rw: Rewriter) -> None:
+    if not rw.attr("spatial", 1):
+        raise rw.refuse("spatial = 0")
+    _first_output(rw)
 
 
-def _first_output(editor: Editor, node: Node) -> list[Node]:
-    """Drop the outputs for training, and the ratio of a Dropout in inference."""
-    return [replace(_without(node, "ratio"), outputs=node.outputs[:1])]
+def _first_output(rw: Rewriter) -> None:
+    """Drop the outputs for training."""
+    rw.nodes.append(replace(rw.node, outputs=rw.node.outputs[:1]))
 
 
-def _dropout(editor: Editor, node: Node) -> list[Node]:
-    return [_without(node, "ratio")]
-
-
-def _cast(editor: Editor, node: Node) -> list[Node]:
+def _cast(rw: Rewriter) -> None:
     """The type by its name -> by its number."""
-    to = node.attrs.get("to")
+    to = rw.attr("to")
     if isinstance(to, str):
         if to.upper() not in onnx.TensorProto.DataType.keys():  # noqa: SIM118 (an enum, no dict)
-            raise unsupported(node, editor.graph, f"type '{to}'")
-        to = onnx.TensorProto.DataType.Value(to.upper())
-    return [_without(node, to=to)]
+            raise rw.refuse(f"type '{to}'")
+        rw.again(to=onnx.TensorProto.DataType.Value(to.upper()))
 
 
-def _old_pads(editor: Editor, node: Node) -> list[Node]:
-    return [_without(node, "paddings", pads=node.attrs.get("paddings", ()))]
+def _old_pads(rw: Rewriter) -> None:
+    rw.again(pads=rw.attr("paddings", ()))
 
 
-def _pads(editor: Editor, node: Node) -> list[Node]:
+def _pads(rw: Rewriter) -> None:
     """Pad(x; pads, value) -> Pad(x, pads, value)."""
-    value = np.array(node.attrs.get("value", 0.0), _dtype(editor, node))
-    node = _with_input(editor, node, 1, "pads", np.array(node.attrs.get("pads", ()), np.int64))
-    return [_with_input(editor, node, 2, "value", value)]
+    value = np.array(rw.attr("value", 0.0), _dtype(rw))
+    _inputs(rw, np.array(rw.attr("pads", ()), np.int64), value)
 
 
-def _dtype(editor: Editor, node: Node) -> str:
-    kind = editor.types.get(node.inputs[0])
-    return "float32" if kind is None else kind.dtype
-
-
-def _clip(editor: Editor, node: Node) -> list[Node]:
+def _clip(rw: Rewriter) -> None:
     """Clip(x; min, max) -> Clip(x, min, max)."""
-    for slot, name in enumerate(("min", "max"), 1):
-        bound = node.attrs.get(name)
-        value = None if bound is None else np.array(bound, _dtype(editor, node))
-        node = _with_input(editor, node, slot, name, value)
-    return [node]
+    bounds = (rw.attr(name) for name in ("min", "max"))
+    _inputs(rw, *(None if b is None else np.array(b, _dtype(rw)) for b in bounds))
 
 
-def _slice(editor: Editor, node: Node) -> list[Node]:
+def _slice(rw: Rewriter) -> None:
     """Slice(x; starts, ends, axes) -> Slice(x, starts, ends, axes)."""
-    axes = node.attrs.get("axes", range(len(node.attrs.get("starts", ()))))
-    for slot, name in enumerate(("starts", "ends"), 1):
-        values = np.array(node.attrs.get(name, ()), np.int64)
-        node = _with_input(editor, node, slot, name, values)
-    return [_with_input(editor, node, 3, "axes", np.array(axes, np.int64))]
+    starts, ends = (rw.attr(name, ()) for name in ("starts", "ends"))
+    axes = rw.attr("axes", range(len(starts)))
+    _inputs(rw, *(np.array(values, np.int64) for values in (starts, ends, axes)))
 
 
-def _equal_split(editor: Editor, node: Node) -> list[Node]:
+def _equal_split(rw: Rewriter) -> None:
     """Split into equal parts -> with attribute `num_outputs`."""
-    if len(node.inputs) > 1 and node.inputs[1]:
-        return [node]
-    return [_without(node, num_outputs=len(node.outputs))]
+    if not rw.input(1):
+        rw.again(num_outputs=len(rw.node.outputs))
 
 
-def _factors(editor: Editor, node: Node) -> list[Node]:
+def _factors(rw: Rewriter) -> None:
     """Upsample(x; height_scale, width_scale) -> Upsample(x; scales)."""
-    factors = (1.0, 1.0, node.attrs.get("height_scale", 1.0), node.attrs.get("width_scale", 1.0))
-    return [_without(node, "height_scale", "width_scale", scales=factors)]
+    rw.again(scales=(1.0, 1.0, rw.attr("height_scale", 1.0), rw.attr("width_scale", 1.0)))
 
 
-def _scales(editor: Editor, node: Node) -> list[Node]:
+def _scales(rw: Rewriter) -> None:
     """Upsample(x; scales) -> Upsample(x, scales)."""
-    return [_with_input(editor, node, 1, "scales", np.array(node.attrs.get("scales", ()), "f4"))]
+    _inputs(rw, np.array(rw.attr("scales", ()), np.float32))
 
 
-def _to_resize(editor: Editor, node: Node) -> list[Node]:
-    return [replace(node, op="Resize")]
+def _called(op: str) -> Rewrite:
+    """The same operator under a newer name."""
+
+    def rule(rw: Rewriter) -> None:
+        rw.nodes.append(replace(rw.node, op=op))
+
+    return rule
 
 
-def _asymmetric(editor: Editor, node: Node) -> list[Node]:
+def _asymmetric(rw: Rewriter) -> None:
     """Resize(x, scales) -> with the implicit modes; nearest mode 'simple' is internal."""
     modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"}
-    inputs = (node.inputs[0], "", *node.inputs[1:])
-    return [replace(_without(node, **modes), inputs=inputs)]
+    rw.again(rw.input(0), "", *rw.node.inputs[1:], **modes)
 
 
-def _rows(editor: Editor, node: Node) -> list[Node]:
+def _rows(rw: Rewriter) -> None:
     """Softmax(x) over all dimensions from `axis` on -> of a matrix."""
-    shape = _shape(editor, node)
-    rank, axis = len(shape), node.attrs.get("axis", 1)
+    shape = _shape(rw)
+    rank, axis = len(shape), rw.attr("axis", 1)
     axis = axis + rank if axis < 0 else axis
     if axis == rank - 1:
-        return [_without(node, axis=-1)]
-    flat, rows = f"{node.output}.flat", f"{node.output}.rows"
-    two = _integers(editor, f"{flat}.shape", (math.prod(shape[:axis]), math.prod(shape[axis:])))
-    back = _integers(editor, f"{rows}.shape", shape)
-    return [
-        Node(node.name, "Reshape", (node.inputs[0], two), (flat,), {"allowzero": 1}),
-        replace(_without(node, axis=-1), inputs=(flat,), outputs=(rows,)),
-        Node(node.name, "Reshape", (rows, back), node.outputs, {"allowzero": 1}),
-    ]
+        rw.again(axis=-1)
+        return
+    two = rw.integers(math.prod(shape[:axis]), math.prod(shape[axis:]))
+    rows = rw(rw.node.op, rw("Reshape", rw.input(0), two, allowzero=1), axis=-1)
+    rw.result("Reshape", rows, rw.integers(*shape), allowzero=1)
 
 
-def _tile(editor: Editor, node: Node) -> list[Node]:
+def _tile(rw: Rewriter) -> None:
     """Tile(x, tiles, axis) -> Tile(x, repeats)."""
-    n, axis = (int(_known(editor, node, k).reshape(-1)[0]) for k in (1, 2))
-    repeats = np.ones(len(_shape(editor, node)), np.int64)
+    n, axis = (int(_known(rw, k).reshape(-1)[0]) for k in (1, 2))
+    repeats = np.ones(len(_shape(rw)), np.int64)
     repeats[axis] = n
-    name = editor.constant(f"{node.output}.repeats", repeats)
-    return [replace(node, inputs=(node.inputs[0], name))]
+    rw.again(rw.input(0), rw.array(repeats))
 
 
-def _whole_power(editor: Editor, node: Node) -> list[Node]:
-    return [_without(node, p=round(node.attrs["p"]))]
+def _whole_power(rw: Rewriter) -> None:
+    rw.again(p=round(rw.node.attrs["p"]))
 
 
-def _scatter(editor: Editor, node: Node) -> list[Node]:
-    return [replace(node, op="ScatterElements")]
-
-
-def _interpolation_modes(editor: Editor, node: Node) -> list[Node]:
+def _interpolation_modes(rw: Rewriter) -> None:
     names = {"bilinear": "linear", "bicubic": "cubic"}
-    mode = node.attrs.get("mode", "bilinear")
-    return [_without(node, mode=names.get(mode, mode))]
+    mode = rw.attr("mode", "bilinear")
+    rw.again(mode=names.get(mode, mode))
 
 
-def _scale_per_channel(editor: Editor, node: Node) -> list[Node]:
+def _scale_per_channel(rw: Rewriter) -> None:
     """GroupNormalization with a scale and a bias per group -> per channel."""
-    shape, groups = _shape(editor, node), node.attrs["num_groups"]
-    nodes, inputs = [], [node.inputs[0]]
-    sizes = ((groups, 1), (groups, shape[1] // groups), (shape[1],))
-    for n, name in enumerate(node.inputs[1:], 1):
-        for step, (op, size) in enumerate(
-            zip(("Reshape", "Expand", "Reshape"), sizes, strict=True)
-        ):
-            out = f"{node.output}.channels{n}.{step}"
-            nodes.append(
-                Node(node.name, op, (name, _integers(editor, f"{out}.shape", size)), (out,))
-            )
-            name = out
-        inputs.append(name)
-    return [*nodes, replace(node, inputs=tuple(inputs))]
+    n_channels, groups = _shape(rw)[1], rw.node.attrs["num_groups"]
+
+    def per_channel(name: str) -> str:
+        column = rw.reshaped(name, groups, 1)
+        wide = rw("Expand", column, rw.integers(groups, n_channels // groups))
+        return rw.reshaped(wide, n_channels)
+
+    rw.again(rw.input(0), *map(per_channel, rw.node.inputs[1:]))
 
 
-def _whole_pixels(editor: Editor, node: Node) -> list[Node]:
-    return [_without(node, coordinate_transformation_mode="output_half_pixel")]
+def _whole_pixels(rw: Rewriter) -> None:
+    rw.again(coordinate_transformation_mode="output_half_pixel")
 
 
-def _refuse(reason: str) -> Rule:
-    def rule(editor: Editor, node: Node) -> list[Node]:
-        raise unsupported(node, editor.graph, reason)
+def _refuse(reason: str) -> Rewrite:
+    def rule(rw: Rewriter) -> None:
+        raise rw.refuse(reason)
 
     return rule
 
 
 _AXES = _attribute_to_input("axes", 1)
 
-_RULES: dict[str, tuple[tuple[int, Rule], ...]] = {
+_RULES: dict[str, tuple[tuple[int, Rewrite], ...]] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow"), ((7, _broadcast),)),
     **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), ((7, _broadcast),)),
     **{op: ((18, _AXES),) for op in reductions.OPERATORS if op.startswith("Reduce")},
@@ -336,7 +292,7 @@ _RULES: dict[str, tuple[tuple[int, Rule], ...]] = {
     "Cast": ((6, _cast),),
     "Clip": ((11, _clip),),
     "DFT": ((20, _attribute_to_input("axis", 2, rank=0)),),
-    "Dropout": ((7, _inference), (12, _dropout)),
+    "Dropout": ((7, _inference),),
     "GridSample": ((20, _interpolation_modes),),
     "GroupNormalization": ((21, _scale_per_channel),),
     "MeanVarianceNormalization": ((9, _refuse("it is older than opset 9")),),
@@ -346,11 +302,11 @@ _RULES: dict[str, tuple[tuple[int, Rule], ...]] = {
     "Resize": ((11, _asymmetric),),
     "RoiAlign": ((16, _whole_pixels),),
     "Scan": ((9, _refuse("it is older than opset 9")),),
-    "Scatter": ((11, _scatter),),
+    "Scatter": ((11, _called("ScatterElements")),),
     "Slice": ((10, _slice),),
     "Split": ((13, _attribute_to_input("split", 1)), (18, _equal_split)),
     "Tile": ((6, _tile),),
     "TopK": ((10, _attribute_to_input("k", 1)),),
-    "Upsample": ((7, _factors), (9, _scales), (10, _to_resize)),
+    "Upsample": ((7, _factors), (9, _scales), (10, _called("Resize"))),
 }
 """Operator -> opsets in ascending order, each with the rule that converts older nodes to it."""
