@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import OPSET, Editor, Node
+from autotune.graph.ir import OPSET, Node
 from autotune.graph.reader import (
     affine_grid,
     attention,
@@ -31,42 +31,34 @@ from autotune.graph.reader.opsets import schema_of
 from autotune.graph.rewriter import Rewrite, Rewriter
 
 
-def composed(node: Node, editor: Editor) -> list[Node] | None:
-    """The nodes that stand for `node`; None where it is not short for others.
+def composition_of(node: Node) -> Rewrite | None:
+    """What `node` is short for; None for others.
 
-    `editor` has the types and values of tensors, as far as they are known.
+    In a model of an opset without it, LayerNormalization is that of com.microsoft: the optimiser of
+    ONNX Runtime writes it into models of all opsets.
     """
-    composition = _composition(node)
-    return None if composition is None else decomposed(node, editor, composition)
-
-
-def decomposed(node: Node, editor: Editor, composition: Rewrite) -> list[Node] | None:
-    """The nodes that a composition emits, which are named as parts of `node`.
-
-    What it refuses is no matter of the opset, which the error leaves out.
-    """
-    rw = Rewriter(node, editor)
-    try:
-        composition(rw)
-    except UnsupportedOperator as error:
-        reason = error.reason
-        text = f"operator '{node.op}' (node '{node.name}') is not supported: {reason}"
-        raise UnsupportedOperator(text, error.hint, reason) from None
-    return [_part(n, node) for n in rw.nodes] or None
-
-
-def _part(made: Node, node: Node) -> Node:
-    return replace(made, name=f"{node.name}/{made.op}") if made.name == node.name else made
-
-
-def _composition(node: Node) -> Rewrite | None:
-    """What `node` is short for. In a model of an opset without it, LayerNormalization is that of
-    com.microsoft: the optimiser of ONNX Runtime writes it into models of all opsets."""
     own = COMPOSITIONS.get(f"com.microsoft.{node.op}")
     if own is not None and schema_of(node.op, node.opset) is None:
         return own
     is_old = node.opset < OPSET and schema_of(node.op, OPSET) is not None
     return None if is_old and node.op in _STANDARD else COMPOSITIONS.get(node.op)
+
+
+def compose(composition: Rewrite, rw: Rewriter) -> None:
+    """Emit the nodes of a composition, named as parts of the node.
+
+    What it refuses is no matter of the opset, which the error leaves out.
+    """
+    node = rw.node
+    try:
+        composition(rw)
+    except UnsupportedOperator as error:
+        text = f"operator '{node.op}' (node '{node.name}') is not supported: {error.reason}"
+        raise UnsupportedOperator(text, error.hint, error.reason) from None
+    rw.nodes = [
+        replace(made, name=f"{node.name}/{made.op}") if made.name == node.name else made
+        for made in rw.nodes
+    ]
 
 
 # --- activations and normalisations -------------------------------------------------------------

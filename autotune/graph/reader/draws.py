@@ -17,6 +17,7 @@ import numpy as np
 
 from autotune.graph.ir import Array, Editor, Node
 from autotune.graph.operators.table import operator_of
+from autotune.graph.rewriter import Rewriter
 
 _DEVIATIONS = 40.0
 """Standard deviations beyond which no generator of normal numbers in float64 gets."""
@@ -56,25 +57,22 @@ class Draws:
             other = node.inputs[1 - node.inputs.index(drawn[0])]
             self._products[node.output] = drawn[0], other
 
-    def times_zero(self, node: Node) -> list[Node] | None:
-        """The nodes in place of a product with zeros; None where it is none, or has to stay."""
-        kind = self.editor.types.get(node.output) if node.op == "Mul" else None
+    def times_zero(self, rw: Rewriter) -> None:
+        """Mul(x, zeros) -> zeros, unless it has to stay."""
+        node = rw.node
+        kind = rw.types.get(node.output) if node.op == "Mul" else None
         if kind is None or min(kind.shape, default=0) < 0:
-            return None
+            return
         for x, zero in (node.inputs, node.inputs[::-1]):
             if not _is_zero(self.editor.constants.get(zero)):
                 continue
             if x in self._bounds or self._dtype(x).startswith(("int", "uint")):
                 self.editor.set_constant(node.output, np.zeros(kind.shape, kind.dtype))
-                return []
+                return
             if x in self._products:
                 drawn, other = self._products[x]
-                nothing = f"{node.output}[{drawn} · 0]"
-                return [
-                    Node(node.name, "Mul", (drawn, zero), (nothing,)),
-                    Node(node.name, "Mul", (nothing, other), node.outputs),
-                ]
-        return None
+                rw.result("Mul", rw("Mul", drawn, zero), other)
+                return
 
     def _keep(self, name: str, bound: float) -> None:
         if bound <= _LARGEST.get(self._dtype(name), -inf):

@@ -8,8 +8,8 @@ from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.errors import ModelError, NotCompilable
 from autotune.graph.ir import Graph, Node, unsupported
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.constants import fold_constants
 from autotune.graph.reader.functions import check_calls
+from autotune.graph.reader.import_engine import ImportEngine
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of
 from autotune.graph.reader.onnx_reader import Model
 
@@ -23,7 +23,7 @@ def import_graph(model: Model, operators: UserOperators | None = None) -> Graph:
     functions = functions_of(model.proto)
     check_calls(functions)
     graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
-    graph = fold_constants(separate_outputs(graph), operators)
+    graph = ImportEngine(separate_outputs(graph), operators or {}).run()
     _require_types(graph)
     return graph
 

@@ -4,7 +4,7 @@
 
 The `onnx` package does the parsing and checking. It does so on a model whose large constants were
 replaced by typed inputs, which takes milliseconds instead of seconds and has no 2 GB limit. The
-model keeps its opset and its functions; nodes are brought to one opset by `constants`.
+model keeps its opset and its functions; nodes are brought to one opset by `import_engine`.
 `prepare_model` gives a plain `ModelProto` that other runtimes load as well, so that a check or a
 benchmark runs on exactly the weights that are compiled.
 """

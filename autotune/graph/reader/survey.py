@@ -2,9 +2,9 @@
 
     survey(model, operators, declared, forced) ─► Survey: refused nodes, constants, types
 
-Every node of the file is folded as the import does it (`constants.Folder`). A node that is refused
-makes tensors that are known by their declared types alone; what reads a tensor whose shape the data
-decide is refused as well, until a shape is static again.
+Every node of the file is imported alone (see `import_engine`). A node that is refused makes tensors
+that are known by their declared types alone; what reads a tensor whose shape the data decide is
+refused as well, until a shape is static again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from autotune.errors import AutotuneError
 from autotune.graph.ir import Array, Node, TensorType
 from autotune.graph.operators.table import DTYPES
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.constants import Folder
 from autotune.graph.reader.functions import check_calls
+from autotune.graph.reader.import_engine import ImportEngine
 from autotune.graph.reader.ml_shapes import ml_types
 from autotune.graph.reader.node_order import names_read
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of, type_of
@@ -67,7 +67,7 @@ def survey(
     forced: Mapping[int, str],
     known: Mapping[str, TensorType] = MappingProxyType({}),
 ) -> Survey:
-    """Fold the nodes of `model` one by one, whatever becomes of each.
+    """Import the nodes of `model` one by one, whatever becomes of each.
 
     `forced`: nodes that are refused for reasons that are known already. `known`: types of results
     of such, beyond those that are declared.
@@ -145,13 +145,13 @@ class _Surveyor:
         check_calls(functions)
         graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
         self.protos = model.proto.graph.node
-        self.folder = Folder(graph, operators)
+        self.engine = ImportEngine(graph, operators)
         self.declared, self.forced, self.known = declared, forced, known
         self.made = {o for node in graph.nodes for o in node.outputs}
         self.found = Survey({}, set(), {}, {}, {})
 
     def run(self) -> Survey:
-        editor = self.folder.editor
+        editor = self.engine.editor
         for n, node in enumerate(editor.graph.nodes):
             self._look_at(n, node)
         for name in self.made | set(editor.graph.inputs) | set(editor.graph.constants):
@@ -163,15 +163,15 @@ class _Surveyor:
         return self.found
 
     def _look_at(self, n: int, node: Node) -> None:
-        editor = self.folder.editor
-        n_nodes, n_refusals = len(editor.nodes), len(self.folder.refusals.found)
+        editor = self.engine.editor
+        n_nodes, n_refusals = len(editor.nodes), len(self.engine.refusals.found)
         reason = self.forced.get(n) or self._unreadable(self.protos[n])
         if not reason:
             try:
-                self.folder.fold(node)
+                self.engine.take(node)
             except AutotuneError as error:
                 reason = error.message
-        refused = self.folder.refusals.found[n_refusals:]
+        refused = self.engine.refusals.found[n_refusals:]
         if refused and not reason:
             reason = _reason(node, *refused[0])
         results = [editor.resolve(o) for o in node.outputs if o]
@@ -189,7 +189,7 @@ class _Surveyor:
 
     def _unreadable(self, node: NodeProto) -> str:
         """Why the operands of a node cannot be read by what is compiled."""
-        editor, sequences = self.folder.editor, self.folder.unfold.sequences
+        editor, sequences = self.engine.editor, self.engine.unfold.sequences
         bodies = (a.g for a in node.attribute if a.HasField("g"))
         outer = (name for body in bodies for name in names_read(body) if name in self.made)
         for name in (*filter(None, node.input), *outer):
@@ -201,26 +201,26 @@ class _Surveyor:
         return ""
 
     def _undecided(self, name: str) -> str:
-        editor = self.folder.editor
-        if name in self.folder.unfold.sequences:
+        editor = self.engine.editor
+        if name in self.engine.unfold.sequences:
             return ""
         kind = editor.types.get(name)
         is_static = kind is not None and min(kind.shape, default=0) >= 0
         return "" if is_static else f"the shape of '{name}' is known only at run time"
 
     def _foreign(self, name: str) -> str:
-        kind = self.folder.editor.types.get(name)
+        kind = self.engine.editor.types.get(name)
         is_known = kind is None or kind.dtype in DTYPES or kind.dtype in SMALL_TYPES
         return "" if kind is None or is_known else f"type {_dtype_text(kind.dtype)}"
 
     def _refuse(self, n: int, node: Node, n_nodes: int, reason: str) -> None:
         """Forget what was made of a node; its results are known by their declared types."""
-        editor = self.folder.editor
+        editor = self.engine.editor
         self.found.refused[n] = reason
         del editor.nodes[n_nodes:]
         for name in filter(None, node.outputs):
             editor.forget(name)
-            self.folder.unfold.sequences.pop(name, None)
+            self.engine.unfold.sequences.pop(name, None)
             kind = self.known.get(name) or self.declared.static(name)
             if kind is not None:
                 editor.types[name] = kind

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -21,11 +22,11 @@ import numpy as np
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
 from autotune.graph.limits import MOST_ITERATIONS, Budget, refused
 from autotune.graph.operators.table import operator_of
-from autotune.graph.reader.compositions import composed
+from autotune.graph.reader.compositions import compose, composition_of
 from autotune.graph.reader.functions import inlined, renamed, standard_body
 from autotune.graph.reader.opsets import newer_attribute, schema_of, without_newer_attributes
 from autotune.graph.reader.upgrades import upgraded
-from autotune.graph.rewriter import Rewriter
+from autotune.graph.rewriter import Rewrite, Rewriter
 
 Names = tuple[str, ...]
 
@@ -53,23 +54,35 @@ class Unfolding:
         function = self.editor.graph.functions.get(node.op)
         if function is not None:
             return self._counted(node, inlined(node, function, self._suffix(node)))
-        n_constants = len(self.editor.constants)
-        nodes = composed(node, self.editor)
-        self._count_constants(node, len(self.editor.constants) - n_constants)
+        nodes = self._composed(node)
         if nodes is not None:
-            return self._counted(node, nodes)
+            return nodes
         is_foreign = schema_of(node.op, OPSET) is None and operator_of(node.op).is_native
         if node.opset != OPSET and is_foreign:
             return [replace(node, opset=OPSET)]
         if node.opset != OPSET:
             return self._in_opset(node)
         handler = _HANDLERS.get(node.op)
-        if handler is None:
+        return None if handler is None else self.rewritten(node, partial(handler, self))
+
+    def _composed(self, node: Node) -> list[Node] | None:
+        """The nodes that a node is short for; None if it is not. Their constants are counted."""
+        composition, n_known = composition_of(node), len(self.editor.constants)
+        if composition is None:
             return None
+        nodes = self.rewritten(node, partial(compose, composition))
+        n_made = len(self.editor.constants) - n_known
+        for value in islice(reversed(self.editor.constants.values()), n_made):
+            self.budget.take_constants(node, [(value.shape, str(value.dtype))], [])
+        return nodes
+
+    def rewritten(self, node: Node, rule: Rewrite) -> list[Node] | None:
+        """The nodes that a rule emits, none where it tells the results; None if it stays."""
         rw = Rewriter(node, self.editor)
-        handler(self, rw)
-        is_done = rw.nodes or all(map(self._is_made, filter(None, node.outputs)))
-        return self._counted(node, rw.nodes) if is_done else None
+        rule(rw)
+        results = [name for name in node.outputs if name]
+        is_told = bool(results) and all(map(self._is_made, results))
+        return self._counted(node, rw.nodes) if rw.nodes or is_told else None
 
     def _is_made(self, name: str) -> bool:
         """Whether a result is known without a node."""
@@ -78,11 +91,6 @@ class Unfolding:
     def _counted(self, node: Node, nodes: list[Node]) -> list[Node]:
         self.budget.take_nodes(node, len(nodes))
         return nodes
-
-    def _count_constants(self, node: Node, n: int) -> None:
-        """Count the bytes of the newest `n` constants."""
-        for made in islice(reversed(self.editor.constants.values()), n):
-            self.budget.take_constants(node, [(made.shape, str(made.dtype))], [])
 
     def _suffix(self, node: Node, number: str = "") -> str:
         """The suffix of the names of tensors that replace `node`.

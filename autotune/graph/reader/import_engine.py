@@ -1,7 +1,7 @@
-"""① Import of nodes: one opset, folded constants, inferred types.
+"""① The import engine: unfolding, shape inference and constant folding, node by node.
 
-nodes of any opset, functions, branches, loops ─unfold─► nodes of opset 22
-    ─evaluate─► constants    ─infer─► types of all results
+nodes of any opset, functions, branches, loops ─unfolding─► nodes of opset 22
+    ─shape inference─► types of all results    ─constant folding─► constants
 """
 
 from __future__ import annotations
@@ -29,22 +29,16 @@ from autotune.graph.reader.onnx_nodes import proto_of, value_info
 from autotune.graph.reader.opsets import schema_of
 from autotune.graph.reader.unfolding import CONTROL, Unfolding, is_unfolded
 from autotune.graph.refusals import Refusals
+from autotune.graph.rewriter import Rewriter
 
 
-def fold_constants(graph: Graph, operators: UserOperators | None = None) -> Graph:
-    """op(constants) -> constant; Shape and Size of static tensors -> constant.
+class ImportEngine:
+    """Imports the nodes of a graph one by one.
 
-    Tensors without elements are constants. Functions, branches, loops and sequences are unfolded,
-    and nodes of other opsets are converted to opset 22 (see `unfolding`).
-
-    Raises UnsupportedOperator that names all unsupported operators on which an output depends,
-    ModelError where types do not fit together or a limit is exceeded.
+    Functions, branches, loops and sequences are unfolded, and nodes of other opsets are converted
+    to opset 22 (see `unfolding`). op(constants) becomes a constant; so do Shape and Size of static
+    tensors, and tensors without elements.
     """
-    return Folder(graph, operators or {}).run()
-
-
-class Folder:
-    """Folds the nodes of a graph one by one."""
 
     def __init__(self, graph: Graph, operators: UserOperators) -> None:
         self.operators = operators
@@ -60,15 +54,19 @@ class Folder:
                 self.editor.set_constant(name, np.zeros(kind.shape, kind.dtype))
 
     def run(self) -> Graph:
-        """See `fold_constants`."""
+        """The graph of all nodes.
+
+        Raises UnsupportedOperator that names all unsupported operators on which an output depends,
+        ModelError where types do not fit together or a limit is exceeded.
+        """
         graph = self.editor.graph
         for node in graph.nodes:
-            self.fold(node)
+            self.take(node)
         self.refusals.check(graph.outputs, self.editor.nodes)
         return self.editor.build()
 
-    def fold(self, node: Node) -> None:
-        """Unfold, fold and emit one node of the file; what is refused goes to `refusals`."""
+    def take(self, node: Node) -> None:
+        """Unfold, fold or emit one node of the file; what is refused goes to `refusals`."""
         waiting = deque([node])
         while waiting:
             part = self.editor.updated(waiting.popleft())
@@ -97,11 +95,10 @@ class Folder:
             return self._expanded(node)
         self.infer(node)
         self.draws.see(node)
-        zeros = self.draws.times_zero(node)
-        if zeros is not None:
-            return zeros
-        if _has_no_terms(node, self.editor):
-            return _bias_alone(node, self.editor)
+        for rule in (self.draws.times_zero, _bias_alone):
+            nodes = self.unfold.rewritten(node, rule)
+            if nodes is not None:
+                return nodes
         values = self._known_result(node)
         if values is not None:
             for name, value in zip(node.outputs, values, strict=False):
@@ -215,25 +212,13 @@ def _without_empty_parts(node: Node, editor: Editor) -> Node:
     return replace(node, inputs=parts or node.inputs[:1])
 
 
-def _has_no_terms(node: Node, editor: Editor) -> bool:
-    """Whether a Gemm with a bias has an empty sum: its matrices have no elements."""
-    if node.op != "Gemm" or len(node.inputs) < 3 or not node.inputs[2]:
-        return False
-    out = editor.types.get(node.output)
-    empty = (0 in editor.types[n].shape for n in node.inputs[:2] if n in editor.types)
-    return out is not None and 0 not in out.shape and any(empty)
-
-
-def _bias_alone(node: Node, editor: Editor) -> list[Node]:
-    """Gemm(no elements, no elements, bias) -> zeros + beta · bias."""
-    kind = editor.types[node.output]
-    zeros = editor.constant(f"{node.output}.zeros", np.zeros(kind.shape, kind.dtype))
-    beta = editor.constant(f"{node.output}.beta", np.array(node.attrs.get("beta", 1.0), kind.dtype))
-    scaled = editor.new(f"{node.output}.scaled", editor.types[node.inputs[2]].shape, kind.dtype)
-    return [
-        Node(node.name, "Mul", (node.inputs[2], beta), (scaled,)),
-        Node(node.name, "Add", (zeros, scaled), node.outputs),
-    ]
+def _bias_alone(rw: Rewriter) -> None:
+    """Gemm(no elements, no elements, bias) -> zeros + beta · bias: its sum is empty."""
+    kind = rw.types.get(rw.node.output) if rw.node.op == "Gemm" else None
+    is_empty = any(0 in rw.types[n].shape for n in rw.node.inputs[:2] if n in rw.types)
+    if kind is not None and is_empty and rw.input(2) and 0 not in kind.shape:
+        scaled = rw("Mul", rw.input(2), rw.scalar(rw.attr("beta", 1.0), kind.dtype))
+        rw.result("Add", rw.array(np.zeros(kind.shape, kind.dtype)), scaled)
 
 
 def _empty_results(node: Node, editor: Editor) -> list[Array] | None:
