@@ -13,8 +13,9 @@ channels last.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -147,8 +148,15 @@ class Editor:
             n for names in (*(n.inputs for n in graph.nodes), graph.outputs) for n in names
         )
         """How often a tensor is read by nodes and is an output."""
+        self.derived: dict[tuple[str, Callable[[Array], Array | None]], str] = {}
+        """Constants that are computed of others, by these and the function; "": there is none."""
         self._alias: dict[str, str] = {}
         self._used: dict[str, int] = {}
+
+    @cached_property
+    def readers(self) -> dict[str, list[Node]]:
+        """Readers of every tensor of the original graph, one entry per use."""
+        return self.graph.consumers()
 
     def resolve(self, name: str) -> str:
         """The tensor that replaces `name`."""

@@ -94,6 +94,10 @@ class Rewriter:
         """The same where nothing but this node reads the tensor, once."""
         return self.maker(name, *ops) if self.editor.uses[name] == 1 else None
 
+    def readers(self, name: str) -> list[Node]:
+        """The nodes that read a tensor, as they are when the sweep over the graph begins."""
+        return self.editor.readers.get(name, [])
+
     # --- what replaces it ---
 
     def __call__(
@@ -224,6 +228,23 @@ class Rewriter:
     def reshaped(self, x: str, *shape: int) -> str:
         """A tensor in another shape, which is an operand as ONNX has it."""
         return self("Reshape", x, self.integers(*shape))
+
+    def shared(self, op: str, *inputs: str, **attrs: Any) -> str:
+        """The result of an equal node that is there already; else emit the operator."""
+        for node in self.editor.makers.values():
+            if (node.op, node.inputs, node.attrs) == (op, inputs, attrs):
+                return node.output
+        return self(op, *inputs, **attrs)
+
+    def derived(self, name: str, of: Callable[[Array], Array | None]) -> str:
+        """A constant that is computed of another one, once for all who ask; "" where it is none."""
+        value, key = self.constants.get(name), (name, of)
+        if value is None:
+            return ""
+        if key not in self.editor.derived:
+            found = of(value)
+            self.editor.derived[key] = "" if found is None else self.array(found)
+        return self.editor.derived[key]
 
     def _append(
         self, op: str, inputs: tuple[str, ...], outputs: tuple[str, ...], attrs: dict[str, Any]

@@ -13,7 +13,6 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, save
 
 from autotune.errors import AutotuneError
 from autotune.graph.network import Network, build_network
-from autotune.graph.operators.integer_products import MAX_TERMS
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import For
 from autotune.loopir.visitor import statements
@@ -22,6 +21,7 @@ from autotune.search.defaults import default_candidate
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, host_target, parse_target, runs_here
 from autotune.te.evaluate import evaluate
+from autotune.te.exactness import MOST_TERMS
 from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
 from tests.schedule.running import assert_computes, random_inputs
 
@@ -338,7 +338,7 @@ def test_many_columns_are_no_long_sum(rng: np.random.Generator, tmp_path: Path) 
     """What an int32 holds depends on the terms of a sum, not on how many sums there are."""
     inputs, constants = (
         {"a": integers(rng, "uint8", 1, 4)},
-        {"b": integers(rng, "int8", 4, MAX_TERMS + 1)},
+        {"b": integers(rng, "int8", 4, MOST_TERMS + 1)},
     )
     proto = model_of(
         [helper.make_node("MatMulInteger", ["a", "b"], ["y"])], inputs, {"y": "int32"}, constants

@@ -19,7 +19,7 @@ from math import gcd, prod
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape, malformed, unsupported
+from autotune.graph.ir import Array, Editor, Node, Shape, malformed
 from autotune.graph.operators.definition import (
     POINT,
     Operands,
@@ -31,8 +31,9 @@ from autotune.graph.operators.definition import (
 )
 from autotune.graph.operators.gather import check_indices, chosen, extents_along
 from autotune.graph.operators.integer_blocks import block_product, takes_integers
-from autotune.graph.operators.movement import emit_zeros_behind
 from autotune.graph.operators.weight_only import SmallWeights, weight_only_product
+from autotune.graph.operators.whole_terms import with_zeros, zeros_behind
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Const,
     Expr,
@@ -57,37 +58,36 @@ _LEAST_BLOCK = 64
 _NIBBLE = Const(16, "int32")
 
 
-def _n_bits(editor: Editor, node: Node) -> None:
+def _n_bits(rw: Rewriter) -> None:
     """B (n, blocks, bytes of a block) with `bits` a weight, the first one in the lowest bits."""
-    packed, scales, zeros, groups = _constants(editor, node, 4)
-    n, k, block, bits = (node.attrs.get(a, d) for a, d in _ATTRIBUTES.items())
+    packed, scales, zeros, groups = _constants(rw, 1, 2, 3, 4)
+    n, k, block, bits = (rw.attr(a, d) for a, d in _ATTRIBUTES.items())
     n_blocks = -(-k // block)
     if bits not in _BITS:
-        raise unsupported(node, editor.graph, f"{bits} bits")
+        raise rw.refuse(f"{bits} bits")
     if packed is None or scales is None or packed.size * 8 != n * n_blocks * block * bits:
-        raise malformed(node, f"B is no {n} x {n_blocks} blocks of {block} times {bits} bits")
+        raise malformed(rw.node, f"B is no {n} x {n_blocks} blocks of {block} times {bits} bits")
     q = _unpacked(packed.reshape(n, -1), bits)[:, :k]
     scale = scales.reshape(n, n_blocks).astype(np.float64)
     zero = _zero_points(zeros, scale.shape, bits)
-    order, of_block = _columns(node, k, block, groups)
-    padded = np.concatenate([q, np.zeros((n, 1), q.dtype)], axis=1)
-    node = _with_columns(editor, node, order)
+    order, of_block = _columns(rw.node, k, block, groups)
+    padded = with_zeros(q, 1, 1)
+    data = _with_columns(rw, rw.input(0), order)
     weights = SmallWeights(
         padded[:, order].T, scale[:, of_block].T, zero[:, of_block].T, block, 4 if bits < 8 else 8
     )
-    bias = (*node.inputs, "", "", "", "")[5]
-    permits_bytes = node.attrs.get("accuracy_level", 0) == LEVEL_OF_BYTES and groups is None
+    permits_bytes = rw.attr("accuracy_level", 0) == LEVEL_OF_BYTES and groups is None
     # as onnxruntime, which has no such product of blocks as small as these
     is_of_bytes = permits_bytes and takes_integers(weights) and block * bits >= _LEAST_BLOCK
-    (block_product if is_of_bytes else weight_only_product)(editor, node, weights, bias)
+    (block_product if is_of_bytes else weight_only_product)(rw, weights, data, rw.input(5))
 
 
-def _constants(editor: Editor, node: Node, last: int) -> list[Array | None]:
-    """The values of operands 1 … `last` of a product; None for those that are left out."""
-    names = (*node.inputs, *("",) * last)[1 : last + 1]
-    if any(name and name not in editor.constants for name in names):
-        raise unsupported(node, editor.graph, "its weights are computed at run time")
-    return [editor.constants[name] if name else None for name in names]
+def _constants(rw: Rewriter, *positions: int) -> list[Array | None]:
+    """The values of some operands; None for those that are left out."""
+    names = [rw.input(n) for n in positions]
+    if any(name and name not in rw.constants for name in names):
+        raise rw.refuse("its weights are computed at run time")
+    return [rw.constants[name] if name else None for name in names]
 
 
 def _zero_points(zeros: Array | None, shape: Shape, bits: int) -> Array:
@@ -117,23 +117,17 @@ def _columns(node: Node, k: int, block: int, groups: Array | None) -> tuple[Arra
     return np.array(order), of_block
 
 
-def _with_columns(editor: Editor, node: Node, order: Array) -> Node:
-    """`node` with columns of its data in `order`; those behind the last one are zeros."""
-    name, *rest = node.inputs
-    kind = editor.types[name]
-    k = kind.shape[-1]
+def _with_columns(rw: Rewriter, name: str, order: Array) -> str:
+    """Data with columns in `order`; those behind the last one are zeros."""
+    rows, k = rw.types[name].shape[:-1], rw.types[name].shape[-1]
     is_sorted = bool((order[:k] == np.arange(k)).all())
     missing = len(order) - k
     if missing:
-        missing = missing if is_sorted else 1
-        name = emit_zeros_behind(editor, node, name, len(kind.shape) - 1, missing)
+        name = zeros_behind(rw, name, len(rows), missing if is_sorted else 1)
     if not is_sorted:
-        index = editor.constant(f"{node.output}.order", order.astype(np.int64))
-        ordered = editor.new(f"{name}.ordered", (*kind.shape[:-1], len(order)), kind.dtype)
-        attrs = {"axis": len(kind.shape) - 1}
-        editor.emit(Node(node.name, "Gather", (name, index), (ordered,), attrs))
-        name = ordered
-    return replace(node, inputs=(name, *rest))
+        index = rw.array(order.astype(np.int64))
+        name = rw("Gather", name, index, axis=len(rows), shape=(*rows, len(order)))
+    return name
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
@@ -166,21 +160,21 @@ _VALUES = (np.array([*_FP4, *(-v for v in _FP4)]) / 12, np.array(_NF4))
 Source: Dettmers et al., QLoRA, 2023, and bitsandbytes."""
 
 
-def _bnb4(editor: Editor, node: Node) -> None:
+def _bnb4(rw: Rewriter) -> None:
     """B (n · k / 2): rows one behind another, the first of two weights in the upper half."""
-    packed, absmax = _constants(editor, node, 2)
-    n, k, block = (node.attrs.get(name, 0) for name in ("N", "K", "block_size"))
-    own, kind = gcd(block, k), node.attrs.get("quant_type", 0)
-    if kind not in (0, 1) or own % 2 or node.attrs.get("transB", 1) != 1:
-        raise unsupported(node, editor.graph, f"quant_type {kind}, blocks of {block} of {k}")
+    packed, absmax = _constants(rw, 1, 2)
+    n, k, block = (rw.attr(name, 0) for name in ("N", "K", "block_size"))
+    own, kind = gcd(block, k), rw.attr("quant_type", 0)
+    if kind not in (0, 1) or own % 2 or rw.attr("transB", 1) != 1:
+        raise rw.refuse(f"quant_type {kind}, blocks of {block} of {k}")
     if packed is None or absmax is None or packed.size * 2 != n * k:
-        raise malformed(node, f"B has not {n} x {k} weights")
+        raise malformed(rw.node, f"B has not {n} x {k} weights")
     bytes_of = packed.reshape(-1, 1)
     q = np.concatenate([bytes_of >> 4, bytes_of & 15], axis=1).reshape(n, k)
     scale = absmax.reshape(-1)[np.arange(n * k // own) * own // block].reshape(n, k // own)
     zero = np.zeros(scale.T.shape)
     weights = SmallWeights(q.T, scale.T, zero, own, 4, _VALUES[kind])
-    weight_only_product(editor, node, weights)
+    weight_only_product(rw, weights, rw.input(0))
 
 
 # --- rows of tables ---------------------------------------------------------------------------
@@ -216,16 +210,13 @@ def _define_gather(scope: Scope, node: Node, operands: Operands, shape: Shape) -
     return scope.compute("gather", axes or POINT, real)
 
 
-def _gather(editor: Editor, node: Node) -> None:
+def _gather(rw: Rewriter) -> None:
     """Constant integers, packed where they have 4 bits, with their scales and zero points."""
-    names = (*node.inputs, "")[:4]
-    given = [n for n in (names[0], *names[2:]) if n]
-    if any(name not in editor.constants for name in given):
-        raise unsupported(node, editor.graph, "its weights are computed at run time")
-    q, scale = (editor.constants[n] for n in (names[0], names[2]))
-    zeros = editor.constants[names[3]] if names[3] else None
-    axis, along, block = _gather_attributes(node, q.ndim)
-    bits, n_packed = node.attrs.get("bits", 4), _n_packed(editor, node)
+    q, scale, zeros = _constants(rw, 0, 2, 3)
+    assert q is not None
+    assert scale is not None
+    axis, along, block = _gather_attributes(rw.node, q.ndim)
+    bits, n_packed = rw.attr("bits", 4), _n_packed(rw)
     # of a type of 4 bits the default is 0
     zero = 1 << (bits - 1) if n_packed > 1 or bits == 8 else 0
     if n_packed > 1:
@@ -233,28 +224,24 @@ def _gather(editor: Editor, node: Node) -> None:
         zeros = None if zeros is None else _zero_points(zeros, scale.shape, bits)
     extents = tuple(-(-n // block) if d == along else n for d, n in enumerate(q.shape))
     if scale.shape != extents or (zeros is not None and zeros.shape != extents):
-        raise malformed(node, f"scales or zero points are not of shape {extents}")
+        raise malformed(rw.node, f"scales or zero points are not of shape {extents}")
     low = min(int(a.min(initial=0)) for a in (q, zeros) if a is not None)
     q, zero = (q.astype(np.int16) - low).astype(np.uint8), zero - low
     is_packed = bits <= 4 and q.shape[-1] % 2 == 0 and axis != q.ndim - 1
     attrs = {"axis": axis, "along": along, "block": block, "zero": zero, "is_packed": is_packed}
-    constants = [("q", _halves(q) if is_packed else q), ("scale", scale.astype(np.float32))]
+    constants = [_halves(q) if is_packed else q, scale.astype(np.float32)]
     if zeros is not None:
-        constants.append(("zero", (zeros.astype(np.int16) - low).astype(np.uint8)))
-    stored = [editor.constant(f"{node.output}.{n}", np.ascontiguousarray(a)) for n, a in constants]
-    inputs = (stored[0], names[1], *stored[1:])
-    _emit_gather(editor, node, Node(node.name, "GatherBlocks", inputs, node.outputs, attrs))
-
-
-def _emit_gather(editor: Editor, node: Node, gather: Node) -> None:
-    """Emit `gather`, and a Reshape where its result has the halves of rows apart."""
-    shape = editor.types[node.output].shape
-    if not gather.attrs["is_packed"] or not prod(shape):
-        editor.emit(gather)
+        constants.append((zeros.astype(np.int16) - low).astype(np.uint8))
+    table, *rest = (rw.array(np.ascontiguousarray(a)) for a in constants)
+    shape = rw.type.shape
+    if not is_packed or not prod(shape):
+        rw.result("GatherBlocks", table, rw.input(1), *rest, **attrs)
         return
-    halves = editor.new(f"{node.output}.halves", (*shape[:-1], 2, shape[-1] // 2))
-    editor.emit(replace(gather, outputs=(halves,)))
-    editor.emit(Node(node.name, "Reshape", (halves,), node.outputs))
+    halves = (*shape[:-1], 2, shape[-1] // 2)
+    rw.result(
+        "Reshape",
+        rw("GatherBlocks", table, rw.input(1), *rest, shape=halves, dtype="float32", **attrs),
+    )
 
 
 def _halves(q: Array) -> Array:
@@ -273,9 +260,9 @@ def _gather_attributes(node: Node, rank: int) -> tuple[int, int, int]:
 _GATHER_AXES = {"gather_axis": 0, "quantize_axis": 1}
 
 
-def _n_packed(editor: Editor, node: Node) -> int:
+def _n_packed(rw: Rewriter) -> int:
     """Integers in an element of the table: those of uint8 hold several of few bits."""
-    out, data = editor.types[node.output].shape, editor.types[node.inputs[0]].shape
+    out, data = rw.type.shape, rw.kind(0).shape
     return out[-1] // data[-1] if out and data[-1] else 1
 
 

@@ -21,7 +21,7 @@ from math import gcd
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape
+from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.operators.definition import (
     Operands,
     Operator,
@@ -32,6 +32,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.weight_only import SmallWeights
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Axis,
     Const,
@@ -70,25 +71,30 @@ def takes_integers(weights: SmallWeights) -> bool:
     return is_whole and weights.values is None and weights.block % (2 * _IN_WORD) == 0
 
 
-def block_product(editor: Editor, node: Node, weights: SmallWeights, bias: str = "") -> None:
-    """Emit the product of input 0 of `node`, rounded to bytes, with `weights`."""
-    stem, zero = f"{node.output}.weight", weights.zero
+def block_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = "") -> None:
+    """Make the product of `data`, rounded to bytes, with `weights` the result of the node."""
+    zero, block = weights.zero, weights.block
     is_shared = bool((zero == zero.flat[0]).all())
-    words, largest = _rounded(editor, node, weights.block)
-    q, scale = _words(weights.q, 32 // weights.bits), weights.scale / _LARGEST
-    names = [
+    *rows, k = rw.types[data].shape
+    largest = rw("LargestInBlocks", data, block=block, shape=(*rows, k // block))
+    shape = (*rows, k // _IN_WORD)
+    words = rw("QuantizeBlocks", data, largest, block=block, shape=shape, dtype="int32")
+    n_terms = _n_terms(block)
+    times = -int(zero.flat[0]) if is_shared else 1
+    n_words, shape = n_terms // _IN_WORD, (*rows, k // n_terms)
+    sums = rw("SumBytes", words, n_words=n_words, times=times, shape=shape)
+    rw.result(
+        "BlockMatMul",
         words,
-        editor.constant(f"{stem}.q", q),
-        editor.constant(f"{stem}.scale", np.ascontiguousarray(scale, np.float32)),
+        rw.array(_words(weights.q, 32 // weights.bits)),
+        rw.array(np.ascontiguousarray(weights.scale / _LARGEST, np.float32)),
         largest,
-        _sums(editor, node, words, _n_terms(weights.block), -int(zero.flat[0]) if is_shared else 1),
-        "" if is_shared else editor.constant(f"{stem}.zero", zero.astype(np.uint8, order="C")),
+        sums,
+        "" if is_shared else rw.array(zero.astype(np.uint8, order="C")),
         bias,
-    ]
-    while not names[-1]:
-        names.pop()
-    attrs = {"bits": weights.bits, "block": weights.block}
-    editor.emit(Node(node.name, "BlockMatMul", tuple(names), node.outputs, attrs))
+        bits=weights.bits,
+        block=block,
+    )
 
 
 def _words(q: Array, n_weights: int) -> Array:
@@ -103,26 +109,6 @@ def _words(q: Array, n_weights: int) -> Array:
 def _n_terms(block: int) -> int:
     """Rows of one block that are summed as integers."""
     return gcd(block, _MOST_TERMS)
-
-
-def _rounded(editor: Editor, node: Node, block: int) -> tuple[str, str]:
-    """Emit what rounds input 0 to bytes: the names of words, and of the largest sizes of blocks."""
-    name, attrs = node.inputs[0], {"block": block}
-    *rows, k = editor.types[name].shape
-    largest = editor.new(f"{name}.largest", (*rows, k // block))
-    words = editor.new(f"{name}.words", (*rows, k // _IN_WORD), "int32")
-    editor.emit(Node(node.name, "LargestInBlocks", (name,), (largest,), attrs))
-    editor.emit(Node(node.name, "QuantizeBlocks", (name, largest), (words,), attrs))
-    return words, largest
-
-
-def _sums(editor: Editor, node: Node, words: str, n_terms: int, times: int) -> str:
-    """Emit sums of `n_terms` bytes in a row, `times` a number."""
-    *rows, n_words = editor.types[words].shape
-    sums = editor.new(f"{words}.sums", (*rows, n_words * _IN_WORD // n_terms), "int32")
-    attrs = {"n_words": n_terms // _IN_WORD, "times": times}
-    editor.emit(Node(node.name, "SumBytes", (words,), (sums,), attrs))
-    return sums
 
 
 # --- definitions ------------------------------------------------------------------------------

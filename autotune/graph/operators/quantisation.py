@@ -14,11 +14,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from autotune.dtypes import DTYPES, SMALL_TYPES, SmallType
+from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.errors import ModelError
-from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.operators.definition import Attrs, Folding, Operator
 from autotune.graph.operators.elementwise import of_formula
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Const,
     Expr,
@@ -60,45 +61,38 @@ def _dequantize(attrs: Attrs, q: Expr, scale: Expr, zero: Expr | None = None) ->
     return mul(cast("float32", sub(cast("int32", q), cast("int32", zero))), scale)
 
 
-def _aligned(editor: Editor, node: Node) -> None:
+def _aligned(rw: Rewriter) -> None:
     """Scale and zero point in shapes that repeat along the tensor; a zero point of 0 is none."""
-    name, scale, *rest = node.inputs
-    zero = rest[0] if rest else ""
-    check_scale(editor, node, scale)
-    check_zero(node, editor.types[scale].shape, editor.types[zero].shape if zero else None)
-    if zero and zero in editor.constants and not editor.constants[zero].any():
+    name, scale, zero = (rw.input(n) for n in range(3))
+    is_quantizing = rw.node.op == "QuantizeLinear"
+    if is_quantizing:
+        _check_scale(rw.node, rw.value(1))
+    check_zero(rw.node, rw.kind(1).shape, rw.kind(2).shape if zero else None)
+    value = rw.value(2)
+    if value is not None and not value.any():
         zero = ""
-    names = [_along(editor, node, n) for n in (scale, zero) if n]
-    if node.op == "DequantizeLinear":
-        editor.emit(Node(node.name, "Dequantize", (name, *names), node.outputs))
+    operands = (name, *(_along(rw, n) for n in (scale, zero) if n))
+    if not is_quantizing:
+        rw.result("Dequantize", *operands)
         return
-    attrs: Attrs = {"to": editor.types[node.output].dtype}
-    small = SMALL_TYPES.get(node.attrs.get("small_type", ""))
-    if small is not None and small.is_float:
-        _in_small_floats(editor, node, small, (name, *names))
+    attrs: Attrs = {"to": rw.type.dtype}
+    small = SMALL_TYPES.get(rw.attr("small_type", ""))
+    if small is not None and small.is_float:  # x / scale + zero, rounded to a value of it
+        for op, operand in zip(("Div", "Add"), operands[1:], strict=False):
+            name = rw(op, name, operand)
+        rw.result("ToSmallType", name, to=small.name, saturate=rw.attr("saturate", 1))
         return
     if small is not None:
         attrs = {**attrs, "limits": (int(small.low), int(small.high))}
-    editor.emit(Node(node.name, "Quantize", (name, *names), node.outputs, attrs))
+    rw.result("Quantize", *operands, **attrs)
 
 
-def _in_small_floats(editor: Editor, node: Node, small: SmallType, names: tuple[str, ...]) -> None:
-    """x / scale + zero, rounded to a value of `small`."""
-    for op, operand in zip(("Div", "Add"), names[1:], strict=False):
-        real = editor.new(f"{node.output}.real", editor.types[node.output].shape)
-        editor.emit(Node(node.name, op, (names[0], operand), (real,)))
-        names = (real, *names[1:])
-    attrs = {"to": small.name, "saturate": node.attrs.get("saturate", 1)}
-    editor.emit(Node(node.name, "ToSmallType", names[:1], node.outputs, attrs))
-
-
-def check_scale(editor: Editor, node: Node, name: str) -> None:
+def _check_scale(node: Node, value: Array | None) -> None:
     """Raises ModelError for scales of 0 and NaN that something is quantised by.
 
     The standard has no integer for 0 / 0 and NaN. Whatever else is a scale computes what it says,
     so do all scales of DequantizeLinear: weights that are zero are written with a scale of 0.
     """
-    value = editor.constants.get(name) if node.op == "QuantizeLinear" else None
     if value is None:
         return
     wrong = value[np.isnan(value) | (value == 0)]
@@ -120,20 +114,17 @@ def check_zero(node: Node, scales: Shape, zeros: Shape | None) -> None:
         )
 
 
-def _along(editor: Editor, node: Node, name: str) -> str:
-    """Scale or zero point `name` as it repeats along the tensor of `node`."""
-    shape, kind = editor.types[node.inputs[0]].shape, editor.types[name]
-    if kind.shape in _SINGLE:
+def _along(rw: Rewriter, name: str) -> str:
+    """Scale or zero point `name` as it repeats along the tensor of the node."""
+    shape, given, value = rw.kind(0).shape, rw.types[name].shape, rw.constants.get(name)
+    if given in _SINGLE:
         return name
-    value = editor.constants.get(name)
     if value is not None:
-        return editor.constant(f"{name}.along", spread(node, value, shape))
-    target = _repeated_shape(node, kind.shape, shape)
-    if node.attrs.get("block_size", 0):
-        raise unsupported(node, editor.graph, "its scales of blocks are computed at run time")
-    out = editor.new(f"{name}.along", target, kind.dtype)
-    editor.emit(Node(node.name, "Reshape", (name,), (out,)))
-    return out
+        return rw.array(spread(rw.node, value, shape))
+    target = _repeated_shape(rw.node, given, shape)
+    if rw.attr("block_size", 0):
+        raise rw.refuse("its scales of blocks are computed at run time")
+    return rw("Reshape", name, shape=target)
 
 
 def spread(node: Node, value: Array, shape: Shape) -> Array:
@@ -166,37 +157,25 @@ def _repeated_shape(node: Node, given: Shape, shape: Shape) -> Shape:
     return given
 
 
-def quantised_dynamically(editor: Editor, node: Node, x: str) -> tuple[str, str, str]:
+def quantised_dynamically(rw: Rewriter, x: str) -> tuple[str, str, str]:
     """Emit x as steps of its own range, as DynamicQuantizeLinear does: uint8, scale, zero point.
 
     The scale of zeros is 1, as in ONNX Runtime: by the standard it is 0, and 0 / 0 is NaN.
     Source: https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html
     """
-
-    def emit(op: str, *inputs: str, dtype: str = "float32", **attrs: object) -> str:
-        name = editor.new(f"{x}.{op.lower()}", shapes.get(op, ()), dtype)
-        editor.emit(Node(node.name, op, inputs, (name,), attrs))
-        return name
-
-    shapes = {"Quantize": editor.types[x].shape}
-    nothing, one, most = (
-        editor.constant(f"{x}.bound", np.array(v, np.float32)) for v in (0, 1, 255)
-    )
-    low = emit("Min", emit("ReduceMin", x, keepdims=0), nothing)
-    high = emit("Max", emit("ReduceMax", x, keepdims=0), nothing)
-    step = emit("Div", emit("Sub", high, low), most)
-    scale = emit("Where", emit("Equal", step, nothing, dtype="bool"), one, step)
-    exact = emit("Sub", nothing, emit("Div", low, scale))
-    nearest = emit("Round", emit("Clip", exact, nothing, most))
-    zero = emit("Cast", nearest, dtype="uint8", to="uint8")
-    return emit("Quantize", x, scale, zero, dtype="uint8", to="uint8"), scale, zero
+    nothing, one, most = (rw.array(np.array(v, np.float32)) for v in (0, 1, 255))
+    low = rw("Min", rw("ReduceMin", x, keepdims=0, shape=()), nothing)
+    high = rw("Max", rw("ReduceMax", x, keepdims=0, shape=()), nothing)
+    step = rw("Div", rw("Sub", high, low), most)
+    scale = rw("Where", rw("Equal", step, nothing), one, step)
+    exact = rw("Sub", nothing, rw("Div", low, scale))
+    zero = rw("Cast", rw("Round", rw("Clip", exact, nothing, most)), to="uint8")
+    return rw("Quantize", x, scale, zero, to="uint8"), scale, zero
 
 
-def _dynamic(editor: Editor, node: Node) -> None:
+def _dynamic(rw: Rewriter) -> None:
     """DynamicQuantizeLinear -> reductions, a few numbers, and Quantize."""
-    made = quantised_dynamically(editor, node, node.inputs[0])
-    for name, source in zip(node.outputs, made, strict=False):
-        editor.alias(name, source)
+    rw.returns(*quantised_dynamically(rw, rw.input(0)))
 
 
 def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:

@@ -197,11 +197,11 @@ class Steps:
         """x · matrix, of the result's `shape`; for bytes x is quantised first."""
         if not matrix.scale:
             return self.emit("MatMul", [x, matrix.name], shape)
-        q, step, zero = quantised_dynamically(self.editor, self.node, x)
-        whole = self.editor.new(f"{self.node.name}.sums", shape, "int32")
+        rw = self.editor.rw  # type: ignore[attr-defined]
+        q, step, zero = quantised_dynamically(rw, x)
         operands = (q, matrix.name, zero, matrix.zero)
-        product = Node(self.node.name, "MatMulInteger", operands, (whole,))
-        integer_product(self.editor, product)
+        node = Node(self.node.name, "MatMulInteger", operands, ())
+        whole = integer_product(rw, node, shape)
         scale = self.emit("Mul", [step, matrix.scale], self.editor.types[matrix.scale].shape)
         return self.emit("Mul", [self.emit("Cast", [whole], shape, to="float32"), scale], shape)
 

@@ -26,7 +26,7 @@ from math import gcd, log2
 import numpy as np
 
 from autotune.dtypes import SMALL_TYPES, SmallType
-from autotune.graph.ir import Array, Editor, Node, Shape
+from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.operators.definition import (
     POINT,
     Operands,
@@ -37,6 +37,7 @@ from autotune.graph.operators.definition import (
     optional,
     tensor,
 )
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     INDEX,
     Axis,
@@ -177,28 +178,22 @@ class SmallWeights:
     small_type: str = ""
 
 
-def weight_only_product(editor: Editor, node: Node, weights: SmallWeights, bias: str = "") -> None:
-    """Emit the product of input 0 of `node` with `weights`."""
-    stem = f"{node.output}.weight"
+def weight_only_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = "") -> None:
+    """Make the product of `data` with `weights` the result of the node."""
     q, values, zero, shared = _stored(weights)
-    names = [
-        node.inputs[0],
-        editor.constant(f"{stem}.q", np.ascontiguousarray(q)),
-        editor.constant(f"{stem}.scale", np.ascontiguousarray(weights.scale, np.float32)),
-        "" if values is None else editor.constant(f"{stem}.values", values),
-        "" if zero is None else editor.constant(f"{stem}.zero", np.ascontiguousarray(zero)),
-        "" if zero is None else _sums(editor, node, _n_terms(weights.block)),
+    attrs = {"bits": weights.bits, "block": weights.block, "zero": shared}
+    rw.result(
+        "WeightOnlyMatMul",
+        data,
+        rw.array(np.ascontiguousarray(q)),
+        rw.array(np.ascontiguousarray(weights.scale, np.float32)),
+        "" if values is None else rw.array(values),
+        "" if zero is None else rw.array(np.ascontiguousarray(zero)),
+        "" if zero is None else _sums(rw, data, _n_terms(weights.block)),
         bias,
-    ]
-    while not names[-1]:
-        names.pop()
-    attrs = {
-        "bits": weights.bits,
-        "block": weights.block,
-        "zero": shared,
-        "small_type": weights.small_type,
-    }
-    editor.emit(Node(node.name, "WeightOnlyMatMul", tuple(names), node.outputs, attrs))
+        **attrs,
+        small_type=weights.small_type,
+    )
 
 
 def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None, int]:
@@ -245,16 +240,11 @@ def _small(zero: Array) -> Array:
     return zero.astype(np.float32)
 
 
-def _sums(editor: Editor, node: Node, n_terms: int) -> str:
-    """Sums of `n_terms` neighbours along the rows of input 0."""
-    name = node.inputs[0]
-    *rows, k = editor.types[name].shape
-    parts = editor.new(f"{name}.parts", (*rows, k // n_terms, n_terms))
-    sums = editor.new(f"{name}.sums", (*rows, k // n_terms))
-    editor.emit(Node(node.name, "Reshape", (name,), (parts,)))
-    attrs = {"axes": (len(rows) + 1,), "keepdims": 0}
-    editor.emit(Node(node.name, "ReduceSum", (parts,), (sums,), attrs))
-    return sums
+def _sums(rw: Rewriter, name: str, n_terms: int) -> str:
+    """Sums of `n_terms` neighbours along the rows of a tensor."""
+    *rows, k = rw.types[name].shape
+    parts = rw("Reshape", name, shape=(*rows, k // n_terms, n_terms))
+    return rw("ReduceSum", parts, axes=(len(rows) + 1,), keepdims=0)
 
 
 OPERATORS: Mapping[str, Operator] = {

@@ -123,7 +123,9 @@ class _Workspace(Editor):
             self._release(node)
             return
         key = _key(self, node)
-        first = node if key is None else self._seen.setdefault(key, node)
+        first = self._seen.get(key)
+        if key is None or first is None or id(first) in self._dead:
+            first = self._seen[key] = node
         if first is node or set(self.graph.outputs) & set(node.outputs):
             super().emit(node)
             return

@@ -10,87 +10,67 @@ nor the negative ones can exceed 2²⁴.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
 
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node
+from autotune.graph.operators.whole_terms import term_axis
+from autotune.graph.rewriter import Rewriter, Rule
+from autotune.te.exactness import EXACT_IN_FLOAT, LARGEST_BYTES
 
-_EXACT = 2**24
-"""float32 holds all integers up to it."""
 _PRODUCTS = ("Conv", "MatMul")
-_LARGEST = {"uint8": 255, "int8": 128}
-"""Of the data, by type."""
 
 
-def float_integers(graph: Graph, names: Set[str], stored: Set[str] = frozenset()) -> Graph:
+def float_integers(names: Set[str], stored: Set[str] = frozenset()) -> tuple[Rule, ...]:
     """Sums of products of bytes, those of nodes `names`, as exact sums of floats.
 
     `stored`: those whose data are to lie in memory as floats. What is dequantised from the same
     data is read from there too, so that the bytes need not be stored.
     """
-    return _Floats(graph, names, stored).run()
+
+    def is_product(editor: Editor, node: Node) -> bool:
+        return node.name in names and has_exact_floats(editor, node)
+
+    def product(rw: Rewriter) -> None:
+        """Conv(q, w) -> Cast(Conv(Cast(q), w')), where the sums of floats are exact."""
+        value = rw.value(1)
+        if value is None or not is_product(rw.editor, rw.node):
+            return
+        data, weights = rw.shared("Cast", rw.input(0), to="float32"), value.astype(np.float32)
+        kind, attrs = rw.type, rw.node.attrs
+        total = rw(rw.node.op, data, rw.array(weights), shape=kind.shape, **attrs)
+        rw.result("Cast", total, to=kind.dtype)
+
+    def dequantised(rw: Rewriter) -> None:
+        """Dequantize(q) -> Dequantize(Cast(q)), where only products read that otherwise."""
+        name = rw.input(0)
+        readers = rw.readers(name)
+        rest = [node for node in readers if not is_product(rw.editor, node)]
+        products = {node.name for node in readers if node not in rest}
+        is_output = name in rw.editor.graph.outputs
+        if products and products <= stored and not is_output and _dequantise(rest):
+            data = rw.shared("Cast", name, to="float32")
+            rw.result("Dequantize", data, *rw.node.inputs[1:])
+
+    return (
+        Rule("float-integers", product, _PRODUCTS),
+        Rule("dequantise-floats", dequantised, {"Dequantize"}),
+    )
 
 
-class _Floats:
-    def __init__(self, graph: Graph, names: Set[str], stored: Set[str]) -> None:
-        self.graph, self.editor = graph, Editor(graph)
-        nodes = (n for n in graph.nodes if n.name in names and has_exact_floats(graph, n))
-        self.products = {node.output for node in nodes}
-        """What the products make that become those of floats."""
-        self.floats: dict[str, str] = {}
-        """Data as bytes -> as floats."""
-        self.stored = self._stored(stored)
-        """Data that nobody reads as bytes."""
-
-    def run(self) -> Graph:
-        for original in self.graph.nodes:
-            node = self.editor.updated(original)
-            if node.output in self.products:
-                self._emit_product(node)
-            elif node.op == "Dequantize" and node.inputs[0] in self.stored:
-                floats = self._as_floats(node, node.inputs[0])
-                self.editor.emit(replace(node, inputs=(floats, *node.inputs[1:])))
-            else:
-                self.editor.emit(node)
-        return self.editor.build()
-
-    def _stored(self, names: Set[str]) -> frozenset[str]:
-        """What only products of nodes `names` read, and what dequantises it."""
-        found = set()
-        for name, readers in self.graph.consumers().items():
-            products = {node.name for node in readers if node.output in self.products}
-            rest = [node for node in readers if node.output not in self.products]
-            if products and products <= names and all(n.op == "Dequantize" for n in rest):
-                found.add(name)
-        return frozenset(found.difference(self.graph.outputs))
-
-    def _as_floats(self, node: Node, name: str) -> str:
-        if name not in self.floats:
-            self.floats[name] = self.editor.new(f"{name}.floats", self.editor.types[name].shape)
-            made = (self.floats[name],)
-            self.editor.emit(Node(node.name, "Cast", (name,), made, {"to": "float32"}))
-        return self.floats[name]
-
-    def _emit_product(self, node: Node) -> None:
-        editor, (data, weights) = self.editor, node.inputs
-        value = editor.constants[weights].astype(np.float32)
-        operands = (self._as_floats(node, data), editor.constant(f"{weights}.floats", value))
-        kind = editor.types[node.output]
-        total = editor.new(f"{node.output}.floats", kind.shape)
-        editor.emit(Node(node.name, node.op, operands, (total,), node.attrs))
-        editor.emit(Node(node.name, "Cast", (total,), node.outputs, {"to": kind.dtype}))
+def _dequantise(nodes: list[Node]) -> bool:
+    return all(node.op == "Dequantize" for node in nodes)
 
 
-def has_exact_floats(graph: Graph, node: Node) -> bool:
+def has_exact_floats(graph: Graph | Editor, node: Node) -> bool:
     """Whether a node sums products of bytes and constant ones, and floats would do it exactly."""
     if node.op not in _PRODUCTS or len(node.inputs) > 2:
         return False
-    largest = _LARGEST.get(graph.types[node.inputs[0]].dtype)
+    largest = LARGEST_BYTES.get(graph.types[node.inputs[0]].dtype)
     weights = graph.constants.get(node.inputs[1])
     if largest is None or weights is None or weights.dtype.kind != "i":
         return False
-    return largest * _most(node, weights) <= _EXACT
+    return largest * _most(node, weights) <= EXACT_IN_FLOAT
 
 
 def _most(node: Node, weights: Array) -> int:
@@ -98,7 +78,7 @@ def _most(node: Node, weights: Array) -> int:
     if node.op == "Conv":
         others = tuple(range(1, weights.ndim))
     else:
-        others = (max(0, weights.ndim - (1 if node.attrs.get("trans_b", 0) else 2)),)
+        others = (term_axis(node.op, node.attrs, weights.ndim),)
     signs = (np.maximum(weights, 0), np.minimum(weights, 0))
     sums = (np.abs(part.sum(axis=others, dtype=np.int64)) for part in signs)
     return int(max(total.max(initial=0) for total in sums))

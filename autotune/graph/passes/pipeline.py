@@ -12,25 +12,21 @@ from enum import Enum
 from functools import partial
 
 from autotune.graph.ir import Graph
-from autotune.graph.passes.dequantised_moves import move_dequantise
+from autotune.graph.passes.affine import DEQUANTISE, FOLD, MOVE, UNSIGNED
 from autotune.graph.passes.driver import rewrite
 from autotune.graph.passes.float_integers import float_integers
 from autotune.graph.passes.fold_scales import FOLD_AFFINE
 from autotune.graph.passes.hoisting import HOIST_ELEMENTWISE, HOIST_NARROWING
 from autotune.graph.passes.layout import channels_last
-from autotune.graph.passes.lookups import tabulate_bytes
+from autotune.graph.passes.lookups import TABULATE
 from autotune.graph.passes.normalisations import GROUP_NORM
 from autotune.graph.passes.parallel_convolutions import MERGE_BRANCHES
 from autotune.graph.passes.precision import narrow_products
-from autotune.graph.passes.quantised import (
-    dequantise_constants,
-    integer_products,
-    unsigned_activations,
-)
-from autotune.graph.passes.requantisation import fold_requantisation
+from autotune.graph.passes.quantised import PRODUCT
+from autotune.graph.passes.requantisation import REQUANTISE
 from autotune.graph.passes.rewrites import CANONICAL, RESOLVE, UNCUT
 from autotune.graph.passes.simplify import IDENTITY, RESHAPE, drop_empty_outputs
-from autotune.graph.passes.small_constants import store_small_constants
+from autotune.graph.passes.small_constants import STORE_HALF
 from autotune.graph.passes.small_types import store_small_types
 from autotune.graph.passes.transposes import TRANSPOSE
 from autotune.graph.rewriter import RewriteLog, Rule
@@ -80,16 +76,13 @@ PASSES: tuple[Pass, ...] = (
     Pass("store-small-types", store_small_types),
     Pass("drop-empty-outputs", drop_empty_outputs),
     Pass("identities", (IDENTITY,)),
-    Pass("dequantise-constants", dequantise_constants),
+    Pass("dequantise-constants", (DEQUANTISE,)),
     Pass("canonical", (CANONICAL,)),
-    Pass("unsigned-activations", unsigned_activations),
-    Pass("move-dequantise", move_dequantise),
-    Pass("integer-products", integer_products),
-    Pass("fold-requantisation", fold_requantisation),
-    Pass("hoist-elementwise", (RESHAPE, GROUP_NORM, HOIST_ELEMENTWISE)),
-    Pass("tabulate-bytes", tabulate_bytes),
+    Pass("quantised", (UNSIGNED, MOVE, PRODUCT, REQUANTISE)),
+    Pass("hoist-elementwise", (FOLD, RESHAPE, GROUP_NORM, HOIST_ELEMENTWISE)),
+    Pass("tabulate-bytes", (TABULATE,)),
     Pass("fold-linear", (FOLD_AFFINE, MERGE_BRANCHES)),
-    Pass("store-small-constants", store_small_constants),
+    Pass("store-small-constants", (STORE_HALF,)),
     Pass("channels-last", channels_last, Form.STORED),
     Pass("merge-transposes", (TRANSPOSE, RESHAPE), Form.STORED),
     Pass("resolve", (RESOLVE,), Form.RESOLVED),
@@ -108,10 +101,10 @@ def passes(
 
     `floats`: nodes whose products of integers are products of floats, see `float_integers`.
     """
-    added = []
+    added: list[Pass] = []
     if floats:
         stored = floats - kept if dtype != "float32" else frozenset()
-        added.append(Pass("float-integers", _bound(float_integers, names=floats, stored=stored)))
+        added.append(Pass("float-integers", float_integers(floats, stored)))
     if dtype != "float32":
         added.append(Pass("narrow-products", _bound(narrow_products, dtype=dtype, kept=kept)))
     return (*PASSES[:_N_FIRST], *added, *PASSES[_N_FIRST:])

@@ -9,13 +9,13 @@ are the same. Products with many rows keep wide weights: they compute for longer
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Array, Editor, Graph, Node
+from autotune.graph.ir import Array
+from autotune.graph.rewriter import Rewriter, Rule
 
 _SAMPLE = 4096
 """Elements of an array that are looked at before all of it is."""
@@ -24,28 +24,21 @@ _MOST_ROWS = 32
 _HALVES = ("bfloat16", "float16")
 
 
-def store_small_constants(graph: Graph) -> Graph:
+def _store(rw: Rewriter) -> None:
     """Weights of products with few rows and tables, where half precision holds them exactly."""
-    editor = Editor(graph)
-    small: dict[str, str | None] = {}
-    for original in graph.nodes:
-        node = editor.updated(original)
-        slot = 1 if _has_few_rows(editor, node) else 0 if node.op == "Gather" else None
-        name = node.inputs[slot] if slot is not None else ""
-        value = editor.constants.get(name) if name else None
-        if value is not None and name not in small:
-            half = exact_half(value)
-            small[name] = None if half is None else editor.constant(f"{name}.half", half)
-        narrow = small.get(name) if value is not None else None
-        if slot is None or narrow is None:
-            editor.emit(node)
-            continue
-        inputs = (*node.inputs[:slot], narrow, *node.inputs[slot + 1 :])
-        if slot:
-            editor.emit(replace(node, inputs=inputs))
-        else:
-            _look_up(editor, replace(node, inputs=inputs), editor.types[narrow].dtype)
-    return editor.build()
+    is_table = rw.node.op == "Gather"
+    if not is_table and (rw.kind(0).dtype != "float32" or prod(rw.kind(0).shape[:-1]) > _MOST_ROWS):
+        return
+    slot = 0 if is_table else 1
+    half = rw.derived(rw.input(slot), exact_half)
+    if not half:
+        return
+    inputs = (*rw.node.inputs[:slot], half, *rw.node.inputs[slot + 1 :])
+    if is_table:
+        rows = rw("Gather", *inputs, shape=rw.type.shape, **rw.node.attrs)
+        rw.result("Cast", rows, to="float32")
+    else:
+        rw.results("MatMul", *inputs, **rw.node.attrs)
 
 
 def exact_half(value: Array) -> Array | None:
@@ -67,15 +60,4 @@ def _rounded(value: Array, dtype: str) -> Array | None:
     return half if np.array_equal(half.astype(np.float32), value, equal_nan=True) else None
 
 
-def _has_few_rows(editor: Editor, node: Node) -> bool:
-    if node.op != "MatMul":
-        return False
-    rows = editor.types[node.inputs[0]].shape[:-1]
-    return editor.types[node.inputs[0]].dtype == "float32" and prod(rows) <= _MOST_ROWS
-
-
-def _look_up(editor: Editor, node: Node, dtype: str) -> None:
-    """A Gather of narrow rows, widened behind it."""
-    found = editor.new(f"{node.output}.half", editor.types[node.output].shape, dtype)
-    editor.emit(replace(node, outputs=(found,)))
-    editor.emit(Node(node.name, "Cast", (found,), node.outputs, {"to": "float32"}))
+STORE_HALF = Rule("store-half", _store, {"Gather", "MatMul"})

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from autotune.dtypes import DTYPES, SMALL_TYPES, DType, SmallType, stored_dtype
-from autotune.graph.ir import Array, Editor, Graph, Node, TensorType
+from autotune.graph.ir import Editor, Graph, Node, TensorType
 
 _SMALL: Mapping[str, SmallType | DType] = {
     **SMALL_TYPES,
@@ -45,19 +43,6 @@ def store_small_types(graph: Graph) -> Graph:
         else:
             editor.emit(node)
     return editor.build()
-
-
-def exact_small_float(value: Array) -> SmallType | None:
-    """The float of 4 or 8 bits that holds all of a float32 array, none of it infinite or NaN."""
-    if value.dtype != np.float32 or not np.isfinite(value).all():
-        return None
-    floats = sorted((k for k in SMALL_TYPES.values() if k.is_float), key=lambda k: k.bits)
-    for kind in floats:
-        with np.errstate(all="ignore"):
-            held = value.astype(kind.numpy).astype(np.float32)
-        if np.array_equal(held, value):
-            return kind
-    return None
 
 
 def _cast(editor: Editor, node: Node, kind: SmallType | DType) -> None:
