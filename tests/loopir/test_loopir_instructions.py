@@ -98,6 +98,9 @@ def test_a_sum_without_lanes_is_one_of_scalars() -> None:
         ("vdpbf16ps", "bfloat16", "bfloat16", BF16),
         ("tdpbf16ps", "bfloat16", "bfloat16", AMX),
         ("tdpbusd", "uint8", "int8", AMX),
+        ("tdpbsud", "int8", "uint8", AMX),
+        ("tdpbssd", "int8", "int8", AMX),
+        ("tdpbuud", "uint8", "uint8", AMX),
     ],
 )
 def test_one_layer_by_each_instruction(
