@@ -294,12 +294,12 @@ def fields_of(kind: Any, is_open: bool = False) -> Coded:
     writers = [(f.name, coded(hints[f.name]).write) for f in shown]
     readers = {f.name: coded(hints[f.name], is_open).read for f in shown}
     required = {f.name for f in shown if REQUIRED in rules[f.name] or _is_bare(f)}
-    optional = [(f.name, f.default) for f in shown if LEFT_OUT in rules[f.name]]
+    optional = [(f.name, _default(f)) for f in shown if LEFT_OUT in rules[f.name]]
 
     def write(value: Any) -> dict[str, Any]:
         out = {name: one(getattr(value, name)) for name, one in writers}
         for name, default in optional:
-            if getattr(value, name) == default:
+            if out[name] == default:
                 del out[name]
         return out
 
@@ -320,6 +320,12 @@ def fields_of(kind: Any, is_open: bool = False) -> Coded:
         return out
 
     return Coded(write, read)
+
+
+def _default(field: Field[Any]) -> Any:
+    """Of a field that may be left out: in JSON, where it is a number, a text, null, or empty."""
+    made = field.default if field.default_factory is MISSING else field.default_factory()
+    return list(made) if isinstance(made, tuple) else made
 
 
 def _is_bare(field: Field[Any]) -> bool:

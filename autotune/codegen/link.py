@@ -19,15 +19,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, TypeAlias
 
+from autotune.codec import REQUIRED, Apart, Holds, within
 from autotune.codegen.elf import DAMAGED, Object, Region, Relocation, Section, Symbol, read_object
-from autotune.codegen.relocations import X86_64, Form, Machine, machine_numbered
+from autotune.codegen.relocations import MACHINES, X86_64, Form, Machine, machine_numbered
 from autotune.errors import CodegenError
 
 _SLOT_BYTES = 8
 MOST_IMAGE_BYTES = 1 << 31
 """What relative addresses reach."""
+_Offset: TypeAlias = Annotated[int, within(0, MOST_IMAGE_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +49,14 @@ class Image:
     hold their addresses. `rebases`: offsets of words that hold an offset and need an address.
     """
 
-    machine: str
-    data: bytes = field(repr=False)
-    regions: Mapping[str, int]
-    symbols: Mapping[str, int]
-    imports: Mapping[str, tuple[int, ...]]
-    rebases: tuple[int, ...]
-    n_code_bytes: int = 0
+    machine: Annotated[str, Holds(MACHINES.__contains__, "a known machine")]
+    data: Annotated[bytes, Apart(b"")] = field(repr=False)
+    regions: Mapping[str, _Offset]
+    symbols: Mapping[str, _Offset]
+    imports: Mapping[str, tuple[_Offset, ...]]
+    rebases: tuple[_Offset, ...]
+    n_code_bytes: Annotated[_Offset, REQUIRED] = 0
     """Of the machine code of all objects."""
-
-    def to_json(self) -> dict[str, Any]:
-        """All but the bytes, as JSON values."""
-        return {
-            "machine": self.machine,
-            "regions": dict(self.regions),
-            "symbols": dict(self.symbols),
-            "imports": {name: list(places) for name, places in self.imports.items()},
-            "rebases": list(self.rebases),
-            "n_code_bytes": self.n_code_bytes,
-        }
-
-    @staticmethod
-    def from_json(fields: Mapping[str, Any], data: bytes) -> Image:
-        """The inverse of `to_json`, for fields that are as they should be."""
-        imports = {name: tuple(places) for name, places in fields["imports"].items()}
-        others = {"imports": imports, "rebases": tuple(fields["rebases"])}
-        return Image(**{**fields, **others}, data=data)
 
     def spans(self) -> Iterator[tuple[Region, int, int]]:
         """Each region with its begin and end."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codec import Coded
 from autotune.errors import UsageError
 
 Array = NDArray[Any]
@@ -49,3 +50,7 @@ def constants_from_json(data: Mapping[str, Any]) -> dict[str, Array]:
             raise ValueError("another number of elements")
         found[name] = np.array(item["values"], dtype).reshape(shape)
     return found
+
+
+ConstantsField: TypeAlias = Annotated[Constants, Coded(constants_to_json, constants_from_json)]
+"""Constants as a field of a record that has a JSON form."""

@@ -10,34 +10,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.brief import brief
+from autotune.codec import LEFT_OUT, REQUIRED, Apart, Coded, Holds, to_json, within
 from autotune.codegen.link import Image
 from autotune.codegen.memory import aligned
+from autotune.config import MOST_THREADS, PRECISION_NAMES
 from autotune.dtypes import PORT_TYPES, numpy_dtype, stored_dtype
 from autotune.errors import ArtifactError
 from autotune.files import replacing
-from autotune.graph.constant_values import constants_from_json, constants_to_json
+from autotune.graph.constant_values import ConstantsField
 from autotune.network import container
 from autotune.network.container import (
     CONSTANTS,
     IMAGE,
     Bytes,
     Container,
+    Json,
     bytes_of,
     described,
     digest,
     model_name,
     require,
 )
-from autotune.network.entry import PROFILE, RUN, entry_name
-from autotune.network.manifest import Json, joined
+from autotune.network.entry import FIRST_BOUND
 from autotune.target import Target, missing_features
 from autotune.target.tiles import FEATURE, Permission, denial
 
@@ -45,6 +46,43 @@ FORMAT = "autotune-artifact"
 VERSION = 6
 """Of what is written. Fields tell a file with one shape from one with several (`variants`) and from
 one with parts for ONNX Runtime (`networks`: see `hybrid`)."""
+
+MOST = 1 << 48
+"""Bytes, elements, iterations: more than any memory."""
+MOST_PARTS = 1 << 20
+_MOST_DIMENSIONS = 64
+_RAW_BYTES = frozenset(map(chr, range(0xDC80, 0xDD00)))
+
+
+def is_text(value: str) -> bool:
+    """Whether a string can be written, which half a surrogate pair cannot."""
+    return not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _is_path(value: str) -> bool:
+    """Whether it can come from a path, whose bytes need not be UTF-8: see `os.fsdecode`."""
+    return is_text("".join(c for c in value if c not in _RAW_BYTES))
+
+
+def _is_window(value: tuple[Sequence[int], Sequence[int]] | None) -> bool:
+    return value is None or len(value[0]) == len(value[1])
+
+
+def _target_from(data: dict[str, Any]) -> Target:
+    return Target.from_json({"n_cores": None} | data)
+
+
+Text: TypeAlias = Annotated[str, Holds(is_text, "valid Unicode")]
+_PathText: TypeAlias = Annotated[str, Holds(_is_path, "a path")]
+_NAMED = Holds(lambda values: all(map(is_text, values)), "constants by name")
+Size: TypeAlias = Annotated[int, within(0, MOST)]
+Positive: TypeAlias = Annotated[int, within(1, MOST)]
+Error: TypeAlias = Annotated[float | None, Holds(lambda error: (error or 0) >= 0, "an error")]
+Threads: TypeAlias = Annotated[int, within(1, MOST_THREADS)]
+_Shape: TypeAlias = Annotated[
+    tuple[Annotated[int, within(-1, MOST)], ...],
+    Holds(lambda shape: len(shape) <= _MOST_DIMENSIONS, "a shape"),
+]
 
 _HERE = "compile the model on this machine"
 _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes", "entry")
@@ -63,26 +101,19 @@ class Endpoint:
     unless kernels take it as it `is_native`.
     """
 
-    name: str
-    shape: tuple[int, ...]
+    name: Text
+    shape: _Shape
     dtype: str
-    base: int
-    offset: int = 0
-    window: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    limit: int = 2
-    is_native: bool = False
+    base: Size
+    offset: Annotated[Size, REQUIRED] = 0
+    window: Annotated[tuple[_Shape, _Shape] | None, Holds(_is_window, "a window"), REQUIRED] = None
+    limit: Annotated[int, within(1, MOST), REQUIRED] = 2
+    is_native: Annotated[bool, Holds(bool, "true"), LEFT_OUT] = False
 
     @property
     def stored(self) -> str:
         """Dtype of the elements in memory."""
         return self.dtype if self.is_native else stored_dtype(self.dtype)
-
-    def to_json(self) -> dict[str, Any]:
-        """Named fields for the manifest."""
-        data = asdict(self)
-        if not self.is_native:
-            del data["is_native"]
-        return data
 
     @property
     def is_float(self) -> bool:
@@ -102,10 +133,10 @@ class Endpoint:
 class KernelInfo:
     """One kernel launch: the task it is part of (key), the call's label, its symbol and range."""
 
-    task: str
-    label: str
-    symbol: str
-    extent: int
+    task: Text
+    label: Text
+    symbol: Text
+    extent: Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +147,16 @@ class Split:
     are one sample.
     """
 
-    dimension: str
-    axes: Mapping[str, tuple[int, int]]
-
-    def to_json(self) -> dict[str, Any]:
-        """As a manifest has it."""
-        axes = {name: list(pair) for name, pair in self.axes.items()}
-        return {"dimension": self.dimension, "axes": axes}
+    dimension: Text
+    axes: Mapping[str, tuple[Annotated[int, within(0, _MOST_DIMENSIONS)], Positive]]
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """What tuning measured of a task alone: seconds per call, on how many threads."""
 
-    latency_s: float
-    n_threads: int
+    latency_s: Annotated[float, Holds(lambda time_s: time_s > 0, "above zero")]
+    n_threads: Threads
 
 
 @brief
@@ -152,29 +178,31 @@ class Artifact:
     of which any extent is computed, by the variants that there are.
     """
 
-    name: str
-    model_hash: str
-    target: Target
-    n_threads: int
+    name: _PathText
+    model_hash: Text
+    target: Annotated[Target, Coded(to_json, _target_from)]
+    n_threads: Threads
     inputs: tuple[Endpoint, ...]
     outputs: tuple[Endpoint, ...]
     kernels: tuple[KernelInfo, ...]
-    arena_bytes: int
-    n_bases: int
+    arena_bytes: Size
+    n_bases: Annotated[int, within(FIRST_BOUND, MOST_PARTS)]
     image: Image
-    constants: Bytes
-    autotune_version: str = ""
-    max_error: float | None = None
-    model_path: str = ""
+    constants: Annotated[Bytes, Apart(None)]
+    autotune_version: Text = ""
+    max_error: Error = None
+    model_path: _PathText = ""
     tuned: Mapping[str, Tuned] = field(default_factory=dict)
-    tasks: tuple[str, ...] = ()
+    tasks: tuple[Text, ...] = ()
     random_weights: bool | None = False
-    constant_inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    precision: str = "f32"
-    others: tuple[Artifact, ...] = ()
-    constant_kinds: Mapping[str, int] = field(default_factory=dict, compare=False)
-    split: Split | None = None
-    entry: int = 0
+    constant_inputs: Annotated[ConstantsField, _NAMED, LEFT_OUT] = field(default_factory=dict)
+    precision: Annotated[str, Holds(PRECISION_NAMES.__contains__, "a precision"), LEFT_OUT] = "f32"
+    others: Annotated[tuple[Artifact, ...], Apart(None)] = ()
+    constant_kinds: Annotated[Mapping[str, int], Apart(None)] = field(
+        default_factory=dict, compare=False
+    )
+    split: Annotated[Split | None, LEFT_OUT] = None
+    entry: Annotated[int, within(0, MOST_PARTS)] = 0
 
     @property
     def variants(self) -> tuple[Artifact, ...]:
@@ -195,32 +223,8 @@ class Artifact:
 
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
-        bound = constants_to_json(self.constant_inputs)
-        more: dict[str, Any] = {"constant_inputs": bound} if bound else {}
-        more |= {"precision": self.precision} if self.precision != "f32" else {}
-        more |= {"split": self.split.to_json()} if self.split else {}
-        return more | {
-            "format": FORMAT,
-            "version": VERSION,
-            "autotune_version": self.autotune_version,
-            "name": self.name,
-            "model_hash": self.model_hash,
-            "target": self.target.to_json(),
-            "n_threads": self.n_threads,
-            "inputs": [x.to_json() for x in self.inputs],
-            "outputs": [x.to_json() for x in self.outputs],
-            "kernels": [asdict(x) for x in self.kernels],
-            "arena_bytes": self.arena_bytes,
-            "constant_bytes": int(self.constants.nbytes),
-            "n_bases": self.n_bases,
-            "entry": self.entry,
-            "image": self.image.to_json(),
-            "max_error": self.max_error,
-            "model_path": self.model_path,
-            "tuned": {key: asdict(x) for key, x in self.tuned.items()},
-            "tasks": list(self.tasks),
-            "random_weights": self.random_weights,
-        }
+        head = {"format": FORMAT, "version": VERSION, "constant_bytes": int(self.constants.nbytes)}
+        return head | to_json(self)
 
     def save(self, path: str | Path) -> None:
         """Write the file whole or not at all. Raises as `files.replacing` does."""
@@ -267,7 +271,7 @@ def code_seal(networks: Sequence[Artifact], image: Image, parts: Json) -> str:
     """
     facts = {
         "networks": [network.facts() for network in networks],
-        "image": image.to_json(),
+        "image": to_json(image),
         "parts": {name: parts[name] for name in (IMAGE, CONSTANTS)},
     }
     return digest(bytes_of(json.dumps(facts, sort_keys=True).encode()))
@@ -308,46 +312,15 @@ def require_features(target: Target, what: str) -> None:
     )
 
 
-def artifact_of(manifest: Json, image: Image, constants: Bytes) -> Artifact:
-    """The artifact of one network, which is as `require_network` says.
+OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error", "entry")
+"""Fields of a manifest that are others for every shape; all else is the same."""
 
-    Raises Damaged where the image has no code for it.
+
+def joined(manifests: Sequence[Json]) -> dict[str, Any]:
+    """One manifest of several shapes.
+
+    [{name, inputs, …}, {name, inputs, …}]  ->  {name, variants: [{inputs, …}, {inputs, …}]}
     """
-    names = {entry_name(symbol, manifest["entry"]) for symbol in (RUN, PROFILE)}
-    require(names <= image.symbols.keys(), "its code has no entry for a network")
-    own = ("arena_bytes", "n_bases", "max_error", "entry")
-    return Artifact(
-        **common_fields(manifest),
-        **{field: manifest[field] for field in own},
-        inputs=tuple(map(_endpoint, manifest["inputs"])),
-        outputs=tuple(map(_endpoint, manifest["outputs"])),
-        kernels=tuple(KernelInfo(**x) for x in manifest["kernels"]),
-        image=image,
-        constants=constants,
-    )
-
-
-def common_fields(manifest: Json) -> dict[str, Any]:
-    """Fields of an artifact that are the same for all networks of a file."""
-    plain = ("name", "model_hash", "n_threads", "autotune_version", "model_path", "random_weights")
-    return {field: manifest[field] for field in plain} | {
-        "target": Target.from_json(manifest["target"]),
-        "tuned": {key: Tuned(**x) for key, x in manifest["tuned"].items()},
-        "tasks": tuple(manifest["tasks"]),
-        "constant_inputs": constants_from_json(manifest.get("constant_inputs", {})),
-        "precision": manifest.get("precision", "f32"),
-        "split": _split(manifest.get("split")),
-    }
-
-
-def _split(data: Json | None) -> Split | None:
-    if data is None:
-        return None
-    axes = {name: (axis, inner) for name, (axis, inner) in data["axes"].items()}
-    return Split(data["dimension"], axes)
-
-
-def _endpoint(data: Mapping[str, Any]) -> Endpoint:
-    window = data["window"]
-    parts = (tuple(window[0]), tuple(window[1])) if window else None
-    return Endpoint(**{**data, "shape": tuple(data["shape"]), "window": parts})
+    shared = {name: value for name, value in manifests[0].items() if name not in OF_VARIANT}
+    variants = [{name: manifest[name] for name in OF_VARIANT} for manifest in manifests]
+    return shared | {"variants": variants}

@@ -50,6 +50,7 @@ _MOST_THREADS = 8
 A = TypeVar("A")
 B = TypeVar("B")
 Bytes = NDArray[np.uint8]
+Json = Mapping[str, Any]
 
 ZIP_ERRORS = (
     zipfile.BadZipFile,

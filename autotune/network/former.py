@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from autotune.codec import BAD, coded, to_json, within
 from autotune.codegen.link import Image, Part, link
 from autotune.errors import CodegenError
-from autotune.network.artifact import Artifact, artifact_of, joined_variants, read_parts
+from autotune.network.artifact import MOST_PARTS, Artifact, joined_variants, read_parts
 from autotune.network.container import (
     CONSTANTS,
     IMAGE,
@@ -25,6 +26,7 @@ from autotune.network.container import (
     Bytes,
     Container,
     Damaged,
+    Json,
     bytes_of,
     described,
     digest,
@@ -33,11 +35,8 @@ from autotune.network.container import (
 from autotune.network.entry import entry_name
 from autotune.network.hybrid_manifest import require_hybrid
 from autotune.network.manifest import (
-    MOST_PARTS,
-    Json,
-    are_parts,
-    is_list_of,
-    is_number,
+    artifact_of,
+    read,
     require_manifest,
     require_network,
     separated,
@@ -63,7 +62,7 @@ def read_former(manifest: Json, parts: Container, source: Path, is_shared: bool)
     names = _names_of_objects(manifest, former, version)
     bare = _without_objects(manifest, list_name, version)
     several = _networks(bare, version)
-    _require_target(manifest)
+    read("target", manifest.get("target"), "'target' in its manifest cannot be")
     own = {*manifest["parts"], MANIFEST, SEAL}
     data, constants = read_parts(parts, manifest, own, source, is_shared)
     unsealed = [
@@ -71,7 +70,7 @@ def read_former(manifest: Json, parts: Container, source: Path, is_shared: bool)
         for one, used in zip(several, names, strict=True)
     ]
     image = _linked(unsealed)
-    whole = {**bare, "image": image.to_json(), "parts": _parts(manifest, image)}
+    whole = {**bare, "image": to_json(image), "parts": _parts(manifest, image)}
     return _artifact(whole, data, image, constants, version)
 
 
@@ -95,24 +94,27 @@ def _names_of_objects(manifest: Json, former: Sequence[Any], version: int) -> li
     """The objects of each network, by their parts; together they are all that there are."""
     n_objects, parts = manifest.get("n_objects"), manifest.get("parts")
     least = 0 if version >= _HYBRID_VERSION else 1
-    require(is_number(least, MOST_PARTS)(n_objects), "'n_objects' in its manifest cannot be")
+    is_number = type(n_objects) is int and least <= n_objects <= MOST_PARTS
+    require(is_number, "'n_objects' in its manifest cannot be")
     assert isinstance(n_objects, int)
     all_names = [f"objects/{n:03d}.o" for n in range(n_objects)]
     require(isinstance(parts, dict) and {CONSTANTS, *all_names} <= parts.keys(), "it lacks parts")
     assert isinstance(parts, dict)
-    require(are_parts(parts), "'parts' in its manifest cannot be")
+    read("parts", parts, "'parts' in its manifest cannot be")
     others = {name for name in parts if name.startswith("onnx/")}
     allowed = {CONSTANTS, *all_names, *(others if version >= _HYBRID_VERSION else ())}
     require(parts.keys() == allowed, "its manifest names other parts")
     if version < _VARIANTS_VERSION:
         return [all_names]
-    holds = is_list_of(is_number(0, n_objects - 1))
+    numbers = coded(tuple[Annotated[int, within(0, n_objects - 1)], ...])
     found: list[list[str]] = []
     for one in former:
-        used = one.get("objects") if isinstance(one, dict) else None
-        is_right = holds(used) and len(set(used or ())) == len(used or ()) > 0
-        require(is_right, "the code of a network cannot be")
-        found.append([all_names[n] for n in used or ()])
+        try:
+            used = numbers.read(one["objects"])
+        except BAD as error:
+            raise Damaged("the code of a network cannot be") from error
+        require(len({*used}) == len(used) > 0, "the code of a network cannot be")
+        found.append([all_names[n] for n in used])
     require({name for names in found for name in names} == set(all_names), "it has more code")
     return found
 
@@ -140,14 +142,6 @@ def _networks(bare: Json, version: int) -> list[Json]:
     for one in several:
         require_network(one)
     return several
-
-
-def _require_target(manifest: Json) -> None:
-    """Whether there is a target, also where there are no networks."""
-    try:
-        Target.from_json(manifest["target"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Damaged("'target' in its manifest cannot be") from error
 
 
 def _unsealed(

@@ -11,29 +11,35 @@ Compiled segments are sealed as whole networks are (`artifact`); they share cons
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, BinaryIO
 
 from numpy.typing import NDArray
 
 from autotune.brief import brief
+from autotune.codec import Apart, to_json
 from autotune.codegen.link import Image, link
 from autotune.codegen.memory import aligned
-from autotune.graph.constant_values import constants_from_json, constants_to_json
 from autotune.graph.cuts import Cut, Segment
 from autotune.graph.network import Port
 from autotune.network.artifact import (
+    OF_VARIANT,
     Artifact,
     Endpoint,
     KernelInfo,
-    artifact_of,
-    common_fields,
     write_file,
 )
-from autotune.network.container import Bytes, model_name, require
+from autotune.network.container import Bytes, Json, model_name, require
 from autotune.network.entry import FIRST_BOUND
-from autotune.network.hybrid_manifest import networks_of
-from autotune.network.manifest import OF_VARIANT, Json
+from autotune.network.hybrid_manifest import (
+    BodyPlan,
+    ControlPlan,
+    ModelPlan,
+    SegmentPlan,
+    networks_of,
+    plans_of,
+)
+from autotune.network.manifest import artifact_of, common_fields
 from autotune.target import Target
 from autotune.version import __version__
 
@@ -108,7 +114,7 @@ class HybridArtifact(Artifact):
     and "" for sequences and maps.
     """
 
-    segments: tuple[HybridSegment, ...] = field(default=())
+    segments: Annotated[tuple[HybridSegment, ...], Apart(None)] = ()
 
     def over_the_constants(self) -> Iterator[Artifact]:
         """This artifact and its networks, at each of its shapes."""
@@ -131,7 +137,7 @@ class HybridArtifact(Artifact):
                 {name: network.manifest()[name] for name in OF_VARIANT} for network in networks
             ],
             "plans": [
-                _plan(variant, models, numbers) | {"max_error": variant.max_error}
+                to_json(ModelPlan(*_plan(variant, models, numbers), variant.max_error))
                 for variant in variants
             ],
         }
@@ -140,37 +146,28 @@ class HybridArtifact(Artifact):
 
 def _plan(
     part: HybridArtifact | HybridBody, models: tuple[bytes, ...], numbers: Iterator[int]
-) -> dict[str, Any]:
-    return {
-        "inputs": [x.to_json() for x in part.inputs],
-        "outputs": [x.to_json() for x in part.outputs],
-        "segments": [_segment_json(s, models, numbers) for s in part.segments],
-    }
+) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...], tuple[SegmentPlan, ...]]:
+    segments = tuple(_segment_plan(s, models, numbers) for s in part.segments)
+    return part.inputs, part.outputs, segments
 
 
-def _segment_json(
+def _segment_plan(
     segment: HybridSegment, models: tuple[bytes, ...], numbers: Iterator[int]
-) -> dict[str, Any]:
-    control = segment.control
-    shared = {
-        "inputs": list(segment.inputs),
-        "outputs": list(segment.outputs),
-        "operators": dict(segment.operators),
-        "network": None if segment.network is None else next(numbers),
-        "model": models.index(segment.onnx) if segment.onnx else None,
-    }
-    if control is None:
-        return shared
-    return shared | {
-        "control": {
-            "op": control.op,
-            "name": control.name,
-            "operands": list(control.operands),
-            "results": list(control.results),
-            "constants": constants_to_json(control.constants),
-            "bodies": [_plan(body, models, numbers) for body in control.bodies],
-        }
-    }
+) -> SegmentPlan:
+    ends = segment.inputs, segment.outputs, segment.operators
+    if segment.control is not None:
+        return SegmentPlan(*ends, None, None, _control_plan(segment.control, models, numbers))
+    if segment.network is not None:
+        return SegmentPlan(*ends, next(numbers), None)
+    return SegmentPlan(*ends, None, models.index(segment.onnx))
+
+
+def _control_plan(
+    control: HybridControl, models: tuple[bytes, ...], numbers: Iterator[int]
+) -> ControlPlan:
+    bodies = tuple(BodyPlan(*_plan(body, models, numbers)) for body in control.bodies)
+    names = control.op, control.name, control.operands, control.results
+    return ControlPlan(*names, control.constants, bodies)
 
 
 def hybrid_artifact(
@@ -286,48 +283,43 @@ def read_hybrid(
 
     Raises Damaged for segments that do not fit their networks.
     """
-    plans: list[_Plan] = []
-    for plan in manifest["plans"]:
-        segments = tuple(_read_segment(s, networks, parts) for s in plan["segments"])
-        ends = [tuple(map(_read_endpoint, plan[kind])) for kind in ("inputs", "outputs")]
-        plans.append((ends[0], ends[1], segments))
-    common = common_fields(manifest)
-    made = _joined(plans, image, constants, common)
-    errors = [plan["max_error"] for plan in manifest["plans"]]
+    found = plans_of(manifest)
+    plans = [
+        (p.inputs, p.outputs, tuple(_read_segment(s, networks, parts) for s in p.segments))
+        for p in found
+    ]
+    made = _joined(plans, image, constants, common_fields(manifest))
+    errors = [plan.max_error for plan in found]
     others = (replace(o, max_error=e) for o, e in zip(made.others, errors[1:], strict=True))
     return replace(made, max_error=errors[0], others=tuple(others))
 
 
 def _read_segment(
-    data: Json, networks: Sequence[Artifact], parts: Mapping[str, bytes]
+    plan: SegmentPlan, networks: Sequence[Artifact], parts: Mapping[str, bytes]
 ) -> HybridSegment:
-    inputs, outputs = tuple(data["inputs"]), tuple(data["outputs"])
-    ends = inputs, outputs, data["operators"]
-    if "control" in data:
-        return HybridSegment(*ends, control=_read_control(data["control"], networks, parts))
-    if data["network"] is not None:
-        network = networks[data["network"]]
+    ends = plan.inputs, plan.outputs, plan.operators
+    if plan.control is not None:
+        return HybridSegment(*ends, control=_read_control(plan.control, networks, parts))
+    if plan.network is not None:
+        network = networks[plan.network]
         ports = [{e.name for e in ends} for ends in (network.inputs, network.outputs)]
-        require(ports == [set(inputs), set(outputs)], "a segment has other inputs and outputs")
+        is_same = ports == [set(plan.inputs), set(plan.outputs)]
+        require(is_same, "a segment has other inputs and outputs")
         return HybridSegment(*ends, network)
-    return HybridSegment(*ends, onnx=parts[model_name(data["model"])])
+    assert plan.model is not None
+    return HybridSegment(*ends, onnx=parts[model_name(plan.model)])
 
 
 def _read_control(
-    data: Json, networks: Sequence[Artifact], parts: Mapping[str, bytes]
+    plan: ControlPlan, networks: Sequence[Artifact], parts: Mapping[str, bytes]
 ) -> HybridControl:
     bodies = tuple(
         HybridBody(
-            tuple(map(_read_endpoint, body["inputs"])),
-            tuple(map(_read_endpoint, body["outputs"])),
-            tuple(_read_segment(s, networks, parts) for s in body["segments"]),
+            body.inputs,
+            body.outputs,
+            tuple(_read_segment(s, networks, parts) for s in body.segments),
         )
-        for body in data["bodies"]
+        for body in plan.bodies
     )
-    constants = constants_from_json(data["constants"])
-    names = tuple(data["operands"]), tuple(data["results"])
-    return HybridControl(data["op"], data["name"], *names, bodies, constants)
-
-
-def _read_endpoint(data: Json) -> Endpoint:
-    return Endpoint(**{**data, "shape": tuple(data["shape"])})
+    names = plan.op, plan.name, plan.operands, plan.results
+    return HybridControl(*names, bodies, plan.constants)

@@ -12,10 +12,10 @@ artifact is native code. Files of former versions have objects in place of linke
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from autotune.codegen.link import Image
 from autotune.errors import ArtifactError, UsageError
 from autotune.files import open_input
 from autotune.machine import require_threads
@@ -24,7 +24,6 @@ from autotune.network.artifact import (
     FORMAT,
     VERSION,
     Artifact,
-    artifact_of,
     code_seal,
     joined_variants,
     read_parts,
@@ -37,9 +36,10 @@ from autotune.network.container import (
     SEAL,
     Container,
     Damaged,
+    Json,
     require,
 )
-from autotune.network.manifest import Json, require_manifest, separated
+from autotune.network.manifest import artifact_of, read, require_manifest, separated
 from autotune.network.runtime import Model
 from autotune.pages import SHARED, require_memory
 
@@ -128,7 +128,7 @@ def _read(parts: Container, source: Path, is_shared: bool) -> Artifact:
     others = {name for name in manifest["parts"] if name not in (IMAGE, CONSTANTS)}
     own = {IMAGE, IMAGE_SEAL, CONSTANTS, MANIFEST, SEAL, *others}
     data, constants = read_parts(parts, manifest, own, source, is_shared)
-    image = Image.from_json(manifest["image"], data.pop(IMAGE))
+    image = replace(read("image", manifest["image"], ""), data=data.pop(IMAGE))
     if several:
         networks = [artifact_of(one, image, constants) for one in several]
         found = joined_variants(networks)
