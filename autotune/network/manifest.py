@@ -1,7 +1,7 @@
 """⑩ What a manifest says, looked at before anybody believes it.
 
 Types, ranges, and that everything lies inside of what it is a part of. That code and manifest
-belong together is for `Artifact.sealed_objects` to say.
+belong together is for `artifact.code_seal` to say.
 """
 
 from __future__ import annotations
