@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 from autotune.cli.console import columns, debug_option, put, say_note
 from autotune.cli.models import find_task, shape_text
 from autotune.cli.options import FILE
+from autotune.cli.stages import STAGES, loopir_text
 from autotune.errors import LogMismatch, UsageError
 from autotune.units import format_flops, format_seconds, gflops
 
@@ -23,61 +23,6 @@ if TYPE_CHECKING:
 _N_ERRORS = 3
 
 
-def _te(dag: ComputeDAG, steps: Steps, target: Target) -> str:
-    return str(dag)
-
-
-def _schedule(dag: ComputeDAG, steps: Steps, target: Target) -> str:
-    from autotune.schedule.replay import replay
-
-    return str(replay(dag, steps))
-
-
-def _steps(dag: ComputeDAG, steps: Steps, target: Target) -> str:
-    from autotune.api.schedule import Schedule
-
-    return Schedule(dag, target, steps).python()
-
-
-def _python(dag: ComputeDAG, steps: Steps, target: Target) -> str:
-    from autotune.loopir.lower import lower
-    from autotune.loopir.python_text import print_python
-
-    return print_python(lower(dag, steps))
-
-
-def _loopir(dag: ComputeDAG, steps: Steps, target: Target, after: str = "") -> str:
-    from autotune.loopir.lower import lower
-    from autotune.loopir.printer import print_program
-
-    return print_program(lower(dag, steps, after=after))
-
-
-def _llvm(dag: ComputeDAG, steps: Steps, target: Target) -> str:
-    from autotune.codegen.compile import optimised_module
-    from autotune.loopir.lower import lower
-
-    return str(optimised_module(lower(dag, steps), target))
-
-
-def _asm(dag: ComputeDAG, steps: Steps, target: Target) -> str:
-    from autotune.codegen.compile import assembly
-    from autotune.loopir.lower import lower
-
-    return assembly(lower(dag, steps), target)
-
-
-_STAGES: dict[str, Callable[[ComputeDAG, Steps, Target], str]] = {
-    "te": _te,
-    "schedule": _schedule,
-    "steps": _steps,
-    "python": _python,
-    "loopir": _loopir,
-    "llvm": _llvm,
-    "asm": _asm,
-}
-
-
 class _Stage(click.ParamType[tuple[str, str]]):
     """`loopir`, or `loopir:peel`: a stage, and the pass of lowering to stop after, or ""."""
 
@@ -88,8 +33,8 @@ class _Stage(click.ParamType[tuple[str, str]]):
     ) -> tuple[str, str]:
         """The name of the stage and of the pass."""
         stage, colon, name = value.partition(":")
-        if stage not in _STAGES or (colon and (stage != "loopir" or not name)):
-            hint = f"choose of {', '.join(_STAGES)}, loopir:PASS"
+        if stage not in STAGES or (colon and (stage != "loopir" or not name)):
+            hint = f"choose of {', '.join(STAGES)}, loopir:PASS"
             raise UsageError(f"there is no stage '{value}'", hint)
         return stage, name
 
@@ -129,12 +74,12 @@ def command(log_path: Path, task: str, stage: tuple[str, str] | None, verify: bo
         return
     put(_overview(log, key, records, best))
     for name in ("te", "schedule"):
-        put(f"\n# {name}\n{_STAGES[name](dag, steps, target)}")
+        put(f"\n# {name}\n{STAGES[name](dag, steps, target)}")
 
 
 def _text(stage: tuple[str, str], dag: ComputeDAG, steps: Steps, target: Target) -> str:
     name, after = stage
-    return _loopir(dag, steps, target, after) if after else _STAGES[name](dag, steps, target)
+    return loopir_text(dag, steps, target, after) if after else STAGES[name](dag, steps, target)
 
 
 def _dag(log: Log, key: str) -> ComputeDAG:

@@ -1,9 +1,14 @@
-"""⑪ `autotune tasks --passes`, `--after PASS`: the graph of a model between its passes."""
+"""⑪ `autotune tasks --passes`, `--after PASS`, `--dump DIR`: a model between its passes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from functools import reduce, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from autotune.cli.console import columns, put
 from autotune.errors import ModelError, UsageError
@@ -14,41 +19,123 @@ if TYPE_CHECKING:
     from autotune.graph.passes.pipeline import Pass
 
 
-def show_passes(bound: Bound, after: str | None, precision: str) -> None:
-    """Print what every pass leaves, or the graph behind pass `after`; verify all of them.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What to show of the passes; nothing if all is left out."""
+
+    passes: bool
+    after: str | None
+    dump: Path | None
+    rewrites: int | None
+
+    def __bool__(self) -> bool:
+        return bool(self.passes or self.after or self.dump)
+
+
+_OPTIONS = (
+    click.option(
+        "--passes", is_flag=True, help="Print what every pass over the graph does, instead."
+    ),
+    click.option("--after", metavar="PASS", help="Print the graph behind this pass, instead."),
+    click.option(
+        "--dump",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Write the graph behind every pass and all stages of every task, untuned, to a new "
+        "folder, instead.",
+    ),
+    click.option(
+        "--rewrites",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="With these, let only the first N rewrites of the graph happen: to find by bisection "
+        "which one is wrong.",
+    ),
+)
+
+
+def look_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a `Look`, as parameter `look`."""
+
+    @wraps(command)
+    def looking(**options: Any) -> None:
+        names = (each.name for each in fields(Look))
+        command(look=Look(**{name: options.pop(name) for name in names}), **options)
+
+    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), looking)
+
+
+def show_passes(bound: Bound, look: Look, precision: str) -> None:
+    """Print or write what `look` asks for; every graph is verified.
 
     Raises UsageError for an unknown pass, ModelError where a pass leaves a graph that is not
     consistent.
     """
-    from autotune.graph.network import prepared_graphs
     from autotune.graph.printer import print_graph
 
-    found = prepared_graphs(bound.model, bound.variants[0].shapes, precision)
-    if after is None:
-        rows = [_row(step, graph) for step, graph in _verified(found)]
-        put(
-            columns(
-                ("pass", "nodes", "constants", "what it does"), rows, right=("nodes", "constants")
-            )
-        )
+    if look.dump is not None:
+        _dump(bound, look.dump, precision, look.rewrites)
         return
-    names = []
-    for step, graph in _verified(found):
+    names, rows = [], []
+    for step, graph, rewrites in _verified(bound, precision, look.rewrites):
         names.append(step.name)
-        if step.name == after:
+        if step.name == look.after:
             put(print_graph(graph))
             return
-    raise UsageError(f"there is no pass '{after}'", f"the passes are: {', '.join(names)}")
+        sizes = (len(graph.nodes), len(graph.constants), len(rewrites))
+        rows.append((step.name, *map(str, sizes), step.summary))
+    if look.after is not None:
+        raise UsageError(f"there is no pass '{look.after}'", f"the passes are: {', '.join(names)}")
+    head = ("pass", "nodes", "constants", "rewrites", "what it does")
+    put(columns(head, rows, right=head[1:4]))
 
 
-def _row(step: Pass, graph: Graph) -> tuple[str, ...]:
-    return step.name, str(len(graph.nodes)), str(len(graph.constants)), step.summary
+def _dump(bound: Bound, to: Path, precision: str, most: int | None) -> None:
+    """Write all stages of a model to a new folder.
+
+    graph/NN-PASS.txt         the rewrites of every pass, and the graph behind it
+    tasks/ID-KEY/STAGE.txt    every task and its untuned program: te, schedule, …, llvm, asm
+
+    Raises UsageError where the folder has files.
+    """
+    from autotune.api.fallback import sources_of
+    from autotune.cli.stages import STAGES
+    from autotune.graph.printer import print_graph
+    from autotune.search.defaults import default_steps
+    from autotune.target import host_target
+
+    if to.exists() and any(to.iterdir()):
+        raise UsageError(f"'{to}' is not empty", "name a new folder")
+    n_rewrites = 0
+    for number, (step, graph, rewrites) in enumerate(_verified(bound, precision, most)):
+        told = [f"# rewrite {n}: {text}" for n, text in enumerate(rewrites, n_rewrites + 1)]
+        n_rewrites += len(rewrites)
+        _write(
+            to / "graph" / f"{number:02}-{step.name}.txt", "\n".join([*told, print_graph(graph)])
+        )
+    network, target = sources_of(bound, precision).wholes[0], host_target()
+    for number, (key, dag) in enumerate(network.tasks.items()):
+        steps = default_steps(dag, target, n_threads=1)
+        for name, text_of in STAGES.items():
+            _write(to / "tasks" / f"{number}-{key}" / f"{name}.txt", text_of(dag, steps, target))
+    put(f"{to}: {n_rewrites} rewrites, {len(network.tasks)} tasks")
 
 
-def _verified(found: Iterator[tuple[Pass, Graph]]) -> Iterator[tuple[Pass, Graph]]:
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+
+
+def _verified(
+    bound: Bound, precision: str, most: int | None
+) -> Iterator[tuple[Pass, Graph, list[str]]]:
+    """Every pass, the graph behind it, and the rewrites of its rules."""
+    from autotune.graph.network import prepared_graphs
+    from autotune.graph.rewriter import RewriteLog
     from autotune.graph.verify import MalformedGraph, verify
 
-    for step, graph in found:
+    log, n_before = RewriteLog(most), 0
+    for step, graph in prepared_graphs(bound.model, bound.variants[0].shapes, precision, log):
         try:
             verify(graph, step.form)
         except MalformedGraph as error:
@@ -56,4 +143,5 @@ def _verified(found: Iterator[tuple[Pass, Graph]]) -> Iterator[tuple[Pass, Graph
                 f"pass '{step.name}' left an inconsistent graph: {error}",
                 "this is a fault of autotune: please report the model",
             ) from error
-        yield step, graph
+        yield step, graph, log.done[n_before:]
+        n_before = len(log.done)

@@ -20,7 +20,7 @@ from autotune.cli.options import (
     precision_option,
     source_options,
 )
-from autotune.cli.passes import show_passes
+from autotune.cli.passes import Look, look_options, show_passes
 from autotune.codec import to_json
 from autotune.config import AUTO, plain_precision
 from autotune.errors import UsageError
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 @fallback_option
 @precision_option
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
-@click.option("--passes", is_flag=True, help="Print what every pass over the graph does, instead.")
-@click.option("--after", metavar="PASS", help="Print the graph behind this pass, instead.")
+@look_options
 @format_option
 @debug_option
 def command(
@@ -50,8 +49,7 @@ def command(
     arguments: str | None,
     precision: str | None,
     dag: bool,
-    passes: bool,
-    after: str | None,
+    look: Look,
     style: str,
     **options: Any,
 ) -> None:
@@ -72,7 +70,7 @@ def command(
     others: tuple[tuple[Network, ...], ...] = ()
     task = read_workload(model, arguments)
     if task is not None:
-        if passes or after:
+        if look:
             raise UsageError("a computation of `autotune.te` has no passes", "name an ONNX model")
         networks: tuple[Network, ...] = (task.network(),)
         found: tuple[Variant, ...] = (Variant({}),)
@@ -80,10 +78,10 @@ def command(
         options["random_weights"] = options["random_weights"] or model is None
         bound = bind(Source(model_path(model), **options))
         precision, found = precision or "f32", bound.variants
-        if passes or after:
+        if look:
             if len(found) > 1:
                 raise UsageError("passes are shown for one shape", "give each --dim one extent")
-            show_passes(bound, after, plain_precision(precision))
+            show_passes(bound, look, plain_precision(precision))
             return
         sources = sources_of(bound, precision)
         for text in sources.notes:

@@ -36,6 +36,7 @@ from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import Model
 from autotune.graph.refusals import require_supported
+from autotune.graph.rewriter import RewriteLog
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.storage import Value, plan_storage
 from autotune.graph.subgraph import Definitions, Subgraph, undefined
@@ -306,13 +307,16 @@ def named(make: Callable[[], A]) -> A:
 
 
 def prepared_graphs(
-    bound: BoundModel, shapes: Shapes | None = None, precision: str = "f32"
+    bound: BoundModel,
+    shapes: Shapes | None = None,
+    precision: str = "f32",
+    log: RewriteLog | None = None,
 ) -> Iterator[tuple[Pass, Graph]]:
     """The imported graph of a model, and what every pass leaves of it; see `build_network`."""
     model = named(lambda: bound.load(shapes))
     graph = named(lambda: import_graph(model, bound.operators))
     yield Pass("import", _imported), graph
-    yield from prepared(graph, PRECISIONS[precision])
+    yield from prepared(graph, PRECISIONS[precision], log)
 
 
 def _imported(graph: Graph) -> Graph:

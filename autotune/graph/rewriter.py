@@ -17,7 +17,6 @@ nobody reads any more, and repeats until no rule applies.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -287,14 +286,14 @@ class Rule:
 
 @dataclass(slots=True)
 class RewriteLog:
-    """Counts rewrites by rule and operator, and lets only the first `most` happen."""
+    """The rewrites of a graph in their order, and how many of them may happen (None: all)."""
 
     most: int | None = None
-    counts: Counter[str] = field(default_factory=Counter)
+    done: list[str] = field(default_factory=list)
 
     def admits(self, rule: Rule, node: Node) -> bool:
-        """Count one more rewrite, unless it is one too many."""
-        if self.most is not None and self.counts.total() >= self.most:
+        """Add one more rewrite, unless it is one too many."""
+        if self.most is not None and len(self.done) >= self.most:
             return False
-        self.counts[f"{rule.name} {node.op}"] += 1
+        self.done.append(f"{rule.name}: {node.op} (node '{node.name}')")
         return True

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from autotune.graph.passes.pipeline import PASSES
 from tests.cli.conftest import mlp
+from tests.graph.onnx_models import model, node, save
 
 Cli = Callable[..., Any]
 
@@ -43,3 +45,38 @@ def test_an_unknown_pass_is_an_error_with_their_names(cli: Cli, path: Path) -> N
     assert done.code == 2
     assert done.err.splitlines()[0] == "error: there is no pass 'nothing'"
     assert "channels-last" in done.err.splitlines()[1]
+
+
+@pytest.fixture(scope="module")
+def gemm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    weights = {"w": np.ones((8, 4), np.float32), "b": np.ones(4, np.float32)}
+    nodes = [node("Gemm", "x w b", "g"), node("Relu", "g", "y")]
+    return save(model(nodes, {"x": (2, 8)}, weights), tmp_path_factory.mktemp("g"))
+
+
+def test_rewrites_are_bisected(cli: Cli, gemm: Path) -> None:
+    none, all_of_them = (
+        cli("tasks", gemm, "--after", "fold-linear", "--rewrites", n) for n in (0, 10_000)
+    )
+    assert none.code == all_of_them.code == 0, none.err
+    whole = cli("tasks", gemm, "--after", "fold-linear")
+    assert all_of_them.out == whole.out
+    assert "Gemm(" in none.out
+    assert "Gemm(" not in whole.out
+
+
+def test_all_stages_are_written_to_a_new_folder(cli: Cli, gemm: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "stages"
+    done = cli("tasks", gemm, "--dump", folder)
+    assert done.code == 0, done.err
+    graphs = sorted(p.name for p in (folder / "graph").iterdir())
+    names = ["import", *(step.name for step in PASSES)]
+    assert graphs == [f"{n:02}-{name}.txt" for n, name in enumerate(names)]
+    assert any("# rewrite 1: " in p.read_text() for p in (folder / "graph").iterdir())
+    tasks = list((folder / "tasks").iterdir())
+    assert len(tasks) == int(done.out.split(", ")[1].split()[0])
+    for task in tasks:
+        assert {p.stem for p in task.iterdir()} >= {"te", "loopir", "llvm", "asm"}
+        assert all(p.read_text().strip() for p in task.iterdir())
+    again = cli("tasks", gemm, "--dump", folder)
+    assert (again.code, again.err.splitlines()[0]) == (2, f"error: '{folder}' is not empty")

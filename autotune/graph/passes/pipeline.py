@@ -47,12 +47,13 @@ class Form(Enum):
 class Pass:
     """A rewrite of the graph: by rules, or by a function of the whole graph.
 
-    `form`: that of its result; its argument has the one before.
+    `form`: that of its result; its argument has the one before. `about`: one line.
     """
 
     name: str
     rewriting: tuple[Rule, ...] | Callable[[Graph], Graph]
     form: Form = Form.ONNX
+    about: str = ""
 
     def run(self, graph: Graph, log: RewriteLog | None = None) -> Graph:
         """The rewritten graph; `log` counts the rewrites of rules."""
@@ -62,14 +63,9 @@ class Pass:
 
     @property
     def summary(self) -> str:
-        """The first line of the docstrings of its rules, or of its function."""
-        if isinstance(self.rewriting, tuple):
-            return " · ".join(_first_line(rule.apply) for rule in self.rewriting)
-        return _first_line(self.rewriting)
-
-
-def _first_line(of: Callable[..., object]) -> str:
-    return (of.__doc__ or "").strip().splitlines()[0]
+        """What it is about: if nothing is said, as its function or first rule has it."""
+        first = self.rewriting[0].apply if isinstance(self.rewriting, tuple) else self.rewriting
+        return self.about or (first.__doc__ or "").strip().splitlines()[0]
 
 
 PASSES: tuple[Pass, ...] = (
@@ -78,10 +74,22 @@ PASSES: tuple[Pass, ...] = (
     Pass("identities", (IDENTITY,)),
     Pass("dequantise-constants", (DEQUANTISE,)),
     Pass("canonical", (CANONICAL,)),
-    Pass("quantised", (UNSIGNED, MOVE, PRODUCT, REQUANTISE)),
-    Pass("hoist-elementwise", (FOLD, RESHAPE, GROUP_NORM, HOIST_ELEMENTWISE)),
+    Pass(
+        "quantised",
+        (UNSIGNED, MOVE, PRODUCT, REQUANTISE),
+        about="Products of dequantised tensors become products of integers.",
+    ),
+    Pass(
+        "hoist-elementwise",
+        (FOLD, RESHAPE, GROUP_NORM, HOIST_ELEMENTWISE),
+        about="Move elementwise operators in front of Reshape and Transpose; merge Reshapes.",
+    ),
     Pass("tabulate-bytes", (TABULATE,)),
-    Pass("fold-linear", (FOLD_AFFINE, MERGE_BRANCHES)),
+    Pass(
+        "fold-linear",
+        (FOLD_AFFINE, MERGE_BRANCHES),
+        about="Fold scales, shifts and parallel branches into the weights of products.",
+    ),
     Pass("store-small-constants", (STORE_HALF,)),
     Pass("channels-last", channels_last, Form.STORED),
     Pass("merge-transposes", (TRANSPOSE, RESHAPE), Form.STORED),
@@ -133,14 +141,16 @@ def prepare_rest(
     return graph
 
 
-def prepared(graph: Graph, dtype: str = "float32") -> Iterator[tuple[Pass, Graph]]:
+def prepared(
+    graph: Graph, dtype: str = "float32", log: RewriteLog | None = None
+) -> Iterator[tuple[Pass, Graph]]:
     """Run all passes in order: each with its result, to print or to verify it.
 
-    `dtype`: of the factors of products.
+    `dtype`: of the factors of products. `log`: takes the rewrites of rules, and limits them.
     Nodes that a pass refuses stay as `Refused` nodes; `refusals.require_supported` names them all.
     """
     for step in passes(dtype):
-        graph = step.run(graph)
+        graph = step.run(graph, log)
         yield step, graph
 
 
