@@ -36,6 +36,7 @@ from autotune.graph.operators.definition import (
     tensor,
 )
 from autotune.graph.operators.recurrent_steps import CELLS, GATES, Activation, Steps
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Expr,
     Tensor,
@@ -64,40 +65,57 @@ the operators of the same name, if there are any."""
 _KNOWN = {name.lower(): name for name in _PARAMETERS}
 
 
-def _recurrent(editor: Editor, node: Node) -> None:
-    """RNN, GRU and LSTM -> MatMul, Add and the operators of their cells."""
-    if node.attrs.get("layout", 0):
-        _batch_first(editor, node)
+def _recurrent(rw: Rewriter) -> None:
+    """RNN, GRU and LSTM -> MatMul, Add and the operators of their cells.
+
+    Attribute `layout` 1: the batch is the first dimension of data, states and results.
+    """
+    names = [rw.input(n) for n in range(12)]
+    if not rw.attr("layout", 0):
+        rw.returns(*_unrolled(rw, rw.node, names))
         return
-    names = (*node.inputs, *("",) * (12 - len(node.inputs)))
-    x, initial = names[0], names[5:7]
-    steps, batch, _ = editor.types[x].shape
-    _require_shapes(editor, node, names)
+    for n in (0, 5, 6):
+        names[n] = names[n] and rw("Transpose", names[n], perm=(1, 0, 2))
+    perms = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
+    results = zip(_unrolled(rw, rw.node, names), perms, strict=False)
+    rw.returns(*[rw("Transpose", name, perm=perm) for name, perm in results])
+
+
+def _unrolled(rw: Rewriter, node: Node, names: Sequence[str]) -> list[str]:
+    """Y (steps, directions, batch, hidden), and the last states (directions, batch, hidden)."""
+    steps, batch, _ = rw.types[names[0]].shape
+    _require_shapes(rw, node, names)
     directions = _directions(node)
     if steps * directions > MOST_STEPS:
         reason = f"it takes {steps * directions:,} steps, {MOST_STEPS:,} are possible"
         raise refused(node, reason, "MOST_STEPS")
-    activations = _activations(editor, node)
-    n_each, hidden = len(_ACTIVATIONS[node.op]), editor.types[names[2]].shape[-1]
+    activations = _activations(rw, node)
+    n_each, hidden = len(_ACTIVATIONS[node.op]), rw.types[names[2]].shape[-1]
     found = []
     for d in range(directions):
         own = activations[n_each * d :][:n_each]
-        made = Steps(editor, node, names, d, (1, 1, batch, hidden), own)
-        rows = made.projected(x, steps)
-        state = [made.initial(name) for name in initial]
+        made = Steps(rw, node, names, d, (1, 1, batch, hidden), own)
+        rows = made.projected(names[0], steps)
+        state = [made.initial(name) for name in names[5:7]]
         backward = d == 1 or node.attrs.get("direction", "forward") == "reverse"
         found.append(_run(made, rows, state, _masks(made, steps), backward))
-    _emit_results(editor, node, found)
+    y = _joined(rw, [_joined(rw, outputs, 0) for outputs, _ in found], 1)
+    states = zip(*(state for _, state in found), strict=True)
+    last = [_joined(rw, parts, 0) for parts in states if parts[0]]
+    return [y, *(rw("Reshape", name, shape=(directions, batch, hidden)) for name in last)]
 
 
-_Found = tuple[list[str], list[str]]
-"""The results of all steps of one direction, and its last states."""
+def _joined(rw: Rewriter, parts: Sequence[str], axis: int) -> str:
+    return rw("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
 
 
 def _run(
-    made: Steps, rows: list[str], state: list[str], masks: list[str], backward: bool
-) -> _Found:
-    """All steps of one direction; `masks`: which sequences have a step, for each of them."""
+    made: Steps, rows: Sequence[str], state: list[str], masks: list[str], backward: bool
+) -> tuple[list[str], list[str]]:
+    """The results of all steps of one direction, and its last states.
+
+    `masks`: which sequences have a step, for each of them.
+    """
     cell = CELLS[made.node.op](made)
     outputs = [""] * len(rows)
     for t in reversed(range(len(rows))) if backward else range(len(rows)):
@@ -114,89 +132,23 @@ def _run(
 
 def _masks(made: Steps, steps: int) -> list[str]:
     """For every step a flag for each sequence, whether it has one; none where all have all."""
-    name, (_, _, batch, _) = made.names[4], made.shape
-    lengths = made.editor.constants.get(name)
+    rw, name, columns = made.rw, made.names[4], (1, 1, made.shape[2], 1)
+    lengths = rw.constants.get(name)
     if not name or (lengths is not None and np.all(lengths == steps)):
         return []
-    columns = (1, 1, batch, 1)
     if lengths is not None:
-        known = [np.reshape(t < lengths, columns) for t in range(steps)]
-        return [made.editor.constant(f"{name}.mask", mask) for mask in known]
-    kind = made.editor.types[name].dtype
-    ends = made.editor.new(f"{name}.ends", columns, kind)
-    made.editor.emit(Node(made.node.name, "Reshape", (name,), (ends,)))
-    masks = []
-    for t in range(steps):
-        at = made.editor.constant(f"{name}.step", np.full(1, t, kind))
-        masks.append(made.editor.new(f"{name}.mask", columns, "bool"))
-        made.editor.emit(Node(made.node.name, "Less", (at, ends), (masks[-1],)))
-    return masks
-
-
-def _emit_results(editor: Editor, node: Node, found: list[_Found]) -> None:
-    """Y (steps, directions, batch, hidden), and the last states (directions, batch, hidden)."""
-    y, *last = (*node.outputs, *("",) * (3 - len(node.outputs)))
-    steps = [o for outputs, _ in found for o in outputs]
-    each = editor.types[steps[0]].shape
-    if y and len(found) == 1:
-        _concat(editor, node, steps, y, 0)
-    elif y:
-        sides = [editor.new(f"{y}.side", (len(outputs), *each[1:])) for outputs, _ in found]
-        for (outputs, _), side in zip(found, sides, strict=True):
-            _concat(editor, node, outputs, side, 0)
-        _concat(editor, node, sides, y, 1)
-    for n, name in enumerate(last):
-        if name:
-            whole = editor.new(f"{name}.all", (len(found), *each[1:]))
-            _concat(editor, node, [state[n] for _, state in found], whole, 0)
-            editor.emit(Node(node.name, "Reshape", (whole,), (name,)))
-
-
-def _concat(editor: Editor, node: Node, parts: list[str], out: str, axis: int) -> None:
-    if len(parts) == 1:
-        editor.emit(Node(node.name, "Reshape", tuple(parts), (out,)))
-    else:
-        editor.emit(Node(node.name, "Concat", tuple(parts), (out,), {"axis": axis}))
-
-
-def _batch_first(editor: Editor, node: Node) -> None:
-    """Attribute `layout` 1: the batch is the first dimension of data, states and results."""
-    inputs, outputs = list(node.inputs), list(node.outputs)
-    for n in (0, 5, 6):
-        if n < len(inputs) and inputs[n]:
-            inputs[n] = _transposed(editor, node, inputs[n], (1, 0, 2))
-    after = []
-    for n, perm in enumerate(((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))[: len(outputs)]):
-        name = outputs[n]
-        if name:
-            kind = editor.types[name]
-            shape = [0] * len(perm)
-            for to, source in enumerate(perm):
-                shape[source] = kind.shape[to]
-            outputs[n] = editor.new(f"{name}.steps", shape, kind.dtype)
-            after.append(Node(node.name, "Transpose", (outputs[n],), (name,), {"perm": perm}))
-    attrs = {**node.attrs, "layout": 0}
-    _recurrent(editor, replace(node, inputs=tuple(inputs), outputs=tuple(outputs), attrs=attrs))
-    for transpose in after:
-        editor.emit(transpose)
-
-
-def _transposed(editor: Editor, node: Node, name: str, perm: Shape) -> str:
-    if name in editor.constants:
-        return editor.constant(f"{name}.turned", editor.constants[name].transpose(perm).copy())
-    kind = editor.types[name]
-    new = editor.new(f"{name}.turned", [kind.shape[p] for p in perm], kind.dtype)
-    editor.emit(Node(node.name, "Transpose", (name,), (new,), {"perm": perm}))
-    return new
+        return [rw.array(np.reshape(t < lengths, columns)) for t in range(steps)]
+    ends, dtype = rw("Reshape", name, shape=columns), rw.types[name].dtype
+    return [rw("Less", rw.array(np.full(1, t, dtype)), ends) for t in range(steps)]
 
 
 # --- what the node says -----------------------------------------------------------------------
 
 
-def _require_shapes(editor: Editor, node: Node, names: Sequence[str]) -> None:
+def _require_shapes(rw: Rewriter, node: Node, names: Sequence[str]) -> None:
     """Raises ModelError where the shapes of inputs do not fit together."""
-    _, batch, n_in = editor.types[names[0]].shape
-    hidden = editor.types[names[2]].shape[-1]
+    _, batch, n_in = rw.types[names[0]].shape
+    hidden = rw.types[names[2]].shape[-1]
     directions = _directions(node)
     if node.attrs.get("hidden_size", hidden) != hidden:
         raise _unfitting(node, f"hidden_size {node.attrs['hidden_size']} instead of {hidden}")
@@ -211,7 +163,7 @@ def _require_shapes(editor: Editor, node: Node, names: Sequence[str]) -> None:
         (7, (directions, 3 * hidden)),
     ]
     for n, shape in wanted:  # ONNX compares ranks only
-        found = editor.types[names[n]].shape if names[n] else shape
+        found = rw.types[names[n]].shape if names[n] else shape
         if found != shape:
             shapes = ("x".join(map(str, s)) for s in (found, shape))
             raise _unfitting(node, "the shape {} instead of {}".format(*shapes))
@@ -231,20 +183,20 @@ def _unfitting(node: Node, reason: str) -> ModelError:
     )
 
 
-def _activations(editor: Editor, node: Node) -> list[Activation]:
+def _activations(rw: Rewriter, node: Node) -> list[Activation]:
     """As many as the cell has, for every direction; each takes the next of the parameters given."""
     default = _ACTIVATIONS[node.op]
     given = node.attrs.get("activations", default * _directions(node))
     if len(given) != len(default) * _directions(node):
         raise _unfitting(node, f"{len(given)} activations")
     if any(a.lower() not in _KNOWN for a in given):
-        raise unsupported(node, editor.graph, f"its activations are {', '.join(given)}")
+        raise unsupported(node, rw.editor.graph, f"its activations are {', '.join(given)}")
     values = {p: iter(node.attrs.get(f"activation_{p}", ())) for p in ("alpha", "beta")}
     found: list[Activation] = []
     for name in (_KNOWN[a.lower()] for a in given):
         attrs = {p: next(values[p], v) for p, v in _PARAMETERS[name].items()}
         if None in attrs.values():
-            raise unsupported(node, editor.graph, f"activation {name} needs alpha and beta")
+            raise unsupported(node, rw.editor.graph, f"activation {name} needs alpha and beta")
         found.append((name, tuple((p, float(v)) for p, v in attrs.items() if v is not None)))
     return found
 
@@ -315,20 +267,20 @@ def _with_hidden_size(editor: Editor, node: Node) -> Node:
     return replace(node, attrs={**node.attrs, "hidden_size": size[0]}) if size else node
 
 
-def _quantised(editor: Editor, node: Node) -> None:
+def _quantised(rw: Rewriter) -> None:
     """W and R are bytes (directions, in, gates · hidden); their scales and zero points, behind the
     inputs of LSTM, are (directions) or (directions, gates · hidden)."""
-    names = (*node.inputs, *("",) * (12 - len(node.inputs)))
-    if any(names[n] not in editor.constants for n in (1, 2, 8, 9, 10, 11)):
-        raise unsupported(node, editor.graph, "its weights are computed at run time")
-    hidden, directions = editor.types[names[2]].shape[1], _directions(node)
+    names = [rw.input(n) for n in range(12)]
+    if any(names[n] not in rw.constants for n in (1, 2, 8, 9, 10, 11)):
+        raise rw.refuse("its weights are computed at run time")
+    hidden, directions = rw.kind(2).shape[1], _directions(rw.node)
     for n in (8, 9, 10, 11):
-        shape = editor.types[names[n]].shape
+        shape = rw.kind(n).shape
         if shape not in ((directions,), (directions, 4 * hidden)):
-            raise _unfitting(node, f"{shape} scales or zero points")
-    turned = [_transposed(editor, node, name, (0, 2, 1)) for name in names[1:3]]
-    inputs = (names[0], *turned, *names[3:])
-    _recurrent(editor, replace(node, op="LSTM", inputs=inputs))
+            raise _unfitting(rw.node, f"{shape} scales or zero points")
+    for n in (1, 2):
+        names[n] = rw("Transpose", names[n], perm=(0, 2, 1))
+    rw.returns(*_unrolled(rw, replace(rw.node, op="LSTM"), names))
 
 
 def _quantised_results(editor: Editor, node: Node) -> Sequence[Shape]:
