@@ -185,8 +185,6 @@ operands and the shape of its result -> the tensor that it computes."""
 Formula: TypeAlias = Callable[..., Expr]
 """Attributes and one element of each operand -> the element of the result; an absent optional
 operand is None."""
-NodeRewrite: TypeAlias = Callable[[Editor, Node], None]
-"""Emits the nodes that replace a node, or the node itself. Raises UnsupportedOperator."""
 
 
 class Fusion(Enum):
@@ -283,9 +281,9 @@ class Operator:
     layout: Layout = Layout.ONNX
     default_axis: int = 0
     """Attribute `axis` where it is left out."""
-    canonical: Rewrite | NodeRewrite | None = None
+    canonical: Rewrite | None = None
     """Rewrites a node in ONNX's order of dimensions (pass `canonical`)."""
-    resolve: Rewrite | NodeRewrite | None = None
+    resolve: Rewrite | None = None
     """Makes attributes of operands that are no data, on the stored layout (pass `resolve`)."""
     is_identity: Callable[[Editor, Node], bool] | None = None
     """Whether a node returns its first operand."""

@@ -105,8 +105,9 @@ class Steps:
         if is_scaled:
             state = self.rw("Concat", state, self._zeros(self.hidden), axis=0)
         a, b = (self.rw.constants.get(name) for name in (own, state))
-        known = a is not None and b is not None
-        return self.rw.array(a + b) if known else self.rw("Add", own, state)
+        if a is None or b is None:
+            return self.rw("Add", own, state)
+        return self.rw.array(a + b)
 
     def scaled_bias(self) -> tuple[str, str]:
         """The bias of the product that a reset gate scales, and the same behind zeros."""
@@ -193,12 +194,12 @@ def _lstm(made: Steps) -> Cell:
     if made.names[7]:
         into = [made.vector(7, 0, n), made.vector(7, 2 * n, 3 * n)]
         out = [made.vector(7, n, 2 * n)]
-    into_attrs = {
+    into_attrs: dict[str, Any] = {
         "activations": (f, g),
         "clip": made.clip,
         "input_forget": made.node.attrs.get("input_forget", 0),
     }
-    out_attrs = {"activations": (f, h), "clip": made.clip}
+    out_attrs: dict[str, Any] = {"activations": (f, h), "clip": made.clip}
 
     def cell(row: str, state: list[str]) -> list[str]:
         gates = made.product(state[0], weight, row)

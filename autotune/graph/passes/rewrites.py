@@ -2,43 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import signature
-from typing import cast
-
-from autotune.graph.ir import Editor, Node
 from autotune.graph.operators.table import OPERATORS, operator_of
 from autotune.graph.passes.simplify import require_one_result
-from autotune.graph.rewriter import Rewrite, Rewriter, Rule
-
-
-class _Nodes(Editor):
-    """Collects the nodes that a rewrite emits."""
-
-    def __init__(self, rw: Rewriter) -> None:
-        self.graph, self.nodes, self.rw = rw.editor.graph, rw.nodes, rw
-        self.types, self.constants = rw.types, rw.constants
-        self.resolve = rw.editor.resolve  # type: ignore[method-assign]
-        self.updated = rw.editor.updated  # type: ignore[method-assign]
-        self.unused = rw.editor.unused  # type: ignore[method-assign]
-
-    def emit(self, node: Node) -> None:
-        if node != self.rw.node:
-            self.nodes.append(node)
-
-    def alias(self, name: str, target: str) -> None:
-        if name == self.rw.node.output:
-            self.rw.alias(target)
-        else:
-            self.rw.editor.alias(name, target)
-
-
-def _run(rewrite: Rewrite | Callable[[Editor, Node], None], rw: Rewriter) -> None:
-    """Run a rewrite of either form."""
-    if len(signature(rewrite).parameters) == 1:
-        cast("Rewrite", rewrite)(rw)
-    else:
-        cast("Callable[[Editor, Node], None]", rewrite)(_Nodes(rw), rw.node)
+from autotune.graph.rewriter import Rewriter, Rule
 
 
 def _canonical(rw: Rewriter) -> None:
@@ -49,7 +15,7 @@ def _canonical(rw: Rewriter) -> None:
     """
     rewrite = operator_of(rw.node.op).canonical
     if rewrite is not None:
-        _run(rewrite, rw)
+        rewrite(rw)
 
 
 def _resolve(rw: Rewriter) -> None:
@@ -63,7 +29,7 @@ def _resolve(rw: Rewriter) -> None:
         require_one_result(rw)
     rewrite = operator_of(rw.node.op).resolve
     if rewrite is not None:
-        _run(rewrite, rw)
+        rewrite(rw)
 
 
 CANONICAL = Rule("canonical", _canonical, OPERATORS, converts=True)
