@@ -17,7 +17,7 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help tune test test-untimed test-timing test-targets test-fast soak lint format types docs bench golden clean
+.PHONY: help tune test test-untimed test-timing test-all test-targets test-fast soak lint format types docs bench golden clean
 
 help:  ## Show this text
 	@echo 'usage: make [target] [MODEL=model.onnx] [TIME=10m] [ARGS="--threads 2"] [PYTHON=python3.12]'
@@ -28,7 +28,10 @@ tune: $(RUN_STAMP)  ## Set up .venv and tune MODEL (default: the ResNet-50 that 
 
 test: test-untimed test-timing  ## Set up .venv and run every test
 
-test-untimed: $(DEV_STAMP)  ## Run the tests that measure no time, on all cores
+test-untimed: $(DEV_STAMP)  ## Run the tests that measure no time, each with every value of its parameters
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timing' --sample values $(ARGS)
+
+test-all: $(DEV_STAMP)  ## The same with all combinations of values (half an hour on two cores)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timing' $(ARGS)
 
 test-timing: $(DEV_STAMP)  ## Run the tests that measure time, one by one
@@ -36,11 +39,12 @@ test-timing: $(DEV_STAMP)  ## Run the tests that measure time, one by one
 
 test-targets: $(DEV_STAMP)  ## Run the tests that depend on the CPU as on made-up ones
 	for cpu in avx2 avx512 vnni bf16 amx; do \
-	  $(BIN)/python -m pytest -q -n auto --dist worksteal -m 'target and not (slow or timing)' --cpu $$cpu $(ARGS) || exit 1; \
+	  $(BIN)/python -m pytest -q -n auto --dist worksteal -m 'target and not timing' \
+	    --sample values --cpu $$cpu $(ARGS) || exit 1; \
 	done
 
-test-fast: $(DEV_STAMP)  ## Run the tests that are not marked slow
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(ARGS)
+test-fast: $(DEV_STAMP)  ## Run one case of each test that is not slow
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not (slow or timing)' --sample one $(ARGS)
 
 soak: $(DEV_STAMP)  ## Thousands of random and damaged models, logs and artifacts; killed sessions; many callers (hours)
 	$(BIN)/python -m tests.fuzz.soak --models $(MODELS) --logs $(LOGS) --artifacts $(ARTIFACTS) \

@@ -22,6 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="rewrite tests/golden from what is printed now"
     )
     parser.addoption("--cpu", choices=CPUS, help="take this machine for a made-up CPU")
+    parser.addoption(
+        "--sample",
+        choices=("values", "one"),
+        help="of a test with parameters, as many cases as have every value once, or one case",
+    )
 
 
 _TAKEN_FOR = pytest.StashKey[pytest.MonkeyPatch]()
@@ -32,6 +37,33 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TAKEN_FOR] = pytest.MonkeyPatch()
     if name := config.getoption("--cpu"):
         take_for(CPUS[name], config.stash[_TAKEN_FOR])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--sample`, leave out the cases of a test that have no value for the first time."""
+    sample = config.getoption("--sample")
+    seen: set[object] = set()
+
+    def is_new(item: pytest.Item) -> bool:
+        values = set(_values(item)) if sample == "values" else set()
+        values.add(item.nodeid.partition("[")[0])
+        found = not values <= seen
+        seen.update(values)
+        return found
+
+    if sample:
+        kept = [item for item in items if is_new(item)]
+        config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+        items[:] = kept
+
+
+def _values(item: pytest.Item) -> Iterator[object]:
+    """What identifies the value that each `parametrize` of a test has in one of its cases."""
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0]
+        names = names.split(",") if isinstance(names, str) else names
+        values = tuple(id(item.callspec.params[name.strip()]) for name in names)  # type: ignore[attr-defined]
+        yield item.nodeid.partition("[")[0], tuple(names), values
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

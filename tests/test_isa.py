@@ -55,6 +55,7 @@ def test_ports_that_are_narrower_than_vectors_take_them_in_halves(any_target: Ta
     assert replace(wide, cpu="znver4", vector_bits=256).port_bits == 256
 
 
+@pytest.mark.slow
 def test_nothing_but_the_isa_names_an_x86_intrinsic() -> None:
     for path in PACKAGE.rglob("*.py"):
         if "isa" in path.parts:

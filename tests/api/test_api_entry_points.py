@@ -52,6 +52,7 @@ def tune(site: Path) -> subprocess.CompletedProcess[str]:
     return autotune(site, *args, "--trials", "6", "--log", "blur.jsonl")
 
 
+@pytest.mark.slow
 def test_an_installed_package_brings_rules_and_operators(site: Path) -> None:
     done = autotune(site, "tasks", "acme.onnx")
     assert (done.returncode, "Swish" in done.stdout) == (0, True), done.stderr
@@ -60,6 +61,7 @@ def test_an_installed_package_brings_rules_and_operators(site: Path) -> None:
     assert "row-blocks" in sketches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

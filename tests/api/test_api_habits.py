@@ -56,6 +56,7 @@ def doubled(n: int) -> te.Tensor:
 # --- searches -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tune_searches_and_says_what_it_found(tuned: Tuned) -> None:
     found = tuned.found
     assert (found.log, found.trials) == (tuned.log, 2)
@@ -66,6 +67,7 @@ def test_tune_searches_and_says_what_it_found(tuned: Tuned) -> None:
     assert autotune.read_log(found.log).records
 
 
+@pytest.mark.slow
 def test_tuning_yields_the_events_that_tune_shows(tuned: Tuned, tmp_path: Path) -> None:
     log = tmp_path / "m.jsonl"
     yielded = list(autotune.tuning(MODEL, log, trials=2, threads=1))
@@ -108,6 +110,7 @@ def test_a_model_is_a_path_or_bytes_or_a_proto(form: type, tuned: Tuned) -> None
     assert timed.baselines.keys() == {"onnxruntime"}
 
 
+@pytest.mark.slow
 def test_a_model_in_memory_is_asked_for_again_where_a_file_would_be_read(tmp_path: Path) -> None:
     log = tmp_path / "m.jsonl"
     autotune.tune(MODEL, log, trials=1, threads=1, show="nothing")
@@ -163,6 +166,7 @@ def everything_public(tuned: Tuned) -> Iterator[Any]:
     yield from (autotune.build_network(MODEL), autotune.host_target())
 
 
+@pytest.mark.slow
 def test_nothing_public_fills_the_screen(tuned: Tuned) -> None:
     for value in everything_public(tuned):
         parts = [getattr(value, name) for name in dir(type(value)) if not name.startswith("_")]

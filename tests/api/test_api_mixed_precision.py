@@ -72,6 +72,7 @@ def test_a_mixed_network_computes_the_model(rng: np.random.Generator, tmp_path: 
         assert 1e-6 < np.abs(found - want).max() / np.abs(want).max() < 3e-2
 
 
+@pytest.mark.slow
 def test_the_error_of_the_network_is_the_limit(rng: np.random.Generator, tmp_path: Path) -> None:
     """Products go back to float32 until it holds."""
     path, limit = save(two_products(rng), tmp_path), None
@@ -131,6 +132,7 @@ def measured(path: Path, log: Path, fast: dict[tuple[str, str], float]) -> None:
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slow", "narrow"),
     [

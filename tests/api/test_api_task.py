@@ -36,6 +36,7 @@ def task() -> autotune.Task:
     return autotune.Task(matmul_add, (20, 24, 28), threads=1)
 
 
+@pytest.mark.slow
 def test_a_task_is_tuned_built_and_timed(task: autotune.Task, tmp_path: Path) -> None:
     log = tmp_path / "matmul.jsonl"
     events = list(task.tuning(trials=6, log=log, seed=1))
@@ -57,6 +58,7 @@ def test_a_task_is_tuned_built_and_timed(task: autotune.Task, tmp_path: Path) ->
     assert task.schedule(best.steps).steps == best.steps
 
 
+@pytest.mark.slow
 def test_a_log_of_a_task_goes_on_and_is_read_by_the_commands(
     task: autotune.Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +131,7 @@ def test_what_does_not_fit_is_told(task: autotune.Task) -> None:
         task.build(s, {"b": b})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1 << 16,), (64, 1024), (70_001,)], ids=str)
 def test_a_sum_of_everything_is_accurate_and_fills_vectors(shape: tuple[int, ...]) -> None:
     x = te.placeholder(shape, "x")
@@ -157,6 +160,7 @@ task.tune(trials=2, show=sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_a_search_is_shown_as_asked() -> None:
     def shown(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -173,6 +177,7 @@ def test_a_search_is_shown_as_asked() -> None:
     assert "\x1b[2K" in on_terminal  # redrawn in place
 
 
+@pytest.mark.slow
 def test_settings_that_do_not_fit_are_told(task: autotune.Task, tmp_path: Path) -> None:
     log = tmp_path / "m.jsonl"
     with pytest.raises(UsageError, match="show='tabel' is no way to show a search"):

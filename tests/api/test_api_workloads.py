@@ -28,6 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TUNE = ["tune", "workloads.py:matmul_add", "--args", "16,32,8", "--threads", "1"]
 
 
+@pytest.mark.slow
 def test_a_workload_from_tuning_to_an_artifact(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_file_imports_the_files_beside_it(
     assert "5 -> 5" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_rule_from_a_file_is_in_the_log_and_can_win(folder: Path) -> None:
     args = ["tune", "workloads.py:blur", "--args", "64,128", "--threads", "1"]
     args += ["--rules", "rules.py", "--trials", "12", "--log", "r.jsonl"]
@@ -145,6 +147,7 @@ def test_broken_rules(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_schedule_that_cannot_be_measured(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

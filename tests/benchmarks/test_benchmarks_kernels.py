@@ -46,6 +46,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
     return read(model_file("bvlc_alexnet", tmp_path_factory.mktemp("models")))
 
 
+@pytest.mark.slow
 def test_gemms_and_convolutions_are_products(network: Network) -> None:
     labels = {network.labels[key] for key, dag in network.tasks.items() if is_product(dag)}
     assert labels

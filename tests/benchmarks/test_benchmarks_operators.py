@@ -18,6 +18,7 @@ from benchmarks.results import append_row
 from benchmarks.torch_baseline import torch_runner
 
 
+@pytest.mark.slow
 def test_capsule_convolution_is_the_convolution_between_transposes() -> None:
     model = capsule(2, (6, 5), (3, 2, 3, 2, 1))
     assert model.expression is not None

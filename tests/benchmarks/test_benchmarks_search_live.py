@@ -38,6 +38,7 @@ class MadeUp:
         return list(self.stream(dag, candidates))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["random", "cost model only", "full"])
 def test_every_task_gets_its_trials_and_the_winner_is_the_fastest_so_far(
     matmul_of: Callable[[int], ComputeDAG], any_target: Target, policy: str

@@ -66,6 +66,7 @@ def test_who_knows_the_truth_finds_the_best_at_once(policy: type[Greedy]) -> Non
     assert curve(batches, one().best_s).first == 1.0
 
 
+@pytest.mark.slow
 def test_chance_finds_what_is_to_be_expected() -> None:
     """The best of k drawn from n: the i-th with probability C(n-1-i, k-1) / C(n, k)."""
     latency_s, k = np.sort(one().latency_s), FIRST_BATCH

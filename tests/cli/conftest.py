@@ -16,6 +16,14 @@ ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(Path(__file__).parent))  # for `kills`
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that starts the command line in a process of its own is slow: seconds for each."""
+    for item in items:
+        if {"cli", "tuned", "artifact"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a process left behind."""

@@ -103,6 +103,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=_id)
 @pytest.mark.parametrize("name", CASES)
 def test_every_structure_computes_the_sum(name: str, target: Target) -> None:
@@ -111,7 +112,7 @@ def test_every_structure_computes_the_sum(name: str, target: Target) -> None:
     wanted = evaluate(dag, inputs)
     sketches = generate_sketches(dag, target)
     assert all({"dot2", "dot4"} & s.tags for s in sketches)
-    for n in rng.permutation(len(sketches))[:6]:
+    for n in rng.permutation(len(sketches))[:3]:
         sketch = sketches[n]
         rows = sketch.sample(64, rng)
         rows = rows[analyse(dag, sketch, rows, target).valid]

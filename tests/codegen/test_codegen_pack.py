@@ -98,6 +98,7 @@ def packings(draw: st.DrawFn) -> Packing:
     return make(axes, shape, [index(2) for _ in shape])
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(packings())
 def test_equals_direct_evaluation(packing: Packing) -> None:

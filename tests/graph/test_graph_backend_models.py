@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,16 +124,23 @@ DISPUTED = {"test_maxunpool_export_with_output_shape"}
 """Its indices count in the inferred shape, those of ONNX Runtime and PyTorch in the result's."""
 
 
+@pytest.mark.slow
 def test_operators_of_the_standard_are_right_or_refused(tmp_path: Path) -> None:
+    """At most four cases of the same operators; docs/results/conformance.csv has all."""
     right: set[str] = set()
+    tried: Counter[tuple[str, ...]] = Counter()
     n_right = 0
     for case in of_the_standard():
+        operators = tuple(node.op_type for node in case.model.graph.node)
+        tried[operators] += 1
+        if tried[operators] > 4:
+            continue
         found = None if case.name in DISPUTED else answer(case, tmp_path)
         if found is None:
             continue
         assert_right(case, found)
-        right |= {node.op_type for node in case.model.graph.node}
+        right |= set(operators)
         n_right += 1
     of_onnx = {schema.name for schema in onnx.defs.get_all_schemas()}
     assert (NATIVE & of_onnx) - right == NOT_ASKED
-    assert n_right > 1000
+    assert n_right > 700

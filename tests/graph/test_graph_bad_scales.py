@@ -139,6 +139,7 @@ def test_what_it_does_not_define_is_refused(name: str, tmp_path: Path) -> None:
     assert "`shapes`" not in caught.value.hint
 
 
+@pytest.mark.slow
 def test_programs_take_such_scales_too(tmp_path: Path) -> None:
     """Zero, negative and infinite scales, compiled: the check compares them with ONNX Runtime."""
     for name in ("weights of zeros", "infinite weights", "negative steps of a result"):

@@ -34,6 +34,7 @@ def n_convolutions(network: Network) -> int:
     return sum("Conv" in call.label for call in network.calls)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

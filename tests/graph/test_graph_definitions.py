@@ -159,6 +159,7 @@ def test_unpooling_to_odd_extents_puts_elements_where_they_were(
     np.testing.assert_array_equal(computed(proto, {"x": x}, tmp_path)["y"], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("beyond", [-2, -1, 0])
 @pytest.mark.parametrize(
@@ -193,6 +194,7 @@ def test_output_shape_of_a_transposed_convolution(
 # --- quantised ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zeros", "positive", "negative", "both"])
 def test_dynamic_quantisation_makes_no_nan(kind: str, tmp_path: Path) -> None:
     """The scale of zeros can be divided by: it is 1."""

@@ -93,6 +93,7 @@ def test_input_transpose_is_part_of_the_padding(resnet: Network) -> None:
     assert "x[c, h - 3, w - 3]" in str(resnet.tasks[first.task])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["densenet121", "squeezenet", "inception_v1", "inception_v2"])
 def test_concatenations_cost_nothing(name: str) -> None:
     network = build_network(LIGHT / f"light_{name}.onnx", random_weights=True)

@@ -88,6 +88,7 @@ def assert_consistent(path: Path) -> None:
     assert [name for name, _, _ in found] == ["import", *(step.name for step in PASSES)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIGHT_MODELS)
 def test_passes_leave_consistent_types_in_networks(name: str) -> None:
     assert_consistent(LIGHT / f"light_{name}.onnx")
@@ -100,6 +101,7 @@ def test_passes_leave_consistent_types(
     assert_consistent(save(make(rng), tmp_path))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_passes_leave_consistent_types_in_stored_models() -> None:
     n_models = 0
     for kind in ("pytorch-converted", "pytorch-operator", "simple"):

@@ -89,6 +89,7 @@ _ARITHMETIC = ("Add", "Max", "Min", "Relu", "Sigmoid", "Scale", "MaxPool")
 """Every tensor has the shape of the first: readers part and meet again in many ways."""
 
 
+@pytest.mark.slow
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

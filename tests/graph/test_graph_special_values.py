@@ -94,6 +94,7 @@ def test_reductions_keep_a_nan_wherever_it_is(op: str, n: int, tmp_path: Path) -
     assert all(np.isnan(each["y"]).all() for each in found)
 
 
+@pytest.mark.slow
 def test_pooling_keeps_nan_and_spreads_it_no_further(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((1, 16, 9, 9)).astype(np.float32)
     x[0, 3, 4, 4], x[0, 5, 0, 0] = NAN, INF
@@ -260,6 +261,7 @@ def test_grid_sample_reads_no_pixel_outside(mode: str, tmp_path: Path) -> None:
             assert np.isnan(y[3, 0]) == touched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "n_places"), [(3, 16), (2, 4)])
 def test_transposed_convolution_spreads_over_its_phases(
     kernel: int, n_places: int, tmp_path: Path
@@ -274,6 +276,7 @@ def test_transposed_convolution_spreads_over_its_phases(
         assert len(places(found["y"])) <= n_places
 
 
+@pytest.mark.slow
 def test_convolutions_and_padding_spread_nothing(tmp_path: Path) -> None:
     weight = np.random.default_rng(1).standard_normal((16, 16, 3, 3)).astype(np.float32) / 12
     nodes = [

@@ -44,6 +44,7 @@ def expected(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return s / s.sum(1, keepdims=True) + s, s.sum(1)
 
 
+@pytest.mark.slow
 def test_from_a_file_to_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--operators", "operators.py", "--threads", "1"]
     assert run(["tune", "m.onnx", *options, "--trials", "4", "--log", "m.jsonl"]) == 0

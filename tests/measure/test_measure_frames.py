@@ -139,6 +139,7 @@ def first_steps(dag: ComputeDAG) -> list[Steps]:
     return [s.bind(s.sample(1, rng)[0]) for s in generate_sketches(dag, fakes.TARGET)]
 
 
+@pytest.mark.slow
 def test_programs_come_back_equal() -> None:
     seen = set()
     every = first_steps(dag := convolution())
@@ -263,6 +264,7 @@ def serve_echo(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     return handle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deaths", "starts"), [(0, True), (2, True), (9, False)])
 def test_a_child_that_is_killed_while_it_starts_is_started_again(
     tmp_path: Path, deaths: int, starts: bool

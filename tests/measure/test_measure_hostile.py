@@ -95,6 +95,7 @@ m.measure(fakes.double_dag(), [fakes.does({what!r})])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", LEAVERS)
 def test_children_of_a_candidate_do_not_outlive_a_killed_session(what: str) -> None:
     script = SESSION.format(path=sys.path, what=what)

@@ -107,6 +107,7 @@ def test_wrong_answer_reports_its_error(measurer: Measurer) -> None:
     assert result.max_error == math.inf
 
 
+@pytest.mark.slow
 def test_what_rounds_too_much_is_timed_but_not_ok(measurer: Measurer) -> None:
     (allowed,) = measure(measurer, "inaccurate")
     assert allowed.ok
@@ -140,6 +141,7 @@ def test_results_are_in_order(measurer: Measurer) -> None:
     assert measure(measurer) == []
 
 
+@pytest.mark.slow
 def test_processes_are_reused_and_replaced_only_when_they_end(measurer: Measurer) -> None:
     measure(measurer, "good", "good")
     before = measurer.pids
@@ -179,6 +181,7 @@ def test_interleaved(measurer: Measurer) -> None:
     assert [len(r.times_s) for r in results] == [7, 0, 0, 7]
 
 
+@pytest.mark.slow
 def test_interleaved_crash_is_a_status_of_who_crashed(measurer: Measurer) -> None:
     what = ("good", "crash", "good", "hang", "good")
     steps = [fakes.does(w) for w in what]
@@ -186,6 +189,7 @@ def test_interleaved_crash_is_a_status_of_who_crashed(measurer: Measurer) -> Non
     assert [r.status for r in results] == [S.OK, S.RUN_CRASH, S.OK, S.RUN_TIMEOUT, S.OK]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [None, 3])
 def test_a_crash_while_timing_is_attributed_to_its_candidate(
     measurer: Measurer, rounds: int | None
@@ -231,6 +235,7 @@ def test_workers_print_nothing_and_ignore_interrupts(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_interrupted_batch_leaves_no_stale_reply(
     measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +250,7 @@ def test_interrupted_batch_leaves_no_stale_reply(
     assert [r.status for r in measure(measurer, "good", "bad_code")] == [S.OK, S.BUILD_ERROR]
 
 
+@pytest.mark.slow
 def test_close_ends_all_processes() -> None:
     with local_measurer(fakes.TARGET, 1, fakes.QUICK, fakes.build) as m:
         measure(m, "good")
@@ -254,6 +260,7 @@ def test_close_ends_all_processes() -> None:
     assert not any(is_running(p) for p in pids)
 
 
+@pytest.mark.slow
 def test_worker_that_cannot_start_raises() -> None:
     options = dataclasses.replace(fakes.QUICK, cores=(100_000,))
     with (
@@ -263,6 +270,7 @@ def test_worker_that_cannot_start_raises() -> None:
         measure(m, "good")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_two_threads() -> None:
     with local_measurer(fakes.TARGET, 2, fakes.QUICK, fakes.build) as m:
@@ -285,6 +293,7 @@ m.measure(fakes.double_dag(), [fakes.does(w) for w in {what!r}])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [["hang"], ["build_hang", "build_sleep"]])
 def test_no_process_outlives_a_killed_session(what: list[str]) -> None:
     script = ORPHAN_MAKER.format(path=sys.path, what=what)

@@ -44,6 +44,7 @@ def test_nothing_to_do() -> None:
     assert parallel_map(squared, []) == []
 
 
+@pytest.mark.slow
 def test_calls_run_in_several_processes() -> None:
     n_each = Counter(parallel_map(who, list(range(1000)), n_processes=2))
     assert os.getpid() in n_each

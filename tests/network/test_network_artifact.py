@@ -169,6 +169,7 @@ def test_every_part_is_known_by_its_digest(saved: Path) -> None:
                 read_artifact(saved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_bytes", [(40 << 20) + 5, 17 << 20, (16 << 20) + 1])
 @pytest.mark.parametrize("is_old", [False, True])
 def test_large_parts_are_digested_in_pieces(tmp_path: Path, n_bytes: int, is_old: bool) -> None:

@@ -71,6 +71,7 @@ def steps(network: Network) -> dict[str, Steps]:
     return {key: default_steps(dag, target, 2) for key, dag in network.tasks.items()}
 
 
+@pytest.mark.slow
 def test_all_choices_agree(network: Network, steps: dict[str, Steps], path: Path) -> None:
     assert len(network.chains) == 2
     first, second = network.parts
@@ -102,6 +103,7 @@ def test_without_a_choice_the_parts_are_compiled(network: Network, steps: dict[s
     assert not {kernel.task for kernel in kernels} & set(network.parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_attention_as_one_call(n_threads: int, tmp_path: Path) -> None:
     """Queries of 13, keys of 37 places; heads stay in the middle, as exporters leave them."""

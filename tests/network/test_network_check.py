@@ -400,6 +400,7 @@ def test_padding_of_dilated_windows_is_as_defined(op: str, side: str, tmp_path: 
         check(path, one_percent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bits", "zeros", "is_reordered"),
     [(4, "none", True), (4, "packed", True), (4, "floats", True), (8, "packed", False)],
@@ -466,6 +467,7 @@ def test_inputs_are_what_the_first_operators_expect(tmp_path: Path) -> None:
         assert not np.array_equal(arrays["x"], other[kind]["x"])
 
 
+@pytest.mark.slow
 def test_masks_that_are_counted_are_of_ones(tmp_path: Path) -> None:
     path = tmp_path / "prompt.onnx"
     graph = """

@@ -248,6 +248,7 @@ def test_denormal_numbers_are_zero_inside_and_nowhere_else(n_threads: int) -> No
     assert (tiny * np.float32(0.5)).all(), "the caller's arithmetic is what it was"
 
 
+@pytest.mark.slow
 def test_a_log_of_equal_tasks_under_other_names_is_compiled_from(tmp_path: Path) -> None:
     texts = {"max": "y = Max (x)", "identity": "y = Identity (x)"}
     for name, node in texts.items():

@@ -151,6 +151,7 @@ def test_random_branches_and_loops_compute_what_onnxruntime_does(
         agree(model, path, inputs)
 
 
+@pytest.mark.slow
 def test_a_branch_that_data_decide_needs_no_onnxruntime(tmp_path: Path) -> None:
     path = models.saved(models.DECIDED, tmp_path)
     notes: list[str] = []

@@ -159,11 +159,13 @@ def finish(script: str) -> str:
     return said or (f"exit code {process.returncode}" if process.returncode else "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_forked_child_runs_networks(name: str) -> None:
     assert finish(SCENARIOS[name]) == ""
 
 
+@pytest.mark.slow
 def test_libgomp_that_somebody_else_used_before_the_fork() -> None:
     pytest.importorskip("lightgbm")
     script = """
@@ -181,6 +183,7 @@ in_child(child, sys.exit)
     assert finish(script) == ""
 
 
+@pytest.mark.slow
 def test_a_pool_of_forked_processes() -> None:
     script = """
 import multiprocessing

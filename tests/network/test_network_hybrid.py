@@ -74,6 +74,7 @@ def test_the_branch_is_taken_that_the_data_decide(artifact: Artifact, source: Pa
         model.run({"z": X})
 
 
+@pytest.mark.slow
 def test_a_model_has_several_shapes(tmp_path: Path) -> None:
     path = models.saved(models.TREES, tmp_path)
     proto = onnx.load(path)
@@ -93,6 +94,7 @@ def test_a_model_has_several_shapes(tmp_path: Path) -> None:
     assert done.artifact.constants.nbytes < 1.5 * shared.constants.nbytes
 
 
+@pytest.mark.slow
 def test_half_precision_outside_is_float_inside(tmp_path: Path) -> None:
     text = models.BRANCH.replace("float[", "float16[")
     model = models.parsed(text)
@@ -178,6 +180,7 @@ def test_a_plan_that_cannot_be_is_refused(artifact: Artifact, edit: Any, tmp_pat
         read_artifact(tmp_path / "a.atn")
 
 
+@pytest.mark.slow
 def test_damage_never_ends_the_process(artifact: Artifact, tmp_path: Path) -> None:
     artifact.save(tmp_path / "a.atn")
     command = [sys.executable, "-m", "tests.network.artifact_mutations", tmp_path / "a.atn"]

@@ -68,6 +68,7 @@ def residual_net(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 def test_branches_concatenation_and_residual(tmp_path: Path, n_threads: int) -> None:
     path = residual_net(tmp_path / "residual.onnx")
@@ -83,6 +84,7 @@ def test_branches_concatenation_and_residual(tmp_path: Path, n_threads: int) -> 
     assert check_onnxruntime(model, prepare_model(path)) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_real_model_on_one_and_two_threads() -> None:
     pytest.importorskip("onnxruntime")
     path = LIGHT / "light_squeezenet.onnx"

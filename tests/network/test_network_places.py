@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 STARTED = """
@@ -42,6 +44,7 @@ run(5, [*others, str(first), *3 * others[:1]])
 """
 
 
+@pytest.mark.slow
 def test_threads_are_bound_to_the_cache_of_a_caller_that_they_fit_on() -> None:
     """Read from the system; on a machine with one core they can only be there."""
     command = [sys.executable, "-c", STARTED]

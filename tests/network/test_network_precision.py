@@ -142,6 +142,7 @@ def test_groups_of_channels_use_whole_instructions(
     assert 1e-6 < np.abs(found - want).max() / np.abs(want).max() < 1e-2
 
 
+@pytest.mark.slow
 def test_a_transformer_is_compiled_and_checked(tmp_path: Path) -> None:
     path = save(text_transformer(), tmp_path)
     for precision in ("f32", "bf16"):
@@ -158,6 +159,7 @@ def test_float32_stays_the_default(rng: np.random.Generator, tmp_path: Path) -> 
     assert plain.tasks.keys().isdisjoint(build_network(path, precision="bf16").tasks.keys())
 
 
+@pytest.mark.slow
 def test_what_overflows_half_precision_is_found(rng: np.random.Generator, tmp_path: Path) -> None:
     path = save(conv_net(rng, scale=1e6), tmp_path)
     with pytest.raises(WrongNumbers, match="precision f16 is too narrow"):
@@ -165,6 +167,7 @@ def test_what_overflows_half_precision_is_found(rng: np.random.Generator, tmp_pa
     autotune.compile(path, precision="bf16", threads=1)
 
 
+@pytest.mark.slow
 def test_a_log_knows_its_precision(rng: np.random.Generator, tmp_path: Path) -> None:
     nodes = [node("MatMul", "x w", "m"), node("Relu", "m", "y")]
     path = tmp_path / "small.onnx"

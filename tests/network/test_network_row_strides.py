@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 from autotune import Task, te
 from autotune.graph.network import build_network
@@ -26,6 +27,7 @@ def matmul(n: int, m: int, k: int) -> te.Tensor:
     return te.compute((n, m), lambda i, j: te.sum(a[i, r] * b[r, j], r), "y")
 
 
+@pytest.mark.slow
 def test_the_rows_of_the_caller_are_measured_as_they_are(tmp_path: Path) -> None:
     task = Task(matmul, (4, 1024, 8), threads=1)
     log = tmp_path / "m.jsonl"
@@ -51,6 +53,7 @@ def test_inside_of_a_network_rows_are_padded(tmp_path: Path) -> None:
     assert product not in dense_operands([network])
 
 
+@pytest.mark.slow
 def test_what_varies_along_the_columns_can_be_copied_alone() -> None:
     target = host_target()
     dag = Task(matmul, (12, 40, 24), threads=1).dag

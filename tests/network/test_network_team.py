@@ -39,6 +39,7 @@ def neighbours() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("neighbours")
 def test_the_same_bits_on_every_number_of_threads_beside_busy_processes() -> None:
     network, target = branches(), host_target()
@@ -94,6 +95,7 @@ def test_working_memory_is_what_callers_at_once_need() -> None:
     assert len(model._memory._free) == 1, "what was not needed for long is freed"
 
 
+@pytest.mark.slow
 def test_threads_that_cannot_be_started_are_named_and_done_without() -> None:
     script = f"""
 import sys, warnings, resource

@@ -103,6 +103,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_variant_computes_what_onnxruntime_does(folder: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(folder / "encoder.onnx")
@@ -232,6 +233,7 @@ def test_variants_that_were_tampered_with_are_refused(tmp_path: Path, change: An
 # --- tuning -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tuning_weighs_shapes_by_their_shares(tmp_path: Path) -> None:
     """Σ share·latency: a task of the rare shape counts less; the log knows all shapes."""
     onnx.save(mlp(batch="n"), tmp_path / "m.onnx")

@@ -89,6 +89,7 @@ def test_calls_are_answered_before_and_after_a_network_is_compiled(
     assert shape.ratio is not None  # both have been timed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_soon")
 def test_of_further_shapes_those_that_come_again_are_compiled(saved: Callable[[str], Path]) -> None:
     """They are not rounded up where rows depend on one another."""
@@ -106,6 +107,7 @@ def test_of_further_shapes_those_that_come_again_are_compiled(saved: Callable[[s
         np.testing.assert_allclose(y, powers / powers.sum(0), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compile", ["wait", "background"])
 @pytest.mark.usefixtures("_soon")
 def test_lengths_and_batches_are_rounded_up(tmp_path: Path, compile: str) -> None:
@@ -134,6 +136,7 @@ def test_lengths_and_batches_are_rounded_up(tmp_path: Path, compile: str) -> Non
     assert [s.state for s in status.shapes] == ["compiled", "compiled"], str(status)
 
 
+@pytest.mark.slow
 def test_a_bucket_is_one_of_the_most_shapes_and_can_lose_all_its_calls(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(masked_attention(), path)
@@ -262,6 +265,7 @@ def test_a_session_computes_with_the_weights_that_it_has_loaded(
         np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ weights, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_input_that_decides_is_bound_by_its_value(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((64, 64)).astype(np.float32) / 8 for name in "te"}

@@ -105,6 +105,7 @@ session.run_async(None, {"x": x}, say, "last")
 """
 
 
+@pytest.mark.slow
 def test_calls_are_answered_in_a_forked_child_and_before_the_end(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(TEXT), path)

@@ -338,6 +338,7 @@ def test_what_runs_in_onnxruntime_runs_here_too(saved: Callable[[str], Path]) ->
         session_of(saved(HEAD + text), fallback=False).run(None, {"x": np.ones(3, np.float32)})
 
 
+@pytest.mark.slow
 def test_a_log_beside_the_model_is_used_if_it_fits(
     saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +363,7 @@ def test_a_log_beside_the_model_is_used_if_it_fits(
         session_of(path, log=log)
 
 
+@pytest.mark.slow
 def test_a_session_runs_as_many_threads_as_are_usable(
     saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,6 +445,7 @@ def test_what_is_asked_for_and_not_done_is_refused(saved: Callable[[str], Path])
     assert not issubclass(DynamicShape, ModelError)
 
 
+@pytest.mark.slow
 def test_other_threads_run_python_during_an_inference(saved: Callable[[str], Path]) -> None:
     """The machine code of a session holds no lock of the interpreter."""
     n = 768

@@ -169,6 +169,7 @@ def test_each_part_is_loaded_once_and_multiplied_by_one_instruction() -> None:
     assert "vcvtneps2bf16" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gemm", "conv"])
 def test_matrix_tiles_multiply_the_parts(name: str) -> None:
     dag = {"gemm": gemm(32, 64, 48), "conv": conv(10, 10, 32, 32)}[name]

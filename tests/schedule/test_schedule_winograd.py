@@ -126,6 +126,7 @@ def test_step_survives_the_log() -> None:
     assert steps_from_json(steps_to_json(steps)) == steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: str(t.vector_bits))
 @pytest.mark.parametrize(
     "dag",
@@ -143,7 +144,7 @@ def test_every_sketch_computes_the_convolution(dag: ComputeDAG, target: Target) 
     rng = np.random.default_rng(0)
     sketches = [s for s in generate_sketches(dag, target) if "winograd" in s.name]
     assert {s.name.split("+")[0] for s in sketches} == {"winograd2", "winograd4"}
-    for sketch in sketches:
+    for sketch in sketches[TARGETS.index(target) :: len(TARGETS)]:
         rows = sketch.sample(50, rng)
         rows = rows[analyse(dag, sketch, rows, target).valid][:1]
         assert len(rows)

@@ -79,6 +79,7 @@ def test_what_leaves_the_task_is_not_between_products(name: str) -> None:
     assert row_chain(ComputeDAG(dag.ops, (name, "out")), last_product(dag)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
 @each_chain
 def test_random_rows_compute_what_the_definition_says(name: str, target: Target) -> None:

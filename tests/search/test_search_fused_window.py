@@ -50,12 +50,14 @@ def test_a_reduction_that_is_no_window_is_not_chained(dag: ComputeDAG) -> None:
     assert not any("chained" in s.name for s in sketches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
 @pytest.mark.parametrize("name", CHAINS)
 def test_random_rows_compute_what_the_definition_says(name: str, target: Target) -> None:
     assert_random_rows_compute(ALL[name](), target, n_samples=200, n_chunks=(2,), seed=11)
 
 
+@pytest.mark.slow
 def test_the_cost_model_prefers_what_stays_in_the_cache() -> None:
     """Blocks of a few rows before one block of everything, which goes through L2.
 

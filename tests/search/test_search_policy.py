@@ -33,6 +33,7 @@ def result(seconds: float) -> MeasureResult:
     return MeasureResult(MeasureStatus.OK, (seconds,) * 3)
 
 
+@pytest.mark.slow
 def test_nothing_is_proposed_twice() -> None:
     p, seen = policy(), set()
     for _ in range(4):
@@ -44,6 +45,7 @@ def test_nothing_is_proposed_twice() -> None:
         p.observe([(c, result(1e-3)) for c in batch])
 
 
+@pytest.mark.slow
 def test_a_seed_reproduces_the_search() -> None:
     a, b = policy(3), policy(3)
     for k in range(3):
@@ -59,6 +61,7 @@ def test_the_first_batch_tries_every_structure() -> None:
     assert {c.sketch for c in p.propose(16)} == set(p.sketches)
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_only_gives_inaccurate_results_is_left_alone() -> None:
     dag = conv(28, 28, 64, 64)
     p = SketchPolicy(dag, TARGET, 1, Ranker(0), np.random.default_rng(0))
@@ -145,6 +148,7 @@ def test_the_default_needs_no_measurement_and_is_always_the_same() -> None:
     assert default_steps(DAG, TARGET, 2) == default_steps(DAG, TARGET, 2)
 
 
+@pytest.mark.slow
 def test_the_default_is_a_direct_sum_where_it_must_be_accurate() -> None:
     dag = conv(28, 28, 64, 64)
 
@@ -155,6 +159,7 @@ def test_the_default_is_a_direct_sum_where_it_must_be_accurate() -> None:
     assert [uses_winograd(error) for error in (1e-5, 5e-5)] == [False, True]
 
 
+@pytest.mark.slow
 def test_defaults_are_estimated_as_fast_as_what_a_longer_search_finds() -> None:
     """Structures that drop out of the race early lose little."""
     dag = conv(14, 14, 64, 64)

@@ -38,6 +38,7 @@ def test_equal_orders_are_packed_alike(dag: ComputeDAG) -> None:
     assert n_compared >= 4
 
 
+@pytest.mark.slow
 def test_alternatives_read_the_weights_in_several_orders() -> None:
     dag = gemm(64, 768, 96)
     found = default_alternatives(dag, TARGET, 1, 1e-4, 96, 1.03)

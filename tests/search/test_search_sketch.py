@@ -117,6 +117,7 @@ def test_valid_rows_compute_what_the_definition_says(name: str) -> None:
             assert_close(interpret(program, inputs), expected, 3e-6)
 
 
+@pytest.mark.slow
 def test_rows_that_analysis_calls_valid_can_be_lowered(any_target: Target) -> None:
     dag, rng = conv(), np.random.default_rng(1)
     refused = 0

@@ -93,12 +93,20 @@ def tune(
     return sink.records
 
 
+@cache
+def uninterrupted(
+    dags: tuple[ComputeDAG, ...], target: Target, n_trials: int
+) -> list[MeasureRecord]:
+    return tune(dags, target, n_trials)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("n_before_kill", [16, 32])
 def test_a_resumed_search_proposes_what_it_would_have_proposed(
     matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
 ) -> None:
-    dags = [matmul_of(64), matmul_of(96)]
-    whole = tune(dags, any_target, 40)
+    dags = (matmul_of(64), matmul_of(96))
+    whole = uninterrupted(dags, any_target, 40)
     resumed = tune(dags, any_target, 40, whole[:n_before_kill])
     assert len(whole) == 40
     assert resumed == whole
@@ -108,25 +116,26 @@ def test_a_resumed_search_proposes_what_it_would_have_proposed(
     assert sum(r.default_estimate_s is not None for r in whole) == 2
 
 
-@pytest.mark.parametrize("n_before_kill", [16, 24, 32, 40])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_before_kill", [16, 40])
 def test_a_task_that_came_several_times_in_a_row_goes_on(
     matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
 ) -> None:
-    dags = [matmul_of(96), matmul_of(24)]
-    whole = tune(dags, any_target, 48)
+    dags = (matmul_of(96), matmul_of(24))
+    whole = uninterrupted(dags, any_target, 48)
     keys = [r.workload for r in whole[::8]]
     assert any(a == b for a, b in pairwise(keys))
     assert tune(dags, any_target, 48, whole[:n_before_kill]) == whole
 
 
-@pytest.mark.parametrize("n_before_kill", [5, 16, 21, 32])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_before_kill", [5, 21])
 def test_a_resumed_search_measures_nothing_twice(
     matmul_of: Callable[[int], ComputeDAG], any_target: Target, n_before_kill: int
 ) -> None:
     """Killed within a batch, too."""
-    dags = [matmul_of(64), matmul_of(96)]
-    whole = tune(dags, any_target, 40)
-    assert tune(dags, any_target, 40) == whole
+    dags = (matmul_of(64), matmul_of(96))
+    whole = uninterrupted(dags, any_target, 40)
     resumed = tune(dags, any_target, 40, whole[:n_before_kill])
     assert resumed[:n_before_kill] == whole[:n_before_kill]
     assert len({(r.workload, r.steps_json) for r in resumed}) == len(resumed) == 40

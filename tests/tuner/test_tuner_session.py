@@ -226,6 +226,7 @@ def test_results_are_in_the_log_before_anybody_learns_of_them(
     assert all(policy.observed == [] for policy in h.policies.values())
 
 
+@pytest.mark.slow
 def test_a_task_in_which_everything_fails_does_not_end_the_session(
     harness: Callable[..., Harness],
 ) -> None:
@@ -307,6 +308,7 @@ def test_fewer_trials_than_candidates_go_to_the_default_programs(
     assert 0 < last.totals.share < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_before_kill", [4, 8, 12, 20])
 def test_a_resumed_session_knows_the_default_programs(
     harness: Callable[..., Harness], n_before_kill: int
@@ -411,6 +413,7 @@ def test_a_policy_that_only_repeats_itself_counts_as_exhausted(
     assert (last.reason, last.n_trials) == (StopReason.EXHAUSTED, 4)
 
 
+@pytest.mark.slow
 def test_no_improvement_for_long_ends_the_session(harness: Callable[..., Harness]) -> None:
     h = harness(Budget(trials=10_000))
     h.measurer.curve = lambda i: ok(1e-3)
@@ -449,6 +452,7 @@ def test_a_task_at_its_bound_stops_and_the_others_get_its_trials(
     assert again.session.scheduler.states[done].n_trials == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_before_kill", [4, 8, 12, 20, 37])
 def test_a_resumed_session_is_in_the_state_before_the_kill(
     harness: Callable[..., Harness], tmp_path: Path, journal_header: Header, n_before_kill: int
@@ -691,6 +695,7 @@ def test_the_state_is_a_fold_over_results_whatever_the_batches(
     assert (one.states[a].best_s, one.states[a].first_s) == (0.5e-3, 2e-3)
 
 
+@pytest.mark.slow
 def test_spending_follows_the_weighted_headroom(harness: Callable[..., Harness]) -> None:
     """Of two tasks the one with ten times the latency gets most of the trials."""
     h = harness(Budget(trials=120), sizes=(8, 9))
