@@ -21,18 +21,19 @@ DAGs and steps have the form that they have in logs. An array is `[name, dtype, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codec import Coded, from_json, to_json
 from autotune.loopir.codec import program_from_json, program_to_json
 from autotune.measure.build import BuiltProgram
 from autotune.measure.frames import Message, ProtocolError, plain
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_from_json, steps_to_json
-from autotune.te.codec import dag_from_json, dag_to_json
+from autotune.te.codec import DagField, dag_from_json, dag_to_json
 from autotune.te.dag import ComputeDAG
 
 Array = NDArray[Any]
@@ -48,8 +49,8 @@ class BuildRequest:
     """One candidate; `dag` only when this builder has not seen task number `task` yet."""
 
     task: int
-    dag: ComputeDAG | None
-    steps: Steps
+    dag: DagField | None
+    steps: Annotated[Steps, Coded(steps_to_json, steps_from_json)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +117,8 @@ Reply: TypeAlias = BuildResult | Prepared | MeasureResult | list[MeasureResult]
 def to_message(item: Request | Reply) -> Message:
     """The message of a request or reply."""
     match item:
-        case BuildRequest(task=task, dag=dag, steps=steps):
-            known = None if dag is None else dag_to_json(dag)
-            return Message("build", {"task": task, "dag": known, "steps": steps_to_json(steps)})
+        case BuildRequest():
+            return Message("build", to_json(item))
         case Prepare(task=task, dag=dag, expected=expected):
             arrays, blobs = _arrays_to_json(expected or {})
             listed = None if expected is None else arrays
@@ -127,8 +127,8 @@ def to_message(item: Request | Reply) -> Message:
         case Hold(task=task, built=built, first=first):
             program = program_to_json(built.program)
             return Message("hold", {"task": task, "program": program, "first": first}, [built.code])
-        case Time(best_s=best_s, rounds=rounds):
-            return Message("time", {"best_s": best_s, "rounds": rounds})
+        case Time():
+            return Message("time", to_json(item))
         case BuildResult():
             return _built_to_message(item)
         case Prepared(expected=outputs, held=held):
@@ -183,12 +183,6 @@ def _program_from(message: Message) -> BuiltProgram:
     return BuiltProgram(bytes(code), program_from_json(message.fields["program"]))
 
 
-def _build_from(message: Message) -> BuildRequest:
-    data = message.fields
-    dag = None if data["dag"] is None else dag_from_json(data["dag"])
-    return BuildRequest(data["task"], dag, steps_from_json(data["steps"]))
-
-
 def _prepare_from(message: Message) -> Prepare:
     data = message.fields
     listed = data["expected"]
@@ -206,34 +200,24 @@ def _hold_from(message: Message) -> Hold:
     return Hold(data["task"], _program_from(message), bool(data["first"]))
 
 
-def _time_from(message: Message) -> Time:
-    return Time(message.fields["best_s"], message.fields["rounds"])
-
-
 def _results_from(message: Message) -> list[MeasureResult]:
     return [_result_from(data) for data in message.fields["results"]]
 
 
 def _result_to_json(result: MeasureResult) -> dict[str, Any]:
-    return {
-        "status": result.status.value,
-        "times_s": list(result.times_s),
-        "error": result.error[-_MAX_TEXT:],
-        "max_error": None if result.max_error is None else plain(result.max_error),
-        "peaks": list(result.peaks),
-    }
+    error = None if result.max_error is None else plain(result.max_error)
+    return to_json(result) | {"error": result.error[-_MAX_TEXT:], "max_error": error}
 
 
 def _result_from(data: Mapping[str, Any]) -> MeasureResult:
-    times_s = tuple(float(t) for t in data["times_s"])
-    if not all(0.0 < t < float("inf") for t in times_s):
-        raise ValueError("times are finite and above zero")
-    return MeasureResult(
-        status=MeasureStatus(data["status"]),
-        times_s=times_s,
-        error=_text(data["error"]),
-        max_error=None if data["max_error"] is None else float(data["max_error"]),
-        peaks=tuple(float(p) for p in data["peaks"]),
+    error = data["max_error"]
+    result = from_json(MeasureResult, {**data, "max_error": None})
+    if not all(result.times_s):
+        raise ValueError("times are above zero")
+    return replace(
+        result,
+        error=_text(result.error),
+        max_error=None if error is None else float(error),
     )
 
 
@@ -257,10 +241,10 @@ def _arrays_from(listed: Sequence[Any], blobs: Sequence[Any]) -> Outputs:
 
 
 _REQUESTS: dict[str, Callable[[Message], Request]] = {
-    "build": _build_from,
+    "build": lambda message: from_json(BuildRequest, message.fields),
     "prepare": _prepare_from,
     "hold": _hold_from,
-    "time": _time_from,
+    "time": lambda message: from_json(Time, message.fields),
 }
 _REPLIES: dict[str, Callable[[Message], Reply]] = {
     "built": _built_from,

@@ -9,9 +9,18 @@ else they are in memory, and `evict` is set (see `peak.stay_cached`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
+
+from autotune.codec import Coded
+
+
+def _finite(limit: float) -> float | None:
+    return None if math.isinf(limit) else limit
+
+
+def _limit(data: float | None) -> float:
+    return math.inf if data is None else data
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +62,6 @@ class MeasureOptions:
     abandon_ratio: float = 3.0
     contend_ratio: float = 1.15
     relative_tolerance: float = 1e-4
-    max_error: float = math.inf
+    max_error: Annotated[float, Coded(_finite, _limit)] = math.inf
     seed: int = 0
     beside_peak: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Named fields, as a run worker is told; no limit on errors is null."""
-        finite = None if math.isinf(self.max_error) else self.max_error
-        return asdict(self) | {"max_error": finite, "cores": list(self.cores)}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> MeasureOptions:
-        """Inverse of `to_json`."""
-        limit = math.inf if data["max_error"] is None else data["max_error"]
-        return MeasureOptions(**{**data, "max_error": limit, "cores": tuple(data["cores"])})

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codec import from_json, to_json
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.pack import pack
@@ -60,7 +61,7 @@ def serve_runs(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     """The handler of a run worker, of the arguments that `setup` gives."""
     target = Target.from_json(arguments["target"])
     handler = RunHandler(
-        target, arguments["n_threads"], MeasureOptions.from_json(arguments["options"])
+        target, arguments["n_threads"], from_json(MeasureOptions, arguments["options"])
     )
 
     def handle(message: Message) -> Message:
@@ -76,7 +77,7 @@ def setup(target: Target, n_threads: int, options: MeasureOptions) -> Setup:
     arguments = {
         "target": target.to_json(),
         "n_threads": n_threads,
-        "options": options.to_json(),
+        "options": to_json(options),
     }
     return Setup("autotune.measure.run_worker:serve_runs", arguments, (), options.worker_bytes)
 

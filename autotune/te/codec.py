@@ -8,8 +8,9 @@ limit]`. `dag_from_json(dag_to_json(d)) == d`.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
+from autotune.codec import Coded
 from autotune.dtypes import is_float
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
 from autotune.te.expr import (
@@ -43,6 +44,10 @@ def dag_from_json(data: dict[str, Any]) -> ComputeDAG:
     tensors: dict[str, Tensor] = {}
     ops = [op_from_json(item, tensors) for item in data["ops"]]
     return ComputeDAG(tuple(ops), tuple(data["outputs"]))
+
+
+DagField: TypeAlias = Annotated[ComputeDAG, Coded(dag_to_json, dag_from_json)]
+"""A DAG as a field of a record that has a JSON form."""
 
 
 def expr_to_json(e: Expr) -> list[Any]:

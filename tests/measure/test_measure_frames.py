@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import autotune.measure
+from autotune.codec import from_json, to_json
 from autotune.loopir.codec import program_from_json, program_to_json
 from autotune.measure.build import build_program
 from autotune.measure.frames import Channel, Closed, Late, Message, ProtocolError
@@ -195,8 +196,8 @@ def test_replies_come_back_equal() -> None:
 
 def test_options_come_back_equal() -> None:
     for options in (MeasureOptions(), MeasureOptions(cores=(1, 2), max_error=1e-5, evict=True)):
-        text = json.dumps(options.to_json(), allow_nan=False)
-        assert MeasureOptions.from_json(json.loads(text)) == options
+        text = json.dumps(to_json(options), allow_nan=False)
+        assert from_json(MeasureOptions, json.loads(text)) == options
 
 
 def test_mangled_replies_are_protocol_errors_and_nothing_else() -> None:
