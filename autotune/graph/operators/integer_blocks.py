@@ -21,7 +21,7 @@ from math import gcd
 
 import numpy as np
 
-from autotune.graph.ir import Array, Node, Shape
+from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.definition import (
     Operands,
     Operator,
@@ -31,7 +31,7 @@ from autotune.graph.operators.definition import (
     optional,
     tensor,
 )
-from autotune.graph.operators.weight_only import SmallWeights
+from autotune.graph.operators.weight_only import SmallWeights, in_words
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Axis,
@@ -83,10 +83,12 @@ def block_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = ""
     times = -int(zero.flat[0]) if is_shared else 1
     n_words, shape = n_terms // _IN_WORD, (*rows, k // n_terms)
     sums = rw("SumBytes", words, n_words=n_words, times=times, shape=shape)
+    in_word = range(32 // weights.bits)
+    places = [8 * (n % _IN_WORD) + 4 * (n // _IN_WORD) for n in in_word]
     rw.result(
         "BlockMatMul",
         words,
-        rw.array(_words(weights.q, 32 // weights.bits)),
+        rw.array(in_words(weights.q, places)),
         rw.array(np.ascontiguousarray(weights.scale / _LARGEST, np.float32)),
         largest,
         sums,
@@ -95,15 +97,6 @@ def block_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = ""
         bits=weights.bits,
         block=block,
     )
-
-
-def _words(q: Array, n_weights: int) -> Array:
-    """Rows of bytes, or of 4 bits, `n_weights` in a word."""
-    total = np.zeros((q.shape[0] // n_weights, q.shape[1]), np.uint32)
-    for n in range(n_weights):
-        place = 8 * (n % _IN_WORD) + 4 * (n // _IN_WORD)
-        total |= q[n::n_weights].astype(np.uint32) << place
-    return total.view(np.int32)
 
 
 def _n_terms(block: int) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array, Editor, Node, Shape, moves_nothing
 from autotune.graph.operators.definition import (
     Fusion,
@@ -208,19 +207,6 @@ def _resolve_pad(rw: Rewriter) -> None:
             along = inside.reshape([-1 if a == axis else 1 for a in range(rank)])
             y = rw("Where", rw.array(along), y, fill)
     rw.returns(y)
-
-
-def emit_zeros_behind(editor: Editor, node: Node, name: str, axis: int, missing: int) -> str:
-    """Emit a Pad of `missing` zeros behind a dimension of a tensor; the name of its result."""
-    kind = editor.types[name]
-    wide = tuple(n + missing * (d == axis) for d, n in enumerate(kind.shape))
-    out = editor.new(f"{name}.whole", wide, kind.dtype)
-    pads = np.zeros(2 * len(wide), np.int64)
-    pads[len(wide) + axis] = missing
-    zero = np.zeros((), DTYPES[kind.dtype].numpy)
-    given = (editor.constant(f"{name}.pads", pads), editor.constant(f"{name}.fill", zero))
-    editor.emit(Node(node.name, "Pad", (name, *given), (out,)))
-    return out
 
 
 def _check_padding(rw: Rewriter, mode: str, amounts: list[int]) -> None:

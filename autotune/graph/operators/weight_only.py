@@ -18,7 +18,7 @@ data, which a node of its own computes once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd, log2
@@ -209,7 +209,7 @@ def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None, int]:
         around = int(float(shared)) if shared is not None and is_whole else _N_VALUES // 2
         rest = None if is_whole else _small(w.zero - around)
         if w.block % _IN_WORD == 0:
-            return _words(w.q), None, rest, around
+            return in_words(w.q, range(0, 32, 4)), None, rest, around
         values = (np.arange(_N_VALUES) - around).astype(np.float32)
         return _packed(w.q), values, rest, around
     moved = None if shared is None else w.q - shared
@@ -218,11 +218,12 @@ def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None, int]:
     return w.q, None, _small(w.zero), 0
 
 
-def _words(q: Array) -> Array:
-    """Eight rows of 4 bits in a word, the first one in the lowest bits."""
-    total = np.zeros((q.shape[0] // _IN_WORD, q.shape[1]), np.uint32)
-    for n in range(_IN_WORD):
-        total |= q[n::_IN_WORD].astype(np.uint32) << (4 * n)
+def in_words(q: Array, places: Sequence[int]) -> Array:
+    """Rows of small numbers, as many in an int32 as there are places, which are the first bits."""
+    n = len(places)
+    total = np.zeros((q.shape[0] // n, q.shape[1]), np.uint32)
+    for row, place in enumerate(places):
+        total |= q[row::n].astype(np.uint32) << place
     return total.view(np.int32)
 
 

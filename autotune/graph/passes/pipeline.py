@@ -81,10 +81,10 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         "hoist-elementwise",
-        (FOLD, RESHAPE, GROUP_NORM, HOIST_ELEMENTWISE),
-        about="Move elementwise operators in front of Reshape and Transpose; merge Reshapes.",
+        (FOLD, RESHAPE, GROUP_NORM, HOIST_ELEMENTWISE, TABULATE),
+        about="Move elementwise operators in front of Reshape and Transpose; functions of a byte "
+        "become tables.",
     ),
-    Pass("tabulate-bytes", (TABULATE,)),
     Pass(
         "fold-linear",
         (FOLD_AFFINE, MERGE_BRANCHES),

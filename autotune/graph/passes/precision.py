@@ -20,7 +20,8 @@ import numpy as np
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Editor, Graph, Node
 from autotune.graph.operators.table import operator_of
-from autotune.graph.passes.whole_terms import WholeTerms
+from autotune.graph.operators.whole_terms import term_axis, with_zeros, zeros_behind
+from autotune.graph.rewriter import Rewriter
 
 _TERMS = {"bfloat16": 2}
 """Products of a type that one instruction adds up, where CPUs have such an instruction."""
@@ -50,7 +51,8 @@ class _Narrower:
         """A tensor -> its narrow form."""
         self.wide: dict[str, str] = {}
         """A tensor with a narrow form -> that form widened."""
-        self.whole = WholeTerms(self.editor, _TERMS.get(dtype, 1))
+        self.padded: dict[tuple[str, int], str] = {}
+        """A tensor and a dimension -> it with zeros behind that."""
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
@@ -114,10 +116,20 @@ class _Narrower:
         value = self.editor.constants.get(weights)
         if value is None or value.ndim < 2 or node.attrs.get("trans_a", 0):
             return factors
-        data, whole = self.whole.of(node, data, value)
-        if whole is not value:
-            weights = self.editor.constant(f"{weights}.whole", whole)
-        return [data, weights]
+        axis = term_axis(node.op, node.attrs, value.ndim)
+        missing = -value.shape[axis] % _TERMS.get(self.dtype, 1)
+        if not missing:
+            return factors
+        at = 1 if node.op == "Conv" else len(self.editor.types[data].shape) - 1
+        if (data, at) not in self.padded:
+            rw = Rewriter(node, self.editor)
+            self.padded[data, at] = zeros_behind(rw, data, at, missing)
+            for made in rw.nodes:
+                self.editor.emit(made)
+        return [
+            self.padded[data, at],
+            self.editor.constant(f"{weights}.whole", with_zeros(value, axis, missing)),
+        ]
 
     def _move(self, node: Node, n_data: int) -> None:
         """Move narrow elements; the results keep no wide form but where they are outputs."""
