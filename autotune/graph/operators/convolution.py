@@ -72,8 +72,7 @@ def _live_taps(rw: Rewriter) -> None:
     live, attrs = window.live()
     taps = weight[(slice(None), slice(None), *(slice(t.start, t.stop) for t in live))]
     if taps.shape != weight.shape:
-        kept = rw.array(np.ascontiguousarray(taps))
-        rw.result("Conv", rw.input(0), kept, rw.input(2), **{**rw.node.attrs, **attrs})
+        rw.again(rw.input(0), rw.array(np.ascontiguousarray(taps)), rw.input(2), **attrs)
 
 
 # --- checks -----------------------------------------------------------------------------------

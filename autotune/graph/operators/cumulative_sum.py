@@ -102,7 +102,7 @@ def _resolve(rw: Rewriter) -> None:
     if axis is None:
         raise rw.refuse("its axis is computed at run time")
     at = int(axis.reshape(-1)[0]) % len(rw.type.shape)
-    rw.result(rw.node.op, rw.input(0), **rw.node.attrs, axis=at)
+    rw.again(rw.input(0), axis=at)
 
 
 def _check_axis(editor: Editor, node: Node) -> str:

@@ -225,7 +225,7 @@ def _float_power(rw: Rewriter) -> None:
     """Pow with a constant integer exponent -> with a float one."""
     value = rw.value(1)
     if value is not None and rw.kind(0).dtype == "float32" != value.dtype:
-        rw.result("Pow", rw.input(0), rw.array(float_array(value)))
+        rw.again(rw.input(0), rw.array(float_array(value)))
 
 
 def _cast(rw: Rewriter) -> None:
@@ -237,7 +237,7 @@ def _commute(rw: Rewriter) -> None:
     """Constants become the second operand of Add and Mul."""
     a, b = rw.node.inputs
     if a in rw.constants and b not in rw.constants:
-        rw.result(rw.node.op, b, a)
+        rw.again(b, a)
 
 
 def _inverse(rw: Rewriter) -> None:

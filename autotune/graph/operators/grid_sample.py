@@ -198,8 +198,7 @@ def is_seen(pixel: Expr, size: int) -> Expr:
 def _named_mode(rw: Rewriter) -> None:
     """Attribute `mode` by the name that it has from opset 20 on."""
     mode = rw.attr("mode", "linear")
-    named = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    rw.result("GridSample", *rw.node.inputs, **{**rw.node.attrs, "mode": named})
+    rw.again(mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
 
 
 OPERATORS: Mapping[str, Operator] = {

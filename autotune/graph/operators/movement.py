@@ -154,7 +154,7 @@ def _without_transposing(rw: Rewriter) -> None:
     if moves_nothing(axes, shape):
         _to_reshape(rw)
     else:
-        rw.result("Transpose", rw.input(0), perm=tuple(axes))
+        rw.again(perm=tuple(axes))
 
 
 def _to_expand(rw: Rewriter) -> None:
@@ -264,12 +264,12 @@ def _resolve_triangle(rw: Rewriter) -> None:
     k = rw.value(1) if len(rw.node.inputs) > 1 else np.zeros(1)
     if k is None:
         raise rw.refuse("its diagonal is computed at run time")
-    rw.result("Trilu", rw.input(0), **{**rw.node.attrs, "k": int(k.reshape(-1)[0])})
+    rw.again(rw.input(0), k=int(k.reshape(-1)[0]))
 
 
 def _resolve_expand(rw: Rewriter) -> None:
     """The output has the shape."""
-    rw.result("Expand", rw.input(0))
+    rw.again(rw.input(0))
 
 
 def _check_reshape(editor: Editor, node: Node) -> str:

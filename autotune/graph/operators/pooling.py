@@ -161,8 +161,7 @@ def _counted_pool(rw: Rewriter) -> None:
         counts = np.multiply.outer(counts, _n_counted(window, n, rw.node))
     scale = (1.0 / np.maximum(counts, 1)).astype(rw.type.dtype)
     scale = scale.reshape(-1)[:1] if (scale == scale.flat[0]).all() else scale[..., None]
-    attrs = {**rw.node.attrs, **window.live()[1]}
-    rw.result(rw.node.op, rw.input(0), rw.array(scale), **attrs)
+    rw.again(rw.input(0), rw.array(scale), **window.live()[1])
 
 
 def _max_pools(rw: Rewriter) -> None:
@@ -181,7 +180,7 @@ def _max_pools(rw: Rewriter) -> None:
 
 def _live_pool(rw: Rewriter) -> None:
     """Drop the outer taps that read only padding."""
-    rw.result(rw.node.op, *rw.node.inputs, **{**rw.node.attrs, **_window(rw).live()[1]})
+    rw.again(**_window(rw).live()[1])
 
 
 def _n_counted(window: Window, n: int, node: Node) -> Array:

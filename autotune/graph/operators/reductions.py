@@ -184,7 +184,7 @@ def _resolve(kind: Reduction, rw: Rewriter) -> None:
     if axes is None:
         raise rw.refuse("its axes are computed at run time")
     if axes:
-        rw.result(rw.node.op, rw.input(0), **{**rw.node.attrs, "axes": axes})
+        rw.again(rw.input(0), axes=axes)
     else:
         rw.result(kind.of_one, *[rw.input(0)] * (2 if kind.of_one == "Mul" else 1))
 

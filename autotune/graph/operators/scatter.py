@@ -145,12 +145,12 @@ def _resolve(rw: Rewriter) -> None:
     elif kind == "none" and index in rw.constants:
         _at_constants(rw, rw.constants[index])
     elif rw.node.op == "ScatterElements":
-        rw.result(rw.node.op, x, _unexpanded(rw, index), updates, **rw.node.attrs)
+        rw.again(x, _unexpanded(rw, index), updates)
     elif len(places) != 2:
         n_updates = prod(places[:-1])
         rows = rw("Reshape", index, shape=(n_updates, places[-1]))
         listed = rw("Reshape", updates, shape=(n_updates, *shape[places[-1] :]))
-        rw.result(rw.node.op, x, rows, listed, **rw.node.attrs)
+        rw.again(x, rows, listed)
 
 
 def _unexpanded(rw: Rewriter, index: str) -> str:
