@@ -12,7 +12,7 @@ from typing import Any
 
 
 class ExitCode(IntEnum):
-    """Documented process exit codes (see README)."""
+    """Documented process exit codes (see docs/files.md)."""
 
     OK = 0
     FAILURE = 1
