@@ -44,7 +44,7 @@ def signed_weights(value: Array, zero: Array | None) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class IntegerProduct:
     """A MatMul or Conv by constant whole numbers: of int8, int16 or float32.
 
     `shape`: that of the result. The channels are padded to a multiple of `n_terms`.
@@ -76,14 +76,14 @@ class Product:
         return self.along(self.weights.sum(axis=others, dtype=np.int64))
 
 
-def sum_less_zero(rw: Rewriter, product: Product, data: str, zero: int, sums: Array) -> str:
+def sum_less_zero(rw: Rewriter, product: IntegerProduct, data: str, zero: int, sums: Array) -> str:
     """Emit Σ (data - zero)·w as Σ data·w - zero·Σ w; `sums`: Σ w along the result."""
     total = sum_of_products(rw, product, data)
     rest = (-zero * sums.astype(np.int64)).astype(product.dtype)
     return rw("Add", total, rw.array(rest)) if rest.any() else total
 
 
-def sum_of_products(rw: Rewriter, product: Product, data: str) -> str:
+def sum_of_products(rw: Rewriter, product: IntegerProduct, data: str) -> str:
     """Emit Σ data·w.
 
     Weights of int16 become those of int8 where each channel of them spans no more: one more
@@ -107,7 +107,7 @@ def sum_of_products(rw: Rewriter, product: Product, data: str) -> str:
     return rw("Add", total, rw("Mul", sums, rw.array(product.along(offsets))))
 
 
-def _bytes_and_offsets(product: Product) -> tuple[Array, Array | None]:
+def _bytes_and_offsets(product: IntegerProduct) -> tuple[Array, Array | None]:
     """Weights as int8 and what each channel has more; None where they are int8 or span too much."""
     weights, rank = product.weights, product.weights.ndim
     is_simple = rank > 1 if product.op == "Conv" else rank == 2
@@ -142,7 +142,7 @@ def integer_product(rw: Rewriter, node: Node, shape: Shape) -> str:
     if weights is None or _n_terms(op, weights) > MOST_TERMS:
         return _widened_product(rw, replace(node, op=op), shape)
     sums = _sums_of_weights(node, weights, rw.types[a].shape, shape)
-    product = Product(op, node.attrs, weights, shape)
+    product = IntegerProduct(op, node.attrs, weights, shape)
     data, offset = unsigned(rw, a)
     known = rw.constants.get(za) if za else np.zeros(1, np.int32)
     if known is not None and known.size == 1:
@@ -190,7 +190,9 @@ def _sums_of_weights(node: Node, w: Array, data: Shape, out: Shape) -> Array:
     return inside
 
 
-def _less_zero(rw: Rewriter, product: Product, data: str, za: str, offset: int, sums: Array) -> str:
+def _less_zero(
+    rw: Rewriter, product: IntegerProduct, data: str, za: str, offset: int, sums: Array
+) -> str:
     """Σ data·w - (za + offset)·Σ w where za is computed at run time; of a matrix, one for each row.
 
     One node, so that it is part of the product's task.

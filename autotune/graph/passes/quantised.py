@@ -19,7 +19,7 @@ import numpy as np
 from autotune.dtypes import SMALL_TYPES, SmallType
 from autotune.graph.ir import Array
 from autotune.graph.operators.integer_products import (
-    Product,
+    IntegerProduct,
     signed_weights,
     sum_less_zero,
     unsigned,
@@ -76,7 +76,7 @@ def _integer_product(rw: Rewriter, x: Affine, w: Affine, value: Array) -> None:
     zero = x.zero_point + offset
     if op == "Conv":
         attrs = {**attrs, "pad_value": zero}
-    product = Product(op, attrs, weights, rw.type.shape, 1 if in_floats else _TERMS)
+    product = IntegerProduct(op, attrs, weights, rw.type.shape, 1 if in_floats else _TERMS)
     total = sum_less_zero(rw, product, data, zero, product.sums_of_weights())
     real = total if in_floats else rw("Cast", total, to="float32")
     factor = (x.scale.reshape(-1)[0].astype(np.float64) * scales).astype(np.float32)
