@@ -11,7 +11,7 @@ import numpy as np
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array, Node, Shape, TensorType
-from autotune.graph.moves import MOVES, moved
+from autotune.graph.operators.moves import MOVES, moved
 from autotune.graph.operators.table import operator_of
 from autotune.te.expr import Tensor, dtype_of, idx
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
-from autotune.graph.moves import moved
 from autotune.graph.operators.definition import Folding
+from autotune.graph.operators.moves import moved
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.types import result_type
 from autotune.graph.refusals import naming, refused
