@@ -60,7 +60,9 @@ if TYPE_CHECKING:
     from autotune.errors import WrongNumbers as WrongNumbers
     from autotune.graph.network import build_network as build_network
     from autotune.graph.network import chosen as chosen
+    from autotune.graph.operators.user_operators import Composition as Composition
     from autotune.graph.reader.interface import ModelMetadata as ModelMetadata
+    from autotune.graph.rewriter import Rewriter as Rewriter
     from autotune.network.compiler import compile_network as compile_network
     from autotune.network.loading import load as load
     from autotune.network.runtime import Model as Model
@@ -122,6 +124,8 @@ _NAMES = {
         "WrongNumbers",
     ),
     "autotune.graph.network": ("build_network", "chosen"),
+    "autotune.graph.operators.user_operators": ("Composition",),
+    "autotune.graph.rewriter": ("Rewriter",),
     "autotune.network.compiler": ("compile_network",),
     "autotune.network.loading": ("load",),
     "autotune.network.runtime": ("Model",),

@@ -218,7 +218,7 @@ def test_every_package_is_on_a_floor_and_is_installed() -> None:
     packages = {name_of(p) for p in PACKAGE.rglob("*/__init__.py")}
     assert {part_of(name) for name in packages} <= set(FLOORS)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    expected = {"autotune", "autotune.presets"} | packages
+    expected = {"autotune", "autotune.presets", "autotune_operators"} | packages
     assert set(project["tool"]["setuptools"]["packages"]) == expected
 
 

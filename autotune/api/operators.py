@@ -14,30 +14,42 @@ from typing import Any
 
 from autotune.api.user_code import guarded, installed, named
 from autotune.errors import UsageError
-from autotune.graph.operators.user_operators import UserOperator
+from autotune.graph.operators.user_operators import Composition, UserOperator
 
 GROUP = "autotune.operators"
 _NAME = "OPERATORS"
 
 
-def operators_of(paths: Iterable[str]) -> dict[str, UserOperator]:
+def operators_of(paths: Iterable[str]) -> dict[str, UserOperator | Composition]:
     """The operators of files and of installed packages, by name; files come first.
 
     Raises UsageError, with file and line, for what does not run or holds no operators.
     """
-    found: dict[str, UserOperator] = {}
+    found: dict[str, UserOperator | Composition] = {}
     for operators, source in installed(GROUP, "operators"):
-        found |= {name: guarded(f) for name, f in _checked(operators, source).items()}
+        found |= {name: _guarded(f) for name, f in _checked(operators, source).items()}
     for path in map(Path, paths):
         given = _checked(named(path, _NAME), str(path))
-        found |= {name: guarded(function, path) for name, function in given.items()}
+        found |= {name: _guarded(function, path) for name, function in given.items()}
     return found
 
 
-def _checked(operators: Any, source: str) -> Mapping[str, UserOperator]:
-    if not isinstance(operators, Mapping) or not all(map(callable, operators.values())):
+def _guarded(
+    operator: UserOperator | Composition, file: Path | None = None
+) -> UserOperator | Composition:
+    if isinstance(operator, Composition):
+        return Composition(guarded(operator.rewrite, file))
+    return guarded(operator, file)
+
+
+def _checked(operators: Any, source: str) -> Mapping[str, UserOperator | Composition]:
+    if not isinstance(operators, Mapping) or not all(map(_is_operator, operators.values())):
         raise UsageError(
             f"{_NAME} of {source} is no dictionary of functions",
             f'write {_NAME} = {{"com.acme.Swish": swish}}',
         )
     return operators
+
+
+def _is_operator(value: Any) -> bool:
+    return callable(value) or isinstance(value, Composition)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,82 @@ def test_from_a_file_to_numbers(folder: Path, capsys: pytest.CaptureFixture[str]
     np.testing.assert_allclose(found["sums"], sums, rtol=1e-5)
     assert run(["tasks", "m.onnx", "--operators", "operators.py"]) == 0
     assert "com.acme.RowShares" in capsys.readouterr().out
+
+
+NORM = """
+<ir_version: 9, opset_import: ["" : 17, "com.acme" : 1]>
+g (float[4, 6] x, float[6] scale) => (float[4, 6] y) {
+    n = com.acme.ScaledNorm<epsilon = 1e-6>(x, scale)
+    y = Relu(n)
+}
+"""
+
+
+def test_a_composition_from_a_file_to_numbers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(onnx.parser.parse_model(NORM), "n.onnx")
+    options = ["--operators", "operators.py", "--threads", "1"]
+    assert run(["compile", "n.onnx", *options, "-o", "n.atn"]) == 0, capsys.readouterr().err
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    scale = np.arange(6, dtype=np.float32)
+    found = autotune.load("n.atn").run({"x": x, "scale": scale})
+    y = np.maximum(x / np.linalg.norm(x, axis=1, keepdims=True) * scale, 0)
+    np.testing.assert_allclose(found["y"], y, rtol=1e-5, atol=1e-7)
+
+
+def _refusing(rw: autotune.Rewriter) -> None:
+    raise rw.refuse("it is of no use")
+
+
+def _incomplete(rw: autotune.Rewriter) -> None:
+    rw.result("NoSuch", rw.input(0))
+
+
+COMPOSITIONS = {
+    "refusing": (
+        _refusing,
+        r"operator 'com\.acme\.ScaledNorm' \(.*is not supported: it is of no use",
+    ),
+    "incomplete": (_incomplete, r"operator 'NoSuch' \(node '.*/NoSuch'"),
+    "silent": (lambda rw: None, r"operator 'com\.acme\.ScaledNorm'"),
+}
+
+
+@pytest.mark.parametrize("case", COMPOSITIONS)
+def test_a_composition_that_does_not_fit_is_told(case: str, folder: Path) -> None:
+    rewrite, message = COMPOSITIONS[case]
+    onnx.save(onnx.parser.parse_model(NORM), "n.onnx")
+    operators = {"com.acme.ScaledNorm": autotune.Composition(rewrite)}
+    with pytest.raises(UnsupportedOperator, match=message):
+        build_network("n.onnx", operators=operators)
+
+
+def test_a_composition_of_an_old_operator_sees_it_converted(folder: Path) -> None:
+    text = """
+    <ir_version: 7, opset_import: ["" : 11]>
+    g (float[4, 6] x) => (float[4, 6] y) { y = Unsqueeze<axes = [0]>(x) z = Identity(y) }
+    """
+    seen = []
+    operators = {
+        "Unsqueeze": autotune.Composition(lambda rw: seen.append((rw.attr("axes"), rw.value(1))))
+    }
+    onnx.save(onnx.parser.parse_model(text.replace("float[4, 6] y", "float[1, 4, 6] y")), "u.onnx")
+    build_network("u.onnx", operators=operators)
+    assert seen[0][0] is None
+    assert seen[0][1].tolist() == [0]
+
+
+def test_operators_of_rare_use_are_imported_when_a_model_has_one(folder: Path) -> None:
+    code = "import sys, autotune; autotune.build_network(sys.argv[1]); print(*sys.modules)"
+    for name, text in {"det": "y = Det(x)", "relu": "y = Relu(x)"}.items():
+        shape = "float" if name == "det" else "float[3, 3]"
+        head = '<ir_version: 9, opset_import: ["" : 17]>'
+        model = f"{head} g (float[3, 3] x) => ({shape} y) {{ {text} }}"
+        onnx.save(onnx.parser.parse_model(model), f"{name}.onnx")
+        command = [sys.executable, "-c", code, f"{name}.onnx"]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        assert ("autotune_operators" in told) == (name == "det")
 
 
 def test_constant_operands_are_folded(folder: Path) -> None:

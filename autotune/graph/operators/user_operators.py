@@ -4,20 +4,30 @@
 
     build_network(path, operators={"com.acme.MyGelu": my_gelu})
 
-The function gets a tensor per input of the node, None for one that is left out, and the attributes
-by name; it returns a tensor of `te` per output. Shapes and types of the results are those of what
-it returns. What it defines is fused, scheduled and checked like any other operator.
+Such a function gets a tensor per input of the node, None for one that is left out, and the
+attributes by name; it returns a tensor of `te` per output. Shapes and types of the results are
+those of what it returns. What it defines is fused, scheduled and checked like any other operator.
+An operator that is short for others is a `Composition`: it emits nodes of these.
+
+    def hard_swish(rw: Rewriter) -> None:
+        rw.result("Mul", rw.input(0), rw("HardSigmoid", rw.input(0), alpha=1 / 6))
+
+    build_network(path, operators={"com.acme.HardSwish": Composition(hard_swish)})
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import TypeAlias
 
 from autotune.errors import AutotuneError, UsageError
 from autotune.graph.ir import Array, Editor, Node, Shape, TensorType
 from autotune.graph.operators.definition import Operands, Operator, Scope
+from autotune.graph.rewriter import Rewrite
 from autotune.te.dag import Compute, ComputeDAG, Placeholder, rename
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Const
@@ -26,11 +36,33 @@ from autotune.te.language import dag_of, placeholder
 from autotune.te.values import Tensor, numbered
 
 UserOperator: TypeAlias = Callable[..., Tensor | Sequence[Tensor]]
-UserOperators: TypeAlias = Mapping[str, UserOperator]
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """An operator that is short for others: what emits these, as a rewrite of its node.
+
+    An operator of the standard is converted to opset 22 before.
+    """
+
+    rewrite: Rewrite
+
+
+UserOperators: TypeAlias = Mapping[str, UserOperator | Composition]
 """By operator name, with its domain in front where that is not the standard one."""
+
+_OWN_PACKAGE = "autotune_operators"
+"""What comes in the same wheel, with operators of rare use."""
 
 DEFINED = "Defined"
 """The operator of the nodes that compute one output of a user's operator each."""
+
+
+@cache
+def own_operators() -> UserOperators:
+    """The operators of the package that comes with this one; it is imported now."""
+    operators: UserOperators = import_module(_OWN_PACKAGE).OPERATORS
+    return operators
 
 
 def define(editor: Editor, node: Node, function: UserOperator) -> list[Array] | Iterator[Node]:

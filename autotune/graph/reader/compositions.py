@@ -15,18 +15,7 @@ from dataclasses import replace
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Node
-from autotune.graph.reader import (
-    affine_grid,
-    attention,
-    deformed,
-    flex_attention,
-    further_forms,
-    ml_forms,
-    qlinear,
-    signal_forms,
-    standard_forms,
-    term_counts,
-)
+from autotune.graph.reader import attention, qlinear, standard_forms
 from autotune.graph.reader.opsets import schema_of
 from autotune.graph.rewriter import Rewrite, Rewriter
 
@@ -40,8 +29,13 @@ def composition_of(node: Node) -> Rewrite | None:
     own = COMPOSITIONS.get(f"com.microsoft.{node.op}")
     if own is not None and schema_of(node.op, node.opset) is None:
         return own
-    is_old = node.opset < OPSET and schema_of(node.op, OPSET) is not None
-    return None if is_old and node.op in _STANDARD else COMPOSITIONS.get(node.op)
+    is_early = node.op in standard_forms.COMPOSITIONS and is_old(node)
+    return None if is_early else COMPOSITIONS.get(node.op)
+
+
+def is_old(node: Node) -> bool:
+    """Whether a node is converted to opset 22 before it is a composition."""
+    return node.opset < OPSET and schema_of(node.op, OPSET) is not None
 
 
 def compose(composition: Rewrite, rw: Rewriter) -> None:
@@ -205,17 +199,6 @@ def _activated(rw: Rewriter, x: str, values: Sequence[float]) -> None:
         rw.result(op or "Identity", x, **dict(zip(names, values, strict=True)))
 
 
-_STANDARD: dict[str, Rewrite] = {
-    **standard_forms.COMPOSITIONS,
-    **signal_forms.COMPOSITIONS,
-    **further_forms.COMPOSITIONS,
-    **affine_grid.COMPOSITIONS,
-    **deformed.COMPOSITIONS,
-    **flex_attention.COMPOSITIONS,
-    **term_counts.COMPOSITIONS,
-}
-"""Of opset 22, or newer than it: older ones are converted first."""
-
 COMPOSITIONS: dict[str, Rewrite] = {
     "com.microsoft.QuantizeLinear": lambda rw: rw.result(
         "QuantizeLinear", *rw.node.inputs, **rw.node.attrs
@@ -238,6 +221,5 @@ COMPOSITIONS: dict[str, Rewrite] = {
     "com.microsoft.FusedGemm": _fused_gemm,
     **qlinear.COMPOSITIONS,
     **attention.COMPOSITIONS,
-    **ml_forms.COMPOSITIONS,
-    **_STANDARD,
+    **standard_forms.COMPOSITIONS,
 }

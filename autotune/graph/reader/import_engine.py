@@ -20,8 +20,14 @@ from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, uns
 from autotune.graph.limits import MOST_WORK, Budget, check_declared
 from autotune.graph.operators.definition import Folding
 from autotune.graph.operators.table import operator_of
-from autotune.graph.operators.user_operators import UserOperator, UserOperators, define
-from autotune.graph.reader.compositions import COMPOSITIONS
+from autotune.graph.operators.user_operators import (
+    Composition,
+    UserOperator,
+    UserOperators,
+    define,
+    own_operators,
+)
+from autotune.graph.reader.compositions import COMPOSITIONS, is_old
 from autotune.graph.reader.draws import Draws
 from autotune.graph.reader.functions import has_body
 from autotune.graph.reader.inference import Inference
@@ -75,9 +81,13 @@ class ImportEngine:
 
     def _visit(self, node: Node) -> list[Node]:
         """Emit a node, make its results constants, or return the nodes that replace it."""
-        function = self.operators.get(node.op)
-        if function is not None:
-            self._define(node, function)
+        operator = self._operator(node)
+        if isinstance(operator, Composition):
+            nodes = None if is_old(node) else self.unfold.composed(node, operator.rewrite)
+            if nodes is not None:
+                return nodes
+        elif operator is not None:
+            self._define(node, operator)
             return []
         unfolded = self.unfold(node)
         if unfolded is not None:
@@ -116,6 +126,14 @@ class ImportEngine:
         self.infer(node)
         self.draws.draw(node)
         return self._expanded(node)
+
+    def _operator(self, node: Node) -> UserOperator | Composition | None:
+        """The operator of a user, or of the own package where nothing else has that name."""
+        given, functions = self.operators.get(node.op), self.editor.graph.functions
+        if given is not None or operator_of(node.op).is_native:
+            return given
+        is_known = node.op in functions or node.op in COMPOSITIONS
+        return None if is_known else own_operators().get(node.op)
 
     def _define(self, node: Node, function: UserOperator) -> None:
         """Emit the nodes of a user's operator, or fold it."""
@@ -164,6 +182,8 @@ class ImportEngine:
 
     def _is_known(self, node: Node) -> bool:
         if node.op in self.editor.graph.functions or node.op in COMPOSITIONS:
+            return True
+        if self._operator(node) is not None:
             return True
         if operator_of(node.op).is_native:
             return True

@@ -54,7 +54,8 @@ class Unfolding:
         function = self.editor.graph.functions.get(node.op)
         if function is not None:
             return self._counted(node, inlined(node, function, self._suffix(node)))
-        nodes = self._composed(node)
+        composition = composition_of(node)
+        nodes = None if composition is None else self.composed(node, composition)
         if nodes is not None:
             return nodes
         is_foreign = schema_of(node.op, OPSET) is None and operator_of(node.op).is_native
@@ -65,11 +66,9 @@ class Unfolding:
         handler = _HANDLERS.get(node.op)
         return None if handler is None else self.rewritten(node, partial(handler, self))
 
-    def _composed(self, node: Node) -> list[Node] | None:
-        """The nodes that a node is short for; None if it is not. Their constants are counted."""
-        composition, n_known = composition_of(node), len(self.editor.constants)
-        if composition is None:
-            return None
+    def composed(self, node: Node, composition: Rewrite) -> list[Node] | None:
+        """The nodes that a node is short for; None if it stays. Their constants are counted."""
+        n_known = len(self.editor.constants)
         nodes = self.rewritten(node, partial(compose, composition))
         n_made = len(self.editor.constants) - n_known
         for value in islice(reversed(self.editor.constants.values()), n_made):

@@ -1,4 +1,4 @@
-"""① Convolution of deformed windows -> their columns, and a product with the weights.
+"""Convolution of deformed windows -> their columns, and a product with the weights.
 
 DeformConv(x, w, offset, bias, mask)
 ->  MatMul(w[g, m/g, c/g·k], DeformedColumns(x, offset, mask)[n, g, c/g·k, i·j]) + bias

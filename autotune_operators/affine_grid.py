@@ -1,4 +1,4 @@
-"""① AffineGrid: the coordinates of a grid under an affine map.
+"""AffineGrid: the coordinates of a grid under an affine map.
 
     AffineGrid(theta, size)  ->  Reshape(MatMul(places, Transpose(theta)))      places[d·h·w, n + 1]
 

@@ -1,4 +1,4 @@
-"""① Attention with functions of its scores, which the node holds as graphs.
+"""Attention with functions of its scores, which the node holds as graphs.
 
     FlexAttention(q, k, v) <score_mod, prob_mod>
     ->  MatMul(prob_mod(Softmax(score_mod(scale · q · kᵀ))), v)

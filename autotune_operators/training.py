@@ -1,6 +1,5 @@
-"""① Operators of little use in inference -> others of opset 22: determinants, steps of training.
+"""Steps of training.
 
-Det(x)                   ->  elimination with pivots, a few operators for each row
 Momentum(r, t, x, g, v)  ->  v' = alpha·v + beta·(norm·x + g), x' = x - r·v'
 """
 
@@ -12,58 +11,10 @@ import numpy as np
 
 from autotune.graph.rewriter import Rewrite, Rewriter
 
-_MOST_ROWS = 64
-"""Rows of a matrix up to which its elimination is written out."""
-
 
 def _number(rw: Rewriter, value: float, like: str) -> str:
     kind = rw.types.get(like)
     return rw.array(np.array(value, "float32" if kind is None else kind.dtype))
-
-
-# --- determinants -------------------------------------------------------------------------------
-
-
-def _det(rw: Rewriter) -> None:
-    """x[…, n, n] -> […]: the product of the pivots, with a sign for every exchange of rows."""
-    *batch, n, n_columns = rw.shape(0)
-    if n != n_columns or not 0 < n <= _MOST_ROWS:
-        raise rw.refuse(f"a matrix of {n} x {n_columns}")
-    rest = rw.reshaped(rw.input(0), -1, n, n)
-    total = ""
-    for size in range(n, 0, -1):
-        pivot, rest = _eliminated(rw, rest, size)
-        total = rw("Mul", total, pivot) if total else pivot
-    rw.result("Reshape", total, rw.integers(*batch))
-
-
-def _eliminated(rw: Rewriter, x: str, size: int) -> tuple[str, str]:
-    """x[m, size, size] -> its largest pivot [m, 1, 1] with a sign, and what is left of it."""
-    if size == 1:
-        return x, ""
-    zero, one = _number(rw, 0.0, rw.input(0)), _number(rw, 1.0, rw.input(0))
-    first = rw("Slice", x, rw.integers(0), rw.integers(1), rw.integers(2))
-    best = rw("ArgMax", rw("Abs", first), axis=1, keepdims=1)
-    places = rw.array(np.arange(size).reshape(1, size, 1))
-    is_best = rw("Equal", places, best)
-    row = rw("ReduceSum", rw("Where", is_best, x, zero), rw.integers(1))
-    top = rw("Slice", x, rw.integers(0), rw.integers(1), rw.integers(1))
-    moved = rw("Where", is_best, top, x)  # the first row takes the place of the pivot's
-    below = rw("Slice", moved, rw.integers(1), rw.integers(size), rw.integers(1))
-    pivot, *others = (
-        rw("Slice", row, rw.integers(a), rw.integers(b), rw.integers(2))
-        for a, b in ((0, 1), (1, size))
-    )
-    is_zero = rw("Equal", pivot, zero)
-    head = rw("Slice", below, rw.integers(0), rw.integers(1), rw.integers(2))
-    factor = rw("Div", head, rw("Where", is_zero, one, pivot))
-    tail = rw("Slice", below, rw.integers(1), rw.integers(size), rw.integers(2))
-    left = rw("Sub", tail, rw("Mul", factor, others[0]))
-    stays = rw("Equal", best, rw.array(np.zeros((1, 1, 1), np.int64)))
-    return rw("Where", stays, pivot, rw("Neg", pivot)), left
-
-
-# --- training -----------------------------------------------------------------------------------
 
 
 def _steps(n_states: int, step: Callable[..., tuple[str, ...]]) -> Rewrite:
@@ -134,7 +85,6 @@ def _time(rw: Rewriter, like: str) -> str:
 _TRAINING = "ai.onnx.preview.training"
 
 COMPOSITIONS: dict[str, Rewrite] = {
-    "Det": _det,
     f"{_TRAINING}.Momentum": _steps(1, _momentum),
     f"{_TRAINING}.Adagrad": _steps(1, _adagrad),
     f"{_TRAINING}.Adam": _steps(2, _adam),

@@ -1,4 +1,4 @@
-"""① Discrete Fourier transforms -> products with known matrices, convolutions with known kernels.
+"""Discrete Fourier transforms -> products with known matrices, convolutions with known kernels.
 
     DFT(x)          ->  MatMul(x as rows of real numbers, matrix), of two factors where it is long
     STFT(x, window) ->  Conv(x, rows of the matrix · window), one step per frame

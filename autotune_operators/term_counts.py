@@ -1,4 +1,4 @@
-"""① TfIdfVectorizer of numbers -> comparisons with all terms, and sums over places.
+"""TfIdfVectorizer of numbers -> comparisons with all terms, and sums over places.
 
 count[b, t] = Σ_skip Σ_p Π_j (x[b, p + j·skip] = term[t, j])
 y[b, i]     = Σ_t count[b, t] over the terms of column i, as it is, as 0 or 1, or weighted
