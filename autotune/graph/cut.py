@@ -1,4 +1,4 @@
-"""① A model cut into what is compiled and what runs in ONNX Runtime.
+"""① Graph partitioning: subgraphs that are compiled, and fallback nodes for ONNX Runtime.
 
     survey ─► bodies ─► segments ─► networks of the compiled ones ─┬─► Cut
        ▲                                                           │ a pass refuses a node, or

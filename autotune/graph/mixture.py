@@ -1,4 +1,4 @@
-"""① The networks of one model in which some products are narrow and others float32.
+"""① Mixed precision: networks of one model with some narrow products and others in float32.
 
     mixture = Mixture(bound, shapes)
     mixture.network("bf16")                     all products in bfloat16

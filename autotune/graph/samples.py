@@ -1,4 +1,4 @@
-"""① Whether the samples of a batch are computed apart from each other: a proof on the graph.
+"""① Batch independence: a proof on the graph that no sample of a batch depends on another.
 
     sample_axes((graph at batch 11, graph at batch 13), "batch", {"ids": 0})   {"logits": (0, 1)}
 

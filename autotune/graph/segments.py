@@ -1,4 +1,4 @@
-"""① Segments of a model: the order of its nodes in which compiled ones and others alternate least.
+"""① Subgraphs of graph partitioning: an order in which compiled and other nodes alternate least.
 
     nodes 0 1 2 3 4, refused: 2     ─►  Span((0, 1), compiled), Span((2,)), Span((3, 4), compiled)
 

@@ -1,4 +1,4 @@
-"""⑩ Any extent of a dimension, from the variants that there are: a batch of 13 as 8 + 4 + 1.
+"""⑩ Dynamic shapes from the variants that there are: a batch of 13 as 8 + 4 + 1.
 
     blocks = Blocks(model.variants, artifact.split)
     outputs = blocks.run({"image": thirteen_images})

@@ -1,4 +1,4 @@
-"""⑩ Networks of one model at several shapes, brought together: same tasks, same arrays.
+"""⑩ Networks of one model at several shapes (dynamic shapes): same tasks, same arrays.
 
 unified([network at 16, network at 128])     equal tasks under equal names, equal weights once
 """

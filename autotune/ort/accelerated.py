@@ -1,4 +1,4 @@
-"""⑪ ONNX Runtime's session, answered by compiled networks where they are right and faster.
+"""⑪ ONNX Runtime's session, which dispatches calls to compiled networks that are right and faster.
 
     accelerated(onnxruntime) ─► the class InferenceSession, a subclass of onnxruntime's own
 

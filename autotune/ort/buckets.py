@@ -1,4 +1,4 @@
-"""⑪ Extents that are rounded up, so that a new length is no new compilation.
+"""⑪ Bucketing: extents are rounded up, so that a new length is no new compilation.
 
     rounded_up({"batch": 3, "length": 37})      ->      {"batch": 3, "length": 48}
 

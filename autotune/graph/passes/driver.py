@@ -1,4 +1,7 @@
-"""① The driver of rules: visits the nodes of a graph in order, and what replaces them."""
+"""① The driver of rules: visits the nodes of a graph in order, and what replaces them.
+
+It includes dead code elimination and common subexpression elimination.
+"""
 
 from __future__ import annotations
 

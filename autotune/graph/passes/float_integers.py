@@ -1,4 +1,4 @@
-"""① Sums of products of bytes as products of floats, where those give every bit of them.
+"""① Exact integer GEMM in floats (float32, bf16), where they give every bit of the sums.
 
     Conv(q, w): int32  ->  Cast(Conv(Cast(q), w')): int32    w': the same weights as floats
 

@@ -1,4 +1,4 @@
-"""① Products of float32 in a narrower type: bfloat16 or float16 factors, sums in float32.
+"""① Low precision: products of float32 with bfloat16 or float16 factors and sums in float32.
 
     Conv(x, w, b)          ->  Conv(n, w', b)     n = Cast(x): narrow, w': narrow weights
     Add(x, y)              ->  Add(Cast(n), y)    all else reads n widened, where x is not an output

@@ -1,4 +1,4 @@
-"""① Quantising a sum of scaled integers again: its scale goes into the factors of the sum.
+"""① Requantization of a sum of scaled integers: its scale goes into the factors of the sum.
 
     Quantize(Relu(f·m + b), t, z)                ->  Quantize(Relu(f·(m/t) + b/t), -, z)
     Quantize(Dequantize(p, r) + Dequantize(q, s), t, z)

@@ -1,5 +1,7 @@
 """⑥ The analytical cost model: cycles of a candidate from registers, ports, caches and idle cores.
 
+Register pressure costs cycles: with many live registers LLVM spills.
+
 It has no learned part and needs no measurement. It ranks the candidates of a first batch, chooses
 the schedules of untuned networks, and is a feature of the ranker, which learns its residual.
 

@@ -1,4 +1,4 @@
-"""⑥ Multi-level tiling: a reduction in registers with its pointwise consumer around it.
+"""⑥ Multi-level tiling: a reduction in registers, its pointwise consumer as epilogue.
 
 From the outside in:
 
