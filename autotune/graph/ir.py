@@ -166,6 +166,8 @@ class Editor:
 
     def updated(self, node: Node) -> Node:
         """`node` with its inputs resolved."""
+        if self._alias.keys().isdisjoint(node.inputs):
+            return node
         return replace(node, inputs=tuple(self.resolve(name) for name in node.inputs))
 
     def emit(self, node: Node) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from autotune import dtypes
 from autotune.graph.operators import (
     bits,
@@ -62,3 +64,8 @@ def dtypes_of(operator: Operator) -> tuple[str, ...]:
 def operator_of(name: str) -> Operator:
     """The record of an operator; an empty one for a name that is not in the table."""
     return OPERATORS.get(name, _UNKNOWN)
+
+
+def operators_with(has: Callable[[Operator], object]) -> frozenset[str]:
+    """The names of all operators whose record has something."""
+    return frozenset(name for name, operator in OPERATORS.items() if has(operator))

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from math import prod
 from typing import Any
-
-import numpy as np
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
@@ -67,23 +66,30 @@ class _Sweep:
 
     def _replaced(self, node: Node) -> list[Node]:
         """The nodes that replace a node; none where it stays and is emitted."""
+        try:
+            with naming(node):
+                found = self._rewritten(node)
+        except UnsupportedOperator as error:
+            return self._emitted(node, refused(node, error))
+        if found is None:
+            self.work.emit(node)
+            return []
+        rule, rw = found
+        if rule.converts:
+            return self._emitted(node, rw.nodes, rw.target)
+        self.n_rewrites += 1
+        self.work.replace(node, rw.nodes, rw.target)
+        return rw.nodes
+
+    def _rewritten(self, node: Node) -> tuple[Rule, Rewriter] | None:
+        """The first rule that applies at a node, and what it has written."""
         for rule in self.rules:
-            if rule.operators is not None and node.op not in rule.operators:
-                continue
-            rw = Rewriter(node, self.work)
-            try:
-                with naming(node):
-                    rule.apply(rw)
-            except UnsupportedOperator as error:
-                return self._emitted(node, refused(node, error))
-            if rw.is_replaced and self.log.admits(rule, node):
-                if rule.converts:
-                    return self._emitted(node, rw.nodes, rw.target)
-                self.n_rewrites += 1
-                self.work.replace(node, rw.nodes, rw.target)
-                return rw.nodes
-        self.work.emit(node)
-        return []
+            if rule.operators is None or node.op in rule.operators:
+                rw = Rewriter(node, self.work)
+                rule.apply(rw)
+                if rw.is_replaced and self.log.admits(rule, node):
+                    return rule, rw
+        return None
 
     def _emitted(self, node: Node, others: list[Node], target: str = "") -> list[Node]:
         """Replace a node by others that are not visited."""
@@ -99,7 +105,9 @@ class _Workspace(Editor):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self._dead: set[int] = set()
-        self._seen: dict[Hashable, Node] = {}
+        self._outputs = frozenset(graph.outputs)
+        self._alike: dict[Hashable, list[Node]] = {}
+        """Emitted nodes by operator and the operands that are no constants."""
 
     def infer(self, node: Node) -> TensorType | None:
         return result_type(node, self.types, self.constants)
@@ -125,17 +133,31 @@ class _Workspace(Editor):
         if not any(self.uses[name] for name in node.outputs if name):
             self._release(node)
             return
-        key = _key(self, node)
-        first = self._seen.get(key)
-        if key is None or first is None or id(first) in self._dead:
-            first = self._seen[key] = node
-        if first is node or set(self.graph.outputs) & set(node.outputs):
+        first = None if self._outputs & set(node.outputs) else self._equal(node)
+        if first is None:
             super().emit(node)
             return
         for name, same in zip(node.outputs, first.outputs, strict=True):
             if name:
                 self.alias(name, same)
         self._release(node)
+
+    def _equal(self, node: Node) -> Node | None:
+        """A node that computes the same; where there is none, `node` is one for later nodes."""
+        operator = operator_of(node.op)
+        if operator.moves or operator.folding in (Folding.NEVER, Folding.DRAWN):
+            return None
+        if operator.is_cheap and any(prod(self.types[o].shape) != 1 for o in node.outputs if o):
+            return None
+        tensors = tuple(name for name in node.inputs if name not in self.constants)
+        alike = self._alike.setdefault((node.op, tensors), [])
+        others = [other for other in alike if id(other) not in self._dead]
+        key = _key(self, node) if others else None
+        same = (other for other in others if key is not None and _key(self, other) == key)
+        first = next(same, None)
+        if first is None:
+            alike.append(node)
+        return first
 
     def _release(self, node: Node) -> None:
         """Forget that a node reads its operands; what made them for it alone is dead."""
@@ -157,18 +179,13 @@ class _Workspace(Editor):
 
 
 def _key(editor: Editor, node: Node) -> Hashable | None:
-    """What two nodes that compute the same have in common; None for those that are not merged."""
-    operator = operator_of(node.op)
-    is_scalar = all(np.prod(editor.types[o].shape) == 1 for o in node.outputs if o)
-    is_free = operator.moves or (operator.is_cheap and not is_scalar)
-    if is_free or operator.folding in (Folding.NEVER, Folding.DRAWN):
-        return None
+    """What two nodes that compute the same have in common; None where it cannot be compared."""
     attrs = tuple((name, _frozen(value)) for name, value in sorted(node.attrs.items()))
     if any(value is None for _, value in attrs):
         return None
     inputs = tuple(_operand(editor, name) for name in node.inputs)
     types = tuple(editor.types[o] if o else None for o in node.outputs)
-    return node.op, node.opset, inputs, attrs, types
+    return node.opset, inputs, attrs, types
 
 
 def _operand(editor: Editor, name: str) -> Hashable:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Node, Shape
-from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.table import operator_of, operators_with
 from autotune.graph.rewriter import Rewriter, Rule
 
 _MOVERS = ("Reshape", "Transpose")
@@ -24,8 +24,7 @@ def _hoist_elementwise(rw: Rewriter) -> None:
 
     A Reshape costs nothing anywhere; a Transpose moves only with its single consumer.
     """
-    if operator_of(rw.node.op).is_elementwise:
-        _hoist(rw)
+    _hoist(rw)
 
 
 def _hoist_narrowing(rw: Rewriter) -> None:
@@ -113,5 +112,9 @@ def _without_leading_ones(shape: Shape) -> Shape:
     return next((shape[n:] for n, extent in enumerate(shape) if extent != 1), ())
 
 
-HOIST_ELEMENTWISE = Rule("hoist-elementwise", _hoist_elementwise)
+HOIST_ELEMENTWISE = Rule(
+    "hoist-elementwise",
+    _hoist_elementwise,
+    operators_with(lambda operator: operator.is_elementwise),
+)
 HOIST_NARROWING = Rule("hoist-narrowing", _hoist_narrowing, {"Cast"})

@@ -16,7 +16,7 @@ import numpy as np
 from autotune.dtypes import DTYPES, is_float
 from autotune.graph.ir import Array, Node
 from autotune.graph.operators.lookup import N_BYTES
-from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.table import operator_of, operators_with
 from autotune.graph.passes.affine import BYTES
 from autotune.graph.rewriter import Rewriter, Rule
 from autotune.te.expr import Expr, Tensor, idx
@@ -94,4 +94,4 @@ def _patterns(dtype: str) -> Array:
     return np.arange(N_BYTES, dtype=np.uint8).view(DTYPES[dtype].numpy)
 
 
-TABULATE = Rule("tabulate", _tabulate)
+TABULATE = Rule("tabulate", _tabulate, operators_with(lambda operator: operator.formula))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.graph.operators.table import OPERATORS, operator_of
+from autotune.graph.operators.table import operator_of, operators_with
 from autotune.graph.passes.simplify import require_one_result
 from autotune.graph.rewriter import Rewriter, Rule
 
@@ -32,7 +32,9 @@ def _resolve(rw: Rewriter) -> None:
         rewrite(rw)
 
 
-CANONICAL = Rule("canonical", _canonical, OPERATORS, converts=True)
-UNCUT = Rule("canonical", _canonical, OPERATORS.keys() - {"CumSum", "CumProd"}, converts=True)
+_HAVE_FORM = operators_with(lambda operator: operator.canonical)
+
+CANONICAL = Rule("canonical", _canonical, _HAVE_FORM, converts=True)
+UNCUT = Rule("canonical", _canonical, _HAVE_FORM - {"CumSum", "CumProd"}, converts=True)
 """The same where no long dimension is cut into blocks."""
 RESOLVE = Rule("resolve", _resolve, converts=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.graph.ir import Graph, unsupported
-from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.table import operator_of, operators_with
 from autotune.graph.rewriter import Rewriter, Rule
 
 
@@ -38,5 +38,7 @@ def _reshape(rw: Rewriter) -> None:
         rw.result("Reshape", source, **rw.node.attrs)
 
 
-IDENTITY = Rule("identity", _identity)
+IDENTITY = Rule(
+    "identity", _identity, operators_with(lambda operator: operator.is_identity is not None)
+)
 RESHAPE = Rule("reshape", _reshape, {"Reshape"})
