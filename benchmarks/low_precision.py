@@ -10,8 +10,7 @@
   weights can be read.
 * Networks as ONNX Runtime quantises them (QDQ and dynamic), and files of `--model`, beside ONNX
   Runtime and OpenVINO, in turns.
-* Files of `--bf16`, compiled with products in bf16, beside OpenVINO as its user gets it, and beside
-  PyTorch in bf16 where it is installed and has the network (`benchmarks.torch_networks`).
+* Files of `--bf16`, compiled with products in bf16, beside OpenVINO as its user gets it.
 
 Every case is a row of `docs/results/low_precision.csv` as soon as it is done and is not measured
 again; what is left of the budget is shared by what is left to measure.
@@ -48,9 +47,6 @@ from benchmarks.quantised_models import quantised
 from benchmarks.results import FOLDER, append_row, read_rows
 from benchmarks.sparse import DENSE, encoder
 from benchmarks.tables import BASELINES
-from benchmarks.torch_baseline import Array, is_installed
-from benchmarks.torch_networks import NETWORKS as NETWORKS_OF_TORCH
-from benchmarks.torch_networks import torch_network
 
 FILE = FOLDER / "low_precision.csv"
 HEAD = ("machine", "kind", "case", "form", "threads")
@@ -283,23 +279,10 @@ def _network(plan: Plan, path: Path) -> dict[str, str]:
 
 
 def _halved(plan: Plan, path: Path) -> dict[str, str]:
-    """Beside OpenVINO, and beside PyTorch where that is installed and has the network."""
+    """Beside OpenVINO as its user gets it."""
     sides = ("openvino:default",) if importlib.util.find_spec("openvino") else ()
     with tempfile.TemporaryDirectory() as folder:
-        cells, _ = _tuned(path, Path(folder), plan, sides, "bf16")
-        model = autotune.load(Path(folder) / _ARTIFACT)
-    if not is_installed() or path.stem not in NETWORKS_OF_TORCH:
-        return cells
-    run = torch_network(path.stem, plan.threads)
-
-    def answered(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        run()
-        return {}  # other weights: there is nothing to compare
-
-    result = bench(model, {"torch": answered}, min_s=plan.time_s)
-    torch_s = result.baselines["torch"].median_s
-    ratio = max(result.autotune.median_s / torch_s, float(cells.get("ratio", 0)))
-    return {**cells, "torch_us": f"{torch_s * 1e6:.1f}", "ratio": f"{ratio:.3f}"}
+        return _tuned(path, Path(folder), plan, sides, "bf16")[0]
 
 
 def _tuned(

@@ -2,8 +2,8 @@
 
     python -m benchmarks.operators --machine Z [--only C2D]… [--batch 1]… [--budget 25m]
 
-Every case of `operator_cases` is tuned, compiled and measured in turns with ONNX Runtime, OpenVINO
-and, where it is installed, PyTorch. Each is a row of the table `--out` as soon as it is done and is
+Every case of `operator_cases` is tuned, compiled and measured in turns with ONNX Runtime and
+OpenVINO. Each is a row of the table `--out` as soon as it is done and is
 not measured again, so a run that was interrupted, or that has spent its budget, is gone on with by
 the same command. With a budget, what is left of it is shared by what is left to measure; first
 shapes come first.
@@ -29,7 +29,6 @@ from benchmarks.budget import within
 from benchmarks.operator_cases import CASES, Model
 from benchmarks.results import FOLDER, append_row, read_rows
 from benchmarks.tables import BASELINES
-from benchmarks.torch_baseline import is_installed, torch_runner
 
 FILE = FOLDER / "operators.csv"
 SIDES = ("autotune", *BASELINES, "torch")
@@ -123,8 +122,6 @@ def measure(model: Model, plan: Plan) -> dict[str, str]:
         n_trials = len(read_log(log).records)
     proto = model.proto()
     runners: dict[str, Runner] = {n: baseline(n, proto, plan.threads) for n in BASELINES}
-    if is_installed():
-        runners["torch"] = torch_runner(proto, plan.threads)
     return {"trials": str(n_trials)} | cells(bench(compiled, runners, min_s=plan.time_s), error)
 
 

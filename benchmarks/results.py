@@ -327,7 +327,8 @@ below 1 we are faster.
 
 _OPERATORS = """
 Single operators and subgraphs of Ansor's evaluation (OSDI 2020), tuned, beside ONNX Runtime,
-OpenVINO and PyTorch in turns; an empty cell was not measured. Shapes are extents, channels, kernel,
+OpenVINO and PyTorch in turns; an empty cell was not measured. The benchmark no longer runs
+PyTorch. Shapes are extents, channels, kernel,
 stride and padding. Capsule convolution (CAP) is written in `te`. Repeat a table by
 `python -m benchmarks.operators --machine NAME`; with `--budget 25m` for as long as that.
 """
@@ -379,7 +380,8 @@ _LOW_PRECISION = """
 Products of narrow types as a share of the peak of their form of multiply-add, measured before and
 after each; a product of one row with weights of 4 bits as a share of the rate at which they can be
 read; networks that ONNX Runtime quantised, beside ONNX Runtime and OpenVINO in turns; networks with
-products in bf16 beside OpenVINO as its user gets it and PyTorch in bf16 (form *in bf16*).
+products in bf16 beside OpenVINO as its user gets it and PyTorch in bf16 (form *in bf16*), which the
+benchmark no longer runs.
 [Precision](../precision.md) explains the forms.
 
     python -m benchmarks.low_precision --machine NAME --budget 40m

@@ -12,10 +12,9 @@ from onnx.reference import ReferenceEvaluator
 import autotune
 from autotune.network.runtime import random_inputs
 from benchmarks.budget import share_s
-from benchmarks.operator_cases import CASES, capsule, convolution, transposed
+from benchmarks.operator_cases import CASES, capsule
 from benchmarks.operators import FIELDS, cases_of, main
 from benchmarks.results import append_row
-from benchmarks.torch_baseline import torch_runner
 
 
 @pytest.mark.slow
@@ -54,18 +53,3 @@ def test_a_budget_is_shared_by_what_is_left() -> None:
     assert share_s(300, 10, 1.0) == pytest.approx(22)
     assert share_s(100, 50, 1.0) == 10.0
     assert share_s(5, 1, 1.0) == 0.0
-
-
-@pytest.mark.parametrize("name", ["C2D", "T2D", "CAP", "GMM", "NRM", "TBG"])
-def test_torch_computes_what_the_model_says(name: str) -> None:
-    pytest.importorskip("torch")
-    small = {
-        "C2D": convolution(2, (9, 8), (4, 6, 3, 2, 1), groups=2, relu=True),
-        "T2D": transposed(2, (4, 5), (6, 3, 4, 2, 1)),
-        "CAP": capsule(2, (6, 5), (3, 2, 3, 2, 1)),
-    }
-    model = small.get(name) or CASES[name][0][1](1)
-    inputs = {n: np.random.default_rng(0).random(s, np.float32) for n, s in model.inputs.items()}
-    (expected,) = ReferenceEvaluator(model.proto()).run(None, inputs)
-    found = torch_runner(model.proto(), 1)(inputs)
-    np.testing.assert_allclose(found["y"], expected, rtol=1e-4, atol=1e-4)
