@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,15 @@ def test_lines_of_a_page_fit_an_editor(page: Path) -> None:
         if not is_code and not line.startswith("    "):
             assert len(line) <= WIDTH, f"line {number} has {len(line)} characters"
         assert not line.startswith(("<<<<<<< ", ">>>>>>> ")), f"line {number}: a conflict"
+
+
+@pytest.mark.parametrize("name", ["architecture.md", "glossary.md"])
+def test_files_that_a_page_names_are_there(name: str) -> None:
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    folders = ("autotune", "autotune_operators", "benchmarks", "tests")
+    files = [
+        f"/{path.relative_to(ROOT)}" for room in folders for path in ROOT.glob(f"{room}/**/*.py")
+    ]
+    named = set(re.findall(r"`([\w/]+/\w+\.py)`", text))
+    assert named
+    assert {n for n in named if not any(f.endswith(f"/{n}") for f in files)} == set()
