@@ -28,14 +28,9 @@ from autotune.te.expr import (
     Reduce,
     Tensor,
     Var,
-    add,
     cast,
-    floordiv,
     idx,
     map_expr,
-    mod,
-    mul,
-    sub,
     variables,
 )
 
@@ -162,7 +157,7 @@ class ByResults:
         if not any(x.tensor.name in self.changed for x in op.reads):
             return op
         row, column = self._row_and_column(op)
-        n = add(mul(row.var, idx(self.width)), column.var)
+        n = row * self.width + column
         channel = op.axes[-1].var
 
         def one(e: Expr) -> Expr | None:
@@ -189,15 +184,15 @@ class ByResults:
         values, starts, indptr = self.constants
         at: Expr = idx(0)
         for axis in (*self.product.batch, row):
-            at = add(mul(at, idx(axis.extent)), axis.var)
-        begin, end = (cast(INDEX, Load(indptr, (i,))) for i in (at, add(at, idx(1))))
+            at = at * axis.extent + axis
+        begin, end = (cast(INDEX, Load(indptr, (i,))) for i in (at, at + 1))
         n_blocks = -(-term.extent // self.height)
-        block = Axis(f"{term.name}.block", n_blocks, sub(end, begin))
+        block = Axis(f"{term.name}.block", n_blocks, end - begin)
         inner = Axis(f"{term.name}.in", self.height)
-        number = add(begin, block.var)
-        first = add(cast(INDEX, Load(starts, (number,))), inner.var)
+        number = begin + block
+        first = cast(INDEX, Load(starts, (number,))) + inner
         moved = map_expr(data, lambda e: first if e == term.var else None)
-        body = mul(moved, Load(values, (number, inner.var, column.var)))
+        body = moved * Load(values, (number, inner.var, column.var))
         return Reduce("sum", body, (block, inner))
 
 
@@ -219,7 +214,7 @@ class ByRows(ByResults):
             f"{op.name}.rows", (*outer, row, column, rows), self._sum(data, row, column)
         )
         n, width = op.axes[-1].var, idx(self.width)
-        at = (*outer, floordiv(n, width), mod(n, width), rows)
+        at = (*outer, n // width, n % width, rows)
         return [turned, total, Compute(op.tensor, op.axes, total.tensor[at])]
 
     def pointwise(self, op: Compute) -> Compute:

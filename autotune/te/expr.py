@@ -36,8 +36,66 @@ INDEX = "int64"
 BOOL = "bool"
 
 
+class Arithmetic:
+    """Python's operators on nodes and axes: `i * 2 + 1`, `x[i] / total[()]`, `(i < 3) & inside`.
+
+    A number takes the type of the other operand. `==` and `!=` compare nodes themselves: an equal
+    element is `compare("eq", a, b)`.
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: Value) -> Expr:
+        return _apply("add", self, other)
+
+    def __radd__(self, other: Value) -> Expr:
+        return _apply("add", other, self)
+
+    def __sub__(self, other: Value) -> Expr:
+        return _apply("sub", self, other)
+
+    def __rsub__(self, other: Value) -> Expr:
+        return _apply("sub", other, self)
+
+    def __mul__(self, other: Value) -> Expr:
+        return _apply("mul", self, other)
+
+    def __rmul__(self, other: Value) -> Expr:
+        return _apply("mul", other, self)
+
+    def __truediv__(self, other: Value) -> Expr:
+        return _apply("div", self, other)
+
+    def __rtruediv__(self, other: Value) -> Expr:
+        return _apply("div", other, self)
+
+    def __floordiv__(self, other: Value) -> Expr:
+        return _apply("floordiv", self, other)
+
+    def __mod__(self, other: Value) -> Expr:
+        return _apply("mod", self, other)
+
+    def __lt__(self, other: Value) -> Expr:
+        return compare("lt", *_operands(self, other))
+
+    def __le__(self, other: Value) -> Expr:
+        return compare("le", *_operands(self, other))
+
+    def __gt__(self, other: Value) -> Expr:
+        return compare("gt", *_operands(self, other))
+
+    def __ge__(self, other: Value) -> Expr:
+        return compare("ge", *_operands(self, other))
+
+    def __and__(self, other: Value) -> Expr:
+        return _apply("and", self, other)
+
+    def __or__(self, other: Value) -> Expr:
+        return _apply("or", self, other)
+
+
 @dataclass(frozen=True, slots=True)
-class Const:
+class Const(Arithmetic):
     """A literal."""
 
     value: float | int | bool
@@ -45,14 +103,14 @@ class Const:
 
 
 @dataclass(frozen=True, slots=True)
-class Var:
+class Var(Arithmetic):
     """A loop index of type int64, identified by its name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(Arithmetic):
     """An arithmetic or logical operation on two operands of one type."""
 
     op: str
@@ -61,7 +119,7 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Arithmetic):
     """A comparison; its value is a bool."""
 
     op: str
@@ -70,7 +128,7 @@ class Compare:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(Arithmetic):
     """A one-argument function."""
 
     fn: str
@@ -78,7 +136,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Select:
+class Select(Arithmetic):
     """`a` where `cond`, else `b`."""
 
     cond: Expr
@@ -87,7 +145,7 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(Arithmetic):
     """A conversion to `dtype`."""
 
     dtype: str
@@ -120,7 +178,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(Arithmetic):
     """One element of a tensor."""
 
     tensor: Tensor
@@ -128,7 +186,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Arithmetic):
     """An iteration dimension `0 ≤ name < extent` of a Compute.
 
     `limit`: a ragged reduction axis runs over `0 ≤ name < min(extent, limit)`, where `limit` is an
@@ -146,7 +204,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Arithmetic):
     """A commutative reduction of `body` over `axes`."""
 
     op: str
@@ -155,6 +213,8 @@ class Reduce:
 
 
 Expr: TypeAlias = Const | Var | Binary | Compare | Call | Select | Cast | Load | Reduce
+Value: TypeAlias = Arithmetic | float
+"""An expression, an axis, or a number."""
 
 _IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 REDUCE_BINARY = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
@@ -357,6 +417,30 @@ def minimum(a: Expr, b: Expr) -> Expr:
 def maximum(a: Expr, b: Expr) -> Expr:
     """The larger operand, NaN when either is."""
     return binary("max", a, b)
+
+
+def _apply(op: str, a: Value, b: Value) -> Expr:
+    return binary(op, *_operands(a, b))
+
+
+def _operands(a: Value, b: Value) -> tuple[Expr, Expr]:
+    """Two operands of one type: a number has that of the other one."""
+    if isinstance(a, Arithmetic):
+        x = _node(a)
+        return x, _node(b) if isinstance(b, Arithmetic) else number(b, dtype_of(x))
+    y = _node(b)
+    return number(a, dtype_of(y)), y
+
+
+def _node(value: Value) -> Expr:
+    assert isinstance(value, Axis | _EXPR_TYPES)
+    return value.var if isinstance(value, Axis) else value
+
+
+def number(value: float, dtype: str) -> Const:
+    """A literal: the nearest number of a type."""
+    record = DTYPES[dtype]
+    return Const(record.rounded(value) if record.is_float else record.literal(value), dtype)
 
 
 def compare(op: str, a: Expr, b: Expr) -> Expr:

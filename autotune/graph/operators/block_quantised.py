@@ -38,15 +38,9 @@ from autotune.te.expr import (
     Const,
     Expr,
     Tensor,
-    add,
     cast,
-    compare,
-    floordiv,
     idx,
-    mod,
-    mul,
     select,
-    sub,
 )
 
 _ATTRIBUTES = {"N": 0, "K": 0, "block_size": 32, "bits": 4}
@@ -192,21 +186,21 @@ def _define_gather(scope: Scope, node: Node, operands: Operands, shape: Shape) -
     at: list[Expr] = [x.var for x in axes]
     if is_packed:
         half, byte = at[-2:]
-        at[-2:] = [add(mul(half, idx(q.shape[-1])), byte)]
+        at[-2:] = [half * q.shape[-1] + byte]
     last = axis + len(at) - len(q.shape) + 1
     row = index[tuple(at[axis:last]) or (idx(0),)]
     place = [*at[:axis], chosen(row, q.shape[axis]), *at[last:]]
     block = [*place]
-    block[along] = floordiv(place[along], idx(node.attrs["block"]))
+    block[along] = place[along] // node.attrs["block"]
     if is_packed:
         both = cast("int32", q[(*place[:-1], byte)])
-        is_lower = compare("lt", half, idx(1))
-        value = select(is_lower, mod(both, _NIBBLE), floordiv(both, _NIBBLE))
+        is_lower = half < 1
+        value = select(is_lower, both % _NIBBLE, both // _NIBBLE)
     else:
         value = cast("int32", q[tuple(place)])
     zeros = optional(operands, 3)
     zero = Const(node.attrs["zero"], "int32") if zeros is None else zeros[tuple(block)]
-    real = mul(cast("float32", sub(value, cast("int32", zero))), scale[tuple(block)])
+    real = cast("float32", value - cast("int32", zero)) * scale[tuple(block)]
     return scope.compute("gather", axes or POINT, real)
 
 

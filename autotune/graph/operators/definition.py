@@ -28,7 +28,6 @@ from autotune.te.expr import (
     Expr,
     Load,
     Tensor,
-    add,
     cast,
     distinct,
     dtype_of,
@@ -37,7 +36,6 @@ from autotune.te.expr import (
     map_expr,
     maximum,
     minimum,
-    mul,
 )
 
 Operand: TypeAlias = Tensor | Const
@@ -143,14 +141,14 @@ def biased(scope: Scope, x: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return x
     axes = axes_of(x.shape)
-    return scope.compute("add", axes, add(read(x, axes), read(bias, axes)))
+    return scope.compute("add", axes, read(x, axes) + read(bias, axes))
 
 
 def product_of(a: Expr, b: Expr) -> Expr:
     """a · b in the type of its sums: int32 for narrower integers, float32 for half precision."""
     x, y = (DTYPES[dtype_of(e)] for e in (a, b))
     wide = x.accumulator if x.bits <= y.bits else y.accumulator
-    return mul(cast(wide, a), cast(wide, b))
+    return cast(wide, a) * cast(wide, b)
 
 
 def inside(index: Expr, extent: int) -> Expr:

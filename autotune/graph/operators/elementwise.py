@@ -37,20 +37,15 @@ from autotune.te.expr import (
     Const,
     Expr,
     Tensor,
-    add,
     binary,
     call,
     cast,
     compare,
-    div,
     dtype_of,
     f32,
     maximum,
     minimum,
-    mod,
-    mul,
     select,
-    sub,
 )
 
 ZERO, ONE = f32(0.0), f32(1.0)
@@ -63,49 +58,49 @@ def _clip(attrs: Attrs, x: Expr, low: Expr | None = None, high: Expr | None = No
 
 
 def _linear_clip(alpha: float, beta: float, x: Expr) -> Expr:
-    line = add(mul(x, literal(alpha)), literal(beta))
+    line = x * literal(alpha) + literal(beta)
     return minimum(ONE, maximum(ZERO, line))
 
 
 def _elu(attrs: Attrs, x: Expr) -> Expr:
     alpha = literal(attrs.get("alpha", 1.0))
-    return select(compare("lt", x, ZERO), mul(alpha, sub(call("exp", x), ONE)), x)
+    return select(x < 0, alpha * (call("exp", x) - 1), x)
 
 
 def _celu(attrs: Attrs, x: Expr) -> Expr:
     alpha = literal(attrs.get("alpha", 1.0))
-    below = mul(alpha, sub(call("exp", div(x, alpha)), ONE))
-    return add(maximum(ZERO, x), minimum(ZERO, below))
+    below = alpha * (call("exp", x / alpha) - 1)
+    return maximum(ZERO, x) + minimum(ZERO, below)
 
 
 def _selu(attrs: Attrs, x: Expr) -> Expr:
     alpha = literal(attrs.get("alpha", 1.67326319217681884765625))
     gamma = literal(attrs.get("gamma", 1.05070102214813232421875))
-    below = mul(alpha, sub(call("exp", x), ONE))
-    return mul(gamma, select(compare("gt", x, ZERO), x, below))
+    below = alpha * (call("exp", x) - 1)
+    return gamma * select(x > 0, x, below)
 
 
 def _leaky(attrs: Attrs, x: Expr) -> Expr:
-    return select(compare("lt", x, ZERO), mul(x, literal(attrs.get("alpha", 0.01))), x)
+    return select(x < 0, x * literal(attrs.get("alpha", 0.01)), x)
 
 
 def _prelu(attrs: Attrs, x: Expr, slope: Expr) -> Expr:
-    return select(compare("lt", x, ZERO), mul(x, slope), x)
+    return select(x < 0, x * slope, x)
 
 
 def _softplus(attrs: Attrs, x: Expr) -> Expr:
     """log(1 + e^x) without overflow: max(x, 0) + log(1 + e^-|x|)."""
-    return add(maximum(ZERO, x), call("log1p", call("exp", call("neg", call("abs", x)))))
+    return maximum(ZERO, x) + call("log1p", call("exp", call("neg", call("abs", x))))
 
 
 def _gelu(attrs: Attrs, x: Expr) -> Expr:
     number = partial(literal, dtype=dtype_of(x))
-    half = mul(number(0.5), x)
+    half = number(0.5) * x
     if attrs.get("approximate", "none") == "tanh":
-        cube = mul(x, mul(x, x))
-        inner = mul(number(math.sqrt(2 / math.pi)), add(x, mul(number(0.044715), cube)))
-        return mul(half, add(ONE, call("tanh", inner)))
-    return mul(half, add(ONE, call("erf", mul(x, number(1 / math.sqrt(2))))))
+        cube = x * (x * x)
+        inner = number(math.sqrt(2 / math.pi)) * (x + number(0.044715) * cube)
+        return half * (1 + call("tanh", inner))
+    return half * (1 + call("erf", x * number(1 / math.sqrt(2))))
 
 
 def _unary(fn: str) -> Formula:
@@ -125,8 +120,8 @@ def _sign(attrs: Attrs, x: Expr) -> Expr:
     zero, one = (number_like(x, n) for n in (0, 1))
     below = x
     if not DTYPES[dtype_of(x)].is_unsigned:
-        below = select(compare("lt", x, zero), number_like(x, -1), x)
-    return select(compare("gt", x, zero), one, below)
+        below = select(x < zero, number_like(x, -1), x)
+    return select(x > zero, one, below)
 
 
 def number_like(x: Expr, value: int) -> Const:
@@ -141,7 +136,7 @@ def _relu(attrs: Attrs, x: Expr) -> Expr:
 
 def _quotient(attrs: Attrs, a: Expr, b: Expr) -> Expr:
     """Integers: rounded towards zero, 0 where b is 0."""
-    return div(a, b) if is_float(dtype_of(a)) else binary("quot", a, b)
+    return a / b if is_float(dtype_of(a)) else binary("quot", a, b)
 
 
 def _power(attrs: Attrs, a: Expr, b: Expr) -> Expr:
@@ -156,7 +151,7 @@ def _power(attrs: Attrs, a: Expr, b: Expr) -> Expr:
 
 
 def _thresholded(attrs: Attrs, x: Expr) -> Expr:
-    return select(compare("gt", x, literal(attrs.get("alpha", 1.0))), x, ZERO)
+    return select(x > literal(attrs.get("alpha", 1.0)), x, ZERO)
 
 
 def _hard_sigmoid(attrs: Attrs, x: Expr) -> Expr:
@@ -173,16 +168,16 @@ def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
     """The result has the sign of b, with `fmod` that of a. Integers: 0 where b is 0."""
     of_floats = is_float(dtype_of(a))
     if not of_floats and isinstance(b, Const) and b.value and not attrs.get("fmod", 0):
-        is_turned = compare("lt", b, Const(0, dtype_of(b)))
-        rest = mod(select(is_turned, call("neg", a), a), call("abs", b))
+        is_turned = b < Const(0, dtype_of(b))
+        rest = select(is_turned, call("neg", a), a) % call("abs", b)
         return select(is_turned, call("neg", rest), rest)
     rest = binary("fmod" if of_floats else "rem", a, b)
     if attrs.get("fmod", 0) or DTYPES[dtype_of(a)].is_unsigned:
         return rest
     zero = number_like(a, 0)
-    is_below = compare("lt", b, zero)
-    is_turned = compare("ne", compare("lt", rest, zero), is_below)
-    moved = select(is_turned, add(rest, b), rest)
+    is_below = b < zero
+    is_turned = compare("ne", rest < zero, is_below)
+    moved = select(is_turned, rest + b, rest)
     none = select(is_below, f32(-0.0), zero) if of_floats else rest
     return select(compare("eq", rest, zero), none, moved)
 
@@ -342,7 +337,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Mod": of_formula(_remainder, any_type=True),
     "Relu": of_formula(_relu, any_type=True, is_cheap=True),
     "Clip": of_formula(_clip, any_type=True, is_cheap=True, keeps_range=True),
-    "Reciprocal": of_formula(lambda attrs, x: div(ONE, x)),
+    "Reciprocal": of_formula(lambda attrs, x: 1 / x),
     "LeakyRelu": of_formula(_leaky, is_cheap=True),
     "PRelu": of_formula(_prelu, check=_check_slope),
     "ThresholdedRelu": of_formula(_thresholded),
@@ -350,11 +345,11 @@ OPERATORS: Mapping[str, Operator] = {
     "Celu": of_formula(_celu),
     "Selu": of_formula(_selu),
     "Softplus": of_formula(_softplus),
-    "Softsign": of_formula(lambda attrs, x: div(x, add(ONE, call("abs", x)))),
+    "Softsign": of_formula(lambda attrs, x: x / (1 + call("abs", x))),
     "HardSigmoid": of_formula(_hard_sigmoid),
-    "HardSwish": of_formula(lambda attrs, x: mul(x, _linear_clip(1 / 6, 0.5, x))),
+    "HardSwish": of_formula(lambda attrs, x: x * _linear_clip(1 / 6, 0.5, x)),
     "Gelu": of_formula(_gelu),
-    "Mish": of_formula(lambda attrs, x: mul(x, call("tanh", _softplus(attrs, x)))),
+    "Mish": of_formula(lambda attrs, x: x * call("tanh", _softplus(attrs, x))),
     "Sign": of_formula(_sign, any_type=True),
     "Identity": of_formula(
         lambda attrs, x: x,

@@ -21,7 +21,7 @@ from autotune.graph.operators.definition import (
 )
 from autotune.graph.operators.movement import taken_from
 from autotune.graph.rewriter import Rewriter
-from autotune.te.expr import INDEX, Expr, Tensor, add, cast, compare, idx, select
+from autotune.te.expr import INDEX, Expr, Tensor, cast, idx, select
 
 
 def chosen(index: Expr, extent: int) -> Expr:
@@ -30,7 +30,7 @@ def chosen(index: Expr, extent: int) -> Expr:
     An index outside of the dimension is clamped, so that no input makes a kernel read elsewhere.
     """
     at = cast(INDEX, index)
-    at = select(compare("lt", at, idx(0)), add(at, idx(extent)), at)
+    at = select(at < 0, at + extent, at)
     return inside(at, extent)
 
 

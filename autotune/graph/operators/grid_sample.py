@@ -42,13 +42,10 @@ from autotune.te.expr import (
     both,
     call,
     cast,
-    compare,
-    div,
     idx,
     minimum,
     mul,
     select,
-    sub,
 )
 
 Tap: TypeAlias = tuple[Expr, Expr, Expr | None]
@@ -74,7 +71,7 @@ def _grid_sample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
         pixel: Expr = x[(at[0], *(i for _, i, _ in corner), channel)]
         seen = [s for _, _, s in corner if s is not None]
         pixel = select(reduce(both, seen), pixel, _ZERO) if seen else pixel  # it may be NaN
-        corners.append(mul(weight, pixel))
+        corners.append(weight * pixel)
     return scope.compute("sample", (*at, channel), reduce(add, corners))
 
 
@@ -102,10 +99,10 @@ def _interpolated(
     (n, first, weight), *rest = tables
     total: Expr | None = None
     for t in range(weight.shape[1] if weight else 1):
-        pixel = inside(add(cast(INDEX, first[axes[n]]), idx(t)), x.shape[n])
+        pixel = inside(cast(INDEX, first[axes[n]]) + t, x.shape[n])
         term = _interpolated(x, axes, rest, {**pixels, n: pixel})
-        term = mul(weight[axes[n], idx(t)], term) if weight else term
-        total = add(total, term) if total else term
+        term = weight[axes[n], idx(t)] * term if weight else term
+        total = total + term if total else term
     assert total is not None
     return total
 
@@ -115,8 +112,8 @@ def _place(node: Node, named: Expr, size: int) -> Expr:
 
     Cubic taps find the border themselves: a place beyond it has weights for pixels inside."""
     is_aligned = bool(node.attrs.get("align_corners", 0))
-    scaled = mul(add(named, _ONE), literal((size - 1) / 2 if is_aligned else size / 2))
-    place = scaled if is_aligned else sub(scaled, _HALF)
+    scaled = (named + 1) * literal((size - 1) / 2 if is_aligned else size / 2)
+    place = scaled if is_aligned else scaled - 0.5
     padding = node.attrs.get("padding_mode", "zeros")
     is_cubic = node.attrs.get("mode") == "cubic"
     if padding == "reflection":
@@ -137,15 +134,15 @@ def _reflected(place: Expr, low: float, span: float) -> Expr:
     if not span:
         return _ZERO
     there_and_back = literal(2 * span)
-    length = call("abs", sub(place, literal(low)))
-    turns = call("floor", div(length, there_and_back))
-    rest = sub(length, mul(turns, there_and_back))
-    return add(literal(low), minimum(rest, sub(there_and_back, rest)))
+    length = call("abs", place - literal(low))
+    turns = call("floor", length / there_and_back)
+    rest = length - turns * there_and_back
+    return literal(low) + minimum(rest, there_and_back - rest)
 
 
 def clamped(place: Expr, low: int, high: int) -> Expr:
     """`place` clamped to [low, high]; NaN becomes `low`, because an index is computed from it."""
-    above = select(compare("gt", place, literal(low)), place, literal(low))
+    above = select(place > literal(low), place, literal(low))
     return minimum(above, literal(high))
 
 
@@ -155,14 +152,14 @@ def _taps(scope: Scope, node: Node, place: Tensor, at: Sequence[Axis], size: int
     mode, padding = node.attrs.get("mode"), node.attrs.get("padding_mode", "zeros")
     first = call("round" if mode == "nearest" else "floor", here)
     cell = scope.compute("cell", at, cast("int64", first))
-    behind = sub(here, first)
-    weights: tuple[Expr, ...] = (sub(_ONE, behind), behind)
+    behind = here - first
+    weights: tuple[Expr, ...] = (1 - behind, behind)
     if mode != "linear":
         weights = _cubic(behind) if mode == "cubic" else (_ONE,)
     taps: list[Tap] = []
     for k, weight in enumerate(weights, -1 if mode == "cubic" else 0):
-        named = add(first, literal(k))
-        pixel = add(cast(INDEX, cell[tuple(at)]), idx(k))
+        named = first + literal(k)
+        pixel = cast(INDEX, cell[tuple(at)]) + k
         if mode == "cubic" and padding == "reflection":
             turned = scope.compute("cell", at, cast("int64", _mirrored(node, named, size)))
             pixel = cast(INDEX, turned[tuple(at)])
@@ -178,7 +175,7 @@ def _cubic(x: Expr) -> tuple[Expr, ...]:
     def horner(t: Expr, *coefficients: float) -> Expr:
         total: Expr = literal(coefficients[0])
         for value in coefficients[1:]:
-            total = add(mul(total, t), literal(value))
+            total = total * t + literal(value)
         return total
 
     def near(t: Expr) -> Expr:
@@ -187,12 +184,12 @@ def _cubic(x: Expr) -> tuple[Expr, ...]:
     def far(t: Expr) -> Expr:
         return horner(t, a, -5 * a, 8 * a, -4 * a)
 
-    return far(add(x, _ONE)), near(x), near(sub(_ONE, x)), far(sub(literal(2.0), x))
+    return far(x + 1), near(x), near(1 - x), far(2 - x)
 
 
 def is_seen(pixel: Expr, size: int) -> Expr:
     """Whether a place of a pixel, a whole float, is one of the image."""
-    return both(compare("ge", pixel, _ZERO), compare("le", pixel, literal(size - 1)))
+    return (pixel >= 0) & (pixel <= literal(size - 1))
 
 
 def _named_mode(rw: Rewriter) -> None:

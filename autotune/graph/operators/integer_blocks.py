@@ -39,18 +39,11 @@ from autotune.te.expr import (
     Expr,
     Reduce,
     Tensor,
-    add,
     binary,
     call,
     cast,
-    compare,
-    div,
     f32,
-    floordiv,
-    idx,
-    mul,
     select,
-    sub,
 )
 
 _LARGEST = 127
@@ -111,7 +104,7 @@ def _define_largest(scope: Scope, node: Node, operands: Operands, shape: Shape) 
     x, block = tensor(operands, 0), node.attrs["block"]
     axes, k = axes_of(shape), Axis("k", block)
     *rows, b = [a.var for a in axes]
-    value = cast("float32", x[(*rows, add(mul(b, idx(block)), k.var))])
+    value = cast("float32", x[(*rows, b * block + k)])
     return scope.compute("largest", axes, Reduce("max", call("abs", value), (k,)))
 
 
@@ -119,12 +112,12 @@ def _define_quantize(scope: Scope, node: Node, operands: Operands, shape: Shape)
     x, largest = tensor(operands, 0), tensor(operands, 1)
     axes = axes_of(shape)
     rows, word = [a.var for a in axes[:-1]], axes[-1].var
-    size = largest[(*rows, floordiv(word, idx(node.attrs["block"] // _IN_WORD)))]
-    factor = select(compare("gt", size, f32(_LEAST)), div(f32(_LARGEST), size), f32(0.0))
+    size = largest[(*rows, word // (node.attrs["block"] // _IN_WORD))]
+    factor = select(size > f32(_LEAST), f32(_LARGEST) / size, f32(0.0))
     total: Expr | None = None
     for n in range(_IN_WORD):
-        real = cast("float32", x[(*rows, add(mul(word, idx(_IN_WORD)), idx(n)))])
-        steps = cast("int32", call("round", mul(real, factor)))
+        real = cast("float32", x[(*rows, word * _IN_WORD + n)])
+        steps = cast("int32", call("round", real * factor))
         if n < _IN_WORD - 1:
             steps = binary("bitand", steps, Const(255, "int32"))
         steps = binary("shl", steps, Const(8 * n, "int32")) if n else steps
@@ -137,9 +130,9 @@ def _define_sums(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
     words, n_words = tensor(operands, 0), node.attrs["n_words"]
     axes, k = axes_of(shape), Axis("k", node.attrs["n_words"])
     *rows, group = [a.var for a in axes]
-    word = words[(*rows, add(mul(group, idx(n_words)), k.var))]
+    word = words[(*rows, group * n_words + k)]
     total = binary("bytedot", Const(_ONES, "int32"), word)
-    scaled = mul(total, Const(node.attrs["times"], "int32"))
+    scaled = total * Const(node.attrs["times"], "int32")
     return scope.compute("sums", axes, Reduce("sum", scaled, (k,)))
 
 
@@ -149,20 +142,20 @@ def _define_product(scope: Scope, node: Node, operands: Operands, shape: Shape) 
     n_terms, in_word = _n_terms(block), 32 // bits
     axes = axes_of(shape)
     b, j = Axis("b", scale.shape[0]), Axis("k", block // n_terms)
-    group = add(mul(b.var, idx(j.extent)), j.var)
+    group = b * j.extent + j
     rows, column = [x.var for x in axes[:-1]], axes[-1].var
     zero = optional(operands, 5)
     total: Expr = Const(0, "int32") if zero is not None else sums[(*rows, group)]
     for n in range(n_terms // _IN_WORD):
         at, half = divmod(n * _IN_WORD, in_word)
-        weights = q[add(mul(group, idx(n_terms // in_word)), idx(at)), column]
-        word = words[(*rows, add(mul(group, idx(n_terms // _IN_WORD)), idx(n)))]
-        total = add(total, binary("bytedot", _of_word(weights, bits, half), word))
+        weights = q[group * (n_terms // in_word) + at, column]
+        word = words[(*rows, group * (n_terms // _IN_WORD) + n)]
+        total = total + binary("bytedot", _of_word(weights, bits, half), word)
     real = cast("float32", total)
     if zero is not None:
         moved = cast("float32", sums[(*rows, group)])
-        real = sub(real, mul(cast("float32", zero[b.var, column]), moved))
-    body = mul(real, mul(scale[b.var, column], largest[(*rows, b.var)]))
+        real = real - cast("float32", zero[b.var, column]) * moved
+    body = real * (scale[b.var, column] * largest[(*rows, b.var)])
     result = scope.compute("matmul", axes, Reduce("sum", body, (b, j)))
     return biased(scope, result, optional(operands, 6))
 

@@ -30,7 +30,7 @@ from autotune.graph.operators.whole_terms import (
 from autotune.graph.operators.windows import Window
 from autotune.graph.rewriter import Rewriter
 from autotune.te.exactness import MOST_TERMS
-from autotune.te.expr import Const, Expr, add, cast, mul, sub
+from autotune.te.expr import Const, Expr, cast
 
 _OFFSET = 128
 """What makes an int8 a uint8."""
@@ -207,8 +207,8 @@ def _less_zero(
 
 def _less_zero_formula(attrs: Attrs, product: Expr, zero: Expr, sums: Expr) -> Expr:
     """product - (zero + offset)·sums in int32."""
-    whole = add(cast("int32", zero), Const(attrs["offset"], "int32"))
-    return sub(product, mul(whole, sums))
+    whole = cast("int32", zero) + Const(attrs["offset"], "int32")
+    return product - whole * sums
 
 
 def _widened_product(rw: Rewriter, node: Node, shape: Shape) -> str:

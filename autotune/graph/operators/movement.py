@@ -27,15 +27,11 @@ from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Expr,
     Tensor,
-    add,
     compare,
     identity,
     idx,
     minimum,
-    mod,
-    mul,
     select,
-    sub,
 )
 
 
@@ -63,10 +59,10 @@ def _pad(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     for a, b, e, n in zip(axes, begin, end, x.shape, strict=True):
         first, last = max(0, -b), n - 1 - max(0, -e)
         size = last - first + 1
-        place = sub(a.var, idx(b + first))  # relative to the cropped operand
+        place = a - (b + first)  # relative to the cropped operand
         if max(b, e) > 0:
             place = _REPEATED[mode](place, size, max(b, e))
-        index.append(add(place, idx(first)))
+        index.append(place + first)
     return scope.compute("pad", axes, x[tuple(index)])
 
 
@@ -80,16 +76,16 @@ def _reflect(place: Expr, size: int, most: int) -> Expr:
     if size == 1:
         return idx(0)
     if most >= size:  # reflected more than once
-        place = mod(place, idx(2 * size - 2))
-        return minimum(place, sub(idx(2 * size - 2), place))
-    place = select(compare("lt", place, idx(0)), sub(idx(0), place), place)
-    place = select(compare("ge", place, idx(size)), sub(idx(2 * size - 2), place), place)
+        place = place % (2 * size - 2)
+        return minimum(place, 2 * size - 2 - place)
+    place = select(place < 0, 0 - place, place)
+    place = select(place >= size, 2 * size - 2 - place, place)
     return inside(place, size)
 
 
 def _wrap(place: Expr, size: int, most: int) -> Expr:
     """An index outside of `size` elements, modulo `size`."""
-    return inside(mod(place, idx(size)), size)
+    return inside(place % size, size)
 
 
 _REPEATED = {"edge": _edge, "reflect": _reflect, "wrap": _wrap}
@@ -100,7 +96,7 @@ def _slice(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor
     x = tensor(operands, 0)
     axes = axes_of(shape)
     parts = zip(axes, node.attrs["starts"], node.attrs["steps"], strict=True)
-    index = [add(mul(a.var, idx(step)), idx(start)) for a, start, step in parts]
+    index = [a * step + start for a, start, step in parts]
     return scope.compute("slice", axes, x[tuple(index)])
 
 
@@ -108,7 +104,7 @@ def _triangle(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
     """The elements of x on one side of diagonal `node.attrs["k"]` of its last two dimensions."""
     x = tensor(operands, 0)
     axes = axes_of(shape)
-    row, column = add(axes[-2].var, idx(node.attrs["k"])), axes[-1].var
+    row, column = axes[-2] + node.attrs["k"], axes[-1].var
     kept = compare("ge" if node.attrs.get("upper", 1) else "le", column, row)
     return scope.compute("triangle", axes, select(kept, x[axes], identity("sum", x.dtype)))
 
@@ -123,10 +119,10 @@ def _concat(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
     start = shape[axis]
     for x in reversed(tensors):
         start -= x.shape[axis]
-        index = [sub(at, idx(start)) if n == axis else a.var for n, a in enumerate(axes)]
+        index = [at - start if n == axis else a.var for n, a in enumerate(axes)]
         element: Expr = x[tuple(index)]
         if body is not None:
-            element = select(compare("lt", at, idx(start + x.shape[axis])), element, body)
+            element = select(at < start + x.shape[axis], element, body)
         body = element
     assert body is not None
     return scope.compute("concat", axes, body)

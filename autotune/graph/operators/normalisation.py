@@ -29,18 +29,10 @@ from autotune.te.expr import (
     Expr,
     Reduce,
     Tensor,
-    add,
     binary,
-    both,
     call,
-    compare,
-    div,
     f32,
-    floordiv,
-    idx,
-    mul,
     select,
-    sub,
 )
 
 
@@ -50,17 +42,15 @@ def _softmax(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tens
     axis = (node.attrs.get("axis", -1) % len(x.shape),)
     axes = axes_of(x.shape)
     top = fold(scope, "max", x, axis, lambda e: e)
-    shifted = sub(read(x, axes), read(top, axes))
+    shifted = read(x, axes) - read(top, axes)
     if node.op == "LogSoftmax":
         below = scope.compute("sub", axes, shifted)
         total = fold(scope, "sum", below, axis, lambda e: call("exp", e))
-        return scope.compute(
-            "logsoftmax", axes, sub(read(below, axes), call("log", read(total, axes)))
-        )
+        return scope.compute("logsoftmax", axes, read(below, axes) - call("log", read(total, axes)))
     powers = scope.compute("exp", axes, call("exp", shifted))
     total = fold(scope, "sum", powers, axis, lambda e: e)
-    share = div(f32(1.0), read(total, axes))  # the same for the whole row: one division
-    return scope.compute("softmax", axes, mul(read(powers, axes), share))
+    share = 1 / read(total, axes)  # the same for the whole row: one division
+    return scope.compute("softmax", axes, read(powers, axes) * share)
 
 
 def _normalise(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -74,7 +64,7 @@ def _normalise(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Te
     first = node.attrs.get("axis", -1) % len(shape) if layer else 1
     over = tuple(range(first, len(shape) if layer else len(shape) - 1))
     mean = reduced(scope, MEAN, x, over, keep=True)
-    centred = scope.compute("sub", axes, sub(read(x, axes), read(mean, axes)))
+    centred = scope.compute("sub", axes, read(x, axes) - read(mean, axes))
     total = fold(scope, "sum", centred, over, square)
     share = 1 / math.prod(shape[n] for n in over)
     return _scaled(scope, node, operands, centred, total, share)
@@ -89,8 +79,8 @@ def _normalise_groups(scope: Scope, node: Node, operands: Operands, shape: Shape
     x, axes = tensor(operands, 0), axes_of(shape)
     size = shape[-1] // node.attrs["num_groups"]
     share = 1 / (math.prod(shape[1:-1]) * size)
-    mean = mul(read(_group_sum(scope, x, size, lambda e: e), axes), literal(share, x.dtype))
-    centred = scope.compute("sub", axes, sub(read(x, axes), mean))
+    mean = read(_group_sum(scope, x, size, lambda e: e), axes) * literal(share, x.dtype)
+    centred = scope.compute("sub", axes, read(x, axes) - mean)
     total = _group_sum(scope, centred, size, square)
     return _scaled(scope, node, operands, centred, total, share)
 
@@ -101,8 +91,8 @@ def _group_sum(scope: Scope, x: Tensor, size: int, before: Callable[[Expr], Expr
     if size == x.shape[-1]:
         return fold(scope, "sum", channels, (len(x.shape) - 1,), lambda e: e)
     axes, near = axes_of(channels.shape), Axis("r", size)
-    first = mul(floordiv(axes[-1].var, idx(size)), idx(size))
-    element = channels[(*axes[:-1], add(first, near.var))]
+    first = axes[-1] // size * size
+    element = channels[(*axes[:-1], first + near)]
     return scope.compute("sum", axes, Reduce("sum", element, (near,)))
 
 
@@ -112,12 +102,12 @@ def _scaled(
     """centred / sqrt(squares·share + ε) · scale + bias; scale and bias are operands 1 and 2."""
     axes = axes_of(centred.shape)
     number = partial(literal, dtype=centred.dtype)
-    variance = mul(read(squares, axes), number(share))
+    variance = read(squares, axes) * number(share)
     epsilon = number(node.attrs.get("epsilon", 1e-5))
-    body = mul(read(centred, axes), call("rsqrt", add(variance, epsilon)))
-    body = mul(body, read(tensor(operands, 1), axes))
+    body = read(centred, axes) * call("rsqrt", variance + epsilon)
+    body = body * read(tensor(operands, 1), axes)
     bias = optional(operands, 2)
-    return scope.compute("norm", axes, body if bias is None else add(body, read(bias, axes)))
+    return scope.compute("norm", axes, body if bias is None else body + read(bias, axes))
 
 
 def _lrn(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -125,16 +115,16 @@ def _lrn(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     x = tensor(operands, 0)
     size, n_channels = int(node.attrs["size"]), x.shape[-1]
     axes, near = axes_of(x.shape), Axis("r", size)
-    c = sub(add(axes[-1].var, near.var), idx((size - 1) // 2))
-    inside = both(compare("ge", c, idx(0)), compare("lt", c, idx(n_channels)))
+    c = axes[-1] + near - (size - 1) // 2
+    inside = (c >= 0) & (c < n_channels)
     element = x[(*axes[:-1], c)]
-    body = Reduce("sum", select(inside, mul(element, element), f32(0.0)), (near,))
+    body = Reduce("sum", select(inside, element * element, f32(0.0)), (near,))
     squares = scope.compute("squares", axes, body)
     number = partial(literal, dtype=x.dtype)
     scale = number(node.attrs.get("alpha", 1e-4) / size)
-    base = add(number(node.attrs.get("bias", 1.0)), mul(read(squares, axes), scale))
+    base = number(node.attrs.get("bias", 1.0)) + read(squares, axes) * scale
     beta = number(-node.attrs.get("beta", 0.75))
-    return scope.compute("lrn", axes, mul(read(x, axes), binary("pow", base, beta)))
+    return scope.compute("lrn", axes, read(x, axes) * binary("pow", base, beta))
 
 
 # --- rewrites and checks ----------------------------------------------------------------------

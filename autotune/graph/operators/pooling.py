@@ -29,20 +29,15 @@ from autotune.te.expr import (
     Expr,
     Reduce,
     Tensor,
-    add,
     binary,
     both,
     call,
     compare,
     dtype_of,
-    either,
     f32,
-    floordiv,
     idx,
-    mod,
     mul,
     select,
-    sub,
 )
 
 
@@ -55,7 +50,7 @@ def _average_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) ->
     """Mean over the window. The second operand is 1 / the number of elements that count."""
     total = _pool(scope, node, operands, shape, "sum")
     axes = axes_of(total.shape)
-    return scope.compute("mul", axes, mul(read(total, axes), read(operands[1] or f32(1.0), axes)))
+    return scope.compute("mul", axes, read(total, axes) * read(operands[1] or f32(1.0), axes))
 
 
 def _lp_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -81,32 +76,29 @@ def _place(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor
     element = source[(n, *padded, c)]
     axes = (n, *outs, c)
     best = scope.compute("max_pool", axes, Reduce("max", element, taps))[axes]
-    at = [sub(p, idx(b)) for p, b in zip(padded, window.begin, strict=True)]
-    is_best = either(compare("eq", element, best), compare("ne", element, element))
+    at = [p - b for p, b in zip(padded, window.begin, strict=True)]
+    is_best = compare("eq", element, best) | compare("ne", element, element)
     if source is not x:  # where all is -inf, padding is too
-        inside = (
-            both(compare("ge", p, idx(0)), compare("lt", p, idx(h)))
-            for p, h in zip(at, size, strict=True)
-        )
-        is_best = both(reduce(both, inside), is_best)
+        inside = ((p >= 0) & (p < h) for p, h in zip(at, size, strict=True))
+        is_best = reduce(both, inside) & is_best
     most = idx(math.prod(x.shape))
     place: Expr = idx(0)
     for p, h in zip(at, size, strict=True):
-        place = add(mul(place, idx(h)), p)
+        place = place * h + p
     first = Reduce("min", select(is_best, place, most), taps)
     inner: Expr = scope.compute("place", axes, first)[axes]
     if node.attrs.get("storage_order", 0):
         inner = _turned(inner, size)
-    plane = add(mul(n.var, idx(c.extent)), c.var)
-    return scope.compute("places", axes, add(mul(plane, idx(math.prod(size))), inner))
+    plane = n * c.extent + c
+    return scope.compute("places", axes, plane * math.prod(size) + inner)
 
 
 def _turned(place: Expr, size: Shape) -> Expr:
     """A position of a flattened box, of the same box with its dimensions in reverse order."""
     turned: Expr = idx(0)
     for h in size[::-1]:
-        turned = add(mul(turned, idx(h)), mod(place, idx(h)))
-        place = floordiv(place, idx(h))
+        turned = turned * h + place % h
+        place = place // h
     return turned
 
 
@@ -114,7 +106,7 @@ def _root(e: Expr, p: float) -> Expr:
     """The p-th root of a nonnegative number; a general power costs ten times as much."""
     if p in (1, 2):
         return e if p == 1 else call("sqrt", e)
-    return call("exp", mul(call("log", e), literal(1 / p, dtype_of(e))))
+    return call("exp", call("log", e) * literal(1 / p, dtype_of(e)))
 
 
 _MOST_FACTORS = 4

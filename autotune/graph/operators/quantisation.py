@@ -23,16 +23,12 @@ from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Const,
     Expr,
-    add,
     call,
     cast,
-    div,
     dtype_of,
     f32,
     maximum,
     minimum,
-    mul,
-    sub,
 )
 
 _SINGLE = ((), (1,))
@@ -44,21 +40,21 @@ def _quantize(attrs: Attrs, x: Expr, scale: Expr | None = None, zero: Expr | Non
     to = attrs["to"]
     low, high = attrs.get("limits", (DTYPES[to].low, DTYPES[to].high))
     real = cast("float32", x)
-    steps = call("round", real if scale is None else div(real, scale))
+    steps = call("round", real if scale is None else real / scale)
     if zero is not None:
-        steps = add(steps, cast("float32", zero))
+        steps = steps + cast("float32", zero)
     return cast(to, minimum(f32(float(high)), maximum(f32(float(low)), steps)))
 
 
 def _dequantize(attrs: Attrs, q: Expr, scale: Expr, zero: Expr | None = None) -> Expr:
     """(q - zero) · scale."""
     if zero is None:
-        return mul(cast("float32", q), scale)
+        return cast("float32", q) * scale
     if dtype_of(q) == "float32":
-        return mul(sub(q, zero), scale)
+        return (q - zero) * scale
     if isinstance(zero, Const) and dtype_of(q) != "int32":
-        return mul(sub(cast("float32", q), f32(float(zero.value))), scale)
-    return mul(cast("float32", sub(cast("int32", q), cast("int32", zero))), scale)
+        return (cast("float32", q) - f32(float(zero.value))) * scale
+    return cast("float32", cast("int32", q) - cast("int32", zero)) * scale
 
 
 def _aligned(rw: Rewriter) -> None:

@@ -40,14 +40,9 @@ from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Expr,
     Tensor,
-    add,
     call,
-    f32,
-    idx,
     maximum,
     minimum,
-    mul,
-    sub,
 )
 
 _ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
@@ -211,16 +206,16 @@ def _lstm_state(scope: Scope, node: Node, operands: Operands, shape: Shape) -> T
     """
     f, g = (_function(node, n) for n in range(2))
     gates, axes = tensor(operands, 0), axes_of(shape)
-    at: list[Expr] = [gates[(*axes[:-1], add(axes[-1].var, idx(k * shape[-1])))] for k in range(4)]
+    at: list[Expr] = [gates[(*axes[:-1], axes[-1] + k * shape[-1])] for k in range(4)]
     if len(operands) == 1:
-        return scope.compute("state", axes, mul(f(at[0]), g(at[3])))
+        return scope.compute("state", axes, f(at[0]) * g(at[3]))
     before = read(tensor(operands, 1), axes)
     if len(operands) > 2:
         for k, n in ((0, 2), (2, 3)):
-            at[k] = add(at[k], mul(read(tensor(operands, n), axes), before))
+            at[k] = at[k] + read(tensor(operands, n), axes) * before
     taken = f(at[0])
-    kept = sub(f32(1), taken) if node.attrs["input_forget"] else f(at[2])
-    return scope.compute("state", axes, add(mul(kept, before), mul(taken, g(at[3]))))
+    kept = 1 - taken if node.attrs["input_forget"] else f(at[2])
+    return scope.compute("state", axes, kept * before + taken * g(at[3]))
 
 
 def _lstm_output(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -228,11 +223,11 @@ def _lstm_output(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
     f = _function(node, 0)
     h = _function(replace(node, attrs={**node.attrs, "clip": None}), 1)
     gates, axes = tensor(operands, 0), axes_of(shape)
-    o: Expr = gates[(*axes[:-1], add(axes[-1].var, idx(shape[-1])))]
+    o: Expr = gates[(*axes[:-1], axes[-1] + shape[-1])]
     state, peephole = read(tensor(operands, 1), axes), optional(operands, 2)
     if peephole is not None:
-        o = add(o, mul(read(peephole, axes), state))
-    return scope.compute("output", axes, mul(f(o), h(state)))
+        o = o + read(peephole, axes) * state
+    return scope.compute("output", axes, f(o) * h(state))
 
 
 def _function(node: Node, n: int) -> Callable[[Expr], Expr]:
@@ -252,11 +247,11 @@ def _function(node: Node, n: int) -> Callable[[Expr], Expr]:
 
 
 def _affine(attrs: Attrs, x: Expr) -> Expr:
-    return add(mul(literal(attrs["alpha"]), x), literal(attrs["beta"]))
+    return literal(attrs["alpha"]) * x + literal(attrs["beta"])
 
 
 def _scaled_tanh(attrs: Attrs, x: Expr) -> Expr:
-    return mul(literal(attrs["alpha"]), call("tanh", mul(literal(attrs["beta"]), x)))
+    return literal(attrs["alpha"]) * call("tanh", literal(attrs["beta"]) * x)
 
 
 def _with_hidden_size(editor: Editor, node: Node) -> Node:

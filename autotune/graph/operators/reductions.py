@@ -28,16 +28,12 @@ from autotune.te.expr import (
     Expr,
     Reduce,
     Tensor,
-    add,
     binary,
     call,
     compare,
-    either,
     f32,
     idx,
-    mul,
     select,
-    sub,
 )
 
 
@@ -56,7 +52,7 @@ class Reduction:
 
 def square(e: Expr) -> Expr:
     """e²."""
-    return mul(e, e)
+    return e * e
 
 
 MEAN, MAXIMUM = Reduction("sum", after="mean"), Reduction("max")
@@ -82,13 +78,13 @@ def _log_sum_exp(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
     largest = read(top, axes_of(top.shape))
     is_infinite = compare("eq", call("abs", largest), literal(math.inf))
     top = scope.compute("shift", axes_of(top.shape), select(is_infinite, f32(0.0), largest))
-    below = scope.compute("sub", axes, sub(read(x, axes), read(top, axes)))
+    below = scope.compute("sub", axes, read(x, axes) - read(top, axes))
     total = fold(scope, "sum", below, over, lambda e: call("exp", e), keep)
     outer = axes_of(total.shape)
     kept = iter(a for n, a in enumerate(outer) if not keep or n not in over)
     at = [idx(0) if n in over else next(kept).var for n in range(len(axes))]
     logarithm = call("log", total[tuple(a.var for a in outer)])
-    return scope.compute("logsumexp", outer, add(logarithm, top[tuple(at)]))
+    return scope.compute("logsumexp", outer, logarithm + top[tuple(at)])
 
 
 def reduced(scope: Scope, kind: Reduction, x: Tensor, over: tuple[int, ...], keep: bool) -> Tensor:
@@ -104,7 +100,7 @@ def reduced(scope: Scope, kind: Reduction, x: Tensor, over: tuple[int, ...], kee
         return scope.compute("quot", axes, binary("quot", element, count))
     if after == "mean":
         scale = literal(1 / math.prod(x.shape[a] for a in over), x.dtype)
-        return scope.compute("mul", axes, mul(element, scale))
+        return scope.compute("mul", axes, element * scale)
     return scope.compute(after, axes, Call(after, (element,)))
 
 
@@ -153,7 +149,7 @@ def _arg_extremum(scope: Scope, node: Node, operands: Operands, shape: Shape) ->
     is_last = node.attrs.get("select_last_index", 0)
     is_best = compare("eq", element, extremum[outer])
     if is_float(x.dtype):
-        is_best = either(is_best, compare("ne", element, element))
+        is_best = is_best | compare("ne", element, element)
     at = select(is_best, r.var, idx(-1 if is_last else r.extent))
     found = Reduce("max" if is_last else "min", at, (r,))
     return scope.compute("position", outer, found)

@@ -42,17 +42,11 @@ from autotune.te.expr import (
     Reduce,
     Tensor,
     add,
-    both,
     call,
     cast,
-    compare,
-    floordiv,
     idx,
     maximum,
-    mod,
-    mul,
     select,
-    sub,
 )
 
 _ONE, _ZERO, _HALF = literal(1.0), literal(0.0), literal(0.5)
@@ -84,13 +78,13 @@ def _roi_align(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Te
     corners = []
     for rows, columns in product(*taps):
         pixel: Expr = x[(image, rows.pixel, columns.pixel, c)]
-        value = mul(mul(rows.weight, columns.weight), pixel)
-        corners.append(select(both(rows.seen, columns.seen), value, _ZERO))
+        value = rows.weight * columns.weight * pixel
+        corners.append(select(rows.seen & columns.seen, value, _ZERO))
     if node.attrs.get("mode", "avg") == "max":
         return scope.compute("max", (r, *at, c), Reduce("max", reduce(maximum, corners), samples))
     total = scope.compute("sum", (r, *at, c), Reduce("sum", reduce(add, corners), samples))
     own = total[(r, *at, c)]
-    return scope.compute("mean", (r, *at, c), mul(own, literal(1 / ratio**2)))
+    return scope.compute("mean", (r, *at, c), own * literal(1 / ratio**2))
 
 
 def _region_taps(
@@ -107,24 +101,22 @@ def _region_taps(
     scale = literal(node.attrs.get("spatial_scale", 1.0))
 
     def edge(n: int) -> Expr:
-        found = mul(regions[(r, idx(n))], scale)
-        return sub(found, _HALF) if is_half else found
+        found = regions[(r, idx(n))] * scale
+        return found - 0.5 if is_half else found
 
-    length = sub(edge(column + 2), edge(column))
-    step = mul(length if is_half else maximum(_ONE, length), literal(1 / i.extent))
-    within = mul(add(cast("float32", s.var), _HALF), literal(1 / s.extent))
-    place = scope.compute(
-        "place", at, add(edge(column), mul(step, add(cast("float32", i.var), within)))
-    )
+    length = edge(column + 2) - edge(column)
+    step = (length if is_half else maximum(_ONE, length)) * literal(1 / i.extent)
+    within = (cast("float32", s.var) + 0.5) * literal(1 / s.extent)
+    place = scope.compute("place", at, edge(column) + step * (cast("float32", i.var) + within))
     here = place[at]
-    seen = both(compare("ge", here, literal(-1.0)), compare("le", here, literal(size)))
+    seen = (here >= -1) & (here <= literal(size))
     moved = clamped(here, 0, size - 1)
     first = call("floor", moved)
     cell = scope.compute("cell", at, cast("int64", first))
-    behind = sub(moved, first)
+    behind = moved - first
     return [
-        _Tap(weight, inside(add(cast(INDEX, cell[at]), idx(k)), size), seen)
-        for k, weight in enumerate((sub(_ONE, behind), behind))
+        _Tap(weight, inside(cast(INDEX, cell[at]) + k, size), seen)
+        for k, weight in enumerate((1 - behind, behind))
     ]
 
 
@@ -144,24 +136,24 @@ def _deformed(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
     x, offsets, mask = tensor(operands, 0), tensor(operands, 1), optional(operands, 2)
     n, c, k, i, j = axes_of(shape)
     g = Axis("part", offsets.shape[1])
-    group = floordiv(c.var, idx(x.shape[1] // g.extent))
+    group = c // (x.shape[1] // g.extent)
     width = node.attrs["kernel_shape"][1]
-    within = (floordiv(k.var, idx(width)), mod(k.var, idx(width)))
+    within = (k // width, k % width)
     taps = []
     for d, (axis, tap) in enumerate(zip((i, j), within, strict=True)):
         stride, dilation, pad = (node.attrs[a][d] for a in ("strides", "dilations", "pads"))
-        base = add(mul(axis.var, idx(stride)), sub(mul(tap, idx(dilation)), idx(pad)))
+        base = axis * stride + (tap * dilation - pad)
         offset = offsets[(n, g, k, idx(d), i, j)]
-        place = scope.compute("place", (n, g, k, i, j), add(cast("float32", base), offset))
+        place = scope.compute("place", (n, g, k, i, j), cast("float32", base) + offset)
         at = (n.var, group, k.var, i.var, j.var)
         taps.append(_window_taps(scope, place, (n, g, k, i, j), at, x.shape[2 + d]))
     corners = []
     for rows, columns in product(*taps):
-        pixel = select(both(rows.seen, columns.seen), _at(x, n, c, rows, columns), _ZERO)
-        corners.append(mul(mul(rows.weight, columns.weight), pixel))
+        pixel = select(rows.seen & columns.seen, _at(x, n, c, rows, columns), _ZERO)
+        corners.append(rows.weight * columns.weight * pixel)
     total = reduce(add, corners)
     if mask is not None:
-        total = mul(total, mask[(n.var, group, k.var, i.var, j.var)])
+        total = total * mask[(n.var, group, k.var, i.var, j.var)]
     return scope.compute("columns", (n, c, k, i, j), total)
 
 
@@ -177,14 +169,14 @@ def _window_taps(
     cell = scope.compute("cell", axes, cast("int64", call("floor", moved[tuple(axes)])))
     here = moved[tuple(at)]
     first = call("floor", here)
-    behind = sub(here, first)
+    behind = here - first
     return [
         _Tap(
             weight,
-            inside(add(cast(INDEX, cell[tuple(at)]), idx(k)), size),
-            is_seen(add(first, literal(k)), size),
+            inside(cast(INDEX, cell[tuple(at)]) + k, size),
+            is_seen(first + literal(k), size),
         )
-        for k, weight in enumerate((sub(_ONE, behind), behind))
+        for k, weight in enumerate((1 - behind, behind))
     ]
 
 

@@ -85,7 +85,7 @@ def _scatter_along(scope: Scope, node: Node, operands: Operands, shape: Shape) -
         return compare("eq", chosen(index[tuple(place)], shape[axis]), axes[axis].var)
 
     sides = (
-        compare("lt", a.var, idx(n))
+        a < n
         for d, (a, n) in enumerate(zip(axes, updates.shape, strict=True))
         if d != axis and n < a.extent
     )
@@ -116,7 +116,7 @@ def _scattered(
         last = Reduce("max", select(inside, number, none), (k,))
         which = scope.compute("which", placed, last)[placed]
         kept = update(cast("int64", maximum(which, Const(0, _PLACE))))
-        taken = select(compare("ge", which, Const(0, _PLACE)), kept, x[axes])
+        taken = select(which >= Const(0, _PLACE), kept, x[axes])
         return scope.compute("scatter", axes, select(inside, taken, x[axes]))
     op, wide = _REDUCTIONS[kind], DTYPES[dtype].compute
     if dtype == "bool":  # or, and

@@ -19,17 +19,13 @@ from autotune.graph.operators.elementwise import of_formula
 from autotune.te.expr import (
     Const,
     Expr,
-    add,
     binary,
     call,
     cast,
     compare,
-    div,
     f32,
     maximum,
-    mul,
     select,
-    sub,
 )
 
 _EXPONENT = Const(0x7F800000, "int32")
@@ -42,22 +38,22 @@ def _to_small_type(attrs: Attrs, x: Expr) -> Expr:
     if kind.is_float:
         return _nearest(kind, bool(attrs.get("saturate", 1)), x)
     low, bits = Const(int(kind.low), "int32"), Const(int(kind.high - kind.low), "int32")
-    above = binary("bitand", sub(cast("int32", x), low), bits)
-    return cast(kind.stored, add(above, low))
+    above = binary("bitand", cast("int32", x) - low, bits)
+    return cast(kind.stored, above + low)
 
 
 def _nearest(kind: SmallType, is_limited: bool, x: Expr) -> Expr:
     """The value of `kind` nearest to x, halves to even."""
     bits = binary("bitand", call("bits_as_int32", x), _EXPONENT)
     power = maximum(call("bits_as_float32", bits), f32(kind.smallest))
-    step = mul(power, f32(2.0**-kind.digits))
-    rounded = mul(call("round", div(x, step)), step)
-    is_negative = compare("lt", x, f32(0.0))
+    step = power * f32(2.0**-kind.digits)
+    rounded = call("round", x / step) * step
+    is_negative = x < 0
     limit = kind.high if is_limited else kind.beyond
     beyond = select(is_negative, f32(-limit), f32(limit))
     size = call("abs", rounded)
-    fitting = select(compare("gt", size, f32(kind.high)), beyond, rounded)
-    nearest = select(compare("gt", call("abs", x), f32(2 * kind.high)), beyond, fitting)
+    fitting = select(size > f32(kind.high), beyond, rounded)
+    nearest = select(call("abs", x) > f32(2 * kind.high), beyond, fitting)
     has_nan = math.isnan(kind.of_nan)
     return nearest if has_nan else select(compare("ne", x, x), f32(kind.of_nan), nearest)
 

@@ -28,12 +28,10 @@ from autotune.te.expr import (
     Expr,
     Reduce,
     Tensor,
-    both,
     call,
     cast,
     compare,
     dtype_of,
-    either,
     f32,
     select,
 )
@@ -99,7 +97,7 @@ def _rank(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     axes = axes_of(x.shape)
     r = Axis(f"r{axes[axis].name}", x.shape[axis])
     other, own = x[(*axes[:axis], r, *axes[axis + 1 :])], x[axes]
-    in_front = compare("lt", cast("float32", r.var), cast("float32", axes[axis].var))
+    in_front = cast("float32", r.var) < cast("float32", axes[axis].var)
     before = _comes_before(other, own, in_front, node.attrs["largest"])
     counts = select(before, f32(1), f32(0))
     return scope.compute("rank", axes, Reduce("sum", counts, (r,)))
@@ -111,13 +109,13 @@ def _comes_before(other: Expr, own: Expr, in_front: Expr, largest: int) -> Expr:
     Comparisons with NaN are false except `ne`: `not other < own` is true for a NaN in `other`.
     """
     if largest:
-        wins = call("not", select(in_front, compare("lt", other, own), compare("le", other, own)))
+        wins = call("not", select(in_front, other < own, other <= own))
     else:
-        wins = select(in_front, compare("le", other, own), compare("lt", other, own))
+        wins = select(in_front, other <= own, other < own)
     if not is_float(dtype_of(own)):
         return wins
     is_nan = compare("ne", other, other)
-    of_nan = both(in_front, is_nan) if largest else either(in_front, call("not", is_nan))
+    of_nan = in_front & is_nan if largest else in_front | call("not", is_nan)
     return select(compare("ne", own, own), of_nan, wins)
 
 

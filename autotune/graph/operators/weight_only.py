@@ -50,14 +50,10 @@ from autotune.te.expr import (
     binary,
     call,
     cast,
-    compare,
     f32,
     floordiv,
-    idx,
     mod,
-    mul,
     select,
-    sub,
 )
 
 _N_VALUES = 16
@@ -78,25 +74,23 @@ def _define(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
     n_terms = _n_terms(block)
     axes = axes_of(shape)
     b, j = Axis("b", a.shape[-1] // block), Axis("k", block // n_terms)
-    first = add(mul(b.var, idx(block)), mul(j.var, idx(n_terms)))
+    first = b * block + j * n_terms
     rows, column = [x.var for x in axes[:-1]], axes[-1].var
     if tensor(operands, 1).dtype == "int32":
-        word = tensor(operands, 1)[floordiv(first, idx(_IN_WORD)), column]
+        word = tensor(operands, 1)[first // _IN_WORD, column]
         weights = [_of_word(word, n, node.attrs["zero"]) for n in range(n_terms)]
     elif kind := SMALL_TYPES.get(node.attrs["small_type"]):
         q = tensor(operands, 1)
-        weights = [_of_float8(q[add(first, idx(n)), column], kind) for n in range(n_terms)]
+        weights = [_of_float8(q[first + n, column], kind) for n in range(n_terms)]
     else:
         weights = _weights(operands, first, column, n_terms)
-    products: list[Expr] = [
-        mul(a[(*rows, add(first, idx(n)))], weight) for n, weight in enumerate(weights)
-    ]
+    products: list[Expr] = [a[(*rows, first + n)] * weight for n, weight in enumerate(weights)]
     total = _sum(products)
     zero, sums = optional(operands, 4), optional(operands, 5)
     if zero is not None and sums is not None:
-        at = add(mul(b.var, idx(j.extent)), j.var)
-        total = sub(total, mul(cast("float32", zero[b.var, column]), sums[(*rows, at)]))
-    body = mul(total, scale[b.var, column])
+        at = b * j.extent + j
+        total = total - cast("float32", zero[b.var, column]) * sums[(*rows, at)]
+    body = total * scale[b.var, column]
     result = scope.compute("matmul", axes or POINT, Reduce("sum", body, (b, j)))
     return biased(scope, result, optional(operands, 6))
 
@@ -115,10 +109,10 @@ def _weights(operands: Operands, first: Expr, column: Var, n_terms: int) -> list
     """The values of `n_terms` weights of a column from row `first` on."""
     q, values = tensor(operands, 1), optional(operands, 3)
     if values is None:
-        return [cast("float32", q[add(first, idx(n)), column]) for n in range(n_terms)]
+        return [cast("float32", q[first + n, column]) for n in range(n_terms)]
     found: list[Expr] = []
     for n in range(n_terms):
-        row = add(floordiv(first, idx(2)), idx(n // 2))
+        row = first // 2 + n // 2
         half = floordiv if n % 2 else mod
         found.append(values[cast(INDEX, half(cast("int32", q[row, column]), _VALUES))])
     return found
@@ -132,7 +126,7 @@ def _of_word(word: Expr, n: int, zero: int) -> Expr:
     exponent = _FRACTION - at
     bits = binary("bitand", word, Const((_N_VALUES - 1) << at, "int32"))
     real = binary("bitor", bits, Const((_BIAS + exponent) << _FRACTION, "int32"))
-    return sub(call("bits_as_float32", real), f32(float((1 << exponent) + zero)))
+    return call("bits_as_float32", real) - f32(float((1 << exponent) + zero))
 
 
 def _of_float8(byte: Expr, kind: SmallType) -> Expr:
@@ -146,12 +140,12 @@ def _of_float8(byte: Expr, kind: SmallType) -> Expr:
     unit, sign = 1 << (_FRACTION - kind.digits), -(1 << 31)
     exponent = Const((_BIAS - 1 + int(log2(kind.smallest))) << _FRACTION, "int32")
     least = Const((_BIAS + int(log2(kind.smallest))) << _FRACTION, "int32")
-    moved = mul(cast("int32", byte), Const(unit, "int32"))
+    moved = cast("int32", byte) * Const(unit, "int32")
     bits = binary("bitand", moved, Const(127 * unit + sign, "int32"))
-    real = call("bits_as_float32", add(bits, exponent))
-    is_small = compare("lt", binary("bitand", moved, Const(127 * unit, "int32")), _ONE)
+    real = call("bits_as_float32", bits + exponent)
+    is_small = binary("bitand", moved, Const(127 * unit, "int32")) < _ONE
     signed = binary("bitor", binary("bitand", moved, Const(sign, "int32")), least)
-    below = sub(mul(real, f32(2.0)), call("bits_as_float32", signed))
+    below = real * 2 - call("bits_as_float32", signed)
     return select(is_small, below, real)
 
 

@@ -19,13 +19,8 @@ from autotune.te.expr import (
     Const,
     Expr,
     Tensor,
-    add,
     both,
-    compare,
-    idx,
-    mul,
     select,
-    sub,
     substitute,
 )
 
@@ -88,7 +83,7 @@ class Window:
     def at(self, outs: Sequence[Axis], taps: Sequence[Axis]) -> list[Expr]:
         """Index into the padded input of each spatial dimension."""
         parts = zip(outs, self.strides, taps, self.dilations, strict=True)
-        return [add(mul(o.var, idx(s)), mul(t.var, idx(d))) for o, s, t, d in parts]
+        return [o * s + t * d for o, s, t, d in parts]
 
     def pad(self, scope: Scope, x: Tensor, value: float) -> Tensor:
         """x with `value` around the spatial dimensions, only as far as it is read."""
@@ -123,9 +118,9 @@ def padded(scope: Scope, x: Tensor, begin: Shape, end: Shape, value: float) -> T
     axes = axes_of(shape)
     tests: list[Expr] = []
     for a, b, n, e in zip(axes, begin, x.shape, end, strict=True):
-        tests += [compare("ge", a.var, idx(b))] if b > 0 else []
-        tests += [compare("lt", a.var, idx(b + n))] if e > 0 else []
-    body = _through(scope, x, [sub(a.var, idx(b)) for a, b in zip(axes, begin, strict=True)])
+        tests += [a >= b] if b > 0 else []
+        tests += [a < b + n] if e > 0 else []
+    body = _through(scope, x, [a - b for a, b in zip(axes, begin, strict=True)])
     if tests:
         outside = Const(DTYPES[x.dtype].literal(value), x.dtype)
         body = select(reduce(both, tests), body, outside)
