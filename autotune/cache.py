@@ -70,12 +70,12 @@ def package_key() -> str:
 PROGRAM_BYTES = 512 << 20
 
 
-def program_store() -> Store:
+def program_store() -> FileStore:
     """Where machine code of kernels and schedules that the cost model chose are kept."""
-    return Store(cache_folder() / "programs", PROGRAM_BYTES)
+    return FileStore(cache_folder() / "programs", PROGRAM_BYTES)
 
 
-class Store:
+class FileStore:
     """Files by key in `folder`, of at most about `max_bytes`: the least recently used go first.
 
     Safe in several threads and processes. The folder is made when something is put, for this user

@@ -29,8 +29,7 @@ from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
-from autotune.tuner import BatchMeasured, Budget, Run, Session, Sink, TuningTask
-from autotune.tuner import Measurer as AnyMeasurer
+from autotune.tuner import BatchMeasured, Budget, CandidateMeasurer, Run, Session, Sink, TuningTask
 from benchmarks.models import read
 from benchmarks.search_policies import BATCH, InTurns
 
@@ -82,7 +81,7 @@ def uniform_session(
     header: Header,
     tasks: Sequence[TuningTask],
     n_trials: int,
-    measurer: AnyMeasurer,
+    measurer: CandidateMeasurer,
     sink: Sink,
     clock: Callable[[], float],
 ) -> Session:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -262,3 +263,17 @@ def test_no_two_tests_draw_from_one_generator() -> None:
         functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
         for node in (n for f in functions for line in f.body for n in ast.walk(line)):
             assert not (isinstance(node, ast.Name) and node.id in shared), f"{path}:{node.lineno}"
+
+
+NAMED_TWICE = {"InferenceSession", "IOBinding", "SessionOptions", "Tensor"}
+"""What has the name of ONNX Runtime's, with and without it; a user's tensor wraps the compiler's."""
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    names = Counter(
+        node.name
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, n in names.items() if n > 1} == NAMED_TWICE

@@ -11,18 +11,18 @@ from subprocess import run
 
 import pytest
 
-from autotune.cache import Store, cache_folder, key_of
+from autotune.cache import FileStore, cache_folder, key_of
 from autotune.errors import AutotuneError
 
 KEYS = [key_of(str(n)) for n in range(8)]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "kernels", 10_000)
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "kernels", 10_000)
 
 
-def test_what_is_put_is_found_and_nothing_else(store: Store) -> None:
+def test_what_is_put_is_found_and_nothing_else(store: FileStore) -> None:
     assert store.get(KEYS[0]) is None
     assert store.put(KEYS[0], b"code")
     assert store.put(KEYS[1], b"")
@@ -40,7 +40,7 @@ def test_borders_of_the_parts_of_a_key_count() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", bytes(64)])
-def test_what_is_damaged_is_not_found_and_can_be_put_again(store: Store, damage: bytes) -> None:
+def test_what_is_damaged_is_not_found_and_can_be_put_again(store: FileStore, damage: bytes) -> None:
     store.put(KEYS[0], b"code" * 10)
     path = store.find(KEYS[0])
     assert path is not None
@@ -50,7 +50,7 @@ def test_what_is_damaged_is_not_found_and_can_be_put_again(store: Store, damage:
     assert store.get(KEYS[0]) == b"code"
 
 
-def test_the_least_recently_used_entries_go_first(store: Store) -> None:
+def test_the_least_recently_used_entries_go_first(store: FileStore) -> None:
     for n in range(4):
         store.put(KEYS[n], bytes(2_400))
         os.utime(store.find(KEYS[n]) or "", (n + 1, n + 1))  # long ago, in this order
@@ -62,14 +62,14 @@ def test_the_least_recently_used_entries_go_first(store: Store) -> None:
     assert sum(sizes) <= store.max_bytes
 
 
-def test_an_entry_larger_than_the_bound_is_kept_alone(store: Store) -> None:
+def test_an_entry_larger_than_the_bound_is_kept_alone(store: FileStore) -> None:
     store.put(KEYS[0], b"small")
     assert store.put(KEYS[1], bytes(20_000))
     assert store.get(KEYS[0]) is None
     assert store.get(KEYS[1]) is not None
 
 
-def test_a_write_that_fails_leaves_what_was_there(store: Store) -> None:
+def test_a_write_that_fails_leaves_what_was_there(store: FileStore) -> None:
     store.put(KEYS[0], b"old")
 
     def write_half() -> None:
@@ -83,25 +83,25 @@ def test_a_write_that_fails_leaves_what_was_there(store: Store) -> None:
     assert not list(store.folder.rglob("*.tmp"))
 
 
-def test_what_a_killed_process_left_goes_with_the_next_entries(store: Store) -> None:
+def test_what_a_killed_process_left_goes_with_the_next_entries(store: FileStore) -> None:
     store.put(KEYS[0], b"code")
     left, running = (store.folder / KEYS[0][:2] / f".{n}.tmp" for n in "ab")
     for path in (left, running):
         path.write_bytes(b"half")
     os.utime(left, (1, 1))
-    Store(store.folder, 10_000).put(KEYS[1], b"code")
+    FileStore(store.folder, 10_000).put(KEYS[1], b"code")
     assert running.exists()
     assert not left.exists()
 
 
 def test_a_folder_that_cannot_be_used_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    blocked = Store(tmp_path / "file" / "kernels", 100)
+    blocked = FileStore(tmp_path / "file" / "kernels", 100)
     assert not blocked.put(KEYS[0], b"code")
     assert blocked.get(KEYS[0]) is None
 
 
-def test_a_folder_that_others_may_write_is_not_used(store: Store) -> None:
+def test_a_folder_that_others_may_write_is_not_used(store: FileStore) -> None:
     """What is kept may be machine code, and would run with this user's rights."""
     store.put(KEYS[0], b"code")
     store.folder.chmod(0o777)
@@ -111,7 +111,7 @@ def test_a_folder_that_others_may_write_is_not_used(store: Store) -> None:
     assert store.get(KEYS[0]) == b"code"
 
 
-def test_many_threads_see_whole_entries_or_none(store: Store) -> None:
+def test_many_threads_see_whole_entries_or_none(store: FileStore) -> None:
     content = [bytes([n]) * 3_000 for n in range(8)]
     wrong: list[int] = []
 
@@ -131,12 +131,12 @@ def test_many_threads_see_whole_entries_or_none(store: Store) -> None:
     assert not wrong
 
 
-def test_one_at_a_time_is_in_the_block_of_a_key(store: Store) -> None:
+def test_one_at_a_time_is_in_the_block_of_a_key(store: FileStore) -> None:
     inside, most = 0, 0
 
     def work() -> None:
         nonlocal inside, most
-        with Store(store.folder, 10_000).locked(KEYS[0]):
+        with FileStore(store.folder, 10_000).locked(KEYS[0]):
             inside += 1
             most = max(most, inside)
             time.sleep(0.01)
@@ -168,7 +168,7 @@ def test_tests_have_a_cache_of_their_own() -> None:
     assert str(cache_folder()).startswith(os.environ["XDG_CACHE_HOME"])
 
 
-def test_who_would_wait_for_itself_is_told(store: Store) -> None:
+def test_who_would_wait_for_itself_is_told(store: FileStore) -> None:
     with store.locked(KEYS[0]):
         with store.locked(KEYS[1]):
             pass

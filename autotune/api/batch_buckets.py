@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import ast
 
-from autotune.api.selection import Plan
+from autotune.api.selection import CompilePlan
 from autotune.config import plain_precision
 from autotune.errors import AutotuneError, UnsupportedOperator, UsageError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph
 from autotune.graph.network import network_at, prepared_graphs
 from autotune.graph.reader.constant_inputs import bind_constants
-from autotune.graph.reader.dimensions import Place, Shapes, symbols
+from autotune.graph.reader.dimensions import InputDimension, Shapes, symbols
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.samples import PROOF_EXTENTS, sample_axes
 from autotune.network.accuracy import Report
-from autotune.network.artifact import Artifact, Split
+from autotune.network.artifact import Artifact, BatchSplit
 from autotune.network.check import check_model
 from autotune.network.loading import model_of
 from autotune.wording import arguments
 
 
-def split_of(plan: Plan) -> Split | None:
+def split_of(plan: CompilePlan) -> BatchSplit | None:
     """Where the samples of `split` are, if none depends on another; None without one.
 
     Raises UsageError where one does, where no variant is for one sample, and for a dimension that
@@ -54,10 +54,10 @@ def split_of(plan: Plan) -> Split | None:
     if empty is not None:
         raise UsageError(f"'{name}' cannot be any: an output has no elements", "leave out `split`")
     outputs = {imported.output_names.get(n, n): pair for n, pair in found.items()}
-    return Split(name, {n: (axis, 1) for n, axis in axes.items()} | outputs)
+    return BatchSplit(name, {n: (axis, 1) for n, axis in axes.items()} | outputs)
 
 
-def check_split(artifact: Artifact, plan: Plan) -> Report:
+def check_split(artifact: Artifact, plan: CompilePlan) -> Report:
     """Compare a number of samples that no variant is for with an oracle. Raises WrongNumbers."""
     split = artifact.split
     assert split is not None
@@ -70,7 +70,9 @@ def check_split(artifact: Artifact, plan: Plan) -> Report:
     return check_model(model, network, plan.bound.original(shapes))
 
 
-def places_of_dimension(bound: BoundModel, name: str, problem: str, hint: str) -> tuple[Place, ...]:
+def places_of_dimension(
+    bound: BoundModel, name: str, problem: str, hint: str
+) -> tuple[InputDimension, ...]:
     """Where inputs have dimension `name`, as one axis of each and of no other dimension.
 
     Raises UsageError, which says that `name` has this `problem`.
@@ -99,14 +101,14 @@ def _words(name: str) -> set[str]:
         return set()
 
 
-def _shapes_at(plan: Plan, axes: dict[str, int], extent: int) -> Shapes:
+def _shapes_at(plan: CompilePlan, axes: dict[str, int], extent: int) -> Shapes:
     shapes = dict(plan.bound.variants[0].shapes)
     for name, axis in axes.items():
         shapes[name] = (*shapes[name][:axis], extent, *shapes[name][axis + 1 :])
     return shapes
 
 
-def _imported_and_prepared(plan: Plan, shapes: Shapes) -> tuple[Graph, Graph]:
+def _imported_and_prepared(plan: CompilePlan, shapes: Shapes) -> tuple[Graph, Graph]:
     """The graph of the model, and what all passes leave of it."""
     precision = plain_precision(plan.precision)
     try:

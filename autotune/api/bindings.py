@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from autotune.api.operators import operators_of
 from autotune.api.request import Dims, Source, Values
 from autotune.api.sources import model_files
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.errors import UsageError
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
@@ -117,7 +117,7 @@ class Bound:
         return [self.original(variant.shapes) for variant in self.variants]
 
 
-def bind(source: Source, known: tuple[Variant, ...] = (), store: Store | None = None) -> Bound:
+def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | None = None) -> Bound:
     """The model of a source, which is a file, with all that the source binds.
 
     `known`: the variants where the source names no shapes. `store`: see `BoundModel`. Raises as

@@ -18,7 +18,7 @@ from autotune.api.fallback import Sources, cut_times
 from autotune.api.mixed_precision import NOT_MIXED, compile_mixed, form_notes
 from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
 from autotune.api.selection import (
-    Plan,
+    CompilePlan,
     best_records,
     choose,
     tuned_latencies,
@@ -39,7 +39,7 @@ from autotune.graph.reader.random_weights import needs_weights
 from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
 from autotune.network.accuracy import Report, joint_report
-from autotune.network.artifact import Artifact, Split, Tuned
+from autotune.network.artifact import Artifact, BatchSplit, Tuned
 from autotune.network.check import check_model
 from autotune.network.compiler import compile_variants
 from autotune.network.experience import Experience
@@ -72,7 +72,7 @@ def compiled(request: CompileRequest) -> Compiled:
     return replace(done, artifact=_from(done.artifact, model_path=""))
 
 
-def plan(request: CompileRequest) -> Plan:
+def plan(request: CompileRequest) -> CompilePlan:
     """What to compile: defaults filled from the log, where there is one, else from this machine.
 
     The model of the request is a file, if there is one. Raises UsageError and LogMismatch for what
@@ -104,11 +104,11 @@ def _planned(
     target: Target,
     n_threads: int,
     known: tuple[Variant, ...] = (),
-) -> Plan:
+) -> CompilePlan:
     """`known`: the variants where the request names no shapes."""
     store, records = (program_store(), record_store()) if request.cache else (None, None)
     bound, size = bind(request, known, store), request.max_size
-    return Plan(
+    return CompilePlan(
         request,
         bound,
         target,
@@ -166,7 +166,7 @@ class Compiled:
         return self.report.error if self.report else None
 
 
-def compile_plan(plan: Plan, sources: Sources | None = None) -> Compiled:
+def compile_plan(plan: CompilePlan, sources: Sources | None = None) -> Compiled:
     """Compile what `plan` says and compare its outputs with an oracle.
 
     `sources`: those of the plan, where they were read already. Raises WrongNumbers where the
@@ -181,7 +181,7 @@ def compile_plan(plan: Plan, sources: Sources | None = None) -> Compiled:
     return found
 
 
-def _by_precision(sources: Sources, plan: Plan) -> Compiled:
+def _by_precision(sources: Sources, plan: CompilePlan) -> Compiled:
     split = split_of(plan)
     if plan.precision != AUTO:
         return _compiled(sources, plan, split)
@@ -195,7 +195,7 @@ def _by_precision(sources: Sources, plan: Plan) -> Compiled:
     return compile_mixed(plan, attempt)
 
 
-def _compiled(sources: Sources, plan: Plan, split: Split | None) -> Compiled:
+def _compiled(sources: Sources, plan: CompilePlan, split: BatchSplit | None) -> Compiled:
     artifact, networks = _programs(sources, plan)
     artifact = replace(artifact, split=split)
     if not runs_here(plan.target):
@@ -209,7 +209,7 @@ def _compiled(sources: Sources, plan: Plan, split: Split | None) -> Compiled:
     return _checked(artifact, networks, plan)
 
 
-def _costs_more(artifact: Artifact, plan: Plan) -> bool:
+def _costs_more(artifact: Artifact, plan: CompilePlan) -> bool:
     """Whether a cut is to be undone: its price is measured, and told."""
     try:
         found = cut_times(model_of(artifact), plan.bound.originals())
@@ -234,7 +234,7 @@ KEPT_WHOLE = (
 KEPT_CUT = "it is kept all the same (`keep_cut=True`)"
 
 
-def _programs(sources: Sources, plan: Plan) -> tuple[Artifact, Sequence[Network]]:
+def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[Network]]:
     """The artifact, and what each of its variants was compiled from."""
     networks: Sequence[Network] = sources.networks
     if not networks:
@@ -262,7 +262,7 @@ def _programs(sources: Sources, plan: Plan) -> tuple[Artifact, Sequence[Network]
 
 
 def _named(
-    artifact: Artifact, plan: Plan, tuned: Mapping[str, Tuned], tasks: tuple[str, ...]
+    artifact: Artifact, plan: CompilePlan, tuned: Mapping[str, Tuned], tasks: tuple[str, ...]
 ) -> Artifact:
     """`artifact` with where it comes from and what is known of its tasks."""
     return _from(artifact, tuned=tuned, tasks=tasks, model_path=str(plan.bound.path.resolve()))
@@ -299,7 +299,7 @@ def _model_of(log: Log) -> Path:
     return path
 
 
-def _checked(artifact: Artifact, networks: Sequence[Network], plan: Plan) -> Compiled:
+def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan) -> Compiled:
     """Compare every variant with an oracle. Raises WrongNumbers."""
     reports = []
     own = [plan.given] if isinstance(plan.given, Mapping) else plan.given or ()

@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.errors import AutotuneError, LogMismatch
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.records import Log, MeasureRecord, best_for
-from autotune.search.alike import Chosen, Form, Known, adapted, form_of, known_of
+from autotune.search.alike import Chosen, Known, Skeleton, adapted, form_of, known_of
 from autotune.search.cost.analytic import estimate_s
 from autotune.search.defaults import candidate_key, decode, default_candidate, encode
 from autotune.search.policy import Candidate
@@ -39,7 +39,7 @@ class Drafts:
     target: Target
     n_threads: int
     max_error: float
-    store: Store | None = None
+    store: FileStore | None = None
     log: Log | None = None
 
     def of(self, dags: Sequence[ComputeDAG], tell: OnProgress) -> list[Candidate]:
@@ -81,17 +81,19 @@ class Drafts:
                 return decode(content)
         return None
 
-    def _chosen_before(self, form: Form) -> list[Known]:
+    def _chosen_before(self, form: Skeleton) -> list[Known]:
         return self._chosen.of(form) if self._chosen else []
 
-    def _keep(self, dag: ComputeDAG, form: Form, candidate: Candidate, is_adapted: bool) -> None:
+    def _keep(
+        self, dag: ComputeDAG, form: Skeleton, candidate: Candidate, is_adapted: bool
+    ) -> None:
         if self.store is None or self._chosen is None:
             return
         self._chosen.add(form, known_of(dag, candidate))
         if not is_adapted:
             self.store.put(self._key(dag), encode(candidate))
 
-    def _measured(self, forms: Sequence[Form]) -> Mapping[str, list[Known]]:
+    def _measured(self, forms: Sequence[Skeleton]) -> Mapping[str, list[Known]]:
         """The best schedules of the log for tasks of these forms, by form, the nearest first."""
         if self.log is None:
             return {}

@@ -20,11 +20,11 @@ from typing import Generic, Protocol, TypeVar
 
 from autotune.api.bindings import Bound
 from autotune.api.request import Note
-from autotune.api.selection import Plan, best_records, drafted
+from autotune.api.selection import CompilePlan, best_records, drafted
 from autotune.config import AUTO, PRECISIONS
 from autotune.errors import WrongNumbers
 from autotune.graph.mixture import Mixture
-from autotune.graph.network import Call, Network, chosen
+from autotune.graph.network import Network, TaskCall, chosen
 from autotune.network.variants import tasks_of, unified
 from autotune.records import MeasureRecord
 from autotune.target import Target
@@ -142,7 +142,7 @@ class _Costs:
     program, times what default programs took in this log over what was expected of them.
     """
 
-    def __init__(self, plan: Plan, networks: Sequence[Network]) -> None:
+    def __init__(self, plan: CompilePlan, networks: Sequence[Network]) -> None:
         self._plan = plan
         best = best_records(networks, plan)
         self._measured = {key: _seconds(record) for key, record in best.items()}
@@ -163,7 +163,7 @@ class _Costs:
                     found[name] = found.get(name, 0.0) + part
         return found
 
-    def _calls(self, network: Network) -> list[tuple[Call, float]]:
+    def _calls(self, network: Network) -> list[tuple[TaskCall, float]]:
         tasks = tasks_of([network])
         open_keys = [key for key in tasks if key not in self._measured]
         drafts = drafted(self._plan, {key: tasks[key] for key in open_keys})
@@ -177,7 +177,7 @@ def _seconds(record: MeasureRecord) -> float:
     return record.result.latency_s or math.inf
 
 
-def _optimism(plan: Plan) -> float:
+def _optimism(plan: CompilePlan) -> float:
     """Measured over expected seconds of the default programs in a log, in the median."""
     ratios = [
         _seconds(r) / r.default_estimate_s
@@ -187,7 +187,7 @@ def _optimism(plan: Plan) -> float:
     return median(ratios) if ratios else 1.0
 
 
-def _fastest(mixtures: Mixtures, plan: Plan) -> tuple[_Mix, float]:
+def _fastest(mixtures: Mixtures, plan: CompilePlan) -> tuple[_Mix, float]:
     """The mix that is expected to be fastest, and the seconds of all as the model says."""
     chooser = _Chooser(mixtures, plan)
     plain = chooser.mix()
@@ -198,7 +198,7 @@ def _fastest(mixtures: Mixtures, plan: Plan) -> tuple[_Mix, float]:
 class _Chooser:
     """The mixes that are worth a look: what gains by itself, all, and nothing."""
 
-    def __init__(self, mixtures: Mixtures, plan: Plan) -> None:
+    def __init__(self, mixtures: Mixtures, plan: CompilePlan) -> None:
         self._mixtures, self._target = mixtures, plan.target
         self._precisions = ("f32", *narrow_precisions(plan.target))
         self._networks, self._gains = cache(self._made), cache(self._faster)
@@ -290,7 +290,9 @@ Attempt = Callable[[Sequence[Network], Note], C]
 class _Search(Generic[C]):
     """How many of the products that gain most can be narrow, by bisection."""
 
-    def __init__(self, mixtures: Mixtures, mix: _Mix, plan: Plan, attempt: Attempt[C]) -> None:
+    def __init__(
+        self, mixtures: Mixtures, mix: _Mix, plan: CompilePlan, attempt: Attempt[C]
+    ) -> None:
         self._mixtures, self._mix, self._plan, self._attempt = mixtures, mix, plan, attempt
 
     def run(self) -> tuple[int, C, list[str]]:
@@ -327,7 +329,7 @@ class _Search(Generic[C]):
         return (found, notes) if is_exact else None
 
 
-def compile_mixed(plan: Plan, attempt: Attempt[C]) -> C:
+def compile_mixed(plan: CompilePlan, attempt: Attempt[C]) -> C:
     """Compile the fastest mix of precisions that is within `plan.network_error`.
 
     Products go back to float32 in the order of what they gain, the least first, half of them at a
@@ -342,7 +344,7 @@ def compile_mixed(plan: Plan, attempt: Attempt[C]) -> C:
 
 
 def _told(
-    mixtures: Mixtures, mix: _Mix, n_narrow: int, plain_s: float, plan: Plan
+    mixtures: Mixtures, mix: _Mix, n_narrow: int, plain_s: float, plan: CompilePlan
 ) -> Iterable[str]:
     """What was chosen, in lines for a user."""
     share = ""

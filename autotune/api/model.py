@@ -23,7 +23,7 @@ from autotune.api.request import (
 )
 from autotune.api.session import (
     OpenSession,
-    Prepared,
+    PreparedModel,
     create,
     prepare,
     prepare_network,
@@ -75,7 +75,7 @@ def _tuning(request: TuneRequest) -> Events:
 
 
 def _events(
-    prepared: Prepared,
+    prepared: PreparedModel,
     log: Path,
     stop: Callable[[], bool],
     note: Note,

@@ -17,7 +17,7 @@ from autotune.api.drafting import Drafts
 from autotune.api.fallback import Sources, sources_of
 from autotune.api.request import CompileRequest, Given, Note, silent
 from autotune.api.tuning import require_same_machine
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.errors import LogMismatch, ScheduleError
 from autotune.graph.network import Network, chosen
 from autotune.measure.parallel_map import OnProgress, parallel_map
@@ -49,7 +49,7 @@ def no_progress(what: str) -> Iterator[OnProgress]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CompilePlan:
     """What to compile, for what, from what; an artifact has all variants of `bound`.
 
     `precision` may be "auto", see `mixed_precision`: then `network_error` is the largest error
@@ -69,8 +69,8 @@ class Plan:
     precision: str = "f32"
     log: Log | None = None
     is_log_kept: bool = False
-    store: Store | None = None
-    records: Store | None = None
+    store: FileStore | None = None
+    records: FileStore | None = None
     max_bytes: int | None = None
     given: Given = None
     note: Note = silent
@@ -82,7 +82,7 @@ class Plan:
         return sources_of(self.bound, self.precision, is_whole)
 
 
-def with_kept_records(plan: Plan, networks: Sequence[Network]) -> Plan:
+def with_kept_records(plan: CompilePlan, networks: Sequence[Network]) -> CompilePlan:
     """`plan` with the records that are kept of its tasks as its log, where it has none."""
     if plan.log is not None or plan.records is None:
         return plan
@@ -93,7 +93,7 @@ def with_kept_records(plan: Plan, networks: Sequence[Network]) -> Plan:
     return replace(plan, log=log, is_log_kept=True)
 
 
-def best_records(networks: Sequence[Network], plan: Plan) -> dict[str, MeasureRecord]:
+def best_records(networks: Sequence[Network], plan: CompilePlan) -> dict[str, MeasureRecord]:
     """The best record of every task that the log knows; none without a log."""
     if plan.log is None:
         return {}
@@ -117,7 +117,7 @@ def best_records(networks: Sequence[Network], plan: Plan) -> dict[str, MeasureRe
 
 def choose(
     networks: Sequence[Network],
-    plan: Plan,
+    plan: CompilePlan,
     best: dict[str, MeasureRecord],
 ) -> tuple[list[Network], dict[str, Steps]]:
     """The faster alternative of every chain, and a schedule for every task.
@@ -145,7 +145,7 @@ def choose(
     return kept, {key: steps[key] for key in used}
 
 
-def drafted(plan: Plan, tasks: Mapping[str, ComputeDAG]) -> dict[str, Candidate]:
+def drafted(plan: CompilePlan, tasks: Mapping[str, ComputeDAG]) -> dict[str, Candidate]:
     """The analytic default of every task by key; each is sought once for a plan."""
     unknown = [key for key in tasks if key not in plan.drafts]
     if unknown:
@@ -170,7 +170,7 @@ class Timed:
 
 def _shared(
     networks: Sequence[Network],
-    plan: Plan,
+    plan: CompilePlan,
     first: Mapping[str, Timed],
     measured: set[str],
 ) -> dict[str, Steps]:
@@ -221,7 +221,7 @@ def _options(
     return list(options.values())
 
 
-def _measured_programs(plan: Plan, first: Mapping[str, Timed]) -> dict[str, list[Timed]]:
+def _measured_programs(plan: CompilePlan, first: Mapping[str, Timed]) -> dict[str, list[Timed]]:
     """Programs of tasks that the log knows to be right, and nearly as fast as `first`."""
     found: dict[str, list[Timed]] = {key: [] for key in first}
     ranked = ranked_records(plan.log.records) if plan.log else {}

@@ -47,7 +47,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedModel:
     """A model with settings, checked and ready for a log: `networks`, one for each of `variants`.
 
     `source`: what the header of the log names, "" for a network that was made in memory. `notes`:
@@ -87,7 +87,7 @@ def resolved(request: TuneRequest) -> Resolved:
     return resolve(request.preset, {name: getattr(request, name) for name in _WORDS} | files)
 
 
-def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prepared:
+def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> PreparedModel:
     """Read an ONNX model for tuning, by default the ResNet-50 of the `onnx` package.
 
     `log` is where the session will be written: whether that is possible is checked before the model
@@ -103,7 +103,7 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     require_tunable(sources, path.name)
     notes = (*denial(), *sources.notes, *form_notes(plain_precision(config.precision), target))
     name = str(path.resolve())
-    prepared = Prepared(sources.wholes, config, target, name, bound.variants, notes)
+    prepared = PreparedModel(sources.wholes, config, target, name, bound.variants, notes)
     if config.precision == AUTO and sources.cuts:
         prepared = replace(prepared, notes=(*prepared.notes, NOT_MIXED))
     elif config.precision == AUTO:
@@ -112,7 +112,7 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     return prepared
 
 
-def _mixed(prepared: Prepared, mixtures: Mixtures) -> Prepared:
+def _mixed(prepared: PreparedModel, mixtures: Mixtures) -> PreparedModel:
     """With the networks in other precisions, which share the names of equal tasks."""
     others = alternatives(mixtures, prepared.target)
     n_variants = len(prepared.variants)
@@ -123,12 +123,12 @@ def _mixed(prepared: Prepared, mixtures: Mixtures) -> Prepared:
 
 def prepare_network(
     network: Network, config: TuneConfig, log: Path | None = None, source: str = ""
-) -> Prepared:
+) -> PreparedModel:
     """`prepare` for a network that was read or made already. Raises UsageError, OutputError."""
     require_threads(config.threads or None)
     target = local_target(config.target)
     require_room(Path(source), log)
-    return Prepared((network,), config, target, source, notes=denial())
+    return PreparedModel((network,), config, target, source, notes=denial())
 
 
 def require_room(model: Path, log: Path | None) -> None:
@@ -176,7 +176,7 @@ class OpenSession:
 
 
 @contextmanager
-def create(prepared: Prepared, log: Path) -> Iterator[OpenSession]:
+def create(prepared: PreparedModel, log: Path) -> Iterator[OpenSession]:
     """A session with a new log, which is open inside the block. Raises OutputError."""
     networks, config, others = prepared.networks, prepared.config, prepared.others
     source, variants = prepared.source, prepared.variants

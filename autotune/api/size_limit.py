@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autotune.api.selection import Plan, drafted
+from autotune.api.selection import CompilePlan, drafted
 from autotune.errors import UsageError
 from autotune.graph.network import Network
 from autotune.network.sizes import Smaller, constant_bytes, within
@@ -19,7 +19,7 @@ from autotune.units import format_bytes
 def fitting(
     networks: Sequence[Network],
     steps: Mapping[str, Steps],
-    plan: Plan,
+    plan: CompilePlan,
     best: Mapping[str, MeasureRecord],
 ) -> dict[str, Steps]:
     """`steps`, with others for tasks that transform their weights, as far as `plan.max_bytes` asks.
@@ -58,7 +58,7 @@ def _is_rewritten(steps: Steps) -> bool:
     return any(isinstance(step, Algorithm) for step in steps)
 
 
-def _measured(plan: Plan, best: Mapping[str, MeasureRecord]) -> dict[str, Smaller]:
+def _measured(plan: CompilePlan, best: Mapping[str, MeasureRecord]) -> dict[str, Smaller]:
     """The fastest measured program of each task that sums up as is defined, where there is one."""
     found: dict[str, Smaller] = {}
     ranked = ranked_records(plan.log.records) if plan.log else {}

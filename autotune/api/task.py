@@ -32,8 +32,8 @@ from autotune.api.tune_result import Events
 from autotune.brief import brief, cut
 from autotune.config import resolve
 from autotune.errors import DefinitionError, LogMismatch, UsageError
-from autotune.graph.network import Call, Network, Port
-from autotune.graph.storage import Value
+from autotune.graph.network import Network, Port, TaskCall
+from autotune.graph.storage import Activation
 from autotune.machine import require_threads
 from autotune.measure.peak import fma_peak, form_peaks
 from autotune.measure.threads import default_threads
@@ -274,8 +274,10 @@ class Task:
         arrays = {} if constants is None else self._constants(constants)
         inputs = [p.tensor for p in self.dag.placeholders if not p.constant]
         outputs = [self.dag[name].tensor for name in self.dag.outputs]
-        values = {t.name: Value(t.name, t.shape, t.dtype, dense(t.shape)) for t in inputs + outputs}
-        call = Call(
+        values = {
+            t.name: Activation(t.name, t.shape, t.dtype, dense(t.shape)) for t in inputs + outputs
+        }
+        call = TaskCall(
             task=self.key,
             inputs={t.name: t.name for t in inputs},
             constants=arrays,

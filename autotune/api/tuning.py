@@ -57,8 +57,8 @@ from autotune.te.dag import ComputeDAG
 from autotune.tuner import (
     BatchMeasured,
     Budget,
+    CandidateMeasurer,
     Event,
-    Measurer,
     NoiseNoticed,
     Run,
     Scheduler,
@@ -128,7 +128,7 @@ class Tuning:
                         yield NoiseNoticed(noise)
         self._journal.check()
 
-    def _session(self, measurer: Measurer) -> Session:
+    def _session(self, measurer: CandidateMeasurer) -> Session:
         """Search and measurement wired together."""
         header, config, ranker = self._header, self._config, self._ranker
         rules, elites = self._rules, ElitePool()

@@ -24,7 +24,7 @@ STDOUT_HINT = "send the output to a place with room"
 
 
 @dataclass(slots=True)
-class State:
+class Invocation:
     """What holds for every command of one invocation."""
 
     debug: bool = False
@@ -127,7 +127,7 @@ def debug_option(function: _F) -> _F:
     """`--debug`, on every command."""
 
     def remember(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-        ctx.ensure_object(State).debug |= value
+        ctx.ensure_object(Invocation).debug |= value
 
     return click.option(
         "--debug",

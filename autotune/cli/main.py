@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from autotune.cli.console import STDOUT_HINT, State, debug_option, put, say_error
+from autotune.cli.console import STDOUT_HINT, Invocation, debug_option, put, say_error
 from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.cli.wording import option
 from autotune.errors import AutotuneError, DynamicShape, ExitCode
@@ -82,7 +82,7 @@ def app(ctx: click.Context) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code. Errors are told on stderr, never raised."""
-    state = State()
+    state = Invocation()
     try:
         result = app.main(list(arguments), prog_name="autotune", standalone_mode=False, obj=state)
         return result if isinstance(result, int) else ExitCode.OK

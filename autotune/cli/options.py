@@ -103,7 +103,7 @@ def _extents(text: str) -> dict[int, float]:
     return {int(one[1]): float(one[2] or 1)} if one else {}
 
 
-class Constant(click.ParamType[tuple[str, Any]]):
+class ConstantInput(click.ParamType[tuple[str, Any]]):
     """`sr=16000`, `size=1,2`, `flag=true` or `table=x.npy`: the value of an input."""
 
     name = "name=value"
@@ -253,7 +253,7 @@ _dim = click.option(
 _const = click.option(
     "--const",
     "constants",
-    type=Constant(),
+    type=ConstantInput(),
     multiple=True,
     callback=_as(_constants_of),
     help="Value of an input that is always the same: sr=16000, or name=x.npy. Repeatable.",

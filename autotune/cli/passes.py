@@ -16,7 +16,7 @@ from autotune.errors import ModelError, UsageError
 if TYPE_CHECKING:
     from autotune.api.bindings import Bound
     from autotune.graph.ir import Graph
-    from autotune.graph.passes.pipeline import Pass
+    from autotune.graph.passes.pipeline import GraphPass
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _write(path: Path, text: str) -> None:
 
 def _verified(
     bound: Bound, precision: str, most: int | None
-) -> Iterator[tuple[Pass, Graph, list[str]]]:
+) -> Iterator[tuple[GraphPass, Graph, list[str]]]:
     """Every pass, the graph behind it, and the rewrites of its rules."""
     from autotune.graph.network import prepared_graphs
     from autotune.graph.rewriter import RewriteLog

@@ -20,8 +20,8 @@ from autotune.codegen.text import (
     I32,
     I64,
     SCALARS,
-    Builder,
     Constant,
+    FunctionBuilder,
     Type,
     Value,
     constant,
@@ -41,7 +41,7 @@ VALUES: dict[str, Type] = {d.name: TYPES[d.compute] for d in DTYPES.values()} | 
 class Arithmetic:
     """Emits operations into `builder`; element types are those of te."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: FunctionBuilder) -> None:
         self.b = builder
         self.math = Math(builder)
         self.narrow = HalfPrecision(builder)

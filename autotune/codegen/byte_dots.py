@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.codegen.text import I8, I16, I32, Builder, Type, Value, constant, n_bits, vector
+from autotune.codegen.text import (
+    I8,
+    I16,
+    I32,
+    FunctionBuilder,
+    Type,
+    Value,
+    constant,
+    n_bits,
+    vector,
+)
 from autotune.target.isa import MultiplyAdd
 from autotune.te.expr import Binary, Const, Expr
 
@@ -27,7 +37,7 @@ def has_small_bytes(e: Expr) -> bool:
     return False
 
 
-def add_byte_dot(b: Builder, parts: Sequence[Value], is_small: bool = False) -> Value:
+def add_byte_dot(b: FunctionBuilder, parts: Sequence[Value], is_small: bool = False) -> Value:
     """A total, and the sum of products of the bytes of x, unsigned, and of y, signed: `parts`.
 
     `is_small`: no byte of x is above 127.
@@ -47,12 +57,12 @@ def add_byte_dot(b: Builder, parts: Sequence[Value], is_small: bool = False) -> 
     return _one_by_one(b, total, x, y)
 
 
-def byte_dot(b: Builder, x: Value, y: Value, unsigned: bool) -> Value:
+def byte_dot(b: FunctionBuilder, x: Value, y: Value, unsigned: bool) -> Value:
     """The sum of products alone."""
     return add_byte_dot(b, (constant(x.type, 0), x, y))
 
 
-def _form(b: Builder, kind: Type, operands: tuple[str, str]) -> MultiplyAdd | None:
+def _form(b: FunctionBuilder, kind: Type, operands: tuple[str, str]) -> MultiplyAdd | None:
     """The instruction that sums products of `operands` in vectors of type `kind`."""
     isa = b.module.isa
     if kind.scalar is not I32 or _bits(kind) > isa.vector_bits:
@@ -65,24 +75,24 @@ def _bits(kind: Type) -> int:
     return n_bits(kind) * kind.count
 
 
-def _pairs(b: Builder, x: Value, y: Value) -> Value:
+def _pairs(b: FunctionBuilder, x: Value, y: Value) -> Value:
     """Sums of two neighbouring products of bytes, of 16 bits."""
     name = b.module.isa.byte_pairs[_bits(x.type)]
     return b.call(name, vector(I16, 2 * x.type.count), _bytes(b, x, y))
 
 
-def _bytes(b: Builder, x: Value, y: Value) -> list[Value]:
+def _bytes(b: FunctionBuilder, x: Value, y: Value) -> list[Value]:
     return [b.bitcast(v, vector(I8, 4 * v.type.count)) for v in (x, y)]
 
 
-def _halves(b: Builder, v: Value, shift: str) -> tuple[Value, Value]:
+def _halves(b: FunctionBuilder, v: Value, shift: str) -> tuple[Value, Value]:
     """Even and odd bytes, widened to 16 bits."""
     wide = b.bitcast(v, vector(I16, 2 * v.type.count))
     by = constant(wide.type, 8)
     return b.binary(shift, b.shl(wide, by), by), b.binary(shift, wide, by)
 
 
-def _one_by_one(b: Builder, total: Value, x: Value, y: Value) -> Value:
+def _one_by_one(b: FunctionBuilder, total: Value, x: Value, y: Value) -> Value:
     kind = x.type
     last = constant(kind, n_bits(kind) - 8)
     for at in range(0, n_bits(kind), 8):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from autotune.codegen.arithmetic import TYPES, Arithmetic
 from autotune.codegen.frame import Emitter, Frame, Guard
 from autotune.codegen.lanes import side_by_side
-from autotune.codegen.text import BF16, I32, Builder, Value, constant, undefined, vector
+from autotune.codegen.text import BF16, I32, FunctionBuilder, Value, constant, undefined, vector
 from autotune.dtypes import DTYPES
 from autotune.errors import ScheduleError
 from autotune.loopir.nodes import Instruction
@@ -63,7 +63,7 @@ def emit_dot(stmt: Instruction, emitter: Emitter) -> Value:
     return whole
 
 
-def _added(dot: _Dot, b: Builder, total: Value, operands: list[Value]) -> Value:
+def _added(dot: _Dot, b: FunctionBuilder, total: Value, operands: list[Value]) -> Value:
     bits = dot.form.register_bits(dot.n_lanes)
     times = bits // (dot.n_lanes * dot.form.accumulator_bits)
     whole, operands = _filled(b, total, times), [_filled(b, x, times) for x in operands]
@@ -75,7 +75,7 @@ def _added(dot: _Dot, b: Builder, total: Value, operands: list[Value]) -> Value:
     return found if times == 1 else b.shuffle(found, found, range(dot.n_lanes))
 
 
-def _filled(b: Builder, few: Value, times: int) -> Value:
+def _filled(b: FunctionBuilder, few: Value, times: int) -> Value:
     """A vector of `times` as many lanes, whose further ones nobody reads."""
     if times == 1:
         return few

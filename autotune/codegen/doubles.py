@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from autotune.codegen.math import Math
-from autotune.codegen.text import Builder, Value, constant
+from autotune.codegen.text import FunctionBuilder, Value, constant
 
 _LIBM = (
     *("exp", "log", "log1p", "erf", "sin", "cos", "tan", "asin", "acos", "atan"),
@@ -17,7 +17,7 @@ _LIBM = (
 """Functions that the C library has under their own names."""
 
 
-def library_call(b: Builder, name: str, *arguments: Value) -> Value:
+def library_call(b: FunctionBuilder, name: str, *arguments: Value) -> Value:
     """A function of libm of float64 or of vectors of them."""
     kind = arguments[0].type
     if not kind.is_vector:

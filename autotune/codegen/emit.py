@@ -28,8 +28,8 @@ from autotune.codegen.text import (
     I64,
     PTR,
     VOID,
-    Builder,
     Constant,
+    FunctionBuilder,
     Module,
     Type,
     Value,
@@ -100,7 +100,7 @@ class _Function:
     def __init__(self, module: Module, program: Program, kernel: Kernel, prefix: str) -> None:
         kinds = dict.fromkeys(kernel.buffers, PTR) | {"begin": I64, "end": I64}
         self.kernel = kernel
-        self.b = Builder(module, prefix + kernel.name, kinds, program.shared)
+        self.b = FunctionBuilder(module, prefix + kernel.name, kinds, program.shared)
         self.do = Arithmetic(self.b)
         self.module, self.prefix = module, prefix
         pointers = dict(zip(kernel.buffers, self.b.arguments, strict=False))

@@ -13,7 +13,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from autotune.codegen.text import BF16, F16, F32, F64, I16, I32, Builder, Type, Value, constant
+from autotune.codegen.text import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    I16,
+    I32,
+    FunctionBuilder,
+    Type,
+    Value,
+    constant,
+)
 
 _HALF_OF_LAST, _QUIET = 0x7FFF, 0x400000
 
@@ -21,7 +32,7 @@ _HALF_OF_LAST, _QUIET = 0x7FFF, 0x400000
 class HalfPrecision:
     """Emits conversions into `builder`, of scalars or vectors."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: FunctionBuilder) -> None:
         self.b = builder
 
     def widened(self, value: Value, kind: Type) -> Value:

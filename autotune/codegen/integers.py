@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from autotune.codegen.byte_dots import byte_dot
-from autotune.codegen.text import Builder, Constant, Value, constant, n_bits
+from autotune.codegen.text import Constant, FunctionBuilder, Value, constant, n_bits
 
 
-def _quotient(b: Builder, x: Value, y: Value, unsigned: bool) -> Value:
+def _quotient(b: FunctionBuilder, x: Value, y: Value, unsigned: bool) -> Value:
     c = partial(constant, x.type)
     op = "udiv" if unsigned else "sdiv"
     if _is_harmless(y, unsigned):
@@ -27,12 +27,12 @@ def _quotient(b: Builder, x: Value, y: Value, unsigned: bool) -> Value:
     return b.select(is_zero, c(0), found)
 
 
-def _remainder(b: Builder, x: Value, y: Value, unsigned: bool) -> Value:
+def _remainder(b: FunctionBuilder, x: Value, y: Value, unsigned: bool) -> Value:
     safe = y if _is_harmless(y, unsigned) else _divisor(b, y, unsigned)
     return b.binary("urem" if unsigned else "srem", x, safe)
 
 
-def _divisor(b: Builder, y: Value, unsigned: bool) -> Value:
+def _divisor(b: FunctionBuilder, y: Value, unsigned: bool) -> Value:
     """`y`, or 1 where dividing by it traps: then the rest of 1, none, is that of `y`."""
     c = partial(constant, y.type)
     traps = b.compare("icmp eq", y, c(0))
@@ -45,26 +45,26 @@ def _is_harmless(y: Value, unsigned: bool) -> bool:
     return isinstance(y, Constant) and y.number not in ((0,) if unsigned else (0, -1))
 
 
-def _shifted_left(b: Builder, x: Value, y: Value, unsigned: bool) -> Value:
+def _shifted_left(b: FunctionBuilder, x: Value, y: Value, unsigned: bool) -> Value:
     fits, safe = _amount(b, y)
     return b.select(fits, b.shl(x, safe), constant(x.type, 0))
 
 
-def _shifted_right(b: Builder, x: Value, y: Value, unsigned: bool) -> Value:
+def _shifted_right(b: FunctionBuilder, x: Value, y: Value, unsigned: bool) -> Value:
     fits, safe = _amount(b, y)
     if unsigned:
         return b.select(fits, b.binary("lshr", x, safe), constant(x.type, 0))
     return b.ashr(x, b.select(fits, safe, constant(x.type, n_bits(x.type) - 1)))
 
 
-def _amount(b: Builder, y: Value) -> tuple[Value, Value]:
+def _amount(b: FunctionBuilder, y: Value) -> tuple[Value, Value]:
     """Whether `y` is a number of bits of its type, and that number."""
     bits = n_bits(y.type)
     fits = b.compare("icmp ult", y, constant(y.type, bits))
     return fits, b.and_(y, constant(y.type, bits - 1))
 
 
-def _power(b: Builder, x: Value, y: Value, unsigned: bool) -> Value:
+def _power(b: FunctionBuilder, x: Value, y: Value, unsigned: bool) -> Value:
     """Squares of x, multiplied where y has the bit.
 
     Two bits fewer than y has suffice: x^(2^(n-2)) is 1 modulo 2^n for odd x, and for even ones 0,
@@ -89,11 +89,11 @@ def _power(b: Builder, x: Value, y: Value, unsigned: bool) -> Value:
     return b.select(b.compare("icmp slt", y, c(0)), inverse, total)
 
 
-def _bits(op: str) -> Callable[[Builder, Value, Value, bool], Value]:
+def _bits(op: str) -> Callable[[FunctionBuilder, Value, Value, bool], Value]:
     return lambda b, x, y, unsigned: b.binary(op, x, y)
 
 
-INTEGERS: Mapping[str, Callable[[Builder, Value, Value, bool], Value]] = {
+INTEGERS: Mapping[str, Callable[[FunctionBuilder, Value, Value, bool], Value]] = {
     "quot": _quotient,
     "rem": _remainder,
     "ipow": _power,

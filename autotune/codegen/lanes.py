@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from autotune.codegen.text import F32, I32, I64, Builder, Value, constant, vector
+from autotune.codegen.text import F32, I32, I64, FunctionBuilder, Value, constant, vector
 
 NEAR_STRIDES = (2, 3, 4)
 """Elements between lanes that come out of whole vectors: up to 4 loads, and a shuffle for each."""
 
 
-def repeated(b: Builder, few: Value, count: int) -> Value:
+def repeated(b: FunctionBuilder, few: Value, count: int) -> Value:
     """The lanes of `few` again and again, `count` lanes in all."""
     n = few.type.count
     return few if n == count else b.shuffle(few, few, [lane % n for lane in range(count)])
 
 
-def side_by_side(b: Builder, vectors: Sequence[Value]) -> Value:
+def side_by_side(b: FunctionBuilder, vectors: Sequence[Value]) -> Value:
     """Lane 0 of each of `vectors`, then lane 1 of each, …; there are a power of two of them."""
     while len(vectors) > 1:
         half, count = len(vectors) // 2, vectors[0].type.count
@@ -27,7 +27,7 @@ def side_by_side(b: Builder, vectors: Sequence[Value]) -> Value:
     return vectors[0]
 
 
-def picked(b: Builder, vectors: Sequence[Value], stride: int, phase: int) -> Value:
+def picked(b: FunctionBuilder, vectors: Sequence[Value], stride: int, phase: int) -> Value:
     """Lanes `phase`, `phase` + `stride`, … of `vectors` in a row; `stride` is a power of two."""
     while stride > 1:
         odd = phase % 2
@@ -41,7 +41,7 @@ def picked(b: Builder, vectors: Sequence[Value], stride: int, phase: int) -> Val
     return vectors[0]
 
 
-def _half(b: Builder, value: Value, odd: int) -> Value:
+def _half(b: FunctionBuilder, value: Value, odd: int) -> Value:
     """The even or the odd lanes of one vector.
 
     Taken as halves of wider integers. From a sum of even and odd lanes that shuffles pick, LLVM
@@ -58,7 +58,7 @@ def _half(b: Builder, value: Value, odd: int) -> Value:
 
 
 def strided(
-    b: Builder,
+    b: FunctionBuilder,
     count: int,
     stride: int,
     mask: Value | None,
@@ -83,7 +83,7 @@ def strided(
     return whole
 
 
-def _scattered(b: Builder, mask: Value, at: Mapping[int, int]) -> Value:
+def _scattered(b: FunctionBuilder, mask: Value, at: Mapping[int, int]) -> Value:
     """Lane n of `mask` in lane `at[n]`; false in all others."""
     count = mask.type.count
     source = {place: n for n, place in at.items()}

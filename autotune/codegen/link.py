@@ -23,7 +23,7 @@ from typing import Annotated, TypeAlias
 
 from autotune.codec import REQUIRED, Apart, Holds, within
 from autotune.codegen.elf import DAMAGED, Object, Region, Relocation, Section, Symbol, read_object
-from autotune.codegen.relocations import MACHINES, X86_64, Form, Machine, machine_numbered
+from autotune.codegen.relocations import MACHINES, X86_64, Machine, RelocationKind, machine_numbered
 from autotune.errors import CodegenError
 
 _SLOT_BYTES = 8
@@ -142,7 +142,7 @@ class _Linker:
             raise CodegenError(f"the symbol '{symbol.name}' is nowhere", DAMAGED)
         return self._defined.get(symbol.name, symbol.name)
 
-    def _form(self, relocation: Relocation) -> Form:
+    def _form(self, relocation: Relocation) -> RelocationKind:
         form = self._machine.forms.get(relocation.kind)
         if form is None:
             raise CodegenError(

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from autotune.codegen.text import I8, I16, I32, Builder, Constant, Type, Value, constant
+from autotune.codegen.text import I8, I16, I32, Constant, FunctionBuilder, Type, Value, constant
 
 _Floats: TypeAlias = tuple[float, ...]
 _Binary: TypeAlias = Callable[[Value, Value], Value]
@@ -55,7 +55,7 @@ class Math:
     ROUND = 1.5 * 2.0**23
     """Adding it leaves no bits for a fraction: the sum ends in the nearest integer."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: FunctionBuilder) -> None:
         self.b = builder
 
     def intrinsic(self, name: str, *args: Value) -> Value:

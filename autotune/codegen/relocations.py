@@ -13,7 +13,7 @@ from autotune.errors import CodegenError
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RelocationKind:
     """How one kind of relocation is computed and written.
 
     `is_relative`: to the place that is patched; else an absolute address, which is known only where
@@ -36,7 +36,7 @@ class Machine:
     name: str
     number: int
     page_bytes: int
-    forms: Mapping[int, Form]
+    forms: Mapping[int, RelocationKind]
     stub_bytes: int
     stub: Callable[[int, int], bytes]
 
@@ -64,13 +64,13 @@ X86_64 = Machine(
     number=62,
     page_bytes=4096,
     forms={
-        1: Form(is_relative=False, by_slot=False, store=_word),  # R_X86_64_64
-        2: Form(is_relative=True, by_slot=False, store=_signed32),  # PC32
-        4: Form(is_relative=True, by_slot=False, store=_signed32),  # PLT32
-        9: Form(is_relative=True, by_slot=True, store=_signed32),  # GOTPCREL
-        24: Form(is_relative=True, by_slot=False, store=_word),  # PC64
-        41: Form(is_relative=True, by_slot=True, store=_signed32),  # GOTPCRELX
-        42: Form(is_relative=True, by_slot=True, store=_signed32),  # REX_GOTPCRELX
+        1: RelocationKind(is_relative=False, by_slot=False, store=_word),  # R_X86_64_64
+        2: RelocationKind(is_relative=True, by_slot=False, store=_signed32),  # PC32
+        4: RelocationKind(is_relative=True, by_slot=False, store=_signed32),  # PLT32
+        9: RelocationKind(is_relative=True, by_slot=True, store=_signed32),  # GOTPCREL
+        24: RelocationKind(is_relative=True, by_slot=False, store=_word),  # PC64
+        41: RelocationKind(is_relative=True, by_slot=True, store=_signed32),  # GOTPCRELX
+        42: RelocationKind(is_relative=True, by_slot=True, store=_signed32),  # REX_GOTPCRELX
     },
     stub_bytes=8,
     stub=_x86_stub,

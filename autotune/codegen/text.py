@@ -193,14 +193,14 @@ class Module:
         return Value(PTR, quoted)
 
 
-def _operation(text: str) -> Callable[[Builder, Value, Value], Value]:
-    def write(self: Builder, a: Value, b: Value) -> Value:
+def _operation(text: str) -> Callable[[FunctionBuilder, Value, Value], Value]:
+    def write(self: FunctionBuilder, a: Value, b: Value) -> Value:
         return self.binary(text, a, b)
 
     return write
 
 
-class Builder:
+class FunctionBuilder:
     """Writes one function, from its first line to its last."""
 
     def __init__(

@@ -14,7 +14,7 @@ from math import prod
 
 from autotune.codegen.dots import form_of
 from autotune.codegen.frame import Emitter
-from autotune.codegen.text import I8, I64, PTR, VOID, Builder, Module, Value, constant
+from autotune.codegen.text import I8, I64, PTR, VOID, FunctionBuilder, Module, Value, constant
 from autotune.dtypes import dtype_bytes
 from autotune.loopir.nodes import Alloc, Buffer, Instruction, Kernel
 from autotune.loopir.visitor import loop_extents, statements
@@ -25,7 +25,7 @@ from autotune.te.products import added
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RegisterPlan:
     """How the registers of a unit are used for one buffer of accumulators.
 
     Registers 0… hold its matrices of `rows` × `columns` sums, then come `n_a` first operands of
@@ -64,7 +64,7 @@ class Plan:
 class TileCode:
     """Writes instructions of one unit."""
 
-    def __init__(self, b: Builder, unit: TileUnit) -> None:
+    def __init__(self, b: FunctionBuilder, unit: TileUnit) -> None:
         self.b, self.unit = b, unit
         self._registers: list[Value] = []
         if unit.emulation:
@@ -111,10 +111,10 @@ def product_loop(form: MultiplyAdd, isa: Isa, triple: str, n_rounds: int, fed: b
     """
     assert form.unit is not None
     module = Module(triple, isa)
-    b = Builder(module, "peak", {"operand": PTR, "sink": PTR, "begin": I64, "end": I64})
+    b = FunctionBuilder(module, "peak", {"operand": PTR, "sink": PTR, "begin": I64, "end": I64})
     operand, sink, begin, end = b.arguments
     code, width = TileCode(b, form.unit), form.unit.row_bytes
-    plan = Plan(form, form.unit.rows, form.unit.columns, form.unit.rows, 4, 2, 2)
+    plan = RegisterPlan(form, form.unit.rows, form.unit.columns, form.unit.rows, 4, 2, 2)
     code.configure(plan.configuration)
     for n in range(4):
         code.zero(n)
@@ -150,7 +150,7 @@ class Tiles:
         """By the identity of the statement that allocates the buffer."""
         units = [p.unit for p in self._plans.values()]
         self._code = TileCode(emitter.b, units[0]) if units else None
-        self._plan: Plan | None = None
+        self._plan: RegisterPlan | None = None
         self._held: dict[int, object] = {}
         """What operand each register holds, the one used last at the end."""
 
@@ -203,14 +203,16 @@ class Tiles:
                 self._multiply_add(stmt, self._register(place, plan), plan, code)
         return True
 
-    def _multiply_add(self, stmt: Instruction, register: int, plan: Plan, code: TileCode) -> None:
+    def _multiply_add(
+        self, stmt: Instruction, register: int, plan: RegisterPlan, code: TileCode
+    ) -> None:
         end = plan.n_sums + plan.n_a
         for first, second in added(stmt.store.value)[1]:
             a = self._operand(stmt, first, 0, range(plan.n_sums, end))
             b = self._operand(stmt, second, 1, range(end, end + plan.n_b))
             code.multiply_add(plan.form, register, a, b)
 
-    def _register(self, sums: Load, plan: Plan) -> int:
+    def _register(self, sums: Load, plan: RegisterPlan) -> int:
         """The register of an accumulator, by the values of the unrolled loops."""
         at = self._emitter.at
         form = at.expanded(at.form(sums, sums.tensor, sums.indices))
@@ -245,7 +247,7 @@ class Tiles:
 # --- which registers -----------------------------------------------------------------------------
 
 
-def _plan_of(alloc: Alloc, buffers: Mapping[str, Buffer], isa: Isa) -> Plan | None:
+def _plan_of(alloc: Alloc, buffers: Mapping[str, Buffer], isa: Isa) -> RegisterPlan | None:
     """The plan for a buffer in registers, None for others. Raises ScheduleError without a unit.
 
     None also where one of `buffers` is a window of such strides that rows of operands are torn
@@ -268,7 +270,7 @@ def _plan_of(alloc: Alloc, buffers: Mapping[str, Buffer], isa: Isa) -> Plan | No
     n_sums = prod(outer)
     n_left = form.unit.n_registers - n_sums
     n_a = _share(n_left, stmt, loop_extents(alloc.body))
-    return Plan(form, rows, columns, groups.extent, n_sums, n_a, n_left - n_a)
+    return RegisterPlan(form, rows, columns, groups.extent, n_sums, n_a, n_left - n_a)
 
 
 def _share(n_left: int, stmt: Instruction, extents: Mapping[str, int]) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.codegen.frame import Emitter, Frame
-from autotune.codegen.text import Builder, Type, Value
+from autotune.codegen.text import FunctionBuilder, Type, Value
 from autotune.te.arith import Linear
 from autotune.te.expr import Load, Var, variables
 
@@ -65,7 +65,7 @@ def load_transposed(emitter: Emitter, e: Load, form: Linear, kind: Type, name: s
 
 
 def transposed(
-    b: Builder, n_lanes: int, n_columns: int, load: Callable[[int, int, int], Value]
+    b: FunctionBuilder, n_lanes: int, n_columns: int, load: Callable[[int, int, int], Value]
 ) -> list[Value]:
     """Vectors of `n_lanes` lanes, one for each of `n_columns` neighbours; both powers of two.
 
@@ -82,7 +82,7 @@ def transposed(
     return columns
 
 
-def _square(b: Builder, rows: list[Value]) -> list[Value]:
+def _square(b: FunctionBuilder, rows: list[Value]) -> list[Value]:
     """Eklundh's algorithm: halves of blocks of 2, 4, 8, … rows change places."""
     n, rows = len(rows), list(rows)
     step = 1
@@ -95,7 +95,7 @@ def _square(b: Builder, rows: list[Value]) -> list[Value]:
     return rows
 
 
-def _joined(b: Builder, parts: Sequence[Value]) -> Value:
+def _joined(b: FunctionBuilder, parts: Sequence[Value]) -> Value:
     """Vectors one behind another; their number is a power of two."""
     while len(parts) > 1:
         width = 2 * parts[0].type.count

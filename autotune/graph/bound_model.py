@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.graph.constant_values import Constants
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.dimensions import Shapes
-from autotune.graph.reader.onnx_reader import Model, load_model, model_hash
+from autotune.graph.reader.onnx_reader import OnnxModel, load_model, model_hash
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class BoundModel:
     random_weights: bool = False
     operators: UserOperators | None = None
     constants: Constants = field(default_factory=dict)
-    store: Store | None = None
+    store: FileStore | None = None
 
     @cached_property
     def digest(self) -> str:
         """Identity of the model's files."""
         return model_hash(self.path, self.store)
 
-    def load(self, shapes: Shapes | None, compilable: bool = True) -> Model:
+    def load(self, shapes: Shapes | None, compilable: bool = True) -> OnnxModel:
         """The model at these shapes of its inputs; errors: see `onnx_reader.load_model`."""
         return load_model(self.path, shapes, self.random_weights, self.constants, compilable)

@@ -34,12 +34,12 @@ from autotune.graph.ir import Array, TensorType
 from autotune.graph.network import Port
 from autotune.graph.reader.node_order import names_read
 from autotune.graph.reader.onnx_nodes import type_of, value_info
-from autotune.graph.reader.onnx_reader import Model
+from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.reader.survey import DeclaredTypes, Survey
 
 CONTROL = ("If", "Loop", "Scan")
 
-CutBody = Callable[[Model], tuple[Cut, Mapping[str, Array]]]
+CutBody = Callable[[OnnxModel], tuple[Cut, Mapping[str, Array]]]
 """Cuts a body; also the outputs of it that are constant. Raises AutotuneError."""
 
 _SCAN_OPSET = 9
@@ -52,7 +52,7 @@ _SMALL = 1024
 class _Outer:
     """The graph around a body, and what is known of its tensors."""
 
-    model: Model
+    model: OnnxModel
     found: Survey
     declared: DeclaredTypes
 
@@ -88,7 +88,7 @@ def has_control(graph: GraphProto | FunctionProto) -> bool:
 
 
 def control_of(
-    model: Model, found: Survey, declared: DeclaredTypes, node: NodeProto, cut: CutBody
+    model: OnnxModel, found: Survey, declared: DeclaredTypes, node: NodeProto, cut: CutBody
 ) -> Control | None:
     """The node as one whose bodies are compiled; None where ONNX Runtime is to run all of it.
 
@@ -208,7 +208,7 @@ def _control(
     return Control(node.op_type, name, operands, results, tuple(cuts), constants, known)
 
 
-def _iteration(outer: _Outer, graph: GraphProto, carried: Sequence[TensorType]) -> Model | None:
+def _iteration(outer: _Outer, graph: GraphProto, carried: Sequence[TensorType]) -> OnnxModel | None:
     """One iteration: whatever runs at all runs while the condition holds."""
     number, condition, *names = (value.name for value in graph.input)
     kinds = zip(names, carried, strict=True)
@@ -228,7 +228,7 @@ def _body(
     graph: GraphProto,
     inputs: Iterable[ValueInfoProto],
     constants: Mapping[str, Array],
-) -> Model | None:
+) -> OnnxModel | None:
     """A branch or body with what it reads as inputs; None where that is no tensor."""
     proto = ModelProto(ir_version=outer.model.proto.ir_version)
     proto.opset_import.extend(outer.model.proto.opset_import)
@@ -253,7 +253,7 @@ def _body(
             del weights[name]
         else:
             proto.graph.input.append(_declared(name, TensorType(value.shape, str(value.dtype))))
-    return Model(proto, weights, outer.model.opset)
+    return OnnxModel(proto, weights, outer.model.opset)
 
 
 def _captured(graph: GraphProto) -> list[str]:

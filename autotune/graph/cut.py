@@ -24,7 +24,7 @@ from autotune.graph.ir import Array
 from autotune.graph.network import FLAGS, Network, Port, network_of
 from autotune.graph.reader.dimensions import Shapes, is_tensor
 from autotune.graph.reader.onnx_nodes import type_of
-from autotune.graph.reader.onnx_reader import Model
+from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.reader.survey import Ask, DeclaredTypes, Survey, survey
 from autotune.graph.segments import Span, leaks, needed, onnx_model, reads, segment_model, spans
 from autotune.graph.shape_inputs import deciding_inputs
@@ -73,7 +73,7 @@ def cut_model(
 
 class _Cutter:
     def __init__(
-        self, model: Model, bound: BoundModel, ask: Ask, precision: str, depth: int = 0
+        self, model: OnnxModel, bound: BoundModel, ask: Ask, precision: str, depth: int = 0
     ) -> None:
         self.model, self.bound, self.depth = model, bound, depth
         self.operators, self.precision = bound.operators or {}, precision
@@ -146,7 +146,7 @@ class _Cutter:
         """What a node reads of the graph that it is in."""
         return [name for name in reads(self.nodes[n]) if name in self.names]
 
-    def _body_cut(self, model: Model) -> tuple[Cut, Mapping[str, Array]]:
+    def _body_cut(self, model: OnnxModel) -> tuple[Cut, Mapping[str, Array]]:
         inner = _Cutter(model, self.bound, self.declared.ask, self.precision, self.depth + 1)
         return inner.cut(), inner.constant_outputs()
 

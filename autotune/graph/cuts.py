@@ -14,7 +14,7 @@ from functools import cached_property
 from onnx import ModelProto
 
 from autotune.graph.ir import Array, TensorType
-from autotune.graph.network import Call, Chain, Network, Port, under_names_of
+from autotune.graph.network import Chain, Network, Port, TaskCall, under_names_of
 from autotune.graph.reader.onnx_reader import forget_shape, use_older_opset
 
 
@@ -183,7 +183,7 @@ def _appended(whole: Network, part: Network, prefix: str) -> Network:
     for key in part.tasks.keys() & whole.tasks.keys():
         part = under_names_of(part, whole.tasks[key])
 
-    def renamed(call: Call) -> Call:
+    def renamed(call: TaskCall) -> TaskCall:
         ends = [{n: prefix + v for n, v in x.items()} for x in (call.inputs, call.outputs)]
         return replace(call, inputs=ends[0], outputs=ends[1])
 

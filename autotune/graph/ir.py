@@ -60,10 +60,10 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ModelFunction:
     """An operator that a model or the standard defines by others.
 
-    Attributes of its nodes may be a `Reference` to an attribute of the call or of `defaults`.
+    Attributes of its nodes may be an `AttributeReference` to one of the call or of `defaults`.
     """
 
     inputs: tuple[str, ...]
@@ -73,7 +73,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class AttributeReference:
     """An attribute inside of a function whose value is that of an attribute of its call."""
 
     name: str
@@ -93,7 +93,7 @@ class Graph:
     constants: dict[str, Array]
     types: dict[str, TensorType]
     opset: int = OPSET
-    functions: Mapping[str, Function] = field(default_factory=dict)
+    functions: Mapping[str, ModelFunction] = field(default_factory=dict)
     output_names: Mapping[str, str] = field(default_factory=dict)
 
     def shape(self, name: str) -> Shape:

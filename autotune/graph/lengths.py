@@ -56,7 +56,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PaddedExtent:
     """Extents: `n` real places, `padded` of them and of padding."""
 
     n: int
@@ -73,7 +73,7 @@ class Pair:
         return at, at
 
 
-def places_of(layout: tuple[int, ...], a: Shape, b: Shape, pair: Pair) -> Places | None:
+def places_of(layout: tuple[int, ...], a: Shape, b: Shape, pair: PaddedExtent) -> Places | None:
     """Where the lengths of a dense tensor of `layout` are in its shapes at both extents."""
     found: list[int | None] = []
     part, done = 0, 1
@@ -107,7 +107,7 @@ def layout_of(places: Places, shape: Shape, n: int) -> tuple[int, ...]:
     return tuple(parts)
 
 
-def candidates(a: Shape, b: Shape, pair: Pair) -> Iterator[Places]:
+def candidates(a: Shape, b: Shape, pair: PaddedExtent) -> Iterator[Places]:
     """All places where a tensor can have lengths, given its shapes at both extents."""
     options: list[list[int | None]] = []
     for x, y in zip(a, b, strict=True):
@@ -123,7 +123,7 @@ def candidates(a: Shape, b: Shape, pair: Pair) -> Iterator[Places]:
     yield from itertools.product(*options)
 
 
-def lengths_of_constant(a: Array, b: Array, pair: Pair) -> Lengths | None:
+def lengths_of_constant(a: Array, b: Array, pair: PaddedExtent) -> Lengths | None:
     """Lengths of a constant at both extents; None where one is no beginning of the other."""
     if a.shape == b.shape:
         return Lengths((a.size,), {(): _spread_of(b)}) if _have_same_bits(a, b) else None
@@ -156,7 +156,9 @@ def _with_lengths_apart(array: Array, places: Places, extent: int) -> Array:
     return np.ascontiguousarray(array).reshape(shape)
 
 
-def _values_in_regions(array: Array, axes: tuple[int, ...], pair: Pair) -> dict[Regions, Values]:
+def _values_in_regions(
+    array: Array, axes: tuple[int, ...], pair: PaddedExtent
+) -> dict[Regions, Values]:
     """Values of a constant in each combination of regions, whatever the number of real places."""
     others = tuple(d for d in range(array.ndim) if d not in axes)
     is_float = array.dtype.kind in "fV"

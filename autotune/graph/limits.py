@@ -89,7 +89,7 @@ def check_declared(node: Node, value: Array) -> None:
         raise refused(node, reason, "MOST_DECLARED_BYTES")
 
 
-class Budget:
+class ImportBudget:
     """Counts bytes of folded constants and unfolded nodes.
 
     `given`: the constants in the file.

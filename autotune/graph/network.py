@@ -30,15 +30,15 @@ from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
 from autotune.graph.joined_groups import joined_groups
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
-from autotune.graph.passes.pipeline import Pass, prepare, prepared
+from autotune.graph.passes.pipeline import GraphPass, prepare, prepared
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.model_files import ModelSource, model_file
-from autotune.graph.reader.onnx_reader import Model
+from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
 from autotune.graph.rewriter import RewriteLog
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
-from autotune.graph.storage import Value, plan_storage
+from autotune.graph.storage import Activation, plan_storage
 from autotune.graph.subgraph import Definitions, Subgraph, undefined
 from autotune.te.dag import ComputeDAG
 from autotune.te.products import precision_of
@@ -67,7 +67,7 @@ class Port:
 
 @brief
 @dataclass(frozen=True)
-class Call:
+class TaskCall:
     """One call of a task: the values and arrays for its placeholders and outputs.
 
     An array has the shape of its placeholder; a value may have another shape of as many elements.
@@ -90,7 +90,7 @@ class Chain:
     One part alone is a product with a sparse weight, and the whole runs over its blocks.
     """
 
-    whole: Call
+    whole: TaskCall
     parts: tuple[int, ...]
 
 
@@ -108,8 +108,8 @@ class Network:
     name: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    values: dict[str, Value]
-    calls: tuple[Call, ...]
+    values: dict[str, Activation]
+    calls: tuple[TaskCall, ...]
     tasks: dict[str, ComputeDAG]
     model_hash: str
     chains: tuple[Chain, ...] = ()
@@ -132,7 +132,7 @@ class Network:
         }
 
     @property
-    def _all_calls(self) -> tuple[Call, ...]:
+    def _all_calls(self) -> tuple[TaskCall, ...]:
         return (*self.calls, *(chain.whole for chain in self.chains))
 
     @cached_property
@@ -181,7 +181,7 @@ def under_names_of(network: Network, dag: ComputeDAG) -> Network:
     names = [op.name for op in network.tasks[dag.key].ops]
     called = dict(zip(names, (op.name for op in dag.ops), strict=True))
 
-    def renamed(call: Call) -> Call:
+    def renamed(call: TaskCall) -> TaskCall:
         if call.task != dag.key:
             return call
         return replace(
@@ -213,7 +213,7 @@ def chosen(
     `latency_s`: what was measured, by task; `estimate_s`: what is expected of default programs. See
     `takes_whole`.
     """
-    calls: list[Call | None] = list(network.calls)
+    calls: list[TaskCall | None] = list(network.calls)
     for chain in network.chains:
         parts = [network.calls[n].task for n in chain.parts]
         if takes_whole(chain.whole.task, parts, latency_s, estimate_s or {}):
@@ -277,7 +277,7 @@ def network_at(bound: BoundModel, shapes: Shapes | None = None, precision: str =
     return replace(network, random_weights=bound.random_weights, constant_inputs=fixed)
 
 
-def network_of(model: Model, bound: BoundModel, precision: str = "f32") -> Network:
+def network_of(model: OnnxModel, bound: BoundModel, precision: str = "f32") -> Network:
     """Split `model`, which was read from `bound` or is a part of it, into fused subgraphs."""
     name, digest, dtype = bound.path.stem, bound.digest, PRECISIONS[precision]
     network = named(
@@ -286,7 +286,7 @@ def network_of(model: Model, bound: BoundModel, precision: str = "f32") -> Netwo
     return as_stated(replace(network, precision=precision), model)
 
 
-def as_stated(network: Network, model: Model) -> Network:
+def as_stated(network: Network, model: OnnxModel) -> Network:
     """`network` with inputs and outputs in the types of the file."""
     inputs, outputs = (_as_stated(p, model.halves) for p in (network.inputs, network.outputs))
     return replace(network, inputs=inputs, outputs=outputs)
@@ -311,11 +311,11 @@ def prepared_graphs(
     shapes: Shapes | None = None,
     precision: str = "f32",
     log: RewriteLog | None = None,
-) -> Iterator[tuple[Pass, Graph]]:
+) -> Iterator[tuple[GraphPass, Graph]]:
     """The imported graph of a model, and what every pass leaves of it; see `build_network`."""
     model = named(lambda: bound.load(shapes))
     graph = named(lambda: import_graph(model, bound.operators))
-    yield Pass("import", _imported), graph
+    yield GraphPass("import", _imported), graph
     yield from prepared(graph, PRECISIONS[precision], log)
 
 
@@ -352,7 +352,7 @@ def stored_network(graph: Graph, stored: Graph, name: str, digest: str) -> Netwo
     empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
     require_supported(stored, undefined)
     values, groups = plan_storage(stored, partition(stored))
-    values |= {n: Value(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
+    values |= {n: Activation(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
     types = dict(stored.types)
     types |= {n: TensorType(v.shape, v.dtype) for n, v in values.items() if n not in types}
     with_copies = Graph(
@@ -388,11 +388,11 @@ def _tasks(subgraphs: list[Subgraph]) -> dict[str, ComputeDAG]:
     return tasks
 
 
-def _call(subgraph: Subgraph, tasks: Mapping[str, ComputeDAG]) -> Call:
+def _call(subgraph: Subgraph, tasks: Mapping[str, ComputeDAG]) -> TaskCall:
     """The call of a subgraph, with the names of its task, which another subgraph may have made."""
     task = tasks[subgraph.dag.key]
     called = {a.name: b.name for a, b in zip(subgraph.dag.ops, task.ops, strict=True)}
-    return Call(
+    return TaskCall(
         task=task.key,
         inputs={called[n]: value for n, value in subgraph.inputs.items()},
         constants={called[n]: array for n, array in subgraph.constants.items()},

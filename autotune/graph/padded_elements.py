@@ -20,7 +20,7 @@ from autotune.graph.lengths import (
     REAL,
     REGIONS,
     Lengths,
-    Pair,
+    PaddedExtent,
     Places,
     Refused,
     Region,
@@ -29,7 +29,7 @@ from autotune.graph.lengths import (
     layout_of,
     places_of,
 )
-from autotune.graph.row_facts import Facts, Rows
+from autotune.graph.row_facts import RowFacts, Rows
 from autotune.te.arith import bounds, linear, simplify
 from autotune.te.dag import Compute, print_expr
 from autotune.te.expr import (
@@ -63,17 +63,17 @@ from autotune.te.value_ranges import (
 
 
 @dataclass(frozen=True)
-class Scope:
+class PaddedScope:
     """What is known of the operands of a node, by their names in its definition (`keys`).
 
     `has_indices`: an index outside of a dimension is an error of its data, and is clamped for
     safety alone.
     """
 
-    pair: Pair
+    pair: PaddedExtent
     has_indices: bool
     known: Mapping[str, Lengths]
-    facts: Mapping[str, Facts]
+    facts: Mapping[str, RowFacts]
     keys: Mapping[str, str]
     shapes: Mapping[str, tuple[Shape, Shape]]
 
@@ -104,7 +104,7 @@ class Scope:
         return values_of(e, read)
 
 
-def lengths_of(a: Compute, b: Compute, scope: Scope) -> Lengths:
+def lengths_of(a: Compute, b: Compute, scope: PaddedScope) -> Lengths:
     """Lengths of the result of a computation, if its real elements are the same in both graphs."""
     n_own = len(a.axes)
     shape = tuple(x.extent for x in (*a.axes, *a.reduce_axes))
@@ -130,7 +130,7 @@ def lengths_of(a: Compute, b: Compute, scope: Scope) -> Lengths:
 class _View:
     """A computation at one extent, with lengths as variables of their own."""
 
-    def __init__(self, op: Compute, places: Places, scope: Scope, graph: int) -> None:
+    def __init__(self, op: Compute, places: Places, scope: PaddedScope, graph: int) -> None:
         self.op, self.places, self.scope, self.graph = op, places, scope, graph
         self.extent = (scope.pair.n, scope.pair.padded)[graph]
         self.lengths: list[str] = []

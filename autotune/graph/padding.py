@@ -24,16 +24,16 @@ from autotune.graph.ir import Graph, Node
 from autotune.graph.lengths import (
     Anchor,
     Lengths,
-    Pair,
+    PaddedExtent,
     Refused,
     Regions,
     lengths_of_constant,
     places_of,
 )
 from autotune.graph.operators.table import operator_of
-from autotune.graph.padded_elements import Scope, lengths_of
+from autotune.graph.padded_elements import PaddedScope, lengths_of
 from autotune.graph.partition import Group
-from autotune.graph.row_facts import NONE, Facts
+from autotune.graph.row_facts import NONE, RowFacts
 from autotune.graph.subgraph import definition_of, form_of
 from autotune.te.dag import ComputeDAG
 from autotune.te.value_ranges import Values, unknown
@@ -57,7 +57,7 @@ def output_axes(
     """
     name = next(iter(inputs))
     n, padded = (g.shape(name)[inputs[name]] for g in graphs)
-    proof = _Proof(graphs, dimension, Pair(n, padded, anchor))
+    proof = _Proof(graphs, dimension, PaddedExtent(n, padded, anchor))
     for name, axis in inputs.items():
         proof.take_input(name, axis, name in masks)
     return proof.axes()
@@ -66,11 +66,11 @@ def output_axes(
 class _Proof:
     """Lengths of all tensors by their names in the shorter graph; the longer one runs beside it."""
 
-    def __init__(self, graphs: tuple[Graph, Graph], dimension: str, pair: Pair) -> None:
+    def __init__(self, graphs: tuple[Graph, Graph], dimension: str, pair: PaddedExtent) -> None:
         self.graphs, self.dimension, self.pair = graphs, dimension, pair
         self.known: dict[str, Lengths] = {}
         self.second = dict(zip(graphs[0].inputs, graphs[1].inputs, strict=True))
-        self.facts: dict[str, Facts] = {}
+        self.facts: dict[str, RowFacts] = {}
         self.done: dict[object, tuple[str, tuple[str, ...]]] = {}
         for name in graphs[0].inputs:
             kind = graphs[0].types[name]
@@ -173,7 +173,7 @@ class _Proof:
             for x, y in zip(dag_a.ops, dag_b.ops, strict=True)
         }
         for a, b in zip(dag_a.computes, dag_b.computes, strict=True):
-            scope = Scope(self.pair, has_indices, self.known, self.facts, keys, shapes)
+            scope = PaddedScope(self.pair, has_indices, self.known, self.facts, keys, shapes)
             self.known[keys[a.name]] = lengths_of(a, b, scope)
             one, other = (scope.rows.made_by(op, scope.anywhere) for op in (a, b))
             self.facts[keys[a.name]] = one if one == other else NONE

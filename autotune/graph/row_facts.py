@@ -56,7 +56,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RowFacts:
     """Of one tensor. `maximum`: of which tensor, over which of its dimensions; `square`: of which
     tensor each element is the square."""
 
@@ -71,7 +71,7 @@ class Facts:
         of = (self.maximum and self.maximum[0], self.square, self.norm and self.norm.of)
         return frozenset(name for name in of if name)
 
-    def renamed(self, names: Mapping[str, str]) -> Facts:
+    def renamed(self, names: Mapping[str, str]) -> RowFacts:
         """The same facts of other tensors; without those of tensors that have no other name."""
         maximum, square, norm = self.maximum, self.square, self.norm
         if maximum is not None:
@@ -79,10 +79,10 @@ class Facts:
         if norm is not None:
             known = names.get(norm.of)
             norm = None if known is None else Norm(known, norm.dims, norm.factor, norm.power)
-        return Facts(maximum, self.peak, square and names.get(square), norm)
+        return RowFacts(maximum, self.peak, square and names.get(square), norm)
 
 
-NONE = Facts()
+NONE = RowFacts()
 
 
 @dataclass(frozen=True)
@@ -90,22 +90,22 @@ class Rows:
     """Facts of the tensors of one definition; `keys` are their names in `known`."""
 
     keys: Mapping[str, str]
-    known: Mapping[str, Facts]
+    known: Mapping[str, RowFacts]
 
-    def of(self, x: Load) -> Facts:
+    def of(self, x: Load) -> RowFacts:
         """Facts of the tensor that is read."""
         return self.known.get(self.keys[x.tensor.name], NONE)
 
-    def made_by(self, op: Compute, evaluate: Evaluate) -> Facts:
+    def made_by(self, op: Compute, evaluate: Evaluate) -> RowFacts:
         """Facts of the result of a computation."""
         body = op.body
         if isinstance(body, Reduce):
             return self._reduced(op, body)
-        return Facts(
+        return RowFacts(
             peak=self._own_peak(op), square=self._square(op), norm=self._own_norm(op, evaluate)
         )
 
-    def _reduced(self, op: Compute, body: Reduce) -> Facts:
+    def _reduced(self, op: Compute, body: Reduce) -> RowFacts:
         term = body.body
         x = term if isinstance(term, Load) else _root(term)
         dims = None if x is None else _reduced_dims(op, x)
@@ -113,11 +113,11 @@ class Rows:
             return NONE
         name = self.keys[x.tensor.name]
         if body.op == "max" and x is term:
-            return Facts(maximum=(name, dims))
+            return RowFacts(maximum=(name, dims))
         square = self.of(x).square if x is term else name
         if body.op != "sum" or square is None:
             return NONE
-        return Facts(norm=Norm(square, dims, 1 / _SLACK, 2))
+        return RowFacts(norm=Norm(square, dims, 1 / _SLACK, 2))
 
     def _square(self, op: Compute) -> str | None:
         x = _root(op.body)

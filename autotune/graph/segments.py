@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, numpy_helper
 from autotune.errors import ModelError
 from autotune.graph.reader.node_order import names_read
 from autotune.graph.reader.onnx_nodes import value_info
-from autotune.graph.reader.onnx_reader import Model
+from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.reader.survey import DeclaredTypes, Survey
 
 
@@ -38,12 +38,12 @@ def reads(node: NodeProto) -> list[str]:
     return list(dict.fromkeys(n for n in (*node.input, *inner, *own) if n))
 
 
-def needed(model: Model, found: Survey) -> list[int]:
+def needed(model: OnnxModel, found: Survey) -> list[int]:
     """The nodes that an output depends on and whose results are no constants, or outputs."""
     return _kept(model.proto.graph.node, [o.name for o in model.proto.graph.output], found)
 
 
-def spans(model: Model, found: Survey, alone: Collection[int] = ()) -> list[Span]:
+def spans(model: OnnxModel, found: Survey, alone: Collection[int] = ()) -> list[Span]:
     """The segments of a model in the order in which they run; as few as a greedy order has.
 
     `alone`: nodes that are a segment each. Nodes that are not `needed` are in none.
@@ -128,7 +128,7 @@ def _span(
     )
 
 
-def leaks(model: Model, found: Survey, cut: Iterable[Span]) -> dict[int, str]:
+def leaks(model: OnnxModel, found: Survey, cut: Iterable[Span]) -> dict[int, str]:
     """Compiled nodes that make what cannot leave a compiled segment: sequences and optionals."""
     protos = model.proto.graph.node
     makers = {o: n for n, node in enumerate(protos) for o in node.output if o}
@@ -141,16 +141,16 @@ def leaks(model: Model, found: Survey, cut: Iterable[Span]) -> dict[int, str]:
     }
 
 
-def segment_model(model: Model, found: Survey, span: Span) -> Model:
+def segment_model(model: OnnxModel, found: Survey, span: Span) -> OnnxModel:
     """The nodes of a segment as a model for the compiler: static inputs, constants beside it."""
     proto = _bare(model, span)
     for name in span.inputs:
         proto.graph.input.append(value_info(name, found.types[name]))
     weights = {n: found.constants[n] for n in _constants(model, found, span)}
-    return Model(proto, weights, model.opset)
+    return OnnxModel(proto, weights, model.opset)
 
 
-def onnx_model(model: Model, found: Survey, span: Span, declared: DeclaredTypes) -> bytes:
+def onnx_model(model: OnnxModel, found: Survey, span: Span, declared: DeclaredTypes) -> bytes:
     """The nodes of a segment as an ONNX file, with its weights.
 
     Raises ModelError where it has more than 2 GiB, or reads a tensor of which no type is known.
@@ -173,7 +173,7 @@ def onnx_model(model: Model, found: Survey, span: Span, declared: DeclaredTypes)
     return data
 
 
-def _bare(model: Model, span: Span) -> ModelProto:
+def _bare(model: OnnxModel, span: Span) -> ModelProto:
     proto = ModelProto(ir_version=model.proto.ir_version)
     proto.opset_import.extend(model.proto.opset_import)
     proto.functions.extend(model.proto.functions)
@@ -183,7 +183,7 @@ def _bare(model: Model, span: Span) -> ModelProto:
     return proto
 
 
-def _constants(model: Model, found: Survey, span: Span) -> list[str]:
+def _constants(model: OnnxModel, found: Survey, span: Span) -> list[str]:
     made = {o for n in span.nodes for o in model.proto.graph.node[n].output}
     read = dict.fromkeys(r for n in span.nodes for r in reads(model.proto.graph.node[n]))
     return [r for r in read if r in found.constants and r not in made]

@@ -18,7 +18,7 @@ from autotune.te.strides import dense, padded_strides
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Activation:
     """An activation.
 
     `parent` None: it owns memory. Otherwise it is the view of `parent`'s memory that begins at
@@ -90,7 +90,7 @@ class _Place:
     like: str
 
 
-def plan_storage(graph: Graph, groups: list[Group]) -> tuple[dict[str, Value], list[Group]]:
+def plan_storage(graph: Graph, groups: list[Group]) -> tuple[dict[str, Activation], list[Group]]:
     """Values of all activations, and the groups with the copies that are necessary, in order."""
     dense_names = {*graph.inputs, *graph.outputs}
     while True:
@@ -110,7 +110,7 @@ class _Storage:
         self.costs_copy: set[str] = set()
         self.made = {g.output: g for g in groups}
         self.groups: list[Group] = []
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, Activation] = {}
         self.places: dict[str, _Place] = {}
         self.used: dict[str, int] = {}
         """How many names begin with a stem."""
@@ -118,7 +118,7 @@ class _Storage:
         self.reshapes = {n.output: n for n in graph.nodes if n.op == "Reshape"}
         self.readers = graph.consumers()
 
-    def run(self) -> tuple[dict[str, Value], list[Group]]:
+    def run(self) -> tuple[dict[str, Activation], list[Group]]:
         for node in reversed(list(self.concats.values())):
             self._place_inputs(node)
         for name in self.graph.inputs:
@@ -174,21 +174,21 @@ class _Storage:
             at += self.graph.shape(name)[axis]
         return out
 
-    def _axis_stride(self, node: Node, value: Value) -> int:
+    def _axis_stride(self, node: Node, value: Activation) -> int:
         axis: int = node.attrs["axis"] % len(value.shape)
         return value.strides[axis]
 
     # --- values ---
 
-    def _own(self, name: str) -> Value:
+    def _own(self, name: str) -> Activation:
         kind = self.graph.types[name]
         in_order = name in self.dense_names
         strides = dense(kind.shape) if in_order else padded_strides(kind.shape, kind.dtype)
-        value = Value(name, kind.shape, kind.dtype, strides)
+        value = Activation(name, kind.shape, kind.dtype, strides)
         self.values[name] = value
         return value
 
-    def _target(self, name: str) -> Value:
+    def _target(self, name: str) -> Activation:
         """The value of a computed tensor or a Concat: in its reserved place, or an owner."""
         if name in self.values:
             return self.values[name]
@@ -203,21 +203,21 @@ class _Storage:
             value = self.values[name] = replace(value, shape=shape, strides=strides)
         return value
 
-    def _inside(self, name: str, like: str, concat: Node, offset: int) -> Value:
+    def _inside(self, name: str, like: str, concat: Node, offset: int) -> Activation:
         whole = self._target(concat.output)
         kind = self.graph.types[like]
         at = whole.offset + offset * self._axis_stride(concat, whole)
-        value = Value(name, kind.shape, kind.dtype, whole.strides, whole.root, at)
+        value = Activation(name, kind.shape, kind.dtype, whole.strides, whole.root, at)
         self.values[name] = value
         return value
 
-    def _source(self, node: Node) -> Value:
+    def _source(self, node: Node) -> Activation:
         """The value that is viewed; a constant that was not folded is copied first."""
         name = node.inputs[0]
         if name in self.graph.constants and name not in self.values:
             copy = self._unused(f"{name}.copy")
             kind = self.graph.types[name]
-            self.values[copy] = Value(copy, kind.shape, kind.dtype, dense(kind.shape))
+            self.values[copy] = Activation(copy, kind.shape, kind.dtype, dense(kind.shape))
             self.groups.append(_copy(node, name, copy))
             return self.values[copy]
         return self.values[name]
@@ -254,7 +254,7 @@ class _Storage:
             self._group(node)
             return
         at = source.offset + sum(b * s for b, s in zip(starts, source.strides, strict=True))
-        value = Value(node.output, shape, source.dtype, source.strides, source.root, at)
+        value = Activation(node.output, shape, source.dtype, source.strides, source.root, at)
         self._alias(node, value)
 
     def _reshape(self, node: Node) -> None:
@@ -264,10 +264,10 @@ class _Storage:
         if strides is None or not is_window(shape, strides):
             source = self._dense_copy(node, source)
             strides = dense(shape)
-        value = Value(node.output, shape, source.dtype, strides, source.root, source.offset)
+        value = Activation(node.output, shape, source.dtype, strides, source.root, source.offset)
         self._alias(node, value)
 
-    def _alias(self, node: Node, value: Value) -> None:
+    def _alias(self, node: Node, value: Activation) -> None:
         """Register a view; a model output that is a view is copied to dense memory of its own."""
         is_dense = value.strides == dense(value.shape)
         is_input = value.root in self.graph.inputs
@@ -280,16 +280,16 @@ class _Storage:
         else:
             self.values[node.output] = value
 
-    def _wants_dense(self, value: Value) -> None:
+    def _wants_dense(self, value: Activation) -> None:
         """Note that the row-stride padding of a storage causes a copy."""
         root = self.values[value.root]
         if root.strides != dense(root.shape):
             self.costs_copy.add(root.name)
 
-    def _dense_copy(self, node: Node, source: Value) -> Value:
+    def _dense_copy(self, node: Node, source: Activation) -> Activation:
         self._wants_dense(source)
         copy = self._unused(f"{source.name}.dense")
-        made = Value(copy, source.shape, source.dtype, dense(source.shape))
+        made = Activation(copy, source.shape, source.dtype, dense(source.shape))
         self.values[copy] = made
         self.groups.append(_copy(node, source.name, copy))
         return made

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from autotune.dtypes import DTYPES, DType
 from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
-from autotune.loopir.python_text import Names, kernel_text, packing_text
+from autotune.loopir.python_text import PythonNames, kernel_text, packing_text
 from autotune.te.evaluate import derive
 from autotune.te.integers import INTEGER_OPS, WITHIN
 from autotune.te.intrinsics import BITS_AS, INTRINSICS
@@ -48,7 +48,7 @@ def interpret(
 
     Raises InvalidAccess (see above), and KeyError for a missing input.
     """
-    names = Names()
+    names = PythonNames()
     clock = _Clock(rounding)
     memory = {
         b.name: _Memory(b.name, b.tensor.shape, b.tensor.dtype, clock) for b in program.buffers
@@ -130,7 +130,7 @@ class _Memory:
         self.writers = [_OUTSIDE if written or w != _NOBODY else w for w in self.writers]
 
 
-def _run(kernel: Kernel, memory: dict[str, _Memory], names: Names, clock: _Clock) -> None:
+def _run(kernel: Kernel, memory: dict[str, _Memory], names: PythonNames, clock: _Clock) -> None:
     def empty(shape: tuple[int, ...], dtype: str) -> _Memory:
         return _Memory(f"local of {kernel.name}", shape, dtype, clock)
 
@@ -144,7 +144,7 @@ def _run(kernel: Kernel, memory: dict[str, _Memory], names: Names, clock: _Clock
         buffer.settle()
 
 
-def _pack(packing: Packing, source: Array, names: Names) -> _Memory:
+def _pack(packing: Packing, source: Array, names: PythonNames) -> _Memory:
     def zeros(shape: tuple[int, ...], dtype: str) -> _Memory:
         out = _Memory(packing.packed.name, shape, dtype, _Clock())
         out.settle(written=True)

@@ -71,7 +71,7 @@ def min(a, b):
 
 def print_python(program: Program) -> str:
     """One function per constant made and per kernel, and `run`, which calls them in order."""
-    names = Names()
+    names = PythonNames()
     definitions = [f.python for f in INTRINSICS.values() if f.python.startswith("def")]
     parts = [_derived_text(op, names) for op in program.derived]
     parts += [packing_text(p, names) for p in program.packs]
@@ -100,7 +100,7 @@ def _imports() -> str:
     return "".join(lines).replace("\u00a0", " ")  # which lines are not broken at
 
 
-class Names:
+class PythonNames:
     """Python identifiers for the names of tensors and of loop variables, no two alike."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Names:
         return self._taken[kind, name]
 
 
-def kernel_text(kernel: Kernel, names: Names) -> str:
+def kernel_text(kernel: Kernel, names: PythonNames) -> str:
     """`def kernel(buffers…, begin, end)` over part of the parallel range."""
     arguments = [*(names.tensor(b) for b in kernel.buffers), "begin", "end"]
     lines = [f"def {kernel.name}({', '.join(arguments)}):"]
@@ -137,7 +137,7 @@ def kernel_text(kernel: Kernel, names: Names) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _derived_text(op: Compute, names: Names) -> str:
+def _derived_text(op: Compute, names: PythonNames) -> str:
     """`def derive_x(sources…)` that returns a constant made out of others."""
     target = names.tensor(op.name)
     where: tuple[Expr, ...] = tuple(a.var for a in op.axes)
@@ -154,7 +154,7 @@ def _sources(op: Compute) -> list[str]:
     return list(dict.fromkeys(x.tensor.name for x in op.reads))
 
 
-def packing_text(packing: Packing, names: Names) -> str:
+def packing_text(packing: Packing, names: PythonNames) -> str:
     """`def pack_x(source)` that returns the packed constant."""
     source, packed = names.tensor(packing.source.name), names.tensor(packing.packed.name)
     lines = [f"def pack_{packed}({source}):"]
@@ -173,7 +173,7 @@ def packing_text(packing: Packing, names: Names) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _run_text(program: Program, names: Names) -> str:
+def _run_text(program: Program, names: PythonNames) -> str:
     given = [b.name for b in program.buffers if b.role == "input"]
     packed = {p.packed.name: p for p in program.packs}
     constants = [b.name for b in program.buffers if b.role == "constant" and b.name not in packed]
@@ -203,12 +203,12 @@ def _run_text(program: Program, names: Names) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _body(body: Body, indent: str, names: Names) -> Iterator[str]:
+def _body(body: Body, indent: str, names: PythonNames) -> Iterator[str]:
     for stmt in body:
         yield from _stmt(stmt, indent, names)
 
 
-def _stmt(stmt: Stmt, indent: str, names: Names) -> Iterator[str]:
+def _stmt(stmt: Stmt, indent: str, names: PythonNames) -> Iterator[str]:
     match stmt:
         case For(var=var, extent=extent, kind=kind, body=body, limit=limit):
             mark = "" if kind == "serial" else f"  # {kind}"
@@ -239,12 +239,12 @@ def _stmt(stmt: Stmt, indent: str, names: Names) -> Iterator[str]:
             assert_never(stmt)
 
 
-def _expr(e: Expr, names: Names) -> str:
+def _expr(e: Expr, names: PythonNames) -> str:
     text = _nested(e, names)
     return text[1:-1] if text.startswith("(") and isinstance(e, Binary | Compare) else text
 
 
-def _nested(e: Expr, names: Names) -> str:
+def _nested(e: Expr, names: PythonNames) -> str:
     match e:
         case Const(value=value, dtype=dtype):
             text = repr(float(value) if is_float(dtype) else value)

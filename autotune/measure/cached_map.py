@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.measure.parallel_map import OnProgress, parallel_map
 
 A = TypeVar("A")
@@ -16,7 +16,7 @@ def cached_map(
     function: Callable[[A], B],
     arguments: Sequence[A],
     keys: Sequence[str],
-    store: Store | None,
+    store: FileStore | None,
     encode: Callable[[B], bytes],
     decode: Callable[[bytes], B],
     tell: OnProgress = lambda n_done, n_all: None,
@@ -42,7 +42,7 @@ def cached_map(
     return [found[n][0] for n in range(len(arguments))]
 
 
-def _known(store: Store, key: str, decode: Callable[[bytes], B]) -> list[B]:
+def _known(store: FileStore, key: str, decode: Callable[[bytes], B]) -> list[B]:
     content = store.get(key)
     if content is None:
         return []

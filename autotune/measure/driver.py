@@ -82,7 +82,7 @@ class _Plan(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class TimedKernel:
     """One kernel: its code, its buffers' addresses, and the range to divide among the threads."""
 
     code: int
@@ -91,7 +91,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EvaluationPlan:
     """One evaluation, as the machine code reads it; keeps what it points to alive."""
 
     record: Any
@@ -120,13 +120,13 @@ class Driver:
 
     def plan(
         self,
-        launches: Sequence[Launch],
+        launches: Sequence[TimedKernel],
         warm: Sequence[tuple[int, int]],
         sweep: Array,
         cold: Sequence[tuple[int, int]] = (),
         near: Sequence[tuple[int, int]] = (),
         code: Sequence[tuple[int, int]] = (),
-    ) -> Plan:
+    ) -> EvaluationPlan:
         """Lay out one evaluation of `launches`.
 
         Spans are addresses and bytes. `warm` ones are read into the caches of a core before, `near`
@@ -157,9 +157,9 @@ class Driver:
             n_own=len(own),
             own=ctypes.addressof(spans[3]),
         )
-        return Plan(record, (tables, kernels, spans, sweep))
+        return EvaluationPlan(record, (tables, kernels, spans, sweep))
 
-    def evaluate(self, plan: Plan) -> float:
+    def evaluate(self, plan: EvaluationPlan) -> float:
         """Run `plan` once; seconds between the stamps. Raises CodegenError without its threads."""
         self._gang.call(self._library.address("evaluate"), ctypes.addressof(plan.record))
         return max(int(plan.record.elapsed_ns) - self._overhead_ns, 1.0) * 1e-9
@@ -172,7 +172,7 @@ class Driver:
             masks[thread, core // 8] = 1 << core % 8
         self._gang.call(self._library.address("pin"), masks.ctypes.data)
 
-    def _row(self, launch: Launch, table: Any) -> _Kernel:
+    def _row(self, launch: TimedKernel, table: Any) -> _Kernel:
         n = len(launch.buffers)
         if n > MAX_BUFFERS:
             raise CodegenError(f"a kernel takes {n} buffers, at most {MAX_BUFFERS} can be measured")

@@ -61,7 +61,7 @@ _BYTE, _SIGNED_BYTE, _STEPS = 147.0, 74.0, 50.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ReferenceValues:
     """Values of all placeholders by name, and the outputs that they must give.
 
     Of every output, by name: the tolerance, the largest finite size, whether all of it is finite.
@@ -126,7 +126,7 @@ def reference(
     seed: int,
     relative_tolerance: float,
     expected: Mapping[str, Array] | None = None,
-) -> Reference:
+) -> ReferenceValues:
     """Inputs of a task and its outputs, evaluated in NumPy unless they are known (`expected`)."""
     values = random_values(dag, seed)
     outputs = evaluate(dag, values) if expected is None else expected
@@ -134,7 +134,9 @@ def reference(
     largest = {n: _largest(a) for n, a in outputs.items()}
     is_finite = {n: bool(np.isfinite(a).all()) for n, a in outputs.items()}
     narrow = roundoff(dag)
-    return Reference(values, outputs, tolerances, largest, is_finite, dag, is_stepped(dag), narrow)
+    return ReferenceValues(
+        values, outputs, tolerances, largest, is_finite, dag, is_stepped(dag), narrow
+    )
 
 
 def _before_steps(dag: ComputeDAG, factor: float) -> ComputeDAG:
@@ -215,7 +217,7 @@ def tolerance(dag: ComputeDAG, expected: Array, relative: float) -> float:
     return relative * _largest(expected) + _DEVIATIONS * _UNIT_ROUNDOFF * math.sqrt(longest)
 
 
-def check(name: str, found: Array, ref: Reference) -> Verdict:
+def check(name: str, found: Array, ref: ReferenceValues) -> Verdict:
     """Compare one output with the oracle. Values that are not finite must be the same."""
     expected = ref.expected[name]
     if ref.is_finite[name]:  # the passes below would find the same, but take longer
@@ -257,12 +259,12 @@ def _is_float(values: Array) -> bool:
     return known is not None and known.is_float
 
 
-def _beyond(relative: float, ref: Reference) -> float:
+def _beyond(relative: float, ref: ReferenceValues) -> float:
     """An error less one step of the narrowest floats."""
     return max(0.0, relative - ref.roundoff)
 
 
-def _are_steps(wrong: NDArray[np.bool_], name: str, ref: Reference) -> bool:
+def _are_steps(wrong: NDArray[np.bool_], name: str, ref: ReferenceValues) -> bool:
     """Whether rounding to whole numbers explains that elements are off: they are few, or all but a
     few of them are ties.
 

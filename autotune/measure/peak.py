@@ -20,7 +20,7 @@ from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.text import constant, vector
 from autotune.codegen.tiles import product_loop
-from autotune.measure.driver import Driver, Launch
+from autotune.measure.driver import Driver, TimedKernel
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 
@@ -130,7 +130,7 @@ class MultiplyAddPeak:
         """Rate of one run; a thousand turns take about 15 µs."""
         extent = self._driver.n_threads * turns
         buffers = (self._operand.ctypes.data, self._sink.ctypes.data)
-        launch = Launch(self._library.address("peak"), buffers, extent)
+        launch = TimedKernel(self._library.address("peak"), buffers, extent)
         plan = self._driver.plan([launch], [], aligned((0,), "uint8"))
         return extent * self._flops_per_turn / self._driver.evaluate(plan)
 
@@ -171,7 +171,7 @@ def _read_rates(
     library = Library([assemble(_reader(target), target)])
     driver = Driver(target, 1)
     buffers = (data.ctypes.data, sink.ctypes.data)
-    launch = Launch(library.address("read"), buffers, data.nbytes // step)
+    launch = TimedKernel(library.address("read"), buffers, data.nbytes // step)
     whole = [(data.ctypes.data, data.nbytes)]
     plan = driver.plan(
         [launch], whole if where == "warm" else [], sweep, whole if where == "memory" else []

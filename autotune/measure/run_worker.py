@@ -26,7 +26,7 @@ from autotune.loopir.nodes import Program
 from autotune.machine import usable_cpus
 from autotune.measure.arena import Arena
 from autotune.measure.build import BuiltProgram
-from autotune.measure.driver import Driver, Launch, Plan
+from autotune.measure.driver import Driver, EvaluationPlan, TimedKernel
 from autotune.measure.frames import Message
 from autotune.measure.messages import (
     Hold,
@@ -39,7 +39,7 @@ from autotune.measure.messages import (
     to_message,
 )
 from autotune.measure.options import MeasureOptions
-from autotune.measure.oracle import Reference, Verdict, check, reference
+from autotune.measure.oracle import ReferenceValues, Verdict, check, reference
 from autotune.measure.peak import MultiplyAddPeak
 from autotune.measure.process import Setup
 from autotune.measure.supervisor import Handler
@@ -92,7 +92,7 @@ class RunHandler:
         per_thread = 2 * target.l2_bytes if options.flush_bytes is None else options.flush_bytes
         self._sweep = aligned((per_thread * n_threads,), "uint8")
         self._sweep.fill(0)  # map the pages now
-        self._references: dict[int, Reference] = {}
+        self._references: dict[int, ReferenceValues] = {}
         self._held: list[_Held] = []
         beside = options.beside_peak
         self._fma_peak = MultiplyAddPeak(target, self._driver, fed=True) if beside else None
@@ -175,7 +175,7 @@ class Loaded:
     """A program in memory: code, buffers, packed constants, and the plan to evaluate it."""
 
     def __init__(
-        self, built: BuiltProgram, ref: Reference, driver: Driver, sweep: Array, evict: bool
+        self, built: BuiltProgram, ref: ReferenceValues, driver: Driver, sweep: Array, evict: bool
     ) -> None:
         program = built.program
         self._program = program
@@ -211,10 +211,10 @@ class Loaded:
                 return f"the program has changed its input {name}"
         return ""
 
-    def _make_plan(self, sweep: Array, evict: bool) -> Plan:
+    def _make_plan(self, sweep: Array, evict: bool) -> EvaluationPlan:
         arena, program = self._arena, self._program
         launches = [
-            Launch(
+            TimedKernel(
                 self._library.address(k.name), tuple(arena.address(b) for b in k.buffers), k.extent
             )
             for k in program.kernels
@@ -256,7 +256,7 @@ def _cores(options: MeasureOptions) -> tuple[int, ...]:
     return options.cores or read_topology().within(allowed).order
 
 
-def _fill(arena: Arena, program: Program, ref: Reference) -> None:
+def _fill(arena: Arena, program: Program, ref: ReferenceValues) -> None:
     """Write inputs and constants, packing those that the program wants packed."""
     packings = {p.packed.name: p for p in program.packs}
     values = ref.constants(program.derived)

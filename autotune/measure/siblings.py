@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeAlias
 
-from autotune.cache import Store, key_of
+from autotune.cache import FileStore, key_of
 from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
@@ -51,7 +51,7 @@ def measured_once(core: frozenset[int], folder: Path, root: Path = Path("/")) ->
     """
     names = (line for line in read_text(root / "proc/cpuinfo").splitlines() if "model name" in line)
     cores = ";".join(",".join(map(str, sorted(core))) for core in read_cores(root).cores)
-    store = Store(folder / "machine", _STORE_BYTES)
+    store = FileStore(folder / "machine", _STORE_BYTES)
     key = key_of("siblings", next(names, ""), cores)
     kept = store.get(key)
     if kept is not None:

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from autotune.graph.network import Call, Network
+from autotune.graph.network import Network, TaskCall
 from autotune.loopir.in_place import Pairs, replaceable
 from autotune.loopir.nodes import Program
-from autotune.network.memory import Block, Place, live_blocks, place_of
+from autotune.network.memory import Block, StoragePlace, live_blocks, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _lives(network: Network) -> dict[str, Block]:
 
 
 def _possible(
-    network: Network, life: Mapping[str, Block], call: Call, step: int
+    network: Network, life: Mapping[str, Block], call: TaskCall, step: int
 ) -> Iterator[Alias]:
     """Pairs of an operand whose live range ends at `step` and a result whose range begins there."""
     for (operand, x), (result, y) in product(call.inputs.items(), call.outputs.items()):
@@ -88,13 +88,13 @@ def _possible(
             yield Alias(operand, result, old.root, new.root)
 
 
-def _whole(network: Network, name: str) -> Place | None:
+def _whole(network: Network, name: str) -> StoragePlace | None:
     """Place of a value that covers its whole storage; None for a strided view."""
     place = place_of(network.values, name)
     root = network.values[place.root]
     return place if place.n_elements == math.prod(root.shape) else None
 
 
-def _n_uses(network: Network, call: Call, root: str) -> int:
+def _n_uses(network: Network, call: TaskCall, root: str) -> int:
     names = (*call.inputs.values(), *call.outputs.values())
     return sum(place_of(network.values, name).root == root for name in names)

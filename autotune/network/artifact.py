@@ -140,7 +140,7 @@ class KernelInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class BatchSplit:
     """A dimension that may have any extent, as its samples are computed apart: see `blocks`.
 
     `axes`: of each input and output with samples, the axis of them, and how many of its indices
@@ -201,7 +201,7 @@ class Artifact:
     constant_kinds: Annotated[Mapping[str, int], Apart(None)] = field(
         default_factory=dict, compare=False
     )
-    split: Annotated[Split | None, LEFT_OUT] = None
+    split: Annotated[BatchSplit | None, LEFT_OUT] = None
     entry: Annotated[int, within(0, MOST_PARTS)] = 0
 
     @property

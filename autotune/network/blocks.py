@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import UsageError
 from autotune.network.arguments import Outputs, as_array, outputs_given
-from autotune.network.artifact import Endpoint, Split
+from autotune.network.artifact import BatchSplit, Endpoint
 
 Array = NDArray[Any]
 _MOST_PLANS = 1024
@@ -51,7 +51,7 @@ class _Plan:
     outputs: tuple[Endpoint, ...]
 
 
-class Blocks:
+class BatchBlocks:
     """Inferences of shapes that no variant is for, by variants of fewer samples.
 
     `other`: the error for inputs of which the variants compute no part.
@@ -60,7 +60,7 @@ class Blocks:
     def __init__(
         self,
         variants: Sequence[RunsSamples],
-        split: Split,
+        split: BatchSplit,
         other: Callable[[Mapping[str, Array]], UsageError],
     ) -> None:
         self._variants, self._axes, self._other = variants, split.axes, other

@@ -38,7 +38,7 @@ from autotune.network.differences import (
 from autotune.network.experience import Experience, Spread
 from autotune.network.hybrid import HybridArtifact
 from autotune.network.hybrid_runtime import HybridModel
-from autotune.network.memory import Place, place_of
+from autotune.network.memory import StoragePlace, place_of
 from autotune.network.oracles import ONNXRUNTIME, Oracle, Oracles, Original
 from autotune.network.quantised_outputs import is_quantised, is_within_a_step, output_steps
 from autotune.network.runtime import Model, random_inputs
@@ -508,7 +508,7 @@ def evaluate_network(network: Network, inputs: Mapping[str, Array]) -> dict[str,
     return {p.name: _user(view(p.value), p) for p in network.outputs}
 
 
-def _view(storages: dict[str, Array], network: Network, place: Place) -> Array:
+def _view(storages: dict[str, Array], network: Network, place: StoragePlace) -> Array:
     if place.root not in storages:
         root = network.values[place.root]
         # NaN marks storage that no kernel wrote

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from autotune.cache import Store, key_of, package_key
+from autotune.cache import FileStore, key_of, package_key
 from autotune.codegen.compile import LLVM_VERSION, compile_program
 from autotune.codegen.link import Image, Part, link
 from autotune.codegen.native_object import team_object
 from autotune.config import AUTO
 from autotune.errors import NoValidSchedule
-from autotune.graph.network import Call, Network
+from autotune.graph.network import Network, TaskCall
 from autotune.loopir.guarding import MAX_WEIGHT
 from autotune.loopir.nodes import Program, with_strides
 from autotune.measure.cached_map import cached_map
@@ -29,7 +29,7 @@ from autotune.network.aliasing import Alias, alias_roots, aliases
 from autotune.network.artifact import Artifact
 from autotune.network.container import Bytes
 from autotune.network.entry import compile_entry, entry_name
-from autotune.network.layout import ConstantPool, Layout, Unit, value_name
+from autotune.network.layout import ConstantPool, NetworkLayout, Unit, value_name
 from autotune.network.memory import fold_strides, place_of
 from autotune.network.outlines import Outline, Outlines, whole
 from autotune.schedule.exact import exact_steps
@@ -55,7 +55,7 @@ def compile_network(
     n_threads: int = 1,
     tell: OnProgress = lambda n_done, n_all: None,
     verify: bool = False,
-    store: Store | None = None,
+    store: FileStore | None = None,
 ) -> Artifact:
     """Compile `network` with the schedule `steps[key]` for every task.
 
@@ -75,7 +75,7 @@ def compile_variants(
     n_threads: int = 1,
     tell: OnProgress = lambda n_done, n_all: None,
     verify: bool = False,
-    store: Store | None = None,
+    store: FileStore | None = None,
 ) -> Artifact:
     """`compile_network` of one model at several shapes: one artifact, `others` in their order.
 
@@ -96,7 +96,7 @@ def compile_variants(
         for unit, one in zip(units[-1], found, strict=True):
             works.setdefault(unit.prefix, _Work(unit.prefix, unit.program, one.dag, one.steps))
     constants = ConstantPool(unit for each in units for unit in each)
-    layouts = [Layout(*each, constants) for each in zip(networks, units, roots, strict=True)]
+    layouts = [NetworkLayout(*each, constants) for each in zip(networks, units, roots, strict=True)]
     objects = _compile(list(works.values()), target, tell, store)
     data = constants.data()
     team = _kept(store, target, "team", lambda: team_object(target))
@@ -114,7 +114,7 @@ def link_networks(objects: Sequence[bytes], entries: Sequence[bytes]) -> Image:
 
 
 def _artifact(
-    layout: Layout, image: Image, number: int, constants: Bytes, target: Target
+    layout: NetworkLayout, image: Image, number: int, constants: Bytes, target: Target
 ) -> Artifact:
     network = layout.network
     return Artifact(
@@ -137,13 +137,13 @@ def _artifact(
     )
 
 
-def _entry(layout: Layout, target: Target, store: Store | None) -> bytes:
+def _entry(layout: NetworkLayout, target: Target, store: FileStore | None) -> bytes:
     """The object with the main functions of a network."""
     make = partial(compile_entry, layout.launches, layout.n_bases, target)
     return _kept(store, target, f"entry {layout.n_bases} {layout.launches!r}", make)
 
 
-def _kept(store: Store | None, target: Target, text: str, make: Callable[[], bytes]) -> bytes:
+def _kept(store: FileStore | None, target: Target, text: str, make: Callable[[], bytes]) -> bytes:
     """The object that `make` gives, which depends on `text` and `target`; perhaps from `store`."""
     if store is None:
         return make()
@@ -220,12 +220,12 @@ def _prefix(dag: str, steps: Steps, key: ProgramKey) -> str:
     return f"p{int(key_of(dag, steps_text(steps), repr(key))[:_PREFIX_DIGITS], 16)}_"
 
 
-def _program_key(call: Call, program: Program) -> ProgramKey:
+def _program_key(call: TaskCall, program: Program) -> ProgramKey:
     strides = tuple(b.strides for b in program.buffers)
     return call.task, tuple(b.name for b in program.buffers), strides, program.shared
 
 
-def _needs_plain_sums(call: Call, steps: Steps) -> bool:
+def _needs_plain_sums(call: TaskCall, steps: Steps) -> bool:
     """Whether constants are not finite, or larger than such algorithms can bear."""
     if not any(isinstance(step, Algorithm) for step in steps):
         return False
@@ -233,7 +233,7 @@ def _needs_plain_sums(call: Call, steps: Steps) -> bool:
     return any(not abs(bound) <= MAX_WEIGHT for a in floats for bound in (a.min(), a.max()))
 
 
-def _steps_of(call: Call, steps: Mapping[str, Steps]) -> Steps:
+def _steps_of(call: TaskCall, steps: Mapping[str, Steps]) -> Steps:
     if call.task not in steps:
         raise NoValidSchedule(
             f"task {call.task} ({call.label}) has no schedule", "tune it, or use its default"
@@ -241,7 +241,7 @@ def _steps_of(call: Call, steps: Mapping[str, Steps]) -> Steps:
     return steps[call.task]
 
 
-def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[int, ...]]:
+def _strides(network: Network, call: TaskCall, program: Program) -> dict[str, tuple[int, ...]]:
     """Strides of the inputs and outputs of a call that are windows, as its program sees them."""
     out: dict[str, tuple[int, ...]] = {}
     for buffer in program.buffers:
@@ -257,7 +257,7 @@ def _strides(network: Network, call: Call, program: Program) -> dict[str, tuple[
 
 
 def _compile(
-    works: Sequence[_Work], target: Target, tell: OnProgress, store: Store | None
+    works: Sequence[_Work], target: Target, tell: OnProgress, store: FileStore | None
 ) -> dict[str, bytes]:
     """One object per distinct program, by its prefix.
 

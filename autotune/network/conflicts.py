@@ -15,7 +15,7 @@ from autotune.dtypes import dtype_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class BufferAccess:
     """What a kernel touches of one buffer, in bytes from slot `base` of the address table.
 
     All of it lies in [start, stop), in rows of `width` bytes at multiples of `row_stride`
@@ -29,7 +29,7 @@ class Access:
     width: int
     writes: bool
 
-    def conflicts(self, other: Access) -> bool:
+    def conflicts(self, other: BufferAccess) -> bool:
         """Whether both may access a byte that one of them writes; conservative."""
         if self.base != other.base or not (self.writes or other.writes):
             return False
@@ -49,7 +49,7 @@ def access(
     strides: Sequence[int],
     dtype: str,
     writes: bool,
-) -> Access:
+) -> BufferAccess:
     """Describe a strided window; `start` in bytes, `strides` in elements."""
     size = dtype_bytes(dtype)
     dims = sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1)
@@ -60,10 +60,12 @@ def access(
         else:
             row_stride = math.gcd(row_stride, stride)
     last = sum(s * (n - 1) for s, n in dims)
-    return Access(base, start, start + (last + 1) * size, row_stride * size, width * size, writes)
+    return BufferAccess(
+        base, start, start + (last + 1) * size, row_stride * size, width * size, writes
+    )
 
 
-def done_before(kernels: Sequence[Sequence[Access]]) -> list[int]:
+def done_before(kernels: Sequence[Sequence[BufferAccess]]) -> list[int]:
     """For every kernel, how many of the first kernels must be done before it begins.
 
     Those up to the last one that it conflicts with; never fewer than for the kernel before it.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
-from autotune.cache import Store, key_of
+from autotune.cache import FileStore, key_of
 
 _BUDGET_S = 60.0
 """Of all experiments of a check; further ones have one sample each."""
@@ -57,7 +57,7 @@ class Experience:
 
     def __init__(
         self,
-        store: Store | None = None,
+        store: FileStore | None = None,
         model: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

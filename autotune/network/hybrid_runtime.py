@@ -20,7 +20,7 @@ from autotune.measure.threads import default_threads
 from autotune.network.arguments import Inputs, Outputs, in_order, outputs_given
 from autotune.network.artifact import Endpoint
 from autotune.network.hybrid import HybridArtifact, leaves
-from autotune.network.hybrid_steps import Seconds, Setting, Steps, as_passed
+from autotune.network.hybrid_steps import HybridSteps, Seconds, StepSetting, as_passed
 from autotune.network.onnx_session import as_array
 from autotune.network.runtime import (
     KernelTime,
@@ -53,7 +53,7 @@ class HybridModel(Model):
         self._memory = memory or Memory(artifact)
         self._expected = {e.name: (as_passed(e), e.numpy_dtype) for e in artifact.inputs}
         is_alone = all(leaf.network is None for leaf in leaves(self.segments))
-        self.steps = Steps(self.segments, Setting(self.n_threads, self._memory, is_alone))
+        self.steps = HybridSteps(self.segments, StepSetting(self.n_threads, self._memory, is_alone))
         self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}

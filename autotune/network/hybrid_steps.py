@@ -30,7 +30,7 @@ Seconds: TypeAlias = "NDArray[np.float64] | None"
 
 
 @dataclass(frozen=True)
-class Setting:
+class StepSetting:
     """What all steps share: see `HybridModel`. `is_alone`: see `OnnxSession`."""
 
     n_threads: int
@@ -38,11 +38,11 @@ class Setting:
     is_alone: bool
 
 
-class Steps:
+class HybridSteps:
     """The segments of a model or a body. `first_row`: of what `Seconds` has of them."""
 
     def __init__(
-        self, segments: Sequence[HybridSegment], setting: Setting, first_row: int = 0
+        self, segments: Sequence[HybridSegment], setting: StepSetting, first_row: int = 0
     ) -> None:
         static = _static_types(segments)
         self.steps: list[_Step] = []
@@ -80,7 +80,7 @@ _Step: TypeAlias = "Callable[[Tensors, Seconds], None]"
 
 def _step(
     segment: HybridSegment,
-    setting: Setting,
+    setting: StepSetting,
     static: Mapping[str, tuple[tuple[int, ...], str]],
     row: int,
 ) -> _Step:
@@ -129,12 +129,12 @@ class _Foreign:
 class _Body:
     """A branch, or the body of a loop: the first of its inputs are given, the rest captured."""
 
-    def __init__(self, body: HybridBody, n_given: int, setting: Setting, row: int) -> None:
+    def __init__(self, body: HybridBody, n_given: int, setting: StepSetting, row: int) -> None:
         names = [end.name for end in body.inputs]
         self.given, self.captured = names[:n_given], names[n_given:]
         self.number_shape = body.inputs[0].shape if n_given else ()
         self.outputs = body.outputs
-        self.steps = Steps(body.segments, setting, row)
+        self.steps = HybridSteps(body.segments, setting, row)
 
     def run(self, given: Sequence[Any], around: Mapping[str, Any], seconds: Seconds) -> list[Any]:
         """The outputs in order."""
@@ -150,7 +150,7 @@ class Decided:
     `n_runs`: how often each branch was taken, or the body ran.
     """
 
-    def __init__(self, control: HybridControl, setting: Setting, row: int) -> None:
+    def __init__(self, control: HybridControl, setting: StepSetting, row: int) -> None:
         self.control = control
         n_given = 0 if control.op == "If" else len(control.operands) - 1
         self.bodies: list[_Body] = []

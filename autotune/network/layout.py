@@ -17,13 +17,13 @@ from autotune.codegen.memory import aligned
 from autotune.codegen.pack import pack
 from autotune.dtypes import stored_dtype
 from autotune.errors import CodegenError
-from autotune.graph.network import Call, Network, Port
+from autotune.graph.network import Network, Port, TaskCall
 from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
 from autotune.network.artifact import Endpoint, KernelInfo
-from autotune.network.conflicts import Access, access, done_before
+from autotune.network.conflicts import BufferAccess, access, done_before
 from autotune.network.durations import estimated_s
 from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer
-from autotune.network.memory import Place, align, live_blocks, place_of, plan_arena
+from autotune.network.memory import StoragePlace, align, live_blocks, place_of, plan_arena
 from autotune.te.evaluate import derive
 
 
@@ -34,13 +34,13 @@ class Unit:
     `program`: bodies of its kernels are not looked at. `cycles`: of each kernel, see `durations`.
     """
 
-    call: Call
+    call: TaskCall
     program: Program
     prefix: str
     cycles: tuple[float, ...]
 
 
-def value_name(call: Call, buffer: Buffer) -> str | None:
+def value_name(call: TaskCall, buffer: Buffer) -> str | None:
     """The value behind an input or output buffer; None for other buffers and constants."""
     match buffer.role:
         case "output":
@@ -146,7 +146,7 @@ def _most_bytes(units: Iterable[Unit]) -> int:
     return sum(found.values())
 
 
-class Layout:
+class NetworkLayout:
     """The plan of one network: bound ports, arena, constants, and every kernel's addresses.
 
     `slots`: storage → slot of the table, for those that the user's arrays replace.
@@ -189,14 +189,14 @@ class Layout:
             port.name, shape, port.dtype, at.base, at.offset, window, port.limit, is_native
         )
 
-    def _pointer(self, place: Place) -> Pointer:
+    def _pointer(self, place: StoragePlace) -> Pointer:
         if place.root in self.slots:
             return Pointer(self.slots[place.root], place.offset_bytes)
         root = self.alias_roots.get(place.root, place.root)
         return Pointer(ARENA, self.plan.offsets[root] + place.offset_bytes)
 
     def _launches(self, units: Sequence[Unit]) -> tuple[Launch, ...]:
-        touched: list[list[Access]] = []
+        touched: list[list[BufferAccess]] = []
         times_s = [
             estimated_s(u.program, kernel, n_cycles)
             for u in units
@@ -215,7 +215,7 @@ class Layout:
             )
         )
 
-    def _argument(self, step: int, unit: Unit, buffer: Buffer) -> tuple[Pointer, Access]:
+    def _argument(self, step: int, unit: Unit, buffer: Buffer) -> tuple[Pointer, BufferAccess]:
         at = self._address(step, unit, buffer)
         writes = buffer.role in ("output", "workspace")
         shape, dtype = buffer.tensor.shape, buffer.tensor.dtype

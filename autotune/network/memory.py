@@ -20,7 +20,7 @@ from autotune.codegen.memory import ALIGNMENT
 from autotune.dtypes import dtype_bytes
 from autotune.errors import CodegenError
 from autotune.graph.network import Network
-from autotune.graph.storage import Value
+from autotune.graph.storage import Activation
 from autotune.te.strides import dense, spanned
 
 
@@ -47,7 +47,7 @@ class ArenaPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoragePlace:
     """A value resolved to its storage: where in `root` it starts, and its strides, in elements."""
 
     root: str
@@ -103,7 +103,7 @@ def _best_fit(n_bytes: int, taken: Sequence[tuple[int, int]]) -> int:
     return best[1] if best else end
 
 
-def place_of(values: Mapping[str, Value], name: str) -> Place:
+def place_of(values: Mapping[str, Activation], name: str) -> StoragePlace:
     """Follow the parents of a value to the storage that holds it.
 
     Raises CodegenError when the window reaches outside that storage.
@@ -115,11 +115,11 @@ def place_of(values: Mapping[str, Value], name: str) -> Place:
         root = values[root.parent]
     strides = tuple(value.strides)
     if 0 in value.shape:
-        return Place(root.name, offset, tuple(value.shape), strides, value.dtype)
+        return StoragePlace(root.name, offset, tuple(value.shape), strides, value.dtype)
     last = sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True))
     if offset < 0 or offset + last >= spanned(root.shape, root.strides):
         raise CodegenError(f"internal: value '{name}' reaches outside of its storage '{root.name}'")
-    return Place(root.name, offset, tuple(value.shape), strides, value.dtype)
+    return StoragePlace(root.name, offset, tuple(value.shape), strides, value.dtype)
 
 
 def fold_strides(
@@ -177,5 +177,5 @@ def live_blocks(
     ]
 
 
-def _storage_bytes(value: Value) -> int:
+def _storage_bytes(value: Activation) -> int:
     return spanned(value.shape, value.strides) * dtype_bytes(value.dtype)

@@ -15,7 +15,7 @@ import pickle
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autotune.cache import Store, key_of, package_key
+from autotune.cache import FileStore, key_of, package_key
 from autotune.loopir.in_place import Pairs, read_in_place
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, without_bodies
@@ -46,7 +46,7 @@ class Outlines:
     """
 
     target: Target
-    store: Store | None = None
+    store: FileStore | None = None
     verify: bool = False
     _texts: dict[int, tuple[ComputeDAG, str]] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from autotune.graph.network import Call, Network
+from autotune.graph.network import Network, TaskCall
 from autotune.network.memory import fold_strides, place_of
 from autotune.te.strides import dense, padded_strides
 
@@ -27,7 +27,7 @@ def dense_operands(networks: Iterable[Network]) -> dict[str, tuple[str, ...]]:
     return {task: tuple(sorted(names)) for task, names in found.items() if names}
 
 
-def _dense_at(network: Network, call: Call) -> Iterator[str]:
+def _dense_at(network: Network, call: TaskCall) -> Iterator[str]:
     dag = network.tasks[call.task]
     for name, value in (*call.inputs.items(), *call.outputs.items()):
         tensor = dag[name].tensor

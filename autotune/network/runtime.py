@@ -42,12 +42,12 @@ from autotune.network.arguments import (
 )
 from autotune.network.artifact import (
     Artifact,
+    BatchSplit,
     Endpoint,
     KernelInfo,
-    Split,
     require_features,
 )
-from autotune.network.blocks import Blocks
+from autotune.network.blocks import BatchBlocks
 from autotune.network.direct_call import direct_call
 from autotune.network.direct_ir import DIRECT
 from autotune.network.entry import ARENA, CONSTANTS, KERNELS, PROFILE, RUN, entry_name
@@ -219,8 +219,8 @@ class Model:
             raise _no_variant(self.artifact, inputs)
         return self._blocks.run(inputs, out)
 
-    def _blocks_of(self, split: Split) -> Blocks:
-        return Blocks(self.variants, split, partial(_no_variant, self.artifact))
+    def _blocks_of(self, split: BatchSplit) -> BatchBlocks:
+        return BatchBlocks(self.variants, split, partial(_no_variant, self.artifact))
 
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         """Time every kernel of one inference, in order; run it a few times first to warm up."""
@@ -234,7 +234,7 @@ class Model:
         pairs = zip(self.artifact.kernels, seconds.tolist(), strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
 
-    def _place(self, working: Working) -> Place:
+    def _place(self, working: CallerMemory) -> Place:
         """Where this network's inferences are in somebody's working memory."""
         found = working.places.get(self._code)
         if found is None:
@@ -261,7 +261,7 @@ class Model:
 
     def _call_in(
         self,
-        working: Working,
+        working: CallerMemory,
         place: Place,
         entry: Any,
         inputs: list[Array],
@@ -357,7 +357,7 @@ class Place:
         self.table[-2:] = team_at, self.times.ctypes.data
 
 
-class Working:
+class CallerMemory:
     """What the inferences of one caller work in: an arena, and a place for each network."""
 
     def __init__(self, arena: Array) -> None:
@@ -371,7 +371,7 @@ class Memory:
     def __init__(self, artifact: Artifact) -> None:
         self.library = _library(artifact)
         self._artifact = artifact
-        self._free = [Working(_arena(artifact))]
+        self._free = [CallerMemory(_arena(artifact))]
         self._n_spare, self._n_left = 0, _REMEMBERED
 
     @property
@@ -379,14 +379,14 @@ class Memory:
         """Of the working memory that waits for callers; of one caller at least."""
         return max(1, len(self._free)) * _arena_bytes(self._artifact)
 
-    def take(self) -> Working:
+    def take(self) -> CallerMemory:
         """One that nobody else has. Raises ArtifactError without room for it."""
         try:
             return self._free.pop()  # no other thread gets it: there is no lock to be forked
         except IndexError:
-            return Working(_arena(self._artifact))
+            return CallerMemory(_arena(self._artifact))
 
-    def give_back(self, working: Working) -> None:
+    def give_back(self, working: CallerMemory) -> None:
         """For the next caller."""
         if len(self._free) < self._n_spare:
             self._n_spare = len(self._free)
@@ -401,7 +401,7 @@ class Memory:
         self._n_spare, self._n_left = len(self._free), _REMEMBERED
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[Working]:
+    def lent(self) -> Iterator[CallerMemory]:
         """Take one and give it back."""
         working = self.take()
         try:

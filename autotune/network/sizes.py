@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotune.graph.network import Call, Network
+from autotune.graph.network import Network, TaskCall
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Buffer, Program
 from autotune.schedule.steps import Steps
@@ -76,7 +76,7 @@ class _Programs:
         return sum(found.values())
 
     def _constants(
-        self, network: Network, call: Call, steps: Steps
+        self, network: Network, call: TaskCall, steps: Steps
     ) -> Iterator[tuple[object, int]]:
         """What a call reads, each with what tells it from others."""
         key = call.task, steps
@@ -87,7 +87,7 @@ class _Programs:
             yield _identity(call, program, buffer), buffer.n_bytes
 
 
-def _identity(call: Call, program: Program, buffer: Buffer) -> object:
+def _identity(call: TaskCall, program: Program, buffer: Buffer) -> object:
     packing = next((p for p in program.packs if p.packed.name == buffer.name), None)
     order = (packing.packed.shape, packing.axes, packing.indices) if packing else ()
     name = packing.source.name if packing else buffer.name

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.graph.network import Call, Network, under_names_of
+from autotune.graph.network import Network, TaskCall, under_names_of
 from autotune.te.dag import ComputeDAG
 
 Array = NDArray[Any]
@@ -37,7 +37,7 @@ def _joined(network: Network, tasks: dict[str, ComputeDAG], arrays: dict[object,
         if first is not dag:  # names of operations and of their axes may differ
             network = under_names_of(network, first)
 
-    def shared(call: Call) -> Call:
+    def shared(call: TaskCall) -> TaskCall:
         return replace(call, constants={n: _once(a, arrays) for n, a in call.constants.items()})
 
     return replace(

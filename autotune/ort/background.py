@@ -16,7 +16,7 @@ from functools import cache
 from typing import Protocol
 
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
-from autotune.ort.request import Facts, Failure, Job, Prepared, answered
+from autotune.ort.request import BackgroundJob, Facts, Failure, PreparedNetwork, answered
 
 LOGGER = logging.getLogger("autotune")
 _NICENESS = 10
@@ -28,13 +28,13 @@ _JOB_TIMEOUT_S = 4 * 3600.0
 _IDLE_S = 5.0
 
 
-class Working(Protocol):
+class BackgroundWork(Protocol):
     """Who has jobs for the background."""
 
-    def next_job(self) -> Job | None:
+    def next_job(self) -> BackgroundJob | None:
         """The most urgent one; None where there is none."""
 
-    def take(self, job: Job, found: Facts | Prepared | Failure) -> None:
+    def take(self, job: BackgroundJob, found: Facts | PreparedNetwork | Failure) -> None:
         """Called with the answer to a job."""
 
 
@@ -43,11 +43,11 @@ class Background:
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._waiting: list[weakref.ref[Working]] = []
+        self._waiting: list[weakref.ref[BackgroundWork]] = []
         self._thread: threading.Thread | None = None
         self._child = Child(Setup(_SERVE, {"niceness": _NICENESS}), _START_TIMEOUT_S)
 
-    def notify(self, worker: Working) -> None:
+    def notify(self, worker: BackgroundWork) -> None:
         """Ask `worker` for jobs until it has none, soon; it may be forgotten meanwhile."""
         with self._condition:
             if not any(known() is worker for known in self._waiting):
@@ -75,7 +75,7 @@ class Background:
                 LOGGER.exception("nothing more is compiled for a session")
             del worker  # it may be forgotten while this thread waits
 
-    def _answer(self, job: Job) -> Facts | Prepared | Failure:
+    def _answer(self, job: BackgroundJob) -> Facts | PreparedNetwork | Failure:
         try:
             self._child.ready()
             return answered(self._child.request(job.message(), _JOB_TIMEOUT_S))

@@ -20,7 +20,7 @@ from typing import Any
 from autotune.api import compiling
 from autotune.api.operators import GROUP
 from autotune.api.request import Dims, Note, Values
-from autotune.cache import Store, cache_folder, key_of, package_key
+from autotune.cache import FileStore, cache_folder, key_of, package_key
 from autotune.errors import AutotuneError, ModelError
 from autotune.files import open_input
 from autotune.graph.constant_values import constants_to_json
@@ -34,9 +34,9 @@ from autotune.records.kept import kept_state, record_store
 from autotune.target import host_target
 
 
-def artifact_store(max_bytes: int = MOST_BYTES) -> Store:
+def artifact_store(max_bytes: int = MOST_BYTES) -> FileStore:
     """Where artifacts of this user are kept."""
-    return Store(cache_folder() / "artifacts", max_bytes)
+    return FileStore(cache_folder() / "artifacts", max_bytes)
 
 
 def key_of_request(request: SessionRequest) -> str:
@@ -79,7 +79,7 @@ def compiled(request: SessionRequest, note: Note, cache: bool) -> Artifact:
 
 
 def cached_artifact(
-    request: SessionRequest, store: Store | None, note: Note, memory: str = SHARED
+    request: SessionRequest, store: FileStore | None, note: Note, memory: str = SHARED
 ) -> Artifact:
     """The artifact of `request`: from `store`, or compiled now, once for all threads and processes
     that ask for it at the same time. `memory`: as for `read_artifact`. Raises as
@@ -101,7 +101,7 @@ def cached_artifact(
         return found
 
 
-def _kept(store: Store, key: str, memory: str) -> Artifact | None:
+def _kept(store: FileStore, key: str, memory: str) -> Artifact | None:
     path = store.find(key)
     if path is None:
         return None

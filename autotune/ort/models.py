@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.api.bindings import variant_text
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.reader.interface import Interface, ModelPort
 from autotune.network.arguments import as_array
@@ -47,7 +47,7 @@ class ModelsByShape:
     """
 
     def __init__(
-        self, request: SessionRequest, interface: Interface, store: Store | None, room: Room
+        self, request: SessionRequest, interface: Interface, store: FileStore | None, room: Room
     ) -> None:
         self._request = request
         self._store = store

@@ -32,7 +32,15 @@ from autotune.network.artifact import Artifact
 from autotune.network.hybrid import HybridArtifact
 from autotune.ort.cached import artifact_store, cached_artifact, key_of_request
 from autotune.ort.logs import log_beside, names_shapes
-from autotune.ort.request import FACTS, FAILED, Facts, Failure, Job, Prepared, SessionRequest
+from autotune.ort.request import (
+    FACTS,
+    FAILED,
+    BackgroundJob,
+    Facts,
+    Failure,
+    PreparedNetwork,
+    SessionRequest,
+)
 from autotune.records import read_log
 
 
@@ -73,7 +81,7 @@ def with_log(request: SessionRequest) -> SessionRequest:
     return replace(request, log=log, threads=threads, n_running=n_running)
 
 
-def prepare(request: SessionRequest, store_bytes: int | None) -> Prepared:
+def prepare(request: SessionRequest, store_bytes: int | None) -> PreparedNetwork:
     """Compile what is asked for, or find it in the cache. Raises as `compile`.
 
     `store_bytes`: of the cache; None: nothing is kept.
@@ -91,11 +99,11 @@ def prepare(request: SessionRequest, store_bytes: int | None) -> Prepared:
     path = store.find(key_of_request(request)) if store else None
     told = tuple(notes)
     if path is not None:
-        return Prepared(str(path), True, told, is_any_compiled(artifact))
+        return PreparedNetwork(str(path), True, told, is_any_compiled(artifact))
     handle, name = tempfile.mkstemp(suffix=".atn")
     with open(handle, "wb") as file:
         artifact.write(file)
-    return Prepared(name, False, told, is_any_compiled(artifact))
+    return PreparedNetwork(name, False, told, is_any_compiled(artifact))
 
 
 def is_any_compiled(artifact: Artifact) -> bool:
@@ -106,7 +114,7 @@ def is_any_compiled(artifact: Artifact) -> bool:
     return any(s.network is not None for part in parts for s in getattr(part, "segments", ()))
 
 
-def answer(job: Job) -> Facts | Prepared | Failure:
+def answer(job: BackgroundJob) -> Facts | PreparedNetwork | Failure:
     """Do a job. Raises as `compile` does."""
     if job.kind == FACTS:
         return facts_of(job.request)
@@ -134,7 +142,7 @@ def serve(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
 
 
 def _reply(message: Message) -> Message:
-    job: Job = pickle.loads(bytes(message.blobs[0]))
+    job: BackgroundJob = pickle.loads(bytes(message.blobs[0]))
     try:
         found = answer(job)
         return Message(FAILED if isinstance(found, Failure) else job.kind, asdict(found))

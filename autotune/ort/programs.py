@@ -29,11 +29,11 @@ from autotune.ort.contest import Contest
 from autotune.ort.request import (
     ARTIFACT,
     FACTS,
+    BackgroundJob,
     Facts,
     Failure,
     Feed,
-    Job,
-    Prepared,
+    PreparedNetwork,
     Run,
     SessionRequest,
 )
@@ -68,7 +68,7 @@ class Mode(StrEnum):
     NEVER = "never"
 
 
-class State(StrEnum):
+class ShapeState(StrEnum):
     """Of the calls of one shape."""
 
     WAITING = "waiting"
@@ -90,7 +90,7 @@ class Entry:
 
     shapes: Mapping[str, tuple[int, ...]]
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    state: State = State.WAITING
+    state: ShapeState = ShapeState.WAITING
     n_calls: int = 0
     reason: str = ""
     example: Mapping[str, NDArray[Any]] | None = None
@@ -214,7 +214,7 @@ class Programs:
             self._example = _copied(arrays)
             return False
         entry = self._entry(key, arrays)
-        if entry.contest is not None or entry.state is State.ONNXRUNTIME:
+        if entry.contest is not None or entry.state is ShapeState.ONNXRUNTIME:
             if len(self._runs) < _MOST_KEYS:
                 self._runs[key] = entry.contest
             return False
@@ -248,19 +248,19 @@ class Programs:
             self._entries[key] = Entry(shapes, values, extents=extents)
         entry = self._entries[key]
         if entry.extents is None and extents is not None:  # it has only computed its own shape
-            entry.extents, entry.state, entry.contest = extents, State.WAITING, None
+            entry.extents, entry.state, entry.contest = extents, ShapeState.WAITING, None
         return entry
 
     def _is_wanted(self, entry: Entry) -> bool:
         """Whether inputs of this shape are of use: to compile it, or to compare what is."""
-        if entry.state is State.LOADED:
+        if entry.state is ShapeState.LOADED:
             return True
         is_worth_it = (
             entry is next(iter(self._entries.values()))
             or self.setting.mode is Mode.WAIT
             or entry.n_calls >= _LEAST_CALLS
         )
-        return entry.state is State.WAITING and is_worth_it
+        return entry.state is ShapeState.WAITING and is_worth_it
 
     # Work
 
@@ -272,7 +272,7 @@ class Programs:
             while (job := self.next_job()) is not None:
                 self.take(job, self._answered_here(job))
 
-    def _answered_here(self, job: Job) -> Facts | Prepared | Failure:
+    def _answered_here(self, job: BackgroundJob) -> Facts | PreparedNetwork | Failure:
         """Raises UsageError and LogMismatch where what the caller has asked for cannot be."""
         from autotune.ort.preparing import answer  # which imports the compiler
 
@@ -284,7 +284,7 @@ class Programs:
                 raise
             return Failure(error.message, error.hint)
 
-    def next_job(self) -> Job | None:
+    def next_job(self) -> BackgroundJob | None:
         """The most urgent job, which counts as begun; what is loaded is compared first."""
         self._compare_loaded()
         if not self.reason and not self._is_loaded(self._files):
@@ -296,17 +296,17 @@ class Programs:
             key, job = chosen
             self._jobs[id(job)] = key
             if key is not None and key in self._entries:
-                self._entries[key].state = State.COMPILING
+                self._entries[key].state = ShapeState.COMPILING
             return job
 
-    def _chosen_job(self) -> tuple[Key | None, Job] | None:
+    def _chosen_job(self) -> tuple[Key | None, BackgroundJob] | None:
         if self.reason or self._jobs:
             return None
         store = self.setting.store_bytes
         if not self._is_known:
-            return None, Job(FACTS, self.request)
+            return None, BackgroundJob(FACTS, self.request)
         if self._named:
-            return None, Job(ARTIFACT, self.request, store)
+            return None, BackgroundJob(ARTIFACT, self.request, store)
         if not self._open and not self._deciding and not self._entries:
             self._entries[()] = Entry(self._fixed)
         waiting = [
@@ -323,7 +323,7 @@ class Programs:
             constants={**self.request.constants, **entry.values},
             check_inputs=self._fitting_example(entry) or None,
         )
-        return key, Job(ARTIFACT, request, store, tuple(entry.extents or ()))
+        return key, BackgroundJob(ARTIFACT, request, store, tuple(entry.extents or ()))
 
     def _fitting_example(self, entry: Entry) -> dict[str, NDArray[Any]]:
         """Inputs to check a network of this shape on, if there are."""
@@ -333,9 +333,9 @@ class Programs:
 
     def _is_ready(self, entry: Entry) -> bool:
         is_static = not self._open and not self._deciding
-        return entry.state is State.WAITING and (is_static or entry.example is not None)
+        return entry.state is ShapeState.WAITING and (is_static or entry.example is not None)
 
-    def take(self, job: Job, found: Facts | Prepared | Failure) -> None:
+    def take(self, job: BackgroundJob, found: Facts | PreparedNetwork | Failure) -> None:
         """The answer to a job."""
         key = self._jobs[id(job)]
         if isinstance(found, Facts):
@@ -390,7 +390,7 @@ class Programs:
                     entry = self._entry(self._key(bucket.example), bucket.example)
                     entry.example, entry.n_calls = bucket.example, bucket.n_calls
 
-    def _take_artifact(self, key: Key | None, found: Prepared) -> None:
+    def _take_artifact(self, key: Key | None, found: PreparedNetwork) -> None:
         self._named = self._named and key is not None
         self.notes = self.notes or found.notes
         if not found.is_compiled:
@@ -410,7 +410,7 @@ class Programs:
                     paddings = _paddings(found)
                     entry.run = padded(entry.run, paddings, entry.extents)
                 entry.n_bytes = loaded.n_bytes // len(loaded.variants)
-                entry.state = State.LOADED
+                entry.state = ShapeState.LOADED
         self._warn()
 
     def _key_of(self, model: Model) -> Key:
@@ -425,7 +425,7 @@ class Programs:
             loaded = [
                 (key, entry)
                 for key, entry in self._entries.items()
-                if entry.state is State.LOADED and entry.example is not None
+                if entry.state is ShapeState.LOADED and entry.example is not None
             ]
         for key, entry in loaded:
             assert entry.run is not None
@@ -438,7 +438,7 @@ class Programs:
 
     def _adopt(self, key: Key, entry: Entry) -> None:
         with self._lock:
-            entry.state, entry.example = State.COMPILED, None
+            entry.state, entry.example = ShapeState.COMPILED, None
             assert entry.run is not None
             entry.contest = Contest(entry.run, self.setting.mode is not Mode.WAIT)
             self._runs[key] = entry.contest
@@ -492,7 +492,7 @@ class Programs:
             entry = self._entries[key]
             if entry.contest is not None:
                 self._forget(entry.contest)
-            entry.state, entry.reason = State.ONNXRUNTIME, reason
+            entry.state, entry.reason = ShapeState.ONNXRUNTIME, reason
             entry.example = entry.run = entry.contest = None
             self._runs[key] = None
         if not self._open and not self._deciding:
@@ -539,13 +539,13 @@ def _with_names(model: Model) -> Run:
     return run
 
 
-def _paddings(found: Prepared) -> list[Padding]:
+def _paddings(found: PreparedNetwork) -> list[Padding]:
     from autotune.api.padding import Padding
 
     return [Padding.from_json(fields) for fields in found.paddings]
 
 
-def _loaded(found: Prepared, threads: int, memory: str) -> Model:
+def _loaded(found: PreparedNetwork, threads: int, memory: str) -> Model:
     from autotune.network.loading import model_of, read_artifact
 
     try:

@@ -70,7 +70,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedNetwork:
     """A compiled network in a file. `is_kept`: it is the cache's, else whoever loads it removes it.
 
     `notes`: what `compile` told. `is_compiled`: whether any of it is; else all is ONNX Runtime's.
@@ -85,7 +85,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BackgroundJob:
     """A request for the process beside a session: see `prepare`.
 
     `padded`: dimensions of which calls may have less than the shapes of the request.
@@ -110,9 +110,9 @@ class Failure:
     is_unpadded: bool = False
 
 
-def answered(reply: Message) -> Facts | Prepared | Failure:
+def answered(reply: Message) -> Facts | PreparedNetwork | Failure:
     """The answer in a reply of `serve`."""
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in reply.fields.items()}
-    kinds: dict[str, Any] = {FACTS: Facts, ARTIFACT: Prepared}
-    found: Facts | Prepared | Failure = kinds.get(reply.kind, Failure)(**fields)
+    kinds: dict[str, Any] = {FACTS: Facts, ARTIFACT: PreparedNetwork}
+    found: Facts | PreparedNetwork | Failure = kinds.get(reply.kind, Failure)(**fields)
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autotune.cache import Store, cache_folder, key_of
+from autotune.cache import FileStore, cache_folder, key_of
 from autotune.records.reader import decode_bytes
 from autotune.records.record import Header, Log, MeasureRecord, Workload, encode
 
@@ -20,12 +20,12 @@ _MAX_BYTES = 64 << 20
 _STATE = key_of("records, state")
 
 
-def record_store() -> Store:
+def record_store() -> FileStore:
     """Where the best records of this user are kept."""
-    return Store(cache_folder() / "records", _MAX_BYTES)
+    return FileStore(cache_folder() / "records", _MAX_BYTES)
 
 
-def keep(store: Store, log: Log) -> int:
+def keep(store: FileStore, log: Log) -> int:
     """Keep the records of a distilled log. Gives how many could be."""
     n_kept = 0
     headers = {header.run_id: header for header in log.headers}
@@ -43,12 +43,12 @@ def keep(store: Store, log: Log) -> int:
     return n_kept
 
 
-def kept_state(store: Store) -> str:
+def kept_state(store: FileStore) -> str:
     """What changes whenever records are kept."""
     return (store.get(_STATE) or b"").decode()
 
 
-def kept(store: Store, tasks: Iterable[str], target_key: str, n_threads: int) -> Log | None:
+def kept(store: FileStore, tasks: Iterable[str], target_key: str, n_threads: int) -> Log | None:
     """The records of these tasks."""
     headers: dict[str, Header] = {}
     workloads: dict[str, Workload] = {}

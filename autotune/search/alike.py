@@ -19,7 +19,7 @@ from itertools import islice
 from math import inf, log2
 from typing import Any
 
-from autotune.cache import Store, key_of, package_key
+from autotune.cache import FileStore, key_of, package_key
 from autotune.errors import ScheduleError
 from autotune.loopir.lower import lower
 from autotune.search.defaults import bearable_policy, decode, encode
@@ -37,7 +37,7 @@ _MOST_KNOWN = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Skeleton:
     """A task with zeros for its numbers, as text, and these numbers in their order."""
 
     text: str
@@ -59,7 +59,7 @@ class Known:
     candidate: Candidate
 
 
-def form_of(dag: ComputeDAG) -> Form:
+def form_of(dag: ComputeDAG) -> Skeleton:
     """The form of a task: names count, numbers do not."""
     extents: list[float] = []
 
@@ -76,7 +76,7 @@ def form_of(dag: ComputeDAG) -> Form:
                 return {name: without_numbers(data[name]) for name in sorted(data)}
 
     text = json.dumps(without_numbers(dag_to_json(dag)))
-    return Form(text, tuple(extents))
+    return Skeleton(text, tuple(extents))
 
 
 def known_of(dag: ComputeDAG, candidate: Candidate) -> Known:
@@ -113,12 +113,12 @@ class Chosen:
     has added, which costs a search.
     """
 
-    store: Store
+    store: FileStore
     target: Target
     n_threads: int
     max_error: float
 
-    def of(self, form: Form) -> list[Known]:
+    def of(self, form: Skeleton) -> list[Known]:
         """Schedules of tasks of this form, the nearest first."""
         content = self.store.get(self._key(form))
         found: list[Known] = []
@@ -127,7 +127,7 @@ class Chosen:
                 found.append(Known(tuple(extents), n_flops, n_bytes, decode(text.encode())))
         return sorted(found, key=lambda known: form.distance(known.extents))
 
-    def add(self, form: Form, new: Known) -> None:
+    def add(self, form: Skeleton, new: Known) -> None:
         """Keep one more schedule."""
         others = [known for known in self.of(form) if known.extents != new.extents]
         kept = [new, *others[: _MOST_KNOWN - 1]]
@@ -137,7 +137,7 @@ class Chosen:
         ]
         self.store.put(self._key(form), json.dumps(rows).encode())
 
-    def _key(self, form: Form) -> str:
+    def _key(self, form: Skeleton) -> str:
         target = json.dumps(self.target.to_json())
         of = target, str(self.n_threads), repr(self.max_error)
         return key_of("alike", package_key(), *of, form.text)

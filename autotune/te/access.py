@@ -40,7 +40,7 @@ Grid = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class OutOfBounds:
     """A load that leaves its tensor: index number `dim` takes values from `low` to `high`."""
 
     load: Load
@@ -58,7 +58,7 @@ class Outside:
         )
 
 
-def first_outside(body: Expr, ranges: Ranges) -> Outside | None:
+def first_outside(body: Expr, ranges: Ranges) -> OutOfBounds | None:
     """A load of `body` that leaves its tensor while variables take the values of `ranges`.
 
     None where all are shown to be inside, or hold an index that is itself read from a tensor.
@@ -76,7 +76,7 @@ def first_outside(body: Expr, ranges: Ranges) -> Outside | None:
                 if not seen.size or (seen.min() >= 0 and seen.max() < extent):
                     continue
                 low, high = int(seen.min()), int(seen.max())
-            return Outside(load, dim, low, high)
+            return OutOfBounds(load, dim, low, high)
     return None
 
 

@@ -36,7 +36,7 @@ INDEX = "int64"
 BOOL = "bool"
 
 
-class Arithmetic:
+class PythonOperators:
     """Python's operators on nodes and axes: `i * 2 + 1`, `x[i] / total[()]`, `(i < 3) & inside`.
 
     A number takes the type of the other operand. `==` and `!=` compare nodes themselves: an equal
@@ -95,7 +95,7 @@ class Arithmetic:
 
 
 @dataclass(frozen=True, slots=True)
-class Const(Arithmetic):
+class Const(PythonOperators):
     """A literal."""
 
     value: float | int | bool
@@ -103,14 +103,14 @@ class Const(Arithmetic):
 
 
 @dataclass(frozen=True, slots=True)
-class Var(Arithmetic):
+class Var(PythonOperators):
     """A loop index of type int64, identified by its name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(Arithmetic):
+class Binary(PythonOperators):
     """An arithmetic or logical operation on two operands of one type."""
 
     op: str
@@ -119,7 +119,7 @@ class Binary(Arithmetic):
 
 
 @dataclass(frozen=True, slots=True)
-class Compare(Arithmetic):
+class Compare(PythonOperators):
     """A comparison; its value is a bool."""
 
     op: str
@@ -128,7 +128,7 @@ class Compare(Arithmetic):
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Arithmetic):
+class Call(PythonOperators):
     """A one-argument function."""
 
     fn: str
@@ -136,7 +136,7 @@ class Call(Arithmetic):
 
 
 @dataclass(frozen=True, slots=True)
-class Select(Arithmetic):
+class Select(PythonOperators):
     """`a` where `cond`, else `b`."""
 
     cond: Expr
@@ -145,7 +145,7 @@ class Select(Arithmetic):
 
 
 @dataclass(frozen=True, slots=True)
-class Cast(Arithmetic):
+class Cast(PythonOperators):
     """A conversion to `dtype`."""
 
     dtype: str
@@ -178,7 +178,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Arithmetic):
+class Load(PythonOperators):
     """One element of a tensor."""
 
     tensor: Tensor
@@ -186,7 +186,7 @@ class Load(Arithmetic):
 
 
 @dataclass(frozen=True, slots=True)
-class Axis(Arithmetic):
+class Axis(PythonOperators):
     """An iteration dimension `0 ≤ name < extent` of a Compute.
 
     `limit`: a ragged reduction axis runs over `0 ≤ name < min(extent, limit)`, where `limit` is an
@@ -204,7 +204,7 @@ class Axis(Arithmetic):
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce(Arithmetic):
+class Reduce(PythonOperators):
     """A commutative reduction of `body` over `axes`."""
 
     op: str
@@ -213,7 +213,7 @@ class Reduce(Arithmetic):
 
 
 Expr: TypeAlias = Const | Var | Binary | Compare | Call | Select | Cast | Load | Reduce
-Value: TypeAlias = Arithmetic | float
+Value: TypeAlias = PythonOperators | float
 """An expression, an axis, or a number."""
 
 _IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
@@ -425,9 +425,9 @@ def _apply(op: str, a: Value, b: Value) -> Expr:
 
 def _operands(a: Value, b: Value) -> tuple[Expr, Expr]:
     """Two operands of one type: a number has that of the other one."""
-    if isinstance(a, Arithmetic):
+    if isinstance(a, PythonOperators):
         x = _node(a)
-        return x, _node(b) if isinstance(b, Arithmetic) else number(b, dtype_of(x))
+        return x, _node(b) if isinstance(b, PythonOperators) else number(b, dtype_of(x))
     y = _node(b)
     return number(a, dtype_of(y)), y
 

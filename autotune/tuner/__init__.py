@@ -17,7 +17,7 @@ from autotune.tuner.events import (
     TaskSelected,
     event_to_json,
 )
-from autotune.tuner.protocols import Measurer, Model, Policy, Sink
+from autotune.tuner.protocols import CandidateMeasurer, LearnedModel, Policy, Sink
 from autotune.tuner.replay import ReplayMeasurer
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.session import Run, Session
@@ -27,10 +27,10 @@ from autotune.tuner.totals import TaskTimes, Totals, fastest, totals
 __all__ = [
     "BatchMeasured",
     "Budget",
+    "CandidateMeasurer",
     "Event",
     "FinalistsMeasured",
-    "Measurer",
-    "Model",
+    "LearnedModel",
     "NoiseNoticed",
     "Policy",
     "ReplayMeasurer",

@@ -24,7 +24,7 @@ class Policy(Protocol):
         ...
 
 
-class Measurer(Protocol):
+class CandidateMeasurer(Protocol):
     """Builds, checks and times candidates. A failed one has a status; nothing is raised for it."""
 
     @property
@@ -53,7 +53,7 @@ class Measurer(Protocol):
         ...
 
 
-class Model(Protocol):
+class LearnedModel(Protocol):
     """The learned model that the policies of a session share."""
 
     @property

@@ -36,7 +36,7 @@ from autotune.tuner.events import (
     TaskSelected,
 )
 from autotune.tuner.ledger import Default, Ledger
-from autotune.tuner.protocols import Measurer, Model, Policy, Sink
+from autotune.tuner.protocols import CandidateMeasurer, LearnedModel, Policy, Sink
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.task import TuningTask
 from autotune.tuner.totals import Totals, fastest
@@ -77,12 +77,12 @@ class Session:
     run: Run
     tasks: Sequence[TuningTask]
     policy_of: Callable[[TuningTask], Policy]
-    measurer: Measurer
+    measurer: CandidateMeasurer
     sink: Sink
     budget: Budget
     scheduler: Scheduler
     clock: Callable[[], float]
-    model: Model | None = None
+    model: LearnedModel | None = None
     stop: Callable[[], bool] = lambda: False
     batch: int = 16
     default: Callable[[TuningTask], Candidate | None] = lambda task: None

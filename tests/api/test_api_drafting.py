@@ -9,7 +9,7 @@ import pytest
 
 from autotune.api import drafting
 from autotune.api.drafting import Drafts
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.loopir.lower import lower
 from autotune.records import Log, MeasureRecord, Workload
 from autotune.result import MeasureResult, MeasureStatus
@@ -47,7 +47,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def drafts(store: Store | None, log: Log | None = None) -> Drafts:
+def drafts(store: FileStore | None, log: Log | None = None) -> Drafts:
     return Drafts(TARGET, 2, LIMIT, store, log)
 
 
@@ -81,7 +81,7 @@ def test_a_known_structure_costs_hardly_more_than_the_best_of_all(before: int, a
 def test_another_extent_is_not_searched_and_again_nothing_is(
     tmp_path: Path, searched: list[str]
 ) -> None:
-    store = Store(tmp_path, 1 << 24)
+    store = FileStore(tmp_path, 1 << 24)
     (first,) = drafts(store).of([product(64)], quiet)
     assert len(searched) == 1
     (other,) = drafts(store).of([product(80)], quiet)
@@ -111,7 +111,7 @@ def test_what_was_measured_at_another_extent_comes_first(searched: list[str]) ->
 
 
 def test_a_damaged_list_of_schedules_is_no_error(tmp_path: Path, searched: list[str]) -> None:
-    store = Store(tmp_path, 1 << 24)
+    store = FileStore(tmp_path, 1 << 24)
     drafts(store).of([product(64)], quiet)
     for path in tmp_path.glob("??/*.entry"):
         key = path.stem

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.cli.main import run
 from autotune.graph.network import build_network
 from autotune.graph.reader import onnx_reader
@@ -60,7 +60,7 @@ def test_compiling_again_gives_the_same_file_from_any_state_of_the_cache(
 
 
 def test_what_a_store_knows_is_not_computed_again(tmp_path: Path) -> None:
-    store, computed = Store(tmp_path / "s", 1 << 20), list[int]()
+    store, computed = FileStore(tmp_path / "s", 1 << 20), list[int]()
 
     def square(n: int) -> int:
         computed.append(n)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from autotune.codegen.compile import assembly
 from autotune.codegen.emit import emit_program
 from autotune.codegen.lanes import NEAR_STRIDES, strided
-from autotune.codegen.text import I64, PTR, Builder, Module, Value, vector
+from autotune.codegen.text import I64, PTR, FunctionBuilder, Module, Value, vector
 from autotune.errors import CodegenError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
@@ -192,7 +192,7 @@ def test_near_strides_with_and_without_a_mask(first: int, stride: int, dtype: st
 @pytest.mark.parametrize("count", [2, 4, 12, 16])
 @pytest.mark.parametrize("stride", NEAR_STRIDES)
 def test_near_strides_read_nothing_behind_the_last_element(stride: int, count: int) -> None:
-    b = Builder(Module("", ISAS[-1]), "f", {"x": PTR}, ())
+    b = FunctionBuilder(Module("", ISAS[-1]), "f", {"x": PTR}, ())
     starts = []
 
     def part(start: int, mask: Value | None) -> Value:

@@ -20,7 +20,7 @@ from autotune.errors import AutotuneError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph
 from autotune.graph.network import build_network, prepared_graphs
-from autotune.graph.passes.pipeline import Form, Pass
+from autotune.graph.passes.pipeline import Form, GraphPass
 from autotune.graph.reader.model_files import model_file
 from benchmarks.outcomes import Kind, Outcome, Tell, one_line
 from tests.fuzz.judging import Question, difference, shifted
@@ -46,7 +46,7 @@ def judged(question: Question, tell: Tell = lambda stage: None) -> Outcome:
     return Outcome(Kind.WRONG, fault) if fault else Outcome(Kind.RIGHT)
 
 
-def changed(graphs: Sequence[tuple[Pass, Graph]], feeds: Mapping[str, Array]) -> str:
+def changed(graphs: Sequence[tuple[GraphPass, Graph]], feeds: Mapping[str, Array]) -> str:
     """The first pass behind which an output is another one, and where; "" if there is none.
 
     `graphs`: as it was read, and behind every pass. The standard leaves some numbers open, of which
@@ -57,7 +57,7 @@ def changed(graphs: Sequence[tuple[Pass, Graph]], feeds: Mapping[str, Array]) ->
 
 
 def _changed(
-    graphs: Sequence[tuple[Pass, Graph]], feeds: Mapping[str, Array], values: GraphValues
+    graphs: Sequence[tuple[GraphPass, Graph]], feeds: Mapping[str, Array], values: GraphValues
 ) -> str:
     steps = [step for step, _ in graphs]
     nearby = (feeds, *(shifted(feeds, seed) for seed in (1, 2)))

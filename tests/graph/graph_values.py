@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 
 from autotune.graph.ir import OPSET, Graph, Node, TensorType
 from autotune.graph.network import stored_network
-from autotune.graph.passes.pipeline import Form, Pass
+from autotune.graph.passes.pipeline import Form, GraphPass
 from autotune.graph.reader.onnx_nodes import proto_of, value_info
 from autotune.graph.subgraph import definition_of
 from autotune.graph.verify import is_resolved, is_standard
@@ -41,7 +41,7 @@ class GraphValues:
         self._known: dict[object, list[Array]] = {}
 
     def __call__(
-        self, graph: Graph, form: Form, rest: Sequence[Pass], feeds: Mapping[str, Array]
+        self, graph: Graph, form: Form, rest: Sequence[GraphPass], feeds: Mapping[str, Array]
     ) -> list[Array]:
         """The outputs of a graph in `form`; `rest`: the passes that have not run."""
         values = {**graph.constants, **{n: feeds[n] for n in graph.inputs}}
@@ -57,7 +57,7 @@ class GraphValues:
         self,
         graph: Graph,
         form: Form,
-        rest: Sequence[Pass],
+        rest: Sequence[GraphPass],
         node: Node,
         operands: Mapping[str, Array],
     ) -> list[Array]:
@@ -120,7 +120,7 @@ def by_reference(graph: Graph, node: Node, operands: Mapping[str, Array]) -> lis
 
 
 def _by_passes(
-    graph: Graph, rest: Sequence[Pass], node: Node, operands: Mapping[str, Array]
+    graph: Graph, rest: Sequence[GraphPass], node: Node, operands: Mapping[str, Array]
 ) -> list[Array]:
     inputs = tuple(n for n in operands if n not in graph.constants)
     alone = Graph(

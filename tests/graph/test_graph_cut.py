@@ -15,7 +15,7 @@ from autotune.graph.bound_model import BoundModel
 from autotune.graph.cut import cut_model
 from autotune.graph.cuts import Cut
 from autotune.graph.network import Network, build_network, network_of
-from autotune.graph.reader.onnx_reader import Model
+from autotune.graph.reader.onnx_reader import OnnxModel
 from tests import hybrid_models as models
 
 
@@ -121,7 +121,7 @@ def test_a_node_that_a_later_pass_refuses_is_found(tmp_path: Path) -> None:
 def test_a_node_that_nobody_names_is_found_by_what_compiles_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails_at_tanh(model: Model, *others: Any) -> Network:
+    def fails_at_tanh(model: OnnxModel, *others: Any) -> Network:
         if any(node.op_type == "Tanh" for node in model.proto.graph.node):
             raise ModelError("the model cannot be compiled: Fault")
         return network_of(model, *others)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.errors import ModelError
 from autotune.graph.reader import onnx_reader
 from autotune.graph.reader.onnx_reader import load_model, model_hash, read_file, read_outline
@@ -108,7 +108,7 @@ def test_a_file_is_hashed_once_until_it_changes(
     hash_files = onnx_reader._hash
     monkeypatch.setattr(onnx_reader, "_hash", lambda f: hashed.append(list(f)) or hash_files(f))
     monkeypatch.setattr(onnx_reader, "_SETTLED_S", -1.0)
-    store = Store(tmp_path / "store", 1 << 20)
+    store = FileStore(tmp_path / "store", 1 << 20)
     path = tmp_path / "m.onnx"
     found = []
     for _ in range(2):
@@ -122,7 +122,7 @@ def test_a_file_is_hashed_once_until_it_changes(
 def test_a_file_that_has_just_been_written_is_not_known_by_its_times(
     rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    store = Store(tmp_path / "store", 1 << 20)
+    store = FileStore(tmp_path / "store", 1 << 20)
     path = tmp_path / "m.onnx"
     data = [model(raw(rng, (32, 64))).SerializeToString() for _ in range(2)]
     path.write_bytes(data[0])

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.loopir.interp import InvalidAccess, interpret
 from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Packing, Program, Store
-from autotune.loopir.python_text import Names, print_python
+from autotune.loopir.python_text import PythonNames, print_python
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import (
     Axis,
@@ -127,7 +127,7 @@ def test_limits_of_functions() -> None:
 
 
 def test_names_are_python_and_differ() -> None:
-    names = Names()
+    names = PythonNames()
     texts = [names.tensor("t"), names.var("t"), names.var("a.b"), names.var("a_b")]
     texts += [names.var("lambda"), names.tensor("0"), names.tensor("max"), names.tensor("begin")]
     assert len(set(texts)) == len(texts)

@@ -9,7 +9,7 @@ from autotune.codegen.compile import assemble
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.errors import CodegenError
-from autotune.measure.driver import MAX_BUFFERS, Driver, Launch
+from autotune.measure.driver import MAX_BUFFERS, Driver, TimedKernel
 from autotune.measure.peak import MultiplyAddPeak, fma_peak, measure_peaks, stay_cached
 from autotune.target import host_target
 
@@ -96,7 +96,7 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 @pytest.mark.parametrize("extent", [1, 2, 7, 1000])
 def test_every_point_runs_once(driver: Driver, library: Library, extent: int) -> None:
     out, calls = aligned((extent,), "int64"), aligned((1,), "int64")
-    launch = Launch(library.address("count"), (out.ctypes.data, calls.ctypes.data), extent)
+    launch = TimedKernel(library.address("count"), (out.ctypes.data, calls.ctypes.data), extent)
     plan = driver.plan([launch], [], NOTHING)
     assert driver.evaluate(plan) > 0
     assert (out == 1).all()
@@ -109,9 +109,9 @@ def test_kernels_are_separated_by_a_barrier(driver: Driver, library: Library) ->
     a, b, calls = (aligned((n,), "int64") for n in (extent, extent, 1))
     count, reverse = library.address("count"), library.address("reverse")
     a[:] = np.arange(extent)
-    there = Launch(reverse, (a.ctypes.data, b.ctypes.data, size.ctypes.data), extent)
-    back = Launch(reverse, (b.ctypes.data, a.ctypes.data, size.ctypes.data), extent)
-    bump = Launch(count, (a.ctypes.data, calls.ctypes.data), extent)
+    there = TimedKernel(reverse, (a.ctypes.data, b.ctypes.data, size.ctypes.data), extent)
+    back = TimedKernel(reverse, (b.ctypes.data, a.ctypes.data, size.ctypes.data), extent)
+    bump = TimedKernel(count, (a.ctypes.data, calls.ctypes.data), extent)
     plan = driver.plan([bump, there, back] * 20, [], NOTHING)
     for n in range(1, 4):
         driver.evaluate(plan)
@@ -130,7 +130,7 @@ def test_sweep_visits_every_line_and_warm_reads_only(driver: Driver) -> None:
 
 def test_too_many_buffers_are_refused(driver: Driver) -> None:
     with pytest.raises(CodegenError, match="65 buffers"):
-        driver.plan([Launch(0, (0,) * (MAX_BUFFERS + 1), 1)], [], NOTHING)
+        driver.plan([TimedKernel(0, (0,) * (MAX_BUFFERS + 1), 1)], [], NOTHING)
 
 
 def test_missing_symbol_is_an_error(library: Library) -> None:
@@ -205,7 +205,7 @@ def test_constants_from_slower_caches_take_longer() -> None:
     order = np.random.default_rng(0).permutation(n_lines)  # that no prefetcher foresees
     chain[order, 0] = 8 * np.roll(order, -1)
     arguments, whole = (chain.ctypes.data, last.ctypes.data), [(chain.ctypes.data, chain.nbytes)]
-    launch = Launch(library.address("chase"), arguments, n_lines)
+    launch = TimedKernel(library.address("chase"), arguments, n_lines)
     sweep = aligned((8 * TARGET.l2_bytes,), "uint8")  # twice L2 leaves half of it on some CPUs
     plans = {
         "hot": driver.plan([launch], whole, NOTHING),

@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.graph.network import Call, Network, Port
-from autotune.graph.storage import Value
+from autotune.graph.network import Network, Port, TaskCall
+from autotune.graph.storage import Activation
 from autotune.schedule.steps import Annotate, Pack, Parallel, Reorder, Split, Steps
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce, add, f32, maximum, mul
 from autotune.te.strides import dense
 
 
-def value(name: str, shape: Sequence[int]) -> Value:
-    return Value(name, tuple(shape), "float32", dense(tuple(shape)), None, 0)
+def value(name: str, shape: Sequence[int]) -> Activation:
+    return Activation(name, tuple(shape), "float32", dense(tuple(shape)), None, 0)
 
 
 def window(
     name: str, shape: Sequence[int], strides: Sequence[int], parent: str, offset: int
-) -> Value:
-    return Value(name, tuple(shape), "float32", tuple(strides), parent, offset)
+) -> Activation:
+    return Activation(name, tuple(shape), "float32", tuple(strides), parent, offset)
 
 
 def port(name: str, shape: Sequence[int], at: str) -> Port:
@@ -33,8 +33,8 @@ def port(name: str, shape: Sequence[int], at: str) -> Port:
 def network(
     inputs: Sequence[Port],
     outputs: Sequence[Port],
-    values: Sequence[Value],
-    calls: Sequence[Call],
+    values: Sequence[Activation],
+    calls: Sequence[TaskCall],
     tasks: dict[str, ComputeDAG],
 ) -> Network:
     by_name = {v.name: v for v in values}
@@ -95,9 +95,9 @@ def mlp() -> Network:
     first, rest = linear_relu(1, 20, 12), linear_relu(1, 20, 20)
     values = [value("x", (1, 12)), *(value(n, (1, 20)) for n in ("a", "b", "y"))]
 
-    def call(task: str, source: str, target: str, k: int) -> Call:
+    def call(task: str, source: str, target: str, k: int) -> TaskCall:
         constants = {"w": weights(k, k, 20), "b": weights(7, 20)}
-        return Call(task, {"x": source}, constants, {"y": target}, f"linear {target}")
+        return TaskCall(task, {"x": source}, constants, {"y": target}, f"linear {target}")
 
     calls = [call("first", "x", "a", 12), call("rest", "a", "b", 20), call("rest", "b", "y", 20)]
     return network(
@@ -127,10 +127,10 @@ def branches() -> Network:
     point, total = conv(6, 6, 4, 8, 1), add_flat(36, 8)
     f, g = weights(1, 1, 1, 4, 8), weights(2, 1, 1, 4, 8)
     calls = [
-        Call("conv", {"a": "x"}, {"f": f}, {"out": "a"}, "branch a"),
-        Call("conv", {"a": "x"}, {"f": g}, {"out": "b"}, "branch b"),
-        Call("add", {"a": "a", "b": "b"}, {}, {"c": "left"}, "sum"),
-        Call("add", {"a": "a"}, {"b": np.zeros((36, 8), np.float32)}, {"c": "right"}, "copy"),
+        TaskCall("conv", {"a": "x"}, {"f": f}, {"out": "a"}, "branch a"),
+        TaskCall("conv", {"a": "x"}, {"f": g}, {"out": "b"}, "branch b"),
+        TaskCall("add", {"a": "a", "b": "b"}, {}, {"c": "left"}, "sum"),
+        TaskCall("add", {"a": "a"}, {"b": np.zeros((36, 8), np.float32)}, {"c": "right"}, "copy"),
     ]
     return network(
         [port("x", (1, 6, 6, 4), "x")],

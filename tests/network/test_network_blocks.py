@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 import autotune
 from autotune.errors import ArtifactError, UsageError
-from autotune.network.artifact import Split
+from autotune.network.artifact import BatchSplit
 from autotune.network.loading import read_artifact
 from autotune.network.runtime import Model, random_inputs
 from tests.network.artifact_mutations import read_parts, write_parts
@@ -166,4 +166,4 @@ def test_tensors_without_elements_are_refused(tmp_path: Path) -> None:
 
 def test_the_axes_are_those_of_inputs_and_outputs(model: Model) -> None:
     axes = {"ids": (0, 1), "mask": (0, 1), "y": (0, 1)}
-    assert model.artifact.split == Split("batch", axes)
+    assert model.artifact.split == BatchSplit("batch", axes)

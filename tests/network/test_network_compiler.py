@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 import autotune
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.errors import CodegenError, NoValidSchedule, WrongNumbers
-from autotune.graph.network import Call, Network, build_network
+from autotune.graph.network import Network, TaskCall, build_network
 from autotune.loopir.lower import lower
 from autotune.network import compiler, load, outlines
 from autotune.network.artifact import Artifact
@@ -81,7 +81,7 @@ def test_compiling_twice_gives_equal_bytes(tmp_path: Path) -> None:
 def test_with_a_warm_store_nothing_is_lowered_or_assembled_and_the_bytes_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path / "store", 1 << 30)
+    store = FileStore(tmp_path / "store", 1 << 30)
     n_calls: Counter[str] = Counter()
     for module, name in ((outlines, "lower"), (compiler, "compile_program")):
         count(monkeypatch, module, name, n_calls)
@@ -105,7 +105,7 @@ def test_with_a_warm_store_nothing_is_lowered_or_assembled_and_the_bytes_are_the
 
 def test_an_object_that_is_lost_is_made_again_from_a_known_outline(tmp_path: Path) -> None:
     network = branches()
-    store = Store(tmp_path, 1 << 30)
+    store = FileStore(tmp_path, 1 << 30)
     first = compile_network(network, untuned(network), TARGET, store=store)
     for path in tmp_path.glob("??/*.entry"):
         if path.read_bytes()[32:36] == b"\x7fELF":
@@ -239,7 +239,7 @@ def test_denormal_numbers_are_zero_inside_and_nowhere_else(n_threads: int) -> No
     i = Axis("i", 64)
     x = placeholder("x", (64,))
     half = ComputeDAG((x, compute("y", (i,), mul(x.tensor[i], f32(0.5)))), ("y",))
-    call = Call("half", {"x": "x"}, {}, {"y": "y"}, "half")
+    call = TaskCall("half", {"x": "x"}, {}, {"y": "y"}, "half")
     ports = [[port(n, (64,), n)] for n in "xy"]
     net = network(*ports, [value(n, (64,)) for n in "xy"], [call], {"half": half})
     model = Model(compile_network(net, {"half": ()}, TARGET), n_threads)

@@ -5,11 +5,11 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.network.conflicts import Access, access, done_before
+from autotune.network.conflicts import BufferAccess, access, done_before
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> tuple[Access, set[int]]:
+def windows(draw: st.DrawFn) -> tuple[BufferAccess, set[int]]:
     shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     strides = [draw(st.integers(0, 12)) for _ in shape[1:]] + [1]
     start = draw(st.integers(0, 20)) * 4
@@ -21,7 +21,7 @@ def windows(draw: st.DrawFn) -> tuple[Access, set[int]]:
 
 @given(windows(), windows())
 def test_no_conflict_means_no_common_byte_that_is_written(
-    a: tuple[Access, set[int]], b: tuple[Access, set[int]]
+    a: tuple[BufferAccess, set[int]], b: tuple[BufferAccess, set[int]]
 ) -> None:
     if not a[0].conflicts(b[0]):
         assert not (a[1] & b[1]) or not (a[0].writes or b[0].writes)
@@ -38,7 +38,7 @@ def test_columns_of_a_concatenation_do_not_conflict() -> None:
 
 
 def test_readers_share_and_other_bases_do_not_matter() -> None:
-    def whole(base: int, writes: bool) -> Access:
+    def whole(base: int, writes: bool) -> BufferAccess:
         return access(base, 0, (8,), (1,), "float32", writes)
 
     assert not whole(0, False).conflicts(whole(0, False))
@@ -47,7 +47,7 @@ def test_readers_share_and_other_bases_do_not_matter() -> None:
 
 
 def test_branches_meet_where_they_join() -> None:
-    def at(start: int, writes: bool) -> Access:
+    def at(start: int, writes: bool) -> BufferAccess:
         return access(0, start, (8,), (1,), "float32", writes)
 
     produce = [at(0, True)]

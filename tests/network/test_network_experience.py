@@ -10,13 +10,13 @@ import onnx
 import pytest
 
 from autotune.api.compiling import compile
-from autotune.cache import Store
+from autotune.cache import FileStore
 from autotune.network import oracles
 from autotune.network.experience import Experience, Spread
 
 
 def test_what_was_found_is_kept_for_others_but_for_shapes(tmp_path: Path) -> None:
-    store = Store(tmp_path, 1 << 20)
+    store = FileStore(tmp_path, 1 << 20)
     first = Experience(store, "model")
     first.add("random", 1.0, {"y": Spread(1e-4, 2, 1e-5, True), "z": Spread()})
     first.add("random", 1.0, {"y": Spread(1e-5, 3, 1e-6)})

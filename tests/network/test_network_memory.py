@@ -10,8 +10,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from autotune.codegen.memory import ALIGNMENT
 from autotune.errors import CodegenError
-from autotune.graph.network import Call, Network, Port
-from autotune.graph.storage import Value
+from autotune.graph.network import Network, Port, TaskCall
+from autotune.graph.storage import Activation
 from autotune.network.memory import (
     Block,
     align,
@@ -117,9 +117,9 @@ def test_folded_strides_visit_the_same_elements(shape: list[int], padding: int) 
 # --- liveness ---------------------------------------------------------------------------------
 
 
-def value(name: str, *shape: int, parent: str | None = None, offset: int = 0) -> Value:
+def value(name: str, *shape: int, parent: str | None = None, offset: int = 0) -> Activation:
     strides = dense(shape) if parent is None else (16, 1)
-    return Value(name, shape, "float32", strides, parent, offset)
+    return Activation(name, shape, "float32", strides, parent, offset)
 
 
 @pytest.fixture
@@ -134,10 +134,10 @@ def concat() -> Network:
         value("y", 4, 16),
     ]
     calls = (
-        Call("t", {"i": "x"}, {}, {"o": "a"}, "first"),
-        Call("t", {"i": "x"}, {}, {"o": "b"}, "second"),
-        Call("t", {"i": "c"}, {}, {"o": "d"}, "third"),
-        Call("t", {"i": "d", "j": "a"}, {}, {"o": "y"}, "fourth"),
+        TaskCall("t", {"i": "x"}, {}, {"o": "a"}, "first"),
+        TaskCall("t", {"i": "x"}, {}, {"o": "b"}, "second"),
+        TaskCall("t", {"i": "c"}, {}, {"o": "d"}, "third"),
+        TaskCall("t", {"i": "d", "j": "a"}, {}, {"o": "y"}, "fourth"),
     )
     ports = (Port("x", (4, 8), "float32", "x"),), (Port("y", (4, 16), "float32", "y"),)
     return Network("n", *ports, {v.name: v for v in values}, calls, {}, "hash")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from autotune.codegen.arithmetic import Arithmetic
-from autotune.codegen.text import F32, Builder, Module, vector
+from autotune.codegen.text import F32, FunctionBuilder, Module, vector
 from autotune.search.cost.instructions import operations
 from autotune.te.dag import compute, placeholder
 from autotune.te.expr import Axis, Binary, call
@@ -25,7 +25,7 @@ def emitted(fn: str) -> float:
     total = 0
     for target in TARGETS:
         kind = vector(F32, target.lanes)
-        b = Builder(module := Module("x86_64", target.isa), "f", {"x": kind, "y": kind})
+        b = FunctionBuilder(module := Module("x86_64", target.isa), "f", {"x": kind, "y": kind})
         x, y = b.arguments
         do = Arithmetic(b)
         do.binary(fn, "float32", x, y) if fn == "pow" else do.call(fn, "float32", x)

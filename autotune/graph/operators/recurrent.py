@@ -35,7 +35,7 @@ from autotune.graph.operators.definition import (
     read,
     tensor,
 )
-from autotune.graph.operators.recurrent_steps import CELLS, GATES, Activation, Steps
+from autotune.graph.operators.recurrent_steps import CELLS, GATES, Activation, RecurrentSteps
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Expr,
@@ -89,7 +89,7 @@ def _unrolled(rw: Rewriter, node: Node, names: Sequence[str]) -> list[str]:
     found = []
     for d in range(directions):
         own = activations[n_each * d :][:n_each]
-        made = Steps(rw, node, names, d, (1, 1, batch, hidden), own)
+        made = RecurrentSteps(rw, node, names, d, (1, 1, batch, hidden), own)
         rows = made.projected(names[0], steps)
         state = [made.initial(name) for name in names[5:7]]
         backward = d == 1 or node.attrs.get("direction", "forward") == "reverse"
@@ -105,7 +105,7 @@ def _joined(rw: Rewriter, parts: Sequence[str], axis: int) -> str:
 
 
 def _run(
-    made: Steps, rows: Sequence[str], state: list[str], masks: list[str], backward: bool
+    made: RecurrentSteps, rows: Sequence[str], state: list[str], masks: list[str], backward: bool
 ) -> tuple[list[str], list[str]]:
     """The results of all steps of one direction, and its last states.
 
@@ -125,7 +125,7 @@ def _run(
     return outputs, state
 
 
-def _masks(made: Steps, steps: int) -> list[str]:
+def _masks(made: RecurrentSteps, steps: int) -> list[str]:
     """For every step a flag for each sequence, whether it has one; none where all have all."""
     rw, name, columns = made.rw, made.names[4], (1, 1, made.shape[2], 1)
     lengths = rw.constants.get(name)

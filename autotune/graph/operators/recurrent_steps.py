@@ -43,7 +43,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class RecurrentSteps:
     """Emits the nodes of the steps of one direction; `shape`: of a state.
 
     `names`: the inputs of the node, "" where one is left out. `activations`: those of the cell.
@@ -178,7 +178,7 @@ Cell = Callable[[str, list[str]], list[str]]
 """The row of a step and the states before it -> the states after it."""
 
 
-def _rnn(made: Steps) -> Cell:
+def _rnn(made: RecurrentSteps) -> Cell:
     weight, (f,) = made.matrix(2, slice(0, 1)), made.activations
 
     def cell(row: str, state: list[str]) -> list[str]:
@@ -187,7 +187,7 @@ def _rnn(made: Steps) -> Cell:
     return cell
 
 
-def _lstm(made: Steps) -> Cell:
+def _lstm(made: RecurrentSteps) -> Cell:
     weight, (f, g, h) = made.matrix(2, slice(0, 4)), made.activations
     n, shape = made.hidden, made.shape
     into, out = [], []
@@ -210,13 +210,13 @@ def _lstm(made: Steps) -> Cell:
     return cell
 
 
-def _gru(made: Steps) -> Cell:
+def _gru(made: RecurrentSteps) -> Cell:
     """The order of the gates is z, r, n."""
     linear = made.node.attrs.get("linear_before_reset", 0)
     return _gru_linear_before_reset(made) if linear else _gru_reset_before_linear(made)
 
 
-def _gru_linear_before_reset(made: Steps) -> Cell:
+def _gru_linear_before_reset(made: RecurrentSteps) -> Cell:
     n, (f, g), rw = made.hidden, made.activations, made.rw
     weight = made.matrix(2, slice(0, 3))
     of_zero, of_product = made.scaled_bias()
@@ -234,7 +234,7 @@ def _gru_linear_before_reset(made: Steps) -> Cell:
     return cell
 
 
-def _gru_reset_before_linear(made: Steps) -> Cell:
+def _gru_reset_before_linear(made: RecurrentSteps) -> Cell:
     n, (f, g), rw = made.hidden, made.activations, made.rw
     of_gates, of_new = made.matrix(2, slice(0, 2)), made.matrix(2, slice(2, 3))
 
@@ -249,4 +249,4 @@ def _gru_reset_before_linear(made: Steps) -> Cell:
     return cell
 
 
-CELLS: dict[str, Callable[[Steps], Cell]] = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}
+CELLS: dict[str, Callable[[RecurrentSteps], Cell]] = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}

@@ -44,7 +44,7 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class GraphPass:
     """A rewrite of the graph: by rules, or by a function of the whole graph.
 
     `form`: that of its result; its argument has the one before. `about`: one line.
@@ -68,33 +68,33 @@ class Pass:
         return self.about or (first.__doc__ or "").strip().splitlines()[0]
 
 
-PASSES: tuple[Pass, ...] = (
-    Pass("store-small-types", store_small_types),
-    Pass("drop-empty-outputs", drop_empty_outputs),
-    Pass("identities", (IDENTITY,)),
-    Pass("dequantise-constants", (DEQUANTISE,)),
-    Pass("canonical", (CANONICAL,)),
-    Pass(
+PASSES: tuple[GraphPass, ...] = (
+    GraphPass("store-small-types", store_small_types),
+    GraphPass("drop-empty-outputs", drop_empty_outputs),
+    GraphPass("identities", (IDENTITY,)),
+    GraphPass("dequantise-constants", (DEQUANTISE,)),
+    GraphPass("canonical", (CANONICAL,)),
+    GraphPass(
         "quantised",
         (UNSIGNED, MOVE, PRODUCT, REQUANTISE),
         about="Products of dequantised tensors become products of integers.",
     ),
-    Pass(
+    GraphPass(
         "hoist-elementwise",
         (FOLD, RESHAPE, GROUP_NORM, HOIST_ELEMENTWISE, TABULATE),
         about="Move elementwise operators in front of Reshape and Transpose; functions of a byte "
         "become tables.",
     ),
-    Pass(
+    GraphPass(
         "fold-linear",
         (FOLD_AFFINE, MERGE_BRANCHES),
         about="Fold scales, shifts and parallel branches into the weights of products.",
     ),
-    Pass("store-small-constants", (STORE_HALF,)),
-    Pass("channels-last", channels_last, Form.STORED),
-    Pass("merge-transposes", (TRANSPOSE, RESHAPE), Form.STORED),
-    Pass("resolve", (RESOLVE,), Form.RESOLVED),
-    Pass("hoist-narrowing", (HOIST_NARROWING, IDENTITY), Form.RESOLVED),
+    GraphPass("store-small-constants", (STORE_HALF,)),
+    GraphPass("channels-last", channels_last, Form.STORED),
+    GraphPass("merge-transposes", (TRANSPOSE, RESHAPE), Form.STORED),
+    GraphPass("resolve", (RESOLVE,), Form.RESOLVED),
+    GraphPass("hoist-narrowing", (HOIST_NARROWING, IDENTITY), Form.RESOLVED),
 )
 
 
@@ -104,17 +104,17 @@ _N_FIRST = next(n for n, step in enumerate(PASSES) if step.form is not Form.ONNX
 
 def passes(
     dtype: str = "float32", kept: Set[str] = frozenset(), floats: Set[str] = frozenset()
-) -> tuple[Pass, ...]:
+) -> tuple[GraphPass, ...]:
     """The passes for products whose factors are of `dtype`, but for those of `kept` nodes.
 
     `floats`: nodes whose products of integers are products of floats, see `float_integers`.
     """
-    added: list[Pass] = []
+    added: list[GraphPass] = []
     if floats:
         stored = floats - kept if dtype != "float32" else frozenset()
-        added.append(Pass("float-integers", float_integers(floats, stored)))
+        added.append(GraphPass("float-integers", float_integers(floats, stored)))
     if dtype != "float32":
-        added.append(Pass("narrow-products", _bound(narrow_products, dtype=dtype, kept=kept)))
+        added.append(GraphPass("narrow-products", _bound(narrow_products, dtype=dtype, kept=kept)))
     return (*PASSES[:_N_FIRST], *added, *PASSES[_N_FIRST:])
 
 
@@ -143,7 +143,7 @@ def prepare_rest(
 
 def prepared(
     graph: Graph, dtype: str = "float32", log: RewriteLog | None = None
-) -> Iterator[tuple[Pass, Graph]]:
+) -> Iterator[tuple[GraphPass, Graph]]:
     """Run all passes in order: each with its result, to print or to verify it.
 
     `dtype`: of the factors of products. `log`: takes the rewrites of rules, and limits them.

@@ -37,7 +37,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class InputDimension:
     """A dimension of an input."""
 
     input: str
@@ -47,21 +47,21 @@ class Place:
         return f"{self.input}.{self.axis}"
 
 
-def symbols(model: ModelProto) -> dict[str, tuple[Place, ...]]:
+def symbols(model: ModelProto) -> dict[str, tuple[InputDimension, ...]]:
     """The dimensions of inputs that have no value in the file, and where each of them occurs.
 
     In order of first occurrence; inputs of unknown rank have none. Names that follow from others
     are among them.
     """
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[InputDimension]] = {}
     for value in _inputs(model):
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if not _is_fixed(dim):
-                found.setdefault(_name(value, axis), []).append(Place(value.name, axis))
+                found.setdefault(_name(value, axis), []).append(InputDimension(value.name, axis))
     return {name: tuple(places) for name, places in found.items()}
 
 
-def free_symbols(model: ModelProto, shapes: Shapes) -> dict[str, tuple[Place, ...]]:
+def free_symbols(model: ModelProto, shapes: Shapes) -> dict[str, tuple[InputDimension, ...]]:
     """`symbols` that have to be given a value where inputs have `shapes`: no others say it."""
     found = symbols(model)
     known = _extents_of(model, shapes)
@@ -141,7 +141,7 @@ def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:
 
 
 def _name(value: ValueInfoProto, axis: int) -> str:
-    return value.type.tensor_type.shape.dim[axis].dim_param or str(Place(value.name, axis))
+    return value.type.tensor_type.shape.dim[axis].dim_param or str(InputDimension(value.name, axis))
 
 
 def _shape_at(value: ValueInfoProto, extents: Extents) -> tuple[int, ...] | None:
@@ -168,10 +168,14 @@ def _extents_of(model: ModelProto, shapes: Shapes) -> dict[str, int]:
 
 
 def _require_known(
-    name: str, extent: int, found: Mapping[str, tuple[Place, ...]], model: ModelProto
+    name: str, extent: int, found: Mapping[str, tuple[InputDimension, ...]], model: ModelProto
 ) -> None:
     if name not in found:
-        fixed = {str(Place(v.name, a)): d.dim_value for v in _inputs(model) for a, d in _fixed(v)}
+        fixed = {
+            str(InputDimension(v.name, a)): d.dim_value
+            for v in _inputs(model)
+            for a, d in _fixed(v)
+        }
         known = ", ".join(f"{n} ({', '.join(map(str, p))})" for n, p in found.items()) or "none"
         if name in fixed:
             raise UsageError(
@@ -188,7 +192,7 @@ def _fixed(value: ValueInfoProto) -> Iterable[tuple[int, TensorShapeProto.Dimens
     return ((axis, dim) for axis, dim in dims if _is_fixed(dim))
 
 
-def _usual(name: str, places: tuple[Place, ...], model: ModelProto) -> int:
+def _usual(name: str, places: tuple[InputDimension, ...], model: ModelProto) -> int:
     """An extent to show how options are written."""
     place, low = places[0], name.lower()
     value = next(v for v in _inputs(model) if v.name == place.input)

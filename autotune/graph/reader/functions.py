@@ -14,13 +14,13 @@ import onnx
 from onnx import FunctionProto
 
 from autotune.errors import ModelError
-from autotune.graph.ir import Function, Graph, Node, Reference, TensorType
+from autotune.graph.ir import AttributeReference, Graph, ModelFunction, Node, TensorType
 from autotune.graph.limits import MOST_NESTED
 from autotune.graph.reader.onnx_nodes import function_of, proto_of, value_info
 from autotune.graph.reader.opsets import defaults_of, schema_of
 
 
-def inlined(node: Node, function: Function, suffix: str) -> list[Node]:
+def inlined(node: Node, function: ModelFunction, suffix: str) -> list[Node]:
     """The nodes of a function with the attributes, inputs and outputs of its call.
 
     `suffix` makes the names of its tensors unique to this call.
@@ -43,7 +43,7 @@ def _bound(nodes: tuple[Node, ...], attrs: Mapping[str, Any]) -> tuple[Node, ...
 def _values(own: Mapping[str, Any], attrs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in own.items():
         match value:
-            case Reference(name=wanted):
+            case AttributeReference(name=wanted):
                 if wanted in attrs:
                     yield name, attrs[wanted]
             case Graph():
@@ -81,7 +81,7 @@ def renamed(graph: Graph, names: Mapping[str, str], suffix: str) -> Graph:
     )
 
 
-def standard_body(node: Node, types: Mapping[str, TensorType]) -> Function | None:
+def standard_body(node: Node, types: Mapping[str, TensorType]) -> ModelFunction | None:
     """The function body of a standard operator of its opset; None if it has none."""
     schema: Any = schema_of(node.op, node.opset)
     if schema is None:
@@ -108,7 +108,7 @@ def has_body(schema: Any) -> bool:
 
 
 @cache
-def _fixed_body(op: str, opset: int) -> Function:
+def _fixed_body(op: str, opset: int) -> ModelFunction:
     schema: Any = schema_of(op, opset)
     body = schema.get_function_with_opset_version(_version(schema.function_opset_versions, opset))
     return function_of(FunctionProto.FromString(body), defaults_of(schema))
@@ -128,7 +128,7 @@ def _type_bytes(name: str, types: Mapping[str, TensorType]) -> bytes | None:
     return bytes(value_info(name, types[name]).type.SerializeToString())
 
 
-def check_calls(functions: Mapping[str, Function]) -> None:
+def check_calls(functions: Mapping[str, ModelFunction]) -> None:
     """Raises ModelError for functions that are recursive or nested too deeply."""
     depth: dict[str, int] = {}
     for start in functions:
@@ -155,7 +155,7 @@ def check_calls(functions: Mapping[str, Function]) -> None:
         )
 
 
-def _called(nodes: tuple[Node, ...], functions: Mapping[str, Function]) -> set[str]:
+def _called(nodes: tuple[Node, ...], functions: Mapping[str, ModelFunction]) -> set[str]:
     """The functions that some nodes and their subgraphs call."""
     found = {n.op for n in nodes if n.op in functions}
     for node in nodes:

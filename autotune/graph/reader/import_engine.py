@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from autotune.dtypes import PORT_TYPES
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
-from autotune.graph.limits import MOST_WORK, Budget, check_declared
+from autotune.graph.limits import MOST_WORK, ImportBudget, check_declared
 from autotune.graph.operators.definition import Folding
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.user_operators import (
@@ -49,7 +49,7 @@ class ImportEngine:
     def __init__(self, graph: Graph, operators: UserOperators) -> None:
         self.operators = operators
         self.editor = Editor(graph)
-        self.budget = Budget(graph.constants.values())
+        self.budget = ImportBudget(graph.constants.values())
         self.unfold = Unfolding(self.editor, self.budget)
         self.infer = Inference(self.editor)
         self.draws = Draws(self.editor)

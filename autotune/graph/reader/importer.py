@@ -11,10 +11,10 @@ from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.functions import check_calls
 from autotune.graph.reader.import_engine import ImportEngine
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of
-from autotune.graph.reader.onnx_reader import Model
+from autotune.graph.reader.onnx_reader import OnnxModel
 
 
-def import_graph(model: Model, operators: UserOperators | None = None) -> Graph:
+def import_graph(model: OnnxModel, operators: UserOperators | None = None) -> Graph:
     """Nodes, constants and types of a model. Raises ModelError where a shape stays unknown.
 
     Folds constants: shapes that nodes compute from shapes are then known. `operators`: those of a

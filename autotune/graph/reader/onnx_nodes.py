@@ -19,11 +19,19 @@ from onnx import (
     numpy_helper,
 )
 
-from autotune.graph.ir import Array, Function, Graph, Node, Reference, Shape, TensorType
+from autotune.graph.ir import (
+    Array,
+    AttributeReference,
+    Graph,
+    ModelFunction,
+    Node,
+    Shape,
+    TensorType,
+)
 from autotune.graph.reader.opsets import opset_in_model, opset_of
 from autotune.graph.reader.tensors import array_of
 
-Functions = Mapping[str, Function]
+Functions = Mapping[str, ModelFunction]
 
 
 def graph_of(
@@ -50,13 +58,13 @@ def graph_of(
     )
 
 
-def functions_of(model: ModelProto) -> dict[str, Function]:
+def functions_of(model: ModelProto) -> dict[str, ModelFunction]:
     """The operators that a model defines, by the name that `operator_name` gives their calls."""
     opset = opset_of(model.opset_import)
     return {operator_name(f, f.name): _in_model(function_of(f), opset) for f in model.functions}
 
 
-def _in_model(function: Function, opset: int) -> Function:
+def _in_model(function: ModelFunction, opset: int) -> ModelFunction:
     """A function of a model in `opset`: see `opsets.opset_in_model`."""
     return replace(function, nodes=tuple(_node_in_model(n, opset) for n in function.nodes))
 
@@ -71,11 +79,11 @@ def _node_in_model(node: Node, opset: int) -> Node:
     return replace(node, attrs=attrs, opset=opset_in_model(node, opset))
 
 
-def function_of(proto: FunctionProto, defaults: Mapping[str, Any] | None = None) -> Function:
+def function_of(proto: FunctionProto, defaults: Mapping[str, Any] | None = None) -> ModelFunction:
     """One function; its nodes are in the opset that it imports."""
     opset = opset_of(proto.opset_import)
     given = {a.name: attribute_of(a, opset) for a in proto.attribute_proto}
-    return Function(
+    return ModelFunction(
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
         nodes=tuple(node_of(n, opset) for n in proto.node),
@@ -103,7 +111,7 @@ def attribute_of(attribute: AttributeProto, opset: int) -> Any:
     Sparse tensors and types stay as they are: no operator here uses them.
     """
     if attribute.ref_attr_name:
-        return Reference(attribute.ref_attr_name)
+        return AttributeReference(attribute.ref_attr_name)
     value = helper.get_attribute_value(attribute)
     match attribute.type:
         case AttributeProto.GRAPH:

@@ -32,7 +32,7 @@ from onnx import (
 )
 
 from autotune import dtypes
-from autotune.cache import Store, key_of
+from autotune.cache import FileStore, key_of
 from autotune.errors import ModelError, NotCompilable, UsageError
 from autotune.files import Stamps, open_input, require_regular
 from autotune.graph.constant_values import Constants
@@ -45,7 +45,7 @@ from autotune.graph.reader.opsets import opset_of, require_known_versions, schem
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
 from autotune.graph.reader.tensors import Array, array_of
 from autotune.graph.reader.upgrades import is_converted
-from autotune.graph.reader.weights_apart import Place, parted, read_weights
+from autotune.graph.reader.weights_apart import FileRange, parted, read_weights
 from autotune.graph.reader.widening import narrow_ports, widen
 from autotune.units import format_bytes
 from autotune.wording import arguments
@@ -77,7 +77,7 @@ _ALL_KINDS = TensorProto.DataType.values()
 
 
 @dataclass(frozen=True)
-class Model:
+class OnnxModel:
     """A model: `proto` lacks the large constants, which `weights` holds by name.
 
     In `proto` they appear as typed inputs. `opset` is that of the file. `halves`: dtypes of the
@@ -125,7 +125,7 @@ def load_model(
     random_weights: bool = False,
     constants: Constants | None = None,
     compilable: bool = True,
-) -> Model:
+) -> OnnxModel:
     """Read `path` and give it static shapes.
 
     `shapes` binds the dimensions of inputs by name, `constants` whole inputs; `random_weights`: see
@@ -148,7 +148,7 @@ def load_model(
     _declare(model, weights)
     if compilable:
         _check(model)
-    return Model(model, weights, opset_of(model.opset_import), halves)
+    return OnnxModel(model, weights, opset_of(model.opset_import), halves)
 
 
 def prepare_model(
@@ -167,7 +167,7 @@ def prepare_model(
     return load_model(path, bound, random_weights, compilable=False).complete()
 
 
-def model_hash(path: str | Path, store: Store | None = None) -> str:
+def model_hash(path: str | Path, store: FileStore | None = None) -> str:
     """SHA-256 of the model file and of the files that hold its external data.
 
     `store`: where digests of files are kept. A file is known by where it is, by its size and by the
@@ -243,7 +243,7 @@ def _read_parted(path: Path) -> tuple[ModelProto, dict[str, Array]]:
         return _checked(model, path), read_weights(file, places)
 
 
-def _outline(path: Path) -> tuple[ModelProto, dict[str, Place]]:
+def _outline(path: Path) -> tuple[ModelProto, dict[str, FileRange]]:
     """See `weights_apart`."""
     _require_file(path)
     with open_input(path) as file:

@@ -26,7 +26,7 @@ from autotune.graph.reader.import_engine import ImportEngine
 from autotune.graph.reader.ml_shapes import ml_types
 from autotune.graph.reader.node_order import names_read
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of, type_of
-from autotune.graph.reader.onnx_reader import Model, forget_shape
+from autotune.graph.reader.onnx_reader import OnnxModel, forget_shape
 
 Ask = Callable[[ModelProto, tuple[str, ...]], Mapping[str, TypeProto]]
 """Types of tensors of a model, by whoever will run it; tensors that are not known are left out."""
@@ -61,7 +61,7 @@ class Survey:
 
 
 def survey(
-    model: Model,
+    model: OnnxModel,
     operators: UserOperators,
     declared: DeclaredTypes,
     forced: Mapping[int, str],
@@ -79,7 +79,7 @@ def survey(
 class DeclaredTypes:
     """Types of tensors as ONNX infers them, and for what it does not know as `ask` says."""
 
-    model: Model
+    model: OnnxModel
     ask: Ask
     _inferred: dict[str, TypeProto] = field(default_factory=dict)
     _asked: Mapping[str, TypeProto] | None = None
@@ -135,7 +135,7 @@ def _says_rank(kind: TypeProto | None) -> bool:
 class _Surveyor:
     def __init__(
         self,
-        model: Model,
+        model: OnnxModel,
         operators: UserOperators,
         declared: DeclaredTypes,
         forced: Mapping[int, str],

@@ -20,7 +20,7 @@ from itertools import islice
 import numpy as np
 
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, unsupported
-from autotune.graph.limits import MOST_ITERATIONS, Budget, refused
+from autotune.graph.limits import MOST_ITERATIONS, ImportBudget, refused
 from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.compositions import compose, composition_of
 from autotune.graph.reader.functions import inlined, renamed, standard_body
@@ -40,7 +40,7 @@ CONTROL = ("If", "Loop", "Scan")
 class Unfolding:
     """Unfolds nodes in order, and keeps the sequences and the empty optionals of the graph."""
 
-    def __init__(self, editor: Editor, budget: Budget) -> None:
+    def __init__(self, editor: Editor, budget: ImportBudget) -> None:
         self.editor, self.budget = editor, budget
         self.sequences: dict[str, Names] = {}
         self._empty: set[str] = {""}

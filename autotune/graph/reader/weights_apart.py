@@ -30,7 +30,7 @@ _ITEM_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileRange:
     """Where the elements of a float32 tensor lie in a file, in bytes from its beginning."""
 
     offset: int
@@ -42,7 +42,7 @@ class Parted:
     """See the module; `places` by name of the tensor."""
 
     text: bytes = b""
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, FileRange] = field(default_factory=dict)
 
 
 def parted(file: BinaryIO, least: int) -> Parted:
@@ -58,7 +58,7 @@ def parted(file: BinaryIO, least: int) -> Parted:
     return found
 
 
-def read_weights(file: BinaryIO, places: Mapping[str, Place]) -> dict[str, Array]:
+def read_weights(file: BinaryIO, places: Mapping[str, FileRange]) -> dict[str, Array]:
     """The arrays at `places`, read-only. Raises ModelError where the file has become shorter."""
     arrays: dict[str, Array] = {}
     for name, place in places.items():
@@ -116,7 +116,7 @@ def _tensor(file: BinaryIO, n_bytes: int, found: Parted, least: int) -> bytes:
         and [size for _, size in data] == [_ITEM_BYTES * math.prod(shape)]
     )
     if is_plain and math.prod(shape) > least and tensor.name not in found.places:
-        found.places[tensor.name] = Place(data[0][0], shape)
+        found.places[tensor.name] = FileRange(data[0][0], shape)
         return text
     file.seek(begin)
     return _read(file, n_bytes)

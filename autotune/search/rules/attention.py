@@ -51,7 +51,7 @@ from autotune.search.rules.tiling import (
     prefetch_next_tile,
     root_and_anchor,
 )
-from autotune.search.rules.variants import Variant, matrix_domain, terms_together
+from autotune.search.rules.variants import TilingVariant, matrix_domain, terms_together
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import RowChain, row_chain
@@ -68,7 +68,8 @@ def tile_products_of_rows(p: Partial, name: str, target: Target) -> list[Partial
         return None
     orders = product((True, False), repeat=2)
     variants = [
-        (Variant(panels_outside=inner), Variant(panels_outside=outer)) for inner, outer in orders
+        (TilingVariant(panels_outside=inner), TilingVariant(panels_outside=outer))
+        for inner, outer in orders
     ]
     forms = target.isa.forms
     m, n = as_matrices(chain.first, forms), as_matrices(chain.last, forms)
@@ -77,7 +78,7 @@ def tile_products_of_rows(p: Partial, name: str, target: Target) -> list[Partial
     return [_tile(p, found[0], chain, v, w, target) for v, w in variants]
 
 
-def _with(v: Variant, m: Matrices | None, state: State) -> Variant:
+def _with(v: TilingVariant, m: Matrices | None, state: State) -> TilingVariant:
     """The structure with register tiles of matrices, where the product is one of them."""
     if m is None:
         return v
@@ -88,7 +89,7 @@ def _with(v: Variant, m: Matrices | None, state: State) -> Variant:
 
 
 def _tile(
-    p: Partial, op: Compute, c: RowChain, inner: Variant, outer: Variant, target: Target
+    p: Partial, op: Compute, c: RowChain, inner: TilingVariant, outer: TilingVariant, target: Target
 ) -> Partial:
     """`inner`, `outer`: the structures of the first and of the last product."""
     out, first = p, c.first
@@ -117,8 +118,8 @@ def _tile(
 
 
 def _copied(
-    p: Partial, anchor: Compute, v: Variant, target: Target
-) -> tuple[Partial, Compute, Variant, tuple[str, ...]]:
+    p: Partial, anchor: Compute, v: TilingVariant, target: Target
+) -> tuple[Partial, Compute, TilingVariant, tuple[str, ...]]:
     """`anchor` with a copy of its second factor, where matrices want one, and that stage."""
     if v.matrices is None or v.is_packed:
         return p, anchor, v, ()
@@ -127,7 +128,7 @@ def _copied(
 
 
 def _tile_registers(
-    p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target, prefix: str = ""
+    p: Partial, op: Compute, anchor: Compute, v: TilingVariant, target: Target, prefix: str = ""
 ) -> tuple[Partial, Loops]:
     """Register tiles of pointwise stage `op`, and at the root, without `prefix`, blocks of rows."""
     batch, rows = batch_and_rows(anchor)

@@ -43,7 +43,13 @@ from autotune.search.rules.tiling import (
     root_and_anchor,
     tile_consumer,
 )
-from autotune.search.rules.variants import Variant, hold_wider, widened, with_dots, with_matrices
+from autotune.search.rules.variants import (
+    TilingVariant,
+    hold_wider,
+    widened,
+    with_dots,
+    with_matrices,
+)
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import only_producer
@@ -79,7 +85,7 @@ def tile_window_and_reduction(p: Partial, name: str, target: Target) -> list[Par
     inlined = (False, True) if chain.padding else (False,)
     factors = (1, *interleaving(state.dag, chain.anchor, target))
     variants = [
-        Variant(panels_outside=m, inline_producers=i, interleave=n)
+        TilingVariant(panels_outside=m, inline_producers=i, interleave=n)
         for m in (True, False)
         for i in inlined
         for n in factors
@@ -120,7 +126,7 @@ def _point_by_point(anchor: Compute, op: Compute) -> bool:
     return all(isinstance(i, Var) for x in reads for i in x.indices)
 
 
-def _tile(p: Partial, op: Compute, c: _Chain, v: Variant, target: Target) -> Partial:
+def _tile(p: Partial, op: Compute, c: _Chain, v: TilingVariant, target: Target) -> Partial:
     rows = [a.name for a in op.axes[:-1] if a.extent > 1][:-1]
     out, op, anchor = interleaved(p, op, c.anchor, v.interleave)
     out, loops = tile_consumer(out, op, target, v, rows)

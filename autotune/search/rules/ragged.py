@@ -17,7 +17,7 @@ from __future__ import annotations
 from autotune.schedule.steps import Annotate, ComputeAt, Hole, Parallel, Reorder, Split
 from autotune.search.partial import Partial, unroll_last
 from autotune.search.rules.tiling import Loops, root_and_anchor, tile_consumer
-from autotune.search.rules.variants import Variant
+from autotune.search.rules.variants import TilingVariant
 from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.dag import Compute
@@ -35,7 +35,7 @@ def tile_ragged_reduction(p: Partial, name: str, target: Target) -> list[Partial
     if op.axes[-1].name in rows:
         return [_scalar(p, op, anchor)]
     orders = (True, False) if op.axes[-1].extent > target.lanes else (False,)
-    variants = [Variant(panels_outside=o, channels_outside=c) for o in orders for c in orders]
+    variants = [TilingVariant(panels_outside=o, channels_outside=c) for o in orders for c in orders]
     return [_tiled(p, op, anchor, v, rows, target) for v in variants]
 
 
@@ -47,7 +47,7 @@ def _scalar(p: Partial, op: Compute, anchor: Compute) -> Partial:
 
 
 def _tiled(
-    p: Partial, op: Compute, anchor: Compute, v: Variant, rows: set[str], target: Target
+    p: Partial, op: Compute, anchor: Compute, v: TilingVariant, rows: set[str], target: Target
 ) -> Partial:
     out, loops = tile_consumer(p, op, target, v, rows)
     out = _place(out, op, anchor, loops)

@@ -49,7 +49,7 @@ from autotune.search.partial import (
 from autotune.search.rules.interleaving import interleaved, interleaving
 from autotune.search.rules.rows import only_terms_are_contiguous
 from autotune.search.rules.variants import (
-    Variant,
+    TilingVariant,
     hold_wider,
     matrix_domain,
     row_domain,
@@ -110,13 +110,13 @@ def anchor_of(state: State, op: Compute) -> Compute | None:
 # --- tiling -----------------------------------------------------------------------------------
 
 
-def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> list[Variant]:
+def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> list[TilingVariant]:
     pixels = any(a.extent > 1 for a in consumer.axes[:-1])
     if not reuses(anchor):
         window = window_size(anchor) <= MAX_WINDOW
         orders = (True, False) if pixels else (False,)
         return [
-            Variant(
+            TilingVariant(
                 channels_outside=o,
                 panels_outside=o,
                 unroll_window=unroll,
@@ -127,9 +127,9 @@ def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> l
             for inline in (False, True)
         ]
     if not pixels:
-        return [Variant(panels_outside=True)]
+        return [TilingVariant(panels_outside=True)]
     orders = (True, False)
-    plain = [Variant(channels_outside=o, panels_outside=m) for o in orders for m in orders]
+    plain = [TilingVariant(channels_outside=o, panels_outside=m) for o in orders for m in orders]
     panels = [v for v in plain if v.panels_outside]
     copied = [replace(v, copy_inputs=True) for v in panels]
     copied += [replace(v, copy_panels=True) for v in panels]
@@ -141,8 +141,8 @@ def _variants(anchor: Compute, consumer: Compute, factors: tuple[int, ...]) -> l
 
 
 def _with_forms(
-    variants: list[Variant], anchor: Compute, target: Target, constants: Container[str]
-) -> list[Variant]:
+    variants: list[TilingVariant], anchor: Compute, target: Target, constants: Container[str]
+) -> list[TilingVariant]:
     """The variants with each form of multiply-add that fits the reduction, and with plain ones.
 
     Several products in place of one are there for such forms alone.
@@ -162,7 +162,9 @@ def _with_forms(
     return [v for v in found if not several or not v.producers_per_k]
 
 
-def _tile(p: Partial, op: Compute, anchor: Compute, v: Variant, target: Target) -> list[Partial]:
+def _tile(
+    p: Partial, op: Compute, anchor: Compute, v: TilingVariant, target: Target
+) -> list[Partial]:
     """Tile consumer `op`, put `anchor` inside, then its producers."""
     state = p.state
     producers = _producers(state, anchor)
@@ -224,7 +226,7 @@ def _producers(state: State, anchor: Compute) -> list[str]:
     ]
 
 
-def _copied(state: State, anchor: Compute, v: Variant) -> list[str]:
+def _copied(state: State, anchor: Compute, v: TilingVariant) -> list[str]:
     """Inputs that the structure copies for each block; none where that would be all of them."""
     names = _activations(state, anchor)
     if not v.copy_panels:
@@ -235,7 +237,7 @@ def _copied(state: State, anchor: Compute, v: Variant) -> list[str]:
     return panels if len(panels) < len(names) else []
 
 
-def finish_tiling(p: Partial, op: Compute, anchor: Compute, v: Variant) -> Partial:
+def finish_tiling(p: Partial, op: Compute, anchor: Compute, v: TilingVariant) -> Partial:
     """Pack the constants in the order of the loops, and prefetch."""
     out = pack_constants(p, anchor)
     if not v.k_blocked:
@@ -268,7 +270,7 @@ class Loops:
 
 
 def tile_consumer(
-    p: Partial, op: Compute, target: Target, v: Variant, rows: Container[str] = ()
+    p: Partial, op: Compute, target: Target, v: TilingVariant, rows: Container[str] = ()
 ) -> tuple[Partial, Loops]:
     """Blocks, tiles and register tiles of pointwise stage `op`, one wide along the axes `rows`."""
     pixels = [a for a in op.axes[:-1] if a.extent > 1]
@@ -299,7 +301,7 @@ def tile_consumer(
 
 
 def place_anchor(
-    p: Partial, op: Compute, anchor: Compute, loops: Loops, v: Variant, target: Target
+    p: Partial, op: Compute, anchor: Compute, loops: Loops, v: TilingVariant, target: Target
 ) -> Partial:
     """The reduction on the register tile, or (k-blocked) on the block with tiles of its own."""
     a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
@@ -339,7 +341,7 @@ class _Terms:
     dots: tuple[str, ...] = ()
 
 
-def _split_dot(p: Partial, anchor: Compute, v: Variant) -> tuple[Partial, _Terms]:
+def _split_dot(p: Partial, anchor: Compute, v: TilingVariant) -> tuple[Partial, _Terms]:
     """The last reduction axis, or the last two, in steps of one multiply-add."""
     *outer, last = anchor.reduce_axes
     if v.dot_terms == 1:
@@ -357,7 +359,7 @@ def _split_dot(p: Partial, anchor: Compute, v: Variant) -> tuple[Partial, _Terms
 
 
 def _split_rows(
-    p: Partial, anchor: Compute, v: Variant, pixels: list[str], prefix: str = ""
+    p: Partial, anchor: Compute, v: TilingVariant, pixels: list[str], prefix: str = ""
 ) -> tuple[Partial, list[str], tuple[str, ...]]:
     """The loops `pixels` of a register tile with the rows of its matrices apart, and these."""
     if v.matrices is None:
@@ -371,7 +373,7 @@ def _split_rows(
 
 
 def _place_blocked_anchor(
-    p: Partial, op: Compute, anchor: Compute, loops: Loops, v: Variant
+    p: Partial, op: Compute, anchor: Compute, loops: Loops, v: TilingVariant
 ) -> Partial:
     a, rename = anchor.name, dict(zip((x.name for x in op.axes), anchor.axes, strict=True))
     channel = rename[loops.vector].name

@@ -24,7 +24,7 @@ _LEAST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class TilingVariant:
     """One structural choice of multi-level tiling.
 
     `channels_outside`: blocks of channels are outside blocks of pixels. `panels_outside`: within a
@@ -71,7 +71,9 @@ class Variant:
         return (*structure, *interleave_tags(self.interleave), *dots)
 
 
-def with_dots(variants: list[Variant], anchor: Compute, target: Target) -> list[Variant]:
+def with_dots(
+    variants: list[TilingVariant], anchor: Compute, target: Target
+) -> list[TilingVariant]:
     """The variants with each form on vectors that fits the reduction, and with plain ones.
 
     A window that is unrolled as a whole has no terms left to add up at once. Sums of integers are
@@ -87,8 +89,8 @@ def with_dots(variants: list[Variant], anchor: Compute, target: Target) -> list[
 
 
 def with_matrices(
-    variants: Iterable[Variant], anchor: Compute, target: Target, constants: Container[str]
-) -> list[Variant]:
+    variants: Iterable[TilingVariant], anchor: Compute, target: Target, constants: Container[str]
+) -> list[TilingVariant]:
     """The variants with register tiles of matrices; none where the reduction is no such product.
 
     A second factor that is no constant, which would be packed as the unit wants it, is copied for
@@ -103,7 +105,7 @@ def with_matrices(
     return [replace(v, dot_terms=terms, matrices=m, is_packed=is_packed) for v in taken]
 
 
-def widened(anchor: Compute, v: Variant) -> dict[str, str]:
+def widened(anchor: Compute, v: TilingVariant) -> dict[str, str]:
     """What the instruction of `v` takes wider than it is stored, and as what, but for constants.
 
     Held as that it is widened once, not wherever it is multiplied.
