@@ -266,7 +266,7 @@ def test_no_two_tests_draw_from_one_generator() -> None:
 
 
 NAMED_TWICE = {"InferenceSession", "IOBinding", "SessionOptions", "Tensor"}
-"""What has the name of ONNX Runtime's, with and without it; a user's tensor wraps the compiler's."""
+"""Names of ONNX Runtime, imitated with and without it; a user's tensor wraps the compiler's."""
 
 
 def test_no_two_public_classes_have_one_name() -> None:

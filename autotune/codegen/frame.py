@@ -25,10 +25,10 @@ from autotune.te.expr import (
 )
 
 
-class Region:
+class StraightLine:
     """Values computed in a region of straight-line code and valid to its end."""
 
-    def __init__(self, parent: Region | None, stored: frozenset[str]) -> None:
+    def __init__(self, parent: StraightLine | None, stored: frozenset[str]) -> None:
         self.parent = parent
         self.stored = stored
         self.values: dict[object, Value] = {}
@@ -62,7 +62,7 @@ class Frame:
     extents: dict[str, int] = field(default_factory=dict)
     conditions: frozenset[str] = frozenset()
     depends: dict[str, frozenset[str]] = field(default_factory=dict)
-    _scope: Region = field(default_factory=lambda: Region(None, frozenset()))
+    _scope: StraightLine = field(default_factory=lambda: StraightLine(None, frozenset()))
     _forms: dict[int, tuple[object, Linear]] = field(default_factory=dict)
 
     # --- loops --------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Frame:
     @contextmanager
     def scope(self, stored: frozenset[str]) -> Iterator[None]:
         """What is computed inside is valid to its end; it stores to tensors `stored`."""
-        outer, self._scope = self._scope, Region(self._scope, stored)
+        outer, self._scope = self._scope, StraightLine(self._scope, stored)
         extents, self.extents = self.extents, {}
         yield
         self._scope, self.extents = outer, extents
@@ -196,7 +196,7 @@ class Frame:
 
     def find(self, key: object) -> Value | None:
         """A value that was kept here or further out."""
-        scope: Region | None = self._scope
+        scope: StraightLine | None = self._scope
         while scope is not None:
             if key in scope.values:
                 return scope.values[key]
@@ -210,7 +210,7 @@ class Frame:
 
     def find_load(self, tensor: str, key: object) -> Value | None:
         """What was loaded of a tensor, unless it has been stored to since."""
-        scope: Region | None = self._scope
+        scope: StraightLine | None = self._scope
         while scope is not None:
             found = scope.loads.get(tensor, {}).get(key)
             if found is not None or tensor in scope.stored:
