@@ -29,7 +29,7 @@ def form_of(stmt: Instruction, isa: Isa) -> MultiplyAdd:
     if form is None:
         raise ScheduleError(
             f"the schedule asks for {stmt.operation}, which the CPU has not",
-            "name a CPU that has it by --target, or tune for this one",
+            "name a CPU that has it with `target`, or tune for this one",
         )
     return form
 

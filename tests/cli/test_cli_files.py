@@ -91,7 +91,7 @@ def writers(
         pytest.fail("worked before it tried the place")
 
     for name in (
-        "autotune.api.bindings.build_network",
+        "autotune.api.bindings.network_at",
         "autotune.network.loading.load",
         "autotune.records.distill",
     ):

@@ -93,11 +93,11 @@ def feeds_of(model: Model, seed: int) -> dict[str, Array]:
 
 
 def _compared(question: Question, feeds: Feeds, found: Sequence[Array]) -> Outcome:
-    shifted = [shifted(feeds, seed) for seed in (1, 2)]
+    nearby = [shifted(feeds, seed) for seed in (1, 2)]
     fault = ""
     for oracle in (_by_onnxruntime, _by_reference):
         try:
-            wanted = [oracle(question.model, f) for f in (feeds, *shifted)]
+            wanted = [oracle(question.model, f) for f in (feeds, *nearby)]
         except Exception:
             continue
         fault = difference(found, wanted[0], wanted[1:])
