@@ -68,15 +68,20 @@ def _mover(rw: Rewriter) -> Node | None:
 
 
 def _follows(rw: Rewriter, name: str) -> bool:
-    """Whether the node alone reads the result of a computation that it can fuse with."""
-    maker = rw.private(name)
+    """Whether a tensor of one reader is the result of a computation that this can fuse with."""
+    maker = _made_for_one(rw, name)
     return maker is not None and maker.op not in _MOVERS and not operator_of(maker.op).selects
+
+
+def _made_for_one(rw: Rewriter, name: str, *ops: str) -> Node | None:
+    """The maker of a tensor that had one reader, however many operators moved in front of it."""
+    return rw.maker(name, *ops) if rw.editor.uses_before.get(name, 1) == 1 else None
 
 
 def _follows_computation(rw: Rewriter, mover: Node) -> bool:
     """Whether its source, through single-consumer movers, is the output of a computation."""
     source = mover.inputs[0]
-    while (before := rw.private(source, *_MOVERS)) is not None:
+    while (before := _made_for_one(rw, source, *_MOVERS)) is not None:
         source = before.inputs[0]
     return _follows(rw, source)
 
