@@ -29,7 +29,7 @@ class Look:
     rewrites: int | None
 
     def __bool__(self) -> bool:
-        return bool(self.passes or self.after or self.dump)
+        return bool(self.passes or self.after or self.dump) or self.rewrites is not None
 
 
 _OPTIONS = (
@@ -49,7 +49,7 @@ _OPTIONS = (
         type=click.IntRange(min=0),
         metavar="N",
         help="With these, let only the first N rewrites of the graph happen: to find by bisection "
-        "which one is wrong.",
+        "which one is wrong. Tasks that --dump writes are those of all rewrites.",
     ),
 )
 
@@ -76,6 +76,10 @@ def show_passes(bound: Bound, look: Look, precision: str) -> None:
     if look.dump is not None:
         _dump(bound, look.dump, precision, look.rewrites)
         return
+    if not (look.passes or look.after):
+        raise UsageError(
+            "--rewrites stands alone", "give --passes, --after PASS or --dump DIR as well"
+        )
     names, rows = [], []
     for step, graph, rewrites in _verified(bound, precision, look.rewrites):
         names.append(step.name)

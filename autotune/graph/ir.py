@@ -148,8 +148,6 @@ class Editor:
             n for names in (*(n.inputs for n in graph.nodes), graph.outputs) for n in names
         )
         """How often a tensor is read by nodes and is an output."""
-        self.uses_before = dict(self.uses)
-        """The same in the original graph."""
         self.derived: dict[tuple[str, Callable[[Array], Array | None]], str] = {}
         """Constants that are computed of others, by these and the function; "": there is none."""
         self._alias: dict[str, str] = {}

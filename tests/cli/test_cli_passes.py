@@ -80,3 +80,9 @@ def test_all_stages_are_written_to_a_new_folder(cli: Cli, gemm: Path, tmp_path: 
         assert all(p.read_text().strip() for p in task.iterdir())
     again = cli("tasks", gemm, "--dump", folder)
     assert (again.code, again.err.splitlines()[0]) == (2, f"error: '{folder}' is not empty")
+
+
+def test_a_limit_of_rewrites_alone_is_an_error(cli: Cli, gemm: Path) -> None:
+    done = cli("tasks", gemm, "--rewrites", 1)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[0] == "error: --rewrites stands alone"

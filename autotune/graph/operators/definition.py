@@ -144,10 +144,14 @@ def biased(scope: Scope, x: Tensor, bias: Tensor | None) -> Tensor:
     return scope.compute("add", axes, read(x, axes) + read(bias, axes))
 
 
+def accumulator_of(a: str, b: str) -> str:
+    """The type in which products of two types are summed."""
+    return min((DTYPES[a], DTYPES[b]), key=lambda dtype: dtype.bits).accumulator
+
+
 def product_of(a: Expr, b: Expr) -> Expr:
     """a · b in the type of its sums: int32 for narrower integers, float32 for half precision."""
-    x, y = (DTYPES[dtype_of(e)] for e in (a, b))
-    wide = x.accumulator if x.bits <= y.bits else y.accumulator
+    wide = accumulator_of(dtype_of(a), dtype_of(b))
     return cast(wide, a) * cast(wide, b)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array, Node, Shape, TensorType
+from autotune.graph.operators.definition import accumulator_of
 from autotune.graph.operators.moves import MOVES, moved
 from autotune.graph.operators.table import operator_of
 from autotune.te.expr import Tensor, dtype_of, idx
@@ -45,14 +46,13 @@ def _named(to: str | int) -> str:
 
 def _product(node: Node, a: TensorType, b: TensorType) -> TensorType:
     """That of a matrix product, batches broadcast; vectors lose their dimension."""
-    wide = max(DTYPES[a.dtype], DTYPES[b.dtype], key=lambda d: d.bits).accumulator
-    left, right = a.shape, b.shape
+    left, right, dtype = a.shape, b.shape, accumulator_of(a.dtype, b.dtype)
     if node.attrs.get("trans_a", 0):
         left = (*left[:-2], left[-1], left[-2])
     if node.attrs.get("trans_b", 0):
         right = (*right[:-2], right[-1], right[-2])
     batch = np.broadcast_shapes(left[:-2], right[:-2])
-    return TensorType((*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ())), wide)
+    return TensorType((*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ())), dtype)
 
 
 def _moved(

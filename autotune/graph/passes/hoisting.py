@@ -75,7 +75,8 @@ def _follows(rw: Rewriter, name: str) -> bool:
 
 def _made_for_one(rw: Rewriter, name: str, *ops: str) -> Node | None:
     """The maker of a tensor that had one reader, however many operators moved in front of it."""
-    return rw.maker(name, *ops) if rw.editor.uses_before.get(name, 1) == 1 else None
+    is_shared = len(rw.readers(name)) > 1 or name in rw.editor.graph.outputs
+    return None if is_shared else rw.maker(name, *ops)
 
 
 def _follows_computation(rw: Rewriter, mover: Node) -> bool:

@@ -1,7 +1,7 @@
 """① The passes between an imported model and the partition, in the order in which they run.
 
-graph = prepare(graph)                                          every pass
-graph = prepare(graph, lambda p, graph: verify(graph, p.form))  and a look between them
+graph = prepare(graph)                                              every pass
+for step, graph in prepared(graph): verify(graph, step.form)        and a look between them
 """
 
 from __future__ import annotations
