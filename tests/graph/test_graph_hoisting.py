@@ -26,6 +26,7 @@ CONSTANTS: dict[str, np.ndarray] = {
     "back": values(RNG, 12, 8),
     "bias": values(RNG, 12),
     "half": np.float32(0.5).reshape(1, 1, 1, 1),
+    "eighth": np.full(1, 0.125, np.float32),
     "table": values(RNG, 1, 6, 12),
     "column": values(RNG, 1, 6, 1),
     "heads": ints(1, 6, 3, 4),
@@ -86,6 +87,14 @@ def test_what_is_read_several_times_joins_too(tmp_path: Path) -> None:
     nodes += [node("Mul", "r t", "m"), node("Add", "m r", "a"), node("Reshape", "a flat", "f")]
     nodes.append(node("MatMul", "f back"))
     assert labels(nodes, tmp_path) == ["MatMul+Tanh+Mul+Add", "MatMul"]
+
+
+def test_several_readers_of_one_product_join_it(tmp_path: Path) -> None:
+    """They move in front of its Reshape one after the other, each as if it alone read it."""
+    nodes = [PRODUCT, node("Reshape", "p rows", "r"), node("Mul", "r eighth", "h")]
+    nodes += [node("Tanh", "r", "t"), node("Mul", "h t", "m"), node("Reshape", "m flat", "f")]
+    nodes.append(node("MatMul", "f back"))
+    assert labels(nodes, tmp_path) == ["MatMul+Mul+Tanh+Mul", "MatMul"]
 
 
 def test_nothing_moves_where_it_would_be_on_its_own(tmp_path: Path) -> None:
