@@ -27,19 +27,19 @@ from autotune.version import __version__ as __version__
 if TYPE_CHECKING:
     from autotune import rules as rules
     from autotune import te as te
-    from autotune.api.benching import bench as bench
-    from autotune.api.compiling import compile as compile
-    from autotune.api.model import resume as resume
-    from autotune.api.model import resuming as resuming
-    from autotune.api.model import tune as tune
-    from autotune.api.model import tuning as tuning
-    from autotune.api.schedule import Schedule as Schedule
-    from autotune.api.schedule import StageSchedule as StageSchedule
-    from autotune.api.task import Best as Best
-    from autotune.api.task import Function as Function
-    from autotune.api.task import Task as Task
-    from autotune.api.task import TaskTiming as TaskTiming
-    from autotune.api.tune_result import TuneResult as TuneResult
+    from autotune.api.compile.benching import bench as bench
+    from autotune.api.compile.compiling import compile as compile
+    from autotune.api.te.schedule import Schedule as Schedule
+    from autotune.api.te.schedule import StageSchedule as StageSchedule
+    from autotune.api.te.task import Best as Best
+    from autotune.api.te.task import Function as Function
+    from autotune.api.te.task import Task as Task
+    from autotune.api.te.task import TaskTiming as TaskTiming
+    from autotune.api.tune.model import resume as resume
+    from autotune.api.tune.model import resuming as resuming
+    from autotune.api.tune.model import tune as tune
+    from autotune.api.tune.model import tuning as tuning
+    from autotune.api.tune.tune_result import TuneResult as TuneResult
     from autotune.errors import ArtifactError as ArtifactError
     from autotune.errors import AutotuneError as AutotuneError
     from autotune.errors import CodegenError as CodegenError
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from autotune.graph.operators.user_operators import Composition as Composition
     from autotune.graph.reader.interface import ModelMetadata as ModelMetadata
     from autotune.graph.rewriter import Rewriter as Rewriter
-    from autotune.network.compiler import compile_network as compile_network
-    from autotune.network.loading import load as load
-    from autotune.network.runtime import Model as Model
+    from autotune.network.compile.compiler import compile_network as compile_network
+    from autotune.network.runtime.loading import load as load
+    from autotune.network.runtime.runtime import Model as Model
     from autotune.ort.binding import IOBinding as IOBinding
     from autotune.ort.binding import OrtValue as OrtValue
     from autotune.ort.options import ExecutionMode as ExecutionMode
@@ -97,12 +97,12 @@ __path__.append(str(Path(__file__).with_name("ort") / "submodules"))  # `capi`, 
 
 _MODULES = ("rules", "te")
 _NAMES = {
-    "autotune.api.benching": ("bench",),
-    "autotune.api.compiling": ("compile",),
-    "autotune.api.model": ("resume", "resuming", "tune", "tuning"),
-    "autotune.api.schedule": ("Schedule", "StageSchedule"),
-    "autotune.api.task": ("Best", "Function", "Task", "TaskTiming"),
-    "autotune.api.tune_result": ("TuneResult",),
+    "autotune.api.compile.benching": ("bench",),
+    "autotune.api.compile.compiling": ("compile",),
+    "autotune.api.tune.model": ("resume", "resuming", "tune", "tuning"),
+    "autotune.api.te.schedule": ("Schedule", "StageSchedule"),
+    "autotune.api.te.task": ("Best", "Function", "Task", "TaskTiming"),
+    "autotune.api.tune.tune_result": ("TuneResult",),
     "autotune.errors": (
         "ArtifactError",
         "AutotuneError",
@@ -126,9 +126,9 @@ _NAMES = {
     "autotune.graph.network": ("build_network", "chosen"),
     "autotune.graph.operators.user_operators": ("Composition",),
     "autotune.graph.rewriter": ("Rewriter",),
-    "autotune.network.compiler": ("compile_network",),
-    "autotune.network.loading": ("load",),
-    "autotune.network.runtime": ("Model",),
+    "autotune.network.compile.compiler": ("compile_network",),
+    "autotune.network.runtime.loading": ("load",),
+    "autotune.network.runtime.runtime": ("Model",),
     "autotune.records": ("best_for", "read_log"),
     "autotune.search.defaults": ("default_steps",),
     "autotune.target": ("host_target",),

@@ -34,7 +34,7 @@ import onnx
 
 from autotune.cli.options import Duration
 from autotune.machine import usable_cpus
-from autotune.network.bench import percentile
+from autotune.network.bench.bench import percentile
 from benchmarks import memory, models, sparse
 from benchmarks.contention_sides import PACE_S, Process, Side, cgroup_of, neighbours, stopped
 from benchmarks.decoder import token
@@ -191,9 +191,9 @@ def held_mb(program: str, path: Path, n: int) -> float:
 
 def prepare(name: str, folder: Path) -> str:
     """Write the files of a `Plan`, and give the name of the model."""
-    from autotune.api.compiling import compile as compile_model
+    from autotune.api.compile.compiling import compile as compile_model
     from autotune.graph.reader.onnx_reader import prepare_model
-    from autotune.network.runtime import random_inputs
+    from autotune.network.runtime.runtime import random_inputs
 
     path = folder / "model.onnx"
     if name == "bert":

@@ -168,11 +168,11 @@ def _calls(side: Side, folder: Path) -> list[Call]:
     with np.load(folder / "inputs.npz") as file:
         inputs = dict(file)
     if side.runtime == "autotune":
-        from autotune.network.loading import load
+        from autotune.network.runtime.loading import load
 
         model = load(folder / "model.atn", side.threads)
         return [partial(model.run, inputs)] * (side.callers or 1)
-    from autotune.network.baselines import baseline, baselines_of_callers
+    from autotune.network.runtime.baselines import baseline, baselines_of_callers
 
     path, threads = folder / "model.onnx", side.threads or len(usable_cpus())
     if side.callers is None:
@@ -184,7 +184,7 @@ def _calls(side: Side, folder: Path) -> list[Call]:
 
 def _called(calls: Sequence[Call], seconds: float) -> dict[str, Any]:
     """Latencies of callers that call again and again."""
-    from autotune.network.callers import called
+    from autotune.network.bench.callers import called
 
     [(times_s, n_done, measured_s)] = called([calls], seconds)
     return {"times_s": times_s, "n_done": n_done, "seconds": measured_s}

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.graph.reader.onnx_reader import prepare_model
-from autotune.network.check import check_onnxruntime
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.check.check import check_onnxruntime
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model
 from autotune.records import best_for, read_log
 from autotune.schedule.steps import Steps, Winograd
 from autotune.search.defaults import default_steps

@@ -37,7 +37,7 @@ from autotune import te
 from autotune.cli.options import COUNT, Duration
 from autotune.dtypes import DTYPES
 from autotune.measure.peak import form_peaks, measure_peaks, stay_cached
-from autotune.network.bench import BenchResult, bench
+from autotune.network.bench.bench import BenchResult, bench
 from autotune.records import read_log
 from autotune.target import Target, host_target
 from autotune.target.isa import MultiplyAdd

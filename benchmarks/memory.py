@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from autotune.api.compiling import compile as compile_model
+from autotune.api.compile.compiling import compile as compile_model
 from autotune.errors import UsageError
 
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "memory.md"
@@ -30,7 +30,7 @@ print(re.search(r"Pss:\\s+(\\d+)", open("/proc/self/smaps_rollup").read())[1])
 AUTOTUNE = """
 import sys
 import autotune
-from autotune.network.runtime import random_inputs
+from autotune.network.runtime.runtime import random_inputs
 model = autotune.load(sys.argv[1], int(sys.argv[2]))
 inputs = random_inputs(model.input_info)
 for _ in range(10):

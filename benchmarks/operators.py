@@ -21,9 +21,9 @@ import onnx
 
 import autotune
 from autotune.cli.options import COUNT, Duration
-from autotune.network.baselines import Runner, baseline
-from autotune.network.bench import BenchResult, bench
-from autotune.network.runtime import Model as Compiled
+from autotune.network.bench.bench import BenchResult, bench
+from autotune.network.runtime.baselines import Runner, baseline
+from autotune.network.runtime.runtime import Model as Compiled
 from autotune.records import read_log
 from benchmarks.budget import within
 from benchmarks.operator_cases import CASES, Model

@@ -23,8 +23,8 @@ from onnx import ModelProto, numpy_helper
 from autotune.errors import AutotuneError
 from autotune.graph.network import build_network, chosen
 from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model
 from autotune.schedule.steps import Steps
 from autotune.search.defaults import default_steps
 from autotune.target import host_target

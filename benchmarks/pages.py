@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 import autotune
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.runtime.runtime import Model, random_inputs
 
 _LEAST = 3
 """Inferences of a turn."""

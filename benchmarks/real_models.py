@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 import autotune
 from autotune.errors import AutotuneError
-from autotune.network.artifact import Artifact
-from autotune.network.baselines import Runner, onnxruntime_runner
-from autotune.network.hybrid import HybridArtifact, leaves
-from autotune.network.loading import model_of
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.artifact.hybrid import HybridArtifact, leaves
+from autotune.network.runtime.baselines import Runner, onnxruntime_runner
+from autotune.network.runtime.loading import model_of
 from benchmarks import exports, real_inputs
 
 FILE = Path(__file__).parents[1] / "docs" / "results" / "real_models.csv"

@@ -16,8 +16,8 @@ import click
 import numpy as np
 
 from autotune.api.bindings import Variant
-from autotune.api.session import local_target
-from autotune.api.tuning import measure_options, network_workloads, new_header
+from autotune.api.tune.session import local_target
+from autotune.api.tune.tuning import measure_options, network_workloads, new_header
 from autotune.config import TuneConfig
 from autotune.measure.build import build_program
 from autotune.measure.local import local_measurer

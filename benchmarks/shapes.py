@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 import autotune
 from autotune.cli.options import COUNT, Duration
-from autotune.network.baselines import baseline
-from autotune.network.bench import interleave
-from autotune.network.differences import max_error
-from autotune.network.runtime import Model
+from autotune.network.bench.bench import interleave
+from autotune.network.check.differences import max_error
+from autotune.network.runtime.baselines import baseline
+from autotune.network.runtime.runtime import Model
 from benchmarks import models
 from benchmarks.budget import within
 from benchmarks.results import FOLDER, append_row, read_rows

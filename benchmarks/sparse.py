@@ -24,8 +24,8 @@ from onnx import helper, numpy_helper
 
 import autotune
 from autotune.cli.options import COUNT, Duration
-from autotune.network.bench import interleave
-from autotune.network.runtime import random_inputs
+from autotune.network.bench.bench import interleave
+from autotune.network.runtime.runtime import random_inputs
 from benchmarks.results import FOLDER, append_row, read_rows
 
 FILE = FOLDER / "sparse.csv"

@@ -13,10 +13,10 @@ from typing import Any
 import onnxruntime
 from numpy.typing import NDArray
 
-from autotune.api.compiling import compile as compile_model
+from autotune.api.compile.compiling import compile as compile_model
 from autotune.errors import AutotuneError
-from autotune.network.loading import model_of
-from autotune.network.runtime import Model
+from autotune.network.runtime.loading import model_of
+from autotune.network.runtime.runtime import Model
 from benchmarks.outcomes import Case, Outcome, Tell, judge
 
 Array = NDArray[Any]

@@ -166,10 +166,18 @@ def test_functions_below_the_facade_take_records() -> None:
             assert is_facade or len(names) <= MOST_PARAMETERS, f"{path}:{node.lineno}: {names}"
 
 
+ABOVE_RUNTIME = ("compile", "check", "bench")
+ABOVE_ARTIFACTS = ("compile", "runtime", "check", "bench")
 WINGS = {
     "autotune.graph.operators": {"autotune.graph.reader", "autotune.graph.passes"},
     "autotune.graph.reader": {"autotune.graph.passes", "autotune.graph.network"},
     "autotune.graph.passes": {"autotune.graph.reader", "autotune.graph.network"},
+    "autotune.network.artifact": {f"autotune.network.{wing}" for wing in ABOVE_ARTIFACTS},
+    "autotune.network.compile": {f"autotune.network.{wing}" for wing in ABOVE_ARTIFACTS[1:]},
+    "autotune.network.runtime": {f"autotune.network.{wing}" for wing in ABOVE_RUNTIME},
+    "autotune.network.check": {"autotune.network.bench"},
+    "autotune.api.compile": {"autotune.api.tune", "autotune.api.te"},
+    "autotune.api.tune": {"autotune.api.te"},
     "autotune.search.cost": {"autotune.search.rules", "autotune.search.policy"},
     "autotune.search.rules": {"autotune.search.cost", "autotune.search.policy"},
 }

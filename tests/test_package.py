@@ -57,5 +57,5 @@ def test_a_type_checker_finds_the_types_of_an_install(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), script.name]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert 'script.py:6: note: Revealed type is "autotune.api.task.Function"' in done.stdout
+    assert 'script.py:6: note: Revealed type is "autotune.api.te.task.Function"' in done.stdout
     assert 'script.py:7: error: Argument 1 to "build"' in done.stdout

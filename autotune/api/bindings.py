@@ -28,8 +28,8 @@ from autotune.graph.network import Network, network_at
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.network.oracles import Original
-from autotune.network.variants import unified
+from autotune.network.check.oracles import Original
+from autotune.network.compile.variants import unified
 from autotune.records import Header
 
 MOST_VARIANTS = 64
@@ -103,7 +103,7 @@ class Bound:
         return self.model.path
 
     def networks(self, precision: str = "f32") -> tuple[Network, ...]:
-        """A network for every variant: see `network.variants.unified`, `build_network`."""
+        """A network for every variant: see `network.compile.variants.unified`, `build_network`."""
         networks = (network_at(self.model, v.shapes, precision) for v in self.variants)
         return unified(networks) if len(self.variants) > 1 else tuple(networks)
 

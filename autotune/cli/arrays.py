@@ -18,7 +18,7 @@ from autotune.files import open_input, replacing
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
-    from autotune.network.artifact import Endpoint
+    from autotune.network.artifact.artifact import Endpoint
 
 Arrays = dict[str, NDArray[Any]]
 

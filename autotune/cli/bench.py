@@ -15,10 +15,10 @@ from autotune.errors import UsageError
 from autotune.units import format_seconds
 
 if TYPE_CHECKING:
-    from autotune.network.bench import BenchResult
-    from autotune.network.callers import CallersResult
-    from autotune.network.profile import NetworkProfile, TaskTime
-    from autotune.network.runtime import Model
+    from autotune.network.bench.bench import BenchResult
+    from autotune.network.bench.callers import CallersResult
+    from autotune.network.bench.profile import NetworkProfile, TaskTime
+    from autotune.network.runtime.runtime import Model
 
 BASELINES = ("onnxruntime", "openvino", "openvino:default")
 
@@ -66,8 +66,8 @@ def command(
 
     A model that was compiled for several shapes is measured at each of them.
     """
-    from autotune.api.benching import bench
-    from autotune.network.loading import load
+    from autotune.api.compile.benching import bench
+    from autotune.network.runtime.loading import load
 
     names = tuple(dict.fromkeys(name for part in against for name in part))
     if per_task and names:
@@ -118,8 +118,8 @@ def _shapes_text(model: Model) -> str:
 
 def _put_text(result: BenchResult | CallersResult | NetworkProfile, style: str) -> None:
     """Say what disturbed the measurement, and print it unless JSON is wanted."""
-    from autotune.network.bench import BenchResult
-    from autotune.network.profile import NetworkProfile
+    from autotune.network.bench.bench import BenchResult
+    from autotune.network.bench.profile import NetworkProfile
 
     if isinstance(result, NetworkProfile):
         text = profile_text(result)
@@ -179,8 +179,8 @@ def callers_text(result: CallersResult) -> str:
 
 
 def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkProfile:
-    from autotune.api.benching import tuned_alone
-    from autotune.network.profile import profile_tasks
+    from autotune.api.compile.benching import tuned_alone
+    from autotune.network.bench.profile import profile_tasks
 
     tuned = tuned_alone(compiled, log_path)
     profile = profile_tasks(compiled, tuned, min_s=time_s)
@@ -194,7 +194,7 @@ def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkPr
 
 def profile_text(profile: NetworkProfile) -> str:
     """A row per task by falling time, their sum, and the whole inference."""
-    from autotune.network.profile import SLOW_RATIO
+    from autotune.network.bench.profile import SLOW_RATIO
 
     head = ("id", "key", "calls", "time", "share", "alone", "ratio", "", "subgraph")
     tasks = sorted(profile.tasks, key=lambda t: -t.time_s)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from autotune.cli.arrays import read_inputs
 from autotune.errors import UsageError
 from autotune.graph.network import Port
-from autotune.network.artifact import Endpoint
-from autotune.network.check_inputs import inferences
-from autotune.network.runtime import require_inputs
+from autotune.network.artifact.artifact import Endpoint
+from autotune.network.check.check_inputs import inferences
+from autotune.network.runtime.runtime import require_inputs
 
 Arrays = dict[str, NDArray[Any]]
 

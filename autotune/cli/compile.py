@@ -32,10 +32,10 @@ from autotune.files import require_place
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
-    from autotune.api.compiling import Compiled
+    from autotune.api.compile.compiling import Compiled
     from autotune.api.request import CompileRequest
-    from autotune.api.task import Task
-    from autotune.network.artifact import Artifact
+    from autotune.api.te.task import Task
+    from autotune.network.artifact.artifact import Artifact
 
 
 @click.command("compile")
@@ -91,7 +91,7 @@ def command(
 
     MODEL may be FILE.py:FUNCTION as well, a computation of `autotune.te`, which NumPy checks.
     """
-    from autotune.api.compiling import compile_plan, plan
+    from autotune.api.compile.compiling import compile_plan, plan
     from autotune.api.request import CompileRequest
     from autotune.cli.check_files import given_inferences
 
@@ -162,7 +162,7 @@ def _workload(
     """The workload that is named, or that the log was made for; None where that is a model."""
     if model is not None or arguments is not None or log_path is None:
         return read_workload(model, arguments, threads or 0)
-    from autotune.api.workloads import parse_source, task_of_log
+    from autotune.api.te.workloads import parse_source, task_of_log
     from autotune.records import read_log
 
     log = read_log(log_path)
@@ -175,7 +175,7 @@ def _workload(
 def _compile_workload(
     task: Task, request: CompileRequest, output: Path | None, constants: Path | None, style: str
 ) -> None:
-    from autotune.api.workloads import compile_task
+    from autotune.api.te.workloads import compile_task
     from autotune.cli.arrays import read_array
 
     log: Any = request.log

@@ -25,8 +25,8 @@ def command(schedule: str, log_path: Path, task: str, style: str) -> None:
     FUNCTION gets a schedule without steps, as `explain --stage steps` prints one: print, edit,
     measure. The outputs are compared with an oracle first. Nothing is written to the log.
     """
-    from autotune.api.measuring import measure_in_turns, schedule_of
-    from autotune.api.session import local_target
+    from autotune.api.te.measuring import measure_in_turns, schedule_of
+    from autotune.api.tune.session import local_target
     from autotune.config import TuneConfig
     from autotune.records import best_for, read_log
 

@@ -10,7 +10,7 @@ from autotune.cli.console import say_note
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
-    from autotune.api.task import Task
+    from autotune.api.te.task import Task
     from autotune.records import Log
     from autotune.te.dag import ComputeDAG
 
@@ -19,7 +19,7 @@ def read_workload(model: Path | None, arguments: str | None, threads: int = 0) -
     """The task of FILE.py:FUNCTION; None where `model` is a model. Raises UsageError."""
     if model is None and arguments is None:
         return None
-    from autotune.api.workloads import parse_source, task_of
+    from autotune.api.te.workloads import parse_source, task_of
 
     source = parse_source(str(model or ""), arguments)
     return None if source is None else task_of(source, threads=threads or None)

@@ -102,7 +102,7 @@ def _dump(bound: Bound, to: Path, precision: str, most: int | None) -> None:
 
     Raises UsageError where the folder has files.
     """
-    from autotune.api.fallback import sources_of
+    from autotune.api.compile.fallback import sources_of
     from autotune.cli.stages import STAGES
     from autotune.graph.printer import print_graph
     from autotune.search.defaults import default_steps

@@ -38,7 +38,7 @@ def command(
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.
     With --max-error, everything measured so far is judged anew.
     """
-    from autotune.api.session import reopen
+    from autotune.api.tune.session import reopen
     from autotune.cli.sessions import run_session
 
     with reopen(

@@ -16,7 +16,7 @@ from autotune.cli.options import FILE, THREADS, NamedFile
 from autotune.files import require_place
 
 if TYPE_CHECKING:
-    from autotune.network.runtime import Model
+    from autotune.network.runtime.runtime import Model
 
 
 @click.command("run")
@@ -38,8 +38,8 @@ def command(
 
     Without --input, runs on random numbers. Without -o, prints what the outputs look like.
     """
-    from autotune.network.differences import flat_outputs
-    from autotune.network.loading import load
+    from autotune.network.check.differences import flat_outputs
+    from autotune.network.runtime.loading import load
 
     if output is not None:
         require_place(output, inputs=[artifact, *(path for _, path in files)])
@@ -63,7 +63,7 @@ def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
     if files:
         ports = (variant.input_info for variant in model.variants)
         return read_inputs(max(ports, key=n_elements), files)
-    from autotune.network.runtime import random_inputs
+    from autotune.network.runtime.runtime import random_inputs
 
     say_note("no --input: running on random numbers")
     return random_inputs(model.input_info)

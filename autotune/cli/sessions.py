@@ -11,9 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from autotune.api.session import OpenSession
-from autotune.api.tune_result import require_valid
-from autotune.api.tuning import Tuning
+from autotune.api.tune.session import OpenSession
+from autotune.api.tune.tune_result import require_valid
+from autotune.api.tune.tuning import Tuning
 from autotune.cli.console import say, say_note
 from autotune.cli.progress import JsonLines
 from autotune.cli.signals import ENDS, end_now, exit_code, handled

@@ -22,7 +22,7 @@ def _schedule(dag: ComputeDAG, steps: Steps, target: Target) -> str:
 
 
 def _steps(dag: ComputeDAG, steps: Steps, target: Target) -> str:
-    from autotune.api.schedule import Schedule
+    from autotune.api.te.schedule import Schedule
 
     return Schedule(dag, target, steps).python()
 

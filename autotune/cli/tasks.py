@@ -62,8 +62,8 @@ def command(
     "in 4x16 blocks" runs over the blocks of a pruned weight that are not zero.
     """
     from autotune.api.bindings import Variant, bind
-    from autotune.api.fallback import sources_of
-    from autotune.api.mixed_precision import alternatives, mixtures_of
+    from autotune.api.compile.fallback import sources_of
+    from autotune.api.compile.mixed_precision import alternatives, mixtures_of
     from autotune.api.request import Source
     from autotune.target import host_target
 

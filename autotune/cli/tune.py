@@ -69,8 +69,8 @@ def command(
     be resumed at any time.
     """
     from autotune.api.request import TuneRequest
-    from autotune.api.session import create, prepare, prepare_network, resolved
     from autotune.api.sources import model_path
+    from autotune.api.tune.session import create, prepare, prepare_network, resolved
     from autotune.cli.models import read_workload, say_random_weights
     from autotune.cli.sessions import run_session
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from autotune.network.loading import load as load
+from autotune.network.runtime.loading import load as load
 
 __all__ = ["load"]

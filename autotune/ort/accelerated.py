@@ -349,7 +349,7 @@ def _outside(session: Any, options: Any) -> str:
 def _restored(
     path_or_bytes: Any, simple: Any, providers: Any, provider_options: Any, named: Any
 ) -> Any:
-    from autotune.network.onnx_session import require_onnxruntime
+    from autotune.network.runtime.onnx_session import require_onnxruntime
 
     package = require_onnxruntime("a session of ONNX Runtime")
     options = None

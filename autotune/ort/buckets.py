@@ -16,7 +16,7 @@ import numpy as np
 from autotune.ort.request import Feed, Run
 
 if TYPE_CHECKING:
-    from autotune.api.padding import Padding
+    from autotune.api.compile.padding import Padding
 
 Extents = dict[str, int]
 """Of open dimensions, by name."""
@@ -62,7 +62,7 @@ def padded(run: Run, paddings: Sequence[Padding], extents: Extents) -> Run:
 
     Raises UsageError where these data may not be padded.
     """
-    from autotune.api.padding import cut, pad
+    from autotune.api.compile.padding import cut, pad
 
     def run_padded(feed: Feed, out: Any = None) -> dict[str, Any]:
         lengths = []

@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from autotune.api import compiling
+from autotune.api.compile import compiling
 from autotune.api.operators import GROUP
 from autotune.api.request import Dims, Note, Values
 from autotune.cache import FileStore, cache_folder, key_of, package_key
@@ -26,8 +26,8 @@ from autotune.files import open_input
 from autotune.graph.constant_values import constants_to_json
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import model_hash
-from autotune.network.artifact import Artifact
-from autotune.network.loading import read_artifact
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.runtime.loading import read_artifact
 from autotune.ort.request import MOST_BYTES, SessionRequest
 from autotune.pages import SHARED
 from autotune.records.kept import kept_state, record_store

@@ -24,9 +24,9 @@ from autotune.api.bindings import variant_text
 from autotune.cache import FileStore
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.reader.interface import Interface, ModelPort
-from autotune.network.arguments import as_array
-from autotune.network.loading import model_of
-from autotune.network.runtime import Model
+from autotune.network.runtime.arguments import as_array
+from autotune.network.runtime.loading import model_of
+from autotune.network.runtime.runtime import Model
 from autotune.ort.cached import cached_artifact
 from autotune.ort.logs import names_shapes
 from autotune.ort.request import SessionRequest

@@ -20,7 +20,7 @@ SUBMODULES = ("capi", "transformers")
 
 def installed() -> ModuleType | None:
     """The package onnxruntime, if there is one."""
-    from autotune.network.onnxruntime_package import onnxruntime_package
+    from autotune.network.runtime.onnxruntime_package import onnxruntime_package
 
     try:
         return onnxruntime_package()

@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.api.padding import Padding, batchable, paddable
+from autotune.api.compile.padding import Padding, batchable, paddable
 from autotune.api.request import Shapes
 from autotune.errors import AutotuneError, LogMismatch
 from autotune.graph.bound_model import BoundModel
@@ -28,8 +28,8 @@ from autotune.machine import usable_cpus
 from autotune.measure.frames import Message
 from autotune.measure.supervisor import Handler
 from autotune.measure.threads import default_threads
-from autotune.network.artifact import Artifact
-from autotune.network.hybrid import HybridArtifact
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.artifact.hybrid import HybridArtifact
 from autotune.ort.cached import artifact_store, cached_artifact, key_of_request
 from autotune.ort.logs import log_beside, names_shapes
 from autotune.ort.request import (

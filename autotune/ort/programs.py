@@ -40,8 +40,8 @@ from autotune.ort.request import (
 from autotune.ort.room import Room
 
 if TYPE_CHECKING:
-    from autotune.api.padding import Padding
-    from autotune.network.runtime import Model
+    from autotune.api.compile.padding import Padding
+    from autotune.network.runtime.runtime import Model
 
 LOGGER = logging.getLogger("autotune")
 
@@ -540,13 +540,13 @@ def _with_names(model: Model) -> Run:
 
 
 def _paddings(found: PreparedNetwork) -> list[Padding]:
-    from autotune.api.padding import Padding
+    from autotune.api.compile.padding import Padding
 
     return [Padding.from_json(fields) for fields in found.paddings]
 
 
 def _loaded(found: PreparedNetwork, threads: int, memory: str) -> Model:
-    from autotune.network.loading import model_of, read_artifact
+    from autotune.network.runtime.loading import model_of, read_artifact
 
     try:
         return model_of(read_artifact(found.path, memory), threads)
@@ -557,7 +557,7 @@ def _loaded(found: PreparedNetwork, threads: int, memory: str) -> Model:
 
 def _disagreement(ours: Run, theirs: Callable[[Feed], Mapping[str, Any]], feed: Feed) -> str:
     """How a compiled network differs from ONNX Runtime; empty where it does not."""
-    from autotune.network.differences import max_error
+    from autotune.network.check.differences import max_error
 
     try:
         found, expected = ours(feed), theirs(feed)

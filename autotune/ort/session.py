@@ -26,7 +26,7 @@ from autotune.errors import UsageError
 from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
 from autotune.graph.reader.model_files import model_file, with_external_data
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.network.runtime import Model
+from autotune.network.runtime.runtime import Model
 from autotune.ort.binding import IOBinding, OrtValue
 from autotune.ort.cached import artifact_store
 from autotune.ort.callbacks import Callback, CallbackThreads

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune.network.onnxruntime_package import NAME
+from autotune.network.runtime.onnxruntime_package import NAME
 from autotune.ort import names
 
 SUBMODULES = str(Path(__file__).with_name("submodules"))

@@ -11,9 +11,9 @@ from typing import Any
 import onnx
 import pytest
 
-from autotune.api import session
-from autotune.api.compiling import compile_plan, plan
+from autotune.api.compile.compiling import compile_plan, plan
 from autotune.api.request import CompileRequest, Source
+from autotune.api.tune import session
 from autotune.config import TuneConfig
 from autotune.errors import ModelError
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.api import drafting
-from autotune.api.drafting import Drafts
+from autotune.api.compile import drafting
+from autotune.api.compile.drafting import Drafts
 from autotune.cache import FileStore
 from autotune.loopir.lower import lower
 from autotune.records import Log, MeasureRecord, Workload

@@ -11,9 +11,9 @@ from onnx import ModelProto
 
 import autotune
 from autotune.api.bindings import Bound
-from autotune.api.mixed_precision import alternatives, mixtures_of
+from autotune.api.compile.mixed_precision import alternatives, mixtures_of
 from autotune.api.request import Source
-from autotune.api.session import create, prepare
+from autotune.api.tune.session import create, prepare
 from autotune.config import resolve
 from autotune.errors import UsageError
 from autotune.graph.bound_model import BoundModel

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
-from autotune.api.padding import Padding, batchable, cut, pad, paddable, why_not
+from autotune.api.compile.padding import Padding, batchable, cut, pad, paddable, why_not
 from autotune.errors import UsageError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.network import build_network

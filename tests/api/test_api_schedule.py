@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from autotune.api.schedule import Schedule, python_text
+from autotune.api.te.schedule import Schedule, python_text
 from autotune.errors import ScheduleError, UsageError
 from autotune.schedule.steps import Annotate, Parallel, Reorder, Split, Steps
 from autotune.target import host_target

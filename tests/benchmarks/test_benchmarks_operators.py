@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from onnx.reference import ReferenceEvaluator
 
 import autotune
-from autotune.network.runtime import random_inputs
+from autotune.network.runtime.runtime import random_inputs
 from benchmarks.budget import share_s
 from benchmarks.operator_cases import CASES, capsule
 from benchmarks.operators import FIELDS, cases_of, main

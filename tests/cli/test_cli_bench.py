@@ -13,11 +13,11 @@ import pytest
 
 from autotune.cli.bench import BASELINES, callers_text, profile_text, result_text
 from autotune.cli.main import run
-from autotune.network import baselines
-from autotune.network.bench import BenchResult, Timing
-from autotune.network.callers import CallersResult, CallersTiming
-from autotune.network.loading import read_artifact
-from autotune.network.profile import NetworkProfile, TaskTime
+from autotune.network.bench.bench import BenchResult, Timing
+from autotune.network.bench.callers import CallersResult, CallersTiming
+from autotune.network.bench.profile import NetworkProfile, TaskTime
+from autotune.network.runtime import baselines
+from autotune.network.runtime.loading import read_artifact
 from autotune.records import best_for, read_log
 
 Cli = Callable[..., Any]

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from autotune.graph.network import build_network
-from autotune.network.loading import read_artifact
+from autotune.network.runtime.loading import read_artifact
 from autotune.records import read_log
 
 Cli = Callable[..., Any]

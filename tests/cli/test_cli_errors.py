@@ -17,7 +17,7 @@ from onnx import helper
 from autotune import threads
 from autotune.cli.main import run
 from autotune.network import load
-from autotune.network.loading import read_artifact
+from autotune.network.runtime.loading import read_artifact
 from autotune.records import Journal, read_log, write_log
 
 

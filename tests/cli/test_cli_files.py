@@ -92,7 +92,7 @@ def writers(
 
     for name in (
         "autotune.api.bindings.network_at",
-        "autotune.network.loading.load",
+        "autotune.network.runtime.loading.load",
         "autotune.records.distill",
     ):
         monkeypatch.setattr(name, work)

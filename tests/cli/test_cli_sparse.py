@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from autotune.network.loading import read_artifact
+from autotune.network.runtime.loading import read_artifact
 
 Cli = Callable[..., Any]
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import autotune
 from autotune.codegen.link import Image
-from autotune.network import compiler
-from autotune.network.compiler import link_networks
+from autotune.network.compile import compiler
+from autotune.network.compile.compiler import link_networks
 from autotune.target import parse_target
 from tests.cli.conftest import Cli
 

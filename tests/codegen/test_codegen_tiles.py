@@ -18,7 +18,7 @@ from autotune.errors import ArtifactError, ScheduleError
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import with_strides
 from autotune.measure.peak import form_peaks
-from autotune.network.artifact import require_features
+from autotune.network.artifact.artifact import require_features
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import (
     Annotate,

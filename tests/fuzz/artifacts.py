@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.errors import AutotuneError
-from autotune.network.loading import load
+from autotune.network.runtime.loading import load
 from benchmarks.outcomes import Kind, Outcome, Tell, one_line, typed
 from tests.fuzz.logs import base, changed_json
 

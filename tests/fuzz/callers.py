@@ -31,10 +31,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.api.compiling import compile as compile_model
+from autotune.api.compile.compiling import compile as compile_model
 from autotune.cli.options import Duration
-from autotune.network.artifact import Artifact
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.runtime.runtime import Model, random_inputs
 from examples.network import network
 from tests.network.hand_made import N, reversing
 

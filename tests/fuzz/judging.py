@@ -21,7 +21,7 @@ from onnx import ModelProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import AutotuneError
-from autotune.network.runtime import Model
+from autotune.network.runtime.runtime import Model
 from benchmarks.outcomes import Compiler, Kind, Outcome, Tell, one_line, typed
 
 Array = NDArray[Any]

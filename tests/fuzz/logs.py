@@ -24,7 +24,7 @@ from autotune.cli.main import run
 from autotune.errors import ExitCode
 from autotune.graph.network import build_network
 from autotune.graph.reader.onnx_reader import model_hash
-from autotune.network.loading import load
+from autotune.network.runtime.loading import load
 from autotune.records import Header, MeasureRecord, Workload, write_log
 from autotune.records.record import Log
 from autotune.result import MeasureResult, MeasureStatus

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.network.runtime import Model
+from autotune.network.runtime.runtime import Model
 from tests.fuzz.callers import MOST_GROWTH, Soak, n_threads_of_process, reversing_case
 
 ROOT = Path(__file__).parents[2]

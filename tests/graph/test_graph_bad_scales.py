@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import autotune
 from autotune.errors import ModelError
 from autotune.graph.network import build_network
-from autotune.network.baselines import onnxruntime_runner
+from autotune.network.runtime.baselines import onnxruntime_runner
 from tests.graph.onnx_models import execute
 
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from autotune.graph.network import build_network
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model
 from autotune.search.defaults import default_steps
 from autotune.target import parse_target, runs_here
 from tests.graph.onnx_models import model, node, save

@@ -10,9 +10,9 @@ from onnx import ModelProto
 
 from autotune.graph.network import build_network, chosen
 from autotune.graph.reader.onnx_reader import prepare_model
-from autotune.network.check import check_onnxruntime
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.check.check import check_onnxruntime
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model
 from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from tests.graph.onnx_models import assert_matches, model, node, save

@@ -17,8 +17,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from autotune.errors import ModelError, UnsupportedOperator
 from autotune.graph.network import build_network
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model
 from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from tests.graph.onnx_models import execute, model, node, onnxruntime_outputs, save

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import autotune
-from autotune.api.fallback import outside_texts
+from autotune.api.compile.fallback import outside_texts
 from autotune.errors import ModelError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.cut import cut_model
-from autotune.network.loading import model_of
+from autotune.network.runtime.loading import model_of
 from tests.graph.onnx_models import onnxruntime_outputs
 
 Arrays = dict[str, NDArray[np.generic]]

@@ -14,8 +14,8 @@ from onnx import numpy_helper
 from autotune.graph.network import Network, build_network, chosen
 from autotune.graph.sparse import best_blocks, to_blocks
 from autotune.loopir.lower import lower
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.search.defaults import default_steps
 from autotune.search.sketch import generate_sketches
 from autotune.target import host_target

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from autotune.graph.network import build_network
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model
 from autotune.search.defaults import default_steps
 from autotune.target import parse_target, runs_here
 from tests.graph.onnx_models import execute, model, node, onnxruntime_outputs, save

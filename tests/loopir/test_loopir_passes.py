@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from autotune.api.schedule import Schedule
+from autotune.api.te.schedule import Schedule
 from autotune.cli.explain import command
 from autotune.errors import CodegenError, ScheduleError, UsageError
 from autotune.loopir import lower as pipeline

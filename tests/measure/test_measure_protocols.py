@@ -11,7 +11,7 @@ import pytest
 
 import autotune
 from autotune import te
-from autotune.api.session import create, prepare_network
+from autotune.api.tune.session import create, prepare_network
 from autotune.config import TuneConfig
 from autotune.loopir.nodes import Program
 from autotune.measure.build import Build, BuiltProgram

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from autotune.errors import AutotuneError
-from autotune.network.loading import load
-from autotune.network.runtime import random_inputs
+from autotune.network.runtime.loading import load
+from autotune.network.runtime.runtime import random_inputs
 
 Parts = dict[str, bytes]
 

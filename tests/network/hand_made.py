@@ -10,9 +10,10 @@ import numpy as np
 from autotune.codegen.link import Image
 from autotune.codegen.memory import aligned
 from autotune.codegen.native_object import team_object
-from autotune.network.artifact import Artifact, Endpoint, KernelInfo
-from autotune.network.compiler import link_networks
-from autotune.network.entry import ARENA, CONSTANTS, FIRST_BOUND, Launch, Pointer, compile_entry
+from autotune.network.artifact.artifact import Artifact, Endpoint, KernelInfo
+from autotune.network.artifact.table import ARENA, CONSTANTS, FIRST_BOUND
+from autotune.network.compile.compiler import link_networks
+from autotune.network.compile.entry import Launch, Pointer, compile_entry
 from autotune.target import Target, host_target
 
 N = 96

@@ -13,10 +13,10 @@ from onnx import ModelProto
 
 import autotune
 from autotune.errors import WrongNumbers
-from autotune.network.accuracy import Report, agreement, is_classifier
-from autotune.network.artifact import Endpoint
-from autotune.network.check_inputs import inferences
-from autotune.network.undefined_outputs import undefined_outputs
+from autotune.network.artifact.artifact import Endpoint
+from autotune.network.check.accuracy import Report, agreement, is_classifier
+from autotune.network.check.check_inputs import inferences
+from autotune.network.check.undefined_outputs import undefined_outputs
 from tests.graph.onnx_models import model, node, save
 from tests.network.test_network_check import Fault, check
 

@@ -15,10 +15,10 @@ from autotune.loopir.in_place import replaceable
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import If, Program
 from autotune.loopir.visitor import statements
-from autotune.network.aliasing import Alias, alias_roots, aliases, overwritable
-from autotune.network.check import check_network
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.check.check import check_network
+from autotune.network.compile.aliasing import Alias, alias_roots, aliases, overwritable
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model
 from autotune.schedule.steps import Annotate, Split, Steps
 from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches

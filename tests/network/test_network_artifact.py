@@ -14,9 +14,9 @@ import pytest
 
 from autotune.codegen.memory import aligned
 from autotune.errors import ArtifactError, ExitCode, UsageError
-from autotune.network import container
-from autotune.network.artifact import VERSION, Tuned
-from autotune.network.loading import read_artifact
+from autotune.network.artifact import container
+from autotune.network.artifact.artifact import VERSION, Tuned
+from autotune.network.runtime.loading import read_artifact
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import reversing
 

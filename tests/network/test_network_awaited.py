@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.errors import UsageError
-from autotune.network.runtime import Model
+from autotune.network.runtime.runtime import Model
 from tests.network.hand_made import N, reversing
 
 

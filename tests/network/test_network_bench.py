@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 import autotune
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.measure.noise import Usage
-from autotune.network.baselines import BASELINES, baseline
-from autotune.network.bench import PAUSE_S, BenchResult, Timing, bench, interleave
-from autotune.network.check import check_onnxruntime
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.bench.bench import PAUSE_S, BenchResult, Timing, bench, interleave
+from autotune.network.check.check import check_onnxruntime
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.baselines import BASELINES, baseline
+from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.target import host_target
 from tests.network.small_networks import mlp
 

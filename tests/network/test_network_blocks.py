@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 
 import autotune
 from autotune.errors import ArtifactError, UsageError
-from autotune.network.artifact import BatchSplit
-from autotune.network.loading import read_artifact
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.artifact.artifact import BatchSplit
+from autotune.network.runtime.loading import read_artifact
+from autotune.network.runtime.runtime import Model, random_inputs
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.test_network_variants import encoder
 

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.errors import UsageError
-from autotune.network.callers import CallersResult, CallersTiming, bench_callers, called
-from autotune.network.runtime import Model
+from autotune.network.bench.callers import CallersResult, CallersTiming, bench_callers, called
+from autotune.network.runtime.runtime import Model
 from tests.network.hand_made import reversing
 
 Arrays = Mapping[str, NDArray[Any]]

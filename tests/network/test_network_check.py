@@ -16,15 +16,15 @@ from onnx import helper, numpy_helper
 import autotune
 from autotune.errors import WrongNumbers
 from autotune.graph.network import Network, build_network
-from autotune.network import oracles
-from autotune.network.baselines import onnxruntime_runner
-from autotune.network.check import Report, check_model
-from autotune.network.check_inputs import check_inputs
-from autotune.network.compiler import compile_network
-from autotune.network.differences import difference, max_error
-from autotune.network.oracles import Original, onnxruntime_oracle, reference_oracle
-from autotune.network.rounding import rounded_anew
-from autotune.network.runtime import Model
+from autotune.network.check import oracles
+from autotune.network.check.check import Report, check_model
+from autotune.network.check.check_inputs import check_inputs
+from autotune.network.check.differences import difference, max_error
+from autotune.network.check.oracles import Original, onnxruntime_oracle, reference_oracle
+from autotune.network.check.rounding import rounded_anew
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.baselines import onnxruntime_runner
+from autotune.network.runtime.runtime import Model
 from autotune.target import host_target
 
 pytestmark = pytest.mark.target

@@ -15,12 +15,13 @@ from autotune.cache import FileStore
 from autotune.errors import CodegenError, NoValidSchedule, WrongNumbers
 from autotune.graph.network import Network, TaskCall, build_network
 from autotune.loopir.lower import lower
-from autotune.network import compiler, load, outlines
-from autotune.network.artifact import Artifact
-from autotune.network.check import check_network, evaluate_network
-from autotune.network.compiler import compile_network
-from autotune.network.differences import max_error
-from autotune.network.runtime import Model, random_inputs
+from autotune.network import load
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.check.check import check_network, evaluate_network
+from autotune.network.check.differences import max_error
+from autotune.network.compile import compiler, outlines
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.records import distill
 from autotune.schedule.steps import Steps
 from autotune.target import host_target

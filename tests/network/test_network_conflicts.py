@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.network.conflicts import BufferAccess, access, done_before
+from autotune.network.compile.conflicts import BufferAccess, access, done_before
 
 
 @st.composite

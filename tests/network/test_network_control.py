@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 import autotune
 from autotune.errors import ArtifactError, NotCompilable
 from autotune.graph import cut
-from autotune.network.artifact import Artifact
-from autotune.network.hybrid import HybridArtifact, leaves
-from autotune.network.hybrid_runtime import HybridModel
-from autotune.network.loading import model_of, read_artifact
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.artifact.hybrid import HybridArtifact, leaves
+from autotune.network.runtime.hybrid_runtime import HybridModel
+from autotune.network.runtime.loading import model_of, read_artifact
 from tests import hybrid_models as models
 from tests.control_models import SHAPE, random_model
 from tests.network.artifact_mutations import read_parts, write_parts

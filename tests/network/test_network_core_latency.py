@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from autotune.network.core_latency import CoreLatency
+from autotune.network.bench.core_latency import CoreLatency
 from autotune.target import host_target
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import autotune
 from autotune.errors import NotCompilable
-from autotune.network.loading import model_of
+from autotune.network.runtime.loading import model_of
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

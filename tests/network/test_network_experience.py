@@ -9,10 +9,10 @@ from typing import Any
 import onnx
 import pytest
 
-from autotune.api.compiling import compile
+from autotune.api.compile.compiling import compile
 from autotune.cache import FileStore
-from autotune.network import oracles
-from autotune.network.experience import Experience, Spread
+from autotune.network.check import oracles
+from autotune.network.check.experience import Experience, Spread
 
 
 def test_what_was_found_is_kept_for_others_but_for_shapes(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ PRELUDE = """
 import os, sys, threading, time
 sys.path.insert(0, {root!r})
 import numpy as np
-from autotune.network.runtime import Model
-from autotune.network.core_latency import CoreLatency
+from autotune.network.runtime.runtime import Model
+from autotune.network.bench.core_latency import CoreLatency
 from tests.network.hand_made import N, reversing
 
 X = np.random.default_rng(0).integers(0, 99, (2, N // 2)).astype(np.float32)

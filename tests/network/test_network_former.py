@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.errors import ArtifactError
-from autotune.network.artifact import VERSION
-from autotune.network.loading import load, model_of, read_artifact
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.artifact.artifact import VERSION
+from autotune.network.runtime.loading import load, model_of, read_artifact
+from autotune.network.runtime.runtime import Model, random_inputs
 from tests.network.artifact_mutations import read_parts, write_parts
 
 ASSETS = Path(__file__).parent.parent / "assets" / "former-artifacts.zip"

@@ -14,9 +14,9 @@ from onnx import NodeProto
 from autotune.graph.network import Network, build_network
 from autotune.loopir.in_place import replaceable
 from autotune.loopir.lower import lower
-from autotune.network.aliasing import aliases
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.compile.aliasing import aliases
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model
 from autotune.schedule.steps import Steps, Winograd
 from autotune.search.cost.analysis import analyse
 from autotune.search.defaults import default_steps

@@ -15,9 +15,9 @@ import pytest
 
 import autotune
 from autotune.errors import ArtifactError, UsageError
-from autotune.network.artifact import Artifact
-from autotune.network.hybrid import HybridArtifact
-from autotune.network.loading import read_artifact
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.artifact.hybrid import HybridArtifact
+from autotune.network.runtime.loading import read_artifact
 from tests import hybrid_models as models
 from tests.network.artifact_mutations import read_parts, write_parts
 
@@ -57,7 +57,7 @@ def test_segments_share_the_constants_and_the_arena(artifact: Artifact, tmp_path
 
 
 def test_the_branch_is_taken_that_the_data_decide(artifact: Artifact, source: Path) -> None:
-    from autotune.network.loading import model_of
+    from autotune.network.runtime.loading import model_of
 
     model = model_of(artifact)
     for x in (X, -X, 0 * X):
@@ -106,7 +106,7 @@ def test_half_precision_outside_is_float_inside(tmp_path: Path) -> None:
     path = tmp_path / "half.onnx"
     onnx.save(model, path)
     compiled = autotune.compile(path, threads=1, keep_cut=True)
-    from autotune.network.loading import model_of
+    from autotune.network.runtime.loading import model_of
 
     found = model_of(compiled.artifact).run({"x": X.astype(np.float16)})["y"]
     assert found.dtype == np.float16
@@ -194,8 +194,8 @@ def test_damage_never_ends_the_process(artifact: Artifact, tmp_path: Path) -> No
 def test_a_cut_that_is_slower_than_the_whole_is_undone(
     keep: bool, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.api import fallback
-    from autotune.network.loading import model_of
+    from autotune.api.compile import fallback
+    from autotune.network.runtime.loading import model_of
 
     monkeypatch.setattr(fallback, "_beside_the_whole", lambda model, original: (2e-3, 1e-3))
     monkeypatch.setattr(fallback, "judge", lambda *usage: None)
@@ -210,7 +210,7 @@ def test_a_cut_that_is_slower_than_the_whole_is_undone(
 
 
 def test_a_noisy_measurement_undoes_no_cut() -> None:
-    from autotune.api.fallback import CutTimes
+    from autotune.api.compile.fallback import CutTimes
 
     assert CutTimes(2e-3, 1e-3, 0.5, is_noisy=False).is_slower
     assert not CutTimes(2e-3, 1e-3, 0.5, is_noisy=True).is_slower

@@ -15,9 +15,9 @@ from autotune.errors import UnsupportedOperator, UsageError
 from autotune.graph.network import build_network
 from autotune.measure.local import local_measurer
 from autotune.measure.options import MeasureOptions
-from autotune.network.compiler import compile_network
-from autotune.network.loading import read_artifact
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.loading import read_artifact
+from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from tests.graph.onnx_models import model, node, onnxruntime_outputs, save

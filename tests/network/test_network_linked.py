@@ -13,9 +13,10 @@ import pytest
 import autotune
 from autotune.codegen.link import Image
 from autotune.errors import ArtifactError
-from autotune.network import compiler, runtime
-from autotune.network.compiler import link_networks
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.compile import compiler
+from autotune.network.compile.compiler import link_networks
+from autotune.network.runtime import runtime
+from autotune.network.runtime.runtime import Model, random_inputs
 from tests.codegen.test_codegen_link import Llvm
 from tests.network.hand_made import reversing
 

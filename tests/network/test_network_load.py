@@ -14,8 +14,8 @@ import pytest
 
 from autotune.codegen.memory import aligned
 from autotune.errors import UsageError
-from autotune.network.loading import load, read_artifact
-from autotune.network.runtime import Model
+from autotune.network.runtime.loading import load, read_artifact
+from autotune.network.runtime.runtime import Model
 from tests.network.hand_made import N, reversing
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,7 +12,7 @@ from autotune.codegen.memory import ALIGNMENT
 from autotune.errors import CodegenError
 from autotune.graph.network import Network, Port, TaskCall
 from autotune.graph.storage import Activation
-from autotune.network.memory import (
+from autotune.network.compile.memory import (
     Block,
     align,
     fold_strides,

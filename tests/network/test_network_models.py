@@ -12,9 +12,9 @@ from onnx import numpy_helper
 
 from autotune.graph.network import Network, build_network
 from autotune.graph.reader.onnx_reader import prepare_model
-from autotune.network.check import check_network, check_onnxruntime
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.check.check import check_network, check_onnxruntime
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.schedule.steps import Parallel, Steps
 from autotune.target import host_target
 

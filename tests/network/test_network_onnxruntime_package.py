@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import autotune
-from autotune.network.onnxruntime_package import onnxruntime_package
+from autotune.network.runtime.onnxruntime_package import onnxruntime_package
 
 onnxruntime = pytest.importorskip("onnxruntime")
 IMPOSTORS = (autotune, ModuleType("onnxruntime"))

@@ -15,7 +15,7 @@ import pathlib, time
 import numpy as np
 import autotune.codegen.team as team
 from autotune.machine import usable_cpus
-from autotune.network.runtime import Model
+from autotune.network.runtime.runtime import Model
 from autotune.topology import Topology
 from tests.network.hand_made import reversing
 

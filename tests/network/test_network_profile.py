@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.network.artifact import KernelInfo, Tuned
-from autotune.network.compiler import compile_network
-from autotune.network.profile import (
+from autotune.network.artifact.artifact import KernelInfo, Tuned
+from autotune.network.bench.profile import (
     NetworkProfile,
     TaskTime,
     count_calls,
     profile_tasks,
     task_times,
 )
-from autotune.network.runtime import Model
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model
 from autotune.target import host_target
 from tests.network.hand_made import reversing
 from tests.network.small_networks import branches, mlp, packed_steps

@@ -18,9 +18,9 @@ from autotune.errors import ScheduleError
 from autotune.graph.network import build_network
 from autotune.graph.reader.onnx_reader import prepare_model
 from autotune.loopir.lower import lower
-from autotune.network.check import check_onnxruntime
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model
+from autotune.network.check.check import check_onnxruntime
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model
 from autotune.schedule.steps import Steps
 from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches

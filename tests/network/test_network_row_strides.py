@@ -11,7 +11,7 @@ import pytest
 from autotune import Task, te
 from autotune.graph.network import build_network
 from autotune.measure.build import build_program
-from autotune.network.row_strides import dense_operands
+from autotune.network.compile.row_strides import dense_operands
 from autotune.records import read_log
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Tag

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from autotune.codegen import jit
 from autotune.errors import MissingDependency, UsageError
 from autotune.network import load
-from autotune.network.artifact import Endpoint
-from autotune.network.entry import ARENA, CONSTANTS, Launch, Pointer
-from autotune.network.runtime import Model
+from autotune.network.artifact.artifact import Endpoint
+from autotune.network.artifact.table import ARENA, CONSTANTS
+from autotune.network.compile.entry import Launch, Pointer
+from autotune.network.runtime.runtime import Model
 from tests.network.hand_made import N, artifact, reversing
 
 

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from autotune.dtypes import DTYPES, SMALL_TYPES, SmallType
 from autotune.errors import UsageError
-from autotune.network.runtime import Model
+from autotune.network.runtime.runtime import Model
 from tests.graph.onnx_models import node
 from tests.network.test_network_integers import compiled
 

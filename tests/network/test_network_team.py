@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from autotune.errors import ArtifactError
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from tests.network.hand_made import N, reversing
@@ -102,8 +102,8 @@ import sys, warnings, resource
 sys.path.insert(0, {str(ROOT)!r})
 import numpy as np
 from autotune.errors import ArtifactError
-from autotune.network.compiler import compile_network
-from autotune.network.runtime import Model, random_inputs
+from autotune.network.compile.compiler import compile_network
+from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from tests.network.hand_made import N, reversing
@@ -129,7 +129,7 @@ print(*[w.message for w in said], sep="\\n")
 
 def test_code_for_another_team_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = reversing(2)
-    monkeypatch.setattr("autotune.network.runtime.SYMBOLS", "autotune_team0_")
+    monkeypatch.setattr("autotune.network.runtime.runtime.SYMBOLS", "autotune_team0_")
     with pytest.raises(ArtifactError, match="threads of this version") as caught:
         Model(artifact)
     assert caught.value.hint == "compile the model again"

@@ -17,11 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import autotune
 from autotune.errors import ArtifactError, UsageError
-from autotune.network.artifact import Artifact
-from autotune.network.entry import FIRST_BOUND
-from autotune.network.loading import read_artifact
-from autotune.network.runtime import Model
-from autotune.network.sharing import Option, SharedWeights, prefer_shared
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.artifact.table import FIRST_BOUND
+from autotune.network.compile.sharing import Option, SharedWeights, prefer_shared
+from autotune.network.runtime.loading import read_artifact
+from autotune.network.runtime.runtime import Model
 from tests.cli.conftest import mlp
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import N, image_of, launches, reversing

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 import autotune
 from autotune import threads as counting
-from autotune.api import compiling
-from autotune.api.compiling import compiled
+from autotune.api.compile import compiling
+from autotune.api.compile.compiling import compiled
 from autotune.api.request import CompileRequest
 from autotune.cache import cache_folder
 from autotune.errors import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autotune.errors import ScheduleError
-from autotune.network.sharing import forms
+from autotune.network.compile.sharing import forms
 from autotune.search.cost.analysis import analyse
 from autotune.search.defaults import default_alternatives
 from autotune.search.reading_order import order_holes

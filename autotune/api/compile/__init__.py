@@ -1,0 +1,1 @@
+"""⑪ `compile`: fallback, mixed precision, dynamic shapes, limited size."""

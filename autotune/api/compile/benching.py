@@ -1,0 +1,163 @@
+"""⑪ Latency of a compiled model, beside other runtimes on the same weights where asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from autotune.api.compile.compiling import Compiled
+from autotune.api.compile.selection import tuned_latencies
+from autotune.errors import LogMismatch, UsageError
+from autotune.graph.reader.model_files import ModelSource, model_file
+from autotune.graph.reader.onnx_reader import model_hash, prepare_model
+from autotune.graph.reader.random_weights import needs_weights
+from autotune.measure.noise import read_usage
+from autotune.network.artifact.artifact import Tuned
+from autotune.network.bench import bench as network_bench
+from autotune.network.bench.bench import BenchResult
+from autotune.network.bench.callers import CallersResult, bench_callers, require_callers
+from autotune.network.check.oracles import Original
+from autotune.network.runtime.baselines import (
+    BASELINES,
+    Runner,
+    baseline,
+    baselines_of_callers,
+    wide_inputs,
+)
+from autotune.network.runtime.loading import load, model_of
+from autotune.network.runtime.runtime import Model
+from autotune.records import best_for, read_log
+
+
+@overload
+def bench(
+    compiled: Model | Compiled | str | Path,
+    against: str | Sequence[str] = (),
+    model: ModelSource | None = None,
+    time_s: float = 2.0,
+    callers: None = None,
+) -> BenchResult: ...
+
+
+@overload
+def bench(
+    compiled: Model | Compiled | str | Path,
+    against: str | Sequence[str] = (),
+    model: ModelSource | None = None,
+    time_s: float = 2.0,
+    *,
+    callers: int,
+) -> CallersResult: ...
+
+
+def bench(
+    compiled: Model | Compiled | str | Path,
+    against: str | Sequence[str] = (),
+    model: ModelSource | None = None,
+    time_s: float = 2.0,
+    callers: int | None = None,
+) -> BenchResult | CallersResult:
+    """Time `compiled`: what `load` or `compile` gave, or the path of an artifact; at least `time_s`
+    seconds per side.
+
+    `against`: names of `runtime.baselines.BASELINES` (a string has commas between them), which run
+    the ONNX file that was compiled, or `model`, with as many threads, in turns. `callers`: as many
+    Python threads call each side at once, and inferences per second are counted. Raises UsageError
+    for other names or numbers, MissingDependency where one is not installed.
+    """
+    ours = _model(compiled)
+    names = _baseline_names(against)
+    if callers is not None:
+        require_callers(callers)
+    if not names:
+        return _timed(ours, {}, None, time_s, callers)
+    origin = ours.artifact.model_path if model is None else model
+    if not origin:
+        raise UsageError("what was compiled came from no file", "give the ONNX model: `model`")
+    with model_file(origin) as path:
+        source, fixed = _onnx_model(ours, path)
+        sides: dict[str, Sequence[Runner]] = {}
+        for name in names:
+            if callers is None:
+                sides[name] = [baseline(name, source, ours.n_threads)]
+            else:
+                sides |= baselines_of_callers(name, source, ours.n_threads, callers)
+        given = {name: [_with(fixed, run) for run in runs] for name, runs in sides.items()}
+        return _timed(ours, given, source, time_s, callers)
+
+
+def _model(compiled: Model | Compiled | str | Path) -> Model:
+    match compiled:
+        case Model():
+            return compiled
+        case Compiled():
+            return model_of(compiled.artifact)
+    return load(compiled)
+
+
+def _baseline_names(given: str | Sequence[str]) -> tuple[str, ...]:
+    words = given.split(",") if isinstance(given, str) else given
+    names = tuple(dict.fromkeys(word.strip() for word in words if word))
+    for name in names:
+        if name not in BASELINES:
+            raise UsageError(f"there is no '{name}' here", f"known: {', '.join(BASELINES)}")
+    return names
+
+
+def _timed(
+    ours: Model,
+    sides: Mapping[str, Sequence[Runner]],
+    source: Any,
+    time_s: float,
+    callers: int | None,
+) -> BenchResult | CallersResult:
+    wide = wide_inputs(source)
+    if callers is not None:
+        return bench_callers(ours, callers, sides, time_s, usage=read_usage, wide=wide)
+    alone = {name: run for name, (run,) in sides.items()}
+    return network_bench.bench(ours, alone, min_s=time_s, usage=read_usage, wide=wide)
+
+
+def _with(fixed: Mapping[str, Any], run: Runner) -> Runner:
+    """A runner that gives its runtime the inputs that were bound when ours was compiled."""
+    return (lambda inputs: run({**inputs, **fixed})) if fixed else run
+
+
+def _onnx_model(compiled: Model, source: Path) -> tuple[Any, Mapping[str, Any]]:
+    """The ONNX model with the very weights that were compiled, and what its other inputs are.
+
+    With constant inputs it is the file itself: where they decide branches, those that are never
+    taken may have no meaning at the shapes that were bound.
+    """
+    artifact = compiled.artifact
+    if not source.is_file():
+        raise UsageError(f"there is no model file '{source}'", "name it with `model`")
+    if model_hash(source) != artifact.model_hash:
+        raise LogMismatch(
+            f"{source} is not the model that was compiled", "name the right one with `model`"
+        )
+    is_random = artifact.random_weights
+    if is_random is None:  # an artifact from before they had to be asked for
+        is_random = needs_weights(source)
+    shapes = {end.name: end.shape for end in artifact.inputs}
+    if artifact.constant_inputs:
+        original = Original(source, shapes, is_random, artifact.constant_inputs)
+        return original.source, original.fed
+    return prepare_model(source, shapes, is_random), {}
+
+
+def tuned_alone(compiled: Model, log_path: Path | None = None) -> dict[str, Tuned]:
+    """Latencies of tasks alone: those of a log, else those in the artifact."""
+    artifact = compiled.artifact
+    if log_path is None:
+        return dict(artifact.tuned)
+    log = read_log(log_path)
+    best = best_for(log.within(log.max_error), artifact.target.key, compiled.n_threads)
+    tasks = {kernel.task for kernel in artifact.kernels}
+    found = {key: record for key, record in best.items() if key in tasks}
+    if not found:
+        raise LogMismatch(
+            f"{log_path} has no record for any task of {artifact.name}", "name the log of the model"
+        )
+    return tuned_latencies(found)

@@ -1,0 +1,324 @@
+"""⑪ From a model and a log to an artifact: best records, analytic defaults for the rest, a check.
+
+plan(request) ─► compile_plan(plan) ─► Compiled: the artifact, and what the check found
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from autotune.api.bindings import Variant, bind, variants_of
+from autotune.api.compile.batch_buckets import check_split, split_of
+from autotune.api.compile.fallback import Sources, cut_times
+from autotune.api.compile.mixed_precision import NOT_MIXED, compile_mixed, form_notes
+from autotune.api.compile.selection import (
+    CompilePlan,
+    best_records,
+    choose,
+    tuned_latencies,
+    with_kept_records,
+)
+from autotune.api.compile.size_limit import fitting
+from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
+from autotune.api.sources import total_bytes
+from autotune.brief import brief
+from autotune.cache import program_store
+from autotune.config import AUTO, TuneConfig, resolve
+from autotune.errors import AutotuneError, LogMismatch, UsageError
+from autotune.files import paths_of
+from autotune.graph.constant_values import constants_from_json
+from autotune.graph.network import Network, under_names_of
+from autotune.graph.reader.model_files import is_path
+from autotune.graph.reader.onnx_reader import model_hash
+from autotune.graph.reader.random_weights import needs_weights
+from autotune.machine import require_threads
+from autotune.measure.threads import default_threads
+from autotune.network.artifact.artifact import Artifact, BatchSplit, Tuned
+from autotune.network.artifact.hybrid import hybrid_artifact
+from autotune.network.check.accuracy import Report, joint_report
+from autotune.network.check.check import check_model
+from autotune.network.check.experience import Experience
+from autotune.network.compile.compiler import compile_variants
+from autotune.network.runtime.loading import model_of
+from autotune.records import Header, Log, read_log
+from autotune.records.kept import record_store
+from autotune.target import Target, parse_target, runs_here
+from autotune.target.tiles import denial
+
+
+@by_fields(CompileRequest)
+def compile(request: CompileRequest) -> Compiled:
+    """Compile a model from the best records of a log, or from analytic defaults.
+
+    Where something runs in ONNX Runtime, the artifact is a `HybridArtifact`. See `compile_plan` for
+    errors. The words are those of the command line:
+    """
+    return compiled(request)
+
+
+def compiled(request: CompileRequest) -> Compiled:
+    """`compile` for a request. Raises as `plan` and `compile_plan`."""
+    if request.model is None:
+        return compile_plan(plan(request))
+    with in_a_file(request) as (known, _):
+        done = compile_plan(plan(known))
+    if is_path(request.model):
+        return done
+    return replace(done, artifact=_from(done.artifact, model_path=""))
+
+
+def plan(request: CompileRequest) -> CompilePlan:
+    """What to compile: defaults filled from the log, where there is one, else from this machine.
+
+    The model of the request is a file, if there is one. Raises UsageError and LogMismatch for what
+    does not go together.
+    """
+    asked = request.threads
+    require_threads(asked, are_here=request.target in (None, "native"))
+    if request.log is None:
+        if request.model is None:
+            raise UsageError("there is no model", "name a model, or a log that knows it")
+        words = {"precision": request.precision, "max_error": request.max_error}
+        n_threads, target = asked or default_threads(), parse_target(request.target or "native")
+        return _planned(request, resolve(None, words).config, target, n_threads)
+    log = read_log(Path(request.log))
+    config = _config_of(request, log)
+    log = log.within(config.task_error)
+    if not log.headers:
+        raise LogMismatch(f"{request.log} has no header", "name a log that autotune has written")
+    header, name = log.header, request.target or "native"
+    target = header.target if name == "log" else parse_target(name)
+    request = _completed(request, log, config)
+    n_threads = asked or header.n_threads
+    return replace(_planned(request, config, target, n_threads, variants_of(header)), log=log)
+
+
+def _planned(
+    request: CompileRequest,
+    config: TuneConfig,
+    target: Target,
+    n_threads: int,
+    known: tuple[Variant, ...] = (),
+) -> CompilePlan:
+    """`known`: the variants where the request names no shapes."""
+    store, records = (program_store(), record_store()) if request.cache else (None, None)
+    bound, size = bind(request, known, store), request.max_size
+    return CompilePlan(
+        request,
+        bound,
+        target,
+        n_threads,
+        config.task_error,
+        config.max_error,
+        config.precision,
+        store=store,
+        records=records,
+        max_bytes=None if size is None else round(size * total_bytes(bound.path)),
+        given=request.check_inputs,
+        note=request.note,
+    )
+
+
+def _config_of(request: CompileRequest, log: Log) -> TuneConfig:
+    """The settings of a log, as far as the request has no others."""
+    config, precision = TuneConfig.from_json(log.settings), request.precision
+    if config.precision == AUTO and precision not in (None, AUTO):  # such logs have all of them
+        config = replace(config, precision=precision, max_error=config.task_error)
+    if request.max_error is not None:
+        config = replace(config, max_error=request.max_error)
+    return config
+
+
+def _completed(request: CompileRequest, log: Log, config: TuneConfig) -> CompileRequest:
+    """`request` with what its log knows of the model, where it says nothing else."""
+    path: Any = request.model or _model_of(log)
+    if request.precision not in (None, config.precision):
+        raise LogMismatch(
+            f"the log was made in precision {config.precision}, not {request.precision}",
+            "leave `precision` out, or tune in that precision",
+        )
+    is_random = request.random_weights
+    return replace(
+        request,
+        model=path,
+        random_weights=_has_random_weights(path, log.header) if is_random is None else is_random,
+        constants=request.constants or constants_from_json(log.header.constant_inputs),
+        operators=paths_of(request.operators) or config.operators,
+    )
+
+
+@brief
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """An artifact, and the report of its check; None where it was not checked."""
+
+    artifact: Artifact
+    report: Report | None
+
+    @property
+    def error(self) -> float | None:
+        """The largest of the check; None where it was not checked."""
+        return self.report.error if self.report else None
+
+
+def compile_plan(plan: CompilePlan, sources: Sources | None = None) -> Compiled:
+    """Compile what `plan` says and compare its outputs with an oracle.
+
+    `sources`: those of the plan, where they were read already. Raises WrongNumbers where the
+    outputs are wrong, LogMismatch for a log of another model or CPU, ModelError where the model's
+    file has changed meanwhile.
+    """
+    sources = plan.sources() if sources is None else sources
+    for text in (*denial(), *sources.notes, *form_notes(plan.precision, plan.target)):
+        plan.note(text)
+    found = _by_precision(sources, plan)
+    plan.bound.files.require_same()
+    return found
+
+
+def _by_precision(sources: Sources, plan: CompilePlan) -> Compiled:
+    split = split_of(plan)
+    if plan.precision != AUTO:
+        return _compiled(sources, plan, split)
+    if sources.cuts:
+        plan.note(NOT_MIXED)
+        return _compiled(sources, plan, split)
+
+    def attempt(networks: Sequence[Network], tell: Note) -> Compiled:
+        return _compiled(Sources(tuple(networks)), replace(plan, note=tell), split)
+
+    return compile_mixed(plan, attempt)
+
+
+def _compiled(sources: Sources, plan: CompilePlan, split: BatchSplit | None) -> Compiled:
+    artifact, networks = _programs(sources, plan)
+    artifact = replace(artifact, split=split)
+    if not runs_here(plan.target):
+        if plan.request.check:
+            plan.note("not checked: this CPU cannot run the code")
+        return Compiled(artifact, None)
+    if sources.cuts and plan.bound.fallback and _costs_more(artifact, plan):
+        artifact, networks = _programs(plan.sources(is_whole=True), plan)
+    if not plan.request.check:
+        return Compiled(artifact, None)
+    return _checked(artifact, networks, plan)
+
+
+def _costs_more(artifact: Artifact, plan: CompilePlan) -> bool:
+    """Whether a cut is to be undone: its price is measured, and told."""
+    try:
+        found = cut_times(model_of(artifact), plan.bound.originals())
+    except AutotuneError as error:
+        text = f"what ONNX Runtime takes cannot be measured on random inputs: {error.message}"
+        plan.note(text)
+        return False
+    if found is None:
+        plan.note("nothing is compiled: all of the model runs in ONNX Runtime")
+        return False
+    plan.note(str(found))
+    if not found.is_slower:
+        return False
+    plan.note(KEPT_CUT if plan.request.keep_cut else KEPT_WHOLE)
+    return not plan.request.keep_cut
+
+
+KEPT_WHOLE = (
+    "so all of the model runs in ONNX Runtime: tuned programs may change that (`autotune.tune`), "
+    "and `keep_cut=True` compiles what can be"
+)
+KEPT_CUT = "it is kept all the same (`keep_cut=True`)"
+
+
+def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[Network]]:
+    """The artifact, and what each of its variants was compiled from."""
+    networks: Sequence[Network] = sources.networks
+    if not networks:
+        artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)
+        return _named(artifact, plan, {}, ()), sources.wholes
+    plan = with_kept_records(plan, networks)
+    best = best_records(networks, plan)
+    for key in best:
+        if plan.log and key in plan.log.workloads:
+            dag = plan.log.workloads[key].dag
+            networks = [under_names_of(n, dag) if key in n.tasks else n for n in networks]
+    tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
+    networks, steps = choose(networks, plan, best)
+    steps = fitting(networks, steps, plan, best)
+    with plan.progress("compiling programs") as tell:
+        verify = plan.request.verify
+        artifact = compile_variants(
+            networks, steps, plan.target, plan.n_threads, tell, verify, plan.store
+        )
+    if sources.cuts:
+        parts = artifact.variants
+        artifact = hybrid_artifact(parts, sources.cuts, plan.target, plan.n_threads)
+        networks = sources.wholes
+    return _named(artifact, plan, tuned_latencies(best), tasks), networks
+
+
+def _named(
+    artifact: Artifact, plan: CompilePlan, tuned: Mapping[str, Tuned], tasks: tuple[str, ...]
+) -> Artifact:
+    """`artifact` with where it comes from and what is known of its tasks."""
+    return _from(artifact, tuned=tuned, tasks=tasks, model_path=str(plan.bound.path.resolve()))
+
+
+def _from(artifact: Artifact, **known: Any) -> Artifact:
+    """`artifact`, and each of its variants, with these fields."""
+    others = tuple(replace(other, **known) for other in artifact.others)
+    return replace(artifact, **known, others=others)
+
+
+def _has_random_weights(model: Path, header: Header) -> bool:
+    """Whether a log was made with random weights, of the very model that is compiled."""
+    if header.random_weights is None:  # a log from before they had to be asked for
+        return needs_weights(model)
+    return header.random_weights and model_hash(model) == header.model_hash
+
+
+_NAME_IT = "name the model: `autotune.compile(MODEL, log=LOG)`"
+
+
+def _model_of(log: Log) -> Path:
+    """The model that a log was made for, if it is still the same file."""
+    path = Path(log.header.model_path)
+    if not log.header.model_path:
+        raise UsageError("the log was made for a model in memory", _NAME_IT)
+    if not path.is_file():
+        raise UsageError(f"the model of the log is gone: {path}", _NAME_IT)
+    if model_hash(path) != log.header.model_hash:
+        raise LogMismatch(
+            f"{path} is not the model that the log was made for: its contents have changed",
+            f"if that is meant, {_NAME_IT}",
+        )
+    return path
+
+
+def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan) -> Compiled:
+    """Compare every variant with an oracle. Raises WrongNumbers."""
+    reports = []
+    own = [plan.given] if isinstance(plan.given, Mapping) else plan.given or ()
+    originals = plan.bound.originals()
+    experience = Experience(plan.store, artifact.model_hash)
+    for one, network, original in zip(artifact.variants, networks, originals, strict=True):
+        fitting = [arrays for arrays in own if _fits(one, arrays)]
+        model = model_of(one)
+        reports.append(check_model(model, network, original, fitting, experience=experience))
+    composed = [check_split(artifact, plan)] if artifact.split is not None else []
+    report = joint_report([*reports, *composed])
+    for line in report.notes:
+        plan.note(line)
+    first, *others = (
+        replace(one, max_error=report.error)
+        for one, report in zip(artifact.variants, reports, strict=True)
+    )
+    return Compiled(replace(first, others=tuple(others), split=artifact.split), report)
+
+
+def _fits(artifact: Artifact, given: Mapping[str, NDArray[Any]]) -> bool:
+    return all(end.name in given and given[end.name].shape == end.shape for end in artifact.inputs)

@@ -1,0 +1,256 @@
+"""⑪ What to compile: a plan, the best records of a log, and a schedule for every task.
+
+best_records(networks, plan) ─► choose(networks, plan, best) ─► networks without chains, steps
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
+
+from autotune.api.bindings import Bound
+from autotune.api.compile.drafting import Drafts
+from autotune.api.compile.fallback import Sources, sources_of
+from autotune.api.request import CompileRequest, Given, Note, silent
+from autotune.cache import FileStore
+from autotune.errors import LogMismatch, ScheduleError
+from autotune.graph.network import Network, chosen
+from autotune.measure.parallel_map import OnProgress, parallel_map
+from autotune.network.artifact.artifact import Tuned
+from autotune.network.compile.sharing import (
+    SHARING_COSTS,
+    Option,
+    forms,
+    prefer_shared,
+    shared_weights,
+)
+from autotune.network.compile.variants import tasks_of
+from autotune.records import Header, Log, MeasureRecord, best_for, ranked_records
+from autotune.records.kept import kept
+from autotune.schedule.steps import Steps
+from autotune.search.defaults import default_alternatives
+from autotune.search.policy import Candidate
+from autotune.target import Target, difference
+from autotune.te.dag import ComputeDAG
+
+Progress: TypeAlias = Callable[[str], AbstractContextManager[OnProgress]]
+"""Told what long work begins; the block gets a callable for how much of it is done."""
+
+
+@contextmanager
+def no_progress(what: str) -> Iterator[OnProgress]:
+    """Nobody watches."""
+    yield lambda n_done, n_all: None
+
+
+@dataclass(frozen=True, slots=True)
+class CompilePlan:
+    """What to compile, for what, from what; an artifact has all variants of `bound`.
+
+    `precision` may be "auto", see `mixed_precision`: then `network_error` is the largest error
+    of the outputs, and `max_error` of candidates. `log`: of the request, `is_log_kept`: or what
+    was found of its tasks in `records` (`autotune distill --store`). `store`: where programs
+    are kept and found again. `max_bytes`: most bytes of constants. `given`: inputs of the
+    user's for the check. `note`, `progress`: are told what is going on. `drafts`: analytic
+    defaults of tasks that were found already, by key.
+    """
+
+    request: CompileRequest
+    bound: Bound
+    target: Target
+    n_threads: int
+    max_error: float
+    network_error: float
+    precision: str = "f32"
+    log: Log | None = None
+    is_log_kept: bool = False
+    store: FileStore | None = None
+    records: FileStore | None = None
+    max_bytes: int | None = None
+    given: Given = None
+    note: Note = silent
+    progress: Progress = no_progress
+    drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
+
+    def sources(self, is_whole: bool = False) -> Sources:
+        """The model, cut where not all of it can be compiled: see `sources_of`."""
+        return sources_of(self.bound, self.precision, is_whole)
+
+
+def with_kept_records(plan: CompilePlan, networks: Sequence[Network]) -> CompilePlan:
+    """`plan` with the records that are kept of its tasks as its log, where it has none."""
+    if plan.log is not None or plan.records is None:
+        return plan
+    log = kept(plan.records, tasks_of(networks), plan.target.key, plan.n_threads)
+    log = log.within(plan.max_error) if log else None
+    if log is None or not any(record.result.ok for record in log.records):
+        return plan
+    return replace(plan, log=log, is_log_kept=True)
+
+
+def best_records(networks: Sequence[Network], plan: CompilePlan) -> dict[str, MeasureRecord]:
+    """The best record of every task that the log knows; none without a log."""
+    if plan.log is None:
+        return {}
+    if plan.is_log_kept:
+        found = best_for(plan.log, plan.target.key, plan.n_threads)
+        plan.note(f"{len(found)} of {len(tasks_of(networks))} tasks take records that were kept")
+        return found
+    if not any(r.target_key == plan.target.key for r in plan.log.records):
+        require_same_machine(plan.log.header, plan.target)
+    best = best_for(plan.log, plan.target.key, plan.n_threads)
+    found = {key: best[key] for key in tasks_of(networks) if key in best}
+    if not found:
+        raise LogMismatch(
+            f"the log has no record for any task of {plan.bound.path.name}",
+            f"it was made for {plan.log.header.model_path}",
+        )
+    if networks[0].model_hash != plan.log.header.model_hash:
+        plan.note("the log was made for another model file; tasks that are the same are used")
+    return found
+
+
+def choose(
+    networks: Sequence[Network],
+    plan: CompilePlan,
+    best: dict[str, MeasureRecord],
+) -> tuple[list[Network], dict[str, Steps]]:
+    """The faster alternative of every chain, and a schedule for every task.
+
+    That of the best record, else the analytic default. A chain that was not measured as a whole and
+    in all its parts is left as the analytical cost model would have it in an untuned network.
+    """
+    tasks = tasks_of(networks)
+    open_keys = {key for network in networks for key in _open_alternatives(network, best)}
+    unknown = [key for key in tasks if key not in best or key in open_keys]
+    defaults = drafted(plan, {key: tasks[key] for key in unknown})
+    steps = {key: default.steps for key, default in defaults.items()}
+    steps |= {key: record.steps for key, record in best.items()}
+    guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}
+    latency_s = {key: record.result.latency_s or math.inf for key, record in best.items()}
+    kept = [chosen(network, latency_s, guess) for network in networks]
+    used = tasks_of(kept)
+    if len(kept) > 1:
+        first = {k: Timed(r.steps, latency_s[k]) for k, r in best.items()}
+        first |= {k: Timed(d.steps, guess[k]) for k, d in defaults.items() if k not in best}
+        steps |= _shared(kept, plan, {key: first[key] for key in used}, set(best))
+    missing = [key for key in used if key not in best]
+    if missing:
+        plan.note(f"{len(missing)} of {len(used)} tasks take their analytic default")
+    return kept, {key: steps[key] for key in used}
+
+
+def drafted(plan: CompilePlan, tasks: Mapping[str, ComputeDAG]) -> dict[str, Candidate]:
+    """The analytic default of every task by key; each is sought once for a plan."""
+    unknown = [key for key in tasks if key not in plan.drafts]
+    if unknown:
+        with plan.progress("choosing programs") as tell:
+            drafts = Drafts(plan.target, plan.n_threads, plan.max_error, plan.store, plan.log)
+            found = drafts.of([tasks[key] for key in unknown], tell)
+        plan.drafts.update(zip(unknown, found, strict=True))
+    return {key: plan.drafts[key] for key in tasks}
+
+
+_N_ALTERNATIVES = 96
+"""Programs of a task that are looked through for one that packs its weights as others do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A schedule and its seconds: as measured, or as the cost model expects them."""
+
+    steps: Steps
+    latency_s: float
+
+
+def _shared(
+    networks: Sequence[Network],
+    plan: CompilePlan,
+    first: Mapping[str, Timed],
+    measured: set[str],
+) -> dict[str, Steps]:
+    """Schedules of tasks that read the same weights, in one order where that costs little.
+
+    `first`: what would be taken otherwise. Others are those in the log for `measured` tasks, and
+    what the cost model expects to be as fast for the rest.
+    """
+    weights = shared_weights(networks)
+    keys = sorted({key for weight in weights for key, _ in weight.users})
+    tasks = tasks_of(networks)
+    known = _measured_programs(plan, {key: first[key] for key in keys if key in measured})
+    items = [(tasks[key], first[key], known.get(key)) for key in keys]
+    find = partial(_options, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error)
+    with plan.progress("sharing weights among variants") as tell:
+        options = dict(zip(keys, parallel_map(find, items, tell), strict=True))
+    picked = prefer_shared(weights, options)
+    changed = {key: o for key, o in picked.items() if o.steps != first[key].steps}
+    if changed:
+        most = max(o.latency_s / first[key].latency_s for key, o in changed.items())
+        plan.note(
+            f"{len(changed)} tasks take a program that packs its weights as other variants do "
+            f"(at most {100 * (most - 1):.1f} % slower)"
+        )
+    return {key: option.steps for key, option in changed.items()}
+
+
+def _options(
+    item: tuple[ComputeDAG, Timed, list[Timed] | None],
+    target: Target,
+    n_threads: int,
+    max_error: float,
+) -> list[Option]:
+    """The fastest programs of a task, one for every order of its weights."""
+    dag, first, others = item
+    if others is None:
+        found = default_alternatives(
+            dag, target, n_threads, max_error, _N_ALTERNATIVES, SHARING_COSTS
+        )
+        others = [Timed(c.steps, c.predicted_s or math.inf) for c in found]
+    known: dict[object, str] = {}
+    options: dict[tuple[tuple[str, str], ...], Option] = {}
+    for timed in [first, *sorted(others, key=lambda t: t.latency_s)]:
+        with suppress(ScheduleError):
+            packed = forms(dag, timed.steps, known)
+            option = Option(timed.steps, timed.latency_s, packed)
+            options.setdefault(tuple(sorted(packed.items())), option)
+    return list(options.values())
+
+
+def _measured_programs(plan: CompilePlan, first: Mapping[str, Timed]) -> dict[str, list[Timed]]:
+    """Programs of tasks that the log knows to be right, and nearly as fast as `first`."""
+    found: dict[str, list[Timed]] = {key: [] for key in first}
+    ranked = ranked_records(plan.log.records) if plan.log else {}
+    for (key, target, n_threads), records in ranked.items():
+        if key not in first or (target, n_threads) != (plan.target.key, plan.n_threads):
+            continue
+        timed = ((record, record.result.latency_s or math.inf) for record in records)
+        for record, latency_s in timed:
+            if latency_s <= SHARING_COSTS * first[key].latency_s:
+                with suppress(LogMismatch):  # steps of another version
+                    found[key].append(Timed(record.steps, latency_s))
+    return found
+
+
+def _open_alternatives(network: Network, best: Mapping[str, MeasureRecord]) -> set[str]:
+    """Tasks of chains of which a part, or the whole, was not measured."""
+    chains = ({whole, *parts} for whole, parts in network.parts.items())
+    return set().union(*(keys for keys in chains if not keys <= best.keys()))
+
+
+def tuned_latencies(best: Mapping[str, MeasureRecord]) -> dict[str, Tuned]:
+    """What the best records say of tasks alone, by key, as an artifact keeps it."""
+    measured = ((key, r.result.latency_s, r.n_threads) for key, r in best.items())
+    return {key: Tuned(latency_s, n) for key, latency_s, n in measured if latency_s}
+
+
+def require_same_machine(header: Header, target: Target) -> None:
+    """Raise LogMismatch when a log was measured on another CPU than this one."""
+    if header.target.key != target.key:
+        raise LogMismatch(
+            f"the log was measured on another CPU: {difference(header.target, target)}",
+            "use it there, or start a new log here: autotune tune",
+        )

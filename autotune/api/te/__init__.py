@@ -1,0 +1,1 @@
+"""⑪ Tensor expressions of a user: tasks, schedules by hand, workloads."""

@@ -1,0 +1,1 @@
+"""⑪ `tune` and `resume`: sessions, and what they found."""

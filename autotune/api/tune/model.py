@@ -1,0 +1,152 @@
+"""⑪ What `autotune tune` and `resume` do: at once, or as iterators of events.
+
+result = autotune.tune("model.onnx", "model.jsonl", trials=200)
+for event in autotune.tuning("model.onnx", "model.jsonl", trials=200): …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from autotune.api.request import (
+    Note,
+    ShownTuneRequest,
+    TuneRequest,
+    by_fields,
+    in_a_file,
+    never,
+    silent,
+)
+from autotune.api.showing import Show
+from autotune.api.sources import random_weights_note
+from autotune.api.tune.session import (
+    OpenSession,
+    PreparedModel,
+    create,
+    prepare,
+    prepare_network,
+    reopen,
+    resolved,
+)
+from autotune.api.tune.tune_result import Events, TuneResult, run_to_end
+from autotune.config import TuneConfig
+from autotune.files import Files, paths_of
+from autotune.graph.network import Network
+from autotune.graph.reader.model_files import is_path
+from autotune.search.partial import Rule
+
+
+@by_fields(ShownTuneRequest)
+def tune(request: ShownTuneRequest) -> TuneResult:
+    """Search for the fastest program of every part of a model, and log every measurement.
+
+    Raises what the command reports: UsageError, ModelError, OutputError; NoValidSchedule where no
+    candidate of a task works. The words are those of the command line:
+    """
+    return run_to_end(partial(_tuning, request), Path(request.log), request.show)
+
+
+@by_fields(TuneRequest)
+def tuning(request: TuneRequest) -> Events:
+    """`tune`, as an iterator of events, see `tuner.events`.
+
+    The model is read at once, so what is wrong with it is raised here. Every measurement is in the
+    log before its event comes; closing the iterator ends the session in an orderly way.
+    """
+    return _tuning(request)
+
+
+def _tuning(request: TuneRequest) -> Events:
+    log, note = Path(request.log), request.note
+    config = resolved(request).config
+    with in_a_file(request) as (known, path):
+        prepared = prepare(known, config, log)
+    for text in prepared.notes:
+        note(text)
+    if request.random_weights:
+        note(random_weights_note(path.name))
+    if not is_path(request.model):
+        prepared = replace(prepared, source="")
+    return _events(prepared, log, request.stop, note)
+
+
+def _events(
+    prepared: PreparedModel,
+    log: Path,
+    stop: Callable[[], bool],
+    note: Note,
+    rules: Sequence[Rule] = (),
+) -> Events:
+    with create(prepared, log) as session:
+        yield from session.start(stop, note, rules).events()
+
+
+def tune_network(
+    network: Network,
+    log: Path,
+    config: TuneConfig,
+    model_path: str = "",
+    rules: Sequence[Rule] = (),
+) -> Events:
+    """`tuning` for a network that is there already; `model_path`: what the header names."""
+    prepared = prepare_network(network, config, log, model_path)
+    return _events(prepared, log, never, silent, rules)
+
+
+def resume(
+    log: str | Path,
+    *,
+    trials: int | None = None,
+    time_s: float | None = None,
+    max_error: float | None = None,
+    warm_start: Files = (),
+    stop: Callable[[], bool] = never,
+    note: Note = silent,
+    rules: Sequence[Rule] = (),
+    show: Show = "auto",
+) -> TuneResult:
+    """Go on with the session of `log`: what is left of its budget, or `trials` or `time_s` more.
+
+    `show`: see `tune`. Raises LogMismatch for a log of another CPU, LogBusy where somebody is
+    writing it, NoValidSchedule where no candidate of a task works.
+    """
+    given = {name: value for name, value in locals().items() if name != "show"}
+    return run_to_end(partial(resuming, **given), Path(log), show)
+
+
+def resuming(
+    log: str | Path,
+    *,
+    trials: int | None = None,
+    time_s: float | None = None,
+    max_error: float | None = None,
+    warm_start: Files = (),
+    stop: Callable[[], bool] = never,
+    note: Note = silent,
+    rules: Sequence[Rule] = (),
+) -> Events:
+    """`resume`, as an iterator of events, see `tuner.events`. The log is opened at once."""
+    with ExitStack() as stack:
+        learnt = paths_of(warm_start)
+        opened = reopen(
+            Path(log), trials=trials, time_s=time_s, max_error=max_error, warm_start=learnt
+        )
+        session = stack.enter_context(opened)
+        for text in session.notes:
+            note(text)
+        return _rest(session, stack.pop_all(), stop, note, rules)
+
+
+def _rest(
+    session: OpenSession,
+    stack: ExitStack,
+    stop: Callable[[], bool],
+    note: Note,
+    rules: Sequence[Rule],
+) -> Events:
+    with stack:
+        yield from session.start(stop, note, rules).events()

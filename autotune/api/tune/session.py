@@ -1,0 +1,254 @@
+"""⑪ Sessions before they run: `tune` creates one, `resume` reopens one; nothing is measured.
+
+    resolved(request) ─► prepare(request, config) ─► create(prepared, log) ─┐
+                                                                   reopen(log) ──┴─► OpenSession
+    OpenSession.start() ─► Tuning: peaks measured, earlier logs learnt
+
+The command line and the library both take these steps; the command line shows more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.api.bindings import Variant, bind
+from autotune.api.compile.fallback import require_tunable, sources_of
+from autotune.api.compile.mixed_precision import (
+    NOT_MIXED,
+    Mixtures,
+    alternatives,
+    form_notes,
+    mixtures_of,
+)
+from autotune.api.compile.selection import require_same_machine
+from autotune.api.request import Note, Source, TuneRequest, never, silent
+from autotune.api.rules import rules_of
+from autotune.api.sources import model_bytes, model_path, random_weights_note
+from autotune.api.tune.tuning import (
+    Tuning,
+    network_workloads,
+    new_header,
+    next_header,
+    require_tasks,
+)
+from autotune.config import AUTO, Resolved, TuneConfig, plain_precision, resolve
+from autotune.errors import UsageError
+from autotune.files import paths_of
+from autotune.graph.network import Network
+from autotune.machine import read_limits, require_threads
+from autotune.measure.memory_plan import private_bytes, require_memory
+from autotune.measure.protocols import Device
+from autotune.network.compile.variants import unified
+from autotune.records import Header, Journal, Log, read_log, require_new_log
+from autotune.search.partial import Rule
+from autotune.target import Target, parse_target, runs_here
+from autotune.target.tiles import denial
+from autotune.tuner import Budget, spent
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A model with settings, checked and ready for a log: `networks`, one for each of `variants`.
+
+    `source`: what the header of the log names, "" for a network that was made in memory. `notes`:
+    what a user should know of nodes that are not compiled. `others`: the networks in other
+    precisions, which are tuned as well.
+    """
+
+    networks: tuple[Network, ...]
+    config: TuneConfig
+    target: Target
+    source: str = ""
+    variants: tuple[Variant, ...] = (Variant({}),)
+    notes: tuple[str, ...] = ()
+    others: tuple[tuple[Network, ...], ...] = ()
+
+    @property
+    def network(self) -> Network:
+        """The first network."""
+        return self.networks[0]
+
+
+_WORDS = [f.name for f in fields(TuneConfig) if hasattr(TuneRequest, f.name)]
+"""Settings that a request may have."""
+
+
+def resolved(request: TuneRequest) -> Resolved:
+    """The settings of the preset of a request and of its own.
+
+    Raises UsageError or LogMismatch for files without logs, rules or settings.
+    """
+    operators = tuple(str(path.resolve()) for path in paths_of(request.operators))
+    files = {
+        "warm_start": logs_to_learn(paths_of(request.warm_start)),
+        "rules": rule_files(paths_of(request.rules)),
+        "operators": operators or None,
+    }
+    return resolve(request.preset, {name: getattr(request, name) for name in _WORDS} | files)
+
+
+def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> PreparedModel:
+    """Read an ONNX model for tuning, by default the ResNet-50 of the `onnx` package.
+
+    `log` is where the session will be written: whether that is possible is checked before the model
+    is read; None for a session that will not run. Raises UsageError, ModelError, OutputError.
+    """
+    require_threads(config.threads or None)
+    given: Any = source.model
+    path, target = model_path(given), local_target(config.target)
+    require_room(path, log)
+    is_random = source.random_weights or given is None
+    bound = bind(replace(source, model=path, random_weights=is_random, operators=config.operators))
+    sources = sources_of(bound, config.precision)
+    require_tunable(sources, path.name)
+    notes = (*denial(), *sources.notes, *form_notes(plain_precision(config.precision), target))
+    name = str(path.resolve())
+    prepared = PreparedModel(sources.wholes, config, target, name, bound.variants, notes)
+    if config.precision == AUTO and sources.cuts:
+        prepared = replace(prepared, notes=(*prepared.notes, NOT_MIXED))
+    elif config.precision == AUTO:
+        prepared = _mixed(prepared, mixtures_of(bound))
+    bound.files.require_same()
+    return prepared
+
+
+def _mixed(prepared: PreparedModel, mixtures: Mixtures) -> PreparedModel:
+    """With the networks in other precisions, which share the names of equal tasks."""
+    others = alternatives(mixtures, prepared.target)
+    n_variants = len(prepared.variants)
+    found = unified([*prepared.networks, *(n for other in others for n in other)])
+    several = [found[n : n + n_variants] for n in range(0, len(found), n_variants)]
+    return replace(prepared, networks=several[0], others=tuple(several[1:]))
+
+
+def prepare_network(
+    network: Network, config: TuneConfig, log: Path | None = None, source: str = ""
+) -> PreparedModel:
+    """`prepare` for a network that was read or made already. Raises UsageError, OutputError."""
+    require_threads(config.threads or None)
+    target = local_target(config.target)
+    require_room(Path(source), log)
+    return PreparedModel((network,), config, target, source, notes=denial())
+
+
+def require_room(model: Path, log: Path | None) -> None:
+    """Raise OutputError where `log` cannot be written, UsageError where memory is too short."""
+    if log is not None:
+        require_new_log(log)
+        require_memory(read_limits(), private_bytes(), model_bytes(model))
+
+
+def local_target(name: str) -> Target:
+    """The target of a name, for code that runs here. Raises UsageError."""
+    target = parse_target(name)
+    if not runs_here(target):
+        raise UsageError(f"this CPU cannot run code for '{name}'", "leave `target` out")
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A log that is open for writing, and what the session will do.
+
+    `log`: its entries so far, which are replayed first. `notes`: what a user should know of it.
+    """
+
+    journal: Journal
+    log: Log
+    header: Header
+    budget: Budget
+    notes: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> TuneConfig:
+        """The settings of the session."""
+        return TuneConfig.from_json(self.header.config)
+
+    def start(
+        self,
+        stop: Callable[[], bool] = never,
+        note: Note = silent,
+        rules: Sequence[Rule] = (),
+        device: Device | None = None,
+    ) -> Tuning:
+        """Measure the peaks of the machine and learn from earlier logs; see `Tuning`."""
+        return Tuning(self.journal, self.log, self.header, self.budget, stop, note, rules, device)
+
+
+@contextmanager
+def create(prepared: PreparedModel, log: Path) -> Iterator[OpenSession]:
+    """A session with a new log, which is open inside the block. Raises OutputError."""
+    networks, config, others = prepared.networks, prepared.config, prepared.others
+    source, variants = prepared.source, prepared.variants
+    header = new_header(networks, source, variants, prepared.target, config, others)
+    workloads = network_workloads([*networks, *(n for other in others for n in other)])
+    with Journal.create(log, header, workloads) as journal:
+        seen = Log(headers=(header,), workloads={w.key: w for w in workloads})
+        yield OpenSession(journal, seen, header, Budget(config.trials, config.time_s))
+
+
+@contextmanager
+def reopen(
+    path: Path,
+    *,
+    trials: int | None = None,
+    time_s: float | None = None,
+    max_error: float | None = None,
+    warm_start: Sequence[Path] = (),
+) -> Iterator[OpenSession]:
+    """The session of a log that was written before, open inside the block.
+
+    Its budget is what is left of the log's, or `trials` or `time_s` more than was spent.
+    `warm_start`: logs to learn from, after those of the earlier runs. Raises LogMismatch for a log
+    of another CPU or without its tasks, LogBusy where another process is writing it.
+    """
+    with Journal.open(path) as journal:
+        log = journal.log
+        require_tasks(path, log)
+        paths = logs_to_learn(warm_start, TuneConfig.from_json(log.settings).warm_start)
+        header = next_header(log, {"max_error": max_error, "warm_start": paths})
+        config = TuneConfig.from_json(header.config)
+        require_same_machine(log.header, parse_target(config.target))
+        require_threads(header.n_threads)
+        budget = Budget(config.trials, config.time_s)
+        if trials is not None or time_s is not None:
+            budget = spent(log).plus(trials, time_s)
+        notes = (*denial(), *_notes(journal, header))
+        journal.append([header])
+        yield OpenSession(journal, log, header, budget, notes)
+
+
+def _notes(journal: Journal, header: Header) -> Iterator[str]:
+    log = journal.log
+    if journal.n_repaired_bytes:
+        yield f"removed a line that was cut off ({journal.n_repaired_bytes} bytes)"
+    if header.random_weights:
+        yield random_weights_note(Path(header.model_path).name)
+    if log.n_skipped:
+        yield f"{log.n_skipped} lines of the log are foreign or corrupt; skipped"
+    if log.headers[-1].versions != header.versions:
+        yield "the log was written with other versions of autotune or its libraries"
+
+
+def logs_to_learn(given: Iterable[Path], before: Iterable[str] = ()) -> tuple[str, ...] | None:
+    """Absolute paths of the logs given now, after those of earlier runs; None where none is given.
+
+    Raises UsageError or LogMismatch for one given now that is no log.
+    """
+    paths = list(given)
+    for path in paths:
+        read_log(path)
+    return tuple(dict.fromkeys([*before, *(str(p.resolve()) for p in paths)])) if paths else None
+
+
+def rule_files(given: Iterable[Path]) -> tuple[str, ...] | None:
+    """Absolute paths of files with sketch rules; None where none is given. Raises UsageError."""
+    paths = [str(path.resolve()) for path in given]
+    rules_of(paths)
+    return tuple(paths) or None

@@ -1,0 +1,385 @@
+"""⑪ From a log's header to a running session: search and measurement wired together.
+
+    tuning = Tuning(journal, log, header, budget)
+    for event in tuning.events(): …                 # what a display shows; see `tuner.events`
+
+Everything that is measured is in the journal before its event comes.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.api.bindings import Variant
+from autotune.api.request import Note, never, silent
+from autotune.api.rules import rules_of
+from autotune.api.tune.warm import warm_start
+from autotune.codec import to_json
+from autotune.config import TuneConfig
+from autotune.dtypes import dtype_bytes
+from autotune.errors import LogMismatch, NoValidSchedule
+from autotune.graph.constant_values import constants_to_json
+from autotune.graph.mixture import merged_weights, replaced
+from autotune.graph.network import Network
+from autotune.machine import Limits, read_limits
+from autotune.measure.build import build_program
+from autotune.measure.local import LocalDevice
+from autotune.measure.measurer import measurer_of
+from autotune.measure.memory_plan import plan_memory, private_bytes
+from autotune.measure.noise import NoiseWatch, read_usage
+from autotune.measure.options import MeasureOptions
+from autotune.measure.peak import Peaks
+from autotune.measure.protocols import Device
+from autotune.measure.threads import default_threads
+from autotune.network.compile.aliasing import overwritable
+from autotune.network.compile.row_strides import dense_operands
+from autotune.records import Header, HeaderNetwork, HeaderVariant, Journal, Log, Workload
+from autotune.search.cost.ranker import Ranker
+from autotune.search.defaults import default_candidate
+from autotune.search.elite_pool import ElitePool
+from autotune.search.partial import Rule
+from autotune.search.policy import Candidate, SketchPolicy
+from autotune.search.sketch import generate_sketches
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+from autotune.tuner import (
+    BatchMeasured,
+    Budget,
+    CandidateMeasurer,
+    Event,
+    NoiseNoticed,
+    Run,
+    Scheduler,
+    Session,
+    TuningTask,
+    bound_s,
+    dots_of,
+)
+from autotune.tuner.bound import bytes_read
+from autotune.version import __version__
+
+_LIBRARIES = ("llvmlite", "lightgbm", "numpy", "onnx")
+_COPIES = 3
+
+
+class Tuning:
+    """A run that is ready to start: peaks are measured, earlier logs are learnt.
+
+    `log` is what is replayed first: empty of records for a new session. `stop` is asked between
+    measurements. `note` is told what a user should know of the earlier logs. Raises UsageError
+    where memory is too short. `rules`: sketch rules beside those that the settings name.
+    `device`: the machine to measure, this one by default.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        log: Log,
+        header: Header,
+        budget: Budget,
+        stop: Callable[[], bool] = never,
+        note: Note = silent,
+        rules: Sequence[Rule] = (),
+        device: Device | None = None,
+    ) -> None:
+        self._journal, self._log, self._header = journal, log, header
+        self._budget, self._stop = budget, stop
+        self._config = TuneConfig.from_json(header.config)
+        self._device = device or LocalDevice(header.target, header.n_threads)
+        self._options = measure_options(log, self._config, device=self._device)
+        dots = dots_of((w.dag for w in log.workloads.values()), header.target)
+        peaks = self._device.peaks(self._options.evict, dots)
+        self._rules = (*rules, *rules_of(self._config.rules))
+        self._tasks = tuning_tasks(log, peaks, self._rules)
+        # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
+        # seconds as soon as anything else runs on the machine
+        self._ranker = Ranker(self._config.seed)
+        paths, limit = self._config.warm_start, self._config.task_error
+        self.warm = warm_start(paths, header, limit, log, self._ranker, note)
+        """What earlier logs have taught."""
+
+    def events(self) -> Generator[Event, None, None]:
+        """Tune; the last event is SessionFinished. To stop early, close the iterator."""
+        header = self._header
+        build = partial(build_program, overwritten=header.overwritten, dense=header.dense)
+        with measurer_of(self._device, self._options, build) as measurer:
+            session = self._session(measurer)
+            session.networks = networks_of(header, self._tasks)
+            session.replay(self._log.within(self._config.task_error))
+            watch = NoiseWatch(read_usage)
+            session.noise = watch.to_json
+            with closing(session.events()) as events:  # the end is written while the log is open
+                for event in events:
+                    yield event
+                    noise = watch.look() if isinstance(event, BatchMeasured) else None
+                    if noise is not None:
+                        yield NoiseNoticed(noise)
+        self._journal.check()
+
+    def _session(self, measurer: CandidateMeasurer) -> Session:
+        """Search and measurement wired together."""
+        header, config, ranker = self._header, self._config, self._ranker
+        rules, elites = self._rules, ElitePool()
+
+        def policy_of(task: TuningTask) -> SketchPolicy:
+            rng = np.random.default_rng([config.seed, int(task.key, 16)])
+            target, n_threads = header.target, header.n_threads
+            return SketchPolicy(task.dag, target, n_threads, ranker, rng, elites, rules)
+
+        def default(task: TuningTask) -> Candidate | None:
+            target, limit = header.target, config.task_error
+            with suppress(NoValidSchedule):
+                return default_candidate(task.dag, target, header.n_threads, limit)
+            return None
+
+        return Session(
+            run=Run(header.run_id, header.target.key, header.n_threads),
+            tasks=self._tasks,
+            policy_of=policy_of,
+            measurer=measurer,
+            sink=self._journal,
+            budget=self._budget,
+            scheduler=Scheduler(self._tasks, config.batch, config.patience),
+            clock=time.monotonic,
+            model=ranker,
+            stop=self._stop,
+            batch=config.batch,
+            default=default,
+            first=self.warm.first,
+        )
+
+
+def new_header(
+    networks: Sequence[Network],
+    model_path: str,
+    variants: Sequence[Variant],
+    target: Target,
+    config: TuneConfig,
+    others: Sequence[Sequence[Network]] = (),
+) -> Header:
+    """The header of the first run over a model; `model_path`: what it came from, or "".
+
+    `networks`: one for each of `variants`, see `compile.variants.unified`. `others`: the same in
+    other precisions, whose tasks are alternatives, see `mixed_precision`.
+    """
+    first = networks[0]
+    everything = [*networks, *(n for other in others for n in other)]
+    counts = [
+        merged_weights(network, [other[n] for other in others])
+        for n, network in enumerate(networks)
+    ]
+    several = tuple(
+        HeaderVariant(v.shapes, v.share, tuple(found.items()))
+        for v, found in zip(variants, counts, strict=True)
+    )
+    return Header(
+        run_id=secrets.token_hex(6),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        model_path=model_path,
+        model_hash=first.model_hash,
+        shapes=variants[0].shapes,
+        target=target,
+        n_threads=config.threads or default_threads(),
+        seed=config.seed,
+        config=to_json(config),
+        versions=versions(),
+        tasks=tuple(_counted(counts).items()),
+        parts=_parts(networks, others),
+        overwritten=_overwritten(everything),
+        dense=dense_operands(everything),
+        random_weights=first.random_weights,
+        constant_inputs=constants_to_json(first.constant_inputs),
+        variants=several if len(several) > 1 else (),
+        networks=_by_precision([networks, *others], [v.share for v in variants]) if others else (),
+    )
+
+
+def _by_precision(
+    networks: Sequence[Sequence[Network]], shares: Sequence[float]
+) -> tuple[HeaderNetwork, ...]:
+    """The networks that the variants are in each precision, with the calls of one inference."""
+    found = []
+    for variants in networks:
+        weights: dict[str, float] = {}
+        for network, share in zip(variants, shares, strict=True):
+            for key, n in network.weights.items():
+                weights[key] = weights.get(key, 0.0) + share * n
+        parts = {key: p for network in variants for key, p in network.parts.items()}
+        found.append(HeaderNetwork(tuple(weights.items()), parts))
+    return tuple(found)
+
+
+def _counted(weights: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """How often all variants together call each task, in order of first call."""
+    counts: dict[str, int] = {}
+    for found in weights:
+        for key, n in found.items():
+            counts[key] = counts.get(key, 0) + n
+    return counts
+
+
+def _parts(
+    networks: Sequence[Network], others: Sequence[Sequence[Network]]
+) -> dict[str, tuple[str, ...]]:
+    """What each whole of a chain may replace, and each task of another precision."""
+    parts: dict[str, tuple[str, ...]] = {}
+    for other in others:
+        for network, narrow in zip(networks, other, strict=True):
+            parts |= narrow.parts | replaced(network, narrow)
+    return parts | {key: found for network in networks for key, found in network.parts.items()}
+
+
+def _overwritten(networks: Sequence[Network]) -> dict[str, tuple[str, ...]]:
+    """Inputs of tasks that no network needs after any of the calls; see `overwritable`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for network in networks:
+        here = overwritable(network)
+        for key in network.weights:
+            names = here.get(key, ())
+            found[key] = tuple(n for n in found.get(key, names) if n in names)
+    return {key: names for key, names in found.items() if names}
+
+
+def next_header(log: Log, options: Mapping[str, Any]) -> Header:
+    """The header of a run that goes on with a log; options that are None leave its settings."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return replace(
+        log.header,
+        run_id=secrets.token_hex(6),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        config=to_json(replace(TuneConfig.from_json(log.settings), **given)),
+        versions=versions(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that may change what is generated or measured."""
+    found = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    return {"autotune": __version__, "python": platform.python_version()} | found
+
+
+def measure_options(
+    log: Log, config: TuneConfig, limits: Limits | None = None, device: Device | None = None
+) -> MeasureOptions:
+    """Time-outs of the settings, and caches in the state in which this network leaves them.
+
+    `device`: the machine to measure, this one by default. Raises UsageError where `limits` (those
+    of this process by default) leave too little memory.
+    """
+    device = device or LocalDevice(log.header.target, log.header.n_threads)
+    n_bytes, flops = constant_bytes(log), total_flops(log)
+    plan = plan_memory(limits or read_limits(), private_bytes(), largest_bytes(log))
+    return MeasureOptions(
+        n_builders=plan.n_builders,
+        builder_bytes=plan.builder_bytes,
+        worker_bytes=plan.worker_bytes,
+        evict=not device.stays_cached(n_bytes, flops),
+        build_timeout_s=config.build_timeout_s,
+        run_timeout_s=config.run_timeout_s,
+        max_error=config.task_error,
+        seed=config.seed,
+    )
+
+
+def require_tasks(path: Path, log: Log) -> None:
+    """Raise LogMismatch where lines are lost without which a session cannot go on."""
+    tasks = dict(log.header.tasks)
+    known = {key for key in tasks if key in log.workloads and _is_key(key)}
+    parts = {part for parts in log.header.parts.values() for part in parts}
+    n_lost = len(({*tasks, *log.header.parts} | parts) - known)
+    if n_lost or not tasks:
+        raise LogMismatch(
+            f"{path} lacks the computation of {n_lost} of its tasks: lines of it are lost",
+            "tune anew, with `warm_start` to learn from what was measured",
+        )
+
+
+def _is_key(text: str) -> bool:
+    """Whether `text` can be the key of a task: hexadecimal digits, which also seed its search."""
+    return bool(text) and all(c in "0123456789abcdef" for c in text)
+
+
+def network_workloads(networks: Sequence[Network]) -> list[Workload]:
+    """The tasks of networks as log entries, each once, in model order."""
+    labels = {key: label for n in reversed(networks) for key, label in n.labels.items()}
+    return [Workload(key, dag, labels[key]) for key, dag in _ordered_tasks(networks).items()]
+
+
+def _ordered_tasks(networks: Sequence[Network]) -> dict[str, ComputeDAG]:
+    ordered: dict[str, ComputeDAG] = {}
+    for network in networks:
+        for key in network.weights:
+            ordered.setdefault(key, network.tasks[key])
+    return ordered
+
+
+def tuning_tasks(log: Log, peaks: Peaks, rules: Sequence[Rule] = ()) -> list[TuningTask]:
+    """The tasks of a log with their weights and bounds, in model order."""
+    tasks = []
+    weights = log.header.weights
+    for key, _ in log.header.tasks:
+        workload = log.workloads[key]
+        bound = bound_s(
+            workload.dag, peaks, generate_sketches(workload.dag, log.header.target, extra=rules)
+        )
+        parts = log.header.parts.get(key, ())
+        tasks.append(TuningTask(key, workload.dag, weights[key], workload.label, bound, parts))
+    return tasks
+
+
+def networks_of(header: Header, tasks: Iterable[TuningTask]) -> list[list[TuningTask]]:
+    """The tasks of each network of a header that has several, as that network calls them."""
+    by_key = {task.key: task for task in tasks}
+    return [
+        [replace(by_key[key], weight=n, parts=found.parts.get(key, ())) for key, n in found.tasks]
+        for found in header.networks
+    ]
+
+
+def constant_bytes(log: Log) -> int:
+    """Bytes of weights that the model streams per inference."""
+    read = (
+        weight * bytes_read(dag, p)
+        for dag, weight in _called(log)
+        for p in dag.placeholders
+        if p.constant
+    )
+    return round(sum(read))
+
+
+def largest_bytes(log: Log) -> int:
+    """Memory that the run worker needs for the largest task of a model.
+
+    Its inputs and outputs as the oracle and one program hold them, and as the check compares them.
+    """
+    return max((_COPIES * _array_bytes(w.dag) for w in log.workloads.values()), default=0)
+
+
+def _array_bytes(dag: ComputeDAG) -> int:
+    tensors = [p.tensor for p in dag.placeholders] + [dag[name].tensor for name in dag.outputs]
+    return sum(t.size * dtype_bytes(t.dtype) for t in tensors)
+
+
+def total_flops(log: Log) -> int:
+    """Floating-point operations of an inference."""
+    return round(sum(weight * dag.flops for dag, weight in _called(log)))
+
+
+def _called(log: Log) -> list[tuple[ComputeDAG, float]]:
+    """The tasks of a model without those that may replace others, and how often each is called."""
+    header = log.header
+    weights = dict(header.networks[0].tasks) if header.networks else header.weights
+    tasks = (task for task in weights.items() if task[0] not in header.parts)
+    return [(log.workloads[key].dag, weight) for key, weight in tasks]

@@ -1,0 +1,1 @@
+"""⑩ The file of a compiled network, and its interface: manifest, machine code, constants."""

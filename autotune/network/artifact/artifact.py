@@ -1,0 +1,326 @@
+"""⑩ The compiled network as one file: a manifest, machine code, and the constants.
+
+The file is an uncompressed zip (`container`). The code is linked (`codegen.link`), so whoever loads
+it needs no compiler. `constants.bin` starts at a multiple of 64 bytes in the file and is mapped
+from it; nothing in the file depends on the time, the machine or the order of compilation, so equal
+inputs give equal bytes. `loading` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, TypeAlias
+
+import numpy as np
+
+from autotune.brief import brief
+from autotune.codec import LEFT_OUT, REQUIRED, Apart, Coded, Holds, to_json, within
+from autotune.codegen.link import Image
+from autotune.codegen.memory import aligned
+from autotune.config import MOST_THREADS, PRECISION_NAMES
+from autotune.dtypes import PORT_TYPES, numpy_dtype, stored_dtype
+from autotune.errors import ArtifactError
+from autotune.files import replacing
+from autotune.graph.constant_values import ConstantsField
+from autotune.network.artifact import container
+from autotune.network.artifact.container import (
+    CONSTANTS,
+    IMAGE,
+    Bytes,
+    Container,
+    Json,
+    bytes_of,
+    described,
+    digest,
+    model_name,
+    require,
+)
+from autotune.network.artifact.table import FIRST_BOUND
+from autotune.target import Target, missing_features
+from autotune.target.tiles import FEATURE, Permission, denial
+
+FORMAT = "autotune-artifact"
+VERSION = 6
+"""Of what is written. Fields tell a file with one shape from one with several (`variants`) and from
+one with parts for ONNX Runtime (`networks`: see `hybrid`)."""
+
+MOST = 1 << 48
+"""Bytes, elements, iterations: more than any memory."""
+MOST_PARTS = 1 << 20
+_MOST_DIMENSIONS = 64
+_RAW_BYTES = frozenset(map(chr, range(0xDC80, 0xDD00)))
+
+
+def is_text(value: str) -> bool:
+    """Whether a string can be written, which half a surrogate pair cannot."""
+    return not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _is_path(value: str) -> bool:
+    """Whether it can come from a path, whose bytes need not be UTF-8: see `os.fsdecode`."""
+    return is_text("".join(c for c in value if c not in _RAW_BYTES))
+
+
+def _is_window(value: tuple[Sequence[int], Sequence[int]] | None) -> bool:
+    return value is None or len(value[0]) == len(value[1])
+
+
+def _target_from(data: dict[str, Any]) -> Target:
+    return Target.from_json({"n_cores": None} | data)
+
+
+Text: TypeAlias = Annotated[str, Holds(is_text, "valid Unicode")]
+_PathText: TypeAlias = Annotated[str, Holds(_is_path, "a path")]
+_NAMED = Holds(lambda values: all(map(is_text, values)), "constants by name")
+Size: TypeAlias = Annotated[int, within(0, MOST)]
+Positive: TypeAlias = Annotated[int, within(1, MOST)]
+Error: TypeAlias = Annotated[float | None, Holds(lambda error: (error or 0) >= 0, "an error")]
+Threads: TypeAlias = Annotated[int, within(1, MOST_THREADS)]
+_Shape: TypeAlias = Annotated[
+    tuple[Annotated[int, within(-1, MOST)], ...],
+    Holds(lambda shape: len(shape) <= _MOST_DIMENSIONS, "a shape"),
+]
+
+_HERE = "compile the model on this machine"
+_BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes", "entry")
+"""What the code relies on, of the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A model input or output as the user sees it, and where its elements are.
+
+    Bound (`window` is None): the array itself is what slot `base` of the table points to. Else the
+    elements are copied to or from byte `offset` after that address, where they lie as a window:
+    an array of some shape with strides in elements. `limit`: see `graph.network.Port`. `dtype` is
+    that of the user's array; the elements that kernels read and write are `stored`, which is
+    float32 for half precision (float16, bfloat16) and for float8, and a byte for integers of less,
+    unless kernels take it as it `is_native`.
+    """
+
+    name: Text
+    shape: _Shape
+    dtype: str
+    base: Size
+    offset: Annotated[Size, REQUIRED] = 0
+    window: Annotated[tuple[_Shape, _Shape] | None, Holds(_is_window, "a window"), REQUIRED] = None
+    limit: Annotated[int, within(1, MOST), REQUIRED] = 2
+    is_native: Annotated[bool, Holds(bool, "true"), LEFT_OUT] = False
+
+    @property
+    def stored(self) -> str:
+        """Dtype of the elements in memory."""
+        return self.dtype if self.is_native else stored_dtype(self.dtype)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements have fractions."""
+        known = PORT_TYPES.get(self.dtype)
+        return known is not None and known.is_float
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Dtype of the user's array; Python's objects for strings, sequences and maps."""
+        if self.dtype in ("string", ""):
+            return np.dtype(object)
+        return numpy_dtype(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """One kernel launch: the task it is part of (key), the call's label, its symbol and range."""
+
+    task: Text
+    label: Text
+    symbol: Text
+    extent: Size
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSplit:
+    """A dimension that may have any extent, as its samples are computed apart: see `blocks`.
+
+    `axes`: of each input and output with samples, the axis of them, and how many of its indices
+    are one sample.
+    """
+
+    dimension: Text
+    axes: Mapping[str, tuple[Annotated[int, within(0, _MOST_DIMENSIONS)], Positive]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What tuning measured of a task alone: seconds per call, on how many threads."""
+
+    latency_s: Annotated[float, Holds(lambda time_s: time_s > 0, "above zero")]
+    n_threads: Threads
+
+
+@brief
+@dataclass(frozen=True)
+class Artifact:
+    """Everything needed to run a network on `target`.
+
+    `n_threads`: what the schedules were chosen for; any number can run it. `n_bases`: slots of the
+    address table before the team's. `image`: the linked code of all shapes and segments; `entry`:
+    which of its entries is this network's. `constants`: bytes, 64-byte aligned. `max_error`: what
+    the numeric check found, None if it was not run. `model_path`: the file it was compiled from.
+    `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
+    `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
+    `random_weights`: the weights are not the model's; None in files that do not say.
+    `precision`: of the factors of products, one of `config.PRECISION_NAMES`.
+    `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
+    for other shapes of its inputs, over the same `constants` (the same array). `constant_kinds`:
+    bytes of constants by `layout.KINDS`, known only where it was compiled. `split`: a dimension
+    of which any extent is computed, by the variants that there are.
+    """
+
+    name: _PathText
+    model_hash: Text
+    target: Annotated[Target, Coded(to_json, _target_from)]
+    n_threads: Threads
+    inputs: tuple[Endpoint, ...]
+    outputs: tuple[Endpoint, ...]
+    kernels: tuple[KernelInfo, ...]
+    arena_bytes: Size
+    n_bases: Annotated[int, within(FIRST_BOUND, MOST_PARTS)]
+    image: Image
+    constants: Annotated[Bytes, Apart(None)]
+    autotune_version: Text = ""
+    max_error: Error = None
+    model_path: _PathText = ""
+    tuned: Mapping[str, Tuned] = field(default_factory=dict)
+    tasks: tuple[Text, ...] = ()
+    random_weights: bool | None = False
+    constant_inputs: Annotated[ConstantsField, _NAMED, LEFT_OUT] = field(default_factory=dict)
+    precision: Annotated[str, Holds(PRECISION_NAMES.__contains__, "a precision"), LEFT_OUT] = "f32"
+    others: Annotated[tuple[Artifact, ...], Apart(None)] = ()
+    constant_kinds: Annotated[Mapping[str, int], Apart(None)] = field(
+        default_factory=dict, compare=False
+    )
+    split: Annotated[BatchSplit | None, LEFT_OUT] = None
+    entry: Annotated[int, within(0, MOST_PARTS)] = 0
+
+    @property
+    def variants(self) -> tuple[Artifact, ...]:
+        """The model at each of its shapes: this artifact, without `others`, and these."""
+        return (replace(self, others=(), split=None), *self.others)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Restore from a pickle, which loses the alignment of the constants."""
+        self.__dict__.update(state)
+        constants: Bytes = aligned((self.constants.nbytes,), "uint8")
+        constants[:] = self.constants
+        for one in self.over_the_constants():
+            one.__dict__["constants"] = constants
+
+    def over_the_constants(self) -> Iterator[Artifact]:
+        """All artifacts that share `constants`, this one included."""
+        yield from (self, *self.others)
+
+    def manifest(self) -> dict[str, Any]:
+        """All but the objects and constants, as JSON values."""
+        head = {"format": FORMAT, "version": VERSION, "constant_bytes": int(self.constants.nbytes)}
+        return head | to_json(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file whole or not at all. Raises as `files.replacing` does."""
+        with replacing(Path(path)) as file:
+            self.write(file)
+
+    def write(self, out: BinaryIO) -> None:
+        """Write what `load` reads to an open file. Raises OSError."""
+        manifest = self.manifest()
+        if self.others:
+            manifest = joined([manifest, *(other.manifest() for other in self.others)])
+        write_file(out, manifest, self.variants, self.image, self.constants)
+
+    def facts(self) -> dict[str, Any]:
+        """What the code relies on, of one network: addresses, sizes, kernels, which entry."""
+        manifest = self.manifest()
+        kernels = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
+        return {name: manifest[name] for name in _BOUND} | {"kernels": kernels}
+
+
+def write_file(
+    out: BinaryIO,
+    manifest: Json,
+    networks: Sequence[Artifact],
+    image: Image,
+    constants: Bytes,
+    models: tuple[bytes, ...] = (),
+) -> None:
+    """Write the parts of an artifact, with their digests. `networks`: that the code is for."""
+    parts: dict[str, Json] = {
+        IMAGE: described(bytes_of(image.data)),
+        CONSTANTS: described(constants),
+        **{model_name(n): described(bytes_of(data)) for n, data in enumerate(models)},
+    }
+    text = json.dumps({**manifest, "parts": parts}, indent=1, sort_keys=True).encode()
+    seal = code_seal(networks, image, parts)
+    container.write(out, text, image.data, seal, constants, models)
+
+
+def code_seal(networks: Sequence[Artifact], image: Image, parts: Json) -> str:
+    """A digest of everything that the code relies on, and of the code.
+
+    `parts`: sizes and digests of the image's bytes and of the constants.
+    """
+    facts = {
+        "networks": [network.facts() for network in networks],
+        "image": to_json(image),
+        "parts": {name: parts[name] for name in (IMAGE, CONSTANTS)},
+    }
+    return digest(bytes_of(json.dumps(facts, sort_keys=True).encode()))
+
+
+def joined_variants(networks: Sequence[Artifact]) -> Artifact:
+    """One artifact of the same model at several shapes."""
+    first, *others = networks
+    return replace(first, others=tuple(replace(other, split=None) for other in others))
+
+
+def read_parts(
+    parts: Container, manifest: Json, own: Set[str], source: Path, is_shared: bool
+) -> tuple[dict[str, bytes], Bytes]:
+    """All parts that the manifest describes by name, without the constants; and these.
+
+    `own`: the parts that a file has to have.
+    """
+    require_features(Target.from_json(manifest["target"]), f"'{source}'")
+    known = manifest["parts"]
+    require(parts.names() == own, "it has parts that are not its own")
+    constants = (parts.mapped if is_shared else parts.part)(CONSTANTS, known[CONSTANTS])
+    names = (name for name in known if name != CONSTANTS)
+    return {name: parts.part(name, known[name]).tobytes() for name in names}, constants
+
+
+def require_features(target: Target, what: str) -> None:
+    """Raise ArtifactError where this CPU cannot run `what`, which was compiled for `target`."""
+    missing = missing_features(target)
+    if not missing:
+        return
+    if FEATURE in missing and denial():
+        raise ArtifactError(f"{what} needs {FEATURE}: {Permission.DENIED.value}", _HERE)
+    lacks = ", ".join(missing)
+    raise ArtifactError(
+        f"{what} is compiled for {target.cpu}; this CPU lacks {lacks}",
+        f"{_HERE}, or with `target` for this CPU",
+    )
+
+
+OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error", "entry")
+"""Fields of a manifest that are others for every shape; all else is the same."""
+
+
+def joined(manifests: Sequence[Json]) -> dict[str, Any]:
+    """One manifest of several shapes.
+
+    [{name, inputs, …}, {name, inputs, …}]  ->  {name, variants: [{inputs, …}, {inputs, …}]}
+    """
+    shared = {name: value for name, value in manifests[0].items() if name not in OF_VARIANT}
+    variants = [{name: manifest[name] for name in OF_VARIANT} for manifest in manifests]
+    return shared | {"variants": variants}

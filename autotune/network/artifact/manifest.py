@@ -1,0 +1,197 @@
+"""⑩ What a manifest says, looked at before anybody believes it.
+
+Types, ranges, and that everything lies inside of what it is a part of. That code and manifest
+belong together is for `artifact.code_seal` to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Annotated, Any, get_type_hints
+
+from autotune.codec import Holds, Misfit, coded
+from autotune.codegen.elf import Region
+from autotune.codegen.link import Image
+from autotune.codegen.relocations import MACHINES
+from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes
+from autotune.network.artifact.artifact import MOST, OF_VARIANT, Artifact, Endpoint, Size
+from autotune.network.artifact.container import CONSTANTS, IMAGE, Bytes, Damaged, Json, require
+from autotune.network.artifact.table import ARENA, FIRST_BOUND, PROFILE, RUN, entry_name
+
+MOST_VARIANTS = 64
+_HEX = set("0123456789abcdef")
+_WORD_BYTES = 8
+
+_FIELDS = (
+    *("autotune_version", "name", "model_hash", "model_path", "target", "n_threads", "inputs"),
+    *("outputs", "kernels", "arena_bytes", "constant_bytes", "n_bases", "entry", "max_error"),
+    *("tuned", "tasks", "random_weights"),
+)
+"""In the order in which they are looked at."""
+_SHARED = tuple(name for name in _FIELDS if name not in OF_VARIANT)
+_OPTIONAL = {
+    "constant_inputs": "its constant inputs cannot be",
+    "precision": "its precision cannot be",
+    "split": "the dimension that it splits cannot be",
+}
+
+
+def require_manifest(manifest: Json) -> None:
+    """Raise Damaged where a field is missing, or says what cannot be."""
+    require_network(manifest)
+    require_shared(manifest)
+    require(set(manifest["parts"]) == {CONSTANTS, IMAGE}, "its manifest names other parts")
+
+
+def require_network(manifest: Json) -> None:
+    """`require_manifest` for one network, whatever the code and the parts of its file."""
+    found = fields_in(manifest, _FIELDS)
+    bound: dict[int, Endpoint] = {}
+    for kind in ("inputs", "outputs"):
+        ports: Sequence[Endpoint] = found[kind]
+        names = {port.name for port in ports}
+        require(len(names) == len(ports), f"two of its {kind} have one name")
+        own = {p.base: p for p in ports if p.window is None}
+        require(len(own) == sum(p.window is None for p in ports), f"its {kind} overlap")
+        bound |= own
+    is_full = set(bound) == set(range(FIRST_BOUND, found["n_bases"]))
+    require(is_full, "its inputs and outputs lie nowhere")
+    axes = found["split"].axes if found.get("split") else {}
+    for port in (*found["inputs"], *found["outputs"]):
+        if port.window is not None:
+            _require_inside(port, found["arena_bytes"], bound)
+    for port in (*found["inputs"], *found["outputs"]):
+        axis, inner = axes.get(port.name, (-1, 1))
+        require(axis < len(port.shape), f"'{port.name}' has not the dimension of samples")
+        require(axis < 0 or port.shape[axis] % inner == 0, f"'{port.name}' has part of one")
+
+
+def require_shared(manifest: Json) -> None:
+    """`require_manifest` for what several networks of one file share."""
+    found = fields_in(manifest, (*_SHARED, "image", "parts"))
+    sizes = {name: part["bytes"] for name, part in found["parts"].items()}
+    size = sum(found["image"].regions.values())
+    require(sizes.get(CONSTANTS) == found["constant_bytes"], "its constants have another size")
+    require(sizes.get(IMAGE) == size, "its code has another size")
+
+
+def fields_in(manifest: Json, names: Iterable[str]) -> dict[str, Any]:
+    """Fields by name, with those that may be missing. Raises Damaged."""
+    found = {}
+    for name in names:
+        require(name in manifest, f"its manifest has no '{name}'")
+        found[name] = read(name, manifest[name], f"'{name}' in its manifest cannot be")
+    for name, reason in _OPTIONAL.items():
+        if name in manifest:
+            found[name] = read(name, manifest[name], reason)
+    return found
+
+
+def read(name: str, data: Any, reason: str) -> Any:
+    """A field of the name. Raises Damaged for `reason`."""
+    try:
+        return coded(_hints()[name]).read(data)
+    except (Misfit, RecursionError) as error:
+        raise Damaged(reason) from error
+
+
+@cache
+def _hints() -> Mapping[str, Any]:
+    ports = tuple[Annotated[Endpoint, Holds(_is_plain, "a port of a network")], ...]
+    return get_type_hints(Artifact, include_extras=True) | {
+        "inputs": ports,
+        "outputs": ports,
+        "image": Annotated[Image, Holds(is_image, "an image")],
+        "constant_bytes": Size,
+        "parts": dict[str, Annotated[dict[str, Any], Holds(_is_part, "size and digest")]],
+    }
+
+
+def artifact_of(manifest: Json, image: Image, constants: Bytes) -> Artifact:
+    """The artifact of one network, which is as `require_network` says.
+
+    Raises Damaged where the image has no code for it.
+    """
+    names = {entry_name(symbol, manifest["entry"]) for symbol in (RUN, PROFILE)}
+    require(names <= image.symbols.keys(), "its code has no entry for a network")
+    own = {name: read(name, manifest[name], "") for name in OF_VARIANT}
+    return Artifact(**common_fields(manifest), **own, image=image, constants=constants)
+
+
+def common_fields(manifest: Json) -> dict[str, Any]:
+    """Fields of an artifact that are the same for all networks of a file."""
+    found = fields_in(manifest, _SHARED)
+    return {name: value for name, value in found.items() if name != "constant_bytes"}
+
+
+def separated(manifest: Json) -> list[Json]:
+    """A manifest for each shape of one that `joined` made; raises Damaged for any other."""
+    variants: Any = manifest.get("variants")
+    require(
+        isinstance(variants, list) and 1 < len(variants) <= MOST_VARIANTS,
+        "its variants cannot be",
+    )
+    require_fields_of_networks(variants)
+    shared = {name: value for name, value in manifest.items() if name != "variants"}
+    _require_different(variants)
+    return [{**shared, **variant} for variant in variants]
+
+
+def require_fields_of_networks(variants: Sequence[Json]) -> None:
+    """Whether each of `variants` has the fields of one."""
+    for variant in variants:
+        is_one = isinstance(variant, dict) and variant.keys() == {*OF_VARIANT}
+        require(is_one, "a variant cannot be")
+
+
+def _require_different(variants: Sequence[Json]) -> None:
+    """Whether all variants take the same inputs, and no two of them the same shapes."""
+    ports = [read("inputs", v["inputs"], "the inputs of a variant cannot be") for v in variants]
+    shapes = {tuple((p.name, p.dtype, p.shape) for p in found) for found in ports}
+    require(len(shapes) == len(variants), "two of its variants are for the same shapes")
+    kinds = {tuple((p.name, p.dtype) for p in found) for found in ports}
+    require(len(kinds) == 1, "its variants have other inputs")
+
+
+def _require_inside(port: Endpoint, arena_bytes: int, bound: Mapping[int, Endpoint]) -> None:
+    """Whether the window of a port lies inside of the arena, or of the array of another port."""
+    assert port.window is not None
+    name, size, (shape, strides) = port.name, dtype_bytes(port.stored), port.window
+    require(math.prod(shape) == math.prod(port.shape), f"'{name}' has another number of elements")
+    base = bound.get(port.base)
+    require(base is not None or port.base == ARENA, f"'{name}' lies nowhere")
+    room = arena_bytes if base is None else math.prod(base.shape) * dtype_bytes(base.stored)
+    last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    end = port.offset + (last + 1) * size if 0 not in shape else 0
+    require(port.offset % size == 0 and end <= room, f"'{name}' lies outside of its memory")
+
+
+def _is_plain(port: Endpoint) -> bool:
+    """Whether a network has such a port: `Endpoint` can also be that of a model in parts."""
+    is_known = port.dtype in (DTYPES if port.is_native else PORT_TYPES)
+    extents = (*port.shape, *(n for part in port.window or () for n in part))
+    return is_known and min(extents, default=0) >= 0
+
+
+def is_image(image: Image) -> bool:
+    """Whether regions are whole pages, and what is written is in them."""
+    page, sizes = MACHINES[image.machine].page_bytes, image.regions
+    if sizes.keys() != set(Region) or any(size % page for size in sizes.values()):
+        return False
+    ends = dict(zip(Region, accumulate(sizes[region] for region in Region), strict=True))
+    written = [*image.rebases, *(at for places in image.imports.values() for at in places)]
+    last = ends[Region.DATA]
+    is_inside = all(ends[Region.CONSTANTS] <= at <= last - _WORD_BYTES for at in written)
+    are_inside = is_inside and all(at < last for at in image.symbols.values())
+    return are_inside and image.n_code_bytes <= ends[Region.CODE]
+
+
+def _is_part(part: Json) -> bool:
+    """Size and digest of a part, of one of two kinds: see `container`."""
+    found = part.get("sha256", part.get("sums"))
+    is_digest = isinstance(found, str) and len(found) == 64 and set(found) <= _HEX
+    size, is_known = part.get("bytes"), part.keys() < {"bytes", "sha256", "sums"}
+    return is_digest and is_known and type(size) is int and 0 <= size <= MOST

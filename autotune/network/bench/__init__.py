@@ -1,0 +1,1 @@
+"""⑩ Latencies and throughput of a running network, beside other runtimes."""

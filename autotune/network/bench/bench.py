@@ -1,0 +1,254 @@
+"""⑩ Latency of a compiled network, alone or beside other runtimes in one interleaved run.
+
+All take turns in blocks of about `BLOCK_S`, because others keep worker threads that spin for some
+milliseconds after an inference (ONNX Runtime's, OpenVINO's, each at its default) and would steal
+the next one's cores if runs alternated one by one. Between blocks everyone sleeps
+`PAUSE_S`, long enough for spinning threads to park. The first run of a block wakes the threads and
+refills the caches and is not counted. No thread is pinned.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.brief import cut
+from autotune.measure.noise import Noise, Usage, judge
+from autotune.network.bench.core_latency import CoreLatency
+from autotune.network.check.differences import flat_outputs, max_error
+from autotune.network.runtime.baselines import Runner
+from autotune.network.runtime.runtime import Model, random_inputs
+from autotune.units import format_seconds
+
+BLOCK_S = 0.15
+PAUSE_S = 0.03
+
+Array = NDArray[Any]
+T = TypeVar("T", bound="TimingLike")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Timing:
+    """Latencies of single inferences in seconds, in order of measurement.
+
+    `max_error`: a baseline's largest absolute difference from our outputs over the largest
+    absolute value of that output, the worst of all outputs; None for ourselves.
+    """
+
+    times_s: tuple[float, ...]
+    n_threads: int
+    max_error: float | None = None
+
+    @property
+    def median_s(self) -> float:
+        """Median latency."""
+        return statistics.median(self.times_s)
+
+    @property
+    def p95_s(self) -> float:
+        """Latency that 95 % of the runs stay within."""
+        return percentile(self.times_s, 95)
+
+    @property
+    def p99_s(self) -> float:
+        """Latency that 99 % of the runs stay within."""
+        return percentile(self.times_s, 99)
+
+    def __repr__(self) -> str:
+        text = f"{format_seconds(self.median_s)}, {len(self.times_s)} runs"
+        return f"Timing({text}, {self.n_threads} threads)"
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """Summary with the names that the command line documents."""
+        data: dict[str, float | int | None] = {
+            "min_s": min(self.times_s),
+            "median_s": self.median_s,
+            "mean_s": statistics.fmean(self.times_s),
+            "p95_s": self.p95_s,
+            "p99_s": self.p99_s,
+            "max_s": max(self.times_s),
+            "std_s": statistics.pstdev(self.times_s),
+            "runs": len(self.times_s),
+            "threads": self.n_threads,
+        }
+        if self.max_error is not None:  # JSON knows no infinity
+            data["max_error"] = self.max_error if math.isfinite(self.max_error) else None
+        return data
+
+
+class TimingLike(Protocol):
+    """What was measured of one side."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--format json`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Generic[T]):
+    """What was measured of the compiled model and of each requested baseline, by name."""
+
+    autotune: T
+    baselines: Mapping[str, T] = field(default_factory=dict)
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Our seconds over each baseline's: below 1 we are faster."""
+        raise NotImplementedError
+
+    @property
+    def best(self) -> str | None:
+        """The fastest baseline."""
+        return max(self.ratios, key=self.ratios.__getitem__, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """`ratios` to the best baseline: below 1 we are faster than all."""
+        return max(self.ratios.values(), default=None)
+
+    def sides_json(self) -> dict[str, Any]:
+        """All sides and `ratio`; `ratios` where there are several."""
+        data: dict[str, Any] = {"autotune": self.autotune.to_json(), "onnxruntime": None}
+        data |= {name: timing.to_json() for name, timing in self.baselines.items()}
+        data["ratio"] = self.ratio
+        if len(self.baselines) > 1:
+            data["ratios"] = self.ratios
+        return data
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BenchResult(Comparison[Timing]):
+    """Timings of the compiled model and of each requested baseline, by name.
+
+    `round_trip_s`: of a cache line between two of the threads, all along; None for one thread.
+    `noise`: activity of co-tenants; None on a quiet machine or when it was not watched.
+    """
+
+    round_trip_s: float | None = None
+    noise: Noise | None = None
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Our median over each baseline's: below 1 we are faster."""
+        return {name: self.autotune.median_s / t.median_s for name, t in self.baselines.items()}
+
+    def __repr__(self) -> str:
+        sides = {"autotune": self.autotune, **self.baselines}
+        medians = ", ".join(f"{n} {format_seconds(t.median_s)}" for n, t in sides.items())
+        ratio = "" if self.ratio is None else f", ratio {self.ratio:.3f}"
+        return cut(f"BenchResult({medians}{ratio})")
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"autotune": {…}, "onnxruntime": {…} or null, "ratio": ours/theirs or null}`.
+
+        Further baselines are further entries, and with several there is `"ratios": {name: ratio}`
+        while `ratio` is to the best of them. On several threads there is `round_trip_s`.
+        `noise` is null where nothing disturbed.
+        """
+        data = self.sides_json()
+        if self.round_trip_s is not None:
+            data["round_trip_s"] = self.round_trip_s
+        data["noise"] = None if self.noise is None else self.noise.to_json()
+        return data
+
+
+def bench(
+    model: Model,
+    baselines: Mapping[str, Runner] | None = None,
+    min_runs: int = 10,
+    min_s: float = 2.0,
+    seed: int = 0,
+    usage: Callable[[], Usage] | None = None,
+    wide: Collection[str] = (),
+) -> BenchResult:
+    """Time `model` on random inputs until each side has `min_runs` runs and `min_s` seconds.
+
+    `baselines`: by name, what runs the same model with the same weights on as many threads.
+    `usage`: reads processor times, to detect co-tenants. `wide`: inputs that the baselines
+    take in float32, whatever the model does; nothing is converted while time is taken.
+    """
+    runners = dict(baselines or {})
+    inputs = random_inputs(model.input_info, seed)
+    theirs = {n: a.astype(np.float32, copy=False) if n in wide else a for n, a in inputs.items()}
+    trips = _Trips(CoreLatency(model.artifact.target, model.n_threads))
+    ours = model.run(inputs)
+    errors = {name: error_of(run(theirs), ours) for name, run in runners.items()}
+    sides = [partial(model.run, inputs), *(partial(run, theirs) for run in runners.values())]
+    before = usage() if usage else None
+    first, *others = (tuple(t) for t in interleave(sides, min_runs, min_s, trips.add))
+    timings = {
+        name: Timing(times_s, model.n_threads, errors[name])
+        for name, times_s in zip(runners, others, strict=True)
+    }
+    noise = judge(before, usage(), trips.times_s) if usage and before else None
+    return BenchResult(Timing(first, model.n_threads), timings, trips.median_s, noise)
+
+
+@dataclass(slots=True)
+class _Trips:
+    """Core-to-core round trips, measured between the rounds."""
+
+    way: CoreLatency
+    times_s: list[float] = field(default_factory=list)
+
+    def add(self) -> None:
+        trip_s = self.way.measure()
+        self.times_s += [] if trip_s is None else [trip_s]
+
+    @property
+    def median_s(self) -> float | None:
+        return statistics.median(self.times_s) if self.times_s else None
+
+
+def percentile(times_s: Sequence[float], percent: float) -> float:
+    """The time that `percent` of a hundred runs stay within: one that was measured."""
+    return float(np.percentile(times_s, percent, method="inverted_cdf"))
+
+
+def error_of(theirs: Mapping[str, Array], ours: Mapping[str, Array]) -> float:
+    """Largest difference over the largest value, the worst of all outputs."""
+    given, found = flat_outputs(theirs), flat_outputs(ours)
+    if given.keys() != found.keys():  # lists of other lengths
+        return math.inf
+    return max(max_error(array, given[name]) for name, array in found.items())
+
+
+def interleave(
+    sides: Sequence[Callable[[], object]],
+    min_runs: int,
+    min_s: float,
+    between: Callable[[], object] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], object] = time.sleep,
+) -> list[list[float]]:
+    """Seconds of every counted run of every side; the sides take turns in blocks.
+
+    `between` is called before every round of turns.
+    """
+    times: list[list[float]] = [[] for _ in sides]
+    while any(len(t) < min_runs or sum(t) < min_s for t in times):
+        between()
+        for side, measured in zip(sides, times, strict=True):
+            sleep(PAUSE_S)
+            side()
+            measured += _block(side, clock)
+    return times
+
+
+def _block(side: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+    out: list[float] = []
+    start = before = clock()
+    while before - start < BLOCK_S:
+        side()
+        now = clock()
+        out.append(now - before)
+        before = now
+    return out

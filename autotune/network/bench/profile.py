@@ -1,0 +1,181 @@
+"""⑩ Where the time of a running network goes, task by task, beside what tuning measured.
+
+Whole inferences and profiled ones take turns one by one: both are ours and run on the same threads,
+so neither disturbs the other, and whatever else happens on the machine happens to both. Profiled
+inferences wait for all threads after every kernel, also where the network does not.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.brief import brief
+from autotune.network.artifact.artifact import KernelInfo, Tuned
+from autotune.network.artifact.hybrid import ONNX_TASK
+from autotune.network.runtime.runtime import Model, random_inputs
+
+SLOW_RATIO = 1.15
+"""A task that takes more than this times as long in the network as alone is worth a look."""
+
+_WARM_UPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTime:
+    """All calls of one task in one inference, in seconds.
+
+    `time_s`: in the network, kernel by kernel; `alone_s`: as many calls at the latency that tuning
+    measured, None where that is not known for this number of threads.
+    """
+
+    id: int
+    key: str
+    label: str
+    n_calls: int
+    time_s: float
+    alone_s: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Time in the network over time alone."""
+        return self.time_s / self.alone_s if self.alone_s else None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the task is slower in the network than it should be."""
+        return (self.ratio or 0.0) > SLOW_RATIO
+
+
+@brief
+@dataclass(frozen=True, slots=True)
+class NetworkProfile:
+    """Every task, in order of first call, and the whole inference, which was not profiled."""
+
+    tasks: tuple[TaskTime, ...]
+    inference_s: float
+    n_runs: int
+    n_threads: int
+
+    @property
+    def tasks_s(self) -> float:
+        """Sum over all tasks."""
+        return sum(t.time_s for t in self.tasks)
+
+    @property
+    def alone_s(self) -> float | None:
+        """Sum of what the tasks take alone, None unless it is known of all."""
+        known = [t.alone_s for t in self.tasks if t.alone_s is not None]
+        return sum(known) if len(known) == len(self.tasks) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form: tasks by falling time, then the totals."""
+        tasks = sorted(self.tasks, key=lambda t: -t.time_s)
+        return {
+            "tasks": [self._task_json(t) for t in tasks],
+            "tasks_s": self.tasks_s,
+            "alone_s": self.alone_s,
+            "inference_s": self.inference_s,
+            "between_s": self.inference_s - self.tasks_s,
+            "runs": self.n_runs,
+            "threads": self.n_threads,
+        }
+
+    def _task_json(self, task: TaskTime) -> dict[str, Any]:
+        return {
+            "id": task.id,
+            "key": task.key,
+            "subgraph": task.label,
+            "calls": task.n_calls,
+            "time_s": task.time_s,
+            "share": task.time_s / self.tasks_s if self.tasks_s else 0.0,
+            "alone_s": task.alone_s,
+            "ratio": task.ratio,
+            "slow": task.is_slow,
+        }
+
+
+def profile_tasks(
+    model: Model,
+    tuned: Mapping[str, Tuned] | None = None,
+    min_runs: int = 20,
+    min_s: float = 2.0,
+    seed: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> NetworkProfile:
+    """Profile `model` on random inputs for `min_runs` inferences and `min_s` seconds of each kind.
+
+    `tuned`: latencies of tasks alone by key; None takes those in the artifact. Only those measured
+    on as many threads as the model runs on are used.
+    """
+    inputs = random_inputs(model.input_info, seed)
+    for _ in range(_WARM_UPS):
+        model.run(inputs)
+        model.profile(inputs)
+    whole: list[float] = []
+    runs: list[list[float]] = []
+    while len(whole) < min_runs or sum(whole) < min_s:
+        start = clock()
+        model.run(inputs)
+        whole.append(clock() - start)
+        runs.append([kernel.time_s for kernel in model.profile(inputs)])
+    alone = model.artifact.tuned if tuned is None else tuned
+    known = {key: t.latency_s for key, t in alone.items() if t.n_threads == model.n_threads}
+    kernels = model.artifact.kernels
+    outside = dict.fromkeys(k.task for k in kernels if k.task.startswith(ONNX_TASK))
+    tasks = task_times(kernels, np.array(runs), known, (*model.artifact.tasks, *outside))
+    return NetworkProfile(tasks, statistics.median(whole), len(whole), model.n_threads)
+
+
+def fallback_share(model: Model, min_runs: int = 5) -> float:
+    """Share of the time that segments of ONNX Runtime take of an inference on random inputs."""
+    profile = profile_tasks(model, min_runs=min_runs, min_s=0.0)
+    outside_s = sum(t.time_s for t in profile.tasks if t.key.startswith(ONNX_TASK))
+    return outside_s / profile.tasks_s if profile.tasks_s else 0.0
+
+
+def task_times(
+    kernels: Sequence[KernelInfo],
+    times_s: NDArray[Any],
+    alone_s: Mapping[str, float],
+    tasks: Sequence[str] = (),
+) -> tuple[TaskTime, ...]:
+    """Medians over the rows of `times_s` (runs × kernels) of the sums over every task's kernels.
+
+    Ids are positions in `tasks`, the keys of all tasks of the model, else in the order of calls.
+    """
+    ids = {key: n for n, key in enumerate(tasks)}
+    calls = count_calls(kernels)
+    labels = {kernel.task: kernel.label for kernel in reversed(kernels)}
+    out = []
+    for n, (key, n_calls) in enumerate(calls.items()):
+        columns = [k for k, kernel in enumerate(kernels) if kernel.task == key]
+        time_s = float(np.median(times_s[:, columns].sum(axis=1)))
+        alone = alone_s.get(key)
+        whole = None if alone is None else n_calls * alone
+        out.append(TaskTime(ids.get(key, n), key, labels[key], n_calls, time_s, whole))
+    return tuple(out)
+
+
+def count_calls(kernels: Sequence[KernelInfo]) -> dict[str, int]:
+    """How often each task is called, by key, in order of first call.
+
+    A call launches all kernels of its program, so it is counted by the first of them, whatever
+    prefix the program has in this network.
+    """
+    firsts: dict[str, str] = {}
+    for kernel in kernels:
+        firsts.setdefault(kernel.task, _name(kernel))
+    return dict(Counter(k.task for k in kernels if _name(k) == firsts[k.task]))
+
+
+def _name(kernel: KernelInfo) -> str:
+    return re.sub(r"^p\d+_", "", kernel.symbol)

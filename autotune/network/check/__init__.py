@@ -1,0 +1,1 @@
+"""⑩ A compiled network beside its original file: oracles, tolerances, accuracy."""

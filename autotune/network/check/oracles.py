@@ -1,0 +1,241 @@
+"""⑩ Who knows what a model computes: its original file, run by somebody else.
+
+    ONNX Runtime without its optimisations, else onnx.reference, else NumPy on the network's tasks
+
+The first two run the file as it is: before our conversion to one opset, folding and fusion. The
+last shares our reading of the model, but neither schedules nor code generation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from autotune.errors import MissingDependency, ModelError
+from autotune.graph.constant_values import Constants
+from autotune.graph.reader.constant_inputs import fed, shapes_of
+from autotune.graph.reader.dimensions import Shapes
+from autotune.graph.reader.onnx_reader import bind_inputs, prepare_model, read_file
+from autotune.graph.reader.opsets import opset_of
+from autotune.network.check.definitions import DEFINITIONS
+from autotune.network.check.rounding import EXACT, rounded_anew
+from autotune.network.runtime.baselines import Runner, blamed, onnxruntime_runner
+from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+REFERENCE, NUMPY = "onnx.reference", "NumPy"
+
+_MISREAD = {"BatchNormalization": 14, "Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "LRN": 999}
+"""Operators that onnx.reference computes wrongly below an opset."""
+_POOLS = ("MaxPool", "AveragePool", "LpPool")
+"""Operators whose padding it computes wrongly where it is SAME_LOWER and they are dilated."""
+
+
+@dataclass(frozen=True)
+class Original:
+    """The model of a file, with the shapes of inputs that the user bound.
+
+    `constants`: inputs that have the same value in every inference. `random_weights`: the weights
+    are those that `prepare_model` draws.
+    """
+
+    path: Path
+    shapes: Shapes = field(default_factory=dict)
+    random_weights: bool = False
+    constants: Constants = field(default_factory=dict)
+
+    @cached_property
+    def proto(self) -> ModelProto:
+        """The model as it is in the file; only the stated shapes are changed where bound."""
+        if self.random_weights:
+            return prepare_model(self.path, self.shapes, True, self.constants)
+        model = read_file(self.path)
+        bind_inputs(model, {**self.shapes, **shapes_of(fed(model, self.constants))})
+        return model
+
+    @cached_property
+    def fed(self) -> dict[str, Array]:
+        """The constants as the inputs of `proto` take them."""
+        return fed(self.proto, self.constants)
+
+    @cached_property
+    def source(self) -> Path | ModelProto:
+        """The file itself, unless something in it was changed: see `proto`."""
+        return self.proto if self.random_weights or self._is_rebound else self.path
+
+    @property
+    def _is_rebound(self) -> bool:
+        stated = onnx.load(str(self.path), load_external_data=False).graph.input
+        return any(
+            dim.dim_value not in (0, extent)
+            for value in stated
+            for dim, extent in zip(
+                value.type.tensor_type.shape.dim, self.shapes.get(value.name, ()), strict=False
+            )
+        )
+
+
+class Oracle:
+    """One way to run a model. `rounded` gives the outputs of models that round otherwise.
+
+    `fixed`: inputs of the model that are the same in every inference.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[Any], Runner],
+        model: ModelProto,
+        source: Any = None,
+        fixed: Arrays = MappingProxyType({}),
+    ) -> None:
+        self.name = name
+        self._make, self._model, self._source = make, model, source or model
+        self._fixed = fixed
+
+    @cached_property
+    def run(self) -> Runner:
+        """Raises ModelError or MissingDependency, also when it is called."""
+        run = self._make(self._source)
+        return lambda inputs: run({**inputs, **self._fixed})
+
+    def rounded(self, inputs: Arrays, seeds: range, scale: float) -> Iterator[Arrays]:
+        """Outputs of `rounded_anew` models; without those that cannot be run."""
+        for seed in seeds:
+            # any model may be beyond shape inference; there is just less to go by then
+            with contextlib.suppress(Exception):
+                model = rounded_anew(self._model, seed, scale)
+                names = [i.name for i in model.graph.input]
+                given = {**inputs, **self._fixed}
+                yield self._make(model)({n: given[n.removesuffix(EXACT)] for n in names})
+
+
+def onnxruntime_oracle(original: Original, n_threads: int) -> Oracle:
+    """ONNX Runtime, node by node as the file has them."""
+    make = partial(by_onnxruntime, n_threads)
+    return Oracle(ONNXRUNTIME, make, original.proto, original.source, original.fed)
+
+
+def by_onnxruntime(n_threads: int, model: Path | ModelProto) -> Runner:
+    """`model` in ONNX Runtime without optimisations. Raises ModelError, also when it is called."""
+    with blamed(ONNXRUNTIME, "load", ""):
+        run = onnxruntime_runner(model, n_threads, optimise=False)
+
+    def outputs(inputs: Arrays) -> dict[str, Array]:
+        with blamed(ONNXRUNTIME, "run", ""):
+            return run(inputs)
+
+    return outputs
+
+
+def reference_oracle(original: Original) -> Oracle:
+    """The evaluator of the `onnx` package, which says what the standard means; slow."""
+    return Oracle(REFERENCE, by_reference, original.proto, fixed=original.fed)
+
+
+def by_reference(proto: ModelProto) -> Runner:
+    """`proto` in `onnx.reference`, with the definitions that it lacks. Raises as `by_onnxruntime`,
+    and for what it computes wrongly."""
+    misread = sorted(set(_misread(proto)))
+    if misread:
+        raise ModelError(f"{REFERENCE} misreads {', '.join(misread)} of this opset")
+    with blamed(REFERENCE, "load", ""):
+        evaluator = ReferenceEvaluator(proto, new_ops=[*DEFINITIONS])
+    kinds = {o.name: o.type.tensor_type.elem_type for o in proto.graph.output}
+
+    def outputs(inputs: Arrays) -> dict[str, Any]:
+        with blamed(REFERENCE, "run", ""), np.errstate(all="ignore"):
+            found = evaluator.run(None, dict(inputs))
+        named = zip(evaluator.output_names, found, strict=True)
+        return {name: _as_stated(x, kinds[name]) for name, x in named}
+
+    return outputs
+
+
+@dataclass
+class Oracles:
+    """The oracles of one model in order of preference; those that failed, and why."""
+
+    original: Original
+    n_threads: int
+    numpy: Runner
+    problems: list[str] = field(default_factory=list)
+
+    @cached_property
+    def _first(self) -> tuple[Oracle, ...]:
+        return onnxruntime_oracle(self.original, self.n_threads), self.reference
+
+    @cached_property
+    def reference(self) -> Oracle:
+        """What the standard's own evaluator says."""
+        return reference_oracle(self.original)
+
+    @cached_property
+    def _last(self) -> Oracle:
+        model = self.original.proto
+        return Oracle(NUMPY, lambda other: _same(model, other, self.numpy), model)
+
+    def ask(self, inputs: Arrays) -> tuple[Oracle, Arrays]:
+        """The first oracle that can run the model on `inputs`, and its outputs."""
+        for oracle in self._first:
+            try:
+                return oracle, oracle.run(inputs)
+            except (MissingDependency, ModelError) as error:
+                self._note(error)
+        return self._last, self._last.run(inputs)
+
+    def _note(self, error: MissingDependency | ModelError) -> None:
+        is_new = isinstance(error, ModelError) and error.message not in self.problems
+        self.problems += [error.message] if is_new else []
+
+
+def _same(expected: ModelProto, model: ModelProto, run: Runner) -> Runner:
+    if model is not expected:
+        raise ModelError("the tasks of a network cannot be rounded anew")
+    return run
+
+
+def _misread(model: ModelProto) -> Iterator[str]:
+    opset = opset_of(model.opset_import)
+    for graph in (model.graph, *model.functions):
+        for node in _nodes(graph):
+            if opset < _MISREAD.get(node.op_type, 0):
+                yield node.op_type
+            elif node.op_type in _POOLS and _is_dilated(node):
+                yield f"{node.op_type} with SAME_LOWER and dilations"
+
+
+def _nodes(graph: Any) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        bodies = (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH)
+        for body in bodies:
+            yield from _nodes(body)
+
+
+def _is_dilated(node: NodeProto) -> bool:
+    attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return attrs.get("auto_pad") == b"SAME_LOWER" and max(attrs.get("dilations", [1])) > 1
+
+
+def _as_stated(value: Any, kind: int) -> Any:
+    """`value` in the type that the model states, which the evaluator does not always keep."""
+    if value is None or isinstance(value, list):
+        return value
+    array = np.asarray(value)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else array.dtype
+    with np.errstate(all="ignore"):
+        return array.astype(dtype, copy=False)

@@ -1,0 +1,1 @@
+"""⑩ From a network and one schedule per task to an artifact."""

@@ -1,0 +1,276 @@
+"""⑩ From a network and one schedule per task to an artifact.
+
+    lower every task → one program per memory layout of its ports (`compile.aliasing`) → objects
+    pack the constants · plan the arena → addresses → the main function that calls all kernels
+
+Two calls with the same task and the same layouts share one object; equal constants are stored once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+from autotune.cache import FileStore, key_of, package_key
+from autotune.codegen.compile import LLVM_VERSION, compile_program
+from autotune.codegen.link import Image, Part, link
+from autotune.codegen.native_object import team_object
+from autotune.config import AUTO
+from autotune.errors import NoValidSchedule
+from autotune.graph.network import Network, TaskCall
+from autotune.loopir.guarding import MAX_WEIGHT
+from autotune.loopir.nodes import Program, with_strides
+from autotune.measure.cached_map import cached_map
+from autotune.measure.parallel_map import OnProgress
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.artifact.container import Bytes
+from autotune.network.artifact.table import entry_name
+from autotune.network.compile.aliasing import Alias, alias_roots, aliases
+from autotune.network.compile.entry import compile_entry
+from autotune.network.compile.layout import ConstantPool, NetworkLayout, Unit, value_name
+from autotune.network.compile.memory import fold_strides, place_of
+from autotune.network.compile.outlines import Outline, Outlines, whole
+from autotune.schedule.exact import exact_steps
+from autotune.schedule.steps import Algorithm, Steps, steps_text
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+from autotune.te.strides import dense
+from autotune.version import __version__
+
+ProgramKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]
+"""What tells the programs of one artifact apart: task, kernels, strides of the buffers, which are
+shared. Kernels differ where the sums of one call are plain for the sake of its weights."""
+
+
+_PREFIX_DIGITS = 24
+"""Hexadecimal digits of the digest that names a program: two of a network never share one."""
+
+
+def compile_network(
+    network: Network,
+    steps: Mapping[str, Steps],
+    target: Target,
+    n_threads: int = 1,
+    tell: OnProgress = lambda n_done, n_all: None,
+    verify: bool = False,
+    store: FileStore | None = None,
+) -> Artifact:
+    """Compile `network` with the schedule `steps[key]` for every task.
+
+    `n_threads`: how many threads the schedules were chosen for, the default of whoever runs the
+    artifact. `tell`: is told of each program that is compiled. `verify`: check the loop IR after
+    every pass of lowering. `store`: where machine code of programs is kept and found again. Raises
+    NoValidSchedule for a task without steps, ScheduleError or CodegenError where a schedule has no
+    program.
+    """
+    return compile_variants([network], steps, target, n_threads, tell, verify, store)
+
+
+def compile_variants(
+    networks: Sequence[Network],
+    steps: Mapping[str, Steps],
+    target: Target,
+    n_threads: int = 1,
+    tell: OnProgress = lambda n_done, n_all: None,
+    verify: bool = False,
+    store: FileStore | None = None,
+) -> Artifact:
+    """`compile_network` of one model at several shapes: one artifact, `others` in their order.
+
+    `networks` are those of `variants.unified`. Equal programs are compiled once, equal constants
+    stored once.
+    """
+    outlines = Outlines(target, store, verify)
+    prefixes: dict[ProgramKey, str] = {}
+    units: list[list[Unit]] = []
+    roots: list[Mapping[str, str]] = []
+    works: dict[str, _Work] = {}
+    for network in networks:
+        found = _outlines(network, steps, outlines)
+        programs = _programs(network, found)
+        shared = aliases(network, programs, [one.outline.in_place for one in found])
+        units.append(_units(network, steps, found, programs, shared, prefixes))
+        roots.append(alias_roots(shared))
+        for unit, one in zip(units[-1], found, strict=True):
+            works.setdefault(unit.prefix, _Work(unit.prefix, unit.program, one.dag, one.steps))
+    constants = ConstantPool(unit for each in units for unit in each)
+    layouts = [NetworkLayout(*each, constants) for each in zip(networks, units, roots, strict=True)]
+    objects = _compile(list(works.values()), target, tell, store)
+    data = constants.data()
+    team = _kept(store, target, "team", lambda: team_object(target))
+    entries = [_entry(layout, target, store) for layout in layouts]
+    image = link_networks([*objects.values(), team], entries)
+    first, *others = (_artifact(layout, image, n, data, target) for n, layout in enumerate(layouts))
+    made = replace(first, n_threads=n_threads, constant_kinds=constants.kinds)
+    return replace(made, others=tuple(replace(o, n_threads=n_threads) for o in others))
+
+
+def link_networks(objects: Sequence[bytes], entries: Sequence[bytes]) -> Image:
+    """The code of networks, each with its entry: see `entry_name`."""
+    parts = [Part(data, entry_name("", n)) for n, data in enumerate(entries)]
+    return link([*map(Part, objects), *parts])
+
+
+def _artifact(
+    layout: NetworkLayout, image: Image, number: int, constants: Bytes, target: Target
+) -> Artifact:
+    network = layout.network
+    return Artifact(
+        name=network.name,
+        model_hash=network.model_hash,
+        target=target,
+        n_threads=1,
+        inputs=tuple(layout.endpoint(p) for p in network.inputs),
+        outputs=tuple(layout.endpoint(p) for p in network.outputs),
+        kernels=layout.kernels,
+        arena_bytes=layout.plan.n_bytes,
+        n_bases=layout.n_bases,
+        image=image,
+        entry=number,
+        constants=constants,
+        autotune_version=__version__,
+        random_weights=network.random_weights,
+        constant_inputs=network.constant_inputs,
+        precision=AUTO if network.is_mixed else network.precision,
+    )
+
+
+def _entry(layout: NetworkLayout, target: Target, store: FileStore | None) -> bytes:
+    """The object with the main functions of a network."""
+    make = partial(compile_entry, layout.launches, layout.n_bases, target)
+    return _kept(store, target, f"entry {layout.n_bases} {layout.launches!r}", make)
+
+
+def _kept(store: FileStore | None, target: Target, text: str, make: Callable[[], bytes]) -> bytes:
+    """The object that `make` gives, which depends on `text` and `target`; perhaps from `store`."""
+    if store is None:
+        return make()
+    key = key_of("made", package_key(), LLVM_VERSION, json.dumps(target.to_json()), text)
+    found = store.get(key)
+    if found is None:
+        found = make()
+        store.put(key, found)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The outline of a call's task, the schedule that it is of, and the task as text."""
+
+    outline: Outline
+    dag: ComputeDAG
+    steps: Steps
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What becomes an object: a program, perhaps without bodies, and where these come from."""
+
+    prefix: str
+    program: Program
+    dag: ComputeDAG
+    steps: Steps
+
+
+def _outlines(network: Network, steps: Mapping[str, Steps], outlines: Outlines) -> list[_Found]:
+    """One for every call; equal calls share it."""
+    known: dict[tuple[str, bool], _Found] = {}
+    out: list[_Found] = []
+    for call in network.calls:
+        key = call.task, _needs_plain_sums(call, steps.get(call.task, ()))
+        if key not in known:
+            dag, chosen = network.tasks[call.task], _steps_of(call, steps)
+            chosen = exact_steps(dag, chosen) if key[1] else chosen
+            known[key] = _Found(outlines.of(dag, chosen), dag, chosen, outlines.text(dag))
+        out.append(known[key])
+    return out
+
+
+def _programs(network: Network, found: Sequence[_Found]) -> list[Program]:
+    """The program of every call, for the layout of its inputs and outputs."""
+    programs = ((call, one.outline.program) for call, one in zip(network.calls, found, strict=True))
+    return [with_strides(program, _strides(network, call, program)) for call, program in programs]
+
+
+def _units(
+    network: Network,
+    steps: Mapping[str, Steps],
+    known: Sequence[_Found],
+    programs: Sequence[Program],
+    found: Mapping[int, Alias],
+    prefixes: dict[ProgramKey, str],
+) -> list[Unit]:
+    out: list[Unit] = []
+    each = zip(network.calls, known, programs, strict=True)
+    for step, (call, one, program) in enumerate(each):
+        if step in found:
+            program = replace(program, shared=(found[step].operand, found[step].result))
+        key = _program_key(call, program)
+        if key not in prefixes:
+            prefixes[key] = _prefix(one.text, steps[call.task], key)
+        out.append(Unit(call, program, prefixes[key], one.outline.cycles))
+    return out
+
+
+def _prefix(dag: str, steps: Steps, key: ProgramKey) -> str:
+    """Of the symbols of a program: the same in every network, so that it is compiled once."""
+    return f"p{int(key_of(dag, steps_text(steps), repr(key))[:_PREFIX_DIGITS], 16)}_"
+
+
+def _program_key(call: TaskCall, program: Program) -> ProgramKey:
+    strides = tuple(b.strides for b in program.buffers)
+    return call.task, tuple(b.name for b in program.buffers), strides, program.shared
+
+
+def _needs_plain_sums(call: TaskCall, steps: Steps) -> bool:
+    """Whether constants are not finite, or larger than such algorithms can bear."""
+    if not any(isinstance(step, Algorithm) for step in steps):
+        return False
+    floats = (a for a in call.constants.values() if a.dtype.kind == "f" and a.size)
+    return any(not abs(bound) <= MAX_WEIGHT for a in floats for bound in (a.min(), a.max()))
+
+
+def _steps_of(call: TaskCall, steps: Mapping[str, Steps]) -> Steps:
+    if call.task not in steps:
+        raise NoValidSchedule(
+            f"task {call.task} ({call.label}) has no schedule", "tune it, or use its default"
+        )
+    return steps[call.task]
+
+
+def _strides(network: Network, call: TaskCall, program: Program) -> dict[str, tuple[int, ...]]:
+    """Strides of the inputs and outputs of a call that are windows, as its program sees them."""
+    out: dict[str, tuple[int, ...]] = {}
+    for buffer in program.buffers:
+        name = value_name(call, buffer)
+        if name is None:
+            continue
+        place = place_of(network.values, name)
+        shape = buffer.tensor.shape
+        strides = fold_strides(place.shape, place.strides, shape)
+        if strides != dense(shape):
+            out[buffer.name] = strides
+    return out
+
+
+def _compile(
+    works: Sequence[_Work], target: Target, tell: OnProgress, store: FileStore | None
+) -> dict[str, bytes]:
+    """One object per distinct program, by its prefix.
+
+    By processes: LLVM takes a lock and the emitter holds the interpreter's, so two threads are not
+    faster than one (measured).
+    """
+    of = package_key() if store else ""
+    machine = json.dumps(target.to_json())
+    keys = [key_of("object", of, LLVM_VERSION, machine, work.prefix) for work in works]
+    objects = cached_map(partial(_object, target), works, keys, store, bytes, bytes, tell)
+    return {work.prefix: data for work, data in zip(works, objects, strict=True)}
+
+
+def _object(target: Target, work: _Work) -> bytes:
+    return compile_program(whole(work.program, work.dag, work.steps), target, work.prefix)

@@ -1,0 +1,164 @@
+"""⑩ The network's main functions, as LLVM IR: every thread walks one static list of kernels.
+
+    autotune_run(ptr table, i64 n_threads)       one inference
+    autotune_profile(ptr table, i64 n_threads)   the same, with the time before every kernel
+    autotune_direct(…)                           one inference on NumPy arrays: see `direct_ir`
+
+`table` holds 64-bit addresses: the network's bases (arena, constants, bound inputs and outputs),
+then the caller's job (`codegen.team_code`), then an array for `len(launches) + 1` times in ns. All
+else is constant offsets, so the code is position independent, holds no state, and serves any number
+of callers and threads.
+
+With one thread the kernels are called one after another. With more, they are a list of functions of
+a table and a range, which the team divides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from autotune.codegen.team import SYMBOLS
+from autotune.network.artifact.table import PROFILE, RUN
+from autotune.network.compile.direct_ir import direct_ir
+from autotune.target import Target
+from autotune.target.isa import Isa
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An address: `offset` bytes after the base in slot `base` of the table."""
+
+    base: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel as the network calls it.
+
+    `after`: how many kernels, of the first ones, must be done before it begins; None: all before
+    it. `time_s`: about how long it takes on one thread.
+    """
+
+    symbol: str
+    extent: int
+    arguments: tuple[Pointer, ...]
+    after: int | None = None
+    time_s: float = 0.0
+
+
+def compile_entry(launches: Sequence[Launch], n_bases: int, target: Target) -> bytes:
+    """Object with `RUN`, `PROFILE` and `DIRECT`; symbols of kernels and the team are left open."""
+    import llvmlite.binding as llvm  # whoever runs networks imports this module without it
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.cpu, features=target.llvm_features, opt=1, reloc="pic", codemodel="default"
+    )
+    module = llvm.parse_assembly(entry_ir(launches, n_bases, machine.triple, target.isa))
+    module.verify()
+    return bytes(machine.emit_object(module))
+
+
+def entry_ir(launches: Sequence[Launch], n_bases: int, triple: str, isa: Isa) -> str:
+    """LLVM IR of both main functions, which call the kernels by their symbols."""
+    return "\n".join(
+        [
+            f'target triple = "{triple}"',
+            *_declarations(launches),
+            _DECLARATIONS,
+            isa.denormals_ir,
+            *_alone(launches, n_bases),
+            *(line for n, x in enumerate(launches) for line in _part(n, x, n_bases)),
+            _kernels(launches),
+            _MAIN.format(
+                run=RUN, profile=PROFILE, team=SYMBOLS, job=8 * n_bases, times=8 * (n_bases + 1)
+            ),
+            direct_ir(),
+        ]
+    )
+
+
+def _declarations(launches: Sequence[Launch]) -> Iterator[str]:
+    for symbol, n_pointers in sorted({(x.symbol, len(x.arguments)) for x in launches}):
+        yield f'declare void @"{symbol}"({"ptr, " * n_pointers}i64, i64)'
+
+
+def _alone(launches: Sequence[Launch], n_bases: int) -> Iterator[str]:
+    yield "define internal void @alone(ptr %table) {"
+    yield "  %former = call i32 @flush_denormals()"
+    yield from _bases(range(n_bases))
+    for n, launch in enumerate(launches):
+        yield from _call(n, launch, "0", str(launch.extent))
+    yield "  call void @restore_denormals(i32 %former)\n  ret void\n}"
+
+
+def _part(n: int, launch: Launch, n_bases: int) -> Iterator[str]:
+    """Launch `n` for a part of its range."""
+    yield f"define internal void @part{n}(ptr %table, i64 %begin, i64 %end) {{"
+    yield from _bases(sorted({at.base for at in launch.arguments}))
+    yield from _call(n, launch, "%begin", "%end")
+    yield "  ret void\n}"
+
+
+def _kernels(launches: Sequence[Launch]) -> str:
+    """The list that the team reads: code, extent, nanoseconds, and what must be done before."""
+    rows = ", ".join(
+        f"%kernel {{ ptr @part{n}, i64 {x.extent}, i64 {round(x.time_s * 1e9)}, "
+        f"i64 {n if x.after is None else x.after} }}"
+        for n, x in enumerate(launches)
+    )
+    return (
+        "%kernel = type { ptr, i64, i64, i64 }\n"
+        f"@autotune_kernels = constant [{len(launches)} x %kernel] [{rows}]"
+    )
+
+
+def _bases(numbers: Iterable[int]) -> Iterator[str]:
+    for n in numbers:
+        yield f"  %slot{n} = getelementptr ptr, ptr %table, i64 {n}"
+        yield f"  %base{n} = load ptr, ptr %slot{n}"
+
+
+def _call(n: int, launch: Launch, begin: str, end: str) -> Iterator[str]:
+    arguments = []
+    for k, at in enumerate(launch.arguments):
+        yield f"  %p{n}.{k} = getelementptr i8, ptr %base{at.base}, i64 {at.offset}"
+        arguments.append(f"ptr %p{n}.{k}, ")
+    yield f'  call void @"{launch.symbol}"({"".join(arguments)}i64 {begin}, i64 {end})'
+
+
+_DECLARATIONS = f"""declare i64 @{SYMBOLS}run(i64)
+declare i64 @{SYMBOLS}run_alone(i64, i64)
+declare i64 @{SYMBOLS}profile(i64, i64)
+"""
+
+
+def _main(n_bases: int) -> str:
+    at = {"job": 8 * n_bases, "times": 8 * (n_bases + 1)}
+    return _MAIN.format(run=RUN, profile=PROFILE, team=SYMBOLS, **at)
+
+
+_MAIN = """define void @{run}(ptr %table, i64 %n_threads) {{
+  %job_at = getelementptr i8, ptr %table, i64 {job}
+  %job = load i64, ptr %job_at
+  %one = icmp ule i64 %n_threads, 1
+  br i1 %one, label %alone, label %team
+alone:
+  %code = ptrtoint ptr @alone to i64
+  %r0 = call i64 @{team}run_alone(i64 %job, i64 %code)
+  ret void
+team:
+  %r1 = call i64 @{team}run(i64 %job)
+  ret void
+}}
+define void @{profile}(ptr %table, i64 %n_threads) {{
+  %job_at = getelementptr i8, ptr %table, i64 {job}
+  %job = load i64, ptr %job_at
+  %times_at = getelementptr i8, ptr %table, i64 {times}
+  %times = load i64, ptr %times_at
+  %r = call i64 @{team}profile(i64 %job, i64 %times)
+  ret void
+}}"""

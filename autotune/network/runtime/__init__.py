@@ -1,0 +1,1 @@
+"""⑩ An artifact runs: arguments, working memory, segments of ONNX Runtime, other runtimes."""

@@ -1,0 +1,104 @@
+"""⑩ What a compiled network is called with: arrays by name or in order, and arrays for outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import UsageError
+from autotune.network.artifact.artifact import Endpoint
+
+Array = NDArray[Any]
+Ends: TypeAlias = "Mapping[str, tuple[Endpoint, np.dtype[Any]]]"
+"""Inputs or outputs of a network by name, with NumPy's dtype of each."""
+Inputs: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
+"""Arrays, or what gives one, by name or in order."""
+Outputs: TypeAlias = "Mapping[str, Array] | Sequence[Array] | Array | None"
+"""Arrays for some of the outputs by name, or for all in order; one alone is the only output."""
+
+
+def in_order(ends: Sequence[Endpoint], arrays: Any) -> dict[str, Any]:
+    """Arrays that stand in the order of `ends`, by name; one alone is the first.
+
+    Raises UsageError where there are more or fewer.
+    """
+    given = (arrays,) if hasattr(arrays, "shape") else tuple(arrays)
+    if len(given) != len(ends):
+        names = ", ".join(f"'{end.name}'" for end in ends)
+        raise UsageError(
+            f"{len(given)} arrays are given, expected {len(ends)}", f"in this order: {names}"
+        )
+    return {end.name: array for end, array in zip(ends, given, strict=True)}
+
+
+def as_array(name: str, value: Any) -> Array:
+    """What another library holds, as a NumPy array of the same memory where it allows that.
+
+    Raises UsageError for what is no array.
+    """
+    try:
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+    except Exception as error:  # whatever the other library raises
+        reason = (str(error).splitlines() or [""])[0]
+        raise UsageError(
+            f"input '{name}' gives no array: {reason}", "convert it to a NumPy array"
+        ) from error
+    raise UsageError(
+        f"input '{name}' is a {type(value).__name__}", "give a NumPy array (np.asarray)"
+    )
+
+
+def outputs_given(ends: Ends, out: Any) -> dict[str, Array]:
+    """The arrays of `out` by the name of their output.
+
+    Raises UsageError for arrays that do not fit, cannot be written, or share memory.
+    """
+    is_named = isinstance(out, Mapping)
+    named = dict(out) if is_named else in_order([end for end, _ in ends.values()], out)
+    for name, array in named.items():
+        if name not in ends:
+            outputs = ", ".join(f"'{n}'" for n in ends)
+            raise UsageError(f"there is no output '{name}'", f"the outputs are {outputs}")
+        _require_fit(*ends[name], array)
+    arrays = list(named.values())
+    for n, array in enumerate(arrays):
+        if any(_share(array, other) for other in arrays[:n]):
+            raise UsageError("arrays of `out` share memory", "give each output an array of its own")
+    return named
+
+
+def _require_fit(end: Endpoint, dtype: np.dtype[Any], array: Any) -> None:
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"`out` of '{end.name}' is a {type(array).__name__}", "give a NumPy array")
+    if array.dtype != dtype or array.shape != end.shape:
+        raise UsageError(
+            f"`out` of '{end.name}' is {array.dtype}{list(array.shape)}",
+            f"the output is {dtype}{list(end.shape)}",
+        )
+    if not array.flags.writeable:
+        raise UsageError(f"`out` of '{end.name}' cannot be written", "give a writable array")
+
+
+def writable_in_place(
+    given: Mapping[str, Array], ends: Ends, inputs: Sequence[Array]
+) -> dict[str, Array]:
+    """Those of `given` that the last kernels can write: dense, and apart from what is read."""
+    return {
+        name: array
+        for name, array in given.items()
+        if ends[name][0].stored == ends[name][0].dtype
+        and array.flags.c_contiguous
+        and array.flags.aligned
+        and not any(_share(array, x) for x in inputs)
+    }
+
+
+def _share(a: Array, b: Array) -> bool:
+    """Whether the memory from first to last element of two arrays overlaps."""
+    return bool(np.may_share_memory(a, b))

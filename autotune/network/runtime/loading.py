@@ -1,0 +1,179 @@
+"""⑩ An artifact's file to an artifact, and to a model that runs.
+
+    model = load("resnet50.atn")        # model_of(read_artifact("resnet50.atn"))
+
+The digest of every part is compared with the manifest's and the manifest's with its
+seal; then what the manifest says (`manifest`); then whether the code was compiled for just this
+manifest (`code_seal`). A foreign, damaged or newer file, or one for a CPU that this is not, is
+refused with the reason. None of it makes code trustworthy that somebody else has written: an
+artifact is native code. Files of former versions have objects in place of linked code: `former`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from autotune.errors import ArtifactError, UsageError
+from autotune.files import open_input
+from autotune.machine import require_threads
+from autotune.network.artifact import container
+from autotune.network.artifact.artifact import (
+    FORMAT,
+    VERSION,
+    Artifact,
+    code_seal,
+    joined_variants,
+    read_parts,
+)
+from autotune.network.artifact.container import (
+    CONSTANTS,
+    IMAGE,
+    IMAGE_SEAL,
+    MANIFEST,
+    SEAL,
+    Container,
+    Damaged,
+    Json,
+    require,
+)
+from autotune.network.artifact.manifest import artifact_of, read, require_manifest, separated
+from autotune.network.runtime.runtime import Model
+from autotune.pages import SHARED, require_memory
+
+_FIRST_VERSION = 2
+_ZIP_MAGIC = b"PK\x03\x04"
+
+
+def load(path: str | Path, n_threads: int | None = None, memory: str = SHARED) -> Model:
+    """Load a compiled network; `n_threads` as in `Model`, but no more than there are cores.
+
+    `memory`: of the constants. "shared": they are mapped from the file, so that all processes that
+    load it have them once; replace the file (a rename, as `compile` and `save` do it), but do not
+    shorten it or write into it while it is loaded. "private": they are copied to large pages.
+
+    An artifact is native code that runs with the rights of this process: load only what you trust.
+    What is damaged is refused (`read_artifact`), what somebody has written on purpose is not.
+
+    Raises as `read_artifact` does, and UsageError for a number of threads that is out of range.
+    """
+    require_threads(n_threads)
+    return model_of(read_artifact(path, memory), n_threads)
+
+
+def model_of(artifact: Artifact, n_threads: int | None = None) -> Model:
+    """The model of an artifact, ready to run: see `Model`.
+
+    Raises MissingDependency for one of which a part runs in ONNX Runtime, where that is missing.
+    """
+    if type(artifact) is Artifact:
+        return Model(artifact, n_threads)
+    from autotune.network.artifact.hybrid import HybridArtifact  # imports `onnx`
+    from autotune.network.runtime.hybrid_runtime import HybridModel
+
+    assert isinstance(artifact, HybridArtifact)
+    return HybridModel(artifact, n_threads)
+
+
+def read_artifact(path: str | Path, memory: str = SHARED) -> Artifact:
+    """Read a file written by `Artifact.save`; `memory`: where its constants are, see `load`.
+
+    An artifact is native code that `run` executes with the rights of this process: load only
+    what you trust. Digests tell damage, not malice.
+
+    Raises UsageError for a missing file and ArtifactError for one that cannot be used here.
+    """
+    source = Path(path)
+    require_memory(memory)
+    try:
+        with open_input(source) as file:
+            is_zip = file.read(4) == _ZIP_MAGIC
+            return _read(_opened(file, source, is_zip), source, memory == SHARED)
+    except Damaged as error:
+        raise _damaged(source, str(error)) from error
+    except OSError as error:
+        raise UsageError(
+            f"cannot read '{source}': {error.strerror}", "give a file written by compile"
+        ) from error
+    except MemoryError as error:
+        raise ArtifactError(
+            f"there is no room for '{source}' in memory", "free some memory"
+        ) from error
+
+
+def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
+    try:
+        return Container(file)
+    except container.ZIP_ERRORS as error:
+        raise _damaged(source, "") if is_zip else _foreign(source) from error
+
+
+def _read(parts: Container, source: Path, is_shared: bool) -> Artifact:
+    manifest = _read_manifest(parts, source)
+    if manifest["version"] < VERSION:
+        from autotune.network.artifact.former import read_former
+
+        return read_former(manifest, parts, source, is_shared)
+    several: list[Json] = []
+    if "networks" in manifest:
+        from autotune.network.artifact.hybrid_manifest import require_hybrid
+
+        require_hybrid(manifest)
+    else:
+        several = separated(manifest) if "variants" in manifest else [manifest]
+        for one in several:
+            require_manifest(one)
+    others = {name for name in manifest["parts"] if name not in (IMAGE, CONSTANTS)}
+    own = {IMAGE, IMAGE_SEAL, CONSTANTS, MANIFEST, SEAL, *others}
+    data, constants = read_parts(parts, manifest, own, source, is_shared)
+    image = replace(read("image", manifest["image"], ""), data=data.pop(IMAGE))
+    if several:
+        networks = [artifact_of(one, image, constants) for one in several]
+        found = joined_variants(networks)
+    else:
+        from autotune.network.artifact.hybrid import networks_in, read_hybrid
+
+        networks = networks_in(manifest, image, constants)
+        found = read_hybrid(manifest, networks, data, image, constants)
+    sealed = code_seal(networks, image, manifest["parts"])
+    require(sealed == parts.image_seal(), "its code was compiled for another manifest")
+    return found
+
+
+def _read_manifest(parts: Container, source: Path) -> Json:
+    if MANIFEST not in parts.names():
+        raise _foreign(source)
+    text = parts.manifest()
+    is_sealed = SEAL in parts.names()
+    try:
+        manifest = json.loads(text)
+    except (ValueError, RecursionError):
+        manifest = None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        require(not is_sealed, "its manifest cannot be read")
+        raise _foreign(source)
+    version, writer = manifest.get("version"), manifest.get("autotune_version")
+    if version not in range(_FIRST_VERSION, VERSION + 1) or type(version) is not int:
+        raise ArtifactError(
+            f"'{source}' has format version {version!r:.20}, this autotune reads "
+            f"{_FIRST_VERSION} to {VERSION}",
+            f"compile it anew, or use autotune {writer!s:.20}, which wrote it",
+        )
+    require(is_sealed, "its manifest has no seal")
+    require(parts.is_sealed(text), "its manifest has another digest")
+    return manifest
+
+
+def _foreign(source: Path) -> ArtifactError:
+    return ArtifactError(
+        f"'{source}' is not a network compiled by autotune", "give a file written by compile"
+    )
+
+
+def _damaged(source: Path, reason: str) -> ArtifactError:
+    what = f": {reason}" if reason else ""
+    return ArtifactError(
+        f"'{source}' is damaged or truncated{what}", "copy it again, or compile the model anew"
+    )

@@ -1,0 +1,151 @@
+"""⑩ ONNX Runtime for the segments of a model that are not compiled.
+
+    session.run(tensors) ─► the tensors that the segment makes
+
+Numeric tensors are passed without a copy: inputs are read where they are, outputs of a known shape
+are written into arrays, and what has another shape in every inference stays ONNX Runtime's until
+somebody asks for an array of it. Strings, sequences and maps are Python's objects on the way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TypeProto, ValueInfoProto, helper
+
+from autotune.codegen.memory import Recycled
+from autotune.errors import MissingDependency
+from autotune.network.runtime.baselines import blamed
+from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME, onnxruntime_package
+from autotune.network.runtime.ort_values import array_of, is_plain, kind_of, ort_value
+
+FALLBACK_HINT = (
+    "pip install 'autotune-compiler[fallback]', which runs them in ONNX Runtime, or compile with "
+    "`fallback=False` to see all that is missing"
+)
+
+_TENSOR = re.compile(r"tensor\((\w+)\)")
+
+
+def require_onnxruntime(what: str) -> Any:
+    """The package. Raises MissingDependency: `what` says what needs it."""
+    try:
+        return onnxruntime_package()
+    except ImportError as error:
+        raise MissingDependency(f"{what}; onnxruntime is not installed", FALLBACK_HINT) from error
+
+
+def declared_types(model: ModelProto, names: Sequence[str]) -> Mapping[str, TypeProto]:
+    """What ONNX Runtime infers of the types of tensors of `model`; nothing if it cannot load it."""
+    package = require_onnxruntime("types of operators that ONNX does not know")
+    outputs = {o.name for o in model.graph.output}
+    model.graph.output.extend(ValueInfoProto(name=n) for n in names if n not in outputs)
+    try:
+        session = _session(package, model.SerializeToString(), 1, False, False)
+    except Exception:  # of its own, or of protobuf's: segments may load all the same
+        return {}
+    found = {o.name: _type(o.type, o.shape) for o in session.get_outputs()}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _type(text: str, shape: Sequence[Any]) -> TypeProto | None:
+    """`tensor(float)`, `seq(tensor(int64))` as ONNX's type; None for others."""
+    if match := _TENSOR.fullmatch(text):
+        kind = kind_of(match[1])
+        dims = [d if isinstance(d, int) else None for d in shape]
+        # it says [] for scalars and for unknown ranks
+        return None if kind is None else helper.make_tensor_type_proto(kind, dims or None)
+    if match := re.fullmatch(r"seq\(tensor\((\w+)\)\)", text):
+        kind = kind_of(match[1])
+        inner = None if kind is None else helper.make_tensor_type_proto(kind, None)
+        return None if inner is None else helper.make_sequence_type_proto(inner)
+    return None
+
+
+def _session(package: Any, data: bytes, n_threads: int, optimise: bool, spin: bool) -> Any:
+    options = package.SessionOptions()
+    options.intra_op_num_threads = n_threads
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
+    if not optimise:
+        options.graph_optimization_level = package.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return package.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+class OnnxSession:
+    """One segment, ready to run.
+
+    `static`: shape and dtype of the outputs of which all is known. `kept`: outputs that another
+    session reads. `is_alone`: no compiled segment runs beside it, whose threads its own would
+    disturb by waiting for work.
+    """
+
+    def __init__(
+        self,
+        model: bytes,
+        outputs: Sequence[str],
+        static: Mapping[str, tuple[tuple[int, ...], str]],
+        n_threads: int,
+        is_alone: bool = False,
+    ) -> None:
+        package = require_onnxruntime("a part of this network runs in ONNX Runtime")
+        with blamed(ONNXRUNTIME, "load", ""):
+            self._session = _session(package, model, n_threads, True, is_alone)
+        self._outputs = tuple(outputs)
+        self._inputs = {i.name: i.type for i in self._session.get_inputs()}
+        self._types = {o.name: o.type for o in self._session.get_outputs()}
+        self._is_numeric = all(map(_is_numeric, (*self._inputs.values(), *self._types.values())))
+        self._memory = {
+            name: Recycled(*static[name]) for name in outputs if self._is_bindable(name, static)
+        }
+        self._package = package
+
+    def _is_bindable(self, name: str, static: Mapping[str, tuple[tuple[int, ...], str]]) -> bool:
+        return name in static and 0 not in static[name][0] and is_plain(np.dtype(static[name][1]))
+
+    def run(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors by name: arrays, or ONNX Runtime's own where their shape is not known before.
+
+        Raises ModelError where ONNX Runtime fails, with its reason.
+        """
+        given = {name: tensors[name] for name in self._inputs}
+        with blamed(ONNXRUNTIME, "run", "check the inputs: the reason is ONNX Runtime's"):
+            return self._bound(given) if self._is_numeric else self._called(given)
+
+    def _called(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        arrays = {name: as_array(value) for name, value in given.items()}
+        return dict(zip(self._outputs, self._session.run(self._outputs, arrays), strict=True))
+
+    def _bound(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        binding = self._session.io_binding()
+        for name, value in given.items():
+            if isinstance(value, np.ndarray):
+                value = ort_value(self._package, value)
+            binding.bind_ortvalue_input(name, value)
+        made: dict[str, Any] = {}
+        for name in self._outputs:
+            memory = self._memory.get(name)
+            if memory is None:
+                binding.bind_output(name)
+                continue
+            array = made[name] = memory.take()
+            address = array.__array_interface__["data"][0]
+            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, address)
+        self._session.run_with_iobinding(binding)
+        values = zip(self._outputs, binding.get_outputs(), strict=True)
+        return made | {name: value for name, value in values if name not in made}
+
+
+def _is_numeric(kind: str) -> bool:
+    match = _TENSOR.fullmatch(kind)
+    return match is not None and match[1] != "string"
+
+
+def as_array(value: Any) -> Any:
+    """A value of ONNX Runtime's as an array; Python's objects as they are."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "numpy"):
+        return value
+    return array_of(value)

@@ -1,0 +1,572 @@
+"""⑩ Run an artifact on NumPy arrays.
+
+    model = load("resnet50.atn")
+    outputs = model.run({"input": array})         # by name
+    output = model(array)                           # in order
+    model(array, out=output)                        # into arrays of yours
+
+Between input and output there is one call into machine code: no allocation, no Python. C-contiguous
+inputs are read in place. Outputs are arrays that nobody else has, which the last kernels write in
+place. Those in half precision are converted from and to float32 on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from autotune.brief import cut
+from autotune.codegen.forks import forks
+from autotune.codegen.jit import Library
+from autotune.codegen.memory import Recycled, aligned
+from autotune.codegen.team import SYMBOLS, Functions, Job, team
+from autotune.dtypes import DTYPES, is_of_ml_dtypes
+from autotune.errors import ArtifactError, CodegenError, UsageError
+from autotune.machine import require_threads
+from autotune.measure.threads import default_threads
+from autotune.network.artifact.artifact import (
+    Artifact,
+    BatchSplit,
+    Endpoint,
+    KernelInfo,
+    require_features,
+)
+from autotune.network.artifact.table import (
+    ARENA,
+    CONSTANTS,
+    DIRECT,
+    KERNELS,
+    PROFILE,
+    RUN,
+    entry_name,
+)
+from autotune.network.runtime.arguments import (
+    Inputs,
+    Outputs,
+    as_array,
+    in_order,
+    outputs_given,
+    writable_in_place,
+)
+from autotune.network.runtime.blocks import BatchBlocks
+from autotune.network.runtime.direct_call import direct_call
+from autotune.units import format_bytes
+
+Array = NDArray[Any]
+
+_BARRIER_BYTES = 256
+_REMEMBERED = 1000
+"""Inferences after which working memory that was not needed meanwhile is freed."""
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """Seconds of one kernel in one inference, until all threads have done their parts."""
+
+    kernel: KernelInfo
+    time_s: float
+
+
+class Model:
+    """A network ready to run on `n_threads` threads (None: as many as it was tuned for, or
+    fewer where fewer are usable, see `measure.threads`).
+
+    Threads may call it at once: each caller has working memory of its own, all share the constants.
+    The threads of one team (`codegen.team`) help whoever has something left to compute, so one
+    caller gets all cores, and as many callers as there are cores get one each. A model that was
+    loaded before a fork works in the child as well, with threads of the child's. An artifact for
+    several shapes runs the variant that its arguments have the shapes of.
+    """
+
+    def __init__(
+        self, artifact: Artifact, n_threads: int | None = None, memory: Memory | None = None
+    ) -> None:
+        require_threads(n_threads, are_here=False)
+        require_features(artifact.target, artifact.name)
+        self._asked = n_threads
+        self.n_threads = n_threads or default_threads(artifact.n_threads)
+        self.artifact = artifact
+        self._memory = memory or Memory(artifact)
+        self._code = _Code(self._memory.library, artifact.entry)
+        self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
+        self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
+        self._outputs = [Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs]
+        halves = [end for end in artifact.outputs if end.stored != end.dtype]
+        self._halves = {end.name: end.numpy_dtype for end in halves}
+        others = artifact.others
+        self._others = tuple(Model(other, self.n_threads, self._memory) for other in others)
+        self._telling, self._by_shape = telling_shapes(artifact)
+        self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
+        self._direct = None
+        if self._code.direct is not None:
+            self._direct = direct_call(
+                artifact.inputs,
+                artifact.outputs,
+                self._outputs,
+                self._code.direct,
+                self.n_threads,
+                self._memory,
+                self._code,
+            )
+
+    @property
+    def variants(self) -> tuple[Model, ...]:
+        """The model at each of its shapes; this one is the first of them."""
+        return (self, *self._others)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in memory of constants, code and working memory, of all variants together.
+
+        Shared constants count as if nobody else had them.
+        """
+        code = len(self.artifact.image.data)
+        return int(self.artifact.constants.nbytes) + code + self._memory.n_bytes
+
+    @property
+    def input_info(self) -> tuple[Endpoint, ...]:
+        """Name, shape and dtype of every input."""
+        return self.artifact.inputs
+
+    @property
+    def output_info(self) -> tuple[Endpoint, ...]:
+        """Name, shape and dtype of every output."""
+        return self.artifact.outputs
+
+    def __repr__(self) -> str:
+        ins, outs = map(_ends_text, (self.artifact.inputs, self.artifact.outputs))
+        shapes = f", {len(self.variants)} variants" if self._others else ""
+        name, threads = self.artifact.name, self.n_threads
+        return cut(f"Model({name}, {threads} threads{shapes}: {ins} -> {outs})")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Model, (self.artifact, self._asked)
+
+    def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
+        """Outputs of one inference by name.
+
+        `inputs`: NumPy arrays, or what gives one without copying it (`__dlpack__`, `__array__`), by
+        name or in order. `out`: arrays for the outputs, by name or in order, which are returned; a
+        C-contiguous one that shares no memory with an input is written in place. Raises UsageError
+        where names, shapes or dtypes do not fit.
+        """
+        model: Model = self
+        if self._telling is not None:
+            inputs = self._named(inputs)
+            number = self._number(inputs)
+            if number is None:
+                return self._by_blocks(inputs, out)
+            model = self._others[number - 1] if number else self
+        if model._direct is not None:
+            found = model._direct(inputs, out)
+            if found is not None:
+                return found
+        return model._call(model._named(inputs), out)
+
+    async def run_async(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
+        """`run` in a thread of the event loop's default executor; other tasks go on meanwhile.
+
+        `inputs` are read until it ends. A task that is cancelled does not end in the middle of an
+        inference, so that `out` is as it was, or written as a whole.
+        """
+        from autotune.network.runtime.awaited import (
+            awaited,  # asyncio takes longer to import than we do
+        )
+
+        return await awaited(partial(self.run, inputs, out))
+
+    def __call__(self, *inputs: Any, out: Outputs = None) -> Array | tuple[Array, ...]:
+        """`run` for inputs in order: the output, or a tuple of several."""
+        found = tuple(self.run(inputs, out).values())
+        return found[0] if len(found) == 1 else found
+
+    def variant(self, inputs: Mapping[str, Array]) -> Model:
+        """The one of `variants` that has the shapes of `inputs`, as far as they differ in shapes.
+
+        Raises UsageError where there is none.
+        """
+        if self._telling is None:
+            return self
+        number = self._number(inputs)
+        if number is None:
+            raise _no_variant(self.artifact, inputs)
+        return self._others[number - 1] if number else self
+
+    def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+        """This model as one for a number of samples that no variant is for: its ports say so.
+
+        Raises UsageError where it is not computed by variants.
+        """
+        if self._blocks is None:
+            raise UsageError("the model has no dimension of any extent", "compile it with `split`")
+        inputs = tuple(replace(end, shape=shapes[end.name]) for end in self.artifact.inputs)
+        feed = {end.name: np.broadcast_to(np.zeros(1), end.shape) for end in inputs}
+        model = object.__new__(Model)  # over the same memory: `copy` makes another
+        model.__dict__.update(self.__dict__)
+        model.artifact = replace(self.artifact, inputs=inputs, outputs=self._blocks.outputs(feed))
+        return model
+
+    def _number(self, inputs: Mapping[str, Array]) -> int | None:
+        """Which variant has the shapes of `inputs`."""
+        assert self._telling is not None
+        try:
+            return self._by_shape.get(self._telling(inputs))
+        except (KeyError, AttributeError, TypeError):
+            return None
+
+    def _by_blocks(self, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
+        if self._blocks is None:
+            raise _no_variant(self.artifact, inputs)
+        return self._blocks.run(inputs, out)
+
+    def _blocks_of(self, split: BatchSplit) -> BatchBlocks:
+        return BatchBlocks(self.variants, split, partial(_no_variant, self.artifact))
+
+    def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
+        """Time every kernel of one inference, in order; run it a few times first to warm up."""
+        if self._telling is not None and self.variant(inputs) is not self:
+            return self.variant(inputs).profile(inputs)
+        arrays = self._check(inputs)
+        with self._memory.lent() as working:
+            place = self._place(working)
+            self._call_in(working, place, self._code.profile, arrays, {})
+            seconds = np.diff(place.times) * 1e-9
+        pairs = zip(self.artifact.kernels, seconds.tolist(), strict=True)
+        return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
+
+    def _place(self, working: CallerMemory) -> Place:
+        """Where this network's inferences are in somebody's working memory."""
+        found = working.places.get(self._code)
+        if found is None:
+            found = working.places[self._code] = Place(
+                self.artifact, self._code, self.n_threads, working.arena
+            )
+        return found
+
+    def _named(self, inputs: Inputs) -> Mapping[str, Array]:
+        return inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
+
+    def _call(self, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
+        arrays = self._check(inputs)
+        given = {} if out is None else outputs_given(self._results, out)
+        in_place = writable_in_place(given, self._results, arrays) if given else {}
+        with self._memory.lent() as working:
+            place = self._place(working)
+            found = self._call_in(working, place, self._code.run, arrays, in_place)
+        for name, array in given.items():
+            if found[name] is not array:
+                array[...] = found[name]
+                found[name] = array
+        return found
+
+    def _call_in(
+        self,
+        working: CallerMemory,
+        place: Place,
+        entry: Any,
+        inputs: list[Array],
+        given: Mapping[str, Array],
+    ) -> dict[str, Array]:
+        arrays: dict[int, Array] = {}
+        for end, array in zip(self.artifact.inputs, inputs, strict=True):
+            if end.window is None:
+                arrays[end.base] = array
+            else:
+                window = _window(working.arena, end)
+                window[...] = array.reshape(window.shape)
+        ends = zip(self.artifact.outputs, self._outputs, strict=True)
+        outputs = {
+            end.name: given[end.name] if end.name in given else memory.take()
+            for end, memory in ends
+        }
+        for end in self.artifact.outputs:
+            if end.window is None:
+                arrays[end.base] = outputs[end.name]
+        for slot, array in arrays.items():
+            place.table[slot] = array.__array_interface__["data"][0]  # `ctypes` is slower
+        entry(place.address, self._code.n_threads(self.n_threads))
+        for end in self.artifact.outputs:
+            if end.window is not None:
+                window = _window(arrays.get(end.base, working.arena), end)
+                outputs[end.name][...] = window.reshape(end.shape)
+        if self._halves:
+            outputs |= rounded(outputs, self._halves)
+        return outputs
+
+    def _check(self, inputs: Mapping[str, Array]) -> list[Array]:
+        return _all_checked(self._expected, inputs)
+
+
+class _Code:
+    """The machine code of one network, ready to be called. `library`: that of its artifact."""
+
+    def __init__(self, library: Library, number: int) -> None:
+        self.library, self._number = library, number
+        self.is_former = not library.has(entry_name(KERNELS, number))
+        if not self.is_former and not library.has(f"{SYMBOLS}run"):
+            raise ArtifactError(
+                "the threads of this version of autotune are not those that the code was made for",
+                "compile the model again",
+            )
+        entry = self._address(RUN)
+        self.run = _ENTRY(entry)
+        self.profile = _ENTRY(self._address(PROFILE))
+        self.direct: tuple[int, int] | None = None
+        self.functions: Functions | None = None
+        if not self.is_former:
+            self.direct = self._address(DIRECT), entry
+            self.functions = Functions.of(self.library)
+            team().adopt(self.functions)
+
+    def n_threads(self, wanted: int) -> int:
+        """That an inference is to have: libgomp has none in the child of a fork."""
+        return 1 if self.is_former and forks().is_child else wanted
+
+    def job(self, table: int, n_kernels: int, n_threads: int) -> Job | None:
+        """What the team needs to know of a caller; None for code that is not for it."""
+        if self.functions is None:
+            return None
+        return Job(team(), self.functions, self._address(KERNELS), n_kernels, n_threads, table)
+
+    def _address(self, symbol: str) -> int:
+        return self.library.address(entry_name(symbol, self._number))
+
+
+def _library(artifact: Artifact) -> Library:
+    try:
+        return Library(artifact.image)
+    except CodegenError as error:
+        raise ArtifactError(
+            f"the code of '{artifact.name}' cannot be loaded: {error.message}",
+            error.hint or "compile the model on this machine",
+        ) from error
+
+
+class Place:
+    """The table of addresses of one network for one caller, and what it points to."""
+
+    def __init__(self, artifact: Artifact, code: _Code, n_threads: int, arena: Array) -> None:
+        self.times = np.zeros(len(artifact.kernels) + 1, np.int64)
+        self.table = np.zeros(artifact.n_bases + 2, np.uintp)
+        address = self.table.ctypes.data
+        self.address = ctypes.c_void_p(address)
+        self.job = code.job(address, len(artifact.kernels), n_threads)
+        self.barrier = aligned((_BARRIER_BYTES,), "uint8")
+        team_at = self.job.address if self.job else self.barrier.ctypes.data
+        self.table[[ARENA, CONSTANTS]] = arena.ctypes.data, artifact.constants.ctypes.data
+        self.table[-2:] = team_at, self.times.ctypes.data
+
+
+class CallerMemory:
+    """What the inferences of one caller work in: an arena, and a place for each network."""
+
+    def __init__(self, arena: Array) -> None:
+        self.arena = arena
+        self.places: dict[object, Place] = {}
+
+
+class Memory:
+    """Working memory of the callers of an artifact, as many as there are at once; and its code."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.library = _library(artifact)
+        self._artifact = artifact
+        self._free = [CallerMemory(_arena(artifact))]
+        self._n_spare, self._n_left = 0, _REMEMBERED
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the working memory that waits for callers; of one caller at least."""
+        return max(1, len(self._free)) * _arena_bytes(self._artifact)
+
+    def take(self) -> CallerMemory:
+        """One that nobody else has. Raises ArtifactError without room for it."""
+        try:
+            return self._free.pop()  # no other thread gets it: there is no lock to be forked
+        except IndexError:
+            return CallerMemory(_arena(self._artifact))
+
+    def give_back(self, working: CallerMemory) -> None:
+        """For the next caller."""
+        if len(self._free) < self._n_spare:
+            self._n_spare = len(self._free)
+        self._n_left -= 1
+        if self._n_left < 0:
+            self._free_spare()
+        self._free.append(working)
+
+    def _free_spare(self) -> None:
+        """Forget those that no caller has needed for long."""
+        del self._free[: self._n_spare]
+        self._n_spare, self._n_left = len(self._free), _REMEMBERED
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[CallerMemory]:
+        """Take one and give it back."""
+        working = self.take()
+        try:
+            yield working
+        finally:
+            self.give_back(working)
+
+
+_Telling = Callable[[Mapping[str, Array]], object]
+
+
+def telling_shapes(artifact: Artifact) -> tuple[_Telling | None, dict[object, int]]:
+    """What of the inputs tells variants apart, as a function, and their numbers by it.
+
+    One input where that is enough, else all whose shapes differ. None for a single variant of a
+    model that is not split.
+    """
+    shapes = _shapes(artifact)
+    if not shapes[0]:
+        return None, {}
+    alone = [n for n in shapes[0] if len({s[n] for s in shapes}) == len(shapes)]
+    if alone:
+        name = alone[0]
+        return (lambda x: x[name].shape), {s[name]: k for k, s in enumerate(shapes)}
+    names = tuple(shapes[0])
+    found: dict[object, int] = {tuple(s[n] for n in names): k for k, s in enumerate(shapes)}
+    return (lambda x: tuple([x[n].shape for n in names])), found
+
+
+def _shapes(artifact: Artifact) -> list[dict[str, tuple[int, ...]]]:
+    """Shapes of the inputs of each variant, as far as variants may differ in them."""
+    shapes = [{end.name: end.shape for end in a.inputs} for a in (artifact, *artifact.others)]
+    told = artifact.split.axes if artifact.split else {}
+    return [
+        {n: s[n] for n in s if n in told or len({other[n] for other in shapes}) > 1} for s in shapes
+    ]
+
+
+def _no_variant(artifact: Artifact, inputs: Mapping[str, Array]) -> UsageError:
+    """The error for inputs of shapes that no variant has; it lists those that there are."""
+    require_names(artifact.inputs, inputs)
+    shapes = _shapes(artifact)
+    given = {n: getattr(inputs[n], "shape", ()) for n in shapes[0]}
+    any_of = f", with any '{artifact.split.dimension}'" if artifact.split else ""
+    return UsageError(
+        f"no variant is for inputs of shape {_shapes_text(given)}",
+        f"there are {'; '.join(map(_shapes_text, shapes))}{any_of}: "
+        "compile the model for more with `dims`",
+    )
+
+
+def _ends_text(ends: Sequence[Endpoint]) -> str:
+    return ", ".join(f"{e.name} {e.dtype}{list(e.shape)}" for e in ends)
+
+
+def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in shapes.items())
+
+
+def _arena_bytes(artifact: Artifact) -> int:
+    return max(variant.arena_bytes for variant in artifact.variants)
+
+
+def _arena(artifact: Artifact) -> Array:
+    n_bytes = _arena_bytes(artifact)
+    try:
+        return aligned((n_bytes,), "uint8")
+    except (MemoryError, OverflowError) as error:
+        raise ArtifactError(
+            f"'{artifact.name}' needs {format_bytes(n_bytes)} of working memory",
+            "free some memory, or compile the model for smaller inputs (`shapes`)",
+        ) from error
+
+
+def require_inputs(ports: tuple[Endpoint, ...], inputs: Mapping[str, Array]) -> None:
+    """Raise UsageError where `inputs` lack one of `ports`, or have others, shapes or dtypes."""
+    _all_checked({end.name: (end, end.numpy_dtype) for end in ports}, inputs)
+
+
+def require_names(ports: Sequence[Endpoint], inputs: Mapping[str, Array]) -> None:
+    """Raise UsageError where `inputs` lack one of `ports`, or have others."""
+    names = [end.name for end in ports]
+    if inputs.keys() != set(names):
+        wanted = ", ".join(f"'{name}'" for name in names)
+        given = ", ".join(f"'{name}'" for name in inputs) or "none"
+        raise UsageError(f"the inputs are {given}", f"the model's inputs are {wanted}")
+
+
+def _all_checked(
+    expected: Mapping[str, tuple[Endpoint, np.dtype[Any]]], inputs: Mapping[str, Array]
+) -> list[Array]:
+    if inputs.keys() != expected.keys():
+        require_names([end for end, _ in expected.values()], inputs)
+    return [require_input(*known, inputs[name]) for name, known in expected.items()]
+
+
+def rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
+    """Outputs in half precision: what is too large becomes infinite, as rounding has it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {name: outputs[name].astype(dtype) for name, dtype in dtypes.items()}
+
+
+def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array]:
+    """Standard normal floats, valid indices, and flags, for every input."""
+    rng = np.random.default_rng(seed)
+    return {p.name: random_array(rng, p) for p in ports}
+
+
+_WORDS = ("a", "b", "c", "cat", "dog", "0", "1", "")
+
+
+def random_array(rng: np.random.Generator, port: Endpoint) -> Array:
+    """Numbers for one input, or short words where it takes strings: see `random_inputs`.
+
+    Raises UsageError for a sequence or an optional.
+    """
+    if not port.dtype:
+        raise UsageError(
+            f"input '{port.name}' is no tensor, and none is drawn at random",
+            "run the model on your own in Python: `model.run({name: [array, …]})`",
+        )
+    if port.dtype == "string":
+        return np.array(_WORDS, object)[rng.integers(0, len(_WORDS), port.shape)]
+    if port.is_float:
+        return rng.standard_normal(port.shape).astype(port.numpy_dtype)
+    return rng.integers(0, port.limit, port.shape).astype(port.numpy_dtype)
+
+
+def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
+    """`given` as a contiguous array, as it is stored, if it has the shape and dtype of `end`."""
+    array = given if isinstance(given, np.ndarray) else as_array(end.name, given)
+    if array.dtype != dtype:
+        name = f"ml_dtypes.{dtype}" if is_of_ml_dtypes(dtype.name) else f"'{dtype}'"
+        raise UsageError(
+            f"input '{end.name}' has dtype {array.dtype}, expected {dtype}",
+            f"convert it: array.astype({name})",
+        )
+    if array.shape != end.shape:
+        raise UsageError(
+            f"input '{end.name}' has shape {array.shape}, expected {end.shape}",
+            "shapes are fixed when the model is tuned; compile it for this one with `shapes`",
+        )
+    if end.stored != end.dtype:
+        return array.astype(end.stored, order="C")
+    # np.require would look for this more slowly, just when the interpreter has left the caches
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        return array
+    return np.require(array, requirements=["C", "A"])
+
+
+def _window(storage: Array, end: Endpoint) -> Array:
+    """The elements of `end` inside `storage`, in the shape in which they lie there."""
+    assert end.window is not None
+    shape, strides = end.window
+    start = storage.reshape(-1).view(np.uint8)[end.offset :]
+    kind = DTYPES[end.stored].numpy
+    first = start[: kind.itemsize].view(kind)
+    return as_strided(first, shape, [s * kind.itemsize for s in strides])
