@@ -176,6 +176,17 @@ def _number(data: Any) -> Any:
     return data
 
 
+def _finite(number: float) -> float | str:
+    return number if math.isfinite(number) else str(float(number))
+
+
+def _any_number(data: Any) -> Any:
+    return float(data) if data in ("inf", "-inf", "nan") else _number(data)
+
+
+AnyFloat: TypeAlias = Annotated[float, Coded(_finite, _any_number)]
+"""Also a float that JSON lacks: its name."""
+
 _object, _list = _exactly(dict, "an object"), _exactly(list, "a list")
 _SCALARS: dict[Any, Function] = {
     int: _exactly(int, "a whole number"),

@@ -6,13 +6,24 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from autotune.brief import brief
-from autotune.codec import LEFT_OUT, within
+from autotune.codec import LEFT_OUT, AnyFloat, Coded, Holds, within
 
 _LEAST_NOISE = 0.002  # however calm the machine
 _FEW = 5  # repeats that say nothing of their spread
+_MAX_TEXT = 100_000
+
+
+def _end(text: str) -> str:
+    return text[-_MAX_TEXT:]
+
+
+ErrorText: TypeAlias = Annotated[
+    str, Coded(_end, _end), Holds(lambda text: isinstance(text, str), "a text")
+]
+"""What went wrong; JSON has the end of a long text."""
 
 
 class MeasureStatus(StrEnum):
@@ -45,8 +56,8 @@ class MeasureResult:
     times_s: tuple[Annotated[float, within(0.0)], ...] = ()
     build_s: float = 0.0
     run_s: float = 0.0
-    error: str = ""
-    max_error: float | None = None
+    error: ErrorText = ""
+    max_error: AnyFloat | None = None
     peaks: Annotated[tuple[float, ...], LEFT_OUT] = ()
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 from autotune.errors import AutotuneError, ScheduleError
 from autotune.measure.build import Build
 from autotune.measure.frames import Message
-from autotune.measure.messages import BuildRequest, BuildResult, request_from, to_message
+from autotune.measure.messages import BuildRequest, BuildResult, from_message, to_message
 from autotune.measure.process import Setup
 from autotune.measure.supervisor import Handler
 from autotune.result import MeasureStatus
@@ -62,7 +62,7 @@ def serve_builds(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     handler = BuildHandler(build, Target.from_json(arguments["target"]))
 
     def handle(message: Message) -> Message:
-        request = request_from(message)
+        request = from_message(message)
         assert isinstance(request, BuildRequest)
         return to_message(handler(request))
 

@@ -19,7 +19,7 @@ from autotune.measure.frames import ProtocolError
 from autotune.measure.messages import (
     BuildRequest,
     BuildResult,
-    reply_from,
+    from_message,
     to_message,
 )
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, WorkerError
@@ -130,7 +130,7 @@ class LocalBuilder:
         left_s = max(0.0, slot.deadline_s - time.monotonic())
         try:
             message = slot.child.receive(left_s)
-            reply = reply_from(message)
+            reply = from_message(message)
         except ChildTimeout:
             text = f"not built within {self._timeout_s:g} s"
             return BuildResult(MeasureStatus.BUILD_TIMEOUT, None, self._timeout_s, text)

@@ -7,14 +7,13 @@
 A reply has the number of its request, so a late reply is never taken for that of another request.
 Code and arrays are sent as blobs. Nothing that is received is executed or unpickled: a faulty
 program may have overwritten the peer, which then sends garbage, and garbage is a `ProtocolError`.
-Floats that JSON lacks are the strings "inf", "-inf" and "nan". The kinds and their fields are in
+The kinds and their fields are in
 `autotune.measure.messages`; the transport is any stream, here a socket pair.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import socket
 import struct
 import time
@@ -144,8 +143,3 @@ def _message(text: bytes, blobs: Sequence[bytearray]) -> Message:
     if not right:
         raise ProtocolError("a frame whose kind, number or fields are of another type")
     return Message(kind, fields, blobs, number)
-
-
-def plain(number: float) -> float | str:
-    """A float as JSON has it."""
-    return number if math.isfinite(number) else str(float(number))

@@ -15,33 +15,46 @@
 | `results` | `results`: a list of such fields | | |
 
 DAGs and steps have the form that they have in logs. An array is `[name, dtype, shape]` and a blob.
-`request_from`, `reply_from` raise ProtocolError for a message that is none of these.
+Records have what JSON has of them, without blobs, by the hints of their fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codec import Coded, from_json, to_json
+from autotune.codec import Coded, Holds, from_json, to_json
 from autotune.loopir.codec import program_from_json, program_to_json
 from autotune.measure.build import BuiltProgram
-from autotune.measure.frames import Message, ProtocolError, plain
-from autotune.result import MeasureResult, MeasureStatus
+from autotune.measure.frames import Message, ProtocolError
+from autotune.result import ErrorText, MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_from_json, steps_to_json
-from autotune.te.codec import DagField, dag_from_json, dag_to_json
-from autotune.te.dag import ComputeDAG
+from autotune.te.codec import DagField
 
 Array = NDArray[Any]
 Outputs: TypeAlias = dict[str, Array]
-T = TypeVar("T")
 
-_MAX_TEXT = 100_000
-"""Longer texts of errors are cut off."""
+
+def _heads(arrays: Outputs) -> list[Any]:
+    return [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
+
+
+def _without_data(heads: list[Any]) -> Outputs:
+    """Arrays of the types and shapes of others."""
+    return {name: np.broadcast_to(np.zeros((), dtype), shape) for name, dtype, shape in heads}
+
+
+_Arrays: TypeAlias = Annotated[Outputs, Coded(_heads, _without_data)]
+_Program: TypeAlias = Annotated[
+    BuiltProgram,
+    Coded(
+        lambda built: program_to_json(built.program),
+        lambda data: BuiltProgram(b"", program_from_json(data)),
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +71,9 @@ class BuildResult:
     """What a builder made, and how long it took. `program` is None unless the status is OK."""
 
     status: MeasureStatus
-    program: BuiltProgram | None = None
+    program: _Program | None = None
     build_s: float = 0.0
-    error: str = ""
+    error: ErrorText = ""
 
     def failure(self) -> MeasureResult:
         """The result of a candidate that was not built."""
@@ -72,16 +85,16 @@ class Prepare:
     """Make inputs of task number `task`; its oracle unless `expected` holds it already."""
 
     task: int
-    dag: ComputeDAG
-    expected: Outputs | None
+    dag: DagField
+    expected: _Arrays | None
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Reply to Prepare: the oracle of the task, and the tasks whose inputs the worker now holds."""
 
-    expected: Outputs
-    held: frozenset[int]
+    expected: _Arrays
+    held: Annotated[frozenset[int], Coded(sorted, frozenset)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +106,7 @@ class Hold:
     """
 
     task: int
-    built: BuiltProgram
+    program: _Program
     first: bool
 
 
@@ -109,146 +122,82 @@ class Time:
     rounds: int | None = None
 
 
+_Timed: TypeAlias = Annotated[
+    MeasureResult, Holds(lambda result: all(result.times_s), "of times above zero")
+]
+_Built: TypeAlias = Annotated[
+    BuildResult,
+    Holds(
+        lambda result: (result.status is MeasureStatus.OK) == (result.program is not None),
+        "with a program if and only if it was built",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """A list of results as a record."""
+
+    results: tuple[_Timed, ...]
+
+
 RunRequest: TypeAlias = Prepare | Hold | Time
 Request: TypeAlias = BuildRequest | RunRequest
 Reply: TypeAlias = BuildResult | Prepared | MeasureResult | list[MeasureResult]
+Item: TypeAlias = Request | Reply
 
 
-def to_message(item: Request | Reply) -> Message:
+def to_message(item: Item) -> Message:
     """The message of a request or reply."""
-    match item:
-        case BuildRequest():
-            return Message("build", to_json(item))
-        case Prepare(task=task, dag=dag, expected=expected):
-            arrays, blobs = _arrays_to_json(expected or {})
-            listed = None if expected is None else arrays
-            fields = {"task": task, "dag": dag_to_json(dag), "expected": listed}
-            return Message("prepare", fields, blobs)
-        case Hold(task=task, built=built, first=first):
-            program = program_to_json(built.program)
-            return Message("hold", {"task": task, "program": program, "first": first}, [built.code])
-        case Time():
-            return Message("time", to_json(item))
-        case BuildResult():
-            return _built_to_message(item)
-        case Prepared(expected=outputs, held=held):
-            arrays, blobs = _arrays_to_json(outputs)
-            return Message("prepared", {"expected": arrays, "held": sorted(held)}, blobs)
-        case MeasureResult():
-            return Message("result", _result_to_json(item))
-        case list():
-            return Message("results", {"results": [_result_to_json(r) for r in item]})
+    record = _Results(tuple(item)) if isinstance(item, list) else item
+    return Message(_KINDS[type(record)], to_json(record), _blobs_of(record))
 
 
-def request_from(message: Message) -> Request:
-    """Inverse of `to_message` for requests."""
-    return _decoded(_REQUESTS, message)
-
-
-def reply_from(message: Message) -> Reply:
-    """Inverse of `to_message` for replies."""
-    return _decoded(_REPLIES, message)
-
-
-def _decoded(readers: Mapping[str, Callable[[Message], T]], message: Message) -> T:
+def from_message(message: Message) -> Item:
+    """Inverse of `to_message`. Raises ProtocolError for a message of none of these kinds."""
     try:
-        return readers[message.kind](message)
+        record = from_json(_RECORDS[message.kind], message.fields)
+        return list(record.results) if isinstance(record, _Results) else _whole(record, message)
     except Exception as error:  # garbage may raise any of these in a reader
         what = f"{type(error).__name__}: {error}"
         raise ProtocolError(f"no message of kind '{message.kind[:40]}': {what[:200]}") from error
 
 
-def _built_to_message(item: BuildResult) -> Message:
-    program = None if item.program is None else program_to_json(item.program.program)
-    fields = {
-        "status": item.status.value,
-        "program": program,
-        "build_s": item.build_s,
-        "error": item.error[-_MAX_TEXT:],
-    }
-    return Message("built", fields, [item.program.code] if item.program else [])
+def _blobs_of(item: Any) -> list[Any]:
+    """The bytes that the JSON of a record does not have."""
+    match item:
+        case Prepare(expected=arrays) | Prepared(expected=arrays):
+            whole = map(np.ascontiguousarray, (arrays or {}).values())
+            return [array.reshape(-1).view(np.uint8) for array in whole]
+        case Hold(program=built) | BuildResult(program=built):
+            return [built.code] if built else []
+    return []
 
 
-def _built_from(message: Message) -> BuildResult:
-    data = message.fields
-    program = None if data["program"] is None else _program_from(message)
-    status = MeasureStatus(data["status"])
-    if (status is MeasureStatus.OK) != (program is not None):
-        raise ValueError("a program if and only if it was built")
-    return BuildResult(status, program, float(data["build_s"]), _text(data["error"]))
+def _whole(item: Any, message: Message) -> Any:
+    """What was read of JSON, with the bytes of `message`."""
+    match item:
+        case Prepare(expected=dict(heads)) | Prepared(expected=heads):
+            pairs = zip(heads.items(), message.blobs, strict=True)
+            arrays = {n: np.frombuffer(b, a.dtype).reshape(a.shape) for (n, a), b in pairs}
+            return replace(item, expected=arrays)
+        case (
+            Hold(program=BuiltProgram(program=head))
+            | BuildResult(program=BuiltProgram(program=head))
+        ):
+            (code,) = message.blobs
+            return replace(item, program=BuiltProgram(bytes(code), head))
+    return item
 
 
-def _program_from(message: Message) -> BuiltProgram:
-    (code,) = message.blobs
-    return BuiltProgram(bytes(code), program_from_json(message.fields["program"]))
-
-
-def _prepare_from(message: Message) -> Prepare:
-    data = message.fields
-    listed = data["expected"]
-    expected = None if listed is None else _arrays_from(listed, message.blobs)
-    return Prepare(data["task"], dag_from_json(data["dag"]), expected)
-
-
-def _prepared_from(message: Message) -> Prepared:
-    held = frozenset(int(task) for task in message.fields["held"])
-    return Prepared(_arrays_from(message.fields["expected"], message.blobs), held)
-
-
-def _hold_from(message: Message) -> Hold:
-    data = message.fields
-    return Hold(data["task"], _program_from(message), bool(data["first"]))
-
-
-def _results_from(message: Message) -> list[MeasureResult]:
-    return [_result_from(data) for data in message.fields["results"]]
-
-
-def _result_to_json(result: MeasureResult) -> dict[str, Any]:
-    error = None if result.max_error is None else plain(result.max_error)
-    return to_json(result) | {"error": result.error[-_MAX_TEXT:], "max_error": error}
-
-
-def _result_from(data: Mapping[str, Any]) -> MeasureResult:
-    error = data["max_error"]
-    result = from_json(MeasureResult, {**data, "max_error": None})
-    if not all(result.times_s):
-        raise ValueError("times are above zero")
-    return replace(
-        result,
-        error=_text(result.error),
-        max_error=None if error is None else float(error),
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a text, not {type(value).__name__}")
-    return value[-_MAX_TEXT:]
-
-
-def _arrays_to_json(arrays: Mapping[str, Array]) -> tuple[list[list[Any]], list[Any]]:
-    whole = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-    listed = [[name, a.dtype.str, list(arrays[name].shape)] for name, a in whole.items()]
-    return listed, [a.reshape(-1).view(np.uint8) for a in whole.values()]
-
-
-def _arrays_from(listed: Sequence[Any], blobs: Sequence[Any]) -> Outputs:
-    return {
-        str(name): np.frombuffer(blob, np.dtype(str(dtype))).reshape(tuple(shape))
-        for (name, dtype, shape), blob in zip(listed, blobs, strict=True)
-    }
-
-
-_REQUESTS: dict[str, Callable[[Message], Request]] = {
-    "build": lambda message: from_json(BuildRequest, message.fields),
-    "prepare": _prepare_from,
-    "hold": _hold_from,
-    "time": lambda message: from_json(Time, message.fields),
+_RECORDS: dict[str, Any] = {
+    "build": BuildRequest,
+    "prepare": Prepare,
+    "hold": Hold,
+    "time": Time,
+    "built": _Built,
+    "prepared": Prepared,
+    "result": _Timed,
+    "results": _Results,
 }
-_REPLIES: dict[str, Callable[[Message], Reply]] = {
-    "built": _built_from,
-    "prepared": _prepared_from,
-    "result": lambda message: _result_from(message.fields),
-    "results": _results_from,
-}
+_KINDS = {getattr(hint, "__origin__", hint): kind for kind, hint in _RECORDS.items()}

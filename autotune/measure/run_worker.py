@@ -35,7 +35,7 @@ from autotune.measure.messages import (
     Reply,
     RunRequest,
     Time,
-    request_from,
+    from_message,
     to_message,
 )
 from autotune.measure.options import MeasureOptions
@@ -65,7 +65,7 @@ def serve_runs(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     )
 
     def handle(message: Message) -> Message:
-        request = request_from(message)
+        request = from_message(message)
         assert isinstance(request, Prepare | Hold | Time)
         return to_message(handler(request))
 
@@ -123,7 +123,7 @@ class RunHandler:
 
     def _hold(self, request: Hold) -> MeasureResult:
         ref = self._references[request.task]
-        loaded = Loaded(request.built, ref, self._driver, self._sweep, self._options.evict)
+        loaded = Loaded(request.program, ref, self._driver, self._sweep, self._options.evict)
         first_s = loaded.evaluate()
         verdict = loaded.verdict()
         if verdict.problem:

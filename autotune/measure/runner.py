@@ -17,13 +17,13 @@ from autotune.measure.frames import ProtocolError
 from autotune.measure.messages import (
     BuildResult,
     Hold,
+    Item,
     Outputs,
     Prepare,
     Prepared,
-    Reply,
     RunRequest,
     Time,
-    reply_from,
+    from_message,
     to_message,
 )
 from autotune.measure.options import MeasureOptions
@@ -143,7 +143,7 @@ class LocalRunner:
         text = "what the process sent is no reply to this request"
         return MeasureResult(MeasureStatus.RUN_CRASH, error=text)
 
-    def _request(self, request: RunRequest, timeout_s: float, more_bytes: int = 0) -> Reply:
+    def _request(self, request: RunRequest, timeout_s: float, more_bytes: int = 0) -> Item:
         """The worker's reply; one that it cannot have meant is its crash."""
         limit = REPLY_BYTES + more_bytes
         message = self._worker.request(to_message(request), timeout_s, limit)
@@ -153,7 +153,7 @@ class LocalRunner:
                 raise WorkerError(f"cannot make the oracle of task {request.dag.key}: {text}")
             return MeasureResult(MeasureStatus.RUN_ERROR, error=text)
         try:
-            return reply_from(message)
+            return from_message(message)
         except ProtocolError as error:
             self._worker.kill()
             raise ChildCrash(f"what the process sent is no reply: {error}") from None

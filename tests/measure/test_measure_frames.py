@@ -32,8 +32,7 @@ from autotune.measure.messages import (
     Prepare,
     Prepared,
     Time,
-    reply_from,
-    request_from,
+    from_message,
     to_message,
 )
 from autotune.measure.options import MeasureOptions
@@ -152,7 +151,7 @@ def test_programs_come_back_equal() -> None:
         text = json.dumps(program_to_json(program), allow_nan=False)
         assert program_from_json(json.loads(text)) == program
         again = through(to_message(BuildResult(MeasureStatus.OK, built, 0.5)))
-        assert reply_from(again) == BuildResult(MeasureStatus.OK, built, 0.5)
+        assert from_message(again) == BuildResult(MeasureStatus.OK, built, 0.5)
     assert seen == {"packs", "derived"}
 
 
@@ -167,7 +166,7 @@ def test_requests_come_back_equal() -> None:
         Time(),
         Time(best_s=1e-6, rounds=3),
     ]
-    assert [request_from(through(to_message(r))) for r in requests] == requests
+    assert [from_message(through(to_message(r))) for r in requests] == requests
 
 
 def test_replies_come_back_equal() -> None:
@@ -178,7 +177,7 @@ def test_replies_come_back_equal() -> None:
         [],
         BuildResult(MeasureStatus.BUILD_ERROR, error="no"),
     ]
-    assert [reply_from(through(to_message(r))) for r in replies] == replies
+    assert [from_message(through(to_message(r))) for r in replies] == replies
     with np.errstate(all="ignore"):
         arrays = {
             "y": np.array([1.0, np.nan, -np.inf], np.float32),
@@ -186,7 +185,7 @@ def test_replies_come_back_equal() -> None:
             "b": np.array([True, False]),
             "none": np.zeros((0, 4), np.float32),
         }
-    found = reply_from(through(to_message(Prepared(arrays, frozenset({1, 2})))))
+    found = from_message(through(to_message(Prepared(arrays, frozenset({1, 2})))))
     assert isinstance(found, Prepared)
     assert found.held == {1, 2}
     for name, array in arrays.items():
@@ -217,7 +216,7 @@ def test_mangled_replies_are_protocol_errors_and_nothing_else() -> None:
         mangle(fields, rng, odd)
         blobs = message.blobs if rng.random() < 0.8 else []
         try:
-            reply_from(Message(message.kind, fields, blobs))
+            from_message(Message(message.kind, fields, blobs))
         except ProtocolError:
             n_refused += 1
     assert n_refused > 1000
