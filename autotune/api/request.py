@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from autotune.files import Files
 
@@ -160,6 +160,25 @@ def by_fields(record: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P
         call.__signature__ = inspect.signature(record).replace(  # type: ignore[attr-defined]
             return_annotation=made
         )
+        return call
+
+    return of
+
+
+def made_by_fields(
+    record: Callable[P, R],
+) -> Callable[[Callable[[T, R], None]], Callable[Concatenate[T, P], None]]:
+    """An `__init__` of a record as one of the record's fields."""
+
+    def of(init: Callable[[T, R], None]) -> Callable[Concatenate[T, P], None]:
+        @wraps(init)
+        def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            init(self, record(*args, **kwargs))
+
+        taken = inspect.signature(record)
+        own = [*inspect.signature(init).parameters.values()][:1]
+        whole = taken.replace(parameters=[*own, *taken.parameters.values()])
+        call.__signature__ = whole  # type: ignore[attr-defined]
         return call
 
     return of

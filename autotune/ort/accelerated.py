@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,15 +25,9 @@ from autotune.ort.bound import array_of, bound, dtype_of
 from autotune.ort.callbacks import Callback, CallbackThreads
 from autotune.ort.contest import OURS, Contest
 from autotune.ort.programs import Mode, Programs, Setting
-from autotune.ort.request import MOST_BYTES, Run, SessionRequest
-from autotune.ort.room import MOST_SHAPES, Room
+from autotune.ort.request import Run, SessionArguments
 from autotune.ort.status import SessionStatus, status_of
-from autotune.pages import SHARED
 
-if TYPE_CHECKING:
-    from autotune.api.request import Dims
-
-"""Combinations of shapes that a session keeps in memory."""
 _LISTED = (list, tuple, int, float)
 _TENSOR = "tensor("
 _OF_THE_CPU = ("CPUExecutionProvider", "AzureExecutionProvider")
@@ -44,6 +39,20 @@ _SIMPLE_OPTIONS = (
 """What a pickled session keeps of its options."""
 
 
+@dataclass(frozen=True)
+class AcceleratedArguments(SessionArguments):
+    """`compile`: "background" (ONNX Runtime answers until a compiled network is ready, is right and
+    is faster), "wait" (compile when the session is made, or when a shape comes for the first time)
+    or "never".
+    """
+
+    _: KW_ONLY
+    compile: str = Mode.BACKGROUND
+
+
+_KEYWORDS = {field.name for field in fields(AcceleratedArguments)}
+
+
 @cache
 def accelerated(package: Any) -> type:
     """The session class over a package `onnxruntime`."""
@@ -52,17 +61,8 @@ def accelerated(package: Any) -> type:
     class InferenceSession(base):  # type: ignore[misc]
         """A model ready to run: ONNX Runtime's session, and compiled networks in its place.
 
-        `path_or_bytes`, `sess_options`, `providers`, `provider_options`: as ONNX Runtime has them.
-        `compile`: "background" (ONNX Runtime answers until a compiled network is ready, is right
-        and is faster), "wait" (compile when the session is made, or when a shape comes for the
-        first time) or "never". `log`: as for `autotune.compile`; without it, a log beside the model
-        is used if it fits (`model-best.jsonl`, `model.jsonl`). `threads`: instead of
-        `intra_op_num_threads`. `dims`, `constants`, `precision`, `max_error`: as for `compile`.
-        `cache`: keep what is compiled in the user's cache folder, up to `cache_bytes` for all
-        models. `most_shapes`, `most_bytes`: how many combinations of shapes stay compiled, and how
-        large they are together (None: a fourth of the memory that this process may use); the least
-        recently used ones leave, the newest stays. `memory`: of constants, see `autotune.load`.
-        `fallback=False`, or `operators`: the session that does without ONNX Runtime.
+        See `AcceleratedArguments`; `fallback=False`, or `operators`: the session that does without
+        ONNX Runtime.
 
         Safe to use in several threads; it can be pickled (the path, or the bytes, not what was
         compiled).
@@ -78,61 +78,29 @@ def accelerated(package: Any) -> type:
             named.pop("compile", None)  # it compiles when it is needed
             return Alone(*args, fallback=fallback, operators=operators, **named)
 
-        def __init__(
-            self,
-            path_or_bytes: Any,
-            sess_options: Any = None,
-            providers: Sequence[Any] | None = None,
-            provider_options: Sequence[Any] | None = None,
-            *,
-            compile: str = Mode.BACKGROUND,
-            log: str | Path | None = None,
-            threads: int | None = None,
-            dims: Dims | None = None,
-            constants: Mapping[str, Any] | None = None,
-            precision: str | None = None,
-            max_error: float | None = None,
-            cache: bool = True,
-            cache_bytes: int = MOST_BYTES,
-            most_shapes: int = MOST_SHAPES,
-            most_bytes: int | None = None,
-            memory: str = SHARED,
-            **others: Any,
-        ) -> None:
-            room = Room.of(most_shapes, most_bytes, memory)
-            setting = Setting(_mode(compile), cache_bytes if cache else None, room)
-            if cache_bytes < 0:
-                raise UsageError("the cache has no room", "cache_bytes is 0 or more")
+        def __init__(self, *args: Any, **named: Any) -> None:
+            others = {name: named.pop(name) for name in named.keys() - _KEYWORDS}
+            asked = AcceleratedArguments(*args, **named)
+            room = asked.room()
+            setting = Setting(_mode(asked.compile), asked.store_bytes, room)
+            path_or_bytes: Any = asked.path_or_bytes
             if isinstance(path_or_bytes, bytearray | memoryview):
                 path_or_bytes = bytes(path_or_bytes)
-            options = sess_options
-            if threads:
+            options = asked.sess_options
+            if asked.threads:
                 options = package.SessionOptions() if options is None else options
-                options.intra_op_num_threads = threads
-            named: dict[str, Any] = {
-                "compile": compile, "log": log, "threads": threads, "dims": dims,
-                "constants": constants, "precision": precision, "max_error": max_error,
-                "cache": cache, "cache_bytes": cache_bytes, "most_shapes": most_shapes,
-                "most_bytes": most_bytes, "memory": memory,
-            }  # fmt: skip
-            self._saved = (path_or_bytes, options, providers, provider_options, named)
-            asked = threads or (options.intra_op_num_threads if options is not None else 0)
-            if not asked:
+                options.intra_op_num_threads = asked.threads
+            self._saved = replace(asked, path_or_bytes=path_or_bytes, sess_options=options)
+            threads = asked.threads or (options.intra_op_num_threads if options is not None else 0)
+            if not threads:
                 told_threads()  # so that what is wrong with it is raised here
             loaded = _Loaded(path_or_bytes)
-            super().__init__(path_or_bytes, options, providers, provider_options, **others)
-            self._fixed = {name: np.asarray(value) for name, value in (constants or {}).items()}
+            theirs = (path_or_bytes, options, asked.providers, asked.provider_options)
+            super().__init__(*theirs, disabled_optimizers=asked.disabled_optimizers, **others)
+            constants = (asked.constants or {}).items()
+            self._fixed = {name: np.asarray(value) for name, value in constants}
             self._names = [output.name for output in self._outputs_meta]
-            request = SessionRequest(
-                loaded.model,
-                Path(log).absolute() if log else None,
-                name=loaded.model.stem if isinstance(loaded.model, Path) else "model",
-                threads=asked,
-                dims=dict(dims or {}),
-                constants=self._fixed,
-                precision=precision,
-                max_error=max_error,
-            )
+            request = asked.request(loaded.model, threads, dict(asked.dims or {}), self._fixed)
             self._programs = Programs(
                 request,
                 setting,
@@ -287,11 +255,11 @@ def accelerated(package: Any) -> type:
             return f"InferenceSession({self.autotune_status().line})"
 
         def __reduce__(self) -> tuple[Any, ...]:
-            path_or_bytes, options, providers, provider_options, named = self._saved
+            options = self._saved.sess_options
             simple = None
             if options is not None:
                 simple = {name: getattr(options, name) for name in _SIMPLE_OPTIONS}
-            return _restored, (path_or_bytes, simple, providers, provider_options, named)
+            return _restored, (replace(self._saved, sess_options=None), simple)
 
         def _theirs(self, feed: Mapping[str, Any]) -> dict[str, Any]:
             answers = base.run(self, self._names, {**self._fixed, **feed})
@@ -346,9 +314,7 @@ def _outside(session: Any, options: Any) -> str:
     return f"it runs on {others[0]}" if others else ""
 
 
-def _restored(
-    path_or_bytes: Any, simple: Any, providers: Any, provider_options: Any, named: Any
-) -> Any:
+def _restored(asked: AcceleratedArguments, simple: Any) -> Any:
     from autotune.network.runtime.onnx_session import require_onnxruntime
 
     package = require_onnxruntime("a session of ONNX Runtime")
@@ -357,4 +323,4 @@ def _restored(
         options = package.SessionOptions()
         for name, value in simple.items():
             setattr(options, name, value)
-    return accelerated(package)(path_or_bytes, options, providers, provider_options, **named)
+    return accelerated(package)(**vars(replace(asked, sess_options=options)))

@@ -7,14 +7,18 @@ Nothing is imported here that reads models: a session that ONNX Runtime answers 
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from autotune.api.request import CompileRequest, Dims, Shapes
+from autotune.errors import UsageError
 from autotune.measure.frames import Message
+from autotune.ort.room import MOST_SHAPES, Room
+from autotune.pages import SHARED
 
 FACTS, ARTIFACT, FAILED = "facts", "artifact", "failed"
 """Kinds of messages: requests are answered by their own kind, or by the last."""
@@ -50,6 +54,71 @@ class SessionRequest(CompileRequest):
     def without_log(self) -> SessionRequest:
         """The same where the log does not fit."""
         return replace(self, log=None, threads=self.n_running)
+
+
+@dataclass(frozen=True)
+class SessionArguments:
+    """What a session is made of, by the names that ONNX Runtime's has, and further ones.
+
+    `path_or_bytes`: an ONNX file or its contents. `log`: as for `autotune.compile`; without it, a
+    log beside the model is used if it fits (`model-best.jsonl`, `model.jsonl`). `threads`: instead
+    of `intra_op_num_threads`; 0 or None: as in the log, else as many as are usable. `dims`,
+    `constants`, `precision`, `max_error`, `operators`, `fallback`: as for `compile`. `cache`: keep
+    what is compiled in the user's cache folder, up to `cache_bytes` for all models. `most_shapes`,
+    `most_bytes`: how many combinations of shapes stay compiled, beside those that were named
+    before, and how large they are together (None: a fourth of the memory that this process may
+    use); the least recently used ones leave, the newest stays. `memory`: of constants, see
+    `autotune.load`.
+    """
+
+    path_or_bytes: str | bytes | os.PathLike[str]
+    sess_options: Any = None
+    providers: Sequence[Any] | None = None
+    provider_options: Sequence[Any] | None = None
+    _: KW_ONLY
+    log: str | Path | None = None
+    threads: int | None = None
+    dims: Dims | None = None
+    constants: Mapping[str, Any] | None = None
+    precision: str | None = None
+    max_error: float | None = None
+    operators: Sequence[str | Path] = ()
+    fallback: bool = True
+    cache: bool = True
+    cache_bytes: int = MOST_BYTES
+    most_shapes: int = MOST_SHAPES
+    most_bytes: int | None = None
+    memory: str = SHARED
+    disabled_optimizers: Any = None
+
+    def room(self) -> Room:
+        """Of the networks in memory. Raises UsageError for none, there or in the cache."""
+        room = Room.of(self.most_shapes, self.most_bytes, self.memory)
+        if self.cache_bytes < 0:
+            raise UsageError("the cache has no room", "cache_bytes is 0 or more")
+        return room
+
+    @property
+    def store_bytes(self) -> int | None:
+        """Of the cache, None for none."""
+        return self.cache_bytes if self.cache else None
+
+    def request(
+        self, model: Path | bytes, threads: int, dims: Dims, constants: Mapping[str, Any]
+    ) -> SessionRequest:
+        """What to compile of `model`."""
+        return SessionRequest(
+            model,
+            Path(self.log).absolute() if self.log else None,
+            name=model.stem if isinstance(model, Path) else "model",
+            threads=threads,
+            dims=dims,
+            constants=constants,
+            precision=self.precision,
+            max_error=self.max_error,
+            operators=tuple(Path(path).absolute() for path in self.operators),
+            fallback=self.fallback,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from autotune.api.bindings import arrays_of
-from autotune.api.request import Dims
+from autotune.api.request import Dims, made_by_fields
 from autotune.errors import UsageError
 from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
 from autotune.graph.reader.model_files import model_file, with_external_data
@@ -41,14 +41,12 @@ from autotune.ort.options import (
     require_known,
 )
 from autotune.ort.preparing import with_log
-from autotune.ort.request import MOST_BYTES, SessionRequest
-from autotune.ort.room import MOST_SHAPES, Room
-from autotune.pages import SHARED
+from autotune.ort.request import SessionArguments, SessionRequest
+from autotune.ort.room import Room
 
 _LISTED = (list, tuple, int, float)
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 """Of a session's options: where external data of a model are that is given as bytes."""
-"""Combinations of shapes that a session keeps in memory, beside those that were named before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,79 +64,34 @@ class NodeArg:
 class InferenceSession:
     """A model ready to run: what `onnxruntime.InferenceSession` offers, compiled for this CPU.
 
-    `path_or_bytes`: an ONNX file or its contents. Of `sess_options` the threads and dimensions
-    count; `providers` and `provider_options` do not. `log`: as for `compile`; without it, a log
-    beside the model is used if it fits (`model-best.jsonl`, `model.jsonl`). `threads`: instead of
-    `intra_op_num_threads`; 0 or None: as in the log, else as many as are usable.
-    `dims`, `constants`, `precision`, `max_error`, `operators`, `fallback`: as for `compile`.
-    `cache`: keep what is compiled in the user's cache folder, up to `cache_bytes` for all models.
-    `most_shapes`, `most_bytes`: how many combinations of shapes are kept in memory, beside those
-    that were named, and how large they are together (None: a fourth of the memory that this
-    process may use); the least recently used ones leave, the newest stays. `memory`: of constants,
-    see `autotune.load`.
+    See `SessionArguments`; of `sess_options` the threads and dimensions count; `providers`,
+    `provider_options` and `disabled_optimizers` do not.
 
     Safe to use in several threads; it can be pickled (the path, or the bytes, not what was
     compiled). Raises as `compile`; see there.
     """
 
     @raises_client_errors
-    def __init__(
-        self,
-        path_or_bytes: str | bytes | os.PathLike[str],
-        sess_options: SessionOptions | None = None,
-        providers: Sequence[Any] | None = None,
-        provider_options: Sequence[Any] | None = None,
-        *,
-        log: str | Path | None = None,
-        threads: int | None = None,
-        dims: Dims | None = None,
-        constants: Mapping[str, Any] | None = None,
-        precision: str | None = None,
-        max_error: float | None = None,
-        operators: Sequence[str | Path] = (),
-        fallback: bool = True,
-        cache: bool = True,
-        cache_bytes: int = MOST_BYTES,
-        most_shapes: int = MOST_SHAPES,
-        most_bytes: int | None = None,
-        memory: str = SHARED,
-        disabled_optimizers: object = None,
-    ) -> None:
-        model = _source(path_or_bytes)
-        options = SessionOptions.of(sess_options)
+    @made_by_fields(SessionArguments)
+    def __init__(self, asked: SessionArguments) -> None:
+        model = _source(asked.path_or_bytes)
+        options = SessionOptions.of(asked.sess_options)
         options.require_known()
         if isinstance(model, bytes):
             model = with_external_data(model, options.entries.get(_FOLDER_ENTRY) or ".")
-        room = Room.of(most_shapes, most_bytes, memory)
-        if cache_bytes < 0:
-            raise UsageError("the cache has no room", "cache_bytes is 0 or more")
-        name = model.stem if isinstance(model, Path) else "model"
-        request = SessionRequest(
-            model,
-            Path(log).absolute() if log else None,
-            name=name,
-            threads=threads or options.intra_op_num_threads,
-            dims={**options.dims, **(dims or {})},
-            constants=arrays_of(constants),
-            precision=precision,
-            max_error=max_error,
-            operators=tuple(Path(path).absolute() for path in operators),
-            fallback=fallback,
-        )
-        _note_providers(providers)
-        self._saved = (request, options, cache, cache_bytes, room)
+        room = asked.room()
+        threads = asked.threads or options.intra_op_num_threads
+        dims = {**options.dims, **(asked.dims or {})}
+        request = asked.request(model, threads, dims, arrays_of(asked.constants))
+        _note_providers(asked.providers)
+        self._saved = (request, options, asked.store_bytes, room)
         self._open(*self._saved)
         if options.optimized_model_filepath:
             content = model if isinstance(model, bytes) else model.read_bytes()
             Path(options.optimized_model_filepath).write_bytes(content)
 
     def _open(
-        self,
-        request: SessionRequest,
-        options: SessionOptions,
-        cache: bool,
-        cache_bytes: int,
-        room: Room,
+        self, request: SessionRequest, options: SessionOptions, store_bytes: int | None, room: Room
     ) -> None:
         self._options = options
         self._model_path = str(request.model) if isinstance(request.model, Path) else None
@@ -149,7 +102,7 @@ class InferenceSession:
         self._copy = copy_of(request.model) if self._interface.open_inputs else None
         if self._copy is not None:  # other shapes are compiled from what was loaded
             request = replace(request, model=self._copy.path)
-        store = artifact_store(cache_bytes) if cache else None
+        store = None if store_bytes is None else artifact_store(store_bytes)
         self._constants = dict(request.constants)
         self._output_names = tuple(port.name for port in self._interface.outputs)
         self._models = ModelsByShape(request, self._interface, store, room)
