@@ -1,4 +1,4 @@
-"""① A model's file with what a user has bound of it: what its graph depends on beside shapes."""
+"""① A model's file with the constants that a user has bound: its graph depends on both."""
 
 from __future__ import annotations
 

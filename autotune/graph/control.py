@@ -257,7 +257,7 @@ def _body(
 
 
 def _captured(graph: GraphProto) -> list[str]:
-    """What a graph reads of those around it."""
+    """Outer-scope names that a graph captures."""
     own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
     own |= {o for node in graph.node for o in node.output}
     read = (*names_read(graph), *(o.name for o in graph.output))
@@ -306,7 +306,7 @@ def _type(port: Port) -> TensorType | None:
 
 
 def _joined(a: TensorType | None, b: TensorType | None) -> TensorType | None:
-    """What holds of a tensor that is of either type; None where that is no one type."""
+    """Least upper bound of two types, -1 where extents differ; None if there is none."""
     if a is None or b is None or a.dtype != b.dtype:
         return None
     if len(a.shape) != len(b.shape):

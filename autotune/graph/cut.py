@@ -30,7 +30,7 @@ from autotune.graph.segments import Span, leaks, needed, onnx_model, reads, segm
 from autotune.graph.shape_inputs import deciding_inputs
 
 _ROUNDS = 24
-"""How often nodes are refused one by one before whole segments are."""
+"""Rounds that refuse single nodes; later rounds refuse whole segments."""
 _MOST_DEPTH = 8
 """Levels of branches and bodies that are looked into."""
 
@@ -143,7 +143,7 @@ class _Cutter:
         return is_open and is_control and self.depth < _MOST_DEPTH
 
     def _read(self, n: int) -> list[str]:
-        """What a node reads of the graph that it is in."""
+        """Names of the enclosing graph that a node reads."""
         return [name for name in reads(self.nodes[n]) if name in self.names]
 
     def _body_cut(self, model: OnnxModel) -> tuple[Cut, Mapping[str, Array]]:

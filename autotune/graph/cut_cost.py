@@ -1,4 +1,4 @@
-"""① Whether a segment is worth a cut: what compiling it saves against what crossing costs.
+"""① Profitability of a segment in graph partitioning: time saved against the cost of crossing.
 
 Every compiled segment inside of a model that ONNX Runtime runs costs a call of each and the bytes
 that leave the caches of one's threads for those of the other's. What it saves is a share of what
@@ -16,7 +16,7 @@ from autotune.graph.network import Network, Port
 SMALL = "beside it, and too small to be worth a cut"
 
 _SAVED_SHARE = 0.25
-"""What compiling saves of the time that ONNX Runtime takes: docs/results has 0.2 to 0.5."""
+"""Fraction of ONNX Runtime's time that compiling saves: docs/results has 0.2 to 0.5."""
 _CALL_S = 15e-6
 """A call of a session and one of a compiled network, of which a cut makes one more each."""
 _NODE_S = 2e-6

@@ -1,4 +1,4 @@
-"""① What a cut is: segments that are compiled, that ONNX Runtime runs, or that data decide.
+"""① A partitioned graph: segments that are compiled, that ONNX Runtime runs, or control flow.
 
 Cut ─► Segment ─┬─► Network
                 ├─► ONNX file
@@ -68,7 +68,7 @@ class Control:
 
     @property
     def networks(self) -> Iterator[tuple[Network, int]]:
-        """What is compiled in the bodies, with the number of nodes of each part."""
+        """Compiled subgraphs of the bodies, with the number of nodes of each."""
         for part in (leaf for body in self.bodies for leaf in body.leaves()):
             if part.network is not None:
                 yield part.network, sum(part.operators.values())

@@ -1,6 +1,6 @@
-"""① Which integers of a model are indices, and of how large a dimension.
+"""① Integers of a model that are indices, with the extent of the dimension that they index.
 
-Random inputs have to be valid indices, so whoever makes them up needs to know.
+Random inputs have to be valid indices.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Editor:
         self.uses = Counter(
             n for names in (*(n.inputs for n in graph.nodes), graph.outputs) for n in names
         )
-        """How often a tensor is read by nodes and is an output."""
+        """Number of uses of a tensor: operands of nodes and outputs of the graph."""
         self.derived: dict[tuple[str, Callable[[Array], Array | None]], str] = {}
         """Constants that are computed of others, by these and the function; "": there is none."""
         self._alias: dict[str, str] = {}
@@ -242,7 +242,7 @@ def float_array(value: Array) -> Array:
 
 
 def is_denormal(value: Array) -> Array:
-    """Where float32 values are denormal: kernels treat them as zero (docs/numbers.md)."""
+    """Mask of denormal float32 values: kernels treat them as zero (docs/numbers.md)."""
     found: Array = (value != 0) & (np.abs(value) < np.finfo(np.float32).tiny)
     return found
 

@@ -1,4 +1,4 @@
-"""① Where the places of a length are in tensors, and what constants are there.
+"""① Padded axes: the places of a length in tensors, and the constants at them.
 
     (3, 4, n, n) scores     Lengths(layout=(12, 1, 1), values={("real", "padded"): Values(…), …})
 
@@ -19,10 +19,10 @@ from autotune.graph.ir import Array, Shape
 from autotune.te.value_ranges import ANYTHING, Values
 
 Anchor: TypeAlias = Literal["first", "last", "all"]
-"""Which real places are known not to be masked."""
+"""Real places that are known not to be masked."""
 Region: TypeAlias = Literal["anchor", "real", "padded"]
 Regions: TypeAlias = tuple[Region, ...]
-"""Where an element is along each axis of lengths of its tensor; `real` includes the anchor."""
+"""Position of an element along each padded axis of its tensor; `real` includes the anchor."""
 
 REGIONS: tuple[Region, ...] = ("anchor", "real", "padded")
 REAL: Region = "real"
@@ -74,7 +74,7 @@ class PaddedExtent:
 
 
 def places_of(layout: tuple[int, ...], a: Shape, b: Shape, pair: PaddedExtent) -> Places | None:
-    """Where the lengths of a dense tensor of `layout` are in its shapes at both extents."""
+    """Padded axes of a dense tensor of `layout`, from its shapes at both extents."""
     found: list[int | None] = []
     part, done = 0, 1
     if len(a) != len(b):

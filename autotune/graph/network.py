@@ -293,7 +293,7 @@ def as_stated(network: Network, model: OnnxModel) -> Network:
 
 
 def named(make: Callable[[], A]) -> A:
-    """What `make` gives; whatever it raises is an AutotuneError."""
+    """Result of `make`; other exceptions become an AutotuneError."""
     try:
         return make()
     except (AutotuneError, MemoryError):

@@ -64,7 +64,7 @@ from autotune.te.value_ranges import (
 
 @dataclass(frozen=True)
 class PaddedScope:
-    """What is known of the operands of a node, by their names in its definition (`keys`).
+    """Facts of the operands of a node, by their names in its definition (`keys`).
 
     `has_indices`: an index outside of a dimension is an error of its data, and is clamped for
     safety alone.
@@ -82,7 +82,7 @@ class PaddedScope:
         return self.known[self.keys[name]]
 
     def places(self, name: str) -> Places:
-        """Where lengths are in the shape of an operand. Raises Refused."""
+        """Padded axes of an operand. Raises Refused."""
         found = places_of(self.lengths(name).layout, *self.shapes[name], self.pair)
         if found is None:
             raise Refused("it joins real and padded places in one dimension")
@@ -138,7 +138,7 @@ class _View:
         self.ranges: dict[str, tuple[int, int]] = {}
         self.extents: list[object] = []
         self.counts: list[int] = []
-        """How many elements of each reduced axis are at one place, or of one without places."""
+        """Elements of each reduced axis per place; its extent if it has no places."""
         split: dict[str, Expr] = {}
         for axis, inner in zip((*op.axes, *op.reduce_axes), places, strict=True):
             if inner is None:
@@ -181,7 +181,7 @@ class _View:
     # --- the same at both extents ---
 
     def form(self, by_values: bool = False) -> object:
-        """What a real element is, the same for equal ones."""
+        """Canonical form of a real element: equal for equal expressions."""
         body = self.op.body
         real: Regions = (REAL,) * len(self.lengths)
         ranges = self.regioned(real)
@@ -430,7 +430,7 @@ class _Evaluator:
         return join(every)
 
     def _regions_of(self, index: Expr, inner: int, extent: int) -> list[Region]:
-        """Where a place can be."""
+        """Regions that a place may lie in."""
         place = self.view._digits(index, inner, extent, self.ranges)
         at = place[0] if len(place) == 1 else place[1]
         if isinstance(at, Var) and at.name in self.regions:

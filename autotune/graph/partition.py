@@ -210,7 +210,7 @@ class _Partition:
         return operator.layout is not Layout.TRANSPOSE or not is_collected
 
     def _reads_per_element(self, node: Node) -> float:
-        """How often a depthwise or pooling window reads an element; 0 for other operators."""
+        """Reuse of an element by a depthwise or pooling window; 0 for other operators."""
         if node.attrs.get("kind") == "depthwise":
             window = self.graph.shape(node.inputs[1])[:-1]
         elif operator_of(node.op).weight_input is None and "kernel_shape" in node.attrs:

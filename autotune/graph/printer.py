@@ -1,4 +1,4 @@
-"""① Text of a graph: one line per node, for people who look between two passes.
+"""① Text of a graph between two passes: one line per node.
 
     y: float32[1, 64, 56, 56] = Conv(x, w: float32[64, 3, 7, 7], b: float32[64]) {strides=(2, 2)}
 

@@ -1,4 +1,4 @@
-"""① What is known of tensors beside intervals: maxima and norms of rows, and what is made of them.
+"""① Facts of tensors beside intervals: maxima and norms of rows, and values derived from them.
 
     max[n] = max x[n, r]        maximum of x over dimension 1
     exp(x[n, c] - max[n])       never above 1, and 1 for some c: their sum is at least 1

@@ -49,7 +49,7 @@ _SAMPLE, _OUTER, _INNER = "sample", "outer", "inner"
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the samples of a tensor are: index `dim` is `(outer · n + sample) · inner + rest`."""
+    """Batch axis of a tensor: index `dim` is `(outer · n + sample) · inner + rest`."""
 
     dim: int
     inner: int
@@ -60,7 +60,7 @@ class _Place:
 
 
 def _place_of(step: int, shape: Shape, n: int) -> _Place | None:
-    """Where samples that are `step` elements apart lie in a dense tensor of `shape`."""
+    """Batch axis of a dense tensor of `shape` whose samples are `step` elements apart."""
     stride = math.prod(shape)
     if not stride:
         return None
@@ -86,7 +86,7 @@ class _Samples:
 
 
 Known = Mapping[str, _Samples | None]
-"""How each tensor holds its samples; None for one that is the same for all of them."""
+"""Layout of samples of each tensor; None for one that is the same for all samples."""
 
 
 Axes = dict[str, tuple[int, int]]
@@ -94,7 +94,7 @@ Axes = dict[str, tuple[int, int]]
 
 
 def sample_axes(graphs: tuple[Graph, Graph], dimension: str, inputs: Mapping[str, int]) -> Axes:
-    """Where every output has its samples, if none of them depends on another.
+    """Batch axes of the outputs, if no sample depends on another.
 
     `graphs`: the prepared model at the two `PROOF_EXTENTS` of `dimension`; `inputs`: the axis that
     this dimension is of each input that has it. Outputs that are the same for all samples are
@@ -156,7 +156,7 @@ class _Proof:
         self.known[a.output] = known[dag.outputs[0]]
 
     def _samples(self, a: str, b: str) -> _Samples | None:
-        """How a tensor holds its samples: a constant may repeat or count them."""
+        """Layout of samples of a tensor: a constant may repeat or count them."""
         if a in self.known and self.second.get(a, b) == b:
             return self.known[a]
         first, second = (g.constants.get(n) for g, n in zip(self.graphs, (a, b), strict=True))
@@ -180,7 +180,7 @@ def _named(node: Node) -> str:
 
 
 def _samples_of(a: Array, b: Array) -> Iterator[_Samples]:
-    """How a constant at both extents can hold its samples."""
+    """Layouts of samples that a constant may have, from its values at both extents."""
     for dim, inner in _dims(a.shape, b.shape):
         step = _Place(dim, inner).step(a.shape)
         one, other = (_counted(x, step, n) for x, n in zip((a, b), PROOF_EXTENTS, strict=True))
@@ -220,7 +220,7 @@ def _dims(a: Shape, b: Shape) -> Iterator[tuple[int, int]]:
 
 
 def _results(a: Compute, b: Compute, known: Known) -> Iterator[_Samples | None]:
-    """How the result of a computation can hold its samples so that they are apart."""
+    """Layouts of the result of a computation in which samples are independent."""
     n, m = PROOF_EXTENTS
     if a.tensor.shape == b.tensor.shape:
         one = _form(a, None, known, n)
@@ -238,7 +238,7 @@ class _Foreign(Exception):
 
 
 def _form(op: Compute, place: _Place | None, known: Known, n: int) -> object:
-    """What one sample of a computation is, the same for equal ones; None where it is not apart."""
+    """Canonical form of one sample of a computation; None where it depends on others."""
     try:
         return _OneSample(op, place, known, n).form()
     except _Foreign:
@@ -328,7 +328,7 @@ class _OneSample:
 
 
 def _count(own: Load, samples: _Samples) -> Expr:
-    """What a constant that counts samples is at a place: a number, and the sample's own number."""
+    """Element of a constant that counts samples: base + slope · number of the sample."""
     assert samples.first is not None
     assert samples.slope is not None
     at = tuple(int(i.value) if isinstance(i, Const) else slice(None) for i in own.indices)

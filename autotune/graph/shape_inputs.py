@@ -1,4 +1,4 @@
-"""① Inputs of a model that decide shapes: bound to what they always are, they make them static.
+"""① Inputs of a model that decide shapes: bound to constants, they make shapes static.
 
 Reshape(x, Concat(Cast(rows), 4))  ─►  rows
 If(Equal(sr, 16000)) { … }         ─►  sr
@@ -87,7 +87,7 @@ def inputs_bound_by_value(model: ModelProto) -> tuple[str, ...]:
 
 
 def _decisions(graph: GraphProto, reached: dict[str, frozenset[str]]) -> Iterator[frozenset[str]]:
-    """Which inputs each decision of a graph depends on; `reached` is filled for its tensors."""
+    """Inputs that each decision of a graph depends on; `reached` is filled for its tensors."""
     for node in graph.node:
         for slot in _DECIDING.get(node.op_type, ()):
             if slot < len(node.input):

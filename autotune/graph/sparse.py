@@ -140,7 +140,7 @@ def _work_by_rows(weight: Array, n_rows: int) -> dict[_Form, float]:
 
 
 def _there(weight: Array, width: int) -> NDArray[np.bool_]:
-    """Which rows of `width` elements are nonzero, [matrices, k, n / width]."""
+    """Mask of nonzero rows of `width` elements, [matrices, k, n / width]."""
     n_matrices, k, n = weight.shape
     found: NDArray[np.bool_] = np.logical_or.reduce(
         (weight != 0).reshape(n_matrices, k, n // width, width), axis=3

@@ -113,7 +113,7 @@ class _Storage:
         self.values: dict[str, Activation] = {}
         self.places: dict[str, _Place] = {}
         self.used: dict[str, int] = {}
-        """How many names begin with a stem."""
+        """Number of names by their stem."""
         self.concats = {n.output: n for n in graph.nodes if n.op == "Concat"}
         self.reshapes = {n.output: n for n in graph.nodes if n.op == "Reshape"}
         self.readers = graph.consumers()

@@ -59,7 +59,7 @@ def build_subgraph(
 
 
 def definition_of(graph: Graph, node: Node) -> tuple[ComputeDAG, dict[str, str]]:
-    """What a node alone computes, as it is defined, and the tensors that its operands stand for."""
+    """DAG of a single node as it is defined, and the tensors that its operands stand for."""
     builder = _Builder(graph, Group([node]))
     with naming(node):
         builder.define(node)
@@ -104,7 +104,7 @@ class Definitions:
 
 
 def form_of(graph: Graph, group: Group) -> tuple[object, list[str]]:
-    """What the definition of a group depends on, and the tensors that it reads, in order."""
+    """Canonical form of a group: equal for equal definitions; and the tensors that it reads."""
     numbers: dict[str, int] = {"": -1}
     names: list[str] = []
     parts: list[object] = []

@@ -32,7 +32,7 @@ _TYPES = {"float32": "tensor(float)", "float64": "tensor(double)"}
 
 
 class MalformedGraph(Exception):
-    """What is wrong with a graph; a fault of a pass, not of a model."""
+    """Violated invariant of a graph; a fault of a pass, not of a model."""
 
 
 def verify(graph: Graph, form: Form = Form.ONNX) -> None:

@@ -1,3 +1,3 @@
-"""① What every operator means: ONNX semantics as te computations; `table` has them all."""
+"""① Definitions of operators: ONNX semantics as te computations; `table` has them all."""
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _einsum(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
 
 
 def _einsum_index(labels: str, shape: Shape, axes: Mapping[str, Axis]) -> tuple[Expr, ...]:
-    """Where an operand is read; it has one place along an axis of extent 1."""
+    """Index of an operand; 0 along an axis of extent 1, which broadcasts."""
     pairs = zip(labels, shape, strict=True)
     return tuple(axes[a].var if n > 1 else idx(0) for a, n in pairs)
 

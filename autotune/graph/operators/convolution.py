@@ -196,7 +196,7 @@ def _columns_to_image(rw: Rewriter) -> None:
 
 
 def _begins(attrs: Attrs, size: Shape, strides: Shape, kernel: Shape, out: Shape) -> list[int]:
-    """How much of the whole result is cut off in front; negative: how much lies before it."""
+    """Elements of the full result that are cut off in front; negative: padding before it."""
     mode = attrs.get("auto_pad", "NOTSET")
     if mode in ("NOTSET", "VALID") and "output_shape" not in attrs:
         return list(attrs.get("pads", (0,) * 2 * len(size)))[: len(size)]

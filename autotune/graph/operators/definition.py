@@ -1,4 +1,4 @@
-"""① What an operator is defined by: its record, and the scope in which it computes.
+"""① Definition of an operator: its record, and the scope in which it computes.
 
     OPERATORS = {"CumSum": Operator(define=running_sum, any_type=True, resolve=_axis_operand)}
 
@@ -39,7 +39,7 @@ from autotune.te.expr import (
 )
 
 Operand: TypeAlias = Tensor | Const
-"""What an operator reads: a tensor, or a literal for a constant of one element."""
+"""Operand of an operator: a tensor, or a literal for a constant of one element."""
 Operands: TypeAlias = Sequence[Operand | None]
 """Absent optional operands are None."""
 
@@ -190,7 +190,7 @@ operand is None."""
 
 
 class Fusion(Enum):
-    """How an operator takes part in a fused subgraph."""
+    """Role of an operator in a fused subgraph."""
 
     ELEMENTWISE = "elementwise"
     """Each element depends on one element of each operand; joins the subgraph of its producer."""
@@ -203,7 +203,7 @@ class Fusion(Enum):
 
 
 class Layout(Enum):
-    """How an operator follows when activations are stored channels last."""
+    """Rule for an operator when activations are stored channels last."""
 
     ONNX = "onnx"
     """It needs the order of dimensions that ONNX has."""
@@ -237,7 +237,7 @@ class Folding(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """What is known of one operator. A field that is left out asks for nothing special."""
+    """Record of one operator. A field that is left out asks for nothing special."""
 
     # --- computation and fusion ---
     define: Definition | None = None

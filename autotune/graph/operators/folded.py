@@ -29,7 +29,7 @@ RANDOM = (
     *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
     *("Bernoulli", "Multinomial"),
 )
-"""What draws random numbers."""
+"""Generators of random numbers."""
 
 OPERATORS: Mapping[str, Operator] = {
     "Shape": Operator(folding=Folding.REQUIRED, fold=_shape),

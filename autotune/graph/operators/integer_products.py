@@ -33,7 +33,7 @@ from autotune.te.exactness import MOST_TERMS
 from autotune.te.expr import Const, Expr, cast
 
 _OFFSET = 128
-"""What makes an int8 a uint8."""
+"""Offset of the zero point from int8 to uint8."""
 
 
 def signed_weights(value: Array, zero: Array | None) -> Array:

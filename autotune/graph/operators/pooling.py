@@ -62,7 +62,7 @@ def _lp_pool(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tens
 
 
 def _place(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Where the first largest element of each window lies in x as ONNX stores it, flattened.
+    """Flat index (in ONNX's layout of x) of the first largest element of each window.
 
     `storage_order` 1: the first spatial dimension is the fastest. NaN counts as the largest.
     """
@@ -176,7 +176,7 @@ def _live_pool(rw: Rewriter) -> None:
 
 
 def _n_counted(window: Window, n: int, node: Node) -> Array:
-    """How many taps of each output position along dimension `n` count."""
+    """Divisor of the average: counted taps of each output position along dimension `n`."""
     at = np.arange(window.out[n]) * window.strides[n] - window.begin[n]  # of the first tap
     step, padded = window.dilations[n], bool(node.attrs.get("count_include_pad", 0))
     end = window.size[n] + (window.end[n] if padded else 0)

@@ -1,4 +1,4 @@
-"""① The steps of RNN, GRU and LSTM: what they read of the weights, and the nodes of their cells.
+"""① The steps of RNN, GRU and LSTM: slices of the weights, and the nodes of their cells.
 
     RNN   h' = f(xw + h·R)
     GRU   z, r = f(xw + h·R);  n = g(xw + r ⊙ (h·R + b) or (r ⊙ h)·R);  h' = n + z ⊙ (h - n)
@@ -96,8 +96,7 @@ class RecurrentSteps:
         return self.rw("Reshape", rows, shape=self.rw.types[rows].shape[1:])
 
     def input_bias(self) -> str:
-        """What is added to the product of the input: all biases but the one that a reset gate
-        scales."""
+        """Bias of the product of the input: all biases but the one that a reset gate scales."""
         rows = GATES[self.node.op] * self.hidden
         is_scaled = self.node.op == "GRU" and self.node.attrs.get("linear_before_reset", 0)
         kept = rows - self.hidden if is_scaled else rows

@@ -154,7 +154,7 @@ def _resolve(rw: Rewriter) -> None:
 
 
 def _unexpanded(rw: Rewriter, index: str) -> str:
-    """What an Expand of the same rank repeats: as a library that scatters elements has rows."""
+    """Operand of an Expand of the same rank: a scatter of elements that is one of rows."""
     made = rw.maker(index, "Expand")
     if made is None or len(rw.types[made.inputs[0]].shape) != len(rw.types[index].shape):
         return index

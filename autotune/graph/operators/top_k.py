@@ -91,8 +91,8 @@ def _last(dtype: str, largest: int) -> float:
 
 
 def _rank(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """How many elements of dimension `axis` come before each one: those that are larger (not
-    `largest`: smaller), and equal ones that are further in front; NaN is the largest."""
+    """Rank of each element along `axis`: the number of larger ones (not `largest`: smaller), and of
+    equal ones further in front; NaN is the largest."""
     x, axis = tensor(operands, 0), node.attrs["axis"]
     axes = axes_of(x.shape)
     r = Axis(f"r{axes[axis].name}", x.shape[axis])

@@ -52,7 +52,7 @@ UserOperators: TypeAlias = Mapping[str, UserOperator | Composition]
 """By operator name, with its domain in front where that is not the standard one."""
 
 _OWN_PACKAGE = "autotune_operators"
-"""What comes in the same wheel, with operators of rare use."""
+"""Package of rare operators in the same wheel."""
 
 DEFINED = "Defined"
 """The operator of the nodes that compute one output of a user's operator each."""
@@ -125,7 +125,7 @@ def _needed(dag: ComputeDAG, output: str) -> Iterator[Compute]:
 
 
 def _dag(node: Node, function: UserOperator, kinds: Sequence[TensorType | None]) -> ComputeDAG:
-    """What the function makes of inputs of these types; unread inputs are placeholders as well."""
+    """DAG of the function on inputs of these types; unread inputs are placeholders as well."""
     with numbered():
         inputs = [
             None if kind is None else placeholder(kind.shape, f"in{n}", kind.dtype)

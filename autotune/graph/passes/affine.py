@@ -1,4 +1,4 @@
-"""① Dequantised tensors: what integers stand for, and how that moves through a graph.
+"""① Affine types of dequantised tensors, and their propagation through a graph.
 
     DequantizeLinear(constants)          ->  constant          but for weights and tables
     Dequantize(Quantize(x, s, z), t, v)  ->  the same of uint8, z + 128 and v + 128, where of int8
@@ -45,7 +45,7 @@ class Affine:
 
 
 def affine_of(rw: Rewriter, name: str, *dtypes: str) -> Affine | None:
-    """What a tensor was dequantised from, a tensor of `dtypes`, by known scales and zero points."""
+    """Affine type of a tensor dequantised from `dtypes`; scales and zero points are constants."""
     maker = rw.maker(name, "Dequantize")
     if maker is None or rw.types[maker.inputs[0]].dtype not in dtypes:
         return None

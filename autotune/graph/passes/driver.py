@@ -1,4 +1,4 @@
-"""① The driver of rules: visits the nodes of a graph in order, and what replaces them.
+"""① The driver of rules: visits the nodes of a graph in order, and their replacements.
 
 It includes dead code elimination and common subexpression elimination.
 """
@@ -179,7 +179,7 @@ class _Workspace(Editor):
 
 
 def _key(editor: Editor, node: Node) -> Hashable | None:
-    """What two nodes that compute the same have in common; None where it cannot be compared."""
+    """Key of common subexpression elimination; None for nodes that cannot be compared."""
     attrs = tuple((name, _frozen(value)) for name, value in sorted(node.attrs.items()))
     if any(value is None for _, value in attrs):
         return None

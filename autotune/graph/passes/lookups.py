@@ -1,4 +1,4 @@
-"""① What is computed of one byte becomes a table of its 256 values.
+"""① Functions of one byte become lookup tables of 256 values.
 
     Quantize(Sigmoid(Dequantize(q, s, z))·Dequantize(q, s, z), t, v)  ->  Lookup(q, table)
     Quantize(Dequantize(q, s, z), s, z)                               ->  q
@@ -25,7 +25,7 @@ from autotune.te.tabulate import tabulate
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """What a tensor is for each bit pattern of the bytes `source`; or a number, of no source.
+    """Table of a tensor by the bit pattern of bytes `source`; without a source a number.
 
     `has_floats`: floats are computed in between.
     """

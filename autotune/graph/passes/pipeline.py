@@ -33,7 +33,7 @@ from autotune.graph.rewriter import RewriteLog, Rule
 
 
 class Form(Enum):
-    """What the nodes of a graph mean."""
+    """IR level of a graph."""
 
     ONNX = "onnx"
     """Operators of opset 22 and those of passes, in ONNX's order of dimensions."""
@@ -63,7 +63,7 @@ class GraphPass:
 
     @property
     def summary(self) -> str:
-        """What it is about: if nothing is said, as its function or first rule has it."""
+        """One line for people: `about`, else the docstring of its function or first rule."""
         first = self.rewriting[0].apply if isinstance(self.rewriting, tuple) else self.rewriting
         return self.about or (first.__doc__ or "").strip().splitlines()[0]
 
@@ -135,7 +135,7 @@ def prepare_first(graph: Graph) -> Graph:
 def prepare_rest(
     graph: Graph, dtype: str, kept: Set[str] = frozenset(), floats: Set[str] = frozenset()
 ) -> Graph:
-    """What `prepare` makes of a graph of which `prepare_first` is done; see `passes`."""
+    """The passes of `prepare` that follow `prepare_first`; see `passes`."""
     for step in passes(dtype, kept, floats)[_N_FIRST:]:
         graph = step.run(graph)
     return graph
@@ -155,7 +155,7 @@ def prepared(
 
 
 def prepare_uncut(graph: Graph) -> Graph:
-    """What `prepare` makes of a graph, but no long dimension is cut into blocks: for proofs."""
+    """`prepare` without blocking of long dimensions: for proofs."""
     for step in PASSES:
         graph = (
             replace(step, rewriting=(UNCUT,)).run(graph)

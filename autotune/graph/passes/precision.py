@@ -60,7 +60,7 @@ class _Narrower:
         return self.editor.build()
 
     def _wanted(self) -> set[str]:
-        """What products and windows read, before its elements are moved."""
+        """Factors of products and operands of windows, at the source of moves of their elements."""
         found: set[str] = set()
         todo = [n for node in self.graph.nodes for n in self._factors(node)]
         while todo:

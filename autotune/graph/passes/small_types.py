@@ -1,4 +1,4 @@
-"""① Tensors of half precision, float8, float4 and of 4 and 2 bits become those of what holds them.
+"""① Tensors of half precision, float8, float4 and of 4 and 2 bits become those of their storage.
 
     Cast(x, to=float8) -> ToSmallType(Cast(x, to=float32))           of float32
     Cast(x, to=int4)   -> ToSmallType(Cast(x, to=int32))             of int8

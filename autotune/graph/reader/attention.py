@@ -43,7 +43,7 @@ def _weights(rw: Rewriter, q: str, k: str, size: int) -> str:
 
 
 def _causal(rw: Rewriter, n_queries: int, n_keys: int) -> str:
-    """What is added so that a query does not see the keys behind it; the queries come last."""
+    """Causal mask to add, (n_queries, n_keys); the queries are the last positions."""
     seen = np.tri(n_queries, n_keys, n_keys - n_queries, dtype=bool)
     return rw.array(np.where(seen, 0, _LOWEST).astype(np.float32))
 
@@ -346,7 +346,7 @@ def _cache_extents(rw: Rewriter, length: int) -> tuple[int, int]:
 
 
 def _filled(rw: Rewriter, batch: int, length: int) -> str:
-    """How many keys the past of every sequence has, (batch): all before a first prompt is none."""
+    """Lengths of the past keys, (batch); 0 for a first prompt."""
     if int(_total(rw)[0]) == length:
         return rw.array(np.zeros(batch, np.int64))
     last = rw.reshaped(rw.cast(rw.input(5), "int64"), batch)

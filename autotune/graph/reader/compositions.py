@@ -21,7 +21,7 @@ from autotune.graph.rewriter import Rewrite, Rewriter
 
 
 def composition_of(node: Node) -> Rewrite | None:
-    """What `node` is short for; None for others.
+    """Decomposition of `node`; None where it has none.
 
     In a model of an opset without it, LayerNormalization is that of com.microsoft: the optimiser of
     ONNX Runtime writes it into models of all opsets.

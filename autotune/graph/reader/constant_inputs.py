@@ -1,4 +1,4 @@
-"""① Inputs that are always the same become constants, so that what they decide is folded.
+"""① Inputs that are always the same become constants: their readers take part in folding.
 
     input sr int64 []  with {"sr": 16000}  ->  initialiser sr
 

@@ -158,7 +158,7 @@ def _shape_at(value: ValueInfoProto, extents: Extents) -> tuple[int, ...] | None
 
 
 def _extents_of(model: ModelProto, shapes: Shapes) -> dict[str, int]:
-    """What shapes of inputs say of the names in them, where they do not contradict each other."""
+    """Values of symbolic dimensions, from shapes of inputs that do not contradict each other."""
     seen: dict[str, set[int]] = {}
     for value in _inputs(model):
         for axis, extent in enumerate(shapes.get(value.name, ())):

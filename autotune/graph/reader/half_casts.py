@@ -1,4 +1,4 @@
-"""① Which casts to half precision round: those of values that the type may not have.
+"""① Casts to half precision that round: those of values that the type may not have.
 
     Cast(x, to=float16) of a float32       rounds, and overflows
     Cast(Cast(h, to=float32), to=float16)  does not where h is a float16 tensor
@@ -69,7 +69,7 @@ class Kinds:
             self.declared[name] = self.narrowest[name] = kind
 
     def _goal(self, node: NodeProto) -> int:
-        """What a cast converts to, as far as it is known; 0 for other nodes."""
+        """Target type of a cast, if known; 0 for other nodes."""
         if node.op_type == "CastLike" and len(node.input) > 1:
             return self.declared.get(node.input[1], 0)
         if node.op_type != "Cast":

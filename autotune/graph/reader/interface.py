@@ -1,4 +1,4 @@
-"""① What a model file says of itself: inputs and outputs in ONNX's words, and where it comes from.
+"""① Interface of a model file: inputs and outputs in ONNX's words, and its origin.
 
     interface_of(model) ─► Interface: inputs, outputs (name, type, shape), metadata
 
@@ -31,7 +31,7 @@ Extent: TypeAlias = int | str | None
 """A number, the name of an open dimension, or None where it has none."""
 
 _MADE_UP = re.compile(r"unk__\d+")
-"""What ONNX calls extents of inferred shapes that have no name."""
+"""Names that ONNX's shape inference gives to unnamed dimensions."""
 _MOST_ELEMENTS = 1024
 """Larger constants do not decide shapes of outputs."""
 
@@ -50,7 +50,7 @@ class ModelPort:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """Where a model comes from, as its file says."""
+    """Origin of a model, as its file declares it."""
 
     producer_name: str = ""
     graph_name: str = ""

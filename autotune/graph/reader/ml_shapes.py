@@ -1,4 +1,4 @@
-"""① Types of what operators of ai.onnx.ml make, which neither ONNX nor ONNX Runtime infers.
+"""① Shape inference of operators of ai.onnx.ml, which ONNX and ONNX Runtime lack.
 
     Scaler(x float[n, k])                      ->  float[n, k]
     TreeEnsembleRegressor(x float[n, k])       ->  float[n, n_targets]

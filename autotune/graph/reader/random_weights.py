@@ -146,7 +146,7 @@ def _fan_in(node: NodeProto, shape: tuple[int, ...]) -> int:
 
 
 class _Roles:
-    """Who uses a weight for what, seen through reshapes."""
+    """Readers of weights, with operator and operand slot, seen through reshapes."""
 
     def __init__(self, model: ModelProto) -> None:
         self.readers: dict[str, list[tuple[NodeProto, int]]] = {}

@@ -68,7 +68,7 @@ def _batch_norm(rw: Rewriter) -> None:
 
 
 def _dropout(rw: Rewriter) -> None:
-    """Where nothing is dropped, all of the mask is true."""
+    """Dropout at inference -> Identity, with a mask of true."""
     ratio, training = rw.value(1), rw.value(2)
     is_off = not rw.input(2) or (training is not None and not training.any())
     if not rw.wants(1) and is_off:

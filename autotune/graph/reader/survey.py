@@ -1,4 +1,4 @@
-"""① Which nodes of a model can be compiled, and what is known of every tensor.
+"""① Survey of a model: nodes that can be compiled, and facts of every tensor.
 
     survey(model, operators, declared, forced) ─► Survey: refused nodes, constants, types
 
@@ -42,7 +42,7 @@ NOT_SUPPORTED = "not supported"
 
 @dataclass(frozen=True)
 class Survey:
-    """What an import finds out about the nodes of a file, which are named by their positions.
+    """Facts about the nodes of a file, which are named by their positions.
 
     `refused`: nodes that cannot be compiled, with the reason. `known`: nodes all of whose results
     are constants. `constants`, `types`: of tensors of the file, as far as they are known; types are

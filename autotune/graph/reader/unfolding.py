@@ -221,7 +221,7 @@ class Unfolding:
             self.sequences[rw.node.output] = names
 
     def optional(self, rw: Rewriter) -> None:
-        """What an optional holds, under another name; without an input it is an empty one."""
+        """Optional -> its element under another name; without an input it is empty."""
         held = rw.input(0)
         if held in self._empty:
             self._empty |= set(rw.node.outputs)
@@ -258,7 +258,7 @@ class Unfolding:
             rw.result("Identity", names[int(at) % len(names)])
 
     def length(self, rw: Rewriter) -> None:
-        """How many tensors a sequence has."""
+        """SequenceLength -> a constant."""
         names = self.sequences.get(rw.input(0))
         if names is not None:
             self.editor.set_constant(rw.node.output, np.array(len(names)))

@@ -31,7 +31,7 @@ _ITEM_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Where the elements of a float32 tensor lie in a file, in bytes from its beginning."""
+    """Offset in bytes and shape of a float32 tensor in a file."""
 
     offset: int
     shape: tuple[int, ...]

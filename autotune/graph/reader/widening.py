@@ -1,4 +1,4 @@
-"""① Half precision (float16, bfloat16) -> float32: constants, types, and what operators convert to.
+"""① Upcast of half precision (float16, bfloat16) to float32: constants, types, casts.
 
 Half precision is treated as a storage format: everything is computed in float32, so results are at
 least as exact as the model specifies. Inputs and outputs keep the declared types (`narrow_ports`),
