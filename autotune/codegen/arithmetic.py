@@ -1,4 +1,4 @@
-"""⑤ The operations of te on values: which instruction means what for which element type.
+"""⑤ Instruction selection for the operations of te, by element type.
 
 Both operands of an operation are scalars of one type or vectors of as many lanes.
 """
@@ -33,9 +33,9 @@ from autotune.errors import CodegenError
 from autotune.te.intrinsics import INTRINSICS
 
 TYPES: dict[str, Type] = {d.name: SCALARS[d.llvm] for d in DTYPES.values()}
-"""How elements lie in memory."""
+"""LLVM types of elements in memory."""
 VALUES: dict[str, Type] = {d.name: TYPES[d.compute] for d in DTYPES.values()} | {"bool": I1}
-"""How elements are computed with: half precision as float32."""
+"""LLVM types of elements in registers: half precision as float32."""
 
 
 class Arithmetic:
@@ -76,7 +76,7 @@ class Arithmetic:
         return (CALLS.get(fn) or TRIGONOMETRY[fn])(self.math, value)
 
     def negation(self, condition: Value) -> Value:
-        """Where the condition does not hold."""
+        """The negated condition."""
         return self.b.binary("xor", condition, constant(condition.type, 1))
 
     def loaded(self, dtype: str, value: Value) -> Value:

@@ -84,7 +84,7 @@ def _filled(b: FunctionBuilder, few: Value, times: int) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """What becomes an operand of type `dtype` of the instruction."""
+    """Operand of type `dtype` of the instruction."""
 
     dot: _Dot
     emitter: Emitter

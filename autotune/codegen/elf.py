@@ -35,7 +35,7 @@ DAMAGED = "the file that it came from is damaged"
 
 
 class Region(StrEnum):
-    """Where a section belongs: all of one region have the same access."""
+    """Region of an image: its sections have the same access."""
 
     CODE = "code"
     CONSTANTS = "constants"

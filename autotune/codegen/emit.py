@@ -176,7 +176,7 @@ class _Function:
 
     @contextmanager
     def _where(self, cond: Value) -> Iterator[None]:
-        """What is emitted inside runs where `cond` holds."""
+        """Basic block that runs where `cond` holds."""
         then, after = self.b.new_label("then"), self.b.new_label("after")
         self.b.branch_if(cond, then, after)
         self.b.label(then)

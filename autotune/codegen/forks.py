@@ -1,4 +1,4 @@
-"""⑤ What is made new in the child of a fork: locks, and memory of threads that are not there."""
+"""⑤ Reset in the child of a fork: locks, and memory of threads that do not exist there."""
 
 from __future__ import annotations
 

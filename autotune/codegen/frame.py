@@ -134,7 +134,7 @@ class Frame:
         return None if form.is_opaque_in(loop) else form.coefficient(loop)
 
     def without_lane(self, form: Linear) -> Linear:
-        """What of `form` is the same for all lanes: where lane 0 is, if the rest begins at 0."""
+        """Terms of `form` without the lane: the address of lane 0, if the rest begins at 0."""
         name = self.lanes[0] if self.lanes else ""
         return Linear(tuple((a, c) for a, c in form.terms if name not in variables(a)), form.const)
 
@@ -164,7 +164,7 @@ class Frame:
 
     @contextmanager
     def without_lanes(self) -> Iterator[tuple[str, int]]:
-        """What is emitted inside is a scalar, for one lane."""
+        """Scope of scalar code, for one lane."""
         lanes, self.lanes = self.lanes, None
         assert lanes is not None
         yield lanes
@@ -172,7 +172,7 @@ class Frame:
 
     @contextmanager
     def under(self, cond: Expr) -> Iterator[None]:
-        """What is emitted inside is for iterations where `cond` holds, or does not."""
+        """Scope of iterations under condition `cond`."""
         outer, self.conditions = self.conditions, self.conditions | self.depending(cond)
         yield
         self.conditions = outer
@@ -186,7 +186,7 @@ class Frame:
 
     @contextmanager
     def scope(self, stored: frozenset[str]) -> Iterator[None]:
-        """What is computed inside is valid to its end; it stores to tensors `stored`."""
+        """Scope to whose end values are valid; it stores to tensors `stored`."""
         outer, self._scope = self._scope, StraightLine(self._scope, stored)
         extents, self.extents = self.extents, {}
         yield
@@ -209,7 +209,7 @@ class Frame:
         return value
 
     def find_load(self, tensor: str, key: object) -> Value | None:
-        """What was loaded of a tensor, unless it has been stored to since."""
+        """Value loaded before from a tensor, unless it has been stored to since."""
         scope: StraightLine | None = self._scope
         while scope is not None:
             found = scope.loads.get(tensor, {}).get(key)
@@ -243,7 +243,7 @@ def _is_power(n: int) -> bool:
 
 
 class Emitter(Protocol):
-    """What emits the rest of the kernel."""
+    """Emitter of the rest of the kernel."""
 
     at: Frame
     b: FunctionBuilder

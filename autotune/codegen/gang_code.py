@@ -57,7 +57,7 @@ def call(gang: int, function: int, argument: int, n: int) -> int:
 
 
 def serve(gang: int) -> int:
-    """What all but the calling thread do."""
+    """Loop of all but the calling thread."""
     rank = add(gang + RANKS, 1) + 1
     known = 0
     spins = 0

@@ -89,7 +89,7 @@ def _loaded(image: Image) -> Bytes:
 
 @cache
 def address_of(name: str) -> int:
-    """Where a function of this process, of libm or of a named library is.
+    """Address of a function of this process, of libm or of a named library.
 
     Raises CodegenError for one that is nowhere, MissingDependency without its library.
     """

@@ -28,7 +28,7 @@ from autotune.errors import CodegenError
 
 _SLOT_BYTES = 8
 MOST_IMAGE_BYTES = 1 << 31
-"""What relative addresses reach."""
+"""Reach of relative addresses."""
 _Offset: TypeAlias = Annotated[int, within(0, MOST_IMAGE_BYTES)]
 
 
@@ -83,7 +83,7 @@ def link(parts: Sequence[Part]) -> Image:
 _Place = tuple[int, int]
 """An object and its section, by numbers; those of common variables have object -1."""
 _Target = tuple[_Place, int] | str
-"""What a relocation refers to: a byte of a section, or a name that no object defines."""
+"""Target of a relocation: a byte of a section, or a name that no object defines."""
 
 
 class _Linker:
@@ -133,7 +133,7 @@ class _Linker:
                 yield place, section, relocation
 
     def _target(self, n: int, number: int) -> _Target:
-        """What symbol `number` of object `n` is."""
+        """Target of symbol `number` of object `n`."""
         symbol = self._objects[n][0].symbols[number]
         place = (n, symbol.section) if symbol.section is not None else None
         if place is not None and place in self._sections and not symbol.is_weak:
@@ -243,7 +243,7 @@ def _kept(objects: Sequence[tuple[Object, str]]) -> Iterator[tuple[_Place, Secti
 def _definitions(
     objects: Sequence[tuple[Object, str]], sections: dict[_Place, Section]
 ) -> tuple[dict[str, tuple[_Place, int]], dict[str, tuple[_Place, int]]]:
-    """Where names are that objects define for others: as the image has them, as objects call them.
+    """Global symbols with their places: by name in the image, and by name in the objects.
 
     Common variables get a section in `sections`, of the largest size that an object asks for.
     """

@@ -28,7 +28,7 @@ _N_FLOATS = 16
 
 
 def table_index(e: Load) -> Expr | None:
-    """What a load of a small table chooses by, an integer of at most 32 bits inside of the table;
+    """Index of a load of a small table, an integer of at most 32 bits inside of the table;
     None for any other load."""
     match e:
         case Load(tensor=tensor, indices=(Cast(a=a),)):
@@ -62,7 +62,7 @@ def load_looked_up(emitter: Emitter, e: Load, index: Expr) -> Value | None:
 
 
 def _remainder(index: Expr) -> Expr:
-    """What `index` is the remainder of, by the number of floats in a vector."""
+    """Dividend of `index` where it is a remainder by the number of floats in a vector."""
     match index:
         case Binary(op="mod", a=a, b=Const(value=n)) if n == _N_FLOATS:
             return a

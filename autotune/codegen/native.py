@@ -1,4 +1,4 @@
-"""⑤ Functions in a small part of Python, as LLVM assembly: what runs beside the kernels.
+"""⑤ Functions in a subset of Python, as LLVM assembly: the runtime beside the kernels.
 
     def take(word: int, epoch: int) -> int:
         seen = load(word)

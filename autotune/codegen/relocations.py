@@ -1,4 +1,4 @@
-"""⑤ What relocations of a machine ask for, as data: one record a machine, one a kind.
+"""⑤ Relocations as data: one record per machine, one per kind.
 
 Another architecture is another `Machine` in `MACHINES`.
 """
@@ -14,7 +14,7 @@ from autotune.errors import CodegenError
 
 @dataclass(frozen=True, slots=True)
 class RelocationKind:
-    """How one kind of relocation is computed and written.
+    """Computation and encoding of one kind of relocation.
 
     `is_relative`: to the place that is patched; else an absolute address, which is known only where
     the image is loaded. `by_slot`: of the word that holds the symbol's address (a GOT entry), not

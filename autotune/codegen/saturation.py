@@ -46,7 +46,7 @@ def quantised(emitter: Emitter, do: Arithmetic, e: Cast, guard: Guard | None) ->
 
 
 def _saturated(e: Expr) -> _Saturated | None:
-    """What a cast quantises, if `e` is such a cast."""
+    """Operands of a saturating quantisation, if `e` is one."""
     if not isinstance(e, Cast) or not _is_short(e.dtype) or dtype_of(e.a) != "float32":
         return None
     high, rest = _bound("min", e.a)
@@ -82,7 +82,7 @@ def _holds(dtype: str, low: float, high: float) -> bool:
 
 
 def _less_zero(e: Expr) -> _Saturated | None:
-    """What was quantised by the zero point that `e` takes away."""
+    """Quantisation whose zero point `e` subtracts."""
     match e:
         case Binary(op="sub", a=Cast(dtype="int32", a=q), b=Cast(dtype="int32", a=zero)):
             found = _saturated(q)
@@ -91,7 +91,7 @@ def _less_zero(e: Expr) -> _Saturated | None:
 
 
 def _stepped(emitter: Emitter, do: Arithmetic, found: _Saturated, guard: Guard | None) -> Value:
-    """What is quantised as an int32, zero point included."""
+    """Quantised value as an int32, zero point included."""
     whole = _whole(emitter, do, found, guard)
     if found.zero is None:
         return whole

@@ -1,4 +1,4 @@
-"""⑤ The threads of this process that help callers, and what a caller needs to be helped.
+"""⑤ The team: worker threads of this process that callers share, and the job of a caller.
 
     job = Job(team(), functions, n_kernels=60, n_shares=2, table=address)
     # machine code then calls `autotune_team1_run(job.address)`
@@ -31,7 +31,7 @@ from autotune.topology import Topology, current_cpu, near, read_topology
 VERSION = 1
 """Of the team's memory (`team_code`), which the code of several artifacts works on."""
 SYMBOLS = f"autotune_team{VERSION}_"
-"""What the names of the team's functions begin with."""
+"""Prefix of the names of the team's functions."""
 EXPORTED = ("run", "run_alone", "profile", "prepare", "make", "leave", "assist")
 
 _WORD = code.WORD
@@ -46,7 +46,7 @@ _PATIENCE_S = 2e-3
 _PART_S = 25e-6
 """Of what a thread takes at once: an atomic operation is little beside it."""
 _PART_OF_UNEQUAL_S = 10e-6
-"""Where some cores are slower than others, which then hold up a kernel less."""
+"""On CPUs with slower cores among others: smaller parts delay a kernel less."""
 
 
 class Code(Protocol):
@@ -128,7 +128,7 @@ class Team:
         self._seats.append(seat)
 
     def n_missing(self, wanted: int) -> int:
-        """How many of the threads that were wanted could not be started."""
+        """Number of wanted threads that could not be started."""
         words = (ctypes.c_int64 * (code.TEAM_BYTES // _WORD)).from_address(self.address)
         is_over = words[code.TRIED // _WORD] >= wanted  # else another caller starts them just now
         return max(0, wanted - words[code.STARTED // _WORD]) if is_over else 0
@@ -154,7 +154,7 @@ def team() -> Team:
 
 
 class Job:
-    """What one caller's inferences of one network need of the team.
+    """Job of the team: the inferences of one network by one caller.
 
     `kernels`: address of the list of `n_kernels` that the network's entry has. `table`: address of
     the network's table. `n_shares`: how many threads divide each kernel.

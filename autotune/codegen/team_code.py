@@ -1,4 +1,4 @@
-"""⑤ The team in machine code: how the threads of this process share the kernels of many callers.
+"""⑤ The team in machine code: the threads of this process share the kernels of many callers.
 
     run(job)            one inference; the caller computes, and waits for nobody who did not come
     assist(team)        what a thread of the team does for ever
@@ -51,11 +51,11 @@ RANKS, STARTED, TRIED, MAKING, CAPACITY, SPINS, MASK_BYTES = 0, 8, 16, 24, 32, 4
 NEWS = 64
 """Grows with every offer: what idle threads look at."""
 ASLEEP = 72
-"""How many threads sleep until there is news."""
+"""Number of threads that sleep until there is news."""
 CALLERS = 128
 """Inferences in progress."""
 PING, PONG = 192, 256
-"""What the first thread and the one that starts it measure with."""
+"""Words with which the first thread and its starter measure the time to wake."""
 MASK = 320
 """CPUs that threads which start are bound to, as `sched_setaffinity` takes them; 128 bytes."""
 OFFERS = 448
@@ -71,7 +71,7 @@ TEAM, SEAT, TABLE, SHARES, KERNELS, N_KERNELS, EPOCH, OFFER, TIMES, WANTED, SETT
     0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80,
 )  # fmt: skip
 WAITERS = 128
-"""How many threads sleep until a kernel of the job is done."""
+"""Number of threads that sleep until a kernel of the job is done."""
 JOB_BYTES = 192
 
 # Settings: what a team is made with. A part of a kernel takes at least `SET_PART` nanoseconds.
@@ -430,7 +430,7 @@ def make(team: int, job: int, wanted: int) -> int:
 
 
 def wake_nanoseconds(team: int, patience: int) -> int:
-    """What it costs to wake a thread that sleeps, until it runs: the best of a few times.
+    """Latency of waking a sleeping thread, in nanoseconds: the best of a few times.
 
     `patience`: nanoseconds for all of them. A machine that is too busy to tell, or needs longer,
     gets a small part of it, since nobody is to spin as long as others compute.
@@ -470,7 +470,7 @@ def greet(team: int) -> int:
 
 
 def pauses_in(limit: int) -> int:
-    """How many pauses take so many nanoseconds here, by the best of a few times."""
+    """Number of pause instructions that fill `limit` nanoseconds, by the best of a few times."""
     best = 0
     tries = 0
     while tries < PAUSES_TRIES:

@@ -51,7 +51,7 @@ class Type:
 
     @property
     def suffix(self) -> str:
-        """How LLVM names an overload: `f32`, `v16f32`, `i64`…"""
+        """Suffix of an overloaded intrinsic: `f32`, `v16f32`, `i64`…"""
         name = _FLOATS.get(self.scalar.text, self.scalar.text)
         return f"v{self.count}{name}" if self.is_vector else name
 
@@ -74,7 +74,7 @@ F32, F64 = Type("float"), Type("double")
 SCALARS = {t.text: t for t in (I1, I8, I16, I32, I64, F16, BF16, F32, F64)}
 """By LLVM's names."""
 _FLOATS = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
-"""How overloads name them."""
+"""Names of floats in the suffixes of overloads."""
 _PLAIN = re.compile(r"[A-Za-z_.][\w.]*", re.ASCII)
 _BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
@@ -85,7 +85,7 @@ def n_bits(kind: Type) -> int:
 
 
 class Value:
-    """What an instruction yields: its type, and the name by which text refers to it."""
+    """SSA value: its type, and the name by which text refers to it."""
 
     __slots__ = ("name", "type")
 
@@ -236,7 +236,7 @@ class FunctionBuilder:
         return self._named(hint)
 
     def label(self, name: str) -> None:
-        """What follows belongs to block `name`."""
+        """Begin block `name`."""
         self._lines.append(f"{name[1:]}:")
         self.block = name
 
@@ -251,8 +251,8 @@ class FunctionBuilder:
     def unlikely(
         self, condition: Value, usual: Value, function: str, arguments: Sequence[Value]
     ) -> Value:
-        """What `function` of this module makes of `arguments` where the condition holds, else
-        `usual`; the call is out of the way."""
+        """Result of `function` of this module where the condition holds, else `usual`; the call
+        is out of line."""
         before, rare, after = self.block, self.new_label("rare"), self.new_label("after")
         self.branch_if(condition, rare, after)
         self.label(rare)
@@ -281,7 +281,7 @@ class FunctionBuilder:
         return Value(PTR, name)
 
     def load(self, where: Value, kind: Type, align: int) -> Value:
-        """What is in memory."""
+        """Emit a load of type `kind`."""
         return self._value(kind, f"load {kind.text}, ptr {where.name}, align {align}")
 
     def store(self, value: Value, where: Value, align: int) -> None:

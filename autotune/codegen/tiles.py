@@ -26,7 +26,7 @@ from autotune.te.products import added
 
 @dataclass(frozen=True, slots=True)
 class RegisterPlan:
-    """How the registers of a unit are used for one buffer of accumulators.
+    """Allocation of the registers of a unit for one buffer of accumulators.
 
     Registers 0… hold its matrices of `rows` × `columns` sums, then come `n_a` first operands of
     `rows` × `groups` words of 32 bits, and `n_b` second ones of `groups` × `columns`.
@@ -48,7 +48,7 @@ class RegisterPlan:
 
     @property
     def configuration(self) -> bytes:
-        """What the unit is configured by."""
+        """Configuration of the unit, 64 bytes (`ldtilecfg`)."""
         shapes = [(self.rows, self.columns)] * self.n_sums
         shapes += [(self.rows, self.groups)] * self.n_a
         shapes += [(self.groups, self.columns)] * self.n_b
@@ -152,11 +152,11 @@ class Tiles:
         self._code = TileCode(emitter.b, units[0]) if units else None
         self._plan: RegisterPlan | None = None
         self._held: dict[int, object] = {}
-        """What operand each register holds, the one used last at the end."""
+        """Operand in each register, the one used last at the end."""
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """What is emitted inside may use the registers: configured once, if all plans are alike."""
+        """Scope that may use the registers: configured once, if all plans are alike."""
         if self._code is not None and self._is_one_shape:
             self._code.configure(next(iter(self._plans.values())).configuration)
         yield
@@ -274,7 +274,7 @@ def _plan_of(alloc: Alloc, buffers: Mapping[str, Buffer], isa: Isa) -> RegisterP
 
 
 def _share(n_left: int, stmt: Instruction, extents: Mapping[str, int]) -> int:
-    """How many of the registers that are left hold first operands: so that few loads are needed."""
+    """Number of remaining registers for first operands: the one with the fewest loads."""
     used = frozenset[str]().union(*map(variables, stmt.store.indices[:-2]))
     own = {name: n for name, n in extents.items() if name in used}
     points = [dict(zip(own, at, strict=True)) for at in product(*map(range, own.values()))]

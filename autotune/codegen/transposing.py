@@ -35,7 +35,7 @@ def neighbours(at: Frame, form: Linear) -> str | None:
 
 
 def load_transposed(emitter: Emitter, e: Load, form: Linear, kind: Type, name: str) -> Value:
-    """What the lanes read at the present iteration of unrolled loop `name`; see the module.
+    """Lanes of a load at the present iteration of unrolled loop `name`; see the module.
 
     The first iteration that comes here makes those of all.
     """
