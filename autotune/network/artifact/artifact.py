@@ -86,7 +86,7 @@ _Shape: TypeAlias = Annotated[
 
 _HERE = "compile the model on this machine"
 _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes", "entry")
-"""What the code relies on, of the manifest."""
+"""Fields of the manifest that the machine code relies on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class BatchSplit:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What tuning measured of a task alone: seconds per call, on how many threads."""
+    """Measured latency of a task alone, in seconds per call, and its number of threads."""
 
     latency_s: Annotated[float, Holds(lambda time_s: time_s > 0, "above zero")]
     n_threads: Threads
@@ -239,7 +239,7 @@ class Artifact:
         write_file(out, manifest, self.variants, self.image, self.constants)
 
     def facts(self) -> dict[str, Any]:
-        """What the code relies on, of one network: addresses, sizes, kernels, which entry."""
+        """Facts that the machine code of a network relies on: addresses, sizes, kernels, entry."""
         manifest = self.manifest()
         kernels = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
         return {name: manifest[name] for name in _BOUND} | {"kernels": kernels}

@@ -62,7 +62,7 @@ ZIP_ERRORS = (
     EOFError,
     struct.error,
 )
-"""What `zipfile` raises for files of another or of a broken structure."""
+"""Errors of `zipfile` for files of another or of a broken structure."""
 
 
 class Damaged(Exception):
@@ -159,7 +159,7 @@ class Container:
         return self._read(SEAL)[0].tobytes() == digest(bytes_of(manifest)).encode()
 
     def image_seal(self) -> str:
-        """What the code says that it was compiled for."""
+        """Digest in the machine code: of the manifest that it was compiled for."""
         require(self._sizes.get(IMAGE_SEAL, 0) <= _MOST_SEAL_BYTES, f"'{IMAGE_SEAL}' is too large")
         return self._read(IMAGE_SEAL)[0].tobytes().decode("ascii", "replace")
 
@@ -193,7 +193,7 @@ class Container:
         require(self._sizes[name] == described["bytes"], f"'{name}' has another size")
 
     def _start(self, entry: zipfile.ZipInfo, end: int) -> int:
-        """Where the bytes of a part begin, which have to be there as they are and before `end`."""
+        """Offset of the bytes of a part: stored without compression, and before `end`."""
         name, size = entry.filename, entry.file_size
         is_plain = entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1
         require(is_plain and entry.compress_size == size, f"'{name}' is compressed or encrypted")

@@ -47,7 +47,7 @@ _VARIANTS_VERSION, _HYBRID_VERSION = 3, 4
 _MAGIC = b"autotune seal: \0"
 _UNSEALED = _MAGIC + bytes(32)
 _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes")
-"""What the digest in the code is of, beside kernels and parts."""
+"""Fields in the digest of the code, beside kernels and parts."""
 
 
 def read_former(manifest: Json, parts: Container, source: Path, is_shared: bool) -> Artifact:

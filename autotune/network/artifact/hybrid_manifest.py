@@ -1,4 +1,4 @@
-"""⑩ What the manifest of a hybrid artifact says, looked at before anybody believes it."""
+"""⑩ Validation of the manifest of a hybrid artifact."""
 
 from __future__ import annotations
 

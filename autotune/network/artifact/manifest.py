@@ -1,4 +1,4 @@
-"""⑩ What a manifest says, looked at before anybody believes it.
+"""⑩ Validation of the manifest of an artifact.
 
 Types, ranges, and that everything lies inside of what it is a part of. That code and manifest
 belong together is for `artifact.code_seal` to say.

@@ -85,7 +85,7 @@ class Timing:
 
 
 class TimingLike(Protocol):
-    """What was measured of one side."""
+    """Measurements of one side."""
 
     def to_json(self) -> dict[str, Any]:
         """For `--format json`."""
@@ -94,7 +94,7 @@ class TimingLike(Protocol):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Generic[T]):
-    """What was measured of the compiled model and of each requested baseline, by name."""
+    """Measurements of the compiled model and of each requested baseline, by name."""
 
     autotune: T
     baselines: Mapping[str, T] = field(default_factory=dict)

@@ -81,7 +81,7 @@ class CallersTiming:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CallersResult(Comparison[CallersTiming]):
-    """What `n_callers` callers get of the compiled model and of each baseline, by name.
+    """Throughput of the compiled model and of each baseline, by name, for `n_callers` callers.
 
     `noise`: activity of co-tenants; None on a quiet machine or when it was not watched.
     """
@@ -188,7 +188,7 @@ def _block(
 
 
 _Broken = threading.BrokenBarrierError
-"""What the callers get that wait for one that has failed."""
+"""Error of callers that wait for one that has failed."""
 
 
 def _called(

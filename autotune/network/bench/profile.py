@@ -1,4 +1,4 @@
-"""⑩ Where the time of a running network goes, task by task, beside what tuning measured.
+"""⑩ Profile of a running network: time by task, beside the measurements of tuning.
 
 Whole inferences and profiled ones take turns one by one: both are ours and run on the same threads,
 so neither disturbs the other, and whatever else happens on the machine happens to both. Profiled
@@ -166,7 +166,7 @@ def task_times(
 
 
 def count_calls(kernels: Sequence[KernelInfo]) -> dict[str, int]:
-    """How often each task is called, by key, in order of first call.
+    """Number of calls of each task, by key, in order of first call.
 
     A call launches all kernels of its program, so it is counted by the first of them, whatever
     prefix the program has in this network.

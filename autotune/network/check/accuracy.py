@@ -1,4 +1,4 @@
-"""⑩ What a check has found, output by output: largest error, RMS error, agreement of classifiers.
+"""⑩ Result of a check, output by output: largest error, RMS error, agreement of classifiers.
 
     error = max |y - e| / max |e|      rms = √(Σ (y - e)² / Σ e²)      over the finite expected e
 
@@ -121,7 +121,7 @@ def worst_of(outputs: Iterable[OutputAccuracy]) -> OutputAccuracy:
 
 
 def joint_report(reports: Sequence[Report]) -> Report:
-    """What several checks found together: the largest error, and every note once."""
+    """Union of several reports: the largest error, and every note once."""
     outputs = tuple(_joint(found) for found in _by_name(o for r in reports for o in r.outputs))
     worst = worst_of(outputs)
     return Report(
@@ -158,7 +158,7 @@ def _joint(outputs: Sequence[OutputAccuracy]) -> OutputAccuracy:
 
 @dataclass
 class Tally:
-    """What was found of one output so far; `step`: see `OutputAccuracy`."""
+    """Running statistics of one output; `step`: see `OutputAccuracy`."""
 
     name: str
     step: float = 0.0

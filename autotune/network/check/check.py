@@ -103,7 +103,7 @@ def check_model(
 
 
 class _Findings:
-    """What the inferences of a check have shown so far."""
+    """Findings of the inferences of a check so far."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Findings:
 
 
 def _untaken(model: Model) -> Iterator[str]:
-    """What no input has reached, so that nothing is known of it."""
+    """A note on branches that no input has reached: they are not checked."""
     names = model.untaken() if isinstance(model, HybridModel) else ()
     if names:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -201,7 +201,7 @@ class _Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What is compared with what.
+    """The two sides of a check, and facts of the model.
 
     `steps`: see `quantised_outputs`. `undefined`: see `undefined_outputs`. `has_given`: whether
     there are inputs of the user's. `experience`: with other inputs of the model.
@@ -341,7 +341,7 @@ class _Check:
         return ROUNDING_FACTOR if _unit(self.network) == 1.0 else _NARROW_FACTOR
 
     def _spread(self, name: str, scale: float) -> Spread:
-        """How far the oracle is from itself; at other shapes, where that is enough."""
+        """Spread of the oracle under perturbed rounding; at other shapes, where that is enough."""
         experience = self.setting.experience
         known = experience.known(self.kind, scale)
         if self._borrows and name in known:
@@ -354,8 +354,8 @@ class _Check:
         return self._asked[scale][name]
 
     def _beside_the_definition(self, name: str) -> Difference | None:
-        """How far an output is from what the operators are defined to compute; None where ONNX
-        Runtime keeps to that, or nobody can tell."""
+        """Difference of an output from the definition of its operators; None where ONNX Runtime
+        follows the definition, or none is known."""
         if self.oracle.name != ONNXRUNTIME or self.network.flops > _MOST_FLOPS:
             return None
         expected = flat_outputs(self._defined.outputs).get(name)
@@ -424,7 +424,7 @@ _REPORT = (
 
 
 def _other_precisions(precision: str, has_given: bool) -> str:
-    """What to compile with instead of a precision that is too narrow."""
+    """Hint with other settings, for a precision that is too low."""
     wide = {
         "f16": "`precision='bf16'`, which has the range of float32, or f32",
         "bf16": "`precision='f16'`, which has more digits, but ends at 65504, or f32",

@@ -1,4 +1,4 @@
-"""⑩ What a network is checked on: numbers as its first operators expect them, and a user's own.
+"""⑩ Inputs of a check: numbers as the first operators expect them, and a user's own.
 
     normal     normal floats, valid indices, flags
     uniform    floats from 0 to 1; of indices the first and the last; bytes of every value
@@ -101,7 +101,7 @@ def inferences(
 
 
 def _count(given: Sequence[int], shape: Sequence[int]) -> int:
-    """How many arrays of `shape` one of shape `given` is; 0 where it is no such."""
+    """Number of arrays of `shape` that are stacked in one of shape `given`; 0 if none fit."""
     given, shape = tuple(given), tuple(shape)
     if given == shape:
         return 1

@@ -1,4 +1,4 @@
-"""⑩ How far an output is from what was expected: where it is no number, and by how much else.
+"""⑩ Difference of an output from the expected one: places without a number, and the error.
 
 NaN and ±infinity have to be at the same places; they do not enter the scale. Integers and booleans
 have to be equal.

@@ -1,4 +1,4 @@
-"""⑩ What experiments have shown of the rounding of one model: they are made once, not once a shape.
+"""⑩ Experiments with the rounding of one model, shared by all its shapes.
 
     experience.known(kind, scale) ─► spreads by output, at other shapes; experience.add(…)
 
@@ -66,7 +66,7 @@ class Experience:
         self._spent_s = 0.0
 
     def known(self, kind: str, scale: float) -> Spreads:
-        """What experiments on inputs of a kind have shown at that many roundings, if any."""
+        """Spreads found by experiments on inputs of a kind at that scale of rounding, if any."""
         at = kind, scale
         if at not in self._known:
             kept = self._store.get(self._key(at)) if self._store else None

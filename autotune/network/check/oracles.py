@@ -1,4 +1,4 @@
-"""⑩ Who knows what a model computes: its original file, run by somebody else.
+"""⑩ Oracles: the original file of a model, run by another runtime.
 
     ONNX Runtime without its optimisations, else onnx.reference, else NumPy on the network's tasks
 
@@ -180,7 +180,7 @@ class Oracles:
 
     @cached_property
     def reference(self) -> Oracle:
-        """What the standard's own evaluator says."""
+        """Oracle: the standard's own evaluator."""
         return reference_oracle(self.original)
 
     @cached_property

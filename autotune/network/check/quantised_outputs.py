@@ -21,7 +21,7 @@ from autotune.graph.operators.block_quantised import LEVEL_OF_BYTES
 Array = NDArray[Any]
 
 _QUANTISERS = ("QuantizeLinear", "QLinear", "QGemm", "DynamicQuantize")
-"""What the names of operators begin with that round to steps."""
+"""Prefixes of the names of operators that round to steps."""
 _MOVES = (
     "Identity",
     "Reshape",

@@ -46,7 +46,7 @@ _BY_TABLE = 22
 _TABLE = 65_537
 """Factors in a table: a prime, so that no axis meets the same ones again and again."""
 EXACT = "#exact"
-"""What the names of inputs, weights and results end with before they get their error."""
+"""Suffix of the names of inputs, weights and results before they get their error."""
 
 
 def rounded_anew(model: ModelProto, seed: int, scale: float = 1.0) -> ModelProto:
@@ -191,7 +191,7 @@ def _bodies(node: NodeProto) -> Iterable[GraphProto]:
 
 
 def _reads(node: NodeProto) -> Iterator[str]:
-    """What a node reads, and what the graphs inside of it read."""
+    """Inputs of a node and of the graphs inside it."""
     yield from node.input
     for body in _bodies(node):
         for inner in body.node:

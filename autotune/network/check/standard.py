@@ -32,7 +32,7 @@ _MOVED_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a model computes by definition; `deviating`: nodes that ONNX Runtime has otherwise."""
+    """Outputs of a model by definition; `deviating`: nodes where ONNX Runtime differs."""
 
     outputs: Arrays
     deviating: tuple[str, ...]
@@ -71,14 +71,14 @@ def _answer(
     operands: Mapping[str, Any],
     constants: set[str],
 ) -> dict[str, Any] | None:
-    """What one node makes of its operands; None where it cannot be computed."""
+    """Results of one node; None where it cannot be computed."""
     single = _model_of(model, node, operands, constants)
     given = {name: value for name, value in operands.items() if name not in constants}
     try:
         return make(single)(given)
     except MissingDependency:
         raise
-    except Exception:  # of whoever runs it, and of protobuf: somebody else may
+    except Exception:  # of the evaluator or of protobuf: another evaluator may succeed
         return None
 
 

@@ -41,8 +41,8 @@ from autotune.te.strides import dense
 from autotune.version import __version__
 
 ProgramKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]
-"""What tells the programs of one artifact apart: task, kernels, strides of the buffers, which are
-shared. Kernels differ where the sums of one call are plain for the sake of its weights."""
+"""Identity of a program in an artifact: task, kernels, strides of the buffers, shared ones.
+Kernels differ where the sums of one call are plain for the sake of its weights."""
 
 
 _PREFIX_DIGITS = 24
@@ -168,7 +168,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What becomes an object: a program, perhaps without bodies, and where these come from."""
+    """Source of an object file: a program, and the DAG and steps to make its bodies from."""
 
     prefix: str
     program: Program

@@ -16,7 +16,7 @@ from autotune.dtypes import dtype_bytes
 
 @dataclass(frozen=True, slots=True)
 class BufferAccess:
-    """What a kernel touches of one buffer, in bytes from slot `base` of the address table.
+    """Bytes of one buffer that a kernel accesses, from slot `base` of the address table.
 
     All of it lies in [start, stop), in rows of `width` bytes at multiples of `row_stride`
     (0: one row). `writes` when the kernel may write any of it.

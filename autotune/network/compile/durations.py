@@ -1,4 +1,4 @@
-"""⑩ About how long a kernel takes on one thread: what decides into how many parts it is divided.
+"""⑩ Estimated duration of a kernel on one thread: it decides the number of its parts.
 
 Within a factor of three or so, which is enough: parts of a few dozen microseconds are worth their
 atomic operation, and wait for a thread that is not running no longer than that.

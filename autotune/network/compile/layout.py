@@ -126,7 +126,7 @@ def _kind(unit: Unit, buffer: Buffer) -> str:
 
 
 def _order(unit: Unit, buffer: Buffer) -> object:
-    """What the bytes of a constant depend on; equal for equal arrays in equal orders."""
+    """Identity of the bytes of a constant: equal for equal arrays in equal orders."""
     packing, source = _packing(unit, buffer), _source(unit, buffer)
     order = (packing.packed.shape, packing.axes, packing.indices) if packing else ()
     if source is not None:

@@ -1,4 +1,4 @@
-"""⑩ Where every activation lives: one arena whose layout is fixed before the first inference.
+"""⑩ Memory plan of activations: one arena whose layout is fixed before the first inference.
 
 A network's calls run one after another, so a piece of storage is busy from the first call that
 writes it to the last call that touches it. Storages that are never busy at the same time may share

@@ -1,4 +1,4 @@
-"""⑩ What a network has to know of the programs of its tasks, found again without lowering them.
+"""⑩ Outlines of the programs of tasks for a network, found again without lowering them.
 
     Outlines(target, store).of(dag, steps) ─► Outline    buffers, packings, and kernels: without
                                                          bodies, where the store knows it

@@ -1,4 +1,4 @@
-"""⑩ Which operands of a task lie dense in memory, although rows of their length get padding.
+"""⑩ Operands of a task that lie dense in memory, although rows of their length get padding.
 
 Inside of a network rows are padded where they would share a set of L1 (`te.strides`). Arrays of a
 caller are as they are. Candidates are measured on the rows that the network gives them: without

@@ -78,7 +78,7 @@ class _Programs:
     def _constants(
         self, network: Network, call: TaskCall, steps: Steps
     ) -> Iterator[tuple[object, int]]:
-        """What a call reads, each with what tells it from others."""
+        """Constants of a call: identity and number of bytes of each."""
         key = call.task, steps
         if key not in self._known:
             self._known[key] = lower(network.tasks[call.task], steps)

@@ -1,4 +1,4 @@
-"""⑩ What a compiled network is called with: arrays by name or in order, and arrays for outputs."""
+"""⑩ Arguments of a compiled network: arrays by name or in order, and arrays for outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def in_order(ends: Sequence[Endpoint], arrays: Any) -> dict[str, Any]:
 
 
 def as_array(name: str, value: Any) -> Array:
-    """What another library holds, as a NumPy array of the same memory where it allows that.
+    """Array of another library as a NumPy array, of the same memory where it allows that.
 
     Raises UsageError for what is no array.
     """

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def awaited(call: Callable[[], T]) -> T:
-    """What `call` gives, computed in a thread of the loop's default executor.
+    """Result of `call`, computed in a thread of the loop's default executor.
 
     A task that is cancelled ends when nothing is computed for it any more: a call that waits for a
     thread is never made, one that has begun is made to its end. So what a call writes to is either

@@ -49,7 +49,7 @@ def baseline(name: str, model: Any, n_threads: int) -> Runner:
 def baselines_of_callers(
     name: str, model: Any, n_threads: int, n_callers: int
 ) -> dict[str, tuple[Runner, ...]]:
-    """What `n_callers` threads call at once, by name, each its own: `name`, set up for callers.
+    """Runners of baseline `name` for `n_callers` concurrent threads, one each, by name.
 
     ONNX Runtime comes twice: one session for all, and `:per-caller` a session of one thread each.
     Raises as `baseline` does.

@@ -45,7 +45,7 @@ class RunsSamples(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which variant computes which samples, and the outputs of all of them."""
+    """Composition of a batch: the samples of each variant, and the outputs of all."""
 
     blocks: tuple[tuple[RunsSamples, int, int], ...]
     outputs: tuple[Endpoint, ...]

@@ -36,7 +36,7 @@ _KINDS = "fiub"
 """Of NumPy's dtypes, those that kind and size tell apart."""
 
 _ARRAYS = {np.ndarray}
-"""What outputs are written to; of subclasses, the usual way knows more."""
+"""Types of arrays for outputs; subclasses take the usual way."""
 
 _NATIVE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -48,7 +48,7 @@ class HasAddress(Protocol):
 
 
 class HasPlaces(Protocol):
-    """What a caller works in: see `runtime.Working`."""
+    """Working memory of a caller: see `runtime.CallerMemory`."""
 
     @property
     def places(self) -> Mapping[object, HasAddress]:
@@ -60,7 +60,7 @@ class Lends(Protocol[W]):
     """Working memory for one caller at a time: see `runtime.Memory`."""
 
     def take(self) -> W:
-        """What nobody else has."""
+        """Working memory that no other caller has."""
         ...
 
     def give_back(self, working: W, /) -> None:
@@ -157,7 +157,7 @@ def _picker(ends: Sequence[Endpoint]) -> Callable[[Any], Any]:
 
 
 class _Plan:
-    """What machine code has to know, as `direct_ir` says: the network and what its arrays are."""
+    """Arguments of the machine code of `direct_ir`: the network, and its arrays' types."""
 
     def __init__(
         self,

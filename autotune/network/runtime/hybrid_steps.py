@@ -31,7 +31,7 @@ Seconds: TypeAlias = "NDArray[np.float64] | None"
 
 @dataclass(frozen=True)
 class StepSetting:
-    """What all steps share: see `HybridModel`. `is_alone`: see `OnnxSession`."""
+    """Settings of all steps: see `HybridModel`. `is_alone`: see `OnnxSession`."""
 
     n_threads: int
     memory: Memory
@@ -67,7 +67,7 @@ class HybridSteps:
                         yield f"the {what} of {step.control.op} '{step.control.name}'"
 
     def decisions(self) -> Iterator[Decided]:
-        """What the data decide, also inside of bodies."""
+        """Data-dependent control flow, also inside of bodies."""
         for step in self.steps:
             if isinstance(step, Decided):
                 yield step

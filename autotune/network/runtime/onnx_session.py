@@ -39,7 +39,7 @@ def require_onnxruntime(what: str) -> Any:
 
 
 def declared_types(model: ModelProto, names: Sequence[str]) -> Mapping[str, TypeProto]:
-    """What ONNX Runtime infers of the types of tensors of `model`; nothing if it cannot load it."""
+    """Types of tensors of `model` that ONNX Runtime infers; none if it cannot load it."""
     package = require_onnxruntime("types of operators that ONNX does not know")
     outputs = {o.name for o in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=n) for n in names if n not in outputs)

@@ -216,7 +216,7 @@ class Model:
         return model
 
     def _number(self, inputs: Mapping[str, Array]) -> int | None:
-        """Which variant has the shapes of `inputs`."""
+        """Number of the variant with the shapes of `inputs`."""
         assert self._telling is not None
         try:
             return self._by_shape.get(self._telling(inputs))
@@ -244,7 +244,7 @@ class Model:
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
 
     def _place(self, working: CallerMemory) -> Place:
-        """Where this network's inferences are in somebody's working memory."""
+        """Place of this network in the working memory of a caller."""
         found = working.places.get(self._code)
         if found is None:
             found = working.places[self._code] = Place(
@@ -332,7 +332,7 @@ class _Code:
         return 1 if self.is_former and forks().is_child else wanted
 
     def job(self, table: int, n_kernels: int, n_threads: int) -> Job | None:
-        """What the team needs to know of a caller; None for code that is not for it."""
+        """Job of a caller for the team of threads; None for code without one."""
         if self.functions is None:
             return None
         return Job(team(), self.functions, self._address(KERNELS), n_kernels, n_threads, table)
@@ -367,7 +367,7 @@ class Place:
 
 
 class CallerMemory:
-    """What the inferences of one caller work in: an arena, and a place for each network."""
+    """Working memory of one caller: an arena, and a place for each network."""
 
     def __init__(self, arena: Array) -> None:
         self.arena = arena
@@ -423,7 +423,7 @@ _Telling = Callable[[Mapping[str, Array]], object]
 
 
 def telling_shapes(artifact: Artifact) -> tuple[_Telling | None, dict[object, int]]:
-    """What of the inputs tells variants apart, as a function, and their numbers by it.
+    """Dispatch by shapes: a key function of the inputs, and the number of the variant by key.
 
     One input where that is enough, else all whose shapes differ. None for a single variant of a
     model that is not split.
