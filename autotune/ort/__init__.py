@@ -1,4 +1,4 @@
-"""⑪ What stands in the place of `onnxruntime`: its names, with autotune's session among them.
+"""⑪ The drop-in replacement of `onnxruntime`: its names, with autotune's session among them.
 
     import autotune.ort as ort          # `import autotune as ort` has the same names
     ort.InferenceSession                # compiled networks in the place of ONNX Runtime's

@@ -36,7 +36,7 @@ _SIMPLE_OPTIONS = (
     "intra_op_num_threads", "inter_op_num_threads", "graph_optimization_level", "execution_mode",
     "log_severity_level", "log_verbosity_level", "enable_cpu_mem_arena", "enable_mem_pattern",
 )  # fmt: skip
-"""What a pickled session keeps of its options."""
+"""Options that a pickled session keeps."""
 
 
 @dataclass(frozen=True)
@@ -244,11 +244,11 @@ def accelerated(package: Any) -> type:
             return answer
 
         def models(self) -> tuple[Run, ...]:
-            """What is compiled and answers: one for every combination of shapes."""
+            """Compiled networks that answer: one for every combination of shapes."""
             return tuple(self._programs.models())
 
         def autotune_status(self) -> SessionStatus:
-            """What is compiled, what is not, and why."""
+            """Compiled networks, and the reasons for calls without one."""
             return status_of(self._programs)
 
         def __repr__(self) -> str:

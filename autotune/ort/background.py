@@ -1,4 +1,4 @@
-"""⑪ One process of low priority that prepares what the sessions of this process wait for.
+"""⑪ The background: one process of low priority that prepares networks for sessions.
 
     background().notify(programs)       # it has work; `programs.take(answer)` gets the results
 
@@ -29,7 +29,7 @@ _IDLE_S = 5.0
 
 
 class BackgroundWork(Protocol):
-    """Who has jobs for the background."""
+    """Source of jobs for the background."""
 
     def next_job(self) -> BackgroundJob | None:
         """The most urgent one; None where there is none."""

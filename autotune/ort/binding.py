@@ -122,7 +122,7 @@ class OrtValue:
 
 
 class IOBinding:
-    """What `InferenceSession.run_with_iobinding` reads, writes and returns."""
+    """Inputs, outputs and results of `InferenceSession.run_with_iobinding`."""
 
     def __init__(self, session: Any = None) -> None:
         self.inputs: dict[str, Any] = {}
@@ -183,7 +183,7 @@ class IOBinding:
         """Nothing to wait for."""
 
     def get_outputs(self) -> list[OrtValue]:
-        """What the last run has made, in the order in which outputs were bound."""
+        """Results of the last run, in the order in which outputs were bound."""
         return self.results
 
     def copy_outputs_to_cpu(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""⑪ ONNX Runtime's bindings, which say what is bound: compiled networks read and write it in place.
+"""⑪ ONNX Runtime's bindings with a list of bound arrays: compiled networks use them in place.
 
 bound(onnxruntime) ─► the class IOBinding, a subclass of onnxruntime's own
 array_of(value) ─► the memory of an OrtValue as an array; None where it is none of this CPU's

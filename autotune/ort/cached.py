@@ -35,7 +35,7 @@ from autotune.target import host_target
 
 
 def artifact_store(max_bytes: int = MOST_BYTES) -> FileStore:
-    """Where artifacts of this user are kept."""
+    """Store of this user's artifacts."""
     return FileStore(cache_folder() / "artifacts", max_bytes)
 
 

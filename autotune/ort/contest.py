@@ -1,4 +1,4 @@
-"""⑪ Which of two ways to compute a call is faster here and now, found out on the calls themselves.
+"""⑪ Contest of two ways to compute a call: the faster one here and now, timed on real calls.
 
     contest.left -= 1
     if contest.left < 0:  side = contest.turn(); …; contest.add(side, seconds)

@@ -1,4 +1,4 @@
-"""⑪ Where values are, as ONNX Runtime's programs say it: in the memory of this CPU, always."""
+"""⑪ Memory locations in the words of ONNX Runtime's programs: always the memory of this CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autotune.errors import UsageError
 
 
 class OrtAllocatorType(IntEnum):
-    """How memory is taken."""
+    """Kind of allocator."""
 
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0
@@ -17,7 +17,7 @@ class OrtAllocatorType(IntEnum):
 
 
 class OrtMemType(IntEnum):
-    """Who reads and writes memory."""
+    """Kind of memory, by its readers and writers."""
 
     CPU_INPUT = -2
     CPU_OUTPUT = -1

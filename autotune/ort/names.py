@@ -29,7 +29,7 @@ def installed() -> ModuleType | None:
 
 
 def attribute(name: str, asked: str = "onnxruntime") -> Any:
-    """What a program gets for `onnxruntime.name`. Raises AttributeError.
+    """Value of `onnxruntime.name`. Raises AttributeError.
 
     `asked`: the package of which it is an attribute; modules of its own are none of onnxruntime's.
     """

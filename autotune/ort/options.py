@@ -1,4 +1,4 @@
-"""⑪ Options of ONNX Runtime's sessions, as scripts set them: what counts here, and what does not.
+"""⑪ Options of ONNX Runtime's sessions, as scripts set them: honoured ones and ignored ones.
 
     options = SessionOptions()
     options.intra_op_num_threads = 2            # threads of the compiled network
@@ -90,7 +90,7 @@ class SessionOptions:
         self.entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
-        """What `add_session_config_entry` was given. Raises UsageError for another key."""
+        """Value of `add_session_config_entry`. Raises UsageError for another key."""
         if key not in self.entries:
             error = UsageError(f"there is no session configuration '{key}'", "add it before")
             raise as_client_error(error, RuntimeError)
@@ -165,7 +165,7 @@ class RunOptions:
         self.entries[key] = value
 
     def get_run_config_entry(self, key: str) -> str:
-        """What `add_run_config_entry` was given; empty for another key."""
+        """Value of `add_run_config_entry`; empty for another key."""
         return self.entries.get(key, "")
 
 
@@ -178,12 +178,12 @@ def require_known(options: Any) -> None:
 
 
 def get_available_providers() -> list[str]:
-    """What `providers=` may name with an effect: the CPU."""
+    """Names in `providers=` with an effect: the CPU."""
     return [CPU_PROVIDER]
 
 
 def get_all_providers() -> list[str]:
-    """What `providers=` may name: those of other devices are ignored."""
+    """Valid names in `providers=`: those of other devices are ignored."""
     return [f"{name}ExecutionProvider" for name in _PROVIDERS]
 
 
@@ -218,7 +218,7 @@ def get_version_string() -> str:
 
 
 def get_build_info() -> str:
-    """Who answers."""
+    """Name and version of this package."""
     return f"autotune {autotune_version}"
 
 

@@ -1,4 +1,4 @@
-"""⑪ What a session needs before a compiled network may answer: facts, and an artifact.
+"""⑪ Preparation of a session's compiled network: facts of the model, and an artifact.
 
     facts_of(request) ─► Facts          which inputs decide, which files count, which log fits
     prepare(request, …) ─► Prepared     the artifact, in a file
@@ -130,7 +130,7 @@ def answer(job: BackgroundJob) -> Facts | PreparedNetwork | Failure:
 
 
 def _padding(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | str:
-    """How a dimension is padded, as one of samples or of lengths; else why it is not."""
+    """Padding of a dimension of samples or of lengths, or the reason against it."""
     found = batchable(bound, dimension, shapes)
     return paddable(bound, dimension, shapes) if isinstance(found, str) else found
 

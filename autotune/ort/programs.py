@@ -55,7 +55,7 @@ _MOST_KEYS = 4096
 _MOST_APART = 2e-2
 """Of the largest value: what differs more from ONNX Runtime's is not taken."""
 _OUTSIDE = "nodes run in ONNX Runtime"
-"""What `compile` notes of nodes that are not compiled; lines with their reasons follow it."""
+"""Note of `compile` on fallback nodes; lines with their reasons follow it."""
 _CHANGED = "its file has changed since the session was made"
 _UNKNOWN: Any = object()
 
@@ -104,7 +104,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a session compiles. `store_bytes`: of the cache, None for none."""
+    """Settings of a session's compilation. `store_bytes`: of the cache, None for none."""
 
     mode: Mode
     store_bytes: int | None
@@ -158,7 +158,7 @@ class Programs:
             self._work()
 
     def at(self, feed: Feed) -> Contest | None:
-        """What computes a call; None where ONNX Runtime does."""
+        """Dispatch of a call; None for ONNX Runtime."""
         if self._only is not None:
             return self._only
         try:
@@ -168,11 +168,11 @@ class Programs:
         return self._missed(feed) if run is _UNKNOWN else run
 
     def models(self) -> list[Run]:
-        """What is compiled and answers."""
+        """Compiled networks that answer."""
         return [known.contest.run for known in self.entries() if known.contest is not None]
 
     def entries(self) -> list[Entry]:
-        """What is known of every shape, in the order in which they came."""
+        """Entries of all shapes, in the order in which they came."""
         with self._lock:
             return [replace(entry) for entry in self._entries.values()]
 
@@ -556,7 +556,7 @@ def _loaded(found: PreparedNetwork, threads: int, memory: str) -> Model:
 
 
 def _disagreement(ours: Run, theirs: Callable[[Feed], Mapping[str, Any]], feed: Feed) -> str:
-    """How a compiled network differs from ONNX Runtime; empty where it does not."""
+    """Difference of a compiled network from ONNX Runtime, as text; empty for none."""
     from autotune.network.check.differences import max_error
 
     try:

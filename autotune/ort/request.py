@@ -1,4 +1,4 @@
-"""⑪ What a session asks to be compiled, what it is told, and how both go to another process.
+"""⑪ Request of a session to compile, its answer, and the transport of both to another process.
 
     Job(FACTS, request) ─► Facts        Job(ARTIFACT, request) ─► Prepared        either ─► Failure
 
@@ -34,7 +34,7 @@ MOST_BYTES = 8 << 30
 
 @dataclass(frozen=True)
 class SessionRequest(CompileRequest):
-    """What to compile for this CPU.
+    """Request to compile a model for this CPU.
 
     `model`: a file, or the bytes of one. `name`: how messages call it. `threads`: 0 for those of
     the log. `n_running`: threads that it runs on; `preparing.with_log` knows them.
@@ -123,7 +123,7 @@ class SessionArguments:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a model before any shape comes.
+    """Facts of a model before any shape comes.
 
     `deciding`: inputs that are bound by their values. `files`: all that the model was read from.
     `log`, `threads`: what it is compiled with. `n_running`: threads that it runs on.

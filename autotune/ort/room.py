@@ -1,4 +1,4 @@
-"""⑪ How many compiled networks a session keeps in memory, and in what memory.
+"""⑪ Limits of a session's compiled networks: their number, and their memory.
 
 Room.of(most_shapes=16).leaving([n_bytes, …])     # how many of the least recently used ones go
 """
@@ -39,7 +39,7 @@ class Room:
         return Room(most_shapes, most_bytes, memory)
 
     def leaving(self, sizes: Sequence[int]) -> int:
-        """How many networks have to leave, of these bytes, from the first on; the last stays."""
+        """Number of networks to evict, of these sizes in bytes, oldest first; the last stays."""
         n, total = len(sizes), sum(sizes)
         for gone, size in enumerate(sizes):
             is_enough = n - gone <= self.most_shapes and total <= self.most_bytes

@@ -200,7 +200,7 @@ class InferenceSession:
         return []
 
     def get_modelmeta(self) -> ModelMetadata:
-        """Where the model comes from, as its file says."""
+        """Origin of the model, as its file declares it."""
         return self._interface.metadata
 
     def get_session_options(self) -> SessionOptions:
@@ -239,7 +239,7 @@ class InferenceSession:
         )
 
     def models(self) -> tuple[Model, ...]:
-        """What has been compiled so far, one `Model` for every combination of shapes."""
+        """Networks compiled so far, one `Model` for every combination of shapes."""
         return tuple(self._models)
 
     def __repr__(self) -> str:
@@ -327,7 +327,7 @@ def _dtype_of(kind: str) -> str:
 
 
 def _source(given: object) -> Path | bytes:
-    """What a session is made from. Raises UsageError for what is neither a path nor bytes."""
+    """Path or bytes of the model of a session. Raises UsageError for other types."""
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
     if isinstance(given, str | os.PathLike):

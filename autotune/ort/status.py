@@ -1,4 +1,4 @@
-"""⑪ What a session says of itself: which calls compiled networks answer, and why others are not.
+"""⑪ Status of a session: calls that compiled networks answer, and reasons for the others.
 
 print(session.autotune_status())
 """
