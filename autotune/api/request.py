@@ -1,4 +1,4 @@
-"""⑪ What can be asked for: which computation it is (`Source`), and what is wanted of it.
+"""⑪ Requests: the computation (`Source`), and the wanted result of it.
 
     request = CompileRequest("model.onnx", "model.jsonl", dims={"batch": [1, 8]}, threads=2)
 

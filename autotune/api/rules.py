@@ -1,4 +1,4 @@
-"""⑪ Sketch rules from outside: what a rule is written with, and where rules are found.
+"""⑪ User-defined sketch rules: their vocabulary and their discovery.
 
     from autotune.rules import Hole, Parameter, Partial, Role, Split, …
 

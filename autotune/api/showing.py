@@ -1,4 +1,4 @@
-"""⑪ How `Task.tune` shows a search: a live table, plain lines, nothing, or a function of yours."""
+"""⑪ Display of a search by `Task.tune`: a live table, plain lines, nothing, or your function."""
 
 from __future__ import annotations
 

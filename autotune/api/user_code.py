@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def named(file: Path, name: str) -> Any:
-    """What a Python file calls `name`. Raises UsageError where it does not run or has none."""
+    """Value of `name` in a Python file. Raises UsageError where it does not run or has none."""
     module = _module(file)
     if not hasattr(module, name):
         functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -47,9 +47,9 @@ def _module(file: Path) -> ModuleType:
 
 
 def installed(group: str, what: str) -> Iterator[tuple[Any, str]]:
-    """What installed packages offer in an entry point group, and where it comes from.
+    """Values of an entry point group in installed packages, with their origin.
 
-    Raises UsageError, which says `what` it is, for an entry that cannot be loaded.
+    Raises UsageError, which calls it `what`, for an entry that cannot be loaded.
     """
     for entry in importlib.metadata.entry_points(group=group):
         try:

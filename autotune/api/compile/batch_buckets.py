@@ -25,7 +25,7 @@ from autotune.wording import arguments
 
 
 def split_of(plan: CompilePlan) -> BatchSplit | None:
-    """Where the samples of `split` are, if none depends on another; None without one.
+    """Batch axes of `split`, if no sample depends on another; None without one.
 
     Raises UsageError where one does, where no variant is for one sample, and for a dimension that
     the model does not have, or not as an axis of its own.
@@ -73,7 +73,7 @@ def check_split(artifact: Artifact, plan: CompilePlan) -> Report:
 def places_of_dimension(
     bound: BoundModel, name: str, problem: str, hint: str
 ) -> tuple[InputDimension, ...]:
-    """Where inputs have dimension `name`, as one axis of each and of no other dimension.
+    """Axes of inputs that are dimension `name`, one of each input, in no other dimension.
 
     Raises UsageError, which says that `name` has this `problem`.
     """

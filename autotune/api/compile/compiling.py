@@ -73,7 +73,7 @@ def compiled(request: CompileRequest) -> Compiled:
 
 
 def plan(request: CompileRequest) -> CompilePlan:
-    """What to compile: defaults filled from the log, where there is one, else from this machine.
+    """Plan of a request: defaults from the log, where there is one, else from this machine.
 
     The model of the request is a file, if there is one. Raises UsageError and LogMismatch for what
     does not go together.

@@ -31,7 +31,7 @@ _MOST_ALIKE = 2
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """How programs are chosen; without a `store`, by the cost model alone.
+    """Chooser of default schedules; without a `store`, by the cost model alone.
 
     `log`: whose best schedules are tried for other extents than theirs.
     """

@@ -39,7 +39,7 @@ from autotune.wording import VALUE, arguments
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What of a model is compiled: `networks`, one for every variant if there are no `cuts`.
+    """Compiled parts of a model: `networks`, one for every variant if there are no `cuts`.
 
     `cuts`: of every variant, where ONNX Runtime computes a part; then `networks` has the compiled
     segments of all of them in order.
@@ -60,7 +60,7 @@ class Sources:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of nodes that are not compiled, a line each."""
+        """Notes on nodes that are not compiled, a line each."""
         return tuple(dict.fromkeys(text for cut in self.cuts for text in outside_texts(cut)))
 
 
@@ -216,7 +216,7 @@ class CutTimes:
 
 
 def cut_times(model: Model, originals: Sequence[Original]) -> CutTimes | None:
-    """What a cut saves, on random inputs at the largest shape; None where nothing is compiled.
+    """Time that a cut saves, on random inputs at the largest shape; None if nothing is compiled.
 
     `originals`: the file at every shape. Raises ModelError for models that random inputs do not
     suit.

@@ -1,4 +1,4 @@
-"""⑪ Precision `auto`: products in what is fastest, while the network stays exact enough.
+"""⑪ Mixed precision (`auto`): the fastest type of each product that keeps the network exact enough.
 
     networks in float32, in bfloat16, and with the products mixed ─► the fastest by what is known
     products of integers as they are, and as exact sums of floats ─► the same
@@ -274,7 +274,7 @@ def _wide_floats(precision: str, floats: frozenset[str], target: Target) -> froz
 
 
 class Checked(Protocol):
-    """What an attempt has to tell: the largest error of its outputs, None where not checked."""
+    """Result of an attempt: the largest error of its outputs, None where not checked."""
 
     @property
     def error(self) -> float | None:
@@ -288,7 +288,7 @@ Attempt = Callable[[Sequence[Network], Note], C]
 
 
 class _Search(Generic[C]):
-    """How many of the products that gain most can be narrow, by bisection."""
+    """Bisection: the number of low-precision products, of those that gain most."""
 
     def __init__(
         self, mixtures: Mixtures, mix: _Mix, plan: CompilePlan, attempt: Attempt[C]
@@ -346,7 +346,7 @@ def compile_mixed(plan: CompilePlan, attempt: Attempt[C]) -> C:
 def _told(
     mixtures: Mixtures, mix: _Mix, n_narrow: int, plain_s: float, plan: CompilePlan
 ) -> Iterable[str]:
-    """What was chosen, in lines for a user."""
+    """The chosen precisions, in lines for a user."""
     share = ""
     if n_narrow == len(mix.narrow) and plain_s > 0:
         share = f", about {100 * mix.cost_s / plain_s:.0f} % of the time as the model states them"

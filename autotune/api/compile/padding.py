@@ -1,4 +1,4 @@
-"""⑪ Inputs of one extent computed by a network for a longer one: what is padded, and cut back.
+"""⑪ Padding: inputs of one extent computed by a network for a longer one; results are cut back.
 
     found = paddable(bound, "sequence", {"ids": (8, 64), "mask": (8, 64)})
     longer = pad(feed, found, 64)
@@ -64,7 +64,7 @@ class Padding:
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> Padding:
-        """What `to_json` gave."""
+        """Inverse of `to_json`."""
         outputs = {
             n: tuple((int(a), int(k)) for a, k in axes) for n, axes in found["outputs"].items()
         }
@@ -88,7 +88,7 @@ def _graphs(bound: BoundModel, shapes: Shapes) -> tuple[Graph, Graph]:
 
 
 def paddable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | str:
-    """How data of fewer than `shapes` have of `dimension` are padded up to it, or why they are not.
+    """Padding of data that are shorter than `shapes` in `dimension`, or the reason against it.
 
     `shapes`: of all inputs with open dimensions, as the network has them. It is proved for these
     extents of the other dimensions alone, at three lengths; see `graph.padding`.
@@ -100,7 +100,7 @@ def paddable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | str
 
 
 def batchable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | str:
-    """How batches are padded with samples of zeros, or why they are not: samples depend on others.
+    """Padding of batches with samples of zeros, or the reason against it: samples depend on others.
 
     `shapes`: of all inputs with open dimensions; the proof gives `dimension` other extents.
     """
@@ -195,7 +195,7 @@ def _paddable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding:
 
 
 Assumptions = list[tuple[frozenset[str], Anchor]]
-"""Which inputs are masks, and where they are 1: the weakest assumptions first."""
+"""Inputs that are masks, and the places where they are 1: weakest assumptions first."""
 
 
 def _proved(

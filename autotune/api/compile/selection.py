@@ -1,4 +1,4 @@
-"""⑪ What to compile: a plan, the best records of a log, and a schedule for every task.
+"""⑪ Selection: a plan, the best records of a log, and a schedule for every task.
 
 best_records(networks, plan) ─► choose(networks, plan, best) ─► networks without chains, steps
 """
@@ -49,7 +49,7 @@ def no_progress(what: str) -> Iterator[OnProgress]:
 
 @dataclass(frozen=True, slots=True)
 class CompilePlan:
-    """What to compile, for what, from what; an artifact has all variants of `bound`.
+    """A request with its defaults filled in; an artifact has all variants of `bound`.
 
     `precision` may be "auto", see `mixed_precision`: then `network_error` is the largest error
     of the outputs, and `max_error` of candidates. `log`: of the request, `is_log_kept`: or what
@@ -242,7 +242,7 @@ def _open_alternatives(network: Network, best: Mapping[str, MeasureRecord]) -> s
 
 
 def tuned_latencies(best: Mapping[str, MeasureRecord]) -> dict[str, Tuned]:
-    """What the best records say of tasks alone, by key, as an artifact keeps it."""
+    """Latencies of tasks alone in the best records, by key, as an artifact keeps them."""
     measured = ((key, r.result.latency_s, r.n_threads) for key, r in best.items())
     return {key: Tuned(latency_s, n) for key, latency_s, n in measured if latency_s}
 

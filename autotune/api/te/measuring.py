@@ -22,7 +22,7 @@ _ROUNDS = 30
 
 
 def schedule_of(file: Path, name: str, dag: ComputeDAG, target: Target) -> Schedule:
-    """What the function `name` of a Python file makes of an empty schedule of `dag`.
+    """Schedule of `dag` by the function `name` of a Python file.
 
     Raises UsageError, with file and line, for whatever goes wrong in it.
     """

@@ -90,7 +90,7 @@ class Task:
         self.dag = _dag(workload, args)
         self.name = name or str(getattr(workload, "__name__", "task"))
         self.source = source
-        """What the header of a log says that the task came from."""
+        """Origin of the task, in the header of a log."""
         self.target = target if isinstance(target, Target) else parse_target(target or "native")
         self.threads = threads or default_threads()
         self._log: Path | None = None

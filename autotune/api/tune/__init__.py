@@ -1,1 +1,1 @@
-"""⑪ `tune` and `resume`: sessions, and what they found."""
+"""⑪ `tune` and `resume`: sessions and their results."""

@@ -1,4 +1,4 @@
-"""⑪ What `autotune tune` and `resume` do: at once, or as iterators of events.
+"""⑪ `tune` and `resume` of a model: at once, or as iterators of events.
 
 result = autotune.tune("model.onnx", "model.jsonl", trials=200)
 for event in autotune.tuning("model.onnx", "model.jsonl", trials=200): …

@@ -1,4 +1,4 @@
-"""⑪ A search from its first event to its last: what it found, or why it found nothing.
+"""⑪ A search from its first event to its last, and its result or the reason for none.
 
 run_to_end(start, log, show) ─► TuneResult
 """
@@ -23,7 +23,7 @@ Events: TypeAlias = Generator[Event, None, None]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TuneResult:
-    """What a search has left behind: its `log`, and the latency of the network in seconds.
+    """Result of a search: its `log`, and the latency of the network in seconds.
 
     `before`: untuned, `after`: from the log, as sums over the same calls; None where nothing can be
     compared. `finished`: the last event, which tells the rest.
@@ -44,7 +44,7 @@ class TuneResult:
 
     @property
     def trials(self) -> int:
-        """How many candidates have been measured, those of earlier runs of the log included."""
+        """Number of measured candidates, those of earlier runs of the log included."""
         return self.finished.n_trials
 
     def __repr__(self) -> str:

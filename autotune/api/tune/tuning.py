@@ -108,7 +108,7 @@ class Tuning:
         self._ranker = Ranker(self._config.seed)
         paths, limit = self._config.warm_start, self._config.task_error
         self.warm = warm_start(paths, header, limit, log, self._ranker, note)
-        """What earlier logs have taught."""
+        """Warm start from earlier logs."""
 
     def events(self) -> Generator[Event, None, None]:
         """Tune; the last event is SessionFinished. To stop early, close the iterator."""
@@ -222,7 +222,7 @@ def _by_precision(
 
 
 def _counted(weights: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """How often all variants together call each task, in order of first call."""
+    """Calls of each task by all variants together, in order of first call."""
     counts: dict[str, int] = {}
     for found in weights:
         for key, n in found.items():
@@ -233,7 +233,7 @@ def _counted(weights: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def _parts(
     networks: Sequence[Network], others: Sequence[Sequence[Network]]
 ) -> dict[str, tuple[str, ...]]:
-    """What each whole of a chain may replace, and each task of another precision."""
+    """Tasks that each fused chain may replace, and each task of another precision."""
     parts: dict[str, tuple[str, ...]] = {}
     for other in others:
         for network, narrow in zip(networks, other, strict=True):

@@ -1,4 +1,4 @@
-"""⑪ Earlier logs become a trained ranker and what to measure first."""
+"""⑪ Earlier logs become a trained ranker and candidates to measure first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotune.tuner.warm import first_candidates, teach, usable_records
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """How many measurements of how many tasks were learnt, and what to measure first, by task."""
+    """Numbers of measurements and tasks learnt from, and candidates to measure first, by task."""
 
     n_records: int = 0
     n_tasks: int = 0
