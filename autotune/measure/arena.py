@@ -56,7 +56,7 @@ class Arena:
             self._start[result] = self._start[operand]
 
     def address(self, name: str) -> int:
-        """Where buffer `name` starts."""
+        """Address of buffer `name`."""
         return int(self._memory.ctypes.data) + self._start[name]
 
     def view(self, name: str) -> Array:
@@ -68,7 +68,7 @@ class Arena:
         return as_strided(flat, buffer.tensor.shape, strides)
 
     def damage(self) -> str:
-        """Which guard was overwritten; "" when none was."""
+        """Description of the first overwritten guard zone; "" if all are intact."""
         names = ["the first buffer", *(b.name for b in self._apart)]
         for (low, high), name in zip(self._guards, names, strict=True):
             wrong = np.flatnonzero(self._memory[low:high] != _poison(low, high))

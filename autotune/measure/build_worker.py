@@ -70,7 +70,7 @@ def serve_builds(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
 
 
 def build_setup(build: Build, target: Target, data_bytes: int) -> Setup:
-    """What starts a builder process: `build` by name, a function of a module or a `partial` of one
+    """Setup of a builder process: `build` by name, a function of a module or a `partial` of one
     with named arguments."""
     function, options = build, {}
     if isinstance(build, partial):

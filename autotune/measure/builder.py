@@ -30,7 +30,7 @@ from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
 _ATTENTION_S = 0.2
-"""How often `build` looks whether it is abandoned."""
+"""Interval at which `build` checks whether it is abandoned."""
 
 
 @dataclass(slots=True)

@@ -119,6 +119,6 @@ class Measurer:
     def _timed_build(
         self, dag: ComputeDAG, candidates: Sequence[Steps]
     ) -> tuple[list[BuildResult], float]:
-        """What was built, and when it was done."""
+        """Build results, and the time of their completion."""
         built = self._builder.build(dag, candidates)
         return built, perf_counter()

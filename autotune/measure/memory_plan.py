@@ -1,4 +1,4 @@
-"""⑦ How memory is divided among the session, its builders and the run worker.
+"""⑦ Memory budget of the session, its builders and the run worker.
 
 Builders and run worker never work at the same time, but the memory that they hold at rest adds up.
 The figures are measured anonymous memory; pages of library code are shared and reclaimable.
@@ -19,7 +19,7 @@ _BUILDER_LEAST_BYTES = 256 * _MB
 """Address space that LLVM reserves; most of it is never used."""
 _WORKER_BYTES = 72 * _MB
 _GROWTH_BYTES = 32 * _MB
-"""What the session takes in addition while it searches."""
+"""Growth of the session's memory while it searches."""
 _MODEL_COPIES = 3
 _MOST_CACHED_BYTES = 1 << 30
 

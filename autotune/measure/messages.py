@@ -68,7 +68,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What a builder made, and how long it took. `program` is None unless the status is OK."""
+    """Result of a builder, and its duration. `program` is None unless the status is OK."""
 
     status: MeasureStatus
     program: _Program | None = None

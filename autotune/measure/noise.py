@@ -49,7 +49,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What co-tenants used: cores that they kept busy of `n_cores`, share of time stolen.
+    """Activity of co-tenants: cores that they kept busy of `n_cores`, share of time stolen.
 
     `round_trip_ratio`: median over best round trip of a cache line, where that is suspicious.
     """

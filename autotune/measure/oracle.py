@@ -55,7 +55,7 @@ _ROUNDING, _MOST_FLOPS = 2.0**-21, 1e8
 _TO_WHOLE = ("round", "floor", "ceil")
 _FEW, _SHARE_OF_STEPS, _LARGEST_STEP = 2, 1e-3, 0.05
 _WORDS = (-255, 255)
-"""What bytes less their zero points may be."""
+"""Range of bytes less their zero points."""
 _BYTE, _SIGNED_BYTE, _STEPS = 147.0, 74.0, 50.0
 """Root mean squares of uniform bytes, and of their sum when it is scaled."""
 

@@ -48,7 +48,7 @@ Rates: TypeAlias = tuple[tuple[MultiplyAdd, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What all threads can do together: arithmetic, reading from L2, reading what is cold.
+    """Peak rates of all threads together: arithmetic, reads from L2, cold reads.
 
     `flops_per_s`: of float32; `dots`: of the forms of multiply-add that add up several terms. Cold
     is where measuring leaves weights: in L3, or in memory (`MeasureOptions.evict`). `l1_bytes`:
@@ -91,7 +91,7 @@ def fma_peak(target: Target, n_threads: int) -> float:
 
 
 def form_peaks(target: Target, n_threads: int, forms: Iterable[MultiplyAdd]) -> Rates:
-    """What each of `forms` can do on `n_threads` threads."""
+    """Peak rate of each of `forms` on `n_threads` threads."""
     return tuple((f, _peak(target, f, n_threads)) for f in forms)
 
 

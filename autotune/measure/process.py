@@ -60,7 +60,7 @@ class ChildTimeout(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a child answers requests: `handler` names a `MakeHandler` as `module:function`.
+    """Setup of a child process: `handler` names a `MakeHandler` as `module:function`.
 
     `data_bytes`: memory that the child may take; 0: what the machine has.
     """
@@ -212,7 +212,7 @@ class Child:
                 os.killpg(self._group, signal.SIGKILL)
 
     def _how_it_ended(self) -> str:
-        """How the process ended, and the end of its output."""
+        """Exit code or signal of the process, and the end of its output."""
         assert self._process is not None
         assert self._output is not None
         try:

@@ -1,4 +1,4 @@
-"""⑦ What measuring is made of: a `Device`, its `Builder` and its `Runner`, over any transport.
+"""⑦ Protocols of measuring: a `Device`, its `Builder` and its `Runner`, over any transport.
 
     candidates --Builder.build--> BuildResults --Runner.run--> MeasureResults
 

@@ -73,7 +73,7 @@ def serve_runs(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
 
 
 def setup(target: Target, n_threads: int, options: MeasureOptions) -> Setup:
-    """What starts a run worker."""
+    """Setup of a run worker."""
     arguments = {
         "target": target.to_json(),
         "n_threads": n_threads,
@@ -248,7 +248,7 @@ def share(n_bytes: int, of_bytes: int) -> int:
 
 
 def _cores(options: MeasureOptions) -> tuple[int, ...]:
-    """Where to run; raises UsageError for a core that this process may not use."""
+    """Cores to run on; raises UsageError for a core that this process may not use."""
     allowed = usable_cpus()
     unknown = set(options.cores) - allowed
     if unknown:

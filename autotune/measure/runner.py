@@ -102,9 +102,9 @@ class LocalRunner:
         ]
 
     def _hold(self, dag: ComputeDAG, group: Sequence[BuildResult]) -> dict[int, MeasureResult]:
-        """What fails, by position; the worker holds all the others in the end.
+        """Failures by position; the worker holds all the others in the end.
 
-        Who crashes or hangs takes the worker with it, so the others are loaded once more.
+        A crash or a hang ends the worker, so the others are loaded once more.
         """
         failed = {n: b.failure() for n, b in enumerate(group) if b.program is None}
         lost = True
@@ -187,7 +187,7 @@ class LocalRunner:
 
 
 def _groups(built: Sequence[BuildResult], most_bytes: int) -> Iterator[list[BuildResult]]:
-    """What is timed together, in order: no more than fits `most_bytes`, or one."""
+    """Groups that are timed together, in order: no more than fits `most_bytes`, or one."""
     group: list[BuildResult] = []
     held_bytes = 0
     for each in built:

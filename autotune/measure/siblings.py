@@ -83,7 +83,7 @@ def are_faster(alone: Sequence[float], together: Sequence[float]) -> bool | None
 
 
 def rates(cpus: Sequence[int], work: Work) -> tuple[list[float], list[float]]:
-    """How often `work` is done in a second: by one thread on one of `cpus`, by one on each."""
+    """Rates of `work` per second: of one thread on one of `cpus`, of one on each."""
     alone: list[float] = []
     together: list[float] = []
     end_s = time.perf_counter() + _LONGEST_S

@@ -1,4 +1,4 @@
-"""⑦ How many repeats a program gets, and when to stop."""
+"""⑦ Number of repeats of a program, and the rule to stop."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _wants_more(
 
 
 def n_repeats(first_s: float, options: MeasureOptions) -> int:
-    """How many repeats fill the measuring time, within the limits."""
+    """Number of repeats that fill the measuring time, within the limits."""
     fill = math.ceil(options.repeat_target_s / max(first_s, 1e-9))
     return max(options.min_repeats, min(options.max_repeats, fill))
 
